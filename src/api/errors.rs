@@ -1,0 +1,321 @@
+//! The errors penstock makes itself: one table of codes, and their bodies in each dialect. The
+//! README's error table is printed from here.
+
+use super::{Dialect, StreamEnding};
+
+/// What went wrong, as clients see it in `error.code`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "each variant is described by its row in ERROR_CODES")]
+pub enum ErrorCode {
+    InvalidRequest,
+    InvalidJson,
+    InvalidType,
+    MissingModel,
+    CapabilityMismatch,
+    ContextLengthExceeded,
+    InvalidApiKey,
+    ModelNotAllowed,
+    ModelNotFound,
+    UnknownPath,
+    MethodNotAllowed,
+    BodyTimeout,
+    LengthRequired,
+    BodyTooLarge,
+    UriTooLong,
+    UnsupportedEncoding,
+    HeadTooLarge,
+    BackendsResting,
+    BadUpstreamResponse,
+    UpstreamClosed,
+    NoHealthyBackend,
+    FallbackChainExhausted,
+    AllBackendsBusy,
+    DiscoveryPending,
+    BodyMemoryFull,
+    ShuttingDown,
+    ConnectFailed,
+    ConnectTimeout,
+    FirstTokenTimeout,
+    BetweenTokensTimeout,
+    AnswerTimeout,
+    TotalTimeout,
+    InternalError,
+}
+
+/// One row of the error table.
+#[derive(Debug)]
+pub struct ErrorRow {
+    /// The code.
+    pub code: ErrorCode,
+    /// `error.code` on the wire.
+    pub name: &'static str,
+    /// The HTTP status.
+    pub status: u16,
+    /// `error.type` in the OpenAI dialect.
+    pub kind: &'static str,
+    /// What `x-should-retry` says.
+    pub retry: bool,
+    /// When it happens, for the README.
+    pub when: &'static str,
+}
+
+const REQUEST: &str = "invalid_request_error";
+const SERVER: &str = "server_error";
+
+const fn error(code: ErrorCode, name: &'static str, status: u16, when: &'static str) -> ErrorRow {
+    let kind = match status {
+        401 | 403 => "authentication_error",
+        429 => "rate_limit_error",
+        400..=499 => REQUEST,
+        _ => SERVER,
+    };
+    // A client that repeats the same bytes would get the same 4xx; 503 and 429 pass.
+    let retry = matches!(status, 408 | 429 | 502 | 503 | 504);
+    ErrorRow { code, name, status, kind, retry, when }
+}
+
+/// Every error penstock makes itself, in the order of [`ErrorCode`].
+pub const ERROR_CODES: [ErrorRow; 33] = [
+    error(
+        ErrorCode::InvalidRequest,
+        "invalid_request",
+        400,
+        "the HTTP request itself is malformed",
+    ),
+    error(
+        ErrorCode::InvalidJson,
+        "invalid_json",
+        400,
+        "the body is not valid JSON, UTF-8 or multipart",
+    ),
+    error(ErrorCode::InvalidType, "invalid_type", 400, "a field penstock reads has the wrong type"),
+    error(ErrorCode::MissingModel, "missing_model", 400, "no `model`, or an empty one"),
+    error(
+        ErrorCode::CapabilityMismatch,
+        "capability_mismatch",
+        400,
+        "no backend can do what the request needs; the message lists what is missing",
+    ),
+    error(
+        ErrorCode::ContextLengthExceeded,
+        "context_length_exceeded",
+        400,
+        "the prompt is longer than every backend's context",
+    ),
+    error(ErrorCode::InvalidApiKey, "invalid_api_key", 401, "the key is missing or unknown"),
+    error(ErrorCode::ModelNotAllowed, "model_not_allowed", 403, "the key may not use this model"),
+    error(ErrorCode::ModelNotFound, "model_not_found", 404, "no backend serves the model"),
+    error(ErrorCode::UnknownPath, "unknown_path", 404, "the path is not one of ours"),
+    error(
+        ErrorCode::MethodNotAllowed,
+        "method_not_allowed",
+        405,
+        "the path is known, the method is not; see `Allow`",
+    ),
+    error(
+        ErrorCode::BodyTimeout,
+        "body_timeout",
+        408,
+        "the body did not arrive within `limits.body_read`",
+    ),
+    error(
+        ErrorCode::LengthRequired,
+        "length_required",
+        411,
+        "a body without Content-Length or chunked framing",
+    ),
+    error(ErrorCode::BodyTooLarge, "body_too_large", 413, "the body is larger than `limits.body`"),
+    error(ErrorCode::UriTooLong, "uri_too_long", 414, "the request target is longer than 16 KiB"),
+    error(
+        ErrorCode::UnsupportedEncoding,
+        "unsupported_encoding",
+        415,
+        "the body is compressed, or not of the operation's media type",
+    ),
+    error(
+        ErrorCode::HeadTooLarge,
+        "head_too_large",
+        431,
+        "the request head exceeds `limits.head_size` or `limits.headers`",
+    ),
+    error(
+        ErrorCode::BackendsResting,
+        "backends_resting",
+        429,
+        "every backend answered 429 lately; see `Retry-After`",
+    ),
+    error(
+        ErrorCode::BadUpstreamResponse,
+        "bad_upstream_response",
+        502,
+        "the backend's answer was not HTTP we can relay",
+    ),
+    error(
+        ErrorCode::UpstreamClosed,
+        "upstream_closed",
+        502,
+        "the backend read the request and closed without an answer",
+    ),
+    error(
+        ErrorCode::NoHealthyBackend,
+        "no_healthy_backend",
+        503,
+        "backends serve the model, none of them is healthy",
+    ),
+    error(
+        ErrorCode::FallbackChainExhausted,
+        "fallback_chain_exhausted",
+        503,
+        "neither the model nor its fallbacks can be served now",
+    ),
+    error(
+        ErrorCode::AllBackendsBusy,
+        "all_backends_busy",
+        503,
+        "every backend is at `max_in_flight`, or rests after a 503",
+    ),
+    error(
+        ErrorCode::DiscoveryPending,
+        "discovery_pending",
+        503,
+        "some backend has not told its models yet",
+    ),
+    error(
+        ErrorCode::BodyMemoryFull,
+        "body_memory_full",
+        503,
+        "held bodies reached `limits.buffered_bodies`",
+    ),
+    error(ErrorCode::ShuttingDown, "shutting_down", 503, "this penstock is stopping"),
+    error(ErrorCode::ConnectFailed, "connect_failed", 502, "no backend accepted a connection"),
+    error(
+        ErrorCode::ConnectTimeout,
+        "connect_timeout",
+        504,
+        "no backend accepted a connection within `timeouts.connect`",
+    ),
+    error(
+        ErrorCode::FirstTokenTimeout,
+        "first_token_timeout",
+        504,
+        "no token within `timeouts.first_token`",
+    ),
+    error(
+        ErrorCode::BetweenTokensTimeout,
+        "between_tokens_timeout",
+        504,
+        "a stream went silent for `timeouts.between_tokens`",
+    ),
+    error(
+        ErrorCode::AnswerTimeout,
+        "answer_timeout",
+        504,
+        "no whole answer within `timeouts.answer`",
+    ),
+    error(ErrorCode::TotalTimeout, "total_timeout", 504, "the request outlived `timeouts.total`"),
+    error(ErrorCode::InternalError, "internal_error", 500, "a fault of penstock itself"),
+];
+
+impl ErrorCode {
+    /// This code's row of [`ERROR_CODES`].
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the table has a row per variant; a test checks the order"
+    )]
+    pub fn row(self) -> &'static ErrorRow {
+        &ERROR_CODES[self as usize]
+    }
+
+    /// `error.type` in Anthropic's dialect.
+    pub fn anthropic_kind(self) -> &'static str {
+        match self.row().status {
+            400 | 408 | 411 | 414 | 415 | 431 => "invalid_request_error",
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 | 405 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            504 => "timeout_error",
+            _ => "api_error",
+        }
+    }
+}
+
+/// The body of an error in the client's dialect.
+pub fn error_body(
+    dialect: Dialect,
+    code: ErrorCode,
+    message: &str,
+    param: Option<&str>,
+) -> Vec<u8> {
+    let value = match dialect {
+        Dialect::OpenAi => openai_error(code, message, param),
+        Dialect::Anthropic => anthropic_error(code, message),
+    };
+    value.to_string().into_bytes()
+}
+
+/// The event that tells a client its stream broke after it began.
+pub fn error_event(ending: StreamEnding, code: ErrorCode, message: &str) -> Vec<u8> {
+    match ending {
+        StreamEnding::DataError => {
+            format!("data: {}\n\n", openai_error(code, message, None)).into_bytes()
+        }
+        StreamEnding::ResponseFailed => {
+            let error = serde_json::json!({"code": code.row().name, "message": message});
+            let event = serde_json::json!({
+                "type": "response.failed",
+                "response": {"object": "response", "status": "failed", "error": error, "output": []},
+            });
+            format!("event: response.failed\ndata: {event}\n\n").into_bytes()
+        }
+        StreamEnding::AnthropicError => {
+            format!("event: error\ndata: {}\n\n", anthropic_error(code, message)).into_bytes()
+        }
+    }
+}
+
+fn openai_error(code: ErrorCode, message: &str, param: Option<&str>) -> serde_json::Value {
+    let row = code.row();
+    serde_json::json!({
+        "error": {"message": message, "type": row.kind, "param": param, "code": row.name}
+    })
+}
+
+fn anthropic_error(code: ErrorCode, message: &str) -> serde_json::Value {
+    serde_json::json!({
+        "type": "error",
+        "error": {"type": code.anthropic_kind(), "message": message}
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_has_a_row_per_code_in_order() {
+        for (index, row) in ERROR_CODES.iter().enumerate() {
+            assert_eq!(row.code as usize, index, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn bodies_speak_the_dialect() {
+        let openai = error_body(
+            Dialect::OpenAi,
+            ErrorCode::ModelNotFound,
+            "Model 'x' not found",
+            Some("model"),
+        );
+        let openai: serde_json::Value = serde_json::from_slice(&openai).unwrap();
+        assert_eq!(openai["error"]["code"], "model_not_found");
+        assert_eq!(openai["error"]["param"], "model");
+        let anthropic = error_body(Dialect::Anthropic, ErrorCode::AllBackendsBusy, "busy", None);
+        let anthropic: serde_json::Value = serde_json::from_slice(&anthropic).unwrap();
+        assert_eq!(anthropic["type"], "error");
+        assert_eq!(anthropic["error"]["type"], "overloaded_error");
+    }
+}

@@ -1,0 +1,2 @@
+//! penstock
+fn main() {}
