@@ -1,0 +1,184 @@
+//! What a decision costs: each strategy over fleets of different sizes, alone and with the scan in
+//! front of it, and that it allocates nothing.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    reason = "criterion's macros, a bench's own data, and a report of percentiles"
+)]
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::time::Instant;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use penstock::api::Operation;
+use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
+use penstock::generation::Generation;
+use penstock::registry::{BackendSet, FleetSnapshot, Health};
+use penstock::routing::{Live, RouteInput, Scratch};
+use penstock::scan::{RequestProfile, ScanOptions, scan};
+use penstock::units::{Timestamp, TokenCount};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+const BODY: &[u8] = br#"{"model":"model-7","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user","content":"What is the capital of France?"},{"role":"assistant","content":"Paris."},{"role":"user","content":"And of Italy?"},{"role":"user","content":"Answer in one word."}],"temperature":0.7,"max_tokens":64,"stream":true}"#;
+
+/// A generation with so many backends, each of which serves so many models.
+fn generation(strategy: Strategy, backends: usize, models: usize) -> Generation {
+    let mut config = Config::default();
+    config.routing.strategy = strategy;
+    for index in 0..backends {
+        let entry = |model| ModelEntry {
+            id: format!("model-{model}"),
+            context_length: Some(32_768),
+            capabilities: Some(penstock::api::Capabilities::ALL),
+            ..ModelEntry::default()
+        };
+        config.backends.push(BackendConfig {
+            name: format!("backend-{index}"),
+            url: format!("http://127.0.0.1:{}", 10_000 + index).parse().unwrap(),
+            priority: u32::try_from(index % 10).unwrap(),
+            models: Some((0..models).map(entry).collect()),
+            ..BackendConfig::default()
+        });
+    }
+    let generation = Generation::new(config);
+    let fleet = generation.registry.snapshot();
+    for (index, backend) in fleet.topology.backends.iter().enumerate() {
+        backend.state.health.set(Health::Healthy);
+        backend.state.load.set_in_flight(u32::try_from(index % 17).unwrap());
+    }
+    generation
+}
+
+struct Decider<'a> {
+    generation: &'a Generation,
+    fleet: std::sync::Arc<FleetSnapshot>,
+    profile: RequestProfile,
+    rng: SmallRng,
+    scratch: Scratch,
+}
+
+impl<'a> Decider<'a> {
+    fn new(generation: &'a Generation) -> Self {
+        Self {
+            fleet: generation.registry.snapshot(),
+            profile: scan(Operation::Chat, None, BODY, ScanOptions::default()).unwrap(),
+            generation,
+            rng: SmallRng::seed_from_u64(1),
+            scratch: Scratch::default(),
+        }
+    }
+
+    fn decide(&mut self) -> u16 {
+        self.decide_for(&self.profile.clone(), "model-7")
+    }
+
+    fn decide_for(&mut self, profile: &RequestProfile, model: &str) -> u16 {
+        let tried = BackendSet::default();
+        let input = RouteInput {
+            request: profile,
+            model,
+            tokens: TokenCount(profile.estimated_tokens.0),
+            fleet: &self.fleet,
+            tried: &tried,
+            now: Timestamp(1_000_000),
+        };
+        let mut chance = Live { topology: &self.fleet.topology, rng: &mut self.rng };
+        let routed = self.generation.router.route(&input, &mut chance, &mut self.scratch);
+        routed.unwrap().backend.0
+    }
+}
+
+fn route(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("route");
+    for strategy in [Strategy::Smart, Strategy::RoundRobin, Strategy::PriorityOnly, Strategy::Random] {
+        for (backends, models) in [(5, 1), (25, 1), (100, 1), (25, 1000), (100, 1000)] {
+            // A model of a thousand needs one of a fleet that has model-7.
+            let generation = generation(strategy, backends, models.max(8));
+            let mut decider = Decider::new(&generation);
+            decider.decide();
+            let name = format!("{}/{backends} backends/{models} models", strategy.name());
+            group.bench_function(name, |bencher| bencher.iter(|| black_box(decider.decide())));
+            let allocated = allocation_counter::measure(|| {
+                for _ in 0..1000 {
+                    black_box(decider.decide());
+                }
+            });
+            assert_eq!(allocated.count_total, 0, "a decision allocates");
+        }
+    }
+    group.finish();
+}
+
+fn scan_and_route(criterion: &mut Criterion) {
+    let generation = generation(Strategy::Smart, 25, 8);
+    let mut decider = Decider::new(&generation);
+    criterion.bench_function("scan + route/25 backends", |bencher| {
+        bencher.iter(|| {
+            let profile =
+                scan(Operation::Chat, None, black_box(BODY), ScanOptions::default()).unwrap();
+            let model = profile.model_name(BODY);
+            black_box(decider.decide_for(&profile, &model))
+        });
+    });
+}
+
+fn route_on_two_threads(criterion: &mut Criterion) {
+    let generation = generation(Strategy::Smart, 25, 8);
+    criterion.bench_function("route/smart/25 backends/2 threads", |bencher| {
+        bencher.iter_custom(|rounds| {
+            let started = Instant::now();
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let mut decider = Decider::new(&generation);
+                        for _ in 0..rounds {
+                            black_box(decider.decide());
+                        }
+                    });
+                }
+            });
+            started.elapsed()
+        });
+    });
+}
+
+/// 100 messages against 50 backends, with the 95th percentile of single decisions.
+fn percentile(criterion: &mut Criterion) {
+    let mut body = String::from(r#"{"model":"model-7","messages":["#);
+    for index in 0..100 {
+        let comma = if index == 0 { "" } else { "," };
+        let text = "Say something about rivers, stones and light. ".repeat(4);
+        write!(body, r#"{comma}{{"role":"user","content":"{text}"}}"#).unwrap();
+    }
+    body.push_str("]}");
+    let generation = generation(Strategy::Smart, 50, 8);
+    let mut decider = Decider::new(&generation);
+    let mut once = || {
+        let profile =
+            scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+        let model = profile.model_name(body.as_bytes());
+        decider.decide_for(&profile, &model)
+    };
+    let mut nanos: Vec<u128> = (0..20_000)
+        .map(|_| {
+            let started = Instant::now();
+            black_box(once());
+            started.elapsed().as_nanos()
+        })
+        .collect();
+    nanos.sort_unstable();
+    println!("100 messages x 50 backends: p50 {} ns, p95 {} ns", nanos[10_000], nanos[19_000]);
+    criterion.bench_function("scan + route/100 messages/50 backends", |bencher| {
+        bencher.iter(&mut once);
+    });
+}
+
+criterion_group!(benches, route, scan_and_route, route_on_two_threads, percentile);
+criterion_main!(benches);

@@ -1,0 +1,18 @@
+//! `admin:` the port for operators.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::collections::{Off, Or};
+use super::secret::{Secret, SecretFile};
+use super::setting::section;
+
+section! {
+    /// The admin port: metrics, health, fleet, explain.
+    pub struct AdminConfig {
+        /// The address to listen on, or off. Others than loopback need a token.
+        pub listen: Option<SocketAddr> ["listen" as Or<Off, SocketAddr>] =
+            Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)),
+        /// A file with the token callers must send as `Authorization: Bearer`.
+        pub token: Option<Secret> ["token_file" as SecretFile] = None,
+    }
+}

@@ -1,0 +1,161 @@
+//! What no single value shows: rules across the file. Run on a configuration that was read without
+//! a fault, with the tree at hand for the positions.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::document::{Entry, Node};
+use super::error::{Oddity, Place, Problem};
+use super::reader::Reader;
+use super::{AuthorizationPolicy, Config, HealthConfig};
+use crate::units::show_duration;
+
+/// More backends than this do not fit the sets that routing works with.
+const BACKEND_LIMIT: usize = 1024;
+
+/// Checks `config`, which was read from `root`.
+pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
+    check_listeners(config, root, reader);
+    check_limits(config, root, reader);
+    check_client_keys(config, root, reader);
+    check_routing(config, root, reader);
+    check_health(&config.health, root.at("health"), reader);
+    check_backends(config, root, reader);
+    super::models_check::check(config, root, reader);
+}
+
+fn check_listeners(config: &Config, root: &Node, reader: &mut Reader) {
+    let server = root.at("server");
+    let mut seen: Vec<SocketAddr> = Vec::new();
+    for (index, address) in config.server.listen.iter().enumerate() {
+        check_listener(*address, &mut seen, place_of_item(server.at("listen"), index), reader);
+    }
+    let Some(admin) = config.admin.listen else { return };
+    let place = &root.at("admin").at("listen").place;
+    check_listener(admin, &mut seen, place, reader);
+    if !admin.ip().is_loopback() && config.admin.token.is_none() {
+        reader.fault(place, Problem::AdminNeedsToken { listen: admin });
+    }
+}
+
+fn check_listener(
+    address: SocketAddr,
+    seen: &mut Vec<SocketAddr>,
+    place: &Place,
+    reader: &mut Reader,
+) {
+    // Port 0 is a new port each time.
+    if address.port() != 0 && seen.contains(&address) {
+        reader.fault(place, Problem::ListenTwice { address });
+    }
+    seen.push(address);
+}
+
+fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
+    let (body, all) = (config.limits.body, config.limits.buffered_bodies);
+    if body > all {
+        let low = format!("limits.body: {body}");
+        let high = format!("limits.buffered_bodies: {all}");
+        let place = root.at("limits").key_place("buffered_bodies");
+        reader.fault(place, Problem::OutOfOrder { low, high });
+    }
+}
+
+fn check_client_keys(config: &Config, root: &Node, reader: &mut Reader) {
+    let items = root.at("auth").at("keys").items();
+    for (index, (key, item)) in config.auth.keys.iter().zip(items).enumerate() {
+        let section = format!("auth.keys[{index}]");
+        if key.key.is_missing() {
+            let problem = Problem::MissingKey { key: "key".to_owned(), section: section.clone() };
+            reader.fault(&item.place, problem);
+        }
+        check_spelled_once(item, section, "key", reader);
+        let twin = config
+            .auth
+            .keys
+            .iter()
+            .take(index)
+            .find(|other| other.key.reveal() == key.key.reveal());
+        if let Some(twin) = twin.filter(|_| !key.key.is_missing()) {
+            let problem =
+                Problem::ClientKeyTwice { first: twin.name.clone(), second: key.name.clone() };
+            reader.fault(&item.place, problem);
+        }
+    }
+}
+
+/// Refuses a secret that is given both in place and as a file.
+fn check_spelled_once(item: &Node, section: String, key: &'static str, reader: &mut Reader) {
+    let file = format!("{key}_file");
+    if let (Some(_), Some(entry)) = (item.entry(key), item.entry(&file)) {
+        reader.fault(&entry.place, Problem::SecretTwice { section, key });
+    }
+}
+
+fn check_routing(config: &Config, root: &Node, reader: &mut Reader) {
+    let (routing, node) = (&config.routing, root.at("routing"));
+    let weights = &routing.weights;
+    let sum = [weights.priority, weights.load, weights.latency].into_iter().map(u64::from).sum();
+    if sum != 100 {
+        reader.fault(node.key_place("weights"), Problem::WeightSum { sum });
+    }
+    let rest = &routing.rest;
+    let place = node.key_place("rest");
+    check_order(("routing.rest.min", rest.min), ("routing.rest.max", rest.max), place, reader);
+}
+
+fn check_health(health: &HealthConfig, node: &Node, reader: &mut Reader) {
+    let breaker = &health.breaker;
+    let (low, high) = (("breaker.open", breaker.open), ("breaker.max_open", breaker.max_open));
+    check_order(low, high, node.key_place("breaker"), reader);
+}
+
+fn check_order(low: (&str, Duration), high: (&str, Duration), place: &Place, reader: &mut Reader) {
+    if low.1 > high.1 {
+        let show =
+            |(key, duration): (&str, Duration)| format!("{key}: {}", show_duration(duration));
+        reader.fault(place, Problem::OutOfOrder { low: show(low), high: show(high) });
+    }
+}
+
+fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
+    let node = root.at("backends");
+    let count = config.backends.len();
+    if count > BACKEND_LIMIT {
+        // Further checks compare all with all.
+        let problem = Problem::TooManyBackends { count, limit: BACKEND_LIMIT };
+        reader.fault(root.key_place("backends"), problem);
+        return;
+    }
+    for (index, (backend, item)) in config.backends.iter().zip(node.items()).enumerate() {
+        let name = || backend.name.clone();
+        let earlier = || config.backends.iter().take(index);
+        if earlier().any(|other| other.name == backend.name) {
+            reader.fault(&item.at("name").place, Problem::BackendTwice { name: name() });
+        }
+        if let Some(twin) = earlier().find(|other| other.url == backend.url) {
+            let oddity = Oddity::SameUrl { first: twin.name.clone(), second: name() };
+            reader.warn(&item.at("url").place, oddity);
+        }
+        if backend.authorization == AuthorizationPolicy::Replace && backend.api_key.is_none() {
+            let place = &item.at("authorization").place;
+            reader.fault(place, Problem::NothingToReplaceWith { name: name() });
+        }
+        check_spelled_once(item, format!("backends[{index}]"), "api_key", reader);
+        if let Some(Entry { node, .. }) = item.entry("health") {
+            check_health(&backend.health, node, reader);
+        }
+        let models = backend.models.as_deref().unwrap_or_default();
+        for (index, (model, node)) in models.iter().zip(item.at("models").items()).enumerate() {
+            if models.iter().take(index).any(|other| other.id == model.id) {
+                let problem = Problem::ModelTwice { id: model.id.clone(), backend: name() };
+                reader.fault(&node.at("id").place, problem);
+            }
+        }
+    }
+}
+
+/// Where item `index` of a list was written.
+fn place_of_item(list: &Node, index: usize) -> &Place {
+    list.items().get(index).map_or(&list.place, |item| &item.place)
+}

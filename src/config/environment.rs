@@ -1,0 +1,151 @@
+//! What the environment and the command line say over the file: `PENSTOCK_ROUTING_MAX_RETRIES=3`,
+//! `routing.max_retries` = `3`. Both are put into the tree as if they had been written there.
+
+use std::collections::BTreeMap;
+
+use super::Config;
+use super::document::{Content, Entry, Node};
+use super::error::{Fault, Place, Problem};
+use super::setting::Setting;
+use super::shape::Shape;
+use super::suggest::nearest;
+
+const PREFIX: &str = "PENSTOCK_";
+
+/// A set of environment variables.
+#[derive(Debug, Clone, Default)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    /// The environment of this process; variables that are not UTF-8 are left out.
+    pub fn of_process() -> Self {
+        std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect()
+    }
+
+    /// The value of the variable `name`.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
+impl FromIterator<(String, String)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Self {
+        Self(variables.into_iter().collect())
+    }
+}
+
+/// A setting that a variable or a flag can set.
+pub(super) struct Override {
+    /// The path to it, as in `["routing", "max_retries"]`.
+    pub(super) path: Vec<&'static str>,
+}
+
+impl Override {
+    /// Its name in the environment.
+    pub(super) fn variable(&self) -> String {
+        format!("{PREFIX}{}", self.path.join("_").to_uppercase())
+    }
+
+    /// Its name as a path.
+    pub(super) fn dotted(&self) -> String {
+        self.path.join(".")
+    }
+}
+
+/// Every environment variable that overrides a setting, for help texts.
+pub fn known_variables() -> Vec<String> {
+    overrides().iter().map(Override::variable).collect()
+}
+
+/// Every setting that a variable or a flag can set: the plain ones that are in a section.
+fn overrides() -> Vec<Override> {
+    let mut found = Vec::new();
+    collect_overrides(&Config::shape(), &mut Vec::new(), &mut found);
+    found.retain(|one| one.path.len() > 1);
+    found
+}
+
+fn collect_overrides(shape: &Shape, path: &mut Vec<&'static str>, found: &mut Vec<Override>) {
+    match shape {
+        Shape::Section(section) => {
+            for field in &section.fields {
+                path.push(field.name);
+                collect_overrides(&field.shape, path, found);
+                path.pop();
+            }
+        }
+        _ if shape.is_plain() => found.push(Override { path: path.clone() }),
+        Shape::Scalar(_) | Shape::List(_) | Shape::Table(_) | Shape::Either(_) => {}
+    }
+}
+
+/// Puts what `environment` and then `flags` say into the tree.
+pub(super) fn apply_overrides(
+    root: &mut Node,
+    environment: &Environment,
+    flags: &[(String, String)],
+    faults: &mut Vec<Fault>,
+) {
+    let known = overrides();
+    for (name, value) in environment.0.range(PREFIX.to_owned()..) {
+        if !name.starts_with(PREFIX) {
+            break;
+        }
+        let place = Place::Variable(name.clone());
+        match known.iter().find(|one| one.variable() == *name) {
+            Some(one) => put(root, &one.path, value, &place),
+            None if is_ours(name, &known) => {
+                faults.push(unknown_override(place, name, known.iter().map(Override::variable)));
+            }
+            None => {}
+        }
+    }
+    for (path, value) in flags {
+        let place = Place::Flag(path.clone());
+        match known.iter().find(|one| one.dotted() == *path) {
+            Some(one) => put(root, &one.path, value, &place),
+            None => faults.push(unknown_override(place, path, known.iter().map(Override::dotted))),
+        }
+    }
+}
+
+/// Whether a variable that is no setting was meant to be one: it begins like a section does, and is
+/// not one of those Kubernetes sets for a service called `penstock-admin` or the like.
+fn is_ours(name: &str, known: &[Override]) -> bool {
+    let rest = name.strip_prefix(PREFIX).unwrap_or_default().to_lowercase();
+    let begins = |one: &Override| {
+        let section = one.path.first().copied().unwrap_or_default();
+        rest.strip_prefix(section).is_some_and(|behind| behind.starts_with('_'))
+    };
+    let is_service_link = rest.ends_with("_port")
+        || ["_service_host", "_service_port", "_port_"].iter().any(|part| rest.contains(part));
+    known.iter().any(begins) && !is_service_link
+}
+
+fn unknown_override(place: Place, given: &str, known: impl Iterator<Item = String>) -> Fault {
+    let known: Vec<String> = known.collect();
+    let suggestion = nearest(given, known.iter().map(String::as_str)).map(str::to_owned);
+    Fault { place, problem: Problem::UnknownOverride { suggestion } }
+}
+
+/// Puts `value` at `path`. Where the file holds something that is no mapping it is left alone: the
+/// reader complains about that.
+fn put(node: &mut Node, path: &[&str], value: &str, place: &Place) {
+    let Some((key, deeper)) = path.split_first() else {
+        *node = Node { place: place.clone(), content: Content::Scalar(value.to_owned()) };
+        return;
+    };
+    if matches!(node.content, Content::Null) {
+        node.content = Content::Map(Vec::new());
+    }
+    let Content::Map(entries) = &mut node.content else { return };
+    if !entries.iter().any(|entry| entry.key == *key) {
+        let empty = Node { place: place.clone(), content: Content::Null };
+        entries.push(Entry { key: (*key).to_owned(), place: place.clone(), node: empty });
+    }
+    if let Some(entry) = entries.iter_mut().find(|entry| entry.key == *key) {
+        put(&mut entry.node, deeper, value, place);
+    }
+}

@@ -1,0 +1,108 @@
+//! Patterns for model names: `*` stands for any text, `?` for one character.
+
+use super::document::Node;
+use super::dump::Dump;
+use super::reader::Reader;
+use super::setting::Setting;
+use super::shape::Shape;
+
+/// A pattern for model names, as in `llama3:*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelGlob(String);
+
+impl ModelGlob {
+    /// The pattern `text`.
+    pub fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// The pattern as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the whole of `model` fits the pattern. Linear in practice, never worse than the
+    /// product of both lengths.
+    pub fn matches(&self, model: &str) -> bool {
+        let mut pattern = self.0.chars();
+        let mut rest = model.chars();
+        // Where to go on when the text behind the last `*` does not fit: that `*` takes one more.
+        let mut retry = None;
+        loop {
+            match pattern.next() {
+                Some('*') => {
+                    retry = Some((pattern.clone(), rest.clone()));
+                    continue;
+                }
+                Some(wanted) => {
+                    let found = rest.next();
+                    if found.is_some_and(|letter| wanted == '?' || wanted == letter) {
+                        continue;
+                    }
+                    if found.is_none() && retry.is_none() {
+                        return false;
+                    }
+                }
+                None if rest.as_str().is_empty() => return true,
+                None => {}
+            }
+            let Some((behind, mut from)) = retry.take() else { return false };
+            if from.next().is_none() {
+                return false;
+            }
+            pattern = behind.clone();
+            rest = from.clone();
+            retry = Some((behind, from));
+        }
+    }
+}
+
+impl Setting for ModelGlob {
+    type Value = Self;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
+        String::read(node, reader).map(Self)
+    }
+
+    fn dump(value: &Self) -> Dump {
+        Dump::text(&value.0)
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_and_question_marks_match() {
+        for (pattern, model, fits) in [
+            ("llama3:*", "llama3:70b", true),
+            ("llama3:*", "llama3:", true),
+            ("llama3:*", "llama2:70b", false),
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("?", "é", true),
+            ("?", "", false),
+            ("*b", "aab", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-b-b", false),
+            ("a**", "a", true),
+            ("gpt-?", "gpt-4o", false),
+            ("exact", "exactly", false),
+        ] {
+            assert_eq!(ModelGlob::new(pattern).matches(model), fits, "{pattern} against {model}");
+        }
+    }
+
+    #[test]
+    fn hostile_patterns_end_soon() {
+        let pattern = ModelGlob::new(&"*a".repeat(100));
+        assert!(!pattern.matches(&"a".repeat(99)));
+        assert!(pattern.matches(&"a".repeat(2000)));
+    }
+}

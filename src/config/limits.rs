@@ -1,0 +1,62 @@
+//! `limits:` what one client, or all of them together, may make this process hold.
+
+use std::time::Duration;
+
+use super::document::Node;
+use super::dump::Dump;
+use super::reader::Reader;
+use super::setting::{Setting, section};
+use super::shape::Shape;
+use super::values::{AtLeastOne, PerSecond, Positive};
+use crate::units::ByteSize;
+
+section! {
+    /// Bounds on what clients may send and this process may hold.
+    pub struct LimitsConfig {
+        /// The largest request body.
+        pub body: ByteSize ["body" as BodyLimit] = ByteSize::mib(32),
+        /// All request bodies held at one time.
+        pub buffered_bodies: ByteSize = ByteSize::mib(1024),
+        /// How long a request head may take to arrive.
+        pub header: Duration ["header" as Positive] = Duration::from_secs(30),
+        /// How long a request body may take to arrive.
+        pub body_read: Duration ["body_read" as Positive] = Duration::from_secs(60),
+        /// The slowest a request body may arrive; 0B/s turns the check off.
+        pub min_body_rate: ByteSize ["min_body_rate" as PerSecond] = ByteSize::kib(1),
+        /// The largest request head.
+        pub head_size: ByteSize = ByteSize::kib(64),
+        /// The most headers in a request.
+        pub headers: usize ["headers" as AtLeastOne<usize>] = 100,
+        /// The most client connections at one time.
+        pub connections: usize ["connections" as AtLeastOne<usize>] = 65536,
+        /// The most idle connections kept to each backend.
+        pub idle_connections: usize = 1024,
+        /// How long an idle connection to a backend is reused; many engines close theirs after 5s.
+        pub idle_timeout: Duration = Duration::from_secs(4),
+        /// The most models with metrics of their own; further ones are counted together.
+        pub metric_models: usize = 100,
+    }
+}
+
+/// The largest body; offsets into one are 32 bits wide.
+struct BodyLimit;
+
+impl Setting for BodyLimit {
+    type Value = ByteSize;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<ByteSize> {
+        let size = ByteSize::read(node, reader)?;
+        if size > ByteSize::mib(4095) {
+            return reader.refuse_value(node, &size.to_string(), "at most 4095MiB");
+        }
+        Some(size)
+    }
+
+    fn dump(value: &ByteSize) -> Dump {
+        ByteSize::dump(value)
+    }
+
+    fn shape() -> Shape {
+        ByteSize::shape()
+    }
+}

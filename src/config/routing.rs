@@ -1,0 +1,154 @@
+//! `routing:` how a backend is chosen, and what happens when it fails.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::collections::{List, Table};
+use super::document::Node;
+use super::dump::Dump;
+use super::error::Oddity;
+use super::reader::Reader;
+use super::setting::{Setting, choice, section};
+use super::shape::Shape;
+use super::suggest::nearest;
+use super::values::{Positive, Share};
+
+choice! {
+    /// How one of the candidates is chosen.
+    pub enum Strategy {
+        /// The highest score of priority, load and latency.
+        Smart = "smart",
+        /// Each in turn.
+        RoundRobin = "round_robin",
+        /// The lowest priority number.
+        PriorityOnly = "priority_only",
+        /// Any, by chance.
+        Random = "random",
+    }
+}
+
+choice! {
+    /// How the length of a prompt is estimated.
+    pub enum TokenEstimate {
+        /// Characters / 4: right for English.
+        Chars = "chars",
+        /// UTF-8 bytes / 4: nearer for Chinese, Japanese, Korean.
+        Utf8 = "utf8",
+    }
+}
+choice!(@setting TokenEstimate);
+
+impl Default for TokenEstimate {
+    fn default() -> Self {
+        RoutingConfig::default().token_estimate
+    }
+}
+
+choice! {
+    /// What a model is taken for when nobody says what it can do.
+    pub enum UnknownCapability {
+        /// It can; models known to can go first.
+        Assume = "assume",
+        /// It cannot.
+        Deny = "deny",
+    }
+}
+choice!(@setting UnknownCapability);
+
+section! {
+    /// How a backend is chosen, and what happens when it fails.
+    pub struct RoutingConfig {
+        /// smart, round_robin, priority_only or random.
+        pub strategy: Strategy = Strategy::Smart,
+        /// How often a request may be repeated on another backend.
+        pub max_retries: u32 = 2,
+        /// How many repeats all requests together may cause.
+        pub retry_budget: RetryBudget = RetryBudget::default(),
+        /// What counts how much in the smart strategy; the sum must be 100.
+        pub weights: Weights = Weights::default(),
+        /// Other names for models.
+        pub aliases: BTreeMap<String, String> ["aliases" as Table<String>] = BTreeMap::new(),
+        /// Models to use, in this order, when one cannot be served.
+        pub fallbacks: BTreeMap<String, Vec<String>> ["fallbacks" as Table<List<String>>] =
+            BTreeMap::new(),
+        /// How the length of a prompt is estimated: chars or utf8.
+        pub token_estimate: TokenEstimate = TokenEstimate::Chars,
+        /// What a model is taken for when nobody says what it can do: assume it can, or deny.
+        pub unknown_capability: UnknownCapability = UnknownCapability::Assume,
+        /// Whether to repeat a request that a backend read and never answered.
+        pub retry_unanswered: bool = false,
+        /// Whether to repeat a request that a backend answered with 500.
+        pub retry_5xx: bool = false,
+        /// Whether answers name the backend and the reason in `x-penstock-…` headers.
+        pub expose_decision: bool = false,
+        /// Whether the fallback models are used when every backend is full.
+        pub fallback_on_saturation: bool = false,
+        /// Whether `max_tokens` counts towards the context a request needs.
+        pub reserve_output: bool = false,
+        /// How long a backend rests after its own 429 or 503.
+        pub rest: RestConfig = RestConfig::default(),
+    }
+}
+
+section! {
+    /// How many repeats all requests together may cause.
+    pub struct RetryBudget {
+        /// Repeats per request, on average.
+        pub ratio: f64 ["ratio" as Share] = 0.2,
+        /// Repeats per second that are always allowed.
+        pub per_second: u32 = 10,
+    }
+}
+
+section! {
+    /// What counts how much in the smart strategy; the sum must be 100.
+    pub struct Weights {
+        /// The backend's priority.
+        pub priority: u32 = 50,
+        /// Its requests in flight.
+        pub load: u32 = 30,
+        /// Its average latency.
+        pub latency: u32 = 20,
+    }
+}
+
+section! {
+    /// How long a backend rests after its own 429 or 503.
+    pub struct RestConfig {
+        /// Without a Retry-After.
+        pub default: Duration ["default" as Positive] = Duration::from_secs(1),
+        /// The least, whatever Retry-After says.
+        pub min: Duration = Duration::from_secs(1),
+        /// The most, whatever Retry-After says.
+        pub max: Duration ["max" as Positive] = Duration::from_secs(60),
+    }
+}
+
+impl Setting for Strategy {
+    type Value = Self;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
+        let given = reader.scalar(node, "the name of a strategy")?;
+        if let Some(strategy) = Self::from_name(given) {
+            return Some(strategy);
+        }
+        // The one unknown value that is no error: a file written for a later penstock still serves.
+        reader.warn(
+            &node.place,
+            Oddity::UnknownStrategy {
+                given: given.to_owned(),
+                suggestion: nearest(given, Self::names()).map(str::to_owned),
+                known: Self::names().collect::<Vec<_>>().join(", "),
+            },
+        );
+        Some(Self::Smart)
+    }
+
+    fn dump(value: &Self) -> Dump {
+        Dump::text(value.name())
+    }
+
+    fn shape() -> Shape {
+        Shape::names(Self::names())
+    }
+}

@@ -1,0 +1,126 @@
+//! `server:` the data port.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use super::collections::OneOrMore;
+use super::document::{Content, Node};
+use super::dump::Dump;
+use super::reader::Reader;
+use super::setting::{Setting, section};
+use super::shape::Shape;
+use super::values::{AtLeastOne, Positive};
+
+section! {
+    /// The data port: where clients call.
+    pub struct ServerConfig {
+        /// Addresses to listen on.
+        pub listen: Vec<SocketAddr> ["listen" as OneOrMore<SocketAddr>] =
+            vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080)],
+        /// Threads that serve requests; auto is one per core this process may use.
+        pub threads: usize ["threads" as Threads] = available_threads(),
+        /// How long requests in flight may take to finish after a stop was asked for.
+        pub drain_timeout: Duration = Duration::from_secs(300),
+        /// Which web pages may call from a browser: off, "*" or a list of origins.
+        pub cors: Cors = Cors::Off,
+        /// How long an idle client connection is kept.
+        pub keep_alive: Duration ["keep_alive" as Positive] = Duration::from_secs(75),
+    }
+}
+
+const MOST_THREADS: usize = 1024;
+
+fn available_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// A number of threads, or `auto`.
+struct Threads;
+
+impl Setting for Threads {
+    type Value = usize;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<usize> {
+        match &node.content {
+            Content::Scalar(text) if text.trim().eq_ignore_ascii_case("auto") => {
+                Some(available_threads())
+            }
+            _ => match AtLeastOne::<usize>::read(node, reader)? {
+                many if many > MOST_THREADS => {
+                    reader.refuse_value(node, &many.to_string(), "auto or at most 1024")
+                }
+                threads => Some(threads),
+            },
+        }
+    }
+
+    fn dump(value: &usize) -> Dump {
+        if *value == available_threads() { Dump::text("auto") } else { usize::dump(value) }
+    }
+
+    fn shape() -> Shape {
+        Shape::integer(1).or_word("auto")
+    }
+}
+
+/// Which web pages may call from a browser.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cors {
+    /// None: no CORS header is sent.
+    Off,
+    /// Those of these origins; `*` stands for all.
+    Origins(Vec<String>),
+}
+
+impl Setting for Cors {
+    type Value = Self;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
+        match &node.content {
+            Content::Scalar(text) if text.trim().eq_ignore_ascii_case("off") => Some(Self::Off),
+            _ => OneOrMore::<Origin>::read(node, reader).map(Self::Origins),
+        }
+    }
+
+    fn dump(value: &Self) -> Dump {
+        match value {
+            Self::Off => Dump::text("off"),
+            Self::Origins(origins) => OneOrMore::<Origin>::dump(origins),
+        }
+    }
+
+    fn shape() -> Shape {
+        OneOrMore::<Origin>::shape().or_word("off")
+    }
+}
+
+/// An origin as browsers send it, or `*`.
+struct Origin;
+
+impl Setting for Origin {
+    type Value = String;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
+        const EXPECTED: &str = "off, \"*\" or origins such as https://chat.example.com";
+        let text = reader.scalar(node, EXPECTED)?;
+        // Browsers compare origins as text: one with a path would never match.
+        let is_origin = text.split_once("://").is_some_and(|(scheme, host)| {
+            !scheme.is_empty()
+                && !host.is_empty()
+                && host.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@,".contains(&byte))
+        });
+        if text != "*" && !is_origin {
+            return reader.refuse_value(node, text, EXPECTED);
+        }
+        Some(text.to_owned())
+    }
+
+    fn dump(value: &String) -> Dump {
+        Dump::text(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}

@@ -1,0 +1,120 @@
+//! What may be written where, as data: from it come the JSON Schema, the environment variables and
+//! the test that every option is documented.
+
+use serde_json::{Value, json};
+
+use super::dump::Dump;
+
+/// What may be written for a setting.
+#[derive(Debug, Clone)]
+pub(super) enum Shape {
+    /// A single value, as a JSON Schema of it.
+    Scalar(Value),
+    /// A list.
+    List(Box<Shape>),
+    /// A mapping whose keys are the user's.
+    Table(Box<Shape>),
+    /// A mapping whose keys are ours.
+    Section(SectionShape),
+    /// Any of several.
+    Either(Vec<Shape>),
+}
+
+/// The keys of a section.
+#[derive(Debug, Clone)]
+pub(super) struct SectionShape {
+    pub(super) about: &'static str,
+    pub(super) required: &'static [&'static str],
+    pub(super) fields: Vec<Field>,
+}
+
+/// One key of a section.
+#[derive(Debug, Clone)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    pub(super) default: Dump,
+    pub(super) shape: Shape,
+}
+
+impl Shape {
+    /// Any single value, taken as text: YAML has many ways to write what is not quoted.
+    pub(super) fn text() -> Self {
+        Self::Scalar(json!({"type": ["string", "number", "boolean"]}))
+    }
+
+    /// A text of a known form.
+    pub(super) fn pattern(pattern: &str) -> Self {
+        Self::Scalar(json!({"type": "string", "pattern": pattern}))
+    }
+
+    /// A whole number.
+    pub(super) fn integer(minimum: u64) -> Self {
+        Self::Scalar(json!({"type": "integer", "minimum": minimum}))
+    }
+
+    /// One of a few names.
+    pub(super) fn names(names: impl Iterator<Item = &'static str>) -> Self {
+        Self::Scalar(json!({"enum": names.collect::<Vec<_>>()}))
+    }
+
+    /// This or one word; older YAML parsers read a plain `off` as false, so that is let through.
+    pub(super) fn or_word(self, word: &str) -> Self {
+        let words = if word == "off" { json!([word, false]) } else { json!([word]) };
+        Self::Either(vec![Self::Scalar(json!({"enum": words})), self])
+    }
+
+    /// Whether one line of text can say it, as an environment variable has to.
+    pub(super) fn is_plain(&self) -> bool {
+        match self {
+            Self::Scalar(_) => true,
+            Self::Either(shapes) => shapes.iter().any(Self::is_plain),
+            Self::List(_) | Self::Table(_) | Self::Section(_) => false,
+        }
+    }
+
+    /// The JSON Schema of this shape.
+    pub(super) fn to_schema(&self) -> Value {
+        match self {
+            Self::Scalar(schema) => {
+                json!({"anyOf": [schema, {"$ref": "#/$defs/variable"}, {"type": "null"}]})
+            }
+            Self::List(item) => json!({"type": ["array", "null"], "items": item.to_schema()}),
+            Self::Table(value) => {
+                json!({"type": ["object", "null"], "additionalProperties": value.to_schema()})
+            }
+            Self::Section(section) => section.to_schema(),
+            Self::Either(shapes) => {
+                json!({"anyOf": shapes.iter().map(Self::to_schema).collect::<Vec<_>>()})
+            }
+        }
+    }
+}
+
+impl SectionShape {
+    fn to_schema(&self) -> Value {
+        let mut properties = serde_json::Map::new();
+        for field in &self.fields {
+            let mut schema = field.shape.to_schema();
+            if let Some(entries) = schema.as_object_mut() {
+                entries.insert("description".to_owned(), json!(one_line(field.about)));
+                // A section's default is the sum of its keys' own.
+                if !matches!(field.default, Dump::Null | Dump::Map(_)) {
+                    entries.insert("default".to_owned(), json!(field.default));
+                }
+            }
+            properties.insert(field.name.to_owned(), schema);
+        }
+        json!({
+            "type": if self.required.is_empty() { json!(["object", "null"]) } else { json!("object") },
+            "description": one_line(self.about),
+            "properties": properties,
+            "required": self.required,
+            "additionalProperties": false,
+        })
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

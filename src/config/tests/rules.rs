@@ -1,0 +1,218 @@
+//! What is refused or warned about, with the words and positions of the messages.
+
+use super::{load, load_more, refusal, warnings};
+
+#[test]
+fn unknown_keys_come_with_position_and_suggestion() {
+    assert_eq!(
+        refusal("routing:\n    strateggy: smart"),
+        "penstock.yaml:3:5: unknown key 'strateggy' in 'routing': did you mean 'strategy'?"
+    );
+    assert_eq!(
+        refusal("rooting: {}"),
+        "penstock.yaml:2:1: unknown key 'rooting': did you mean 'routing'?"
+    );
+    assert_eq!(
+        load("backends:\n- url: http://a\n  colour: red").unwrap_err(),
+        "penstock.yaml:3:3: unknown key 'colour' in 'backends[0]'"
+    );
+}
+
+#[test]
+fn every_fault_is_reported_in_file_order() {
+    let error =
+        refusal("timeouts: {connect: 5}\nrouting: {max_retries: x, retry_5xx: maybe}\nlimits: []");
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "penstock.yaml:2:21: 'timeouts.connect': '5' is not a duration: write a number with ms, s, m or h, as in 250ms or 5s",
+            "penstock.yaml:3:24: 'routing.max_retries' is 'x': expected a whole number, 0 or more",
+            "penstock.yaml:3:38: 'routing.retry_5xx' is 'maybe': expected true or false",
+            "penstock.yaml:4:9: 'limits' is a list: expected a mapping",
+        ]
+    );
+}
+
+#[test]
+fn unknown_values_list_the_known_ones() {
+    let error = load("backends: [{url: http://a, engine: vlllm}]").unwrap_err();
+    assert!(
+        error.contains("unknown value 'vlllm' of 'backends[0].engine': did you mean 'vllm'?"),
+        "{error}"
+    );
+    assert!(error.contains("known: auto, vllm"), "{error}");
+    let error =
+        load("backends: [{url: http://a, models: [{id: m, capabilities: [json]}]}]").unwrap_err();
+    assert!(error.contains("vision, tools, json_mode"), "{error}");
+}
+
+#[test]
+fn unknown_strategy_becomes_smart_with_a_warning() {
+    let config = load_more("routing: {strategy: smrat}").unwrap();
+    assert_eq!(config.routing.strategy.name(), "smart");
+    let warning = config.warnings[0].to_string();
+    assert!(warning.starts_with("penstock.yaml:2:21: UNKNOWN STRATEGY 'smrat'"), "{warning}");
+    assert!(warning.contains("did you mean 'smart'?"), "{warning}");
+}
+
+#[test]
+fn weights_must_sum_to_100() {
+    assert_eq!(
+        refusal("routing:\n  weights: {priority: 50, load: 30, latency: 30}"),
+        "penstock.yaml:3:3: 'routing.weights' sum to 110, they must sum to 100"
+    );
+    assert!(refusal("routing: {weights: {load: 4294967295}}").contains("100"), "no overflow");
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    for (text, part) in [
+        ("health: {jitter: 1.5}", "from 0 to 1"),
+        ("health: {jitter: .nan}", "from 0 to 1"),
+        ("health: {rise: 0}", "1 or more"),
+        ("timeouts: {answer: 0s}", "longer than 0"),
+        ("routing: {max_retries: -1}", "0 or more"),
+        ("server: {threads: 0}", "1 or more"),
+        ("server: {listen: []}", "at least one"),
+        ("server: {listen: 'localhost:80'}", "IP address"),
+        ("server: {cors: [example.com]}", "origins such as"),
+        ("limits: {min_body_rate: 1KiB}", "1KiB/s"),
+        ("limits: {body: 32}", "is not a size"),
+        ("limits: {body: 4GiB}", "at most 4095MiB"),
+        ("limits: {buffered_bodies: 1MiB}", "'limits.body: 32MiB' is larger"),
+        ("timeouts: {answer: 9000h}", "at most 8760h"),
+        ("server: {threads: 1025}", "at most 1024"),
+        ("health: {path: health}", "such as /health"),
+        ("routing: {rest: {min: 9s, max: 3s}}", "'routing.rest.min: 9s' is larger"),
+        ("health: {breaker: {open: 60s}}", "larger than 'breaker.max_open: 30s'"),
+    ] {
+        let error = refusal(text);
+        assert!(error.contains(part) && error.contains("penstock.yaml:2:"), "{text}: {error}");
+    }
+    let error = load("backends: [{url: http://a, max_in_flight: 0}]").unwrap_err();
+    assert!(error.contains("1 or more"), "{error}");
+}
+
+#[test]
+fn alias_cycles_are_printed() {
+    assert_eq!(
+        refusal("routing:\n  aliases:\n    a: b\n    b: a\n    c: a"),
+        "penstock.yaml:4:5: 'routing.aliases' has a cycle: a -> b -> a"
+    );
+    assert!(refusal("routing: {aliases: {x: x}}").contains("x -> x"));
+}
+
+#[test]
+fn long_alias_chains_warn_and_name_where_they_stop() {
+    let text = "backends: [http://a]\nrouting: {aliases: {a: b, b: c, c: d, d: e}}";
+    assert_eq!(
+        warnings(text),
+        ["penstock.yaml:2:21: alias 'a' takes 4 hops; resolution stops after 3, at 'd'"]
+    );
+}
+
+#[test]
+fn aliases_that_hide_models_warn() {
+    let text =
+        "backends: [{name: x, url: http://a, models: [gpt-4, m]}]\nrouting: {aliases: {gpt-4: m}}";
+    assert_eq!(
+        warnings(text),
+        [
+            "penstock.yaml:2:21: alias 'gpt-4' hides the model 'gpt-4' of backend 'x': aliases go first"
+        ]
+    );
+}
+
+#[test]
+fn names_that_lead_nowhere_warn() {
+    let text = |rest: &str| format!("backends: [{{url: http://a, models: [m]}}]\n{rest}");
+    let alias = warnings(&text("routing: {aliases: {x: y, y: gone, z: m}}"));
+    assert_eq!(alias.len(), 2);
+    assert!(alias[0].starts_with("penstock.yaml:2:21: alias 'x' leads to 'gone'"), "{alias:?}");
+    let with_chain = "routing: {aliases: {x: gone}, fallbacks: {x: [m]}}";
+    assert!(warnings(&text(with_chain)).is_empty(), "the chain stands in");
+    let model = warnings(&text("models: {n: {timeouts: {answer: 5s}}}"));
+    assert!(model[0].starts_with("penstock.yaml:2:10: no backend serves 'n'"), "{model:?}");
+    assert!(warnings("backends: [http://a]\nmodels: {n: {}}").is_empty(), "it may turn up");
+}
+
+#[test]
+fn useless_fallbacks_warn() {
+    let warned = |chains: &str, models: &str| {
+        warnings(&format!(
+            "backends: [{{url: http://a{models}}}]\nrouting: {{aliases: {{al: m}}, fallbacks: {{{chains}}}}}"
+        ))
+    };
+    let declared = ", models: [m, n]";
+    assert!(warned("m: [n]", declared).is_empty());
+    assert!(warned("gone: [al]", declared).is_empty(), "aliases are followed in chains");
+    assert!(warned("m: [other]", "").is_empty(), "what is still to be asked for may turn up");
+    assert!(warned("m: []", "")[0].contains("is empty"));
+    let unknown = warned("m: [other, n]", declared);
+    assert_eq!(unknown.len(), 1);
+    assert!(
+        unknown[0].starts_with("penstock.yaml:2:45: ") && unknown[0].contains("'other'"),
+        "{unknown:?}"
+    );
+    assert!(warned("m: [other]", declared)[1].contains("no backend serves any model"));
+    assert!(warned("m: [n], al: [n]", declared)[0].contains("alias 'al' is never used"));
+    assert!(warned("m: [al, n]", declared)[0].contains("leads back to itself"));
+}
+
+#[test]
+fn backends_are_told_apart() {
+    let error =
+        load("backends:\n- {name: x, url: http://a}\n- {name: x, url: http://b}").unwrap_err();
+    assert_eq!(error, "penstock.yaml:3:10: backend 'x' is listed twice");
+    let same = warnings("- http://a\n- http://A:80/v1/");
+    assert!(same[0].starts_with("penstock.yaml:2:3: backends 'a:80' and 'a:80-2'"), "{same:?}");
+    let error = load("- {name: 'a b', url: http://a}\n- {name: c}\n- [d]").unwrap_err();
+    assert!(error.contains("1:10: 'backends[0].name' is 'a b': expected a name"), "{error}");
+    assert!(error.contains("2:3: missing key 'url' in 'backends[1]'"), "{error}");
+    assert!(error.contains("3:3: 'backends[2]' is a list"), "{error}");
+    let error = load("backends: [{url: http://a, models: [m, {id: m}]}]").unwrap_err();
+    assert!(error.contains("model 'm' is listed twice in backend 'a:80'"), "{error}");
+}
+
+#[test]
+fn at_most_1024_backends() {
+    let many = |count: u32| (0..count).map(|one| format!("- http://h{one}\n")).collect::<String>();
+    assert_eq!(load(&many(1024)).unwrap().backends.len(), 1024);
+    assert!(load(&many(1025)).unwrap_err().contains("at most 1024"));
+}
+
+#[test]
+fn listening_twice_is_refused() {
+    let error = refusal("server: {listen: ['127.0.0.1:9090', '127.0.0.1:0', '127.0.0.1:0']}");
+    assert!(error.ends_with("127.0.0.1:9090 is listened on twice"), "{error}");
+    let error = refusal("server: {listen: ['127.0.0.1:1', '127.0.0.1:1']}");
+    assert_eq!(error, "penstock.yaml:2:34: 127.0.0.1:1 is listened on twice");
+}
+
+#[test]
+fn open_admin_port_needs_a_token() {
+    let error = refusal("admin:\n  listen: 0.0.0.0:9090");
+    assert!(error.starts_with("penstock.yaml:3:11: 'admin.listen' is 0.0.0.0:9090"), "{error}");
+    assert!(load_more("admin: {listen: '[::1]:9090'}").is_ok());
+}
+
+#[test]
+fn secrets_must_be_given_once_and_differ() {
+    let keys = |items: &str| refusal(&format!("auth: {{keys: [{items}]}}"));
+    assert!(keys("{name: a, key: k}, {name: b, key: k}").contains("'a' and 'b' are the same"));
+    assert!(keys("{name: a}").contains("missing key 'key' in 'auth.keys[0]'"));
+    assert!(keys("{key: k}").contains("missing key 'name' in 'auth.keys[0]'"));
+    assert!(keys("{name: a, key: ''}").contains("the secret is empty"));
+    assert!(keys("{name: a, key: '${NONE:-}'}").contains("the secret is empty"));
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    assert!(keys(&format!("{{name: a, key_file: {file}}}")).contains("no HTTP header can carry"));
+    let error = load("backends: [{name: x, url: http://a, authorization: replace}]").unwrap_err();
+    assert!(error.starts_with("penstock.yaml:1:52: backend 'x' has"), "{error}");
+}
+
+#[test]
+fn urls_in_errors_hide_passwords() {
+    let error = load("- http://user:hunter2@a").unwrap_err();
+    assert!(error.contains("api_key") && !error.contains("hunter2"), "{error}");
+}

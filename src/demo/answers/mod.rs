@@ -1,0 +1,198 @@
+//! What an engine answers: a pure function of the engine and the request, so that equal requests
+//! get equal bytes and a test can ask for what it expects.
+
+mod chat;
+mod completions;
+mod messages;
+mod others;
+mod reply;
+mod request;
+mod responses;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::deliver::reason;
+use super::spec::EngineSpec;
+use crate::api::{Dialect, Operation};
+use reply::Reply;
+use request::Request;
+
+/// The time every answer claims to be made at: the first second of 2026.
+pub(super) const CREATED: u64 = 1_767_225_600;
+
+/// An answer, not yet on its way.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Whole(Whole),
+    Events(Events),
+}
+
+/// An answer of known length.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) status: u16,
+    pub(super) content_type: &'static str,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+    /// How long the engine works on it.
+    pub(super) wait: Duration,
+}
+
+/// An answer made of events, drawn one by one so that a long one needs no memory.
+pub(super) struct Events {
+    pub(super) list: Box<dyn Iterator<Item = Event> + Send>,
+    /// What the dialect sends to keep a connection open.
+    pub(super) ping: Vec<u8>,
+    /// What the dialect sends when it fails midway.
+    pub(super) error: Vec<u8>,
+}
+
+/// One server-sent event.
+#[derive(Debug)]
+pub(super) struct Event {
+    /// How long the engine works on it.
+    pub(super) wait: Duration,
+    pub(super) bytes: Vec<u8>,
+    pub(super) is_token: bool,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+impl Whole {
+    pub(super) fn json(status: u16, body: Vec<u8>) -> Self {
+        let content_type = "application/json";
+        Self { status, content_type, headers: Vec::new(), body, wait: Duration::ZERO }
+    }
+
+    pub(super) fn value(status: u16, value: &Value) -> Self {
+        Self::json(status, value.to_string().into_bytes())
+    }
+
+    /// The whole response, for a connection that closes behind it.
+    pub(super) fn to_closing_bytes(&self) -> Vec<u8> {
+        let mut bytes = format!(
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            self.status,
+            reason(self.status),
+            self.content_type,
+            self.body.len()
+        )
+        .into_bytes();
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+}
+
+impl Events {
+    fn new(operation: Operation, list: impl Iterator<Item = Event> + Send + 'static) -> Self {
+        let error = error_value(Some(operation), 500, "engine_failed", "The engine failed.");
+        let (ping, error) = match operation.row().dialect {
+            Dialect::OpenAi => (b": ping\n\n".to_vec(), unnamed_event(&error)),
+            Dialect::Anthropic => (named_event(&json!({"type": "ping"})), named_event(&error)),
+        };
+        Self { list: Box::new(list), ping, error }
+    }
+}
+
+impl Event {
+    fn at_once(bytes: Vec<u8>) -> Self {
+        Self { wait: Duration::ZERO, bytes, is_token: false }
+    }
+
+    fn token(wait: Duration, bytes: Vec<u8>) -> Self {
+        Self { wait, bytes, is_token: true }
+    }
+}
+
+/// Answers a request for work.
+pub(super) fn answer(
+    spec: &EngineSpec,
+    operation: Operation,
+    content_type: &str,
+    body: &[u8],
+) -> Answer {
+    let request = match Request::read(spec, operation, content_type, body) {
+        Ok(request) => request,
+        Err(refusal) => return Answer::Whole(refusal),
+    };
+    let wait = spec.pace.first_token;
+    let streams = request.body.get("stream").and_then(Value::as_bool).unwrap_or(false);
+    let writers: Writers = match operation {
+        Operation::Chat => (chat::whole, chat::events),
+        Operation::Completions => (completions::whole, completions::events),
+        Operation::Responses => (responses::whole, responses::events),
+        Operation::Messages => (messages::whole, messages::events),
+        Operation::Embeddings
+        | Operation::Rerank
+        | Operation::Score
+        | Operation::Moderations
+        | Operation::Speech
+        | Operation::Transcriptions
+        | Operation::Translations
+        | Operation::ImageGenerations
+        | Operation::ImageEdits => {
+            return Answer::Whole(Whole { wait, ..others::answer(&request) });
+        }
+    };
+    let reply = Reply::to(&request);
+    if streams {
+        return Answer::Events(writers.1(reply));
+    }
+    let wait = reply.pace.whole(reply.count());
+    Answer::Whole(Whole { wait, ..Whole::value(200, &writers.0(&reply)) })
+}
+
+/// How an operation that generates text writes it: whole, and as events.
+type Writers = (fn(&Reply) -> Value, fn(Reply) -> Events);
+
+/// An engine's error, in the shape of the operation's dialect.
+pub(super) fn refusal(
+    operation: Option<Operation>,
+    status: u16,
+    code: &str,
+    message: &str,
+) -> Whole {
+    Whole::value(status, &error_value(operation, status, code, message))
+}
+
+fn error_value(operation: Option<Operation>, status: u16, code: &str, message: &str) -> Value {
+    let kind = match status {
+        401 => "authentication_error",
+        404 => "not_found_error",
+        400..=499 => "invalid_request_error",
+        _ => "api_error",
+    };
+    match operation.map(|operation| operation.row().dialect) {
+        Some(Dialect::Anthropic) => {
+            json!({"type": "error", "error": {"type": kind, "message": message}})
+        }
+        Some(Dialect::OpenAi) | None => {
+            json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
+        }
+    }
+}
+
+/// An event as most of OpenAI's streams have it.
+fn unnamed_event(value: &Value) -> Vec<u8> {
+    format!("data: {value}\n\n").into_bytes()
+}
+
+/// An event named by its type.
+fn named_event(value: &Value) -> Vec<u8> {
+    let name = value.get("type").and_then(Value::as_str).unwrap_or_default();
+    format!("event: {name}\ndata: {value}\n\n").into_bytes()
+}
+
+/// A deterministic 64-bit hash (FNV-1a), for ids and invented numbers.
+fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}

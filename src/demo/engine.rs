@@ -1,0 +1,270 @@
+//! A running stand-in engine: its listener, its connections, and what tests ask of it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::connection;
+use super::fault::Fault;
+use super::received::{Cancelled, Counters, Malformed, Received};
+use super::records::Records;
+use super::script::Script;
+use super::spec::EngineSpec;
+
+const BACKLOG: u32 = 1024;
+
+/// A running engine. Dropping it stops it: the listener and every connection are closed.
+#[derive(Debug)]
+pub struct StandIn {
+    shared: Arc<Shared>,
+    addr: SocketAddr,
+    listening: Mutex<Listening>,
+}
+
+/// What an engine's connections share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) spec: EngineSpec,
+    pub(super) script: Script,
+    pub(super) records: Records,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    open: JoinSet<()>,
+    // The accepting task may be at work on another thread while the engine is dropped.
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum Listening {
+    /// Accepting.
+    On(JoinHandle<()>),
+    /// Refusing, with the port held so that nobody else gets it meanwhile.
+    Off(TcpSocket),
+    /// Between the two, or failed to get there.
+    Neither,
+}
+
+impl StandIn {
+    /// Starts an engine on `addr`; port 0 picks a free one.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub async fn start(spec: EngineSpec, addr: SocketAddr) -> io::Result<Self> {
+        let listener = bind(addr)?.listen(BACKLOG)?;
+        let addr = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            script: Script::new(),
+            records: Records::new(spec.keep_bodies),
+            spec,
+            connections: Mutex::default(),
+        });
+        let accepting = tokio::spawn(accept(Arc::clone(&shared), listener));
+        Ok(Self { shared, addr, listening: Mutex::new(Listening::On(accepting)) })
+    }
+
+    /// Starts an engine on a free port of loopback.
+    ///
+    /// # Errors
+    /// When no port can be bound.
+    pub async fn start_local(spec: EngineSpec) -> io::Result<Self> {
+        Self::start(spec, SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Where it listens, as `http://address:port`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// What it pretends to be.
+    pub fn spec(&self) -> &EngineSpec {
+        &self.shared.spec
+    }
+
+    /// The last 256 requests for work, oldest first, also those still arriving.
+    pub fn received(&self) -> Vec<Received> {
+        self.shared.records.received()
+    }
+
+    /// The last 256 requests for information: GET, HEAD and `/api/show`.
+    pub fn probes(&self) -> Vec<Received> {
+        self.shared.records.probes()
+    }
+
+    /// The last 256 clients that left before their answer was complete.
+    pub fn cancelled(&self) -> Vec<Cancelled> {
+        self.shared.records.cancelled()
+    }
+
+    /// The last 256 times something came that is not a strictly well-formed request.
+    pub fn malformed(&self) -> Vec<Malformed> {
+        self.shared.records.malformed()
+    }
+
+    /// Everything counted since the start or the last [`Self::clear`].
+    pub fn counters(&self) -> Counters {
+        self.shared.records.counters()
+    }
+
+    /// Requests for work whose head arrived and which are not over.
+    pub fn open_requests(&self) -> usize {
+        self.counters().open_requests
+    }
+
+    /// Connections accepted since the start or the last [`Self::clear`].
+    pub fn connections_accepted(&self) -> usize {
+        self.counters().connections
+    }
+
+    /// Forgets what was recorded and counted; what is open stays counted, the script stays.
+    pub fn clear(&self) {
+        self.shared.records.clear();
+    }
+
+    /// Returns as soon as the counters satisfy `predicate`. An answer is counted when its last byte
+    /// was handed to the kernel, which a client may see first.
+    ///
+    /// # Errors
+    /// `TimedOut`, with the counters as they are, when that takes longer than ten seconds.
+    pub async fn wait_for(&self, predicate: impl FnMut(&Counters) -> bool) -> io::Result<Counters> {
+        self.shared.records.wait_for(predicate).await
+    }
+
+    /// Queues faults: each next request for work takes one; those at accept are taken by each next
+    /// connection instead. An empty queue means that all goes well.
+    pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.shared.script.queue(faults);
+    }
+
+    /// Queued faults that were not taken yet.
+    pub fn faults_left(&self) -> usize {
+        self.shared.script.left()
+    }
+
+    /// The fault of every request for work that finds the queue empty.
+    pub fn always(&self, fault: Option<Fault>) {
+        self.shared.script.set_always(fault);
+    }
+
+    /// The fault of every request for information. Those at accept and `CloseUnread` do not apply.
+    pub fn always_probes(&self, fault: Option<Fault>) {
+        self.shared.script.set_probes(fault);
+    }
+
+    /// The status every request for information is answered with; 200 is healthy.
+    pub fn set_health(&self, status: u16) {
+        self.shared.script.set_health(status);
+    }
+
+    /// Refuses new connections; open ones go on. The port stays reserved.
+    ///
+    /// # Errors
+    /// When the port cannot be held.
+    pub async fn stop_listening(&self) -> io::Result<()> {
+        let before = std::mem::replace(&mut *self.listening(), Listening::Neither);
+        let held = match before {
+            Listening::On(accepting) => {
+                accepting.abort();
+                // Only once the task is gone is the listener closed; that it was aborted is known.
+                accepting.await.unwrap_or_default();
+                bind(self.addr)?
+            }
+            Listening::Off(held) => held,
+            Listening::Neither => bind(self.addr)?,
+        };
+        *self.listening() = Listening::Off(held);
+        Ok(())
+    }
+
+    /// Closes every open connection.
+    pub async fn close_connections(&self) {
+        let mut open = std::mem::take(&mut self.shared.connections().open);
+        open.shutdown().await;
+    }
+
+    /// Stops as a killed process does: refuses new connections and closes the open ones.
+    ///
+    /// # Errors
+    /// When the port cannot be held.
+    pub async fn kill(&self) -> io::Result<()> {
+        self.stop_listening().await?;
+        self.close_connections().await;
+        Ok(())
+    }
+
+    /// Listens again, on the same port.
+    ///
+    /// # Errors
+    /// When the port cannot be listened on.
+    pub async fn resume(&self) -> io::Result<()> {
+        let mut listening = self.listening();
+        let held = match std::mem::replace(&mut *listening, Listening::Neither) {
+            Listening::On(accepting) => {
+                *listening = Listening::On(accepting);
+                return Ok(());
+            }
+            Listening::Off(held) => held,
+            Listening::Neither => bind(self.addr)?,
+        };
+        let accepting = accept(Arc::clone(&self.shared), held.listen(BACKLOG)?);
+        *listening = Listening::On(tokio::spawn(accepting));
+        Ok(())
+    }
+
+    fn listening(&self) -> MutexGuard<'_, Listening> {
+        self.listening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        if let Listening::On(accepting) = &*self.listening() {
+            accepting.abort();
+        }
+        let mut connections = self.shared.connections();
+        connections.is_over = true;
+        connections.open.abort_all();
+    }
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn bind(addr: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Connections of the engine's former life may linger on the port.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    Ok(socket)
+}
+
+async fn accept(shared: Arc<Shared>, listener: TcpListener) {
+    let mut number = 0;
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, or the client left in the queue: neither lasts.
+            tokio::task::yield_now().await;
+            continue;
+        };
+        number += 1;
+        let mut connections = shared.connections();
+        if connections.is_over {
+            return;
+        }
+        while connections.open.try_join_next().is_some() {}
+        connections.open.spawn(connection::serve(Arc::clone(&shared), stream, number));
+    }
+}

@@ -1,0 +1,51 @@
+//! A gate an engine waits at until a test opens it: how tests force an order of events without
+//! sleeping.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Holds requests back until it is opened. Clones are the same gate.
+#[derive(Debug, Clone)]
+pub struct Gate(Arc<watch::Sender<State>>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    is_open: bool,
+    arrived: usize,
+}
+
+impl Gate {
+    /// A closed gate.
+    pub fn new() -> Self {
+        Self(Arc::new(watch::Sender::default()))
+    }
+
+    /// Lets through whoever waits, and everyone after.
+    pub fn open(&self) {
+        self.0.send_modify(|state| state.is_open = true);
+    }
+
+    /// Returns once `count` requests in total have come to the gate, passed or not.
+    pub async fn reached_by(&self, count: usize) {
+        self.wait(|state| state.arrived >= count).await;
+    }
+
+    pub(super) async fn pass(&self) {
+        self.0.send_modify(|state| state.arrived += 1);
+        self.wait(|state| state.is_open).await;
+    }
+
+    async fn wait(&self, condition: impl Fn(&State) -> bool) {
+        let mut watched = self.0.subscribe();
+        // `self` holds the sender, so waiting cannot fail.
+        let outcome = watched.wait_for(condition).await.map(|_state| ());
+        debug_assert!(outcome.is_ok(), "a gate outlives those who wait at it");
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}

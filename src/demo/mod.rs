@@ -1,0 +1,28 @@
+//! Stand-in engines: real sockets, invented answers. They serve `penstock demo` and the tests
+//! that need an engine to fail in an exact way. Above `api`; nothing below imports it.
+
+mod answers;
+mod connection;
+mod deliver;
+mod engine;
+mod examples;
+mod fault;
+mod gate;
+mod info;
+mod plan;
+mod received;
+mod records;
+mod script;
+mod spec;
+mod wire;
+mod wire_head;
+
+pub use engine::StandIn;
+pub use examples::{EXAMPLES, Example};
+pub use fault::{Cut, Fault};
+pub use gate::Gate;
+pub use received::{Cancelled, Counters, Malformed, Received};
+pub use spec::{EngineModel, EngineSpec, Flavour, Pace, fleet};
+
+#[cfg(test)]
+mod tests;

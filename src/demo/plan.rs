@@ -1,0 +1,132 @@
+//! How a fault bends the delivery of an answer, as data: its framing, where it halts, what is added.
+
+use std::time::Duration;
+
+use super::answers::Event;
+use super::fault::{Cut, Fault};
+
+/// How an answer is delivered. The default is as it should be.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) early_hints: u32,
+    pub(super) padding: Vec<(String, String)>,
+    pub(super) framing: Framing,
+    pub(super) halt: Option<(HaltAt, Halt)>,
+    pub(super) is_queued: bool,
+    pub(super) closes: bool,
+}
+
+/// How the end of the body is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Framing {
+    /// `Content-Length` for whole answers, chunks for streams.
+    #[default]
+    Natural,
+    /// A `Content-Length` that is never reached.
+    Short,
+    Chunked,
+    /// Chunks, and a `Content-Length` too.
+    Both,
+    /// By closing.
+    Delimited,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HaltAt {
+    /// Behind the head.
+    Head,
+    /// Behind so many events, or half of a whole body.
+    Events(u32),
+    /// Before the first token, or behind half of a whole body.
+    FirstToken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Halt {
+    Hang,
+    Cut(Cut),
+    Pings(Duration),
+    Error,
+}
+
+impl Plan {
+    pub(super) fn of(fault: &Fault) -> Self {
+        let halt = |at, halt| Self { halt: Some((at, halt)), ..Self::default() };
+        match fault {
+            Fault::HangAfterHead => halt(HaltAt::Head, Halt::Hang),
+            Fault::CutStream { after_events, how } => Self::cut(*after_events, *how),
+            Fault::CutAnswer { how } => Self::cut(1, *how),
+            Fault::HangMidStream { after_events } => {
+                halt(HaltAt::Events(*after_events), Halt::Hang)
+            }
+            Fault::PingsOnly { every, after_events } => {
+                halt(HaltAt::Events(*after_events), Halt::Pings(*every))
+            }
+            Fault::RoleOnlyThenHang => halt(HaltAt::FirstToken, Halt::Hang),
+            Fault::ErrorEventMidStream { after_events } => {
+                halt(HaltAt::Events(*after_events), Halt::Error)
+            }
+            Fault::TwoLengths => Self { framing: Framing::Both, ..Self::default() },
+            Fault::QueuedSecondResponse => Self { is_queued: true, ..Self::default() },
+            Fault::Informational { count } => Self { early_hints: *count, ..Self::default() },
+            Fault::BigHead { bytes } => Self { padding: padding(*bytes), ..Self::default() },
+            Fault::CloseAfterAnswer => Self { closes: true, ..Self::default() },
+            Fault::CloseDelimited => Self { framing: Framing::Delimited, ..Self::default() },
+            // These are acted out before an answer is delivered.
+            Fault::CloseOnAccept
+            | Fault::ResetOnAccept
+            | Fault::CloseUnread
+            | Fault::CloseAfterRequest
+            | Fault::ResetAfterRequest
+            | Fault::Status { .. }
+            | Fault::EarlyStatus(_)
+            | Fault::HangBeforeHead
+            | Fault::Garbage
+            | Fault::Http09
+            | Fault::Switching101
+            | Fault::SlowHead(_)
+            | Fault::Gate(_)
+            | Fault::Pass => Self::default(),
+        }
+    }
+
+    fn cut(after_events: u32, how: Cut) -> Self {
+        let framing = match how {
+            Cut::Fin | Cut::Reset => Framing::Natural,
+            Cut::BadChunk => Framing::Chunked,
+            Cut::ShortLength => Framing::Short,
+        };
+        let halt = Some((HaltAt::Events(after_events), Halt::Cut(how)));
+        Self { framing, halt, ..Self::default() }
+    }
+
+    /// Whether a stream halts with `events` written and `next` to come.
+    pub(super) fn halts_at(&self, events: u32, next: Option<&Event>) -> bool {
+        match self.halt {
+            Some((HaltAt::Head, _)) => true,
+            Some((HaltAt::Events(after), _)) => after == events,
+            Some((HaltAt::FirstToken, _)) => next.is_some_and(|event| event.is_token),
+            None => false,
+        }
+    }
+}
+
+impl Framing {
+    /// What closes a body.
+    pub(super) fn end(self) -> &'static [u8] {
+        match self {
+            Self::Chunked | Self::Both => b"0\r\n\r\n",
+            Self::Natural | Self::Short | Self::Delimited => b"",
+        }
+    }
+}
+
+fn padding(bytes: usize) -> Vec<(String, String)> {
+    const MOST: usize = 4000;
+    (0..bytes.div_ceil(MOST))
+        .map(|index| {
+            let length = MOST.min(bytes - index * MOST);
+            (format!("X-Padding-{index}"), "p".repeat(length))
+        })
+        .collect()
+}

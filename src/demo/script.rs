@@ -1,0 +1,91 @@
+//! When things go wrong: the queue in which an engine's faults wait for their request.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Fault;
+
+/// The faults of one engine that are still to come.
+#[derive(Debug)]
+pub(super) struct Script(Mutex<Plan>);
+
+#[derive(Debug)]
+struct Plan {
+    accepts: VecDeque<Fault>,
+    requests: VecDeque<Fault>,
+    always: Option<Fault>,
+    probes: Option<Fault>,
+    health: u16,
+}
+
+impl Script {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Plan {
+            accepts: VecDeque::new(),
+            requests: VecDeque::new(),
+            always: None,
+            probes: None,
+            health: 200,
+        }))
+    }
+
+    pub(super) fn queue(&self, faults: impl IntoIterator<Item = Fault>) {
+        let mut plan = self.lock();
+        for fault in faults {
+            let queue = if fault.is_at_accept() { &mut plan.accepts } else { &mut plan.requests };
+            queue.push_back(fault);
+        }
+    }
+
+    pub(super) fn set_always(&self, fault: Option<Fault>) {
+        self.lock().always = fault;
+    }
+
+    pub(super) fn set_probes(&self, fault: Option<Fault>) {
+        self.lock().probes = fault;
+    }
+
+    pub(super) fn set_health(&self, status: u16) {
+        self.lock().health = status;
+    }
+
+    pub(super) fn health(&self) -> u16 {
+        self.lock().health
+    }
+
+    pub(super) fn left(&self) -> usize {
+        let plan = self.lock();
+        plan.accepts.len() + plan.requests.len()
+    }
+
+    /// The fault of a connection that was just accepted.
+    pub(super) fn take_at_accept(&self) -> Option<Fault> {
+        let mut plan = self.lock();
+        let always = plan.always.clone().filter(Fault::is_at_accept);
+        plan.accepts.pop_front().or(always)
+    }
+
+    /// Whether the next request is to be left unread; then its fault is taken.
+    pub(super) fn take_unread(&self) -> bool {
+        let mut plan = self.lock();
+        match (plan.requests.front(), &plan.always) {
+            (Some(Fault::CloseUnread), _) => plan.requests.pop_front().is_some(),
+            (None, Some(Fault::CloseUnread)) => true,
+            _ => false,
+        }
+    }
+
+    /// The fault of a request whose head has arrived.
+    pub(super) fn take(&self, is_probe: bool) -> Option<Fault> {
+        let mut plan = self.lock();
+        if is_probe {
+            return plan.probes.clone();
+        }
+        let always = plan.always.clone().filter(|fault| !fault.is_at_accept());
+        plan.requests.pop_front().or(always).filter(|fault| !matches!(fault, Fault::Pass))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,130 @@
+//! What a stand-in engine pretends to be: its name, models, speed and brand.
+
+use std::time::Duration;
+
+use crate::api::Capabilities;
+
+/// One stand-in engine.
+#[derive(Debug, Clone)]
+pub struct EngineSpec {
+    /// Named in every text it answers.
+    pub name: String,
+    /// What it serves; asking for anything else is a 404.
+    pub models: Vec<EngineModel>,
+    /// How fast it answers.
+    pub pace: Pace,
+    /// Whose information pages it imitates.
+    pub flavour: Flavour,
+    /// The key it wants on `/v1` and `/api`, as a bearer token or in `x-api-key`.
+    pub api_key: Option<String>,
+    /// Whether [`super::Received::body`] keeps the bytes; off where only the answers matter.
+    pub keep_bodies: bool,
+}
+
+/// A model an engine serves.
+#[derive(Debug, Clone)]
+pub struct EngineModel {
+    /// Its name on the wire.
+    pub id: String,
+    /// The longest prompt it takes, in tokens of four characters; a longer one is a 400.
+    pub context_length: u32,
+    /// What it can do; asking for more is a 400.
+    pub capabilities: Capabilities,
+}
+
+/// How fast an engine answers, and how much it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// From the whole request to the first token.
+    pub first_token: Duration,
+    /// From each token to the next.
+    pub per_token: Duration,
+    /// The length of an answer when the request does not ask for less.
+    pub tokens: u32,
+}
+
+/// Whose `/v1/models` and other information pages an engine serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    /// `max_model_len` in `/v1/models`; `/health`, `/version`.
+    Vllm,
+    /// `meta.n_ctx_train` in `/v1/models`; `/health`, `/props` of the first model.
+    LlamaCpp,
+    /// `/api/tags`, `/api/show`, `/api/version`, `Ollama is running`; no `/health`.
+    Ollama,
+    /// A bare `/v1/models`, and `/health`.
+    Plain,
+}
+
+impl EngineSpec {
+    /// A plain engine without a key that answers at once and keeps bodies.
+    pub fn new(name: &str, models: impl IntoIterator<Item = EngineModel>) -> Self {
+        Self {
+            name: name.to_owned(),
+            models: models.into_iter().collect(),
+            pace: Pace::at_once(8),
+            flavour: Flavour::Plain,
+            api_key: None,
+            keep_bodies: true,
+        }
+    }
+
+    pub(super) fn model(&self, id: &str) -> Option<&EngineModel> {
+        self.models.iter().find(|model| model.id == id)
+    }
+}
+
+impl EngineModel {
+    /// A model that can do everything, with a context of 32768 tokens.
+    pub fn new(id: &str) -> Self {
+        Self { id: id.to_owned(), context_length: 32_768, capabilities: Capabilities::ALL }
+    }
+}
+
+impl Pace {
+    /// Answers of `tokens` tokens without any waiting.
+    pub const fn at_once(tokens: u32) -> Self {
+        Self { first_token: Duration::ZERO, per_token: Duration::ZERO, tokens }
+    }
+
+    /// How long an engine thinks before token `index`, counted from 0.
+    pub(super) fn before(&self, index: u32) -> Duration {
+        if index == 0 { self.first_token } else { self.per_token }
+    }
+
+    /// How long an answer of `tokens` tokens takes.
+    pub(super) fn whole(&self, tokens: u32) -> Duration {
+        self.first_token + self.per_token.saturating_mul(tokens.saturating_sub(1))
+    }
+}
+
+/// The engines of `penstock demo`: a small text model, one that sees, one with tools and JSON mode.
+pub fn fleet() -> [EngineSpec; 3] {
+    let engine =
+        |name: &str, flavour, model: EngineModel, [first_token, per_token]: [u64; 2]| EngineSpec {
+            flavour,
+            pace: Pace {
+                first_token: Duration::from_millis(first_token),
+                per_token: Duration::from_millis(per_token),
+                tokens: 40,
+            },
+            keep_bodies: false,
+            ..EngineSpec::new(name, [model])
+        };
+    let model = |id: &str, context_length, capabilities| EngineModel {
+        id: id.to_owned(),
+        context_length,
+        capabilities,
+    };
+    let tools = Capabilities::TOOLS.union(Capabilities::JSON_MODE);
+    [
+        engine("text", Flavour::Vllm, model("llama3:8b", 8192, Capabilities::NONE), [150, 15]),
+        engine(
+            "vision",
+            Flavour::LlamaCpp,
+            model("llava:13b", 4096, Capabilities::VISION),
+            [250, 22],
+        ),
+        engine("tools", Flavour::Ollama, model("qwen2.5:14b", 32_768, tools), [300, 30]),
+    ]
+}

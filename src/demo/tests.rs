@@ -1,0 +1,54 @@
+//! The stand-ins, seen from a client that takes every byte as it comes.
+
+mod client;
+mod control;
+mod faults;
+mod pages;
+mod streams;
+mod strictness;
+mod whole;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{EngineModel, EngineSpec, Pace, StandIn};
+use client::{Client, Response};
+
+/// An engine `a` that serves `m` at once.
+async fn engine() -> StandIn {
+    StandIn::start_local(EngineSpec::new("a", [EngineModel::new("m")])).await.unwrap()
+}
+
+/// An engine that takes an hour for everything.
+async fn slow_engine() -> StandIn {
+    let hour = Duration::from_secs(3600);
+    let pace = Pace { first_token: hour, per_token: hour, tokens: 8 };
+    let spec = EngineSpec { pace, ..EngineSpec::new("a", [EngineModel::new("m")]) };
+    StandIn::start_local(spec).await.unwrap()
+}
+
+fn chat() -> Value {
+    json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+}
+
+fn chat_stream() -> Value {
+    with(chat(), &json!({"stream": true}))
+}
+
+/// `base` with the fields of `more`.
+fn with(mut base: Value, more: &Value) -> Value {
+    let fields = more.as_object().unwrap().clone();
+    base.as_object_mut().unwrap().extend(fields);
+    base
+}
+
+async fn post(engine: &StandIn, path: &str, body: &Value) -> Response {
+    let mut client = Client::connect(engine).await;
+    client.post(path, body).await;
+    client.response().await.unwrap()
+}
+
+async fn post_chat(engine: &StandIn, body: &Value) -> Response {
+    post(engine, "/v1/chat/completions", body).await
+}

@@ -1,0 +1,112 @@
+//! Dry runs: what a request needs, who could take it, and who would. Calls the same scan and the
+//! same router as the proxy; `penstock explain` and the admin port's `/explain` both print this.
+
+mod base64;
+mod question;
+mod text;
+
+pub use question::{DEFAULT_PATH, Question, QuestionError};
+pub use text::render_text;
+
+use serde_json::{Value, json};
+
+use crate::api::{ErrorCode, Operation};
+use crate::generation::Generation;
+use crate::registry::{BackendSet, FleetSnapshot};
+use crate::routing::{Chance, RouteInput, RoutingDecision};
+use crate::scan::{ScanOptions, scan};
+use crate::units::Timestamp;
+
+/// Decides about a request as the proxy would and says why: `{"requirements", "decision"}`, or
+/// `{"requirements"?, "error", "candidates"?}`. Client keys are not asked for.
+pub fn explain(
+    generation: &Generation,
+    fleet: &FleetSnapshot,
+    question: &Question,
+    chance: &mut impl Chance,
+    now: Timestamp,
+) -> Value {
+    let operation = match judge_head(generation, question) {
+        Ok(operation) => operation,
+        Err(error) => return json!({ "error": error }),
+    };
+    let routing = &generation.config.routing;
+    let options = ScanOptions { estimate: routing.token_estimate, arrived_at: now };
+    let body = &*question.body;
+    let profile = match scan(operation, question.header("content-type"), body, options) {
+        Ok(profile) => profile,
+        Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
+    };
+    let input = RouteInput {
+        request: &profile,
+        model: &profile.model_name(body),
+        tokens: generation.router.tokens_to_fit(&profile),
+        fleet,
+        tried: &BackendSet::default(),
+        now,
+    };
+    let explanation = generation.router.explain(&input, chance);
+    let requirements = profile.to_requirements(body);
+    let candidates = explanation.candidates;
+    match explanation.result {
+        Ok(decision) => json!({
+            "requirements": requirements,
+            "decision": with_candidates(decision_value(fleet, &decision), json!(candidates)),
+        }),
+        Err(error) => json!({
+            "requirements": requirements,
+            "error": error_value(error.code(), &error.to_string()),
+            "candidates": candidates,
+        }),
+    }
+}
+
+/// An error as `explain` shows it; also for questions that cannot be read.
+pub fn error_value(code: ErrorCode, message: &str) -> Value {
+    let row = code.row();
+    json!({ "status": row.status, "code": row.name, "message": message })
+}
+
+fn judge_head(generation: &Generation, question: &Question) -> Result<Operation, Value> {
+    let path = question.path.split('?').next().unwrap_or_default();
+    let Some(operation) = Operation::from_path(path) else {
+        let message = format!("Unknown path: {}", path.escape_default());
+        return Err(error_value(ErrorCode::UnknownPath, &message));
+    };
+    let encoding = question.header("content-encoding").unwrap_or("identity");
+    if !encoding.eq_ignore_ascii_case("identity") {
+        let message = "Compressed request bodies are not supported: send the body as it is";
+        return Err(error_value(ErrorCode::UnsupportedEncoding, message));
+    }
+    let limit = generation.config.limits.body;
+    if question.body.len() > limit.to_usize() {
+        let message = format!("The body is larger than {limit} (limits.body)");
+        return Err(error_value(ErrorCode::BodyTooLarge, &message));
+    }
+    Ok(operation)
+}
+
+fn decision_value(fleet: &FleetSnapshot, decision: &RoutingDecision) -> Value {
+    let topology = &*fleet.topology;
+    let model = topology.model(decision.model).map(|model| &*model.name);
+    let serving = decision.serving(topology);
+    debug_assert!(serving.is_some(), "a decision names a row of its own topology");
+    json!({
+        "backend": serving.map(|serving| &*serving.state.name),
+        "model": model,
+        "upstream_model": serving.and_then(|serving| serving.upstream_id.as_deref()).or(model),
+        "fallback": decision.is_fallback,
+        "assumed": decision.is_assumed,
+        "strategy": decision.strategy.name(),
+    })
+}
+
+fn with_candidates(mut decision: Value, candidates: Value) -> Value {
+    if let Some(fields) = decision.as_object_mut() {
+        fields.insert("candidates".to_owned(), candidates);
+    }
+    decision
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! An explanation for people: what the request needs, every candidate, the winner or the reason.
+
+use serde_json::Value;
+
+/// The text of what [`super::explain`] returned, without a trailing newline.
+pub fn render_text(answer: &Value) -> String {
+    let mut lines = Vec::new();
+    if let Some(requirements) = answer.get("requirements") {
+        lines.extend(requirement_lines(requirements));
+    }
+    let decision = answer.get("decision");
+    let candidates = decision.unwrap_or(answer).get("candidates").and_then(Value::as_array);
+    if let Some(candidates) = candidates {
+        lines.extend(candidate_lines(candidates, decision));
+    }
+    match decision {
+        Some(decision) => lines.push(format!("decision    {}", decision_text(decision))),
+        None => lines.push(format!("refused     {}", error_text(answer))),
+    }
+    lines.join("\n")
+}
+
+fn requirement_lines(requirements: &Value) -> [String; 3] {
+    let needs: Vec<&str> = [
+        ("needs_vision", "vision"),
+        ("needs_tools", "tools"),
+        ("needs_json_mode", "json_mode"),
+        ("prefers_streaming", "(a stream, if possible)"),
+    ]
+    .into_iter()
+    .filter(|(key, _)| is_true(requirements, key))
+    .map(|(_, name)| name)
+    .collect();
+    let needs = if needs.is_empty() { "nothing special".to_owned() } else { needs.join(", ") };
+    [
+        format!("model       {}", text(requirements, "model")),
+        format!("prompt      about {} tokens", number(requirements, "estimated_tokens")),
+        format!("needs       {needs}"),
+    ]
+}
+
+fn candidate_lines(candidates: &[Value], decision: Option<&Value>) -> Vec<String> {
+    if candidates.is_empty() {
+        return vec!["candidates  none".to_owned()];
+    }
+    let width = |key| candidates.iter().map(|one| text(one, key).chars().count()).max();
+    let (backend, model) = (width("backend").unwrap_or(0), width("model").unwrap_or(0));
+    let line = |candidate: &Value| {
+        let same = |key| decision.is_some_and(|picked| picked.get(key) == candidate.get(key));
+        let is_picked = same("backend") && same("model");
+        format!(
+            "  {} {:backend$}  {:model$}  {}",
+            if is_picked { '*' } else { ' ' },
+            text(candidate, "backend"),
+            text(candidate, "model"),
+            verdict(candidate),
+        )
+    };
+    std::iter::once("candidates".to_owned()).chain(candidates.iter().map(line)).collect()
+}
+
+fn verdict(candidate: &Value) -> String {
+    let excluded = text(candidate, "excluded");
+    if !excluded.is_empty() {
+        return format!("left out ({excluded}): {}", text(candidate, "reason"));
+    }
+    let score = candidate.get("score").and_then(Value::as_f64);
+    let score = score.map_or_else(String::new, |score| format!("score {score:.2}, "));
+    let assumed = if is_true(candidate, "assumed") { ", capabilities assumed" } else { "" };
+    format!(
+        "{score}priority {}, {} in flight, {:.1} ms{assumed}",
+        number(candidate, "priority"),
+        number(candidate, "in_flight"),
+        candidate.get("latency_ms").and_then(Value::as_f64).unwrap_or_default(),
+    )
+}
+
+fn decision_text(decision: &Value) -> String {
+    let (model, upstream) = (text(decision, "model"), text(decision, "upstream_model"));
+    let renamed =
+        if model == upstream { String::new() } else { format!(", called '{upstream}' there") };
+    let fallback = if is_true(decision, "fallback") { ", as a fallback" } else { "" };
+    let assumed = if is_true(decision, "assumed") { ", on assumed capabilities" } else { "" };
+    format!(
+        "{} with '{model}'{renamed}, by {}{fallback}{assumed}",
+        text(decision, "backend"),
+        text(decision, "strategy"),
+    )
+}
+
+fn error_text(answer: &Value) -> String {
+    let Some(error) = answer.get("error") else { return answer.to_string() };
+    format!("{} {}: {}", number(error, "status"), text(error, "code"), text(error, "message"))
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value.get(key).and_then(Value::as_u64).unwrap_or_default()
+}
+
+fn is_true(value: &Value, key: &str) -> bool {
+    value.get(key).and_then(Value::as_bool).unwrap_or_default()
+}

@@ -1,0 +1,145 @@
+//! Dumps out and in.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::config::{Config, Environment};
+use crate::registry::{Check, Serving};
+
+const NOW: Timestamp = Timestamp(1_000_000);
+
+const TWO: &str = r#"
+backends:
+  - { name: gpu-a, url: "http://a:1/base/v1", api_key: sekret, engine: vllm, max_in_flight: 8 }
+  - name: gpu-b
+    url: http://b:2
+    priority: 7
+    models: [{ id: big, upstream_id: org/big, capabilities: [tools], operations: [chat, audio] }]
+"#;
+
+fn generation() -> Generation {
+    let config = Config::parse(TWO, "test.yaml", Path::new(""), &Environment::default());
+    Generation::new(config.unwrap())
+}
+
+fn lay(dump: &Value) -> Result<Generation, String> {
+    let generation = generation();
+    overlay(&generation.registry, dump, NOW).map_err(|error| error.to_string())?;
+    Ok(generation)
+}
+
+fn with_serving<T>(generation: &Generation, model: &str, read: impl Fn(&Serving) -> T) -> T {
+    let topology = &*generation.registry.snapshot().topology;
+    let model = topology.model(topology.model_id(model).unwrap()).unwrap();
+    read(&model.serving[0])
+}
+
+#[test]
+fn a_fresh_fleet_is_dumped_as_unknown() {
+    let rows = dump(&generation(), NOW);
+    assert_eq!(
+        rows["backends"][0],
+        json!({
+            "name": "gpu-a", "url": "http://a:1/base", "engine": "vllm", "priority": 50,
+            "health": "unknown", "in_flight": 0, "max_in_flight": 8, "latency_ms": null,
+            "breaker": "closed", "resting_for_s": null, "resting_status": null, "models": null,
+            "checked_s_ago": null, "requests_total": 0,
+        })
+    );
+    assert_eq!(
+        rows["backends"][1]["models"],
+        json!([{
+            "id": "big", "upstream_id": "org/big", "capabilities": ["tools"],
+            "operations": ["chat", "speech", "transcriptions", "translations"],
+        }])
+    );
+    assert!(!rows.to_string().contains("sekret"));
+}
+
+#[test]
+fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
+    let live = generation();
+    assume_healthy(&live.registry);
+    let fleet = live.registry.snapshot();
+    let [a, b] = &fleet.topology.backends[..] else { panic!("two backends") };
+    a.state.learn_check(Check { at: NOW, passed: Some(Duration::from_millis(12)) }, 1, 1);
+    a.state.load.set_in_flight(3);
+    a.state.rest.until(NOW.after(Duration::from_secs(5)), 429);
+    a.state.breaker.set(BreakerState::HalfOpen, NOW);
+    b.state.draining.store(true, Ordering::Relaxed);
+    b.state.breaker.set(BreakerState::Open, NOW);
+    let model =
+        ModelEntry { id: "small".to_owned(), context_length: Some(64), ..Default::default() };
+    live.registry.discovered(a.state.id, &[model]);
+    let fact =
+        ModelEntry { id: "org/big".to_owned(), context_length: Some(4096), ..Default::default() };
+    live.registry.discovered(b.state.id, &[fact]);
+    with_serving(&live, "small", |row| row.latency.learn_first_token(Duration::from_millis(40)));
+    with_serving(&live, "big", |row| row.latency.learn_answer(Duration::from_millis(900)));
+
+    let mut saved = dump(&live, NOW);
+    let mut copy = dump(&lay(&saved).unwrap(), NOW);
+    for rows in [&mut saved, &mut copy] {
+        for row in rows["backends"].as_array_mut().unwrap() {
+            row["checked_s_ago"] = Value::Null;
+        }
+    }
+    assert_eq!(saved, copy);
+    assert_eq!(copy["backends"][0]["models"][0]["first_token_ms"], 40.0);
+    assert_eq!(copy["backends"][1]["models"][0]["context_length"], 4096);
+    assert_eq!(copy["backends"][1]["health"], "draining");
+}
+
+#[test]
+fn a_dump_by_hand_may_be_short() {
+    let generation = lay(&json!({"backends": [
+        {"name": "gpu-a", "models": ["m1", {"id": "m2", "capabilities": [], "context_length": 10}]},
+        {"name": "gpu-b", "health": "unhealthy", "latency_ms": 250, "in_flight": 2},
+    ]}))
+    .unwrap();
+    assert!(generation.registry.snapshot().topology.is_complete());
+    with_serving(&generation, "m2", |row| assert_eq!(row.context_length.unwrap().0, 10));
+    with_serving(&generation, "big", |row| {
+        assert_eq!(row.state.status(), Health::Unhealthy);
+        assert_eq!(row.state.check_latency(), Duration::from_millis(250));
+        assert_eq!(row.state.load.in_flight(), 2);
+    });
+}
+
+#[test]
+fn without_a_dump_all_is_healthy_and_undeclared_models_stay_unknown() {
+    let generation = generation();
+    assume_healthy(&generation.registry);
+    let fleet = generation.registry.snapshot();
+    assert!(fleet.topology.backends.iter().all(|one| one.state.status() == Health::Healthy));
+    assert!(!fleet.topology.is_complete(), "nobody told what gpu-a serves");
+}
+
+#[test]
+fn dumps_that_do_not_fit_say_where() {
+    for (dump, reason) in [
+        (json!([]), "'backends'"),
+        (json!({"backends": [], "models": []}), "one key, 'backends'"),
+        (json!({"backends": [{}]}), "backends[0]: missing field `name`"),
+        (json!({"backends": [{"name": "gpu-a", "helth": "healthy"}]}), "unknown field `helth`"),
+        (json!({"backends": [{"name": "gpu-a", "health": "fine"}]}), "unknown variant `fine`"),
+        (json!({"backends": [{"name": "gpu-a", "in_flight": -1}]}), "backends[0]: "),
+        (json!({"backends": [{"name": "gpu_c"}]}), "'gpu_c' is not in the configuration"),
+        (json!({"backends": [{"name": "gpu_a"}]}), "did you mean 'gpu-a'?"),
+        (json!({"backends": [{"name": "gpu-a"}, {"name": "gpu-a"}]}), "'gpu-a' is listed twice"),
+        (json!({"backends": [{"name": "gpu-a", "latency_ms": -1}]}), "'latency_ms' must be 0"),
+        (json!({"backends": [{"name": "gpu-a", "models": [{"id": "x", "size": 1}]}]}), "models[0]"),
+        (
+            json!({"backends": [{"name": "gpu-a", "models": [{"id": "x", "capabilities": ["sight"]}]}]}),
+            "unknown capability 'sight'",
+        ),
+        (
+            json!({"backends": [{"name": "gpu-a", "models": [{"id": "x", "operations": ["talk"]}]}]}),
+            "unknown operation 'talk'",
+        ),
+    ] {
+        let error = lay(&dump).unwrap_err();
+        assert!(error.contains(reason), "{dump}: {error}");
+    }
+}

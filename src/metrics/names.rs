@@ -1,0 +1,104 @@
+//! Label values: each gets a number at first sight, and there are never more than a set number of
+//! them. Looking one up takes no lock.
+
+use std::sync::Arc;
+
+use ahash::HashMap;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+/// Stands for every name that found no room.
+pub(super) const OTHER: &str = "other";
+
+/// The number of a name in its [`Names`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct NameId(u16);
+
+#[derive(Debug, Default, Clone)]
+struct Table {
+    by_name: HashMap<Arc<str>, NameId>,
+    all: Vec<Arc<str>>,
+}
+
+/// A bounded set of label values. A name keeps its number for the life of the process.
+#[derive(Debug)]
+pub(super) struct Names {
+    table: ArcSwap<Table>,
+    limit: usize,
+    writer: Mutex<()>,
+}
+
+impl Names {
+    /// Room for `limit` names besides `stand_in` (what is counted where there is no name) and
+    /// [`OTHER`].
+    pub(super) fn new(limit: usize, stand_in: &str) -> Self {
+        let limit = limit.saturating_add(2).min(usize::from(u16::MAX));
+        let names = Self { table: ArcSwap::default(), limit, writer: Mutex::default() };
+        names.learn(OTHER);
+        names.learn(stand_in);
+        names
+    }
+
+    /// What stands for names that found no room.
+    pub(super) const OTHER: NameId = NameId(0);
+    /// What is counted where there is no name.
+    pub(super) const STAND_IN: NameId = NameId(1);
+
+    /// The number of `name`; [`Names::OTHER`] once there is no room for more.
+    pub(super) fn id(&self, name: &str) -> NameId {
+        let table = self.table.load();
+        match table.by_name.get(name) {
+            Some(id) => *id,
+            None if table.all.len() >= self.limit => Self::OTHER,
+            None => self.learn(name),
+        }
+    }
+
+    /// The name with that number.
+    pub(super) fn name(&self, id: NameId) -> Arc<str> {
+        let table = self.table.load();
+        table.all.get(usize::from(id.0)).cloned().unwrap_or_else(|| Arc::from(OTHER))
+    }
+
+    fn learn(&self, name: &str) -> NameId {
+        let _one_writer = self.writer.lock();
+        let mut table = Table::clone(&self.table.load());
+        if let Some(id) = table.by_name.get(name) {
+            return *id;
+        }
+        match u16::try_from(table.all.len()) {
+            Ok(number) if table.all.len() < self.limit => {
+                let name: Arc<str> = name.into();
+                table.all.push(Arc::clone(&name));
+                table.by_name.insert(name, NameId(number));
+                self.table.store(Arc::new(table));
+                NameId(number)
+            }
+            Ok(_) | Err(_) => Self::OTHER,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beyond_the_limit_are_counted_together() {
+        let names = Names::new(2, "unknown");
+        let (a, b) = (names.id("a"), names.id("b"));
+        assert_ne!(a, b);
+        assert_eq!(names.id("a"), a, "a name keeps its number");
+        assert_eq!(names.id("c"), Names::OTHER);
+        assert_eq!(&*names.name(a), "a");
+        assert_eq!(&*names.name(Names::OTHER), "other");
+        assert_eq!(&*names.name(Names::STAND_IN), "unknown");
+    }
+
+    #[test]
+    fn a_model_called_like_a_stand_in_shares_its_number() {
+        let names = Names::new(2, "unknown");
+        assert_eq!(names.id("unknown"), Names::STAND_IN, "two series may not have the same labels");
+        assert_eq!(names.id("other"), Names::OTHER);
+    }
+}

@@ -1,0 +1,172 @@
+//! What is counted when a request ends. One lookup finds everything its labels lead to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus::Histogram;
+
+use super::distribution::{Distributions, observe};
+use super::names::{NameId, Names};
+use super::outcome::OutcomeId;
+use super::series::SeriesMap;
+use crate::api::Operation;
+use crate::routing::RequestOutcome;
+
+/// The labels of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct RequestKey {
+    pub(super) model: NameId,
+    pub(super) backend: NameId,
+    pub(super) operation: Option<Operation>,
+    pub(super) status: u16,
+    pub(super) outcome: OutcomeId,
+}
+
+/// The labels of a request's duration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct DurationKey {
+    pub(super) model: NameId,
+    pub(super) backend: NameId,
+    pub(super) outcome: OutcomeId,
+}
+
+/// The labels of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct TokensKey {
+    pub(super) model: NameId,
+    pub(super) backend: NameId,
+}
+
+/// The labels of OpenTelemetry's conventions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct GenAiKey {
+    pub(super) operation: &'static str,
+    pub(super) provider: &'static str,
+    pub(super) model: NameId,
+}
+
+/// Tokens engines counted.
+#[derive(Debug, Default)]
+pub(super) struct TokenSeries {
+    pub(super) input: AtomicU64,
+    pub(super) output: AtomicU64,
+    pub(super) cached: AtomicU64,
+}
+
+/// What OpenTelemetry's conventions ask for.
+#[derive(Debug)]
+pub(super) struct GenAiSeries {
+    pub(super) took: Histogram,
+    pub(super) first_token: Histogram,
+    pub(super) per_token: Histogram,
+    pub(super) input: Histogram,
+    pub(super) output: Histogram,
+}
+
+/// Everything one combination of labels leads to.
+#[derive(Debug)]
+pub(super) struct RequestSeries {
+    pub(super) count: AtomicU64,
+    took: Arc<Histogram>,
+    tokens: Arc<TokenSeries>,
+    /// Only for answers of engines that came through whole.
+    gen_ai: Option<Arc<GenAiSeries>>,
+}
+
+/// Every series that is counted by requests that ended.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    pub(super) by_labels: SeriesMap<RequestKey, RequestSeries>,
+    pub(super) durations: SeriesMap<DurationKey, Histogram>,
+    pub(super) tokens: SeriesMap<TokensKey, TokenSeries>,
+    pub(super) gen_ai: SeriesMap<GenAiKey, GenAiSeries>,
+}
+
+impl Requests {
+    /// Counts a request that ended. `provider` is what its backend's engine is called.
+    pub(super) fn count(
+        &self,
+        key: RequestKey,
+        provider: Option<&'static str>,
+        outcome: &RequestOutcome<'_>,
+        kinds: &Distributions,
+    ) {
+        let make = || Arc::new(self.make(key, provider, kinds));
+        self.by_labels.with(key, make, |series| series.count(outcome));
+    }
+
+    fn make(
+        &self,
+        key: RequestKey,
+        provider: Option<&'static str>,
+        kinds: &Distributions,
+    ) -> RequestSeries {
+        let RequestKey { model, backend, outcome, .. } = key;
+        let duration = DurationKey { model, backend, outcome };
+        let is_answer = backend != Names::STAND_IN && outcome == OutcomeId::OK;
+        let gen_ai = key.operation.filter(|_| is_answer).map(|operation| {
+            let operation = operation.row().gen_ai_name;
+            let key = GenAiKey { operation, provider: provider.unwrap_or("unknown"), model };
+            self.gen_ai.get_or_add(key, || Arc::new(GenAiSeries::new(kinds)))
+        });
+        RequestSeries {
+            count: AtomicU64::new(0),
+            took: self.durations.get_or_add(duration, || Arc::new(kinds.durations.make())),
+            tokens: self.tokens.get_or_add(TokensKey { model, backend }, Arc::default),
+            gen_ai,
+        }
+    }
+}
+
+impl RequestSeries {
+    fn count(&self, outcome: &RequestOutcome<'_>) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        observe(&self.took, outcome.took);
+        if let Some(usage) = outcome.usage {
+            add(&self.tokens.input, usage.prompt_tokens);
+            add(&self.tokens.output, usage.completion_tokens);
+            add(&self.tokens.cached, usage.cached_tokens);
+        }
+        if let Some(gen_ai) = &self.gen_ai {
+            gen_ai.count(outcome);
+        }
+    }
+}
+
+impl GenAiSeries {
+    fn new(kinds: &Distributions) -> Self {
+        Self {
+            took: kinds.durations.make(),
+            first_token: kinds.first_tokens.make(),
+            per_token: kinds.per_token.make(),
+            input: kinds.tokens.make(),
+            output: kinds.tokens.make(),
+        }
+    }
+
+    fn count(&self, outcome: &RequestOutcome<'_>) {
+        observe(&self.took, outcome.took);
+        let usage = outcome.usage;
+        let output = usage.and_then(|usage| usage.completion_tokens);
+        if let Some(tokens) = usage.and_then(|usage| usage.prompt_tokens) {
+            self.input.observe(tokens.into());
+        }
+        if let Some(tokens) = output {
+            self.output.observe(tokens.into());
+        }
+        if let Some(first) = outcome.first_token.filter(|_| outcome.is_streaming) {
+            observe(&self.first_token, first);
+            // The first token is in the time to it; the others share the rest.
+            let others = output.unwrap_or(outcome.token_events).saturating_sub(1);
+            if let Some(each) = outcome.took.saturating_sub(first).checked_div(others) {
+                observe(&self.per_token, each);
+            }
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, tokens: Option<u32>) {
+    if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
+        counter.fetch_add(tokens.into(), Ordering::Relaxed);
+    }
+}

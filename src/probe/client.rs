@@ -1,0 +1,163 @@
+//! The HTTP client behind checks and discovery: Pingora's pooled connector, small answers only.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::Method;
+use http::header::{self, HeaderValue};
+use pingora::connectors::http::Connector;
+use pingora::http::RequestHeader;
+use pingora::protocols::http::client::HttpSession;
+use pingora::upstreams::peer::HttpPeer;
+
+use crate::registry::Backend;
+
+/// The most bytes of an answer that are read.
+const BODY_LIMIT: usize = 8 << 20;
+
+/// Why a probe got no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProbeError {
+    /// The backend's name has not been resolved.
+    #[error("the backend's name does not resolve")]
+    NoAddress,
+    /// Nothing within the time a probe has.
+    #[error("no answer within the time a probe has")]
+    TimedOut,
+    /// The connection could not be made or broke.
+    #[error("the connection failed: {0}")]
+    Connection(&'static str),
+    /// The answer is larger than a probe reads.
+    #[error("the answer is larger than 8 MiB")]
+    TooLarge,
+    /// An answer that is no success.
+    #[error("{path} answered {status}")]
+    Status {
+        /// What was asked for.
+        path: String,
+        /// What came back.
+        status: u16,
+    },
+    /// An answer that is not the JSON it should be.
+    #[error("{path} did not answer with the JSON it should")]
+    NotJson {
+        /// What was asked for.
+        path: String,
+    },
+}
+
+/// Asks backends small questions.
+pub struct ProbeClient(Connector);
+
+impl Default for ProbeClient {
+    fn default() -> Self {
+        Self(Connector::new(None))
+    }
+}
+
+/// A question to a backend.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Question<'a> {
+    /// The path below the backend's base path.
+    pub(super) path: &'a str,
+    /// A JSON body; makes it a POST.
+    pub(super) body: Option<&'a str>,
+    /// The time there is for all of it.
+    pub(super) timeout: Duration,
+}
+
+impl ProbeClient {
+    /// Asks, and gives the status and the body that came back.
+    pub(super) async fn ask(
+        &self,
+        backend: &Backend,
+        question: Question<'_>,
+    ) -> Result<(u16, Bytes), ProbeError> {
+        tokio::time::timeout(question.timeout, self.exchange(backend, question))
+            .await
+            .map_err(|_elapsed| ProbeError::TimedOut)?
+    }
+
+    async fn exchange(
+        &self,
+        backend: &Backend,
+        question: Question<'_>,
+    ) -> Result<(u16, Bytes), ProbeError> {
+        let address = backend.state.address().ok_or(ProbeError::NoAddress)?;
+        let url = &backend.config.url;
+        let mut peer = HttpPeer::new(address, url.https, url.host.clone());
+        peer.options.connection_timeout = Some(question.timeout);
+        peer.options.total_connection_timeout = Some(question.timeout);
+        peer.options.read_timeout = Some(question.timeout);
+        peer.options.idle_timeout = Some(Duration::from_secs(4));
+        let failed = |error: Box<pingora::Error>| ProbeError::Connection(error.etype().as_static());
+        let (mut session, _reused) = self.0.get_http_session(&peer).await.map_err(failed)?;
+        let head = request_head(backend, question)?;
+        session.write_request_header(Box::new(head)).await.map_err(failed)?;
+        if let Some(body) = question.body {
+            let body = Bytes::copy_from_slice(body.as_bytes());
+            session.write_request_body(body, true).await.map_err(failed)?;
+        }
+        session.finish_request_body().await.map_err(failed)?;
+        session.read_response_header().await.map_err(failed)?;
+        let status = session.response_header().map_or(0, |head| head.status.as_u16());
+        let body = read_body(&mut session).await?;
+        self.0.release_http_session(session, &peer, Some(Duration::from_secs(4))).await;
+        Ok((status, body))
+    }
+}
+
+fn request_head(backend: &Backend, question: Question<'_>) -> Result<RequestHeader, ProbeError> {
+    let build = || -> pingora::Result<RequestHeader> {
+        let method = if question.body.is_some() { Method::POST } else { Method::GET };
+        let target = format!("{}{}", backend.config.url.base_path, question.path);
+        let mut head = RequestHeader::build(method, target.as_bytes(), Some(6))?;
+        head.insert_header(header::HOST, &*backend.authority)?;
+        head.insert_header(header::USER_AGENT, HeaderValue::from_static("penstock-probe"))?;
+        if let Some(key) = &backend.config.api_key {
+            head.insert_header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()))?;
+        }
+        if let Some(body) = question.body {
+            head.insert_header(header::CONTENT_TYPE, "application/json")?;
+            head.insert_header(header::CONTENT_LENGTH, body.len())?;
+        }
+        Ok(head)
+    };
+    build().map_err(|_bad_head| ProbeError::Connection("the question cannot be written"))
+}
+
+async fn read_body(session: &mut HttpSession) -> Result<Bytes, ProbeError> {
+    let mut body = BytesMut::new();
+    loop {
+        match session.read_response_body().await {
+            Ok(Some(part)) => body.extend_from_slice(&part),
+            Ok(None) => return Ok(body.freeze()),
+            Err(_broken) => return Err(ProbeError::Connection("the answer broke off")),
+        }
+        if body.len() > BODY_LIMIT {
+            return Err(ProbeError::TooLarge);
+        }
+    }
+}
+
+/// A Pingora error's name without what it says about addresses.
+trait StaticName {
+    fn as_static(&self) -> &'static str;
+}
+
+impl StaticName for pingora::ErrorType {
+    fn as_static(&self) -> &'static str {
+        match self {
+            Self::ConnectTimedout => "connect timed out",
+            Self::ConnectRefused => "connection refused",
+            Self::ConnectNoRoute => "no route to the backend",
+            Self::TLSHandshakeFailure | Self::HandshakeError => "TLS handshake failed",
+            Self::TLSHandshakeTimedout => "TLS handshake timed out",
+            Self::InvalidCert => "the backend's certificate is not valid",
+            Self::ReadTimedout => "no answer in time",
+            Self::ConnectionClosed => "the backend closed the connection",
+            Self::InvalidHTTPHeader => "the answer is not HTTP",
+            _ => "connect or read error",
+        }
+    }
+}

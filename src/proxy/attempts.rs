@@ -1,0 +1,148 @@
+//! From a scanned request to an answer: decide, attempt, and repeat elsewhere where the rule on
+//! repeats allows it.
+
+use std::cell::RefCell;
+
+use pingora::proxy::Session;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::Proxy;
+use super::context::{Call, RequestContext};
+use super::failure::{Failure, OwnError, Repeat};
+use super::forward::AttemptEnd;
+use crate::clock::now;
+use crate::registry::{InflightGuard, Outcome};
+use crate::routing::{Live, RouteError, RouteInput, Routed, RoutingDecision, Scratch};
+
+/// How often a decision is made anew because another request took the last place first.
+const RACES: usize = 64;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// How a request ended, for the caller that owns the session.
+pub(super) type Served = pingora::Result<()>;
+
+impl Proxy {
+    /// Finds a backend for the request and relays its answer, or answers why there is none.
+    pub(super) async fn serve(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        mut call: Call,
+    ) -> Served {
+        let mut last = None;
+        self.retries.earn(&ctx.generation.config.routing.retry_budget);
+        loop {
+            let (decision, guard) = match self.choose(ctx, &call) {
+                Ok(chosen) => chosen,
+                Err(error) => return self.give_up(session, ctx, (last, Some(error))).await,
+            };
+            ctx.ending.attempts += 1;
+            self.tell_routed(ctx, &call, &decision);
+            call.decision = Some(decision);
+            match self.attempt(session, ctx, &mut call, guard).await {
+                AttemptEnd::Relayed(served) => return served,
+                AttemptEnd::Failed(Failure::ClientGone) => return client_gone(ctx),
+                AttemptEnd::Failed(failure) => {
+                    call.tried.insert(decision.backend);
+                    let may_repeat = self.may_repeat(ctx, &failure);
+                    last = Some(failure);
+                    if !may_repeat {
+                        return self.give_up(session, ctx, (last, None)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decides, and takes the place in flight that goes with the decision.
+    fn choose(
+        &self,
+        ctx: &RequestContext,
+        call: &Call,
+    ) -> Result<(RoutingDecision, InflightGuard), RouteError> {
+        let router = &ctx.generation.router;
+        let topology = &*call.fleet.topology;
+        let mut rng = SmallRng::seed_from_u64(self.next_seed());
+        let saturated = || RouteError::Saturated { model: call.model.to_string() };
+        for _ in 0..RACES {
+            let input = RouteInput {
+                request: &call.profile,
+                model: &call.model,
+                tokens: router.tokens_to_fit(&call.profile),
+                fleet: &call.fleet,
+                tried: &call.tried,
+                now: now(),
+            };
+            let mut chance = Live { topology, rng: &mut rng };
+            let decision = SCRATCH.with_borrow_mut(|scratch| {
+                router.route(&input, &mut chance, scratch)
+            })?;
+            let serving = decision.serving(topology).ok_or_else(saturated)?;
+            let place =
+                InflightGuard::try_reserve(&serving.state, serving.max_in_flight, decision.probe);
+            if let Some(guard) = place {
+                return Ok((decision, guard));
+            }
+        }
+        Err(saturated())
+    }
+
+    fn may_repeat(&self, ctx: &RequestContext, failure: &Failure) -> bool {
+        let routing = &ctx.generation.config.routing;
+        let is_allowed = match failure.repeat() {
+            Repeat::Safe => true,
+            Repeat::IfUnansweredAllowed => routing.retry_unanswered,
+            Repeat::No => false,
+        };
+        is_allowed
+            && ctx.ending.attempts <= routing.max_retries
+            && self.retries.spend(&routing.retry_budget, now())
+    }
+
+    fn tell_routed(&self, ctx: &RequestContext, call: &Call, decision: &RoutingDecision) {
+        let event = Routed {
+            at: now(),
+            request_id: ctx.request_id.to_str().unwrap_or_default(),
+            request: &call.profile,
+            asked: &call.model,
+            decision,
+            fleet: &call.fleet,
+            attempt: ctx.ending.attempts,
+        };
+        for observer in &self.observers {
+            observer.routed(&event);
+        }
+    }
+
+    /// Answers with what the last attempt ran into, else with why nothing could be attempted.
+    async fn give_up(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        (last, route): (Option<Failure>, Option<RouteError>),
+    ) -> Served {
+        let error = match (last, route) {
+            (Some(Failure::Refused(held) | Failure::Failed(held)), _) => {
+                ctx.ending.outcome = Some(Outcome::Fault);
+                return self.answer_held(session, ctx, held).await;
+            }
+            (Some(failure), _) => OwnError::new(failure.code(), failure.message()),
+            (None, Some(error)) => OwnError::from_route(&error, now()),
+            (None, None) => return Ok(()),
+        };
+        self.answer_error(session, ctx, error).await
+    }
+}
+
+/// Ends a request whose client has left: there is nobody to answer.
+pub(super) fn client_gone(ctx: &mut RequestContext) -> Served {
+    ctx.ending.outcome = Some(Outcome::Cancel);
+    if ctx.ending.status == 0 {
+        ctx.ending.status = 499;
+    }
+    pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the client left")
+}

@@ -1,0 +1,47 @@
+//! Who may call: client keys, compared in constant time, and the models each may use.
+
+use http::HeaderMap;
+use http::header;
+use subtle::ConstantTimeEq;
+
+use super::failure::OwnError;
+use super::headers::API_KEY;
+use crate::api::ErrorCode;
+use crate::config::AuthConfig;
+
+/// The position of the client's key, or `None` where no keys are configured.
+///
+/// # Errors
+/// The answer to a client whose key is missing or unknown.
+pub(super) fn check_key(auth: &AuthConfig, headers: &HeaderMap) -> Result<Option<usize>, OwnError> {
+    if auth.keys.is_empty() {
+        return Ok(None);
+    }
+    let Some(given) = given_key(headers) else {
+        let message = "No API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
+        return Err(OwnError::new(ErrorCode::InvalidApiKey, message).closing());
+    };
+    let mut found = None;
+    // Every key is looked at, so the time taken does not tell which one came close.
+    for (position, client) in auth.keys.iter().enumerate() {
+        if bool::from(client.key.reveal().as_bytes().ct_eq(given)) {
+            found = Some(position);
+        }
+    }
+    let unknown = || OwnError::new(ErrorCode::InvalidApiKey, "The API key is not valid").closing();
+    found.map(Some).ok_or_else(unknown)
+}
+
+fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+    });
+    bearer.or_else(|| headers.get(API_KEY).map(|value| value.as_bytes().trim_ascii()))
+}
+
+/// Whether the key at `position` may use a model by that name.
+pub(super) fn may_use(auth: &AuthConfig, position: Option<usize>, model: &str) -> bool {
+    let Some(client) = position.and_then(|position| auth.keys.get(position)) else { return true };
+    client.models.is_empty() || client.models.iter().any(|glob| glob.matches(model))
+}

@@ -1,0 +1,270 @@
+//! Reading a request's body: whole, once, straight into the buffer it is kept in, under one clock
+//! and one bound for all bodies together.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use http::HeaderMap;
+use http::header;
+use pingora::proxy::Session;
+use tokio::time::Sleep;
+
+use super::chunked::{ChunkDecoder, ChunkError};
+use super::context::{BodyBudget, BodyClaim, HeldBody};
+use super::failure::OwnError;
+use super::guard::ClientStream;
+use crate::api::ErrorCode;
+use crate::clock::now;
+use crate::config::LimitsConfig;
+use crate::units::{ByteSize, Timestamp};
+
+/// How often a slow upload is looked at.
+const RATE_CHECK: Duration = Duration::from_secs(5);
+/// The longest single read of a chunked body.
+const CHUNK_READ: usize = 64 * 1024;
+/// What is read and thrown away so that a client gets to see an early answer.
+const DRAIN_BYTES: usize = 64 << 20;
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+
+/// How a request's body is framed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyLength {
+    None,
+    Known(u64),
+    Chunked,
+}
+
+/// Why a body was not read.
+#[derive(Debug)]
+pub(super) enum BodyError {
+    /// The client left or broke off: there is nobody to answer.
+    ClientGone,
+    /// The client gets this.
+    Answer(OwnError),
+}
+
+impl BodyError {
+    fn answer(code: ErrorCode, message: String) -> Self {
+        Self::Answer(OwnError::new(code, message).closing())
+    }
+}
+
+impl BodyLength {
+    /// Reads the framing off a head that Pingora has accepted.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        if headers.contains_key(header::TRANSFER_ENCODING) {
+            return Self::Chunked;
+        }
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        match length.and_then(|digits| digits.trim().parse().ok()) {
+            None => Self::None,
+            Some(bytes) => Self::Known(bytes),
+        }
+    }
+
+    /// What is known to be wrong before a byte is read.
+    pub(super) fn check(self, headers: &HeaderMap, limits: &LimitsConfig) -> Result<(), OwnError> {
+        let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes());
+        if encoding.is_some_and(|name| !name.eq_ignore_ascii_case(b"identity")) {
+            let message = "Compressed request bodies are not supported: send the body as it is";
+            return Err(OwnError::new(ErrorCode::UnsupportedEncoding, message));
+        }
+        match self {
+            Self::Known(bytes) if bytes > limits.body.0 => Err(too_large(limits.body)),
+            Self::None | Self::Known(_) | Self::Chunked => Ok(()),
+        }
+    }
+}
+
+fn too_large(limit: ByteSize) -> OwnError {
+    let message = format!("The body is larger than {limit} (limits.body)");
+    OwnError::new(ErrorCode::BodyTooLarge, message).closing()
+}
+
+/// Takes a body off Pingora's hands: from here on the session believes there is none, and the
+/// guard's stream is read instead. Must come before anything asks the session about its body.
+pub(super) fn take_over(session: &mut Session) {
+    let head = session.req_header_mut();
+    head.remove_header(&header::CONTENT_LENGTH);
+    head.remove_header(&header::TRANSFER_ENCODING);
+}
+
+/// One body being read.
+pub(super) struct BodyReader<'a> {
+    client: &'a ClientStream,
+    limits: &'a LimitsConfig,
+    budget: &'a Arc<BodyBudget>,
+    pace: Pace,
+}
+
+impl<'a> BodyReader<'a> {
+    pub(super) fn new(
+        client: &'a ClientStream,
+        limits: &'a LimitsConfig,
+        budget: &'a Arc<BodyBudget>,
+    ) -> Self {
+        Self { client, limits, budget, pace: Pace::new(limits) }
+    }
+
+    /// Reads the whole body. The client's next head may follow only after that.
+    pub(super) async fn read(mut self, length: BodyLength) -> Result<HeldBody, BodyError> {
+        let body = match length {
+            BodyLength::None => HeldBody::new(BytesMut::new(), self.claim(0)?),
+            BodyLength::Known(bytes) => self.read_known(bytes).await?,
+            BodyLength::Chunked => self.read_chunked().await?,
+        };
+        self.client.expect_head();
+        Ok(body)
+    }
+
+    fn claim(&self, bytes: usize) -> Result<BodyClaim, BodyError> {
+        let limit = self.limits.buffered_bodies.to_usize();
+        BodyClaim::take(self.budget, bytes, limit).ok_or_else(memory_full)
+    }
+
+    async fn read_known(&mut self, bytes: u64) -> Result<HeldBody, BodyError> {
+        let total = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let claim = self.claim(total)?;
+        let mut body = BytesMut::with_capacity(total);
+        while body.len() < total {
+            let limit = total - body.len();
+            if self.read_some(&mut body, limit).await? == 0 {
+                return Err(BodyError::ClientGone);
+            }
+        }
+        Ok(HeldBody::new(body, claim))
+    }
+
+    async fn read_chunked(&mut self) -> Result<HeldBody, BodyError> {
+        let mut claim = self.claim(0)?;
+        let mut decoder = ChunkDecoder::default();
+        let mut body = BytesMut::new();
+        let mut raw = BytesMut::with_capacity(CHUNK_READ);
+        loop {
+            raw.clear();
+            raw.reserve(CHUNK_READ);
+            if self.read_some(&mut raw, CHUNK_READ).await? == 0 {
+                return Err(BodyError::ClientGone);
+            }
+            let decoded = decoder.decode(&mut raw).map_err(malformed)?;
+            let total = body.len() + decoded.payload;
+            if total > self.limits.body.to_usize() {
+                return Err(BodyError::Answer(too_large(self.limits.body)));
+            }
+            if !claim.grow_to(total) {
+                return Err(memory_full());
+            }
+            body.extend_from_slice(raw.get(..decoded.payload).unwrap_or_default());
+            if decoded.is_done {
+                self.client.unread(raw.get(decoded.consumed..).unwrap_or_default());
+                return Ok(HeldBody::new(body, claim));
+            }
+        }
+    }
+
+    async fn read_some(&mut self, into: &mut BytesMut, limit: usize) -> Result<usize, BodyError> {
+        let Self { client, pace, .. } = self;
+        let count = poll_fn(|cx| match client.poll_body(cx, into, limit) {
+            Poll::Ready(read) => Poll::Ready(Some(read)),
+            Poll::Pending => pace.poll_too_slow(cx).map(|()| None),
+        })
+        .await;
+        match count {
+            Some(Ok(count)) => {
+                pace.got += count as u64;
+                Ok(count)
+            }
+            Some(Err(_reset)) => Err(BodyError::ClientGone),
+            None => Err(BodyError::answer(
+                ErrorCode::BodyTimeout,
+                "The body did not arrive in time (limits.body_read, limits.min_body_rate)".into(),
+            )),
+        }
+    }
+}
+
+fn memory_full() -> BodyError {
+    BodyError::answer(
+        ErrorCode::BodyMemoryFull,
+        "Too many request bodies are held at once (limits.buffered_bodies)".into(),
+    )
+}
+
+fn malformed(error: ChunkError) -> BodyError {
+    let message = format!("The chunked body is malformed: {error}");
+    BodyError::answer(ErrorCode::InvalidRequest, message)
+}
+
+/// Judges how fast a body comes in: by its total time, and by a least rate.
+struct Pace {
+    started: Timestamp,
+    time: Duration,
+    rate: u64,
+    got: u64,
+    checked: u64,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pace {
+    fn new(limits: &LimitsConfig) -> Self {
+        Self {
+            started: now(),
+            time: limits.body_read,
+            rate: limits.min_body_rate.0,
+            got: 0,
+            checked: 0,
+            timer: None,
+        }
+    }
+
+    fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let passed = now().since(self.started);
+            let left = self.time.saturating_sub(passed);
+            if left.is_zero() {
+                return Poll::Ready(());
+            }
+            let wait = RATE_CHECK.min(left);
+            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.timer = None;
+            let needed = self.rate * RATE_CHECK.as_secs();
+            if left > RATE_CHECK && self.got - self.checked < needed {
+                return Poll::Ready(());
+            }
+            self.checked = self.got;
+        }
+    }
+}
+
+/// Reads and drops what a client still sends after an early answer, for a while, so that it gets
+/// to read that answer instead of a reset.
+pub(super) async fn drain(client: &ClientStream) {
+    let mut scrap = BytesMut::with_capacity(CHUNK_READ);
+    let drained = async {
+        let mut total = 0;
+        while total < DRAIN_BYTES {
+            scrap.clear();
+            scrap.reserve(CHUNK_READ);
+            let read = poll_fn(|cx| client.poll_body(cx, &mut scrap, CHUNK_READ)).await;
+            match read {
+                Ok(count @ 1..) => total += count,
+                Ok(0) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        io::Result::Ok(total)
+    };
+    match tokio::time::timeout(DRAIN_TIME, drained).await {
+        Ok(Ok(bytes)) => tracing::debug!(bytes, "drained a client after an early answer"),
+        Ok(Err(error)) => tracing::debug!(%error, "a client reset after an early answer"),
+        Err(_elapsed) => tracing::debug!("a client kept sending after an early answer"),
+    }
+}

@@ -1,0 +1,222 @@
+//! Chunked transfer coding, decoded in place and strictly: what this lets through is framed the way
+//! every other parser would read it.
+
+/// Why chunked framing cannot be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ChunkError {
+    /// No digits, too many, or something else in their place.
+    #[error("a chunk size is not a hexadecimal number")]
+    Size,
+    /// A bare LF, a control character or too many bytes in an extension.
+    #[error("a chunk extension is malformed or too long")]
+    Extension,
+    /// Something other than CR LF behind a chunk.
+    #[error("a chunk does not end with CR LF")]
+    Ending,
+    /// Trailers that are malformed or too long.
+    #[error("the trailers are malformed or too long")]
+    Trailers,
+}
+
+/// What one call decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    /// Payload bytes, moved to the front of the slice.
+    pub(crate) payload: usize,
+    /// Bytes of the slice that were taken in; the rest belongs to whatever comes next.
+    pub(crate) consumed: usize,
+    /// Whether the last chunk and its trailers have been read.
+    pub(crate) is_done: bool,
+}
+
+const EXTENSION_LIMIT: u32 = 1024;
+const TRAILER_LIMIT: u32 = 8192;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Size { value: u64, digits: u8 },
+    Extension { size: u64, length: u32 },
+    SizeEnd { size: u64 },
+    Data { left: u64 },
+    DataCr,
+    DataLf,
+    TrailerStart { length: u32 },
+    Trailer { length: u32 },
+    TrailerLf { length: u32 },
+    LastLf,
+    Done,
+}
+
+/// A decoder that may be fed any slices of a chunked body.
+#[derive(Debug)]
+pub(crate) struct ChunkDecoder(State);
+
+impl Default for ChunkDecoder {
+    fn default() -> Self {
+        Self(State::Size { value: 0, digits: 0 })
+    }
+}
+
+impl ChunkDecoder {
+    /// Decodes as much of `bytes` as belongs to the body, moving the payload to its front.
+    ///
+    /// # Errors
+    /// The first byte that breaks the framing; nothing more can be decoded then.
+    pub(crate) fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, ChunkError> {
+        let mut payload = 0;
+        let mut at = 0;
+        while self.0 != State::Done {
+            if let State::Data { left } = self.0 {
+                let take = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                if take == 0 {
+                    break;
+                }
+                if payload != at {
+                    bytes.copy_within(at..at + take, payload);
+                }
+                payload += take;
+                at += take;
+                self.0 = match left - take as u64 {
+                    0 => State::DataCr,
+                    left => State::Data { left },
+                };
+                continue;
+            }
+            let Some(&byte) = bytes.get(at) else { break };
+            self.0 = self.step(byte)?;
+            at += 1;
+        }
+        Ok(Decoded { payload, consumed: at, is_done: self.0 == State::Done })
+    }
+
+    fn step(&self, byte: u8) -> Result<State, ChunkError> {
+        match (self.0, byte) {
+            (State::Size { value, digits }, _) => step_size(value, digits, byte),
+            (State::Extension { size, .. }, b'\r') => Ok(State::SizeEnd { size }),
+            (State::Extension { size, length }, b'\t' | b' '..=b'~' | 0x80..)
+                if length < EXTENSION_LIMIT =>
+            {
+                Ok(State::Extension { size, length: length + 1 })
+            }
+            (State::Extension { .. }, _) => Err(ChunkError::Extension),
+            (State::SizeEnd { size: 0 }, b'\n') => Ok(State::TrailerStart { length: 0 }),
+            (State::SizeEnd { size }, b'\n') => Ok(State::Data { left: size }),
+            (State::SizeEnd { .. }, _) => Err(ChunkError::Size),
+            (State::DataCr, b'\r') => Ok(State::DataLf),
+            (State::DataLf, b'\n') => Ok(State::Size { value: 0, digits: 0 }),
+            (State::DataCr | State::DataLf, _) => Err(ChunkError::Ending),
+            (State::TrailerStart { .. }, b'\r') => Ok(State::LastLf),
+            (State::Trailer { length }, b'\r') => Ok(State::TrailerLf { length }),
+            (
+                State::TrailerStart { length } | State::Trailer { length },
+                b'\t' | b' '..=b'~' | 0x80..,
+            ) if length < TRAILER_LIMIT => Ok(State::Trailer { length: length + 1 }),
+            (State::TrailerLf { length }, b'\n') => Ok(State::TrailerStart { length }),
+            (State::LastLf, b'\n') => Ok(State::Done),
+            (
+                State::TrailerStart { .. }
+                | State::Trailer { .. }
+                | State::TrailerLf { .. }
+                | State::LastLf,
+                _,
+            ) => Err(ChunkError::Trailers),
+            (state @ (State::Data { .. } | State::Done), _) => Ok(state),
+        }
+    }
+}
+
+fn step_size(value: u64, digits: u8, byte: u8) -> Result<State, ChunkError> {
+    let digit = match byte {
+        b'0'..=b'9' => byte - b'0',
+        b'a'..=b'f' => byte - b'a' + 10,
+        b'A'..=b'F' => byte - b'A' + 10,
+        b'\r' if digits > 0 => return Ok(State::SizeEnd { size: value }),
+        b';' | b' ' | b'\t' if digits > 0 => {
+            return Ok(State::Extension { size: value, length: 0 });
+        }
+        _ => return Err(ChunkError::Size),
+    };
+    if digits >= 15 {
+        return Err(ChunkError::Size);
+    }
+    Ok(State::Size { value: value << 4 | u64::from(digit), digits: digits + 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decode_in(parts: &[&[u8]]) -> Result<(Vec<u8>, bool, usize), ChunkError> {
+        let mut decoder = ChunkDecoder::default();
+        let (mut payload, mut done, mut left) = (Vec::new(), false, 0);
+        for part in parts {
+            let mut bytes = part.to_vec();
+            let decoded = decoder.decode(&mut bytes)?;
+            payload.extend_from_slice(&bytes[..decoded.payload]);
+            done = decoded.is_done;
+            left += bytes.len() - decoded.consumed;
+        }
+        Ok((payload, done, left))
+    }
+
+    #[test]
+    fn framing_that_parsers_disagree_on_is_refused() {
+        for (bytes, error) in [
+            (&b"\r\n"[..], ChunkError::Size),
+            (b"g\r\n", ChunkError::Size),
+            (b"-1\r\n", ChunkError::Size),
+            (b"0x1\r\n", ChunkError::Size),
+            (b"1\n", ChunkError::Size),
+            (b"1\rx", ChunkError::Size),
+            (b"1111111111111111\r\n", ChunkError::Size),
+            (b"1;a\nb\r\n", ChunkError::Extension),
+            (b"1;\0\r\n", ChunkError::Extension),
+            (b"1\r\nab", ChunkError::Ending),
+            (b"1\r\na\n", ChunkError::Ending),
+            (b"0\r\n\n", ChunkError::Trailers),
+            (b"0\r\na: b\n", ChunkError::Trailers),
+        ] {
+            assert_eq!(decode_in(&[bytes]), Err(error), "{bytes:?}");
+        }
+        let long = [b"1;".to_vec(), vec![b'a'; 2000]].concat();
+        assert_eq!(decode_in(&[&long]), Err(ChunkError::Extension));
+    }
+
+    #[test]
+    fn what_follows_the_body_is_left_alone() {
+        let body = b"5;x=y\r\nhello\r\n0\r\nA: b\r\n\r\nGET /";
+        assert_eq!(decode_in(&[body]), Ok((b"hello".to_vec(), true, 5)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_of_any_body_decodes_alike(
+            chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..6),
+            cuts in proptest::collection::vec(0_usize..300, 0..8),
+        ) {
+            let mut wire = Vec::new();
+            for chunk in &chunks {
+                wire.extend_from_slice(format!("{:X}\r\n", chunk.len()).as_bytes());
+                wire.extend_from_slice(chunk);
+                wire.extend_from_slice(b"\r\n");
+            }
+            wire.extend_from_slice(b"0\r\n\r\n");
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(wire.len())).collect();
+            cuts.sort_unstable();
+            let mut parts = Vec::new();
+            let mut from = 0;
+            for cut in cuts {
+                parts.push(&wire[from..cut]);
+                from = cut;
+            }
+            parts.push(&wire[from..]);
+            prop_assert_eq!(decode_in(&parts), Ok((chunks.concat(), true, 0)));
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _outcome = decode_in(&[&bytes]);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What a request carries through its life.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use http::header::HeaderValue;
+
+use super::guard::ClientStream;
+use crate::api::{Dialect, ErrorCode, Operation};
+use crate::generation::Generation;
+use crate::registry::{BackendId, BackendSet, FleetSnapshot, Outcome};
+use crate::routing::RoutingDecision;
+use crate::scan::RequestProfile;
+use crate::units::Timestamp;
+
+/// The state of one request.
+pub struct RequestContext {
+    pub(super) generation: Arc<Generation>,
+    pub(super) arrived_at: Timestamp,
+    pub(super) request_id: HeaderValue,
+    pub(super) dialect: Dialect,
+    pub(super) operation: Option<Operation>,
+    /// Position of the client's key in the configuration.
+    pub(super) key: Option<usize>,
+    pub(super) client: Option<Arc<ClientStream>>,
+    /// Hash of the key, else of the address: who saw a fault.
+    pub(super) client_hash: u64,
+    /// The client's Origin, when it is one that may read the answer.
+    pub(super) cors_origin: Option<HeaderValue>,
+    pub(super) ending: Ending,
+    pub(super) _counted: Counted,
+}
+
+/// What `finish` tells the observers, gathered on the way.
+#[derive(Default)]
+pub(super) struct Ending {
+    pub(super) is_streaming: bool,
+    pub(super) model: Option<Box<str>>,
+    pub(super) backend: Option<(BackendId, Box<str>)>,
+    pub(super) status: u16,
+    pub(super) code: Option<ErrorCode>,
+    pub(super) outcome: Option<Outcome>,
+    pub(super) is_fallback: bool,
+    pub(super) attempts: u32,
+    pub(super) first_token: Option<Timestamp>,
+    pub(super) usage: Option<crate::scan::Usage>,
+    pub(super) token_events: u32,
+}
+
+/// A request that has been read, scanned, and is on its way to a backend.
+pub(super) struct Call {
+    pub(super) profile: RequestProfile,
+    /// The model asked for, decoded.
+    pub(super) model: Box<str>,
+    /// The body; gone once an answer has begun.
+    pub(super) body: Option<HeldBody>,
+    pub(super) fleet: Arc<FleetSnapshot>,
+    pub(super) tried: BackendSet,
+    pub(super) decision: Option<RoutingDecision>,
+}
+
+/// A request under way, counted for as long as it lives.
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(super) fn new(counter: &Arc<AtomicUsize>) -> Self {
+        counter.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(counter))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Bounds the bodies held by all requests together.
+#[derive(Debug, Default)]
+pub(super) struct BodyBudget {
+    held: AtomicUsize,
+}
+
+impl BodyBudget {
+    /// Bytes held now.
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    fn try_take(&self, bytes: usize, limit: usize) -> bool {
+        let added = self.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |held| {
+            held.checked_add(bytes).filter(|sum| *sum <= limit)
+        });
+        added.is_ok()
+    }
+}
+
+/// A claim on the budget of bodies, given back when dropped.
+pub(super) struct BodyClaim {
+    budget: Arc<BodyBudget>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl BodyClaim {
+    /// Claims room for a body of `bytes`, or `None` when `limit` is reached.
+    pub(super) fn take(budget: &Arc<BodyBudget>, bytes: usize, limit: usize) -> Option<Self> {
+        budget.try_take(bytes, limit).then(|| Self { budget: Arc::clone(budget), bytes, limit })
+    }
+
+    /// Claims more room as a body of unknown length grows; returns whether there is any.
+    pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let granted = more == 0 || self.budget.try_take(more, self.limit);
+        if granted {
+            self.bytes += more;
+        }
+        granted
+    }
+}
+
+impl Drop for BodyClaim {
+    fn drop(&mut self) {
+        self.budget.held.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// A body read whole, with its claim on the budget.
+pub(super) struct HeldBody {
+    pub(super) bytes: Bytes,
+    pub(super) _claim: BodyClaim,
+}
+
+impl HeldBody {
+    pub(super) fn new(bytes: BytesMut, claim: BodyClaim) -> Self {
+        Self { bytes: bytes.freeze(), _claim: claim }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_never_exceed_the_budget_and_are_given_back() {
+        let budget = Arc::new(BodyBudget::default());
+        let mut first = BodyClaim::take(&budget, 60, 100).unwrap();
+        assert!(BodyClaim::take(&budget, 50, 100).is_none());
+        assert!(first.grow_to(100));
+        assert!(!first.grow_to(101));
+        assert_eq!(budget.held(), 100);
+        drop(first);
+        assert_eq!(budget.held(), 0);
+    }
+}

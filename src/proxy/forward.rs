@@ -1,0 +1,425 @@
+//! One attempt: a connection, the request on it, the answer's head, and the decision whether that
+//! answer goes to the client.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderName, HeaderValue};
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+
+use super::answer::add_common_fields;
+use super::attempts::{Served, client_gone};
+use super::clocks::Deadline;
+use super::context::{Call, RequestContext};
+use super::exchange::{Exchange, Stop};
+use super::failure::{Failure, HeldAnswer, timeout_message};
+use super::guard::ClientStream;
+use super::headers::{OwnFields, write_request_head};
+use super::relay::{RelayEnd, RelayTerms, Watch};
+use super::response::{AnswerHead, Framing};
+use super::splice::{splice, total_len, wire_name};
+use super::upstream::{ConnectError, Connection};
+use super::Proxy;
+use crate::api::{Dialect, ErrorCode, error_event};
+use crate::clock::now;
+use crate::config::RestConfig;
+use crate::registry::{Backend, InflightGuard, Outcome, Probe, Serving, Source};
+use crate::routing::AttemptEnded;
+use crate::units::Timestamp;
+
+/// The most bytes of a refusal that are held back.
+const HELD_LIMIT: usize = 64 * 1024;
+const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
+const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// How an attempt ended.
+pub(super) enum AttemptEnd {
+    /// An answer went to the client, whole or visibly broken.
+    Relayed(Served),
+    /// Not a byte went to the client.
+    Failed(Failure),
+}
+
+/// The fixed parts of one attempt.
+struct Attempt<'a> {
+    serving: &'a Serving,
+    backend: &'a Backend,
+    client: &'a ClientStream,
+    started: Timestamp,
+}
+
+impl Proxy {
+    /// Makes one attempt with the decision in `call`, and lets the backend's state learn from it.
+    pub(super) async fn attempt(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        call: &mut Call,
+        guard: InflightGuard,
+    ) -> AttemptEnd {
+        let fleet = std::sync::Arc::clone(&call.fleet);
+        let serving = call.decision.as_ref().and_then(|found| found.serving(&fleet.topology));
+        let backend = serving.and_then(|row| fleet.topology.backends.get(usize::from(row.backend)));
+        let client = ctx.client.clone();
+        let (Some(serving), Some(backend), Some(client)) = (serving, backend, client) else {
+            return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
+        };
+        let attempt = Attempt { serving, backend, client: &client, started: now() };
+        let end = self.forward(session, ctx, call, &attempt).await;
+        self.settle(ctx, &attempt, &end, &guard);
+        end
+    }
+
+    async fn forward(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        call: &mut Call,
+        attempt: &Attempt<'_>,
+    ) -> AttemptEnd {
+        let timeouts = &attempt.serving.timeouts;
+        let total = timeouts.total.map(|limit| ctx.arrived_at.after(limit));
+        let (limit, code) = if call.profile.streaming {
+            (timeouts.first_token, ErrorCode::FirstTokenTimeout)
+        } else {
+            (timeouts.answer, ErrorCode::AnswerTimeout)
+        };
+        let mut deadline = Deadline::new(attempt.started, limit, code, total);
+        let mut may_reuse = true;
+        loop {
+            let connected = self.open(attempt, &mut deadline, may_reuse).await;
+            let connection = match connected {
+                Ok(connection) => connection,
+                Err(failure) => return AttemptEnd::Failed(failure),
+            };
+            let mut exchange = Exchange::new(connection, attempt.client, &mut deadline);
+            let (asked, sent) = ask(&mut exchange, session, ctx, (call, attempt)).await;
+            match asked {
+                Ok(head) => return self.judge(session, ctx, call, (exchange, head, attempt)).await,
+                // An idle connection may be closed at the very moment it is used again. That is
+                // nobody's failure: once more, on a fresh one.
+                Err(Stop::Closed | Stop::ClosedWhileSending)
+                    if exchange.connection.is_reused =>
+                {
+                    may_reuse = false;
+                }
+                Err(stop) => {
+                    let is_unread = exchange.connection.is_unread(sent);
+                    return AttemptEnd::Failed(Failure::from_stop(stop, is_unread));
+                }
+            }
+        }
+    }
+
+    async fn open(
+        &self,
+        attempt: &Attempt<'_>,
+        deadline: &mut Deadline,
+        may_reuse: bool,
+    ) -> Result<Connection, Failure> {
+        if may_reuse
+            && let Some(idle) = self.upstreams.take_idle(attempt.serving.id, attempt.started)
+        {
+            return Ok(idle);
+        }
+        let timeout = attempt.serving.timeouts.connect;
+        let config = &attempt.backend.config;
+        let mut connecting = pin!(self.upstreams.connect(config, &attempt.serving.state, timeout));
+        poll_fn(|cx| {
+            if let Poll::Ready(connected) = connecting.as_mut().poll(cx) {
+                return Poll::Ready(connected.map_err(Failure::NotSent));
+            }
+            if attempt.client.poll_gone(cx).is_ready() {
+                return Poll::Ready(Err(Failure::ClientGone));
+            }
+            deadline.poll(cx).map(|code| Err(Failure::TimedOut(code)))
+        })
+        .await
+    }
+
+    /// Decides what to do with an answer: hold a refusal back, or relay it.
+    async fn judge(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        call: &mut Call,
+        (exchange, head, attempt): (Exchange<'_>, AnswerHead, &Attempt<'_>),
+    ) -> AttemptEnd {
+        let retries_5xx = ctx.generation.config.routing.retry_5xx;
+        match head.status {
+            429 | 503 => self.hold(exchange, head, (attempt, Failure::Refused)).await,
+            500..=599 if retries_5xx => {
+                self.hold(exchange, head, (attempt, Failure::Failed)).await
+            }
+            _ => {
+                // From here on the request cannot be repeated, so its body is not needed any more.
+                call.body = None;
+                AttemptEnd::Relayed(self.relay(session, ctx, call, (exchange, head, attempt)).await)
+            }
+        }
+    }
+
+    async fn hold(
+        &self,
+        mut exchange: Exchange<'_>,
+        head: AnswerHead,
+        (attempt, into): (&Attempt<'_>, fn(HeldAnswer) -> Failure),
+    ) -> AttemptEnd {
+        let body = match exchange.hold(head.framing, HELD_LIMIT).await {
+            Err(_client_gone) => return AttemptEnd::Failed(Failure::ClientGone),
+            Ok(body) => body,
+        };
+        if body.is_some() && head.keeps_alive {
+            self.upstreams.keep(attempt.serving.id, exchange.connection, now());
+        }
+        AttemptEnd::Failed(into(HeldAnswer {
+            retry_after: retry_after(&head.header),
+            status: head.status,
+            header: head.header,
+            body: body.unwrap_or_default(),
+        }))
+    }
+
+    async fn relay(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        call: &Call,
+        (mut exchange, mut head, attempt): (Exchange<'_>, AnswerHead, &Attempt<'_>),
+    ) -> Served {
+        let mut watch = Watch::new(call.profile.operation, head.is_event_stream);
+        self.note_head(ctx, call, (&head, attempt));
+        if call.profile.streaming && !head.is_event_stream {
+            let limit = attempt.serving.timeouts.answer;
+            exchange.deadline.set(attempt.started, limit, ErrorCode::AnswerTimeout);
+        }
+        finish_head(&mut head, ctx, session, (call, attempt))?;
+        let framing = head.framing;
+        let downstream = session.as_downstream_mut();
+        if downstream.write_response_header(head.header).await.is_err() {
+            return client_gone(ctx);
+        }
+        let id = attempt.serving.id;
+        let arrived_at = ctx.arrived_at;
+        let on_tokens = |is_first: bool, tokens: u32| {
+            for observer in &self.observers {
+                if is_first {
+                    observer.first_token(id, now().since(arrived_at));
+                }
+                observer.progress(id, tokens);
+            }
+        };
+        let terms =
+            RelayTerms { framing, timeouts: &attempt.serving.timeouts, on_tokens: &on_tokens };
+        let end = exchange.relay(session, &mut watch, terms).await;
+        ctx.ending.usage = watch.usage();
+        ctx.ending.token_events = watch.tokens;
+        if head.is_event_stream {
+            ctx.ending.first_token = watch.first_token;
+        }
+        match end {
+            RelayEnd::Complete => {
+                if head.keeps_alive {
+                    self.upstreams.keep(id, exchange.connection, now());
+                }
+                Ok(())
+            }
+            RelayEnd::ClientGone => client_gone(ctx),
+            RelayEnd::Cut(code) => {
+                drop(exchange);
+                ctx.ending.code = Some(code);
+                ctx.ending.outcome = Some(Outcome::Fault);
+                break_off(session, ctx, (code, &watch)).await
+            }
+        }
+    }
+
+    fn note_head(
+        &self,
+        ctx: &mut RequestContext,
+        call: &Call,
+        (head, attempt): (&AnswerHead, &Attempt<'_>),
+    ) {
+        ctx.ending.status = head.status;
+        ctx.ending.first_token = (!head.is_event_stream).then(now);
+        ctx.ending.backend = Some((attempt.serving.id, attempt.serving.state.name.clone()));
+        if let Some(decision) = &call.decision {
+            ctx.ending.is_fallback = decision.is_fallback;
+            let model = call.fleet.topology.model(decision.model);
+            ctx.ending.model = model.map(|model| model.name.clone());
+        }
+    }
+
+    /// Lets the backend's health, breaker, rest and latencies learn how the attempt ended.
+    fn settle(
+        &self,
+        ctx: &RequestContext,
+        attempt: &Attempt<'_>,
+        end: &AttemptEnd,
+        guard: &InflightGuard,
+    ) {
+        let at = now();
+        let rest = &ctx.generation.config.routing.rest;
+        let (outcome, code) = match end {
+            AttemptEnd::Failed(failure) => {
+                (failure.outcome(rest_time(rest, failure)), Some(failure.code()))
+            }
+            AttemptEnd::Relayed(_) => (relayed_outcome(ctx), ctx.ending.code),
+        };
+        let state = &attempt.serving.state;
+        let source =
+            Source { at, client: ctx.client_hash, probe: guard.probe() == Probe::Breaker };
+        state.learn_outcome(outcome, source, &attempt.backend.config.health.breaker);
+        if outcome == Outcome::Ok {
+            state.rest.end();
+            let latency = &attempt.serving.latency;
+            match (ctx.ending.is_streaming, ctx.ending.first_token) {
+                (true, Some(first)) => latency.learn_first_token(first.since(attempt.started)),
+                (true, None) => {}
+                (false, _) => latency.learn_answer(at.since(attempt.started)),
+            }
+        }
+        let took = at.since(attempt.started);
+        let event = AttemptEnded { backend: attempt.serving.id, outcome, code, took };
+        for observer in &self.observers {
+            observer.attempt_ended(&event);
+        }
+    }
+}
+
+/// Writes the request onto the connection and reads the answer's head; also says how many bytes
+/// the request has.
+async fn ask(
+    exchange: &mut Exchange<'_>,
+    session: &Session,
+    ctx: &RequestContext,
+    (call, attempt): (&Call, &Attempt<'_>),
+) -> (Result<AnswerHead, Stop>, usize) {
+    let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
+    let name = upstream_name(call, attempt.serving);
+    let name = wire_name(call.profile.operation.row().body, &name).into_owned();
+    let parts = splice(body, &call.profile, &name);
+    let client = session.req_header();
+    let target = client.uri.path_and_query().map_or("/", |target| target.as_str());
+    let own = OwnFields {
+        authority: &attempt.backend.authority,
+        body_length: total_len(&parts),
+        request_id: &ctx.request_id,
+        key_in_anthropic_style: ctx.dialect == Dialect::Anthropic,
+    };
+    let mut head = Vec::with_capacity(1024);
+    write_request_head(&mut head, target, &client.headers, &attempt.backend.config, own);
+    let sent = head.len() + own.body_length;
+    let [before, new, behind] = parts;
+    (exchange.ask([&head, before, new, behind]).await, sent)
+}
+
+/// The name the backend knows the model by.
+fn upstream_name(call: &Call, serving: &Serving) -> String {
+    let resolved = call.decision.as_ref().and_then(|found| call.fleet.topology.model(found.model));
+    let own = serving.upstream_id.as_deref();
+    own.or(resolved.map(|model| &*model.name)).unwrap_or(&call.model).to_owned()
+}
+
+/// Adds to an answer's head what penstock has to say.
+fn finish_head(
+    head: &mut AnswerHead,
+    ctx: &RequestContext,
+    session: &Session,
+    (call, attempt): (&Call, &Attempt<'_>),
+) -> pingora::Result<()> {
+    let header = &mut head.header;
+    add_common_fields(header, ctx)?;
+    if head.is_event_stream {
+        header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
+        header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))?;
+    }
+    if ctx.generation.config.routing.expose_decision {
+        header.insert_header(BACKEND, &*attempt.serving.state.name)?;
+        if let Some(decision) = &call.decision {
+            let code = format!(
+                "{};candidates={};attempt={}{}{}",
+                decision.strategy.name(),
+                decision.candidates,
+                ctx.ending.attempts,
+                if decision.is_fallback { ";fallback" } else { "" },
+                if decision.is_assumed { ";assumed" } else { "" },
+            );
+            header.insert_header(DECISION, code)?;
+        }
+    }
+    let is_open_ended = matches!(head.framing, Framing::Chunked | Framing::UntilClose);
+    if is_open_ended && session.req_header().version == http::Version::HTTP_11 {
+        let chunked = HeaderValue::from_static("chunked");
+        header.insert_header(header::TRANSFER_ENCODING, chunked)?;
+    }
+    Ok(())
+}
+
+/// Ends an answer that broke off: a stream with an error event in the client's dialect, anything
+/// else with framing that no client takes for a whole answer.
+async fn break_off(
+    session: &mut Session,
+    ctx: &RequestContext,
+    (code, watch): (ErrorCode, &Watch),
+) -> Served {
+    let message = timeout_message(code);
+    let broken = || {
+        let cut = pingora::ErrorType::ConnectionClosed;
+        pingora::Error::e_explain(cut, "the backend's answer broke off")
+    };
+    let Some(ending) = watch.is_stream().then_some(ctx.operation).flatten() else {
+        return broken();
+    };
+    let mut event = Vec::new();
+    if !watch.is_between_events() {
+        // Whatever half-sent event there is must end before the error can be read.
+        event.extend_from_slice(b"\n\n");
+    }
+    event.extend_from_slice(&error_event(ending.row().stream_ending, code, message));
+    let downstream = session.as_downstream_mut();
+    downstream.set_keepalive(None);
+    downstream.write_response_body(Bytes::from(event), true).await
+}
+
+fn relayed_outcome(ctx: &RequestContext) -> Outcome {
+    ctx.ending.outcome.unwrap_or(match ctx.ending.status {
+        500.. => Outcome::Fault,
+        400..=499 => Outcome::Client,
+        _ => Outcome::Ok,
+    })
+}
+
+fn rest_time(config: &RestConfig, failure: &Failure) -> Duration {
+    let asked = match failure {
+        Failure::Refused(held) => held.retry_after,
+        Failure::NotSent(_)
+        | Failure::Unanswered { .. }
+        | Failure::Failed(_)
+        | Failure::TimedOut(_)
+        | Failure::BadAnswer(_)
+        | Failure::ClientGone => None,
+    };
+    asked.unwrap_or(config.default).clamp(config.min, config.max.max(config.min))
+}
+
+/// How long an answer says to stay away: `retry-after-ms`, or `Retry-After` in seconds or as a
+/// date.
+fn retry_after(header: &ResponseHeader) -> Option<Duration> {
+    let text = |name: &str| header.headers.get(name)?.to_str().ok();
+    if let Some(millis) = text("retry-after-ms").and_then(|value| value.parse().ok()) {
+        return Some(Duration::from_millis(millis));
+    }
+    let value = text("retry-after")?.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    let since_1970 = date.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(since_1970.saturating_sub(Duration::from_secs(crate::clock::unix_seconds())))
+}

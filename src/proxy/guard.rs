@@ -1,0 +1,391 @@
+//! Stands between the listener and Pingora's parser: every client stream is wrapped so that Pingora
+//! is given exactly one request head at a time. The body stays here, where the proxy reads it
+//! straight into the one buffer it is kept in; pipelined requests wait their turn.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
+use memchr::memmem;
+use parking_lot::Mutex;
+use pingora::apps::ServerApp;
+use pingora::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
+    TimingDigest, UniqueID, UniqueIDType, raw_connect::ProxyDigest,
+};
+use pingora::server::ShutdownWatch;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// Reads of a head and of whatever follows it.
+const HEAD_CHUNK: usize = 4096;
+/// Pipelined bytes kept while a request is under way; beyond it the client is no longer watched.
+const PIPELINE_LIMIT: usize = 64 * 1024;
+
+const HEAD_TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
+content-type: application/json\r\nconnection: close\r\ncontent-length: 158\r\n\r\n\
+{\"error\":{\"message\":\"The request head exceeds the configured limits (limits.head_size)\",\
+\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"head_too_large\"}}";
+
+/// What a head may cost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeadLimits {
+    /// The most bytes of one head.
+    pub(crate) size: usize,
+    /// The longest a head that has begun may take.
+    pub(crate) time: Duration,
+}
+
+/// Pingora's HTTP application with every client stream wrapped.
+#[derive(Debug)]
+pub(crate) struct Guarded<A> {
+    inner: Arc<A>,
+    limits: HeadLimits,
+}
+
+impl<A> Guarded<A> {
+    /// Wraps the streams given to `inner`.
+    pub(crate) fn new(inner: A, limits: HeadLimits) -> Self {
+        Self { inner: Arc::new(inner), limits }
+    }
+}
+
+#[async_trait]
+impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
+    async fn process_new(
+        self: &Arc<Self>,
+        stream: Stream,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        let guarded = GuardStream::new(stream, self.limits);
+        self.inner.process_new(Box::new(guarded), shutdown).await
+    }
+
+    async fn cleanup(&self) {
+        self.inner.cleanup().await;
+    }
+}
+
+/// What Pingora reads and writes.
+pub(crate) struct GuardStream(Arc<ClientStream>);
+
+impl GuardStream {
+    fn new(stream: Stream, limits: HeadLimits) -> Self {
+        let inner = Inner {
+            stream,
+            ahead: BytesMut::with_capacity(HEAD_CHUNK),
+            phase: Phase::Head { searched: 0 },
+            deadline: None,
+            limits,
+        };
+        Self(Arc::new(ClientStream(Mutex::new(inner))))
+    }
+
+    /// The stream behind, for as long as the request needs it.
+    pub(crate) fn client(&self) -> Arc<ClientStream> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl fmt::Debug for GuardStream {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("GuardStream")
+    }
+}
+
+/// The client's connection, shared by Pingora's session and the request's own code. Only one task
+/// ever uses it, so the lock is never contended.
+pub(crate) struct ClientStream(Mutex<Inner>);
+
+impl fmt::Debug for ClientStream {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("ClientStream")
+    }
+}
+
+struct Inner {
+    stream: Stream,
+    /// Bytes read from the socket and not yet handed on.
+    ahead: BytesMut,
+    phase: Phase,
+    deadline: Option<Pin<Box<Sleep>>>,
+    limits: HeadLimits,
+}
+
+enum Phase {
+    /// Looking for the end of a head; `searched` bytes of `ahead` hold none.
+    Head { searched: usize },
+    /// Handing a complete head to Pingora, so many bytes of it left.
+    Deliver { left: usize },
+    /// Behind a head: the bytes belong to its body, or to the next request.
+    Body,
+}
+
+impl ClientStream {
+    /// Expects a new head next: the body of the last request has been read.
+    pub(crate) fn expect_head(&self) {
+        self.0.lock().phase = Phase::Head { searched: 0 };
+    }
+
+    /// Reads up to `limit` bytes of a body to the end of `into`, without a copy where the socket
+    /// has them. Zero bytes mean the client closed.
+    pub(crate) fn poll_body(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut BytesMut,
+        limit: usize,
+    ) -> Poll<io::Result<usize>> {
+        let mut inner = self.0.lock();
+        if !inner.ahead.is_empty() {
+            let count = inner.ahead.len().min(limit);
+            into.extend_from_slice(inner.ahead.get(..count).unwrap_or_default());
+            inner.ahead.advance(count);
+            return Poll::Ready(Ok(count));
+        }
+        read_some(&mut inner.stream, cx, into, limit)
+    }
+
+    /// Gives back bytes that were read past the end of a body.
+    pub(crate) fn unread(&self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            let mut inner = self.0.lock();
+            let mut ahead = BytesMut::with_capacity(bytes.len() + inner.ahead.len());
+            ahead.extend_from_slice(bytes);
+            ahead.extend_from_slice(&inner.ahead);
+            inner.ahead = ahead;
+        }
+    }
+
+    /// Ready once the client has closed or reset the connection. What it sends ahead of its next
+    /// request is kept.
+    pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.0.lock();
+        let Inner { stream, ahead, .. } = &mut *inner;
+        while ahead.len() < PIPELINE_LIMIT {
+            match ready!(read_some(stream, cx, ahead, HEAD_CHUNK)) {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return Poll::Ready(()),
+            }
+        }
+        Poll::Pending
+    }
+}
+
+fn read_some(
+    stream: &mut Stream,
+    cx: &mut Context<'_>,
+    into: &mut BytesMut,
+    limit: usize,
+) -> Poll<io::Result<usize>> {
+    poll_read_into(Pin::new(stream), cx, into, limit)
+}
+
+/// Reads up to `limit` bytes to the end of `into`.
+pub(crate) fn poll_read_into<S: AsyncRead + ?Sized>(
+    stream: Pin<&mut S>,
+    cx: &mut Context<'_>,
+    into: &mut BytesMut,
+    limit: usize,
+) -> Poll<io::Result<usize>> {
+    use tokio_util::io::poll_read_buf;
+    let mut limited = bytes::BufMut::limit(into, limit);
+    poll_read_buf(stream, cx, &mut limited)
+}
+
+impl Inner {
+    fn poll_head(&mut self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            match self.phase {
+                Phase::Body => return self.poll_rest(cx, out),
+                Phase::Deliver { left } => {
+                    let count = left.min(out.remaining()).min(self.ahead.len());
+                    out.put_slice(self.ahead.get(..count).unwrap_or_default());
+                    self.ahead.advance(count);
+                    self.phase = match left - count {
+                        0 => Phase::Body,
+                        left => Phase::Deliver { left },
+                    };
+                    return Poll::Ready(Ok(()));
+                }
+                Phase::Head { searched } => {
+                    let from = searched.saturating_sub(3);
+                    if let Some(end) = head_end(&self.ahead, from) {
+                        self.deadline = None;
+                        self.phase = Phase::Deliver { left: end };
+                        continue;
+                    }
+                    let searched = self.ahead.len();
+                    self.phase = Phase::Head { searched };
+                    if searched > self.limits.size {
+                        return self.refuse(cx);
+                    }
+                    self.ahead.reserve(HEAD_CHUNK);
+                    let read = read_some(&mut self.stream, cx, &mut self.ahead, HEAD_CHUNK);
+                    match read {
+                        Poll::Ready(Ok(0)) => {
+                            // What there is of the head goes on, so that Pingora sees a cut head.
+                            self.phase = Phase::Body;
+                            return self.poll_rest(cx, out);
+                        }
+                        Poll::Ready(Ok(_)) => {}
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                        Poll::Pending => return self.wait_for_head(cx),
+                    }
+                }
+            }
+        }
+    }
+
+    // A head that has begun must end in time; an idle connection is Pingora's keep-alive to judge.
+    fn wait_for_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Poll::Pending;
+        }
+        let time = self.limits.time;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
+        ready!(deadline.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn poll_rest(&mut self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, out);
+        }
+        let count = self.ahead.len().min(out.remaining());
+        out.put_slice(self.ahead.get(..count).unwrap_or_default());
+        self.ahead.advance(count);
+        Poll::Ready(Ok(()))
+    }
+
+    fn refuse(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A fresh answer fits the socket's buffer; where it does not, closing says enough.
+        let stream = Pin::new(&mut self.stream);
+        if stream.poll_write(cx, HEAD_TOO_LARGE).is_ready() {
+            let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+            tracing::debug!(is_sent = flushed.is_ready(), "refused an oversized head");
+        }
+        self.ahead.clear();
+        Poll::Ready(Err(io::ErrorKind::InvalidData.into()))
+    }
+}
+
+fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let part = bytes.get(from..)?;
+    memmem::find(part, b"\r\n\r\n").map(|at| from + at + 4)
+}
+
+impl AsyncRead for GuardStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.0.lock().poll_head(cx, out)
+    }
+}
+
+impl AsyncWrite for GuardStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.0.lock().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.0.lock().stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.0.lock().stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.0.lock().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.0.lock().stream).poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for GuardStream {
+    async fn shutdown(&mut self) {
+        let closed = std::future::poll_fn(|cx| Pin::new(&mut *self).poll_shutdown(cx)).await;
+        if let Err(error) = closed {
+            tracing::debug!(%error, "closing a client connection");
+        }
+    }
+}
+
+impl UniqueID for GuardStream {
+    fn id(&self) -> UniqueIDType {
+        self.0.0.lock().stream.id()
+    }
+}
+
+impl Ssl for GuardStream {
+    fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
+        self.0.0.lock().stream.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<pingora::protocols::ALPN> {
+        self.0.0.lock().stream.selected_alpn_proto()
+    }
+}
+
+impl GetTimingDigest for GuardStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.0.0.lock().stream.get_timing_digest()
+    }
+}
+
+impl GetProxyDigest for GuardStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.0.0.lock().stream.get_proxy_digest()
+    }
+}
+
+impl GetSocketDigest for GuardStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.0.0.lock().stream.get_socket_digest()
+    }
+}
+
+#[async_trait]
+impl Peek for GuardStream {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_states_its_own_length() {
+        let text = std::str::from_utf8(HEAD_TOO_LARGE).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
+        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+    }
+
+    #[test]
+    fn a_head_is_found_wherever_a_read_splits_it() {
+        let bytes = b"GET / HTTP/1.1\r\nhost: x\r\n\r\nrest";
+        let end = bytes.len() - 4;
+        for searched in 0..end {
+            assert_eq!(head_end(&bytes[..end], searched.saturating_sub(3)), Some(end));
+        }
+        assert_eq!(head_end(&bytes[..end - 1], 0), None);
+    }
+}

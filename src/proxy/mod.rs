@@ -1,0 +1,311 @@
+//! The data plane: Pingora's `ProxyHttp`, with requests answered in `request_filter`.
+//!
+//! Life of a request: `guard` hands Pingora its head; `request` judges it (401, 404, 405, 413, 415)
+//! and answers what needs no backend; `body` reads it whole, under a clock and a bound; `scan` finds
+//! what it needs; `attempts` decides and repeats; `forward` makes one attempt (connect, send,
+//! receive); `relay` passes the answer on; the end is told to the observers.
+
+mod answer;
+mod attempts;
+mod auth;
+mod body;
+mod budget;
+mod chunked;
+mod clocks;
+mod context;
+mod exchange;
+mod failure;
+mod forward;
+mod guard;
+mod headers;
+mod local;
+mod relay;
+mod request;
+mod response;
+pub mod splice;
+mod upstream;
+
+pub use context::RequestContext;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use http::header::{self, HeaderValue};
+use pingora::apps::ServerApp;
+use pingora::proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
+use pingora::server::configuration::ServerConf;
+use pingora::upstreams::peer::HttpPeer;
+
+use crate::api::{Dialect, ErrorCode, Operation};
+use crate::clock::now;
+use crate::config::Config;
+use crate::generation::Generation;
+use crate::registry::{BackendId, BackendSet, Outcome};
+use crate::routing::{RequestObserver, RequestOutcome};
+use crate::scan::{ScanOptions, scan};
+use attempts::client_gone;
+use body::{BodyError, BodyLength, BodyReader};
+use budget::Budget;
+use context::{BodyBudget, Call, Counted, Ending, HeldBody};
+use failure::OwnError;
+use guard::{GuardStream, Guarded, HeadLimits};
+use upstream::Upstreams;
+
+/// The balancer's data plane, shared by all its connections.
+pub struct Proxy {
+    generation: ArcSwap<Generation>,
+    started_with: Config,
+    upstreams: Upstreams,
+    observers: Vec<Box<dyn RequestObserver>>,
+    bodies: Arc<BodyBudget>,
+    in_flight: Arc<AtomicUsize>,
+    retries: Budget,
+    hashes: ahash::RandomState,
+    seeds: AtomicU64,
+}
+
+impl Proxy {
+    /// A data plane for a configuration. `seed` starts everything random in it.
+    pub fn new(
+        generation: Arc<Generation>,
+        observers: Vec<Box<dyn RequestObserver>>,
+        seed: u64,
+    ) -> Self {
+        let limits = &generation.config.limits;
+        Self {
+            upstreams: Upstreams::new(limits.idle_timeout, limits.idle_connections),
+            retries: Budget::new(&generation.config.routing.retry_budget),
+            started_with: generation.config.clone(),
+            generation: ArcSwap::new(generation),
+            observers,
+            bodies: Arc::default(),
+            in_flight: Arc::default(),
+            hashes: ahash::RandomState::new(),
+            seeds: AtomicU64::new(seed),
+        }
+    }
+
+    /// The configuration in force.
+    pub fn generation(&self) -> Arc<Generation> {
+        self.generation.load_full()
+    }
+
+    /// What this process started with: addresses, threads and other things no reload changes.
+    pub fn config(&self) -> &Config {
+        &self.started_with
+    }
+
+    /// Requests under way, local answers included.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Bytes of request bodies held now.
+    pub fn held_bytes(&self) -> usize {
+        self.bodies.held()
+    }
+
+    /// Idle connections kept to a backend.
+    pub fn idle_connections(&self, id: BackendId) -> usize {
+        self.upstreams.idle_count(id)
+    }
+
+    /// Closes idle connections whose time is up. To be called about once a second.
+    pub fn sweep(&self) {
+        self.upstreams.sweep();
+    }
+
+    // SplitMix64 (Steele, Lea, Flood 2014): a fresh seed per call from one counter.
+    fn next_seed(&self) -> u64 {
+        let mut z = self.seeds.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    async fn handle(&self, session: &mut Session, ctx: &mut RequestContext) -> attempts::Served {
+        let limits = &ctx.generation.config.limits;
+        let keep_alive = ctx.generation.config.server.keep_alive;
+        session.set_keepalive(Some(keep_alive.as_secs().max(1)));
+        session.set_write_timeout(Some(limits.body_read));
+        let stream = session.as_downstream().stream();
+        let guarded = stream.and_then(|stream| stream.as_ref().as_any().downcast_ref());
+        ctx.client = guarded.map(GuardStream::client);
+        let Some(client) = ctx.client.clone() else {
+            let message = "The connection is not one this proxy reads from";
+            return self.answer_error(session, ctx, OwnError::new(ErrorCode::InternalError, message)).await;
+        };
+        let length = BodyLength::of(&session.req_header().headers);
+        body::take_over(session);
+        let Some(operation) = self.read_head(session, ctx).await? else {
+            if length == BodyLength::None {
+                client.expect_head();
+            }
+            return Ok(());
+        };
+        let body = match self.read_body(session, ctx, (&client, length)).await {
+            Ok(body) => body,
+            Err(BodyError::ClientGone) => return client_gone(ctx),
+            Err(BodyError::Answer(error)) => return self.answer_error(session, ctx, error).await,
+        };
+        match scan_call(session, ctx, operation, body) {
+            Ok(call) => self.serve(session, ctx, call).await,
+            Err(error) => self.answer_error(session, ctx, error).await,
+        }
+    }
+
+    async fn read_body(
+        &self,
+        session: &mut Session,
+        ctx: &RequestContext,
+        (client, length): (&guard::ClientStream, BodyLength),
+    ) -> Result<HeldBody, BodyError> {
+        let limits = &ctx.generation.config.limits;
+        let headers = &session.req_header().headers;
+        length.check(headers, limits).map_err(|error| BodyError::Answer(error.closing()))?;
+        if headers.contains_key(header::EXPECT) && length != BodyLength::None {
+            let written = session.as_downstream_mut().write_continue_response().await;
+            written.map_err(|_gone| BodyError::ClientGone)?;
+        }
+        BodyReader::new(client, limits, &self.bodies).read(length).await
+    }
+
+    fn finish(&self, ctx: &RequestContext) {
+        let ending = &ctx.ending;
+        let outcome = ending.outcome.unwrap_or(match ending.status {
+            429 | 503 => Outcome::Busy { rest: std::time::Duration::ZERO, status: ending.status },
+            500.. => Outcome::Fault,
+            400..=499 => Outcome::Client,
+            _ => Outcome::Ok,
+        });
+        let told = RequestOutcome {
+            operation: ctx.operation,
+            model: ending.model.as_deref(),
+            backend: ending.backend.as_ref().map(|(id, name)| (*id, &**name)),
+            status: ending.status,
+            code: ending.code,
+            outcome,
+            is_streaming: ending.is_streaming,
+            is_fallback: ending.is_fallback,
+            attempts: ending.attempts,
+            first_token: ending.first_token.map(|at| at.since(ctx.arrived_at)),
+            took: now().since(ctx.arrived_at),
+            usage: ending.usage,
+            token_events: ending.token_events,
+        };
+        for observer in &self.observers {
+            observer.finished(&told);
+        }
+    }
+}
+
+fn scan_call(
+    session: &Session,
+    ctx: &mut RequestContext,
+    operation: Operation,
+    body: HeldBody,
+) -> Result<Call, OwnError> {
+    let config = &ctx.generation.config;
+    let kind = session.req_header().headers.get(header::CONTENT_TYPE);
+    let options =
+        ScanOptions { estimate: config.routing.token_estimate, arrived_at: ctx.arrived_at };
+    let kind = kind.and_then(|value| value.to_str().ok());
+    let profile = scan(operation, kind, &body.bytes, options)
+        .map_err(|error| OwnError::new(error.code(), error.to_string()).about(error.param()))?;
+    let model: Box<str> = profile.model_name(&body.bytes).into();
+    ctx.ending.is_streaming = profile.streaming;
+    if !auth::may_use(&config.auth, ctx.key, &model) {
+        let message = format!("This key may not use model '{model}'");
+        return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
+    }
+    Ok(Call {
+        profile,
+        model,
+        body: Some(body),
+        fleet: ctx.generation.registry.snapshot(),
+        tried: BackendSet::default(),
+        decision: None,
+    })
+}
+
+/// The data plane as a Pingora service, sharing one [`Proxy`].
+#[derive(Clone)]
+pub struct DataPlane(pub Arc<Proxy>);
+
+impl DataPlane {
+    /// The application behind the data port's listeners.
+    pub fn into_app(self, conf: &Arc<ServerConf>) -> impl ServerApp + Send + Sync + 'static {
+        let limits = &self.0.config().limits;
+        let head = HeadLimits { size: limits.head_size.to_usize(), time: limits.header };
+        let mut proxy = HttpProxy::new(self, Arc::clone(conf));
+        proxy.handle_init_modules();
+        Guarded::new(proxy, head)
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for DataPlane {
+    type CTX = RequestContext;
+
+    fn new_ctx(&self) -> RequestContext {
+        RequestContext {
+            generation: self.0.generation(),
+            arrived_at: now(),
+            request_id: HeaderValue::from_static("-"),
+            dialect: Dialect::OpenAi,
+            operation: None,
+            key: None,
+            client: None,
+            client_hash: 0,
+            cors_origin: None,
+            ending: Ending::default(),
+            _counted: Counted::new(&self.0.in_flight),
+        }
+    }
+
+    // No modules: answers are never compressed, buffered or otherwise touched.
+    fn init_downstream_modules(&self, _modules: &mut pingora::modules::http::HttpModules) {}
+
+    async fn request_filter(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> pingora::Result<bool> {
+        let handled = self.0.handle(session, ctx).await;
+        self.0.finish(ctx);
+        handled.map(|()| true)
+    }
+
+    // Every request is answered in `request_filter`; nothing may slip past it to an address.
+    async fn upstream_peer(
+        &self,
+        _session: &mut Session,
+        _ctx: &mut RequestContext,
+    ) -> pingora::Result<Box<HttpPeer>> {
+        let reason = "requests are forwarded by the request filter";
+        pingora::Error::e_explain(pingora::ErrorType::HTTPStatus(404), reason)
+    }
+
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        _error: &pingora::Error,
+        _ctx: &mut RequestContext,
+    ) -> FailToProxy {
+        let is_answered = session.response_written().is_some();
+        tracing::debug!(is_answered, "a request ended without a whole answer");
+        FailToProxy { error_code: 0, can_reuse_downstream: false }
+    }
+
+    fn suppress_error_log(
+        &self,
+        _session: &Session,
+        _ctx: &RequestContext,
+        _error: &pingora::Error,
+    ) -> bool {
+        true
+    }
+}
+

@@ -1,0 +1,174 @@
+//! Connections to backends: made by Pingora's connector (TCP, TLS), kept between requests in
+//! Pingora's lock-free pool nodes, without the watcher task its own pool spawns per release.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use once_cell::sync::OnceCell;
+use pingora::ErrorType;
+use pingora::connectors::TransportConnector;
+use pingora::protocols::l4::ext::get_tcp_info;
+use pingora::protocols::Stream;
+use pingora::upstreams::peer::HttpPeer;
+use pingora_pool::PoolNode;
+use tokio::io::{AsyncRead, ReadBuf};
+
+use crate::clock::now;
+use crate::config::BackendConfig;
+use crate::registry::{BackendId, BackendState, MAX_BACKENDS};
+use crate::units::Timestamp;
+
+/// The first read of an answer; later ones grow with what the engine sends.
+pub(super) const READ_CHUNK: usize = 8 * 1024;
+
+/// A connection to a backend, in the hands of one attempt.
+pub(super) struct Connection {
+    pub(super) stream: Stream,
+    /// Answer bytes read and not yet relayed.
+    pub(super) read: BytesMut,
+    /// Whether it has carried a request before.
+    pub(super) is_reused: bool,
+    is_tls: bool,
+}
+
+impl Connection {
+    /// Whether the kernel says that some of the `sent` bytes never reached the other side, so the
+    /// engine cannot have read the whole request. Only meaningful on a fresh connection.
+    pub(super) fn is_unread(&self, sent: usize) -> bool {
+        // Under TLS the bytes on the wire are not the bytes of the request.
+        !self.is_tls
+            && !self.is_reused
+            && get_tcp_info(self.stream.id())
+                .is_ok_and(|info| info.tcpi_bytes_acked < sent as u64)
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ConnectError {
+    /// The name has not been resolved.
+    NoAddress,
+    /// Refused, unreachable, or the TLS handshake failed.
+    Refused,
+    /// Nothing within the connect timeout.
+    TimedOut,
+}
+
+struct Idle {
+    stream: Stream,
+    read: BytesMut,
+    since: Timestamp,
+    is_tls: bool,
+}
+
+struct Shelf {
+    node: PoolNode<Idle>,
+    count: AtomicUsize,
+}
+
+/// Every idle connection, by backend.
+pub(super) struct Upstreams {
+    connector: TransportConnector,
+    shelves: Box<[OnceCell<Shelf>]>,
+    idle_timeout: Duration,
+    idle_limit: usize,
+}
+
+impl Upstreams {
+    pub(super) fn new(idle_timeout: Duration, idle_limit: usize) -> Self {
+        Self {
+            connector: TransportConnector::new(None),
+            shelves: (0..MAX_BACKENDS).map(|_| OnceCell::new()).collect(),
+            idle_timeout,
+            idle_limit,
+        }
+    }
+
+    fn shelf(&self, id: BackendId) -> Option<&Shelf> {
+        let cell = self.shelves.get(usize::from(id.0))?;
+        Some(cell.get_or_init(|| Shelf { node: PoolNode::new(), count: AtomicUsize::new(0) }))
+    }
+
+    /// An idle connection that is still open, or none.
+    pub(super) fn take_idle(&self, id: BackendId, now: Timestamp) -> Option<Connection> {
+        let shelf = self.shelf(id)?;
+        while let Some((_, mut idle)) = shelf.node.get_any() {
+            shelf.count.fetch_sub(1, Ordering::Relaxed);
+            if now.since(idle.since) < self.idle_timeout && is_quiet(&mut idle.stream) {
+                let Idle { stream, read, is_tls, .. } = idle;
+                return Some(Connection { stream, read, is_reused: true, is_tls });
+            }
+        }
+        None
+    }
+
+    /// A new connection.
+    pub(super) async fn connect(
+        &self,
+        config: &BackendConfig,
+        state: &BackendState,
+        timeout: Duration,
+    ) -> Result<Connection, ConnectError> {
+        let address = state.address().ok_or(ConnectError::NoAddress)?;
+        let is_tls = config.url.https;
+        let mut peer = HttpPeer::new(address, is_tls, config.url.host.clone());
+        peer.options.connection_timeout = Some(timeout);
+        peer.options.total_connection_timeout = Some(timeout);
+        let connected = self.connector.new_stream(&peer).await;
+        let stream = connected.map_err(|error| match error.etype() {
+            ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout => ConnectError::TimedOut,
+            _ => {
+                tracing::debug!(backend = %state.name, %error, "no connection");
+                ConnectError::Refused
+            }
+        })?;
+        let read = BytesMut::with_capacity(READ_CHUNK);
+        Ok(Connection { stream, read, is_reused: false, is_tls })
+    }
+
+    /// Keeps a connection for the next request. The answer on it has been read to its end.
+    pub(super) fn keep(&self, id: BackendId, connection: Connection, now: Timestamp) {
+        let Some(shelf) = self.shelf(id) else { return };
+        if !connection.read.is_empty() || shelf.count.load(Ordering::Relaxed) >= self.idle_limit {
+            // Bytes behind an answer belong to nobody: the connection goes with them.
+            return;
+        }
+        shelf.count.fetch_add(1, Ordering::Relaxed);
+        let Connection { stream, read, is_tls, .. } = connection;
+        let descriptor = stream.id();
+        shelf.node.insert(descriptor, Idle { stream, read, since: now, is_tls });
+    }
+
+    /// Closes idle connections whose time is up or whose backend has closed them.
+    pub(super) fn sweep(&self) {
+        let now = now();
+        for shelf in self.shelves.iter().filter_map(OnceCell::get) {
+            for _ in 0..shelf.count.load(Ordering::Relaxed) {
+                let Some((descriptor, mut idle)) = shelf.node.get_any() else { break };
+                if now.since(idle.since) < self.idle_timeout && is_quiet(&mut idle.stream) {
+                    shelf.node.insert(descriptor, idle);
+                } else {
+                    shelf.count.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Idle connections kept for a backend.
+    pub(super) fn idle_count(&self, id: BackendId) -> usize {
+        let shelf = self.shelves.get(usize::from(id.0)).and_then(OnceCell::get);
+        shelf.map_or(0, |shelf| shelf.count.load(Ordering::Relaxed))
+    }
+}
+
+/// Open and silent: a read would wait. After an answer's last read the runtime knows the socket is
+/// drained, so this rarely costs a system call.
+fn is_quiet(stream: &mut Stream) -> bool {
+    let mut byte = [0_u8; 1];
+    let mut buffer = ReadBuf::new(&mut byte);
+    let mut cx = Context::from_waker(Waker::noop());
+    matches!(Pin::new(stream).poll_read(&mut cx, &mut buffer), Poll::Pending)
+}

@@ -1,0 +1,161 @@
+//! A backend as the balancer knows it while it runs: its identity and everything learned about it.
+//! All of it is atomics, read by decisions and written by attempts and checks.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+
+use super::health::{Breaker, Health, HealthTracker, Outcome, Rest};
+use super::load::Load;
+use crate::config::{BackendConfig, BreakerConfig};
+use crate::units::{Timestamp, to_micros};
+
+/// The most backends a configuration may name.
+pub const MAX_BACKENDS: usize = 1024;
+
+/// A process-stable number of a backend: given at first sight of (name, URL, engine) and reused
+/// only after the last trace of that backend is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendId(pub u16);
+
+/// A set of backends, as a bitmask.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BackendSet([u64; MAX_BACKENDS / 64]);
+
+impl BackendSet {
+    /// Adds a backend.
+    pub fn insert(&mut self, id: BackendId) {
+        if let Some(word) = self.0.get_mut(usize::from(id.0) / 64) {
+            *word |= 1 << (id.0 % 64);
+        }
+    }
+
+    /// Whether a backend is in the set.
+    pub fn contains(&self, id: BackendId) -> bool {
+        self.0.get(usize::from(id.0) / 64).is_some_and(|word| word & (1 << (id.0 % 64)) != 0)
+    }
+}
+
+/// What is learned about one backend. Shared by every generation that names the same backend.
+#[derive(Debug)]
+pub struct BackendState {
+    /// Its number.
+    pub id: BackendId,
+    /// Its name in configuration, metrics and messages.
+    pub name: Box<str>,
+    /// Requests in flight.
+    pub load: Load,
+    /// The verdict of the health checks.
+    pub health: HealthTracker,
+    /// The circuit breaker, fed by traffic.
+    pub breaker: Breaker,
+    /// The pause it asked for with its own 429 or 503.
+    pub rest: Rest,
+    /// Set by the admin API: it takes no new requests.
+    pub draining: AtomicBool,
+    /// Where it listens, resolved in the background.
+    pub addresses: ArcSwapOption<Vec<SocketAddr>>,
+    check_micros: AtomicU32,
+    next_address: AtomicU32,
+    checked_at: AtomicU64,
+}
+
+impl BackendState {
+    /// A backend nothing is known about yet.
+    pub fn new(id: BackendId, config: &BackendConfig) -> Self {
+        Self {
+            id,
+            name: config.name.as_str().into(),
+            load: Load::default(),
+            health: HealthTracker::default(),
+            breaker: Breaker::default(),
+            rest: Rest::default(),
+            draining: AtomicBool::new(false),
+            addresses: ArcSwapOption::empty(),
+            check_micros: AtomicU32::new(0),
+            next_address: AtomicU32::new(0),
+            checked_at: AtomicU64::new(0),
+        }
+    }
+
+    /// The next address to connect to, in turn when the name has several.
+    pub fn address(&self) -> Option<SocketAddr> {
+        let addresses = self.addresses.load();
+        let addresses = addresses.as_deref()?;
+        let turn = self.next_address.fetch_add(1, Ordering::Relaxed) as usize;
+        addresses.get(turn.checked_rem(addresses.len())?).copied()
+    }
+
+    /// What people see: draining wins over the checks' verdict.
+    pub fn status(&self) -> Health {
+        if self.draining.load(Ordering::Relaxed) { Health::Draining } else { self.health.status() }
+    }
+
+    /// How long the last successful health check took; zero before the first.
+    pub fn check_latency(&self) -> Duration {
+        Duration::from_micros(self.check_micros.load(Ordering::Relaxed).into())
+    }
+
+    /// Pretends a latency: for `explain` on a saved fleet and for tests.
+    pub fn set_check_latency(&self, took: Duration) {
+        let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
+        self.check_micros.store(micros, Ordering::Relaxed);
+    }
+
+    /// When the last health check ended; `None` before the first.
+    pub fn checked_at(&self) -> Option<Timestamp> {
+        match self.checked_at.load(Ordering::Relaxed) {
+            0 => None,
+            micros => Some(Timestamp(micros)),
+        }
+    }
+
+    /// Takes in the end of a health check. Returns the new verdict when it changed.
+    pub fn learn_check(&self, check: Check, rise: u32, fall: u32) -> Option<Health> {
+        self.checked_at.store(check.at.0.max(1), Ordering::Relaxed);
+        if let Some(took) = check.passed {
+            let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
+            self.check_micros.store(micros.max(1), Ordering::Relaxed);
+        }
+        let change = self.health.learn(check.passed.is_some(), rise, fall);
+        if change == Some(Health::Healthy) {
+            // A check got through, so the next request may try at once instead of waiting.
+            self.breaker.half_open(check.at);
+        }
+        change
+    }
+
+    /// Takes in how an attempt ended: rest, breaker.
+    pub fn learn_outcome(&self, outcome: Outcome, from: Source, config: &BreakerConfig) {
+        if let Outcome::Busy { rest, status } = outcome {
+            self.rest.until(from.at.after(rest), status);
+        }
+        self.breaker.learn(outcome, from, config);
+    }
+}
+
+/// How one health check ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Check {
+    /// When it ended.
+    pub at: Timestamp,
+    /// How long it took, when it passed.
+    pub passed: Option<Duration>,
+}
+
+/// Who saw an outcome, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Source {
+    /// When the attempt ended.
+    pub at: Timestamp,
+    /// A hash of the client's key, or else of its address: one client alone opens no breaker.
+    pub client: u64,
+    /// Whether the attempt held the breaker's probe slot.
+    pub probe: bool,
+}
+
+/// Reaches a backend's state from anything that holds it.
+pub type SharedBackend = Arc<BackendState>;

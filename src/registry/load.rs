@@ -1,0 +1,105 @@
+//! What is in flight on a backend: one atomic, one RAII guard that settles it exactly once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::backend::BackendState;
+
+/// How many requests a backend has in flight.
+#[derive(Debug, Default)]
+pub struct Load {
+    in_flight: AtomicU32,
+    total: AtomicU64,
+}
+
+impl Load {
+    /// Requests dispatched and not ended.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Attempts dispatched since the backend was first seen.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// Pretends a load: for `explain` on a saved fleet and for tests.
+    pub fn set_in_flight(&self, count: u32) {
+        self.in_flight.store(count, Ordering::Relaxed);
+    }
+
+    fn try_add(&self, limit: u32) -> bool {
+        let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
+            if now < limit { now.checked_add(1) } else { None }
+        });
+        if taken.is_ok() {
+            self.total.fetch_add(1, Ordering::Relaxed);
+        }
+        taken.is_ok()
+    }
+}
+
+/// Which single-file slot an attempt takes along with its place in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Probe {
+    /// None: an ordinary attempt.
+    #[default]
+    None,
+    /// The half-open breaker's.
+    Breaker,
+    /// The first-due resting backend's.
+    Rest,
+}
+
+/// A place in flight on one backend; dropping it gives the place (and a probe slot) back.
+#[derive(Debug)]
+pub struct InflightGuard {
+    state: Arc<BackendState>,
+    probe: Probe,
+}
+
+impl InflightGuard {
+    /// Takes a place on `state`, or `None` when `limit` is reached or another attempt holds the
+    /// probe slot.
+    // Counted before connect: a slow handshake must already repel the next request.
+    pub fn try_reserve(state: &Arc<BackendState>, limit: u32, probe: Probe) -> Option<Self> {
+        let slot_taken = match probe {
+            Probe::None => true,
+            Probe::Breaker => state.breaker.try_take_probe(),
+            Probe::Rest => state.rest.try_take_probe(),
+        };
+        if !slot_taken {
+            return None;
+        }
+        if state.load.try_add(limit) {
+            return Some(Self { state: Arc::clone(state), probe });
+        }
+        free_probe(state, probe);
+        None
+    }
+
+    /// The backend the place is on.
+    pub fn backend(&self) -> &Arc<BackendState> {
+        &self.state
+    }
+
+    /// The probe slot held with it.
+    pub fn probe(&self) -> Probe {
+        self.probe
+    }
+}
+
+impl Drop for InflightGuard {
+    fn drop(&mut self) {
+        self.state.load.in_flight.fetch_sub(1, Ordering::AcqRel);
+        free_probe(&self.state, self.probe);
+    }
+}
+
+fn free_probe(state: &BackendState, probe: Probe) {
+    match probe {
+        Probe::None => {}
+        Probe::Breaker => state.breaker.free_probe(),
+        Probe::Rest => state.rest.free_probe(),
+    }
+}

@@ -1,0 +1,147 @@
+//! The fleet as decisions see it: an immutable snapshot of who serves what, over atomics that say
+//! how each backend is doing. Pure: nothing here does I/O; probes and attempts report in.
+
+mod backend;
+mod health;
+mod load;
+mod topology;
+
+pub use backend::{
+    BackendId, BackendSet, BackendState, Check, MAX_BACKENDS, SharedBackend, Source,
+};
+pub use health::{Breaker, BreakerState, Health, HealthTracker, Outcome, Rest};
+pub use load::{InflightGuard, Load, Probe};
+pub use topology::{Backend, Model, ModelId, ModelLatency, Serving, Topology, TopologyRules};
+
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use crate::config::{BackendConfig, Config, Engine, ModelEntry};
+
+/// What one decision reads.
+#[derive(Debug, Default)]
+pub struct FleetSnapshot {
+    /// Who serves what.
+    pub topology: Arc<Topology>,
+}
+
+/// What makes a backend the same backend after a reload; anything else is a new one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Identity {
+    name: String,
+    url: String,
+    engine: Engine,
+}
+
+/// Keeps the snapshot of the fleet and publishes new ones.
+#[derive(Debug)]
+pub struct Registry {
+    current: ArcSwap<FleetSnapshot>,
+    /// Writers only: one topology is built at a time.
+    known: Mutex<Vec<(Identity, Weak<BackendState>)>>,
+    rules: TopologyRules,
+}
+
+impl Registry {
+    /// The registry of a configuration; models that are not declared stay unknown until
+    /// [`Registry::discovered`].
+    pub fn new(config: &Config) -> Self {
+        let registry = Self {
+            current: ArcSwap::default(),
+            known: Mutex::default(),
+            rules: TopologyRules::new(config),
+        };
+        let backends = config
+            .backends
+            .iter()
+            .map(|config| Backend {
+                state: registry.adopt(config),
+                models: config.models.clone().map(Arc::new),
+                authority: config.url.authority().into(),
+                config: Arc::new(config.clone()),
+            })
+            .collect();
+        registry.publish(backends);
+        registry
+    }
+
+    /// The snapshot now. Cheap and lock-free; hold it for one request, not longer.
+    pub fn snapshot(&self) -> Arc<FleetSnapshot> {
+        self.current.load_full()
+    }
+
+    /// Takes in the models a backend told; returns whether they differ from what was known.
+    /// Declared entries win over discovered facts, field by field.
+    pub fn discovered(&self, id: BackendId, models: &[ModelEntry]) -> bool {
+        let _one_writer = self.known.lock();
+        let topology = Arc::clone(&self.current.load().topology);
+        let mut changed = false;
+        let backends = topology
+            .backends
+            .iter()
+            .map(|backend| {
+                let mut backend = backend.clone();
+                if backend.state.id == id {
+                    let merged = merge(backend.config.models.as_deref(), models);
+                    changed = backend.models.as_deref() != Some(&merged);
+                    backend.models = Some(Arc::new(merged));
+                }
+                backend
+            })
+            .collect();
+        if changed {
+            self.publish(backends);
+        }
+        changed
+    }
+
+    fn publish(&self, backends: Vec<Backend>) {
+        let previous = self.current.load();
+        let topology = Topology::build(backends, &self.rules, &previous.topology);
+        self.current.store(Arc::new(FleetSnapshot { topology: Arc::new(topology) }));
+    }
+
+    fn adopt(&self, config: &BackendConfig) -> SharedBackend {
+        let identity = Identity {
+            name: config.name.clone(),
+            url: config.url.to_string(),
+            engine: config.engine,
+        };
+        let mut known = self.known.lock();
+        known.retain(|(_, state)| state.strong_count() > 0);
+        let alive: Vec<(Identity, SharedBackend)> = known
+            .iter()
+            .filter_map(|(identity, state)| Some((identity.clone(), state.upgrade()?)))
+            .collect();
+        if let Some((_, state)) = alive.iter().find(|(other, _)| *other == identity) {
+            return Arc::clone(state);
+        }
+        let is_free = |number: &u16| alive.iter().all(|(_, state)| state.id.0 != *number);
+        let number = (0..u16::MAX).find(is_free).unwrap_or(u16::MAX);
+        let state = Arc::new(BackendState::new(BackendId(number), config));
+        known.push((identity, Arc::downgrade(&state)));
+        state
+    }
+}
+
+fn merge(declared: Option<&[ModelEntry]>, told: &[ModelEntry]) -> Vec<ModelEntry> {
+    let Some(declared) = declared else { return told.to_vec() };
+    declared
+        .iter()
+        .map(|entry| {
+            let upstream = entry.upstream_id.as_deref().unwrap_or(&entry.id);
+            let Some(fact) = told.iter().find(|fact| fact.id == upstream) else {
+                return entry.clone();
+            };
+            ModelEntry {
+                id: entry.id.clone(),
+                upstream_id: entry.upstream_id.clone(),
+                context_length: entry.context_length.or(fact.context_length),
+                capabilities: entry.capabilities.or(fact.capabilities),
+                operations: entry.operations.or(fact.operations),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,278 @@
+//! Which backend serves which model, and what it can do with it: built anew whenever the
+//! configuration or a discovery changes it, immutable in between.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ahash::HashMap;
+
+use super::backend::{BackendId, SharedBackend};
+use crate::api::{Capabilities, Operations};
+use crate::config::{
+    BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
+};
+use crate::units::{TokenCount, to_micros};
+
+/// The number of a model in one topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelId(pub u32);
+
+/// What a configuration says about every topology built under it.
+#[derive(Debug, Clone)]
+pub struct TopologyRules {
+    unknown_capability: UnknownCapability,
+    timeouts: TimeoutsConfig,
+    models: BTreeMap<String, ModelConfig>,
+}
+
+impl TopologyRules {
+    /// The rules of a configuration.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            unknown_capability: config.routing.unknown_capability,
+            timeouts: config.timeouts.clone(),
+            models: config.models.clone(),
+        }
+    }
+
+    // The nearest word wins: what is said of the model, else of the backend, else of all.
+    fn timeouts(&self, backend: &BackendConfig, model: &str) -> TimeoutsConfig {
+        let timeouts = self.timeouts.with(&backend.timeouts);
+        self.models.get(model).map_or_else(|| timeouts.clone(), |own| timeouts.with(&own.timeouts))
+    }
+}
+
+/// A backend in one topology.
+#[derive(Debug, Clone)]
+pub struct Backend {
+    /// What the configuration says of it.
+    pub config: Arc<BackendConfig>,
+    /// What is learned about it.
+    pub state: SharedBackend,
+    /// Its models: declared, or discovered once it told them.
+    pub models: Option<Arc<Vec<ModelEntry>>>,
+    /// Host and port, as they stand in the Host header.
+    pub authority: Arc<str>,
+}
+
+/// Measured latencies of one model on one backend, as moving averages.
+#[derive(Debug, Default)]
+pub struct ModelLatency {
+    first_token: AtomicU32,
+    answer: AtomicU32,
+}
+
+impl ModelLatency {
+    /// The average TTFT of streams; `None` before the first.
+    pub fn first_token(&self) -> Option<Duration> {
+        to_duration(&self.first_token)
+    }
+
+    /// The average duration of non-streamed answers; `None` before the first.
+    pub fn answer(&self) -> Option<Duration> {
+        to_duration(&self.answer)
+    }
+
+    /// Takes in the TTFT of a stream.
+    pub fn learn_first_token(&self, took: Duration) {
+        average(&self.first_token, took);
+    }
+
+    /// Takes in the duration of a non-streamed answer.
+    pub fn learn_answer(&self, took: Duration) {
+        average(&self.answer, took);
+    }
+}
+
+fn to_duration(micros: &AtomicU32) -> Option<Duration> {
+    match micros.load(Ordering::Relaxed) {
+        0 => None,
+        micros => Some(Duration::from_micros(micros.into())),
+    }
+}
+
+// Exponential moving average, 4 parts old and 1 part new; the first sample is taken as it is.
+fn average(micros: &AtomicU32, took: Duration) {
+    let new = to_micros(took).clamp(1, u32::MAX.into());
+    let old = u64::from(micros.load(Ordering::Relaxed));
+    let mixed = if old == 0 { new } else { (old * 4 + new) / 5 };
+    // Two attempts that end at once may lose one sample of an average.
+    micros.store(u32::try_from(mixed).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
+}
+
+/// One model on one backend: what a candidate is made of.
+#[derive(Debug)]
+pub struct Serving {
+    /// Index of the backend in [`Topology::backends`].
+    pub backend: u16,
+    /// The backend's number.
+    pub id: BackendId,
+    /// Lower is better.
+    pub priority: u32,
+    /// The most requests in flight; `u32::MAX` without a limit.
+    pub max_in_flight: u32,
+    /// What the model is known to do here.
+    pub known: Capabilities,
+    /// What it is known or assumed to do here.
+    pub usable: Capabilities,
+    /// Operations it is known to serve here.
+    pub known_operations: Operations,
+    /// Operations it is known or assumed to serve here.
+    pub usable_operations: Operations,
+    /// The longest context; `None` when unknown.
+    pub context_length: Option<TokenCount>,
+    /// The backend's own name for the model, where it differs.
+    pub upstream_id: Option<Box<str>>,
+    /// What is learned about the backend.
+    pub state: SharedBackend,
+    /// What is learned about the model on this backend.
+    pub latency: Arc<ModelLatency>,
+    /// The clocks of an attempt.
+    pub timeouts: TimeoutsConfig,
+}
+
+/// A model and every backend that serves it, in the order of the configuration.
+#[derive(Debug)]
+pub struct Model {
+    /// The name clients use.
+    pub name: Box<str>,
+    /// Who serves it.
+    pub serving: Box<[Serving]>,
+    /// The model's rotation, shared by every topology that knows the model.
+    pub turn: Arc<AtomicU64>,
+}
+
+/// Rotation and latencies, carried from one topology to the next.
+#[derive(Debug, Default)]
+struct Carried {
+    turns: HashMap<Box<str>, Arc<AtomicU64>>,
+    latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
+}
+
+/// Every backend and model known at one moment.
+#[derive(Debug, Default)]
+pub struct Topology {
+    /// The backends, in the order of the configuration.
+    pub backends: Vec<Backend>,
+    models: Vec<Model>,
+    by_name: HashMap<Box<str>, ModelId>,
+    is_complete: bool,
+}
+
+impl Topology {
+    /// Builds the topology of `backends`, keeping what `previous` had learned about the same
+    /// models.
+    pub fn build(backends: Vec<Backend>, rules: &TopologyRules, previous: &Self) -> Self {
+        let carried = previous.carry();
+        let mut order: Vec<Box<str>> = Vec::new();
+        let mut serving: HashMap<Box<str>, Vec<Serving>> = HashMap::default();
+        for (index, backend) in backends.iter().enumerate() {
+            for entry in backend.models.iter().flat_map(|models| models.iter()) {
+                let row = serve(index, backend, entry, rules, &carried);
+                let rows = serving.entry(entry.id.as_str().into()).or_insert_with(|| {
+                    order.push(entry.id.as_str().into());
+                    Vec::new()
+                });
+                // A backend that lists a model twice serves it once; the first entry counts.
+                if rows.last().is_none_or(|last| last.id != row.id) {
+                    rows.push(row);
+                }
+            }
+        }
+        let is_complete = backends.iter().all(|backend| backend.models.is_some());
+        let mut topology = Self { backends, is_complete, ..Self::default() };
+        for name in order {
+            let rows = serving.remove(&name).unwrap_or_default();
+            topology.add(name, rows, &carried);
+        }
+        topology
+    }
+
+    fn add(&mut self, name: Box<str>, serving: Vec<Serving>, carried: &Carried) {
+        let Ok(number) = u32::try_from(self.models.len()) else { return };
+        let turn = carried.turns.get(&name).cloned().unwrap_or_default();
+        self.by_name.insert(name.clone(), ModelId(number));
+        self.models.push(Model { name, serving: serving.into(), turn });
+    }
+
+    fn carry(&self) -> Carried {
+        let mut carried = Carried::default();
+        for model in &self.models {
+            carried.turns.insert(model.name.clone(), Arc::clone(&model.turn));
+            for row in &model.serving {
+                carried
+                    .latencies
+                    .insert((row.id, model.name.clone()), Arc::clone(&row.latency));
+            }
+        }
+        carried
+    }
+
+    /// The model called `name`.
+    pub fn model_id(&self, name: &str) -> Option<ModelId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The model with that number.
+    pub fn model(&self, id: ModelId) -> Option<&Model> {
+        self.models.get(id.0 as usize)
+    }
+
+    /// One row of a model.
+    pub fn serving(&self, id: ModelId, row: u32) -> Option<&Serving> {
+        self.model(id)?.serving.get(row as usize)
+    }
+
+    /// Every model, in the order first seen.
+    pub fn models(&self) -> &[Model] {
+        &self.models
+    }
+
+    /// Whether every backend's list of models is known: only then is an unknown name a 404.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// The backend called `name`.
+    pub fn backend(&self, name: &str) -> Option<&Backend> {
+        self.backends.iter().find(|backend| backend.config.name == name)
+    }
+}
+
+fn serve(
+    index: usize,
+    backend: &Backend,
+    entry: &ModelEntry,
+    rules: &TopologyRules,
+    carried: &Carried,
+) -> Serving {
+    let assumed = rules.unknown_capability == UnknownCapability::Assume;
+    let known = entry.capabilities.unwrap_or(Capabilities::NONE);
+    let known_operations = entry.operations.unwrap_or_default();
+    let key = (backend.state.id, Box::from(entry.id.as_str()));
+    Serving {
+        backend: u16::try_from(index).unwrap_or(u16::MAX),
+        id: backend.state.id,
+        priority: backend.config.priority,
+        max_in_flight: backend.config.max_in_flight.unwrap_or(u32::MAX),
+        known,
+        usable: match entry.capabilities {
+            None if assumed => Capabilities::ALL,
+            None | Some(_) => known,
+        },
+        known_operations,
+        // An operation is no property of the prompt: without a list every one is tried.
+        usable_operations: entry.operations.unwrap_or(Operations::ALL),
+        context_length: entry.context_length.map(TokenCount),
+        upstream_id: entry
+            .upstream_id
+            .as_deref()
+            .filter(|upstream| *upstream != entry.id)
+            .map(Box::from),
+        state: Arc::clone(&backend.state),
+        latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
+        timeouts: rules.timeouts(&backend.config, &entry.id),
+    }
+}

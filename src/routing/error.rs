@@ -1,0 +1,263 @@
+//! Why a request cannot be routed: every class with the facts an honest answer needs.
+
+use std::fmt;
+
+use super::filters::{self, RejectReason};
+use super::RouteInput;
+use crate::api::{Capabilities, ErrorCode, Operation};
+use crate::units::Timestamp;
+
+/// What every candidate lacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Missing {
+    /// Capabilities.
+    pub capabilities: Capabilities,
+    /// The prompt is longer than the context.
+    pub context: bool,
+    /// The operation.
+    pub operation: Option<Operation>,
+}
+
+impl Missing {
+    fn is_only_context(self) -> bool {
+        self.context && self.capabilities.is_empty() && self.operation.is_none()
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names: Vec<&str> = self.capabilities.names().collect();
+        if self.context {
+            names.push("context_length");
+        }
+        if let Some(operation) = self.operation {
+            names.push(operation.name());
+        }
+        write!(out, "[{}]", names.join(", "))
+    }
+}
+
+/// Why no backend can take a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RouteError {
+    /// Nobody serves the model. `target` is what the name resolves to.
+    ModelNotFound {
+        /// The name asked for.
+        alias: String,
+        /// The model behind it.
+        target: String,
+    },
+    /// Served, but nowhere healthy.
+    NoHealthyBackend {
+        /// The model.
+        model: String,
+        /// What healthy backends lack, when only unhealthy ones could serve the request.
+        missing: Option<Missing>,
+    },
+    /// Healthy backends, none of which can do it.
+    CapabilityMismatch {
+        /// The model.
+        model: String,
+        /// All that is missing.
+        missing: Missing,
+    },
+    /// The model and all its fallbacks are out.
+    FallbackChainExhausted {
+        /// The models tried, the first one included.
+        chain: Vec<String>,
+    },
+    /// Every backend that could take it is at its limit.
+    Saturated {
+        /// The model.
+        model: String,
+    },
+    /// Every backend that could take it rests after its own 429 or 503.
+    Resting {
+        /// The model.
+        model: String,
+        /// When the first one is due.
+        until: Timestamp,
+        /// 503 when a rest came from one, else 429.
+        status: u16,
+    },
+    /// Nobody is known to serve the model, but not every backend has told its models.
+    DiscoveryPending {
+        /// The model.
+        model: String,
+    },
+    /// Every candidate has been tried by this request.
+    AllTried {
+        /// The model.
+        model: String,
+    },
+}
+
+impl RouteError {
+    /// The code clients see.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::ModelNotFound { .. } => ErrorCode::ModelNotFound,
+            Self::NoHealthyBackend { .. } | Self::AllTried { .. } => ErrorCode::NoHealthyBackend,
+            Self::CapabilityMismatch { missing, .. } if missing.is_only_context() => {
+                ErrorCode::ContextLengthExceeded
+            }
+            Self::CapabilityMismatch { .. } => ErrorCode::CapabilityMismatch,
+            Self::FallbackChainExhausted { .. } => ErrorCode::FallbackChainExhausted,
+            Self::Saturated { .. } => ErrorCode::AllBackendsBusy,
+            Self::Resting { status: 429, .. } => ErrorCode::BackendsResting,
+            Self::Resting { .. } => ErrorCode::AllBackendsBusy,
+            Self::DiscoveryPending { .. } => ErrorCode::DiscoveryPending,
+        }
+    }
+
+    /// Finds out why `pick` found nobody. Runs only on failure, so it may take its time.
+    pub(super) fn explain(target: &str, input: &RouteInput<'_>, chain: &[Box<str>]) -> Self {
+        let topology = &*input.fleet.topology;
+        let model = target.to_owned();
+        let Some(serving) = topology.model_id(target).and_then(|id| topology.model(id)) else {
+            return if topology.is_complete() || !chain.is_empty() {
+                Self::ModelNotFound { alias: input.model.to_owned(), target: model }
+            } else {
+                Self::DiscoveryPending { model }
+            };
+        };
+        let mut seen = Seen::default();
+        for candidate in &serving.serving {
+            seen.note(input, candidate);
+        }
+        seen.conclude(model, input)
+    }
+
+    /// The same failure after every entry of a chain failed too.
+    pub(super) fn with_chain_exhausted(self, target: &str, chain: &[Box<str>]) -> Self {
+        if chain.is_empty() || matches!(self, Self::AllTried { .. }) {
+            return self;
+        }
+        let first = std::iter::once(target.to_owned());
+        Self::FallbackChainExhausted {
+            chain: first.chain(chain.iter().map(|entry| entry.to_string())).collect(),
+        }
+    }
+}
+
+/// What was seen while looking through the candidates.
+#[derive(Default)]
+struct Seen {
+    healthy: bool,
+    capable: bool,
+    full: bool,
+    tried: bool,
+    rest: Option<(Timestamp, u16)>,
+    /// Lacking everywhere among healthy ones, and lacking anywhere.
+    everywhere: Option<Missing>,
+    anywhere: Missing,
+}
+
+impl Seen {
+    fn note(&mut self, input: &RouteInput<'_>, candidate: &crate::registry::Serving) {
+        let is_healthy = candidate.state.status() == crate::registry::Health::Healthy;
+        self.healthy |= is_healthy;
+        match filters::check(input, candidate) {
+            Ok(_) => self.capable = true,
+            Err(reason) if reason.is_lasting() => {
+                if is_healthy {
+                    self.lacks(lacking(input, candidate));
+                }
+            }
+            Err(reason) => {
+                self.capable = true;
+                self.full |= matches!(reason, RejectReason::Full { .. });
+                self.tried |= reason == RejectReason::Tried;
+                if let RejectReason::Resting { until, status } = reason {
+                    let (due, worst) = self.rest.unwrap_or((until, status));
+                    self.rest = Some((due.min(until), worst.max(status)));
+                }
+            }
+        }
+    }
+
+    fn lacks(&mut self, missing: Missing) {
+        let everywhere = self.everywhere.get_or_insert(missing);
+        let all = everywhere.capabilities;
+        everywhere.capabilities = all.without(all.without(missing.capabilities));
+        everywhere.context &= missing.context;
+        everywhere.operation = everywhere.operation.and(missing.operation);
+        self.anywhere.capabilities = self.anywhere.capabilities.union(missing.capabilities);
+        self.anywhere.context |= missing.context;
+        self.anywhere.operation = self.anywhere.operation.or(missing.operation);
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        let everywhere = self.everywhere?;
+        let nothing_in_common = everywhere == Missing::default();
+        Some(if nothing_in_common { self.anywhere } else { everywhere })
+    }
+
+    fn conclude(self, model: String, input: &RouteInput<'_>) -> RouteError {
+        let missing = self.missing();
+        match (self.rest, missing) {
+            _ if self.full => RouteError::Saturated { model },
+            (Some((until, status)), _) => RouteError::Resting { model, until, status },
+            _ if self.tried => RouteError::AllTried { model },
+            (None, Some(missing)) if !self.capable => {
+                RouteError::CapabilityMismatch { model, missing }
+            }
+            (None, missing) => {
+                debug_assert!(!model.is_empty() || input.model.is_empty(), "a model has a name");
+                RouteError::NoHealthyBackend { model, missing }
+            }
+        }
+    }
+}
+
+fn lacking(input: &RouteInput<'_>, candidate: &crate::registry::Serving) -> Missing {
+    let request = input.request;
+    let has_operation = candidate.usable_operations.contains(request.operation);
+    Missing {
+        capabilities: request.needs.without(candidate.usable),
+        context: candidate.context_length.is_some_and(|length| length < input.tokens),
+        operation: (!has_operation).then_some(request.operation),
+    }
+}
+
+impl fmt::Display for RouteError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ModelNotFound { alias, target } if alias == target => {
+                write!(out, "Model '{target}' not found")
+            }
+            Self::ModelNotFound { alias, target } => {
+                write!(out, "Model '{target}' not found ('{alias}' is an alias for it)")
+            }
+            Self::NoHealthyBackend { model, missing: None } | Self::AllTried { model } => {
+                write!(out, "No healthy backend available for model '{model}'")
+            }
+            Self::NoHealthyBackend { model, missing: Some(missing) } => write!(
+                out,
+                "No healthy backend available for model '{model}' \
+                 (the healthy ones lack {missing})"
+            ),
+            Self::CapabilityMismatch { model, missing } => write!(
+                out,
+                "No backend supports required capabilities for model '{model}': {missing}"
+            ),
+            Self::FallbackChainExhausted { chain } => {
+                let chain = chain.join(", ");
+                write!(out, "All backends in fallback chain unavailable: [{chain}]")
+            }
+            Self::Saturated { model } => write!(
+                out,
+                "Every backend for model '{model}' is at its limit of requests in flight"
+            ),
+            Self::Resting { model, status, .. } => {
+                write!(out, "Every backend for model '{model}' answered {status} lately")
+            }
+            Self::DiscoveryPending { model } => write!(
+                out,
+                "Model '{model}' is not known yet: some backends have not told their models"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RouteError {}

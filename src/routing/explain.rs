@@ -1,0 +1,102 @@
+//! A decision laid open: every candidate with its score or the reason it was left out.
+
+use serde::Serialize;
+
+use super::filters::{self, RejectReason};
+use super::strategy;
+use super::{Chance, RouteError, RouteInput, Router, RoutingDecision, Scratch};
+use crate::config::Strategy;
+use crate::registry::Serving;
+
+/// One backend that serves a model in question.
+#[derive(Debug, Clone, Serialize)]
+pub struct CandidateReport {
+    /// Its name.
+    pub backend: String,
+    /// The model it would be asked for.
+    pub model: String,
+    /// Its score by the `smart` formula, 0..=100; only when it may take the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<f64>,
+    /// Whether a needed capability is assumed, not known.
+    pub assumed: bool,
+    /// Its priority.
+    pub priority: u32,
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// The latency it is scored by.
+    pub latency_ms: f64,
+    /// Why it was left out: a short name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excluded: Option<&'static str>,
+    /// Why it was left out: in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A decision with everything that went into it.
+#[derive(Debug)]
+pub struct Explanation {
+    /// Where the request goes, or why nowhere.
+    pub result: Result<RoutingDecision, RouteError>,
+    /// Every backend that serves the model or one of its fallbacks.
+    pub candidates: Vec<CandidateReport>,
+}
+
+impl Router {
+    /// Decides as [`Router::route`] does, and says why.
+    pub fn explain(&self, input: &RouteInput<'_>, chance: &mut impl Chance) -> Explanation {
+        let mut names = vec![self.names.resolve(input.model)];
+        let chain = self.names.chain(input.model).unwrap_or_default();
+        names.extend(chain.iter().map(|entry| self.names.resolve(entry)));
+        let candidates = names.iter().flat_map(|name| self.report(name, input)).collect();
+        let result = self.route(input, chance, &mut Scratch::default());
+        Explanation { result, candidates }
+    }
+
+    fn report(&self, name: &str, input: &RouteInput<'_>) -> Vec<CandidateReport> {
+        let topology = &*input.fleet.topology;
+        let Some(model) = topology.model_id(name).and_then(|id| topology.model(id)) else {
+            return Vec::new();
+        };
+        let streaming = input.request.streaming;
+        let report = |candidate: &Serving| {
+            let verdict = filters::check(input, candidate);
+            let points = strategy::points(candidate, streaming, &self.weights);
+            CandidateReport {
+                backend: candidate.state.name.to_string(),
+                model: name.to_owned(),
+                score: (verdict.is_ok() && self.strategy == Strategy::Smart)
+                    .then(|| f64::from(points) / 100.0),
+                assumed: verdict.is_ok_and(|fit| !fit.is_known),
+                priority: candidate.priority,
+                in_flight: candidate.state.load.in_flight(),
+                latency_ms: strategy::latency(candidate, streaming).as_secs_f64() * 1e3,
+                excluded: verdict.err().map(RejectReason::name),
+                reason: verdict.err().map(|reason| in_words(reason, input)),
+            }
+        };
+        model.serving.iter().map(report).collect()
+    }
+}
+
+fn in_words(reason: RejectReason, input: &RouteInput<'_>) -> String {
+    match reason {
+        RejectReason::Tried => "an earlier attempt of this request failed there".to_owned(),
+        RejectReason::Operation => {
+            format!("does not serve {}", input.request.operation.name())
+        }
+        RejectReason::Capabilities(lacking) => format!("lacks {lacking}"),
+        RejectReason::Context(length) => format!(
+            "context of {} tokens is shorter than the prompt's {}",
+            length.0, input.tokens.0
+        ),
+        RejectReason::Health(health) => format!("is {}", health.name()),
+        RejectReason::BreakerOpen => "its circuit breaker is open".to_owned(),
+        RejectReason::Resting { until, status } => format!(
+            "rests for another {:.1} s after its own {status}",
+            until.since(input.now).as_secs_f64()
+        ),
+        RejectReason::Full { limit } => format!("has {limit} requests in flight, its limit"),
+    }
+}

@@ -1,0 +1,124 @@
+//! Why a candidate may not take a request: one function decides, `explain` prints its reasons.
+
+use std::sync::atomic::Ordering;
+
+use super::RouteInput;
+use crate::api::Capabilities;
+use crate::registry::{BreakerState, Health, Probe, Serving};
+use crate::units::{Timestamp, TokenCount};
+
+/// Why a backend that serves the model was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectReason {
+    /// An earlier attempt of this request failed there.
+    Tried,
+    /// It does not serve this operation.
+    Operation,
+    /// It lacks these capabilities.
+    Capabilities(Capabilities),
+    /// Its context is shorter than the prompt.
+    Context(TokenCount),
+    /// Its health checks fail, it was not checked yet, or it drains.
+    Health(Health),
+    /// Its circuit breaker is open.
+    BreakerOpen,
+    /// It rests after its own 429 or 503.
+    Resting {
+        /// When the rest ends.
+        until: Timestamp,
+        /// The status that asked for it.
+        status: u16,
+    },
+    /// It has as many requests in flight as it may.
+    Full {
+        /// The limit.
+        limit: u32,
+    },
+}
+
+impl RejectReason {
+    /// A short name for metrics and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tried => "tried",
+            Self::Operation => "operation",
+            Self::Capabilities(_) => "capabilities",
+            Self::Context(_) => "context_length",
+            Self::Health(Health::Unknown) => "unknown",
+            Self::Health(Health::Draining) => "draining",
+            Self::Health(Health::Healthy | Health::Unhealthy) => "unhealthy",
+            Self::BreakerOpen => "breaker_open",
+            Self::Resting { .. } => "resting",
+            Self::Full { .. } => "full",
+        }
+    }
+
+    /// Whether the backend could never take this request, however healthy and idle it were.
+    pub fn is_lasting(self) -> bool {
+        matches!(self, Self::Operation | Self::Capabilities(_) | Self::Context(_))
+    }
+}
+
+/// A candidate that may take the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fit {
+    /// Everything needed is known to be there, nothing assumed.
+    pub is_known: bool,
+    /// The slot an attempt must take along.
+    pub probe: Probe,
+}
+
+/// Whether `candidate` may take the request now.
+///
+/// # Errors
+/// The first reason why not: lasting ones before passing ones.
+pub(super) fn check(input: &RouteInput<'_>, candidate: &Serving) -> Result<Fit, RejectReason> {
+    let is_known = can_serve(input, candidate)?;
+    if input.tried.contains(candidate.id) {
+        return Err(RejectReason::Tried);
+    }
+    let state = &*candidate.state;
+    if state.draining.load(Ordering::Relaxed) {
+        return Err(RejectReason::Health(Health::Draining));
+    }
+    match state.health.status() {
+        Health::Healthy => {}
+        status => return Err(RejectReason::Health(status)),
+    }
+    let mut probe = Probe::None;
+    if !state.breaker.is_closed() {
+        match state.breaker.state(input.now) {
+            BreakerState::Closed => {}
+            BreakerState::HalfOpen => probe = Probe::Breaker,
+            BreakerState::Open => return Err(RejectReason::BreakerOpen),
+        }
+    }
+    if let Some(until) = state.rest.ends(input.now) {
+        return Err(RejectReason::Resting { until, status: state.rest.status() });
+    }
+    if state.load.in_flight() >= candidate.max_in_flight {
+        return Err(RejectReason::Full { limit: candidate.max_in_flight });
+    }
+    Ok(Fit { is_known, probe })
+}
+
+/// Whether `candidate` could take the request if it were healthy and idle; `Ok(true)` when all it
+/// needs is known and not assumed.
+///
+/// # Errors
+/// The lasting reason why not.
+pub(super) fn can_serve(input: &RouteInput<'_>, candidate: &Serving) -> Result<bool, RejectReason> {
+    let request = input.request;
+    if !candidate.usable_operations.contains(request.operation) {
+        return Err(RejectReason::Operation);
+    }
+    let lacking = request.needs.without(candidate.usable);
+    if !lacking.is_empty() {
+        return Err(RejectReason::Capabilities(lacking));
+    }
+    let length = candidate.context_length.unwrap_or(TokenCount(u32::MAX));
+    if length < input.tokens {
+        return Err(RejectReason::Context(length));
+    }
+    Ok(candidate.known.contains(request.needs))
+}

@@ -1,0 +1,293 @@
+//! The decision: which backend takes a request. Pure and synchronous; time, fleet, tried backends,
+//! rotation and randomness come in as arguments. The proxy, `explain` and the tests call the same
+//! function. Reading order: [`Router::route`], then `filters`, then `strategy`.
+
+mod error;
+mod explain;
+mod filters;
+mod observer;
+mod resolve;
+mod strategy;
+
+pub use error::RouteError;
+pub use explain::{CandidateReport, Explanation};
+pub use filters::{Fit, RejectReason};
+pub use observer::{AttemptEnded, RequestObserver, RequestOutcome, Routed};
+pub use resolve::Names;
+
+use std::sync::atomic::Ordering;
+
+use rand::rngs::SmallRng;
+
+use crate::config::{RoutingConfig, Strategy, Weights};
+use crate::registry::{
+    BackendId, BackendSet, FleetSnapshot, Model, ModelId, Probe, Serving, Topology,
+};
+use crate::scan::RequestProfile;
+use crate::units::{Timestamp, TokenCount};
+use strategy::Choice;
+
+/// Everything a decision reads.
+#[derive(Debug, Clone, Copy)]
+pub struct RouteInput<'a> {
+    /// What the request needs.
+    pub request: &'a RequestProfile,
+    /// The model asked for, decoded.
+    pub model: &'a str,
+    /// The tokens that must fit a context: the estimate, with the reserved output where configured.
+    pub tokens: TokenCount,
+    /// Who serves what.
+    pub fleet: &'a FleetSnapshot,
+    /// Backends earlier attempts of this request failed on.
+    pub tried: &'a BackendSet,
+    /// The time of the decision.
+    pub now: Timestamp,
+}
+
+/// Rotation and randomness of one decision.
+pub trait Chance {
+    /// The model's turn, and one step on.
+    fn turn(&mut self, model: ModelId) -> u64;
+    /// The generator random picks draw from.
+    fn rng(&mut self) -> &mut SmallRng;
+}
+
+/// Chance for decisions that are acted on: the turn moves on.
+#[derive(Debug)]
+pub struct Live<'a> {
+    /// Whose turns.
+    pub topology: &'a Topology,
+    /// Seeded by the caller.
+    pub rng: &'a mut SmallRng,
+}
+
+impl Chance for Live<'_> {
+    fn turn(&mut self, model: ModelId) -> u64 {
+        self.topology.model(model).map_or(0, |model| model.turn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn rng(&mut self) -> &mut SmallRng {
+        self.rng
+    }
+}
+
+/// Chance for dry runs: the turn is read and stays where it is.
+#[derive(Debug)]
+pub struct Peek<'a> {
+    /// Whose turns.
+    pub topology: &'a Topology,
+    /// Seeded by the caller.
+    pub rng: SmallRng,
+}
+
+impl Chance for Peek<'_> {
+    fn turn(&mut self, model: ModelId) -> u64 {
+        self.topology.model(model).map_or(0, |model| model.turn.load(Ordering::Relaxed))
+    }
+
+    fn rng(&mut self) -> &mut SmallRng {
+        &mut self.rng
+    }
+}
+
+/// Space a decision works in, kept by its caller so that no decision allocates.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    rows: Vec<u32>,
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoutingDecision {
+    /// The backend.
+    pub backend: BackendId,
+    /// The model it is asked for.
+    pub model: ModelId,
+    /// The backend's row of that model.
+    pub row: u32,
+    /// The strategy that picked it.
+    pub strategy: Strategy,
+    /// Whether a fallback stands in for the model asked for.
+    pub is_fallback: bool,
+    /// Whether a capability was assumed, because no candidate is known to have it.
+    pub is_assumed: bool,
+    /// How many candidates there were to pick from.
+    pub candidates: u32,
+    /// The slot the attempt must take along.
+    pub probe: Probe,
+}
+
+impl RoutingDecision {
+    /// The candidate that was picked, in the topology the decision was made on.
+    pub fn serving<'a>(&self, topology: &'a Topology) -> Option<&'a Serving> {
+        topology.serving(self.model, self.row)
+    }
+}
+
+/// Decides by one configuration.
+#[derive(Debug)]
+pub struct Router {
+    /// Aliases and fallbacks.
+    pub names: Names,
+    strategy: Strategy,
+    weights: Weights,
+    fallback_on_saturation: bool,
+    reserve_output: bool,
+}
+
+impl Router {
+    /// The router of a configuration's `routing` section.
+    pub fn new(config: &RoutingConfig) -> Self {
+        Self {
+            names: Names::new(&config.aliases, &config.fallbacks),
+            strategy: config.strategy,
+            weights: config.weights.clone(),
+            fallback_on_saturation: config.fallback_on_saturation,
+            reserve_output: config.reserve_output,
+        }
+    }
+
+    /// The strategy in use.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// The tokens of `request` that must fit a context.
+    pub fn tokens_to_fit(&self, request: &RequestProfile) -> TokenCount {
+        let reserved = request.max_tokens.filter(|_| self.reserve_output).unwrap_or_default();
+        TokenCount(request.estimated_tokens.0.saturating_add(reserved.0))
+    }
+
+    /// Picks the backend for a request: the model behind its name first, then the fallbacks in
+    /// order. Allocates nothing unless it fails.
+    ///
+    /// # Errors
+    /// Why no backend can take it, as an honest answer to the client.
+    pub fn route(
+        &self,
+        input: &RouteInput<'_>,
+        chance: &mut impl Chance,
+        scratch: &mut Scratch,
+    ) -> Result<RoutingDecision, RouteError> {
+        let target = self.names.resolve(input.model);
+        if let Some(decision) = self.pick(target, input, chance, scratch) {
+            return Ok(decision);
+        }
+        if let Some(decision) = self.pick_first_due(target, input) {
+            return Ok(decision);
+        }
+        let chain = self.names.chain(input.model).unwrap_or_default();
+        let error = RouteError::explain(target, input, chain);
+        if !self.may_fall_back(&error) {
+            return Err(error);
+        }
+        for entry in chain {
+            let target = self.names.resolve(entry);
+            if let Some(decision) = self.pick(target, input, chance, scratch) {
+                return Ok(RoutingDecision { is_fallback: true, ..decision });
+            }
+        }
+        Err(error.with_chain_exhausted(target, chain))
+    }
+
+    fn may_fall_back(&self, error: &RouteError) -> bool {
+        match error {
+            RouteError::Saturated { .. } | RouteError::Resting { .. } => {
+                self.fallback_on_saturation
+            }
+            RouteError::ModelNotFound { .. }
+            | RouteError::NoHealthyBackend { .. }
+            | RouteError::CapabilityMismatch { .. }
+            | RouteError::FallbackChainExhausted { .. }
+            | RouteError::DiscoveryPending { .. }
+            | RouteError::AllTried { .. } => true,
+        }
+    }
+
+    fn pick(
+        &self,
+        name: &str,
+        input: &RouteInput<'_>,
+        chance: &mut impl Chance,
+        scratch: &mut Scratch,
+    ) -> Option<RoutingDecision> {
+        let topology = &*input.fleet.topology;
+        let id = topology.model_id(name)?;
+        let model = topology.model(id)?;
+        let mut is_assumed = false;
+        if !collect(input, model, true, scratch) {
+            // Assumed capabilities only when nobody is known to have them.
+            is_assumed = true;
+            collect(input, model, false, scratch);
+        }
+        let candidates = u32::try_from(scratch.rows.len()).unwrap_or(u32::MAX);
+        let choice =
+            Choice { model, id, streaming: input.request.streaming, weights: &self.weights };
+        let row = choice.pick(self.strategy, chance, scratch)?;
+        let backend = model.serving.get(row as usize)?;
+        let probe = if backend.state.breaker.is_closed() { Probe::None } else { Probe::Breaker };
+        Some(RoutingDecision {
+            backend: backend.id,
+            model: id,
+            row,
+            strategy: self.strategy,
+            is_fallback: false,
+            is_assumed: is_assumed && !input.request.needs.is_empty(),
+            candidates,
+            probe,
+        })
+    }
+
+    // When every candidate rests after its own 429 or 503, one request at a time finds out whether
+    // the one that is due first is back.
+    fn pick_first_due(&self, name: &str, input: &RouteInput<'_>) -> Option<RoutingDecision> {
+        let topology = &*input.fleet.topology;
+        let id = topology.model_id(name)?;
+        let mut first: Option<(Timestamp, u32, BackendId)> = None;
+        for (row, candidate) in (0_u32..).zip(&topology.model(id)?.serving) {
+            match filters::check(input, candidate) {
+                Err(RejectReason::Resting { until, .. })
+                    if first.is_none_or(|(due, ..)| until < due) =>
+                {
+                    first = Some((until, row, candidate.id));
+                }
+                Err(RejectReason::Full { .. }) => return None,
+                Ok(_) | Err(_) => {}
+            }
+        }
+        let (_, row, backend) = first?;
+        let is_probed = topology.serving(id, row)?.state.rest.is_probed();
+        (!is_probed).then_some(RoutingDecision {
+            backend,
+            model: id,
+            row,
+            strategy: self.strategy,
+            is_fallback: false,
+            is_assumed: false,
+            candidates: 1,
+            probe: Probe::Rest,
+        })
+    }
+}
+
+/// Collects the rows that fit; returns whether there are any. With `known_only`, candidates whose
+/// capabilities are assumed do not count.
+fn collect(
+    input: &RouteInput<'_>,
+    model: &Model,
+    known_only: bool,
+    scratch: &mut Scratch,
+) -> bool {
+    scratch.rows.clear();
+    for (row, candidate) in (0_u32..).zip(&model.serving) {
+        if let Ok(fit) = filters::check(input, candidate)
+            && (fit.is_known || !known_only)
+        {
+            scratch.rows.push(row);
+        }
+    }
+    !scratch.rows.is_empty()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Names before candidates: aliases (at most three hops) and fallback chains.
+
+use std::collections::BTreeMap;
+
+use ahash::HashMap;
+
+use crate::config::ALIAS_HOPS;
+
+/// Aliases and fallbacks of one configuration, resolved when it loads.
+#[derive(Debug, Default)]
+pub struct Names {
+    aliases: HashMap<Box<str>, Alias>,
+    chains: HashMap<Box<str>, Box<[Box<str>]>>,
+}
+
+/// Where an alias leads: every name passed on the way, the last one is the model.
+#[derive(Debug)]
+struct Alias {
+    hops: Box<[Box<str>]>,
+}
+
+impl Names {
+    /// Resolves every alias once. A cycle (which configurations with one never get here with)
+    /// ends at the third hop like any long chain.
+    pub fn new(
+        aliases: &BTreeMap<String, String>,
+        fallbacks: &BTreeMap<String, Vec<String>>,
+    ) -> Self {
+        let follow = |first: &String| {
+            let mut hops: Vec<Box<str>> = vec![first.as_str().into()];
+            while hops.len() < ALIAS_HOPS {
+                let Some(next) = hops.last().and_then(|last| aliases.get(&**last)) else { break };
+                hops.push(next.as_str().into());
+            }
+            Alias { hops: hops.into() }
+        };
+        let named = |names: &Vec<String>| names.iter().map(|name| Box::from(&**name)).collect();
+        Self {
+            aliases: aliases.iter().map(|(name, to)| (Box::from(&**name), follow(to))).collect(),
+            chains: fallbacks
+                .iter()
+                .filter(|(_, chain)| !chain.is_empty())
+                .map(|(name, chain)| (Box::from(&**name), named(chain)))
+                .collect(),
+        }
+    }
+
+    /// The model behind `name`: `name` itself unless it is an alias.
+    pub fn resolve<'a>(&'a self, name: &'a str) -> &'a str {
+        if self.aliases.is_empty() {
+            return name;
+        }
+        self.aliases.get(name).and_then(|alias| alias.hops.last()).map_or(name, |target| target)
+    }
+
+    /// The fallbacks of a request for `name`: those of the model it resolves to, else those of the
+    /// nearest name on the way back to `name` itself.
+    pub fn chain(&self, name: &str) -> Option<&[Box<str>]> {
+        if self.chains.is_empty() {
+            return None;
+        }
+        let hops = self.aliases.get(name).map_or(&[][..], |alias| &alias.hops);
+        let mut back = hops.iter().rev().map(|hop| &**hop).chain(std::iter::once(name));
+        back.find_map(|hop| self.chains.get(hop)).map(|chain| &**chain)
+    }
+
+    /// Every alias with the model it leads to, for lists of models.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.aliases.iter().filter_map(|(name, alias)| Some((&**name, &**alias.hops.last()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn names(aliases: &[(&str, &str)], fallbacks: &[(&str, &[&str])]) -> Names {
+        let text = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
+        let chain = |(from, to): &(&str, &[&str])| {
+            ((*from).to_owned(), to.iter().map(|name| (*name).to_owned()).collect())
+        };
+        Names::new(&aliases.iter().map(text).collect(), &fallbacks.iter().map(chain).collect())
+    }
+
+    #[test]
+    fn aliases_are_followed_three_hops() {
+        let names = names(&[("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")], &[]);
+        assert_eq!(names.resolve("a"), "d", "three hops, then the name reached is used");
+        assert_eq!(names.resolve("c"), "e");
+        assert_eq!(names.resolve("x"), "x");
+    }
+
+    #[test]
+    fn a_chain_is_looked_up_under_the_target_then_back_along_the_alias() {
+        let names = names(
+            &[("claude-3-opus", "llama3:70b"), ("gpt-4", "qwen")],
+            &[("claude-3-opus", &["mistral:7b"]), ("qwen", &["llama3:8b"]), ("empty", &[])],
+        );
+        assert_eq!(names.chain("claude-3-opus").unwrap()[0].as_ref(), "mistral:7b");
+        assert_eq!(names.chain("gpt-4").unwrap()[0].as_ref(), "llama3:8b");
+        assert!(names.chain("empty").is_none(), "an empty chain is no chain");
+        assert!(names.chain("llama3:70b").is_none(), "asked for by its own name");
+    }
+
+    proptest! {
+        #[test]
+        fn resolution_ends_for_any_aliases(
+            pairs in proptest::collection::btree_map("[a-e]", "[a-e]", 0..6), name in "[a-e]"
+        ) {
+            let names = Names::new(&pairs, &BTreeMap::new());
+            let mut slow = name.clone();
+            for _ in 0..ALIAS_HOPS {
+                let Some(next) = pairs.get(&slow) else { break };
+                slow.clone_from(next);
+            }
+            prop_assert_eq!(names.resolve(&name), slow);
+        }
+    }
+}

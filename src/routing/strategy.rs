@@ -1,0 +1,136 @@
+//! The four strategies: each picks one of the candidates that passed the filters.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::{Chance, Scratch};
+use crate::config::{Strategy, Weights};
+use crate::registry::{Model, ModelId, Serving};
+
+/// What a pick reads.
+pub(super) struct Choice<'a> {
+    pub(super) model: &'a Model,
+    pub(super) id: ModelId,
+    pub(super) streaming: bool,
+    pub(super) weights: &'a Weights,
+}
+
+impl Choice<'_> {
+    /// Picks one row of `scratch.rows`, which is not empty. Returns the row of the model.
+    pub(super) fn pick(
+        &self,
+        strategy: Strategy,
+        chance: &mut impl Chance,
+        scratch: &mut Scratch,
+    ) -> Option<u32> {
+        let rows = &mut scratch.rows;
+        match strategy {
+            Strategy::Smart => self.best(rows),
+            Strategy::RoundRobin => self.in_turn(chance, rows),
+            Strategy::PriorityOnly => {
+                self.keep_least(rows, |row| row.priority);
+                self.keep_least(rows, |row| row.state.load.in_flight());
+                self.in_turn(chance, rows)
+            }
+            Strategy::Random => {
+                if rows.len() < 2 {
+                    return rows.first().copied();
+                }
+                rows.get(chance.rng().random_range(0..rows.len())).copied()
+            }
+        }
+    }
+
+    fn row(&self, row: u32) -> Option<&Serving> {
+        self.model.serving.get(row as usize)
+    }
+
+    fn best(&self, rows: &[u32]) -> Option<u32> {
+        let mut best: Option<(u32, u32)> = None;
+        for &row in rows {
+            let Some(candidate) = self.row(row) else { continue };
+            let points = points(candidate, self.streaming, self.weights);
+            // Strictly greater: of equals the first candidate wins.
+            if best.is_none_or(|(most, _)| points > most) {
+                best = Some((points, row));
+            }
+        }
+        best.map(|(_, row)| row)
+    }
+
+    fn in_turn(&self, chance: &mut impl Chance, rows: &[u32]) -> Option<u32> {
+        let count = u64::try_from(rows.len()).ok()?;
+        let at = chance.turn(self.id).checked_rem(count)?;
+        rows.get(usize::try_from(at).ok()?).copied()
+    }
+
+    fn keep_least(&self, rows: &mut Vec<u32>, key: impl Fn(&Serving) -> u32) {
+        let of = |row: &u32| self.row(*row).map_or(u32::MAX, &key);
+        // Read once: a load that changes between the two passes must not empty the list.
+        let Some(least) = rows.iter().map(&of).min() else { return };
+        let first = rows.iter().copied().find(|row| of(row) <= least);
+        rows.retain(|row| of(row) <= least);
+        if rows.is_empty() {
+            rows.extend(first);
+        }
+    }
+}
+
+/// The latency `smart` scores a candidate by: measured on requests of the same kind, else on its
+/// health checks, else zero.
+pub(super) fn latency(candidate: &Serving, streaming: bool) -> Duration {
+    let measured = if streaming {
+        candidate.latency.first_token()
+    } else {
+        candidate.latency.answer()
+    };
+    measured.unwrap_or_else(|| candidate.state.check_latency())
+}
+
+/// The undivided score of a candidate, 0..=10000:
+/// `P * priority + L * load + T * latency` with `P = 100 - min(priority, 100)`,
+/// `L = 100 - min(in flight, 100)`, `T = 100 - min(latency in ms / 10, 100)`.
+/// Source: the scoring function of Nexus F06.
+pub(super) fn points(candidate: &Serving, streaming: bool, weights: &Weights) -> u32 {
+    let tens_of_ms = latency(candidate, streaming).as_millis() / 10;
+    score_points(
+        candidate.priority,
+        candidate.state.load.in_flight(),
+        u32::try_from(tens_of_ms).unwrap_or(u32::MAX),
+        weights,
+    )
+}
+
+fn score_points(priority: u32, in_flight: u32, tens_of_ms: u32, weights: &Weights) -> u32 {
+    let part = |value: u32| 100 - value.min(100);
+    part(priority) * weights.priority
+        + part(in_flight) * weights.load
+        + part(tens_of_ms) * weights.latency
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DEFAULT: Weights = Weights { priority: 50, load: 30, latency: 20 };
+
+    #[test]
+    fn the_formula_gives_the_documented_values() {
+        assert_eq!(score_points(0, 0, 0, &DEFAULT) / 100, 100);
+        assert_eq!(score_points(100, 100, 100, &DEFAULT) / 100, 0);
+        assert_eq!(score_points(1000, 1000, 1000, &DEFAULT) / 100, 0, "all three are clamped");
+        assert_eq!(score_points(10, 2, 5, &DEFAULT) / 100, (90 * 50 + 98 * 30 + 95 * 20) / 100);
+    }
+
+    proptest! {
+        #[test]
+        fn scores_stay_in_range(
+            priority: u32, in_flight: u32, latency: u32, a in 0_u32..=100, b in 0_u32..=100
+        ) {
+            let weights = Weights { priority: a, load: b.min(100 - a), latency: 100 - a - b.min(100 - a) };
+            prop_assert!(score_points(priority, in_flight, latency, &weights) <= 10_000);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Finds the facts in a JSON body: the model, and where tools, formats and limits show; `prompt`
+//! reads the rest. A member that comes twice counts the last time, as it does for the backend.
+
+use super::cursor::{Cursor, Syntax};
+use super::prompt::{Layout, PROMPT_FIELDS, Prompt, PromptField, prompt_fields, read_prompt};
+use super::text::Text;
+use super::{RequestProfile, ScanError, ScanOptions, to_offset};
+use crate::api::{Capabilities, Operation};
+use crate::units::{ByteSpan, TokenCount};
+
+/// The last value of the member `model`.
+#[derive(Debug, Clone, Copy)]
+enum Model {
+    Missing,
+    Named(Text),
+    WrongType,
+}
+
+/// What the members of the body said, each the last time it came.
+struct Facts {
+    model: Model,
+    streaming: bool,
+    tools: bool,
+    functions: bool,
+    response_format: bool,
+    text_format: bool,
+    /// `max_completion_tokens`, `max_output_tokens`, `max_tokens`: the first one given counts.
+    limits: [Option<u32>; 3],
+    prompts: [Prompt; PROMPT_FIELDS],
+    messages_are_wrong: bool,
+}
+
+/// Scans `body` as one JSON object.
+pub(super) fn scan(
+    operation: Operation,
+    body: &[u8],
+    options: ScanOptions,
+) -> Result<RequestProfile, ScanError> {
+    let mut cursor = Cursor::new(body, options.estimate);
+    let mut facts = Facts {
+        model: Model::Missing,
+        streaming: false,
+        tools: false,
+        functions: false,
+        response_format: false,
+        text_format: false,
+        limits: [None; 3],
+        prompts: [Prompt::default(); PROMPT_FIELDS],
+        messages_are_wrong: false,
+    };
+    let walked = walk(&mut cursor, operation, &mut facts);
+    walked.map_err(|expected| ScanError::at(cursor.at, expected, body))?;
+    if cursor.saw_non_ascii {
+        simdutf8::compat::from_utf8(body)
+            .map_err(|error| ScanError::InvalidUtf8 { offset: error.valid_up_to() })?;
+    }
+    facts.into_profile(operation, &cursor, options)
+}
+
+fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Result<(), Syntax> {
+    if cursor.peek() != b'{' {
+        return Err(Syntax::Body);
+    }
+    let fields = prompt_fields(operation);
+    cursor.members(|cursor, name| {
+        if name.is_escaped() {
+            // Which member it is decides what is forwarded: an escaped name must not hide it.
+            cursor.decoded(name, |name| Member::of(operation, fields, name))
+        } else {
+            Member::of(operation, fields, cursor.raw(name))
+        }
+        .read(cursor, facts)
+    })?;
+    cursor.end()
+}
+
+/// A member of the body that is looked at.
+#[derive(Debug, Clone, Copy)]
+enum Member {
+    Model,
+    Stream,
+    Tools,
+    Functions,
+    ResponseFormat,
+    TextFormat,
+    Limit(usize),
+    Prompt(usize, Layout),
+    Other,
+}
+
+impl Member {
+    #[inline(always)]
+    fn of(operation: Operation, fields: &[PromptField], name: &[u8]) -> Self {
+        for (index, (field, layout)) in fields.iter().enumerate() {
+            if field.as_bytes() == name {
+                return Self::Prompt(index, *layout);
+            }
+        }
+        match name {
+            b"model" => Self::Model,
+            b"stream" => Self::Stream,
+            b"tools" => Self::Tools,
+            b"functions" => Self::Functions,
+            b"response_format" => Self::ResponseFormat,
+            b"text" if operation == Operation::Responses => Self::TextFormat,
+            b"max_completion_tokens" => Self::Limit(0),
+            b"max_output_tokens" => Self::Limit(1),
+            b"max_tokens" => Self::Limit(2),
+            _ => Self::Other,
+        }
+    }
+
+    #[inline(always)]
+    fn read(self, cursor: &mut Cursor<'_>, facts: &mut Facts) -> Result<(), Syntax> {
+        let kind = cursor.peek();
+        match self {
+            Self::Model => {
+                facts.model = match kind {
+                    b'"' => Model::Named(cursor.string()?),
+                    b'n' => Model::Missing,
+                    _ => Model::WrongType,
+                };
+                if kind == b'"' { Ok(()) } else { cursor.skip() }
+            }
+            Self::Stream => {
+                facts.streaming = kind == b't';
+                cursor.skip()
+            }
+            Self::Tools => {
+                facts.tools = kind != b'n';
+                cursor.skip()
+            }
+            Self::Functions => {
+                facts.functions = kind != b'n';
+                cursor.skip()
+            }
+            Self::ResponseFormat => read_format(cursor, &mut facts.response_format),
+            Self::TextFormat => {
+                facts.text_format = false;
+                if kind != b'{' {
+                    return cursor.skip();
+                }
+                cursor.members(|cursor, name| {
+                    if cursor.decoded(name, |name| name == b"format") {
+                        read_format(cursor, &mut facts.text_format)
+                    } else {
+                        cursor.skip()
+                    }
+                })
+            }
+            Self::Limit(index) => {
+                let is_number = kind.is_ascii_digit();
+                let limit = if is_number { cursor.number()? } else { None };
+                if let Some(slot) = facts.limits.get_mut(index) {
+                    *slot = limit;
+                }
+                if is_number { Ok(()) } else { cursor.skip() }
+            }
+            Self::Prompt(index, layout) => {
+                if layout == Layout::Messages {
+                    facts.messages_are_wrong = kind != b'[';
+                }
+                match facts.prompts.get_mut(index) {
+                    Some(slot) => read_prompt(cursor, layout, slot),
+                    None => cursor.skip(),
+                }
+            }
+            Self::Other => cursor.skip(),
+        }
+    }
+}
+
+/// Takes a format, and tells whether it has the form `{"type": "json_…"}`.
+fn read_format(cursor: &mut Cursor<'_>, is_json: &mut bool) -> Result<(), Syntax> {
+    *is_json = false;
+    if cursor.peek() != b'{' {
+        return cursor.skip();
+    }
+    cursor.members(|cursor, name| {
+        if !cursor.decoded(name, |name| name == b"type") {
+            return cursor.skip();
+        }
+        *is_json = false;
+        if cursor.peek() != b'"' {
+            return cursor.skip();
+        }
+        let kind = cursor.string()?;
+        *is_json = cursor.decoded(kind, |kind| matches!(kind, b"json_object" | b"json_schema"));
+        Ok(())
+    })
+}
+
+impl Facts {
+    fn into_profile(
+        self,
+        operation: Operation,
+        cursor: &Cursor<'_>,
+        options: ScanOptions,
+    ) -> Result<RequestProfile, ScanError> {
+        let name = match self.model {
+            Model::Named(name) => name,
+            Model::WrongType => {
+                return Err(ScanError::WrongType { field: "model", expected: "a string" });
+            }
+            Model::Missing => return Err(ScanError::MissingModel),
+        };
+        if super::is_blank(cursor.raw(name), name.is_escaped()) {
+            return Err(ScanError::EmptyModel);
+        }
+        if self.messages_are_wrong {
+            return Err(ScanError::WrongType { field: "messages", expected: "an array" });
+        }
+        let mut prompt = Prompt::default();
+        for found in self.prompts {
+            prompt.add(found);
+        }
+        let mut needs = Capabilities::NONE;
+        for (needed, capability) in [
+            (prompt.has_image, Capabilities::VISION),
+            (self.tools || self.functions, Capabilities::TOOLS),
+            (self.response_format || self.text_format, Capabilities::JSON_MODE),
+        ] {
+            if needed {
+                needs = needs.union(capability);
+            }
+        }
+        Ok(RequestProfile {
+            arrived_at: options.arrived_at,
+            operation,
+            dialect: operation.row().dialect,
+            model: ByteSpan { start: to_offset(name.start), end: to_offset(name.end) },
+            model_is_escaped: name.is_escaped(),
+            streaming: self.streaming,
+            estimated_tokens: super::to_tokens(prompt.text),
+            max_tokens: self.limits.into_iter().flatten().next().map(TokenCount),
+            needs,
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! Finds the facts in a `multipart/form-data` body: the fields `model`, `stream` and `prompt`.
+//! Strict where a backend might read another model than we do; files may hold any bytes.
+
+use memchr::memmem::Finder;
+
+use super::{RequestProfile, ScanError, ScanOptions, TokenEstimate};
+use super::{is_blank, to_offset, to_tokens};
+use crate::api::{Capabilities, Operation};
+use crate::units::ByteSpan;
+
+/// The longest boundary RFC 2046 allows.
+const LONGEST_BOUNDARY: usize = 70;
+/// The longest head of a part that is read.
+const LONGEST_HEAD: usize = 16 << 10;
+
+/// What a form should have held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MultipartSyntax {
+    /// The header that frames the body.
+    #[error("a content-type of multipart/form-data with a boundary")]
+    ContentType,
+    /// The line between parts.
+    #[error("the boundary of the content-type")]
+    Boundary,
+    /// The rest of that line.
+    #[error("a line break, or the two dashes that end the form")]
+    BoundaryEnd,
+    /// The head of a part.
+    #[error("the head of a part, and an empty line")]
+    PartHead,
+    /// The name of a part.
+    #[error("one content-disposition of form-data with one plain name")]
+    PartName,
+    /// Nothing more.
+    #[error("the end of the body")]
+    End,
+}
+
+/// `CRLF "--" boundary`, on the stack.
+struct Delimiter {
+    bytes: [u8; LONGEST_BOUNDARY + 4],
+    len: usize,
+}
+
+impl Delimiter {
+    fn from_content_type(content_type: &str) -> Option<Self> {
+        let (kind, parameters) = content_type.split_once(';')?;
+        if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
+            return None;
+        }
+        let boundary = only_parameter(parameters.as_bytes(), b"boundary")?;
+        if boundary.is_empty() || boundary.contains(&b'\\') {
+            return None;
+        }
+        let mut delimiter = Self { bytes: [0; LONGEST_BOUNDARY + 4], len: boundary.len() + 4 };
+        let (start, room) = delimiter.bytes.split_at_mut(4);
+        start.copy_from_slice(b"\r\n--");
+        room.get_mut(..boundary.len())?.copy_from_slice(boundary);
+        Some(delimiter)
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// Goes through `; name=value; name="value"`; the value of the one parameter called `wanted`.
+/// None when it is missing, comes twice, or the list is malformed.
+fn only_parameter<'a>(list: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+    let mut found = None;
+    each_parameter(list, |name, value| {
+        if name.eq_ignore_ascii_case(wanted) && found.replace(value).is_some() {
+            return None;
+        }
+        Some(())
+    })?;
+    found
+}
+
+fn each_parameter<'a>(
+    list: &'a [u8],
+    mut visit: impl FnMut(&'a [u8], &'a [u8]) -> Option<()>,
+) -> Option<()> {
+    let mut rest = list.trim_ascii();
+    while !rest.is_empty() {
+        let equals = memchr::memchr2(b'=', b';', rest)?;
+        let (name, behind) = rest.split_at_checked(equals)?;
+        let value;
+        (value, rest) = match behind {
+            [b'=', b'"', quoted @ ..] => {
+                let end = closing_quote(quoted)?;
+                (quoted.get(..end)?, quoted.get(end + 1..)?)
+            }
+            [b'=', plain @ ..] => {
+                let end = memchr::memchr(b';', plain).unwrap_or(plain.len());
+                let (value, rest) = plain.split_at_checked(end)?;
+                (value.trim_ascii(), rest)
+            }
+            _ => return None,
+        };
+        visit(name.trim_ascii(), value)?;
+        rest = match rest.trim_ascii_start() {
+            [] => &[],
+            [b';', more @ ..] => more.trim_ascii_start(),
+            _ => return None,
+        };
+    }
+    Some(())
+}
+
+fn closing_quote(quoted: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', quoted.get(at..)?)?;
+        if quoted.get(at) == Some(&b'"') {
+            return Some(at);
+        }
+        at += 2;
+    }
+}
+
+/// The part of a form that is looked at.
+#[derive(Clone, Copy)]
+enum Field {
+    Model,
+    /// A file called `model`.
+    ModelFile,
+    Stream,
+    Prompt,
+    Other,
+}
+
+/// What the fields of the form said, each the last time it came.
+struct Form {
+    model: Option<ByteSpan>,
+    model_is_file: bool,
+    streaming: bool,
+    prompt: u64,
+}
+
+/// Scans `body` as one form.
+pub(super) fn scan(
+    operation: Operation,
+    content_type: Option<&str>,
+    body: &[u8],
+    options: ScanOptions,
+) -> Result<RequestProfile, ScanError> {
+    let delimiter = content_type
+        .and_then(Delimiter::from_content_type)
+        .ok_or(ScanError::MalformedForm { offset: 0, expected: MultipartSyntax::ContentType })?;
+    let mut form = Form { model: None, model_is_file: false, streaming: false, prompt: 0 };
+    form.read(body, delimiter.as_bytes(), options.estimate)?;
+    if form.model_is_file {
+        return Err(ScanError::WrongType { field: "model", expected: "a field, not a file" });
+    }
+    let model = form.model.ok_or(ScanError::MissingModel)?;
+    if is_blank(model.of(body), false) {
+        return Err(ScanError::EmptyModel);
+    }
+    Ok(RequestProfile {
+        arrived_at: options.arrived_at,
+        operation,
+        dialect: operation.row().dialect,
+        model,
+        model_is_escaped: false,
+        streaming: form.streaming,
+        estimated_tokens: to_tokens(form.prompt),
+        max_tokens: None,
+        needs: Capabilities::NONE,
+    })
+}
+
+impl Form {
+    fn read(
+        &mut self,
+        body: &[u8],
+        delimiter: &[u8],
+        estimate: TokenEstimate,
+    ) -> Result<(), ScanError> {
+        let expect = |offset, expected| ScanError::MalformedForm { offset, expected };
+        let finder = Finder::new(delimiter);
+        // The first boundary has no line break of its own in front.
+        let lead = body.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let opening = delimiter.get(2..).unwrap_or_default();
+        let mut rest = body
+            .get(lead..)
+            .and_then(|rest| rest.strip_prefix(opening))
+            .ok_or(expect(lead, MultipartSyntax::Boundary))?;
+        loop {
+            let offset = body.len() - rest.len();
+            if let Some(epilogue) = rest.strip_prefix(b"--") {
+                return if epilogue.trim_ascii().is_empty() {
+                    Ok(())
+                } else {
+                    Err(expect(offset + 2, MultipartSyntax::End))
+                };
+            }
+            let head = skip_blanks(rest)
+                .strip_prefix(b"\r\n")
+                .ok_or(expect(offset, MultipartSyntax::BoundaryEnd))?;
+            let offset = body.len() - head.len();
+            let (field, value) = read_head(head).map_err(|expected| expect(offset, expected))?;
+            let start = body.len() - value.len();
+            let end = finder.find(value).ok_or(expect(start, MultipartSyntax::Boundary))?;
+            let (value, behind) = value.split_at_checked(end).unwrap_or_default();
+            self.take(field, value, start, estimate)?;
+            rest = behind.get(delimiter.len()..).unwrap_or_default();
+        }
+    }
+
+    fn take(
+        &mut self,
+        field: Field,
+        value: &[u8],
+        start: usize,
+        estimate: TokenEstimate,
+    ) -> Result<(), ScanError> {
+        if matches!(field, Field::Other | Field::ModelFile) {
+            self.model_is_file |= matches!(field, Field::ModelFile);
+            return Ok(());
+        }
+        let text = simdutf8::compat::from_utf8(value)
+            .map_err(|error| ScanError::InvalidUtf8 { offset: start + error.valid_up_to() })?;
+        match field {
+            Field::Model => {
+                self.model_is_file = false;
+                self.model =
+                    Some(ByteSpan { start: to_offset(start), end: to_offset(start + value.len()) });
+            }
+            Field::Stream => self.streaming = text.eq_ignore_ascii_case("true") || text == "1",
+            Field::Prompt => {
+                self.prompt = match estimate {
+                    TokenEstimate::Chars => text.chars().count(),
+                    TokenEstimate::Utf8 => text.len(),
+                } as u64;
+            }
+            Field::ModelFile | Field::Other => {}
+        }
+        Ok(())
+    }
+}
+
+fn skip_blanks(bytes: &[u8]) -> &[u8] {
+    let blanks = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    bytes.get(blanks..).unwrap_or_default()
+}
+
+/// Reads the head of a part; the field it starts, and all that follows the empty line.
+fn read_head(part: &[u8]) -> Result<(Field, &[u8]), MultipartSyntax> {
+    let mut field = None;
+    let mut rest = part;
+    loop {
+        let read = part.len() - rest.len();
+        let window = rest.get(..LONGEST_HEAD.saturating_sub(read)).unwrap_or(rest);
+        let end = memchr::memmem::find(window, b"\r\n").ok_or(MultipartSyntax::PartHead)?;
+        let line = rest.get(..end).unwrap_or_default();
+        rest = rest.get(end + 2..).unwrap_or_default();
+        if line.is_empty() {
+            return field.map(|field| (field, rest)).ok_or(MultipartSyntax::PartName);
+        }
+        let colon = memchr::memchr(b':', line).ok_or(MultipartSyntax::PartHead)?;
+        let (name, value) = line.split_at_checked(colon).unwrap_or_default();
+        // A folded line, or a blank before the colon, is read differently by different parsers.
+        if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
+            return Err(MultipartSyntax::PartHead);
+        }
+        if name.eq_ignore_ascii_case(b"content-disposition") {
+            let value = value.get(1..).unwrap_or_default();
+            let found = read_disposition(value).ok_or(MultipartSyntax::PartName)?;
+            if field.replace(found).is_some() {
+                return Err(MultipartSyntax::PartName);
+            }
+        }
+    }
+}
+
+fn read_disposition(value: &[u8]) -> Option<Field> {
+    let semicolon = memchr::memchr(b';', value)?;
+    let (kind, parameters) = value.split_at_checked(semicolon)?;
+    if !kind.trim_ascii().eq_ignore_ascii_case(b"form-data") {
+        return None;
+    }
+    let mut found = None;
+    let mut is_file = false;
+    each_parameter(parameters.get(1..)?, |name, value| {
+        if name.eq_ignore_ascii_case(b"name") {
+            // Two names, or one with escapes, would be a different field to different parsers.
+            if value.contains(&b'\\') || found.replace(value).is_some() {
+                return None;
+            }
+        } else if name.eq_ignore_ascii_case(b"name*") {
+            return None;
+        } else {
+            is_file |=
+                name.eq_ignore_ascii_case(b"filename") || name.eq_ignore_ascii_case(b"filename*");
+        }
+        Some(())
+    })?;
+    Some(match found? {
+        b"model" if is_file => Field::ModelFile,
+        _ if is_file => Field::Other,
+        b"model" => Field::Model,
+        b"stream" => Field::Stream,
+        b"prompt" => Field::Prompt,
+        _ => Field::Other,
+    })
+}

@@ -1,0 +1,277 @@
+//! Finds the prompt in a JSON body: which members of which operation hold its text, and how they
+//! lay it out. Adding an operation is a row in [`prompt_fields`].
+
+use super::cursor::{Cursor, Syntax};
+use super::text::Text;
+use crate::api::Operation;
+
+/// How the text of a member is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// An array of objects with `content`; nothing else will do.
+    Messages,
+    /// A string, or an array of objects with `content`.
+    Items,
+    /// A string, or an array of content parts.
+    Content,
+    /// A string, a token id, an object with `text`, or arrays of them.
+    Plain,
+}
+
+/// A member that holds prompt text.
+pub(super) type PromptField = (&'static str, Layout);
+
+/// The most prompt fields an operation has.
+pub(super) const PROMPT_FIELDS: usize = 4;
+
+/// The members of the body that hold the prompt of `operation`.
+pub(super) const fn prompt_fields(operation: Operation) -> &'static [PromptField] {
+    match operation {
+        Operation::Chat => &[("messages", Layout::Messages)],
+        Operation::Messages => &[("messages", Layout::Messages), ("system", Layout::Content)],
+        Operation::Responses => &[("input", Layout::Items), ("instructions", Layout::Content)],
+        Operation::Completions | Operation::ImageGenerations => &[("prompt", Layout::Plain)],
+        Operation::Embeddings | Operation::Moderations | Operation::Speech => {
+            &[("input", Layout::Plain)]
+        }
+        Operation::Rerank => &[("query", Layout::Plain), ("documents", Layout::Plain)],
+        Operation::Score => &[
+            ("text_1", Layout::Plain),
+            ("text_2", Layout::Plain),
+            ("query", Layout::Plain),
+            ("documents", Layout::Plain),
+        ],
+        Operation::Transcriptions | Operation::Translations | Operation::ImageEdits => &[],
+    }
+}
+
+/// What was found in one prompt field.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Prompt {
+    /// The length of its text; a token id counts as the text of one token.
+    pub(super) text: u64,
+    /// Whether it holds an image.
+    pub(super) has_image: bool,
+}
+
+impl Prompt {
+    /// Counts `other` in. Bounded by the body's length: no sum can overflow.
+    #[inline(always)]
+    pub(super) fn add(&mut self, other: Self) {
+        self.text += other.text;
+        self.has_image |= other.has_image;
+    }
+
+    #[inline(always)]
+    fn add_text(&mut self, cursor: &Cursor<'_>, text: Text) {
+        self.text += cursor.measure(text);
+    }
+}
+
+/// Takes the value of a prompt field.
+#[inline(always)]
+pub(super) fn read_prompt(
+    cursor: &mut Cursor<'_>,
+    layout: Layout,
+    into: &mut Prompt,
+) -> Result<(), Syntax> {
+    *into = Prompt::default();
+    match layout {
+        Layout::Messages | Layout::Items => messages(cursor, into),
+        Layout::Content => content(cursor, Nesting::Outer, into),
+        Layout::Plain => plain_prompt(cursor, into),
+    }
+}
+
+/// Takes an array of objects with `content`; or a string.
+fn messages(cursor: &mut Cursor<'_>, into: &mut Prompt) -> Result<(), Syntax> {
+    match cursor.peek() {
+        b'"' => {
+            let text = cursor.string()?;
+            into.add_text(cursor, text);
+            return Ok(());
+        }
+        b'[' => {}
+        _ => return cursor.skip(),
+    }
+    cursor.elements(|cursor| {
+        if cursor.peek() != b'{' {
+            return cursor.skip();
+        }
+        let mut found = Prompt::default();
+        cursor.members(|cursor, name| {
+            if !cursor.decoded(name, |name| name == b"content") {
+                return cursor.skip();
+            }
+            found = Prompt::default();
+            if cursor.peek() == b'"' {
+                let text = cursor.string()?;
+                found.add_text(cursor, text);
+                return Ok(());
+            }
+            content(cursor, Nesting::Outer, &mut found)
+        })?;
+        into.add(found);
+        Ok(())
+    })
+}
+
+/// Whether content is a message's own, or that of a tool's result inside of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nesting {
+    Outer,
+    ToolResult,
+}
+
+/// Takes a string or an array of content parts.
+fn content(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<(), Syntax> {
+    match cursor.peek() {
+        b'"' => {
+            let text = cursor.string()?;
+            into.add_text(cursor, text);
+            Ok(())
+        }
+        b'[' => cursor.elements(|cursor| {
+            if cursor.peek() != b'{' {
+                return cursor.skip();
+            }
+            part(cursor, nesting, into)
+        }),
+        _ => cursor.skip(),
+    }
+}
+
+/// What kind of content part an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartKind {
+    Text,
+    Image,
+    ToolResult,
+    Unknown,
+}
+
+impl PartKind {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"text" | b"input_text" | b"output_text" => Self::Text,
+            b"image_url" | b"input_image" | b"image" => Self::Image,
+            b"tool_result" => Self::ToolResult,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// A member of a content part or a document.
+enum PartMember {
+    Kind,
+    Text,
+    Content,
+    Other,
+}
+
+impl PartMember {
+    #[inline(always)]
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"type" => Self::Kind,
+            b"text" => Self::Text,
+            b"content" => Self::Content,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// What an object with `type` and `text` said, in whatever order.
+struct Part {
+    kind: PartKind,
+    text: u64,
+}
+
+impl Part {
+    const EMPTY: Self = Self { kind: PartKind::Unknown, text: 0 };
+
+    #[inline(always)]
+    fn read(&mut self, member: &PartMember, cursor: &mut Cursor<'_>) -> Result<(), Syntax> {
+        let is_string = cursor.peek() == b'"';
+        match member {
+            PartMember::Kind => {
+                self.kind = PartKind::Unknown;
+                if is_string {
+                    let name = cursor.string()?;
+                    self.kind = cursor.decoded(name, PartKind::of);
+                    return Ok(());
+                }
+            }
+            PartMember::Text => {
+                self.text = 0;
+                if is_string {
+                    let text = cursor.string()?;
+                    self.text = cursor.measure(text);
+                    return Ok(());
+                }
+            }
+            PartMember::Content | PartMember::Other => {}
+        }
+        cursor.skip()
+    }
+}
+
+/// Takes a content part. Its kind may follow what it describes, so all is read before it counts.
+fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<(), Syntax> {
+    let mut part = Part::EMPTY;
+    let mut result = Prompt::default();
+    cursor.members(|cursor, name| {
+        let member = cursor.decoded(name, PartMember::of);
+        if matches!(member, PartMember::Content) && nesting == Nesting::Outer {
+            result = Prompt::default();
+            return content(cursor, Nesting::ToolResult, &mut result);
+        }
+        part.read(&member, cursor)
+    })?;
+    match part.kind {
+        PartKind::Text => into.text += part.text,
+        PartKind::Image => into.has_image = true,
+        PartKind::ToolResult => into.add(result),
+        PartKind::Unknown => {}
+    }
+    Ok(())
+}
+
+/// Takes a string, a token id, an object with text, or up to two levels of arrays of them.
+fn plain_prompt(cursor: &mut Cursor<'_>, into: &mut Prompt) -> Result<(), Syntax> {
+    if cursor.peek() != b'[' {
+        return prompt_element(cursor, into);
+    }
+    cursor.elements(|cursor| {
+        if cursor.peek() != b'[' {
+            return prompt_element(cursor, into);
+        }
+        cursor.elements(|cursor| prompt_element(cursor, into))
+    })
+}
+
+fn prompt_element(cursor: &mut Cursor<'_>, into: &mut Prompt) -> Result<(), Syntax> {
+    match cursor.peek() {
+        b'"' => {
+            let text = cursor.string()?;
+            into.add_text(cursor, text);
+            Ok(())
+        }
+        b'-' | b'0'..=b'9' => {
+            into.text += super::TEXT_PER_TOKEN;
+            cursor.number().map(|_| ())
+        }
+        // A document of a reranker, or a part with an image, as moderation takes them.
+        b'{' => {
+            let mut part = Part::EMPTY;
+            cursor.members(|cursor, name| {
+                let member = cursor.decoded(name, PartMember::of);
+                part.read(&member, cursor)
+            })?;
+            into.text += part.text;
+            into.has_image |= part.kind == PartKind::Image;
+            Ok(())
+        }
+        _ => cursor.skip(),
+    }
+}

@@ -1,0 +1,78 @@
+//! Numbers and literals: the cursor's way through them, by the letter of the JSON grammar.
+
+use super::cursor::{Cursor, Syntax};
+
+impl Cursor<'_> {
+    /// Takes the number or literal at the cursor.
+    #[inline]
+    pub(super) fn scalar(&mut self) -> Result<(), Syntax> {
+        match self.bytes.get(self.at) {
+            Some(b't') => self.literal(b"true"),
+            Some(b'f') => self.literal(b"false"),
+            Some(b'n') => self.literal(b"null"),
+            Some(b'-' | b'0'..=b'9') => self.number().map(|_| ()),
+            _ => Err(Syntax::Value),
+        }
+    }
+
+    #[inline]
+    fn literal(&mut self, literal: &[u8]) -> Result<(), Syntax> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        if !rest.starts_with(literal) {
+            return Err(Syntax::Value);
+        }
+        self.at += literal.len();
+        Ok(())
+    }
+
+    /// Takes the number at the cursor; the value of one that is a whole number and not negative,
+    /// saturated.
+    pub(super) fn number(&mut self) -> Result<Option<u32>, Syntax> {
+        let mut is_whole = true;
+        if self.byte() == b'-' {
+            is_whole = false;
+            self.at += 1;
+        }
+        let starts_with_zero = self.byte() == b'0';
+        let first = self.at;
+        let value = self.digits()?;
+        if starts_with_zero && self.at > first + 1 {
+            return Err(Syntax::Value);
+        }
+        if self.byte() == b'.' {
+            is_whole = false;
+            self.at += 1;
+            self.digits()?;
+        }
+        if self.byte() | 0x20 == b'e' {
+            is_whole = false;
+            self.at += 1;
+            if matches!(self.byte(), b'+' | b'-') {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(is_whole.then_some(value))
+    }
+
+    /// Takes digits, one at least; their value, saturated.
+    #[inline(always)]
+    fn digits(&mut self) -> Result<u32, Syntax> {
+        let mut at = self.at;
+        let mut value = 0_u32;
+        while let Some(byte @ b'0'..=b'9') = self.bytes.get(at) {
+            value = value.saturating_mul(10).saturating_add(u32::from(byte & 0xf));
+            at += 1;
+        }
+        if at == self.at {
+            return Err(Syntax::Digit);
+        }
+        self.at = at;
+        Ok(value)
+    }
+
+    #[inline(always)]
+    fn byte(&self) -> u8 {
+        self.bytes.get(self.at).copied().unwrap_or_default()
+    }
+}

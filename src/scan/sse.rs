@@ -1,0 +1,312 @@
+//! Watches a stream go by: which events carry a token, whether the stream said it is done or
+//! failed, and the usage it reports. It looks at lines where they lie and copies only what a chunk
+//! cuts in two; the relay forwards the bytes regardless.
+
+use std::sync::LazyLock;
+
+use memchr::memchr2;
+use memchr::memmem::Finder;
+
+use super::cursor::{Cursor, Syntax};
+use super::{TokenEstimate, Usage, find_usage};
+use crate::api::Operation;
+
+static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
+static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
+static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\""));
+
+/// The longest line that is read; of longer ones only the end is, for the usage.
+const LONGEST_LINE: usize = 16 << 10;
+/// What is kept of a longer line.
+const LINE_TAIL: usize = 4 << 10;
+
+/// What a chunk brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Events of this chunk that carry a token.
+    pub tokens: u32,
+    /// Whether the stream has said by now that it is done.
+    pub done: bool,
+    /// Whether the stream has by now reported an error.
+    pub error: bool,
+}
+
+/// How an operation's events carry their tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EventForm {
+    /// `choices[].delta`, an object.
+    ChatDelta,
+    /// `choices[].text`.
+    CompletionText,
+    /// `delta`, a string, in events whose type ends in `.delta`.
+    TypedDelta,
+    /// `delta`, an object, in `content_block_delta`.
+    BlockDelta,
+    /// Whatever comes.
+    Any,
+}
+
+/// Splits a stream of server-sent events into lines and counts what they carry. A line may be cut
+/// anywhere, also inside of a character: the totals do not depend on the chunks.
+#[derive(Debug)]
+pub struct EventScanner {
+    form: EventForm,
+    /// The beginning of a line whose end has not come yet.
+    partial: Vec<u8>,
+    partial_is_long: bool,
+    after_carriage_return: bool,
+    at_boundary: bool,
+    /// Whether the event that began has a name that ends the stream.
+    event_ends: bool,
+    tokens: u32,
+    done: bool,
+    error: bool,
+    usage: Option<Usage>,
+}
+
+impl EventScanner {
+    /// A scanner for the stream that answers `operation`.
+    pub fn new(operation: Operation) -> Self {
+        let form = match operation {
+            Operation::Chat => EventForm::ChatDelta,
+            Operation::Completions => EventForm::CompletionText,
+            Operation::Responses => EventForm::TypedDelta,
+            Operation::Messages => EventForm::BlockDelta,
+            Operation::Embeddings
+            | Operation::Rerank
+            | Operation::Score
+            | Operation::Moderations
+            | Operation::Speech
+            | Operation::Transcriptions
+            | Operation::Translations
+            | Operation::ImageGenerations
+            | Operation::ImageEdits => EventForm::Any,
+        };
+        Self {
+            form,
+            partial: Vec::new(),
+            partial_is_long: false,
+            after_carriage_return: false,
+            at_boundary: true,
+            event_ends: false,
+            tokens: 0,
+            done: false,
+            error: false,
+            usage: None,
+        }
+    }
+
+    /// Looks at the next bytes of the stream.
+    pub fn feed(&mut self, chunk: &[u8]) -> Progress {
+        self.tokens = 0;
+        let mut rest = chunk;
+        if self.after_carriage_return && !chunk.is_empty() {
+            self.after_carriage_return = false;
+            rest = chunk.strip_prefix(b"\n").unwrap_or(chunk);
+        }
+        while let Some(end) = memchr2(b'\n', b'\r', rest) {
+            let (line, behind) = rest.split_at_checked(end).unwrap_or_default();
+            self.finish_line(line);
+            rest = match behind {
+                [b'\r', b'\n', more @ ..] => more,
+                [b'\r'] => {
+                    self.after_carriage_return = true;
+                    &[]
+                }
+                [_, more @ ..] => more,
+                [] => &[],
+            };
+        }
+        self.keep(rest);
+        Progress { tokens: self.tokens, done: self.done, error: self.error }
+    }
+
+    /// The counts the stream has reported by now.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// Whether nothing of an event is pending: another event may follow here.
+    pub fn at_boundary(&self) -> bool {
+        self.at_boundary
+    }
+
+    fn keep(&mut self, piece: &[u8]) {
+        if piece.is_empty() {
+            return;
+        }
+        self.at_boundary = false;
+        if self.partial.len() + piece.len() <= LONGEST_LINE {
+            self.partial.extend_from_slice(piece);
+            return;
+        }
+        if !self.partial_is_long {
+            self.partial_is_long = true;
+            let start = self.partial.iter().chain(piece).copied().take(DATA.len());
+            if start.eq(DATA.iter().copied()) {
+                self.count_long_line();
+            }
+        }
+        // A piece longer than what is kept pushes all out that came before.
+        let tail = piece.get(piece.len().saturating_sub(LINE_TAIL)..).unwrap_or(piece);
+        let surplus = (self.partial.len() + tail.len()).saturating_sub(LINE_TAIL);
+        self.partial.drain(..surplus.min(self.partial.len()));
+        self.partial.extend_from_slice(tail);
+    }
+
+    fn finish_line(&mut self, line: &[u8]) {
+        if self.partial.is_empty() && line.len() <= LONGEST_LINE {
+            self.read_line(line);
+            return;
+        }
+        self.keep(line);
+        let mut whole = std::mem::take(&mut self.partial);
+        if self.partial_is_long {
+            let tail = whole.get(whole.len().saturating_sub(LINE_TAIL)..).unwrap_or(&whole);
+            self.add_usage(tail);
+        } else {
+            self.read_line(&whole);
+        }
+        whole.clear();
+        self.partial = whole;
+        self.partial_is_long = false;
+    }
+
+    /// Too long to be read, but something came: only an event that ends the stream is no token.
+    fn count_long_line(&mut self) {
+        self.tokens += u32::from(!self.event_ends);
+    }
+
+    fn read_line(&mut self, line: &[u8]) {
+        self.at_boundary = line.is_empty();
+        if let Some(data) = line.strip_prefix(DATA) {
+            self.read_data(data.strip_prefix(b" ").unwrap_or(data));
+        } else if let Some(name) = line.strip_prefix(b"event:") {
+            self.read_type(name.trim_ascii());
+        } else if line.is_empty() {
+            self.event_ends = false;
+        }
+    }
+
+    fn read_data(&mut self, data: &[u8]) {
+        if data.trim_ascii() == b"[DONE]" {
+            self.done = true;
+            return;
+        }
+        let has_token = match self.form {
+            EventForm::ChatDelta | EventForm::BlockDelta => has_token_in_delta(data),
+            EventForm::CompletionText => has_string_at(&TEXT, data),
+            EventForm::TypedDelta => {
+                has_string_at(&DELTA, data) && DELTA_EVENT.find(data).is_some()
+            }
+            EventForm::Any => true,
+        };
+        self.tokens += u32::from(has_token);
+        if !has_token || self.form == EventForm::Any {
+            // Few events are of this kind, so these may be read whole.
+            _ = self.read_rest(data);
+        }
+        self.add_usage(data);
+    }
+
+    fn add_usage(&mut self, data: &[u8]) {
+        if let Some(usage) = find_usage(data) {
+            self.usage = Some(self.usage.map_or(usage, |earlier| usage.or(earlier)));
+        }
+    }
+
+    /// Looks for errors and endings among the members of an event.
+    fn read_rest(&mut self, data: &[u8]) -> Result<(), Syntax> {
+        let mut cursor = Cursor::new(data, TokenEstimate::Chars);
+        if cursor.peek() != b'{' {
+            return Ok(());
+        }
+        cursor.members(|cursor, name| match cursor.raw(name) {
+            b"error" => {
+                self.error |= cursor.peek() != b'n';
+                cursor.skip()
+            }
+            b"type" | b"object" if cursor.peek() == b'"' => {
+                let kind = cursor.string()?;
+                self.read_type(cursor.raw(kind));
+                Ok(())
+            }
+            _ => cursor.skip(),
+        })
+    }
+
+    fn read_type(&mut self, name: &[u8]) {
+        match name {
+            b"response.completed" | b"response.incomplete" | b"message_stop" => {
+                self.event_ends = true
+            }
+            b"response.failed" => {
+                self.event_ends = true;
+                self.error = true;
+            }
+            b"error" => self.error = true,
+            _ => {}
+        }
+        self.done |= self.event_ends;
+    }
+}
+
+const DATA: &[u8] = b"data:";
+
+/// Places of `key` in `data` that are followed by a colon; the cursor is behind it.
+fn members_called<'a>(key: &Finder<'_>, data: &'a [u8]) -> impl Iterator<Item = Cursor<'a>> {
+    key.find_iter(data).filter_map(|at| {
+        let mut cursor = Cursor::new(data, TokenEstimate::Chars);
+        cursor.at = at + key.needle().len();
+        if cursor.peek() != b':' {
+            return None;
+        }
+        cursor.at += 1;
+        Some(cursor)
+    })
+}
+
+fn has_string_at(key: &Finder<'_>, data: &[u8]) -> bool {
+    members_called(key, data).any(|mut cursor| {
+        // A string that is not empty does not end where it begins.
+        cursor.peek() == b'"' && cursor.bytes.get(cursor.at + 1) != Some(&b'"')
+    })
+}
+
+fn has_token_in_delta(data: &[u8]) -> bool {
+    members_called(&DELTA, data).any(|mut cursor| {
+        let mut has_token = false;
+        if cursor.peek() == b'{' {
+            // Where the walk fails the delta is malformed: what was seen until then counts.
+            _ = cursor.members(|cursor, name| {
+                let carries_tokens = matches!(
+                    cursor.raw(name),
+                    b"content"
+                        | b"reasoning_content"
+                        | b"reasoning"
+                        | b"refusal"
+                        | b"tool_calls"
+                        | b"function_call"
+                        | b"audio"
+                        | b"text"
+                        | b"partial_json"
+                        | b"thinking"
+                );
+                has_token |= is_filled(cursor)? && carries_tokens;
+                Ok(())
+            });
+        }
+        has_token
+    })
+}
+
+/// Takes a value and tells whether it is a string, an array or an object with something in it.
+fn is_filled(cursor: &mut Cursor<'_>) -> Result<bool, Syntax> {
+    let kind = cursor.peek();
+    let start = cursor.at;
+    cursor.skip()?;
+    Ok(matches!(kind, b'"' | b'[' | b'{') && cursor.at - start > 2)
+}
+
+#[cfg(test)]
+mod tests;

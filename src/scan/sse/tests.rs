@@ -1,0 +1,244 @@
+//! What counts as a token, an ending and a boundary; and that chunks make no difference.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Feeds a stream whole; its tokens, and the scanner behind it.
+fn fed(operation: Operation, stream: &str) -> (Progress, EventScanner) {
+    let mut scanner = EventScanner::new(operation);
+    let progress = scanner.feed(stream.as_bytes());
+    (progress, scanner)
+}
+
+fn tokens(operation: Operation, data: &str) -> u32 {
+    fed(operation, &format!("data: {data}\n\n")).0.tokens
+}
+
+fn chat(delta: &str) -> String {
+    format!(
+        r#"{{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{{"index":0,"delta":{delta},"logprobs":null,"finish_reason":null}}]}}"#
+    )
+}
+
+#[test]
+fn chat_deltas_with_something_in_them_are_tokens() {
+    for (delta, expected) in [
+        (r#"{"content":"Hi"}"#, 1),
+        (r#"{ "role" : "assistant", "content" : " " }"#, 1),
+        (r#"{"reasoning_content":"hm"}"#, 1),
+        (r#"{"content":null,"reasoning":"hm"}"#, 1),
+        (r#"{"refusal":"no"}"#, 1),
+        (r#"{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}"#, 1),
+        (r#"{"content":"\""}"#, 1),
+        (r#"{"role":"assistant","content":""}"#, 0),
+        (r#"{"role":"assistant"}"#, 0),
+        (r#"{"content":null,"tool_calls":[]}"#, 0),
+        ("{}", 0),
+        ("null", 0),
+        (r#"{"role":"delta"}"#, 0),
+    ] {
+        assert_eq!(tokens(Operation::Chat, &chat(delta)), expected, "{delta}");
+    }
+    let two = r#"{"choices":[{"delta":{"content":""}},{"delta":{"content":"x"}}]}"#;
+    assert_eq!(tokens(Operation::Chat, two), 1, "the second choice counts");
+}
+
+#[test]
+fn other_operations_have_their_own_tokens() {
+    for (operation, data, expected) in [
+        (Operation::Completions, r#"{"choices":[{"text":"Hi","index":0}]}"#, 1),
+        (Operation::Completions, r#"{"choices":[{"text":"","index":0}]}"#, 0),
+        (Operation::Responses, r#"{"type":"response.output_text.delta","delta":"Hi"}"#, 1),
+        (
+            Operation::Responses,
+            r#"{"delta":"{","type":"response.function_call_arguments.delta"}"#,
+            1,
+        ),
+        (Operation::Responses, r#"{"type":"response.output_text.delta","delta":""}"#, 0),
+        (Operation::Responses, r#"{"type":"response.output_text.done","text":"Hi"}"#, 0),
+        (
+            Operation::Messages,
+            r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"Hi"}}"#,
+            1,
+        ),
+        (
+            Operation::Messages,
+            r#"{"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":"{"}}"#,
+            1,
+        ),
+        (
+            Operation::Messages,
+            r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":""}}"#,
+            0,
+        ),
+        (Operation::Messages, r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#, 0),
+        (Operation::Messages, r#"{"type": "ping"}"#, 0),
+        (Operation::Speech, r#"{"audio":"AAAA"}"#, 1),
+        (Operation::Transcriptions, "[DONE]", 0),
+    ] {
+        assert_eq!(tokens(operation, data), expected, "{data}");
+    }
+}
+
+#[test]
+fn what_only_keeps_a_stream_alive_is_no_token() {
+    for stream in [
+        ": ping\n\n",
+        "event: ping\n\n",
+        "\n\n",
+        "retry: 100\n\n",
+        "data\n\n",
+        "data:\n\n",
+        "data: [DONE]\n\n",
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1}}\n\n",
+        "data: oops\n\n",
+    ] {
+        assert_eq!(fed(Operation::Chat, stream).0.tokens, 0, "{stream:?}");
+    }
+}
+
+#[test]
+fn streams_say_when_they_are_done_or_failed() {
+    for (operation, stream, done, error) in [
+        (Operation::Chat, "data: [DONE]\n\n", true, false),
+        (Operation::Chat, "data:[DONE]\r\r", true, false),
+        (Operation::Chat, "data: {\"choices\":[]}\n\n", false, false),
+        (Operation::Chat, "data: {\"error\": {\"message\": \"x\"}}\n\n", false, true),
+        (Operation::Chat, "data: {\"error\":null,\"choices\":[]}\n\n", false, false),
+        (Operation::Chat, "data: {\"object\":\"error\",\"message\":\"x\"}\n\n", false, true),
+        (
+            Operation::Responses,
+            "data: {\"response\":{},\"type\":\"response.completed\"}\n\n",
+            true,
+            false,
+        ),
+        (Operation::Responses, "event: response.incomplete\ndata: {}\n\n", true, false),
+        (Operation::Responses, "data: {\"type\":\"response.failed\"}\n\n", true, true),
+        (
+            Operation::Messages,
+            "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+            true,
+            false,
+        ),
+        (
+            Operation::Messages,
+            "event: error\ndata: {\"type\":\"error\",\"error\":{}}\n\n",
+            false,
+            true,
+        ),
+    ] {
+        let (progress, _) = fed(operation, stream);
+        assert_eq!((progress.done, progress.error), (done, error), "{stream}");
+    }
+}
+
+#[test]
+fn usage_is_gathered_from_start_and_end() {
+    let stream = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n\
+        data: {\"type\":\"message_delta\",\"delta\":{},\"usage\":{\"output_tokens\":5}}\n\n";
+    let (_, scanner) = fed(Operation::Messages, stream);
+    let usage = scanner.usage().unwrap();
+    assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(9), Some(5)));
+    assert_eq!(fed(Operation::Chat, "data: {\"usage\":null}\n\n").1.usage(), None);
+}
+
+#[test]
+fn a_boundary_is_where_an_event_has_ended() {
+    let mut scanner = EventScanner::new(Operation::Chat);
+    assert!(scanner.at_boundary(), "nothing came");
+    for (chunk, at_boundary) in [
+        ("data: {}", false),
+        ("\r", false),
+        ("\n", false),
+        ("\r", true),
+        ("\n", true),
+        (": ping\n", false),
+        ("\n", true),
+        ("d", false),
+        ("\n\n", true),
+    ] {
+        scanner.feed(chunk.as_bytes());
+        assert_eq!(scanner.at_boundary(), at_boundary, "after {chunk:?}");
+    }
+}
+
+#[test]
+fn a_line_too_long_to_read_counts_once_and_still_gives_its_usage() {
+    let text = "x".repeat(40_000);
+    let line = format!(
+        r#"{{"type":"response.completed","response":{{"text":"{text}","usage":{{"input_tokens":3,"output_tokens":4}}}}}}"#
+    );
+    let named = format!("event: response.completed\ndata: {line}\n\n");
+    let plain = format!("data: {line}\n\ndata: {line}\n\n");
+    for step in [1 << 20, 7000, 100] {
+        for (stream, expected, done) in [(&named, 0, true), (&plain, 2, false)] {
+            let mut scanner = EventScanner::new(Operation::Responses);
+            let mut tokens = 0;
+            let mut last = Progress::default();
+            for chunk in stream.as_bytes().chunks(step) {
+                last = scanner.feed(chunk);
+                tokens += last.tokens;
+                assert!(scanner.partial.capacity() <= 4 * LONGEST_LINE, "what is kept is bounded");
+            }
+            assert_eq!((tokens, last.done), (expected, done), "in steps of {step}");
+            assert_eq!(scanner.usage().unwrap().completion_tokens, Some(4));
+            assert!(scanner.at_boundary());
+        }
+    }
+}
+
+fn a_line() -> impl Strategy<Value = String> {
+    let delta = prop_oneof![
+        Just(r#"{"content":"日本é😀"}"#.to_owned()),
+        Just(r#"{"content":""}"#.to_owned()),
+        Just(r#"{"type":"text_delta","text":"Hi"}"#.to_owned()),
+        Just(r#""Hi""#.to_owned()),
+    ];
+    prop_oneof![
+        4 => delta.prop_map(|delta| format!("data: {}", chat(&delta))),
+        1 => (16_000..17_000_usize).prop_map(|length| format!("data: {}", "x".repeat(length))),
+        1 => Just(r#"data: {"choices":[{"text":"Hi"}],"usage":{"prompt_tokens":3}}"#.to_owned()),
+        1 => Just("data: [DONE]".to_owned()),
+        1 => Just("event: response.completed".to_owned()),
+        3 => Just(String::new()),
+        1 => "[ -~]{0,20}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn chunks_do_not_change_the_totals(
+        lines in prop::collection::vec((a_line(), prop::sample::select(vec!["\n", "\r\n", "\r"])), 0..12),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
+        operation in prop::sample::select(vec![
+            Operation::Chat, Operation::Completions, Operation::Responses, Operation::Messages,
+            Operation::Speech,
+        ]),
+    ) {
+        let stream: String = lines.iter().flat_map(|(line, end)| [line.as_str(), *end]).collect();
+        let (whole, reference) = fed(operation, &stream);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+        cuts.extend([0, stream.len()]);
+        cuts.sort_unstable();
+        let mut scanner = EventScanner::new(operation);
+        let mut total = Progress::default();
+        for pair in cuts.windows(2) {
+            let progress = scanner.feed(&stream.as_bytes()[pair[0]..pair[1]]);
+            total = Progress { tokens: total.tokens + progress.tokens, ..progress };
+        }
+        prop_assert_eq!(total, whole);
+        prop_assert_eq!(scanner.usage(), reference.usage());
+        prop_assert_eq!(scanner.at_boundary(), reference.at_boundary());
+    }
+
+    #[test]
+    fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        for operation in [Operation::Chat, Operation::Responses, Operation::Messages] {
+            let mut scanner = EventScanner::new(operation);
+            scanner.feed(b"data: {\"delta\":");
+            scanner.feed(&bytes);
+            scanner.feed(b"\n\n");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The scanner, rule by rule; against `serde_json` in `oracle`; its refusals in `malformed`; and
+//! its allocations, counted, in `allocations`; forms in `form`.
+
+mod allocations;
+mod form;
+mod malformed;
+mod oracle;
+mod rules;
+
+use super::{RequestProfile, ScanError, ScanOptions, TokenEstimate, scan};
+use crate::api::Operation;
+
+fn scan_as(operation: Operation, body: &str) -> Result<RequestProfile, ScanError> {
+    scan(operation, None, body.as_bytes(), ScanOptions::default())
+}
+
+fn scan_chat(body: &str) -> Result<RequestProfile, ScanError> {
+    scan_as(Operation::Chat, body)
+}
+
+fn tokens(operation: Operation, estimate: TokenEstimate, body: &str) -> u32 {
+    let options = ScanOptions { estimate, ..ScanOptions::default() };
+    scan(operation, None, body.as_bytes(), options).unwrap().estimated_tokens.0
+}

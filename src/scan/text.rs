@@ -1,0 +1,211 @@
+//! Strings: the cursor's way through them, which is where a scan spends its time, and what is
+//! known of one afterwards. Short ones go word by word, long ones through `memchr` in windows.
+
+use memchr::memchr2;
+
+use super::TokenEstimate;
+use super::bytes::{
+    HIGH, WORD, count_continuations, find_control, first_stop, high_bits_before, is_plain, is_stop,
+    stops, word_at,
+};
+use super::cursor::{Cursor, Syntax};
+use super::unescape::ShortString;
+
+/// Words looked at one by one before a string counts as long.
+const SHORT_WORDS: usize = 24;
+/// Long strings are read twice, in stretches that stay in the first-level cache.
+const WINDOW: usize = 8 << 10;
+
+/// A string of the body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Text {
+    /// Offset of the first byte behind the opening quote.
+    pub(super) start: usize,
+    /// Offset of the closing quote.
+    pub(super) end: usize,
+    /// How many more bytes its escapes take than what they stand for, in the measure in use.
+    excess: usize,
+    has_non_ascii: bool,
+}
+
+impl Text {
+    /// Whether the string holds escapes.
+    #[inline(always)]
+    pub(super) fn is_escaped(self) -> bool {
+        self.excess != 0
+    }
+}
+
+impl<'a> Cursor<'a> {
+    /// Takes the string at the cursor, which is at its opening quote.
+    #[inline(always)]
+    pub(super) fn string(&mut self) -> Result<Text, Syntax> {
+        let start = self.at + 1;
+        // Most names and many values end in their first word: worth a path without a loop.
+        if let Some(word) = word_at(self.bytes, start) {
+            let found = stops(word);
+            let end = start + first_stop(found);
+            if found != 0 && self.bytes.get(end) == Some(&b'"') {
+                self.at = end + 1;
+                let has_non_ascii = high_bits_before(word, found) != 0;
+                self.saw_non_ascii |= has_non_ascii;
+                return Ok(Text { start, end, excess: 0, has_non_ascii });
+            }
+        }
+        self.longer_string(start)?;
+        self.saw_non_ascii |= self.has_non_ascii;
+        let (end, excess) = (self.at - 1, self.excess);
+        Ok(Text { start, end, excess, has_non_ascii: self.has_non_ascii })
+    }
+
+    #[inline(never)]
+    fn longer_string(&mut self, start: usize) -> Result<(), Syntax> {
+        let mut excess = 0;
+        let mut high = 0;
+        self.at = start;
+        loop {
+            match self.find_stop(&mut high)? {
+                b'"' => break,
+                b'\\' => excess += self.escape()?,
+                _ => return Err(Syntax::Character),
+            }
+        }
+        self.at += 1;
+        self.excess = excess;
+        self.has_non_ascii = high & HIGH != 0;
+        Ok(())
+    }
+
+    /// Moves to the next quote, backslash or control character and returns it.
+    #[inline(always)]
+    fn find_stop(&mut self, high: &mut u64) -> Result<u8, Syntax> {
+        let mut at = self.at;
+        for _ in 0..SHORT_WORDS {
+            let Some(word) = word_at(self.bytes, at) else { break };
+            let found = stops(word);
+            if found != 0 {
+                *high |= high_bits_before(word, found);
+                self.at = at + first_stop(found);
+                return self.bytes.get(self.at).copied().ok_or(Syntax::Character);
+            }
+            *high |= word;
+            at += WORD;
+        }
+        self.at = at;
+        self.find_far_stop(high)
+    }
+
+    #[inline(never)]
+    fn find_far_stop(&mut self, high: &mut u64) -> Result<u8, Syntax> {
+        loop {
+            let rest = self.bytes.get(self.at..).unwrap_or_default();
+            if rest.len() < WORD {
+                return self.find_last_stop(rest, high);
+            }
+            let window = rest.get(..WINDOW).unwrap_or(rest);
+            let found = memchr2(b'"', b'\\', window);
+            let stretch = window.get(..found.unwrap_or(window.len())).unwrap_or_default();
+            if !is_plain(stretch) {
+                if let Some(control) = find_control(stretch) {
+                    self.at += control;
+                    return Err(Syntax::Character);
+                }
+                *high |= HIGH;
+            }
+            self.at += stretch.len();
+            if found.is_some() {
+                return self.bytes.get(self.at).copied().ok_or(Syntax::Character);
+            }
+        }
+    }
+
+    /// Looks through the last bytes of the body, too few for a word.
+    fn find_last_stop(&mut self, rest: &[u8], high: &mut u64) -> Result<u8, Syntax> {
+        for byte in rest {
+            if is_stop(*byte) {
+                return Ok(*byte);
+            }
+            *high |= u64::from(*byte);
+            self.at += 1;
+        }
+        Err(Syntax::Character)
+    }
+
+    /// Takes one escape and returns by how much it is longer than what it stands for.
+    #[inline]
+    fn escape(&mut self) -> Result<usize, Syntax> {
+        self.at += 1;
+        match self.bytes.get(self.at) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 1;
+                Ok(1)
+            }
+            Some(b'u') => {
+                self.at += 1;
+                self.unicode_escape()
+            }
+            _ => Err(Syntax::Escape),
+        }
+    }
+
+    fn unicode_escape(&mut self) -> Result<usize, Syntax> {
+        let (written, length) = match self.unit()? {
+            0..0x80 => (6, 1),
+            0x80..0x800 => (6, 2),
+            0xd800..0xdc00 => {
+                // Half a pair has no UTF-8; backends that take it fail later, in the tokenizer.
+                if self.bytes.get(self.at..self.at + 2) != Some(b"\\u") {
+                    return Err(Syntax::Surrogate);
+                }
+                self.at += 2;
+                if !(0xdc00..0xe000).contains(&self.unit()?) {
+                    return Err(Syntax::Surrogate);
+                }
+                (12, 4)
+            }
+            0xdc00..0xe000 => return Err(Syntax::Surrogate),
+            _ => (6, 3),
+        };
+        Ok(match self.estimate {
+            TokenEstimate::Chars => written - 1,
+            TokenEstimate::Utf8 => written - length,
+        })
+    }
+
+    fn unit(&mut self) -> Result<u32, Syntax> {
+        let mut unit = 0;
+        for _ in 0..4 {
+            let digit = self.bytes.get(self.at).and_then(|byte| char::from(*byte).to_digit(16));
+            unit = unit << 4 | digit.ok_or(Syntax::Escape)?;
+            self.at += 1;
+        }
+        Ok(unit)
+    }
+
+    /// The bytes of `text` as written.
+    #[inline(always)]
+    pub(super) fn raw(&self, text: Text) -> &'a [u8] {
+        self.bytes.get(text.start..text.end).unwrap_or_default()
+    }
+
+    /// Calls `compare` with the decoded bytes of a short string.
+    #[inline(always)]
+    pub(super) fn decoded<T>(&self, text: Text, compare: impl Fn(&[u8]) -> T) -> T {
+        if text.is_escaped() {
+            compare(ShortString::decode(self.raw(text)).as_bytes())
+        } else {
+            compare(self.raw(text))
+        }
+    }
+
+    /// The length of the decoded string, in the measure in use.
+    #[inline(always)]
+    pub(super) fn measure(&self, text: Text) -> u64 {
+        let length = (text.end - text.start - text.excess) as u64;
+        if text.has_non_ascii && self.estimate == TokenEstimate::Chars {
+            length - count_continuations(self.raw(text))
+        } else {
+            length
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Finds the token counts a backend reports, in the last bytes of an answer or in one event of a
+//! stream. The answer itself is never kept, and what cannot be read is no reason to fail.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::FinderRev;
+
+use super::TokenEstimate;
+use super::cursor::{Cursor, Syntax};
+
+static USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(b"\"usage\""));
+
+/// Members called `usage` that are looked at in one tail: bounds the work a strange answer makes.
+const ATTEMPTS: usize = 16;
+
+/// What a backend said a request took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Tokens of the prompt: `prompt_tokens`, `input_tokens`.
+    pub prompt_tokens: Option<u32>,
+    /// Tokens of the answer: `completion_tokens`, `output_tokens`.
+    pub completion_tokens: Option<u32>,
+    /// Tokens of the prompt that came from a cache.
+    pub cached_tokens: Option<u32>,
+}
+
+impl Usage {
+    /// These counts, and `earlier` ones where these have none: a stream may report the prompt at
+    /// its start and the answer at its end.
+    #[must_use]
+    pub fn or(self, earlier: Self) -> Self {
+        Self {
+            prompt_tokens: self.prompt_tokens.or(earlier.prompt_tokens),
+            completion_tokens: self.completion_tokens.or(earlier.completion_tokens),
+            cached_tokens: self.cached_tokens.or(earlier.cached_tokens),
+        }
+    }
+
+    fn read(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Syntax> {
+        cursor.members(|cursor, name| match cursor.raw(name) {
+            b"prompt_tokens" | b"input_tokens" => read_count(cursor, &mut self.prompt_tokens),
+            b"completion_tokens" | b"output_tokens" => {
+                read_count(cursor, &mut self.completion_tokens)
+            }
+            b"cache_read_input_tokens" => read_count(cursor, &mut self.cached_tokens),
+            b"prompt_tokens_details" | b"input_tokens_details" if cursor.peek() == b'{' => cursor
+                .members(|cursor, name| match cursor.raw(name) {
+                    b"cached_tokens" => read_count(cursor, &mut self.cached_tokens),
+                    _ => cursor.skip(),
+                }),
+            _ => cursor.skip(),
+        })
+    }
+}
+
+fn read_count(cursor: &mut Cursor<'_>, count: &mut Option<u32>) -> Result<(), Syntax> {
+    if !cursor.peek().is_ascii_digit() {
+        return cursor.skip();
+    }
+    *count = cursor.number()?.or(*count);
+    Ok(())
+}
+
+/// The counts in the last `usage` object of `tail`, the end of an answer or the data of one event.
+pub fn find_usage(tail: &[u8]) -> Option<Usage> {
+    let mut before = tail;
+    for _ in 0..ATTEMPTS {
+        let at = USAGE.rfind(before)?;
+        if let Some(usage) = tail.get(at..).and_then(usage_of) {
+            return Some(usage);
+        }
+        before = tail.get(..at)?;
+    }
+    None
+}
+
+/// Reads `"usage": {…}`; none when it is cut off, null, or counts nothing.
+fn usage_of(member: &[u8]) -> Option<Usage> {
+    let mut cursor = Cursor::new(member, TokenEstimate::Chars);
+    cursor.string().ok()?;
+    if cursor.peek() != b':' {
+        return None;
+    }
+    cursor.at += 1;
+    if cursor.peek() != b'{' {
+        return None;
+    }
+    let mut usage = Usage::default();
+    usage.read(&mut cursor).ok()?;
+    (usage != Usage::default()).then_some(usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn counts(prompt: u32, completion: u32, cached: Option<u32>) -> Option<Usage> {
+        Some(Usage {
+            prompt_tokens: Some(prompt),
+            completion_tokens: Some(completion),
+            cached_tokens: cached,
+        })
+    }
+
+    #[test]
+    fn each_dialect_names_its_counts() {
+        for (tail, expected) in [
+            (
+                r#"…"}}],"usage":{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2}}"#,
+                counts(7, 2, None),
+            ),
+            (
+                r#"{"usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"audio": 1, "cached_tokens": 4}}}"#,
+                counts(7, 2, Some(4)),
+            ),
+            (
+                r#""usage":{"prompt_tokens_details":null,"prompt_tokens":7,"completion_tokens":2}"#,
+                counts(7, 2, None),
+            ),
+            (
+                r#"{"response":{"usage":{"input_tokens":7,"input_tokens_details":{"cached_tokens":4},"output_tokens":2}}}"#,
+                counts(7, 2, Some(4)),
+            ),
+            (
+                r#""usage":{"input_tokens":7,"cache_read_input_tokens":4,"output_tokens":2,"service_tier":"x"}"#,
+                counts(7, 2, Some(4)),
+            ),
+            (
+                r#"{"usage":{"prompt_tokens":7,"completion_tokens":99999999999}}"#,
+                counts(7, u32::MAX, None),
+            ),
+        ] {
+            assert_eq!(find_usage(tail.as_bytes()), expected, "{tail}");
+        }
+    }
+
+    #[test]
+    fn the_last_one_that_can_be_read_counts() {
+        let earlier = r#"{"usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
+        for last in [
+            r#"{"usage":null}"#,
+            r#"{"usage":{"#,
+            r#"{"usage":{"prompt_tokens":7,"comp"#,
+            r#"{"usage":{}}"#,
+            r#"{"content":"usage"}"#,
+            r#"{"content":"\"usage\":{\"prompt_tokens\":9}"}"#,
+            r#"{"usage":{"prompt_tokens":-1}}"#,
+        ] {
+            let tail = format!("{earlier}{last}");
+            assert_eq!(find_usage(tail.as_bytes()), counts(1, 1, None), "{last}");
+        }
+        let later = format!(r#"{earlier}{{"usage":{{"prompt_tokens":7,"completion_tokens":2}}}}"#);
+        assert_eq!(find_usage(later.as_bytes()), counts(7, 2, None));
+        assert_eq!(find_usage(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(pieces in prop::collection::vec(prop_oneof![
+            Just(b"\"usage\":{".to_vec()), Just(b"\"prompt_tokens\":".to_vec()), Just(b"1}".to_vec()),
+            prop::collection::vec(any::<u8>(), 0..6),
+        ], 0..40)) {
+            _ = find_usage(&pieces.concat());
+        }
+    }
+}

@@ -1,0 +1,70 @@
+"""Many streams at once (contract R.H2)."""
+import asyncio
+import sys
+from dataclasses import dataclass
+
+import openai
+
+import wire
+from cases.errors import CHAT
+from env import PLAIN, Env
+
+STREAMS = 200
+TOKENS = 24
+
+
+@dataclass
+class Told:
+    """What one stream delivered."""
+
+    ids: set[str]
+    text: str
+    finish: str | None
+
+
+async def tell(client: openai.AsyncOpenAI, number: int) -> Told:
+    """One stream, with a prompt and a seed of its own."""
+    told = Told(set(), "", None)
+    stream = await client.chat.completions.create(
+        model=PLAIN, max_tokens=TOKENS, temperature=1.0, seed=number, stream=True,
+        messages=[{"role": "user", "content": f"tell me about number {number}"}],
+    )
+    async for chunk in stream:
+        told.ids.add(chunk.id)
+        for choice in chunk.choices:
+            told.text += choice.delta.content or ""
+            told.finish = choice.finish_reason or told.finish
+    return told
+
+
+def case_200_streams(env: Env) -> None:
+    """All complete, all different, none mixed, spread over two engines."""
+    url = env.url()
+    engines = [env.engines["plain-a"].url, env.engines["plain-b"].url]
+    before = [wire.metric(engine, "tokens_predicted_total") for engine in engines]
+
+    async def ask() -> list[Told | BaseException]:
+        async with env.async_openai() as client:
+            return await asyncio.gather(
+                *(tell(client, number) for number in range(STREAMS)), return_exceptions=True
+            )
+
+    told = asyncio.run(ask())
+    errors = [repr(one) for one in told if isinstance(one, BaseException)]
+    assert not errors, f"{len(errors)} of {STREAMS} failed, first: {errors[0]}"
+    assert all(one.finish == "length" for one in told), [one.finish for one in told]
+    assert all(len(one.ids) == 1 for one in told), "a stream has chunks of two answers"
+    assert len({id for one in told for id in one.ids}) == STREAMS, "an answer went to two clients"
+    assert len({one.text for one in told}) == STREAMS, "two answers are the same"
+    after = [wire.metric(engine, "tokens_predicted_total") for engine in engines]
+    shares = [(late - early) / TOKENS / STREAMS for early, late in zip(before, after)]
+    print(f"shares {shares[0]:.3f} {shares[1]:.3f}", file=sys.stderr)
+    assert abs(sum(shares) - 1) < 1e-6, f"the engines did other work than asked: {shares}"
+    if env.binary is not None:
+        assert all(0.35 <= share <= 0.65 for share in shares), f"not even: {shares}"
+    # Still there and still right after the storm.
+    answer = wire.fetch(url + CHAT, {
+        "model": PLAIN, "max_tokens": 4, "stream": True,
+        "messages": [{"role": "user", "content": "and now"}],
+    })
+    assert wire.to_events(answer.body)[-1] == "[DONE]", answer.body[-200:]

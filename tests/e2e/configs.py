@@ -1,0 +1,130 @@
+"""The configurations penstock is started with, one function each."""
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable
+
+from recorder import Recorder
+from wire import DeadPort
+
+if TYPE_CHECKING:
+    from env import Env
+
+# A slash and a colon, as real model names have them.
+PLAIN = "tiny/plain:1"
+TOOLS = "tiny-tools"
+EMBED = "tiny-embed"
+SLOW = "tiny-slow"
+LOCKED = "tiny/locked:1"
+DOOMED = "tiny-doomed"
+
+KEY_LIMITED = "sk-limited-0001"
+KEY_FREE = "sk-free-0002"
+ENGINE_KEY = "sk-engine-0003"
+
+# Quick checks: the waits of the fault cases are bounded by these.
+HEALTH = {
+    "interval": "500ms", "unhealthy_interval": "200ms", "timeout": "1s", "rise": 1, "fall": 2,
+}
+
+
+@dataclass
+class Setup:
+    """A configuration, the models it must list before cases run, and a key for clients."""
+
+    config: dict[str, Any]
+    models: set[str]
+    key: str = "any"
+
+
+def main(env: "Env") -> Setup:
+    """Every engine, nothing declared: models and contexts are discovered."""
+    engines = env.engines
+    backends = [{"name": name, "url": engines[name].url} for name in ("plain-a", "plain-b")]
+    backends += [
+        {"name": "tools", "url": engines["tools"].url + "/v1", "engine": "llamacpp"},
+        {"name": "embed", "url": engines["embed"].url, "engine": "llamacpp"},
+        {"name": "slow", "url": engines["slow"].url, "engine": "auto"},
+    ]
+    config = {
+        "routing": {"aliases": {"gpt-4": PLAIN}, "expose_decision": True},
+        "health": HEALTH,
+        "backends": backends,
+    }
+    return Setup(config, {PLAIN, TOOLS, EMBED, SLOW})
+
+
+def declared(env: "Env") -> Setup:
+    """One engine behind a recorder with declared models, one dead backend, aliases, chains."""
+    env.recorder = env.keep(Recorder(env.engines["plain-a"].url))
+    dead = env.keep(DeadPort())
+    models = [
+        {"id": PLAIN, "context_length": 2048, "capabilities": ["tools", "json_mode"]},
+        {"id": "public-name", "upstream_id": PLAIN, "capabilities": ["tools"]},
+        {"id": "chat-only", "upstream_id": PLAIN, "operations": ["chat"]},
+    ]
+    config = {
+        "routing": {
+            "aliases": {"gpt-4": PLAIN, "gpt-4-turbo": "gpt-4", "nobody": "not-served"},
+            "fallbacks": {"gone": [PLAIN], "lost": ["gone"]},
+            "unknown_capability": "deny",
+            "expose_decision": True,
+        },
+        "health": HEALTH,
+        "backends": [
+            {"name": "recorded", "url": env.recorder.url, "engine": "llamacpp", "models": models},
+            {"name": "dead", "url": dead.url, "models": [{"id": "gone"}, {"id": "lost"}]},
+        ],
+    }
+    return Setup(config, {PLAIN, "public-name", "chat-only"})
+
+
+def auth(env: "Env") -> Setup:
+    """Client keys, one of them limited to some models; an engine with a key of its own."""
+    locked = env.add_engine("locked", LOCKED, key=ENGINE_KEY)
+    key_file = env.work / "free.key"
+    key_file.write_text(KEY_FREE + "\n")
+    key_file.chmod(0o600)
+    config = {
+        "auth": {
+            "keys": [
+                {"name": "limited", "key": KEY_LIMITED, "models": ["tiny/*"]},
+                {"name": "free", "key_file": str(key_file)},
+            ],
+        },
+        "health": HEALTH,
+        "backends": [
+            {"name": "tools", "url": env.engines["tools"].url},
+            {
+                "name": "locked", "url": locked.url, "engine": "llamacpp",
+                "api_key": ENGINE_KEY, "authorization": "replace",
+            },
+        ],
+    }
+    return Setup(config, {TOOLS, LOCKED}, KEY_FREE)
+
+
+def faults(env: "Env") -> Setup:
+    """Two engines of one model in turn; the cases kill the first."""
+    # No check may notice the death before a request does: requests are what is tested.
+    health = {**HEALTH, "interval": "5s"}
+    mortal = env.add_engine("mortal", PLAIN)
+    config = {
+        "routing": {"strategy": "round_robin", "expose_decision": True},
+        "health": health,
+        "backends": [
+            {"name": "mortal", "url": mortal.url, "engine": "llamacpp"},
+            {"name": "plain-b", "url": env.engines["plain-b"].url, "engine": "llamacpp"},
+        ],
+    }
+    return Setup(config, {PLAIN})
+
+
+def down(env: "Env") -> Setup:
+    """One engine, which the case kills."""
+    doomed = env.add_engine("doomed", DOOMED)
+    backends = [{"name": "doomed", "url": doomed.url, "engine": "llamacpp"}]
+    return Setup({"health": HEALTH, "backends": backends}, {DOOMED})
+
+
+CONFIGS: dict[str, Callable[["Env"], Setup]] = {
+    "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
+}

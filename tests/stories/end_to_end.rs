@@ -1,0 +1,78 @@
+//! A user runs the official SDKs against real engines through penstock: the cases live in
+//! `tests/e2e` and need Python; their packages are fetched into `target/`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+static SUMMARY: OnceLock<String> = OnceLock::new();
+
+crate::trials![real_engines_and_sdks];
+
+/// The closing line of a test run.
+pub fn summary() -> String {
+    let none = || "e2e: 0 run, 0 skipped: not asked for".to_owned();
+    SUMMARY.get().cloned().unwrap_or_else(none)
+}
+
+fn real_engines_and_sdks() {
+    let is_required = std::env::var("PENSTOCK_E2E").is_ok_and(|value| value == "required");
+    let python = match prepare() {
+        Ok(python) => python,
+        Err(reason) => {
+            let line = format!("e2e: 0 run, 1 skipped: {reason}");
+            assert!(!is_required, "{line}");
+            let _first = SUMMARY.set(line);
+            return;
+        }
+    };
+    let work = crate::support::penstock::scratch("e2e");
+    std::fs::create_dir_all(&work).unwrap();
+    let output = Command::new(python)
+        .arg(cases().join("run.py"))
+        .args(["--penstock", env!("CARGO_BIN_EXE_penstock"), "--work"])
+        .arg(&work)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let last = text.lines().last().unwrap_or_default().to_owned();
+    let _first = SUMMARY.set(last);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+}
+
+fn cases() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e")
+}
+
+/// A Python with the packages of `requirements.txt`, made on first use.
+fn prepare() -> Result<PathBuf, String> {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("e2e-venv");
+    let python = home.join("bin/python");
+    let wanted = std::fs::read_to_string(cases().join("requirements.txt")).unwrap();
+    let mark = home.join("requirements.installed");
+    if std::fs::read_to_string(&mark).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    run(Command::new("python3").args(["-m", "venv"]).arg(&home), "no python3 with venv")?;
+    run(
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
+            .arg(cases().join("requirements.txt")),
+        "the Python packages cannot be installed",
+    )?;
+    std::fs::write(&mark, wanted).unwrap();
+    Ok(python)
+}
+
+fn run(command: &mut Command, failure: &str) -> Result<(), String> {
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let last = errors.lines().last().unwrap_or_default().to_owned();
+            Err(format!("{failure}: {last}"))
+        }
+        Err(error) => Err(format!("{failure}: {error}")),
+    }
+}

@@ -1,0 +1,208 @@
+//! A blocking HTTP/1.1 client over one socket: small, and it shows every byte.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long any one read may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An answer, read to its end.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    /// Whether the framing ended as it said it would.
+    pub is_whole: bool,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut fields = self.headers.iter();
+        fields.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("not JSON ({error}): {}", self.text()))
+    }
+
+    /// `error.code` of an OpenAI error body.
+    pub fn error_code(&self) -> String {
+        self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// A connection.
+pub struct Client {
+    pub stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    pub fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream, buffer: Vec::new() }
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends a request with a Content-Length.
+    pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        if !body.is_empty() || method == "POST" {
+            head += &format!("content-length: {}\r\n", body.len());
+        }
+        head += "\r\n";
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(body);
+        self.send_bytes(&bytes);
+    }
+
+    fn fill(&mut self) -> std::io::Result<usize> {
+        let mut chunk = [0; 16 * 1024];
+        let count = self.stream.read(&mut chunk)?;
+        self.buffer.extend_from_slice(&chunk[..count]);
+        Ok(count)
+    }
+
+    /// Reads the head of an answer, skipping interim ones.
+    pub fn read_head(&mut self) -> std::io::Result<(u16, Vec<(String, String)>)> {
+        loop {
+            while !self.buffer.windows(4).any(|end| end == b"\r\n\r\n") {
+                if self.fill()? == 0 {
+                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            let end = self.buffer.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+            let head: Vec<u8> = self.buffer.drain(..end).collect();
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let mut lines = head.lines();
+            let status: u16 = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+            if status < 200 {
+                continue;
+            }
+            let field = |line: &str| {
+                let (name, value) = line.split_once(':')?;
+                Some((name.to_lowercase(), value.trim().to_owned()))
+            };
+            return Ok((status, lines.filter_map(field).collect()));
+        }
+    }
+
+    /// Reads some bytes of a body as they come off the wire, framing included.
+    pub fn read_raw(&mut self) -> std::io::Result<Vec<u8>> {
+        if self.buffer.is_empty() {
+            self.fill()?;
+        }
+        Ok(std::mem::take(&mut self.buffer))
+    }
+
+    /// Reads a whole answer; the body as far as it came when it broke off.
+    pub fn read_answer(&mut self) -> std::io::Result<Answer> {
+        let (status, headers) = self.read_head()?;
+        let mut answer = Answer { status, headers, body: Vec::new(), is_whole: true };
+        let length = answer.header("content-length").map(|digits| digits.parse::<usize>().unwrap());
+        let is_chunked = answer.header("transfer-encoding") == Some("chunked");
+        if is_chunked {
+            answer.is_whole = self.read_chunks(&mut answer.body);
+        } else if let Some(length) = length {
+            while self.buffer.len() < length && matches!(self.fill(), Ok(1..)) {}
+            answer.is_whole = self.buffer.len() >= length;
+            let end = length.min(self.buffer.len());
+            answer.body = self.buffer.drain(..end).collect();
+        } else if !matches!(status, 204 | 304) {
+            while matches!(self.fill(), Ok(1..)) {}
+            answer.body = std::mem::take(&mut self.buffer);
+        }
+        Ok(answer)
+    }
+
+    fn read_chunks(&mut self, body: &mut Vec<u8>) -> bool {
+        loop {
+            let Some(line) = self.take_line() else { return false };
+            let Ok(size) = usize::from_str_radix(line.split(';').next().unwrap().trim(), 16) else {
+                return false;
+            };
+            if size == 0 {
+                return self.take_line().is_some();
+            }
+            while self.buffer.len() < size + 2 {
+                if !matches!(self.fill(), Ok(1..)) {
+                    body.extend(self.buffer.drain(..size.min(self.buffer.len())));
+                    return false;
+                }
+            }
+            body.extend(self.buffer.drain(..size));
+            self.buffer.drain(..2);
+        }
+    }
+
+    fn take_line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|end| end == b"\r\n") {
+                let line: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                return Some(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            if !matches!(self.fill(), Ok(1..)) {
+                return None;
+            }
+        }
+    }
+}
+
+/// One request on a connection of its own.
+pub fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Answer {
+    let mut client = Client::connect(address);
+    client.send(method, path, headers, body);
+    client.read_answer().unwrap()
+}
+
+/// A JSON POST on a connection of its own.
+pub fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {
+    let json = [("content-type", "application/json")];
+    request(address, "POST", path, &json, body.to_string().as_bytes())
+}
+
+/// A chat request with one user message.
+pub fn chat(model: &str, text: &str) -> Value {
+    serde_json::json!({"model": model, "messages": [{"role": "user", "content": text}]})
+}
+
+/// The same as a stream.
+pub fn streaming_chat(model: &str, text: &str) -> Value {
+    serde_json::json!({
+        "model": model, "stream": true, "messages": [{"role": "user", "content": text}]
+    })
+}
+
+pub fn get(address: SocketAddr, path: &str) -> Answer {
+    request(address, "GET", path, &[], b"")
+}
+
+/// How long `work` took.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let started = Instant::now();
+    let value = work();
+    (value, started.elapsed())
+}

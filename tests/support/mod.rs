@@ -1,0 +1,57 @@
+//! What stories need: a running penstock, stand-in engines, and a client that sees every byte.
+
+pub mod client;
+pub mod penstock;
+
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use tokio::runtime::Runtime;
+
+/// The runtime stand-in engines live in.
+pub static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+});
+
+/// Runs a future on the engines' runtime.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    RUNTIME.block_on(future)
+}
+
+/// A test as a trial: it passes unless it panics.
+pub fn trial(module: &str, name: &str, test: fn()) -> Trial {
+    Trial::test(format!("{module}::{name}"), move || {
+        std::panic::catch_unwind(test).map_err(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Failed::from(text.unwrap_or_else(|| "it panicked".to_owned()))
+        })
+    })
+}
+
+/// Lists a module's test functions as trials.
+#[macro_export]
+macro_rules! trials {
+    ($($test:ident),* $(,)?) => {
+        pub fn trials(module: &str) -> Vec<libtest_mimic::Trial> {
+            vec![$($crate::support::trial(module, stringify!($test), $test)),*]
+        }
+    };
+}
+
+/// An address nobody listens on at the moment.
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Waits until `check` holds, and panics with `what` when it does not within `limit`.
+pub fn eventually(what: &str, limit: Duration, mut check: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !check() {
+        assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,136 @@
+//! The real binary, started on a configuration of the test's own.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::client::{self, Answer};
+use super::{eventually, free_address};
+
+static RUNS: AtomicUsize = AtomicUsize::new(0);
+
+/// A running penstock; dropping it ends the process.
+pub struct Penstock {
+    child: Child,
+    pub data: SocketAddr,
+    pub admin: SocketAddr,
+    log: PathBuf,
+}
+
+/// Where this run of the tests keeps its files.
+pub fn scratch(name: &str) -> PathBuf {
+    let number = RUNS.fetch_add(1, Ordering::Relaxed);
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder.join(name)
+}
+
+/// The binary under test.
+pub fn binary() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_penstock"))
+}
+
+impl Penstock {
+    /// Starts penstock on `yaml` (everything but `server.listen` and `admin`) and waits until it is
+    /// ready.
+    pub fn start(yaml: &str) -> Self {
+        let penstock = Self::start_unready(yaml);
+        penstock.wait_ready();
+        penstock
+    }
+
+    /// The same, without waiting.
+    pub fn start_unready(yaml: &str) -> Self {
+        let (data, admin) = (free_address(), free_address());
+        let config = scratch("penstock.yaml");
+        let log = config.with_extension("log");
+        let text = format!(
+            "server: {{ listen: [\"{data}\"], threads: 2, drain_timeout: 5s }}\n\
+             admin: {{ listen: \"{admin}\" }}\n{yaml}"
+        );
+        std::fs::write(&config, text).unwrap();
+        let child = binary()
+            .args(["serve", "--config"])
+            .arg(&config)
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, data, admin, log }
+    }
+
+    pub fn wait_ready(&self) {
+        eventually("penstock is ready", Duration::from_secs(15), || {
+            std::net::TcpStream::connect(self.admin).is_ok()
+                && client::get(self.admin, "/health/ready").status == 200
+                && std::net::TcpStream::connect(self.data).is_ok()
+        });
+    }
+
+    /// What it has written to standard error so far.
+    pub fn log(&self) -> String {
+        let mut text = String::new();
+        std::fs::File::open(&self.log).unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        client::post(self.data, path, body)
+    }
+
+    pub fn chat(&self, model: &str) -> Answer {
+        self.post("/v1/chat/completions", &client::chat(model, "hello"))
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        client::get(self.data, path)
+    }
+
+    pub fn admin(&self, path: &str) -> Answer {
+        client::get(self.admin, path)
+    }
+
+    /// One backend's entry of `/fleet`.
+    pub fn backend(&self, name: &str) -> Value {
+        let fleet = self.admin("/fleet").json();
+        let mut backends = fleet["backends"].as_array().unwrap().iter();
+        backends.find(|backend| backend["name"] == name).unwrap().clone()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal by its own process id.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Waits for its end.
+    pub fn wait_end(&mut self, limit: Duration) -> ExitStatus {
+        let mut status = None;
+        eventually("penstock ends", limit, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Penstock {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("-- log of penstock --\n{}", self.log());
+        }
+        let killed = self.child.kill();
+        let ended = self.child.wait();
+        drop((killed, ended));
+    }
+}
