@@ -97,7 +97,9 @@ impl<'a> Decider<'a> {
 
 fn route(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("route");
-    for strategy in [Strategy::Smart, Strategy::RoundRobin, Strategy::PriorityOnly, Strategy::Random] {
+    for strategy in
+        [Strategy::Smart, Strategy::RoundRobin, Strategy::PriorityOnly, Strategy::Random]
+    {
         for (backends, models) in [(5, 1), (25, 1), (100, 1), (25, 1000), (100, 1000)] {
             // A model of a thousand needs one of a fleet that has model-7.
             let generation = generation(strategy, backends, models.max(8));
@@ -161,8 +163,7 @@ fn percentile(criterion: &mut Criterion) {
     let generation = generation(Strategy::Smart, 50, 8);
     let mut decider = Decider::new(&generation);
     let mut once = || {
-        let profile =
-            scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+        let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
         let model = profile.model_name(body.as_bytes());
         decider.decide_for(&profile, &model)
     };

@@ -13,7 +13,8 @@ fn splice_model(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("splice");
     for size in [300, 32 << 10, 1 << 20] {
         let text = "x".repeat(size);
-        let body = format!(r#"{{"model":"gpt-4","messages":[{{"role":"user","content":"{text}"}}]}}"#);
+        let body =
+            format!(r#"{{"model":"gpt-4","messages":[{{"role":"user","content":"{text}"}}]}}"#);
         let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
         group.bench_function(format!("{size} B"), |bencher| {
             bencher.iter(|| total_len(&splice(black_box(body.as_bytes()), &profile, "llama3:70b")));

@@ -7,14 +7,21 @@
 //! Reading guide: [`scan`] finds out what a request needs, [`routing`] decides who takes it,
 //! [`proxy`] gets it there and back. `proxy/mod.rs` tells the life of a request.
 
+pub mod admin;
 pub mod api;
+pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod decisions;
 pub mod demo;
+pub mod explain;
+pub mod fleet;
 pub mod generation;
+pub mod metrics;
 pub mod probe;
 pub mod proxy;
 pub mod registry;
 pub mod routing;
 pub mod scan;
+pub mod server;
 pub mod units;

@@ -4,6 +4,7 @@
 
 mod backends;
 mod distribution;
+mod gauges;
 mod names;
 mod outcome;
 mod requests;
@@ -11,7 +12,7 @@ mod samples;
 mod series;
 mod table;
 
-pub use samples::{ProcessFigures, Scrape};
+pub use gauges::{ProcessFigures, Scrape};
 pub use table::{METRICS, MetricKind, MetricRow};
 
 use std::sync::atomic::{AtomicU64, Ordering};

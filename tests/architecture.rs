@@ -95,7 +95,11 @@ fn pingora_is_named_at_the_edges_only() {
             !line.starts_with("//") && line.contains("pingora") && line.contains("::")
         });
         let own = module(&path);
-        assert!(!names || NAMES_PINGORA.contains(&own.as_str()), "{} names Pingora", path.display());
+        assert!(
+            !names || NAMES_PINGORA.contains(&own.as_str()),
+            "{} names Pingora",
+            path.display()
+        );
     }
 }
 

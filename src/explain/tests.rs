@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::{Question, explain, render_text};
 use crate::config::{Config, Environment};
-use crate::fleet;
 use crate::generation::Generation;
+use crate::registry::Health;
 use crate::routing::{Live, Peek};
 use crate::units::Timestamp;
 
@@ -35,7 +35,9 @@ backends:
 fn generation(yaml: &str) -> Generation {
     let config = Config::parse(yaml, "test.yaml", Path::new(""), &Environment::default());
     let generation = Generation::new(config.unwrap());
-    fleet::assume_healthy(&generation.registry);
+    for backend in &generation.registry.snapshot().topology.backends {
+        backend.state.health.set(Health::Healthy);
+    }
     generation
 }
 

@@ -53,14 +53,18 @@ fn candidate_lines(candidates: &[Value], decision: Option<&Value>) -> Vec<String
             if is_picked { '*' } else { ' ' },
             text(candidate, "backend"),
             text(candidate, "model"),
-            verdict(candidate),
+            verdict(candidate, is_picked),
         )
     };
     std::iter::once("candidates".to_owned()).chain(candidates.iter().map(line)).collect()
 }
 
-fn verdict(candidate: &Value) -> String {
+fn verdict(candidate: &Value, is_picked: bool) -> String {
     let excluded = text(candidate, "excluded");
+    if is_picked && !excluded.is_empty() {
+        // All of them rest: one request finds out whether the first one due is back.
+        return format!("{}; asked all the same, as the first one due", text(candidate, "reason"));
+    }
     if !excluded.is_empty() {
         return format!("left out ({excluded}): {}", text(candidate, "reason"));
     }

@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn statuses_without_a_meaning_are_counted_by_class() {
-        for (status, label) in [(200, 200), (499, 499), (529, 529), (599, 500), (298, 200), (0, 0)] {
+        for (status, label) in [(200, 200), (499, 499), (529, 529), (599, 500), (298, 200), (0, 0)]
+        {
             assert_eq!(status_label(status), label);
         }
         let labels: std::collections::BTreeSet<u16> = (0..=u16::MAX).map(status_label).collect();

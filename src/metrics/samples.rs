@@ -1,43 +1,13 @@
-//! The samples of each metric: what was counted, and the gauges read at the time of the scrape.
+//! The samples of what was counted, and how a sample looks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus::Histogram;
 
 use super::Metrics;
+use super::gauges::Scrape;
 use super::requests::GenAiSeries;
-use crate::api::ERROR_CODES;
-use crate::registry::{Backend, BackendId, FleetSnapshot, Health};
-use crate::units::Timestamp;
-
-/// What is read at the time of a scrape.
-pub struct Scrape<'a> {
-    /// When.
-    pub now: Timestamp,
-    /// The fleet.
-    pub fleet: &'a FleetSnapshot,
-    /// Requests under way.
-    pub in_flight: usize,
-    /// Bytes of request bodies held.
-    pub held_body_bytes: usize,
-    /// Idle connections kept to a backend.
-    pub idle_connections: &'a dyn Fn(BackendId) -> usize,
-    /// What the system says of this process.
-    pub process: ProcessFigures,
-}
-
-/// What the system says of this process; `None` where it does not say.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct ProcessFigures {
-    /// Memory in use.
-    pub resident_bytes: Option<u64>,
-    /// Open files and sockets.
-    pub open_files: Option<u64>,
-    /// The most open files and sockets.
-    pub max_open_files: Option<u64>,
-    /// Time spent on processors.
-    pub cpu_seconds: Option<f64>,
-}
+use crate::api::{ERROR_CODES, Operation};
 
 /// A sample: the values of its metric's labels, in their order, and its own.
 pub(super) struct Sample {
@@ -52,7 +22,7 @@ pub(super) enum Value {
 
 pub(super) type Samples = Vec<Sample>;
 
-fn number(labels: &[&str], value: f64) -> Sample {
+pub(super) fn number(labels: &[&str], value: f64) -> Sample {
     let labels = labels.iter().map(|label| (*label).to_owned()).collect();
     Sample { labels, value: Value::Number(value) }
 }
@@ -65,16 +35,16 @@ fn histogram(labels: &[&str], histogram: &Histogram) -> Option<Sample> {
     })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "samples are floating point by their format")]
-fn to_sample(count: u64) -> f64 {
+/// Samples are floating point by their format.
+pub(super) fn to_sample(count: u64) -> f64 {
     count as f64
 }
 
-fn from_size(size: usize) -> f64 {
+pub(super) fn from_size(size: usize) -> f64 {
     to_sample(u64::try_from(size).unwrap_or(u64::MAX))
 }
 
-fn one(value: f64) -> Samples {
+pub(super) fn one(value: f64) -> Samples {
     vec![number(&[], value)]
 }
 
@@ -83,18 +53,18 @@ fn counter(counter: &AtomicU64) -> Samples {
 }
 
 pub(super) fn requests(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
-    let all = metrics.requests.by_labels.sorted();
-    let sample = |(key, series): &(super::RequestKey, std::sync::Arc<super::requests::RequestSeries>)| {
+    let mut samples = Vec::new();
+    for (key, series) in metrics.requests.by_labels.sorted() {
         let labels = [
             &*metrics.model_names.name(key.model),
             &*metrics.backend_names.name(key.backend),
-            key.operation.map_or("none", |operation| operation.name()),
+            key.operation.map_or("none", Operation::name),
             &key.status.to_string(),
             key.outcome.name(),
         ];
-        number(&labels, to_sample(series.count.load(Ordering::Relaxed)))
-    };
-    all.iter().map(sample).collect()
+        samples.push(number(&labels, to_sample(series.count.load(Ordering::Relaxed))));
+    }
+    samples
 }
 
 pub(super) fn durations(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {

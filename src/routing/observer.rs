@@ -1,6 +1,7 @@
 //! What happens to a request, told to whoever wants to know: metrics, the decision log, later the
 //! ledger and the access log. The proxy reports and imports none of them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::RoutingDecision;
@@ -84,4 +85,26 @@ pub trait RequestObserver: Send + Sync {
     fn attempt_ended(&self, _event: &AttemptEnded) {}
     /// The request ended.
     fn finished(&self, _outcome: &RequestOutcome<'_>) {}
+}
+
+impl<T: RequestObserver> RequestObserver for Arc<T> {
+    fn routed(&self, event: &Routed<'_>) {
+        T::routed(self, event);
+    }
+
+    fn first_token(&self, backend: BackendId, took: Duration) {
+        T::first_token(self, backend, took);
+    }
+
+    fn progress(&self, backend: BackendId, tokens: u32) {
+        T::progress(self, backend, tokens);
+    }
+
+    fn attempt_ended(&self, event: &AttemptEnded) {
+        T::attempt_ended(self, event);
+    }
+
+    fn finished(&self, outcome: &RequestOutcome<'_>) {
+        T::finished(self, outcome);
+    }
 }

@@ -19,26 +19,51 @@ pub(super) fn is_stop(byte: u8) -> bool {
     byte == b'"' || byte == b'\\' || byte < 0x20
 }
 
-/// The highest bit of the first byte of `word` a JSON string must stop at. Bits above the lowest
-/// one set may be wrong: a borrow starts in a byte that matches and only moves up.
-#[inline(always)]
-pub(super) fn stops(word: u64) -> u64 {
-    let control = word.wrapping_sub(LOW * 0x20);
-    let quote = (word ^ (LOW * 0x22)).wrapping_sub(LOW);
-    let backslash = (word ^ (LOW * 0x5c)).wrapping_sub(LOW);
-    (control | quote | backslash) & !word & HIGH
+/// The first byte of a word that a JSON string must stop at.
+#[derive(Clone, Copy)]
+pub(super) struct Stop {
+    word: u64,
+    /// The highest bit of that byte; zero when there is none.
+    bit: u64,
 }
 
-/// The highest bits that are set in the bytes before the first one marked in `stops`.
-#[inline(always)]
-pub(super) fn high_bits_before(word: u64, stops: u64) -> u64 {
-    word & stops.wrapping_sub(1) & !stops & HIGH
-}
+impl Stop {
+    /// Looks for a quote, a backslash or a control character.
+    #[inline(always)]
+    pub(super) fn find(word: u64) -> Self {
+        // Flipping this bit swaps the quote with the blank, so one comparison finds it together
+        // with the control characters below.
+        let quote_or_control = (word ^ (LOW * 0x02)).wrapping_sub(LOW * 0x21);
+        let backslash = (word ^ (LOW * 0x5c)).wrapping_sub(LOW);
+        let stops = (quote_or_control | backslash) & !word & HIGH;
+        // A borrow starts in a byte that matches and only moves up: the lowest bit is exact.
+        Self { word, bit: stops & stops.wrapping_neg() }
+    }
 
-/// The index of the first byte marked in `stops`; the length of a word when none is.
-#[inline(always)]
-pub(super) fn first_stop(stops: u64) -> usize {
-    (stops.trailing_zeros() / 8) as usize
+    /// Whether there is none.
+    #[inline(always)]
+    pub(super) fn is_none(self) -> bool {
+        self.bit == 0
+    }
+
+    /// Whether it is a quote.
+    #[inline(always)]
+    pub(super) fn is_quote(self) -> bool {
+        let byte = (self.bit >> 7) * 0xff;
+        self.bit != 0 && (self.word ^ (LOW * 0x22)) & byte == 0
+    }
+
+    /// Its index; the length of a word when there is none.
+    #[inline(always)]
+    pub(super) fn index(self) -> usize {
+        (self.bit.trailing_zeros() / 8) as usize
+    }
+
+    /// What lies before it, and its own low bits.
+    #[inline(always)]
+    pub(super) fn before(self) -> u64 {
+        self.word & self.bit.wrapping_sub(1)
+    }
 }
 
 /// Whether all bytes are ASCII and none is a control character.
@@ -74,18 +99,22 @@ mod tests {
                 let mut bytes = *b"a~\x7f z#]!";
                 bytes[place] = byte;
                 let word = u64::from_le_bytes(bytes);
-                let found = stops(word);
-                let high = high_bits_before(word, found);
-                if byte == b'"' || byte == b'\\' || byte < 0x20 {
-                    assert_eq!(first_stop(found), place, "byte {byte:#x}");
-                    assert_eq!(high, 0);
+                let found = Stop::find(word);
+                assert_eq!(found.is_quote(), byte == b'"');
+                if is_stop(byte) {
+                    assert_eq!(found.index(), place, "byte {byte:#x}");
+                    assert_eq!(found.before() & HIGH, 0);
                 } else {
-                    assert_eq!(found, 0, "byte {byte:#x} at {place} is no stop");
-                    assert_eq!(high != 0, byte >= 0x80);
+                    assert!(found.is_none(), "byte {byte:#x} at {place} is no stop");
+                    assert_eq!(found.before() & HIGH != 0, byte >= 0x80);
                 }
-                bytes[0] = 0xc3;
-                let word = u64::from_le_bytes(bytes);
-                assert!(place == 0 || high_bits_before(word, stops(word)) != 0, "before the stop");
+                for later in place + 1..WORD {
+                    let mut bytes = bytes;
+                    bytes[later] = b'"';
+                    let found = Stop::find(u64::from_le_bytes(bytes));
+                    assert_eq!(found.index(), if is_stop(byte) { place } else { later });
+                    assert_eq!(found.is_quote(), byte == b'"' || !is_stop(byte));
+                }
             }
         }
     }

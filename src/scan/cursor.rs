@@ -2,7 +2,6 @@
 //! keeps nothing. It never recurses and never allocates; `json` tells it what to look at.
 
 use super::TokenEstimate;
-use super::text::Text;
 
 /// How deep values may nest, the body's object included; the same as in `serde_json`.
 pub(super) const DEPTH_LIMIT: u32 = 127;
@@ -48,31 +47,45 @@ pub enum Syntax {
     End,
 }
 
+/// What the names of an object's members stand for.
+pub(super) struct Members<'a, T, F> {
+    /// Names most objects have, each with its closing quote, and what they stand for.
+    likely: &'a [(&'a [u8], T)],
+    /// What any name stands for, decoded.
+    of: F,
+}
+
+impl<'a, T, F: Fn(&[u8]) -> T> Members<'a, T, F> {
+    /// What `of` makes of the names.
+    #[inline(always)]
+    pub(super) fn named(of: F) -> Self {
+        Self { likely: &[], of }
+    }
+
+    /// The same, with names that are found faster.
+    #[inline(always)]
+    pub(super) fn with_likely(likely: &'a [(&'a [u8], T)], of: F) -> Self {
+        Self { likely, of }
+    }
+}
+
 /// A place in a body.
 pub(super) struct Cursor<'a> {
     pub(super) bytes: &'a [u8],
     /// The offset of the next byte; where an error was found, after one.
     pub(super) at: usize,
     depth: u32,
-    /// Whether a string held anything but ASCII, so that the body needs its UTF-8 checked.
-    pub(super) saw_non_ascii: bool,
+    /// The bits of all strings: with the highest one of a byte set, UTF-8 needs a check.
+    pub(super) all_high: u64,
     /// See [`Text`]: left here by the last string, for results this wide travel badly.
     pub(super) excess: usize,
-    pub(super) has_non_ascii: bool,
+    pub(super) high: u64,
     pub(super) estimate: TokenEstimate,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8], estimate: TokenEstimate) -> Self {
-        Self {
-            bytes,
-            at: 0,
-            depth: 0,
-            saw_non_ascii: false,
-            excess: 0,
-            has_non_ascii: false,
-            estimate,
-        }
+        Self { bytes, at: 0, depth: 0, all_high: 0, excess: 0, high: 0, estimate }
     }
 
     /// The next byte that is not white space, not taken; zero at the end.
@@ -94,17 +107,24 @@ impl<'a> Cursor<'a> {
         if self.at == self.bytes.len() { Ok(()) } else { Err(Syntax::End) }
     }
 
-    /// Visits the members of the object at the cursor; `visit` must take the value.
+    /// Visits the members of the object at the cursor. `visit` is given what `members` makes of the
+    /// name and the first byte of the value, which it must take.
     #[inline(always)]
-    pub(super) fn members(
+    pub(super) fn members<T: Copy>(
         &mut self,
-        mut visit: impl FnMut(&mut Self, Text) -> Result<(), Syntax>,
+        members: Members<'_, T, impl Fn(&[u8]) -> T>,
+        mut visit: impl FnMut(&mut Self, T, u8) -> Result<(), Syntax>,
     ) -> Result<(), Syntax> {
         self.open()?;
         if self.peek() != b'}' {
             loop {
-                let name = self.name()?;
-                visit(self, name)?;
+                let member = self.member(&members)?;
+                if self.peek() != b':' {
+                    return Err(Syntax::Colon);
+                }
+                self.at += 1;
+                let kind = self.peek();
+                visit(self, member, kind)?;
                 match self.peek() {
                     b',' => self.at += 1,
                     b'}' => break,
@@ -116,16 +136,39 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Visits the elements of the array at the cursor; `visit` must take the value.
+    /// Takes a member's name. Where a string ends is a number all that follows waits for; a likely
+    /// name that matches is a branch the processor predicts, so it goes on without waiting.
+    #[inline(always)]
+    fn member<T: Copy>(
+        &mut self,
+        members: &Members<'_, T, impl Fn(&[u8]) -> T>,
+    ) -> Result<T, Syntax> {
+        if self.peek() != b'"' {
+            return Err(Syntax::Name);
+        }
+        let rest = self.bytes.get(self.at + 1..).unwrap_or_default();
+        for (name, member) in members.likely {
+            if rest.starts_with(name) {
+                self.at += 1 + name.len();
+                return Ok(*member);
+            }
+        }
+        let name = self.string()?;
+        Ok(self.decoded(name, &members.of))
+    }
+
+    /// Visits the elements of the array at the cursor. `visit` is given the first byte of the value,
+    /// which it must take.
     #[inline(always)]
     pub(super) fn elements(
         &mut self,
-        mut visit: impl FnMut(&mut Self) -> Result<(), Syntax>,
+        mut visit: impl FnMut(&mut Self, u8) -> Result<(), Syntax>,
     ) -> Result<(), Syntax> {
         self.open()?;
         if self.peek() != b']' {
             loop {
-                visit(self)?;
+                let kind = self.peek();
+                visit(self, kind)?;
                 match self.peek() {
                     b',' => self.at += 1,
                     b']' => break,
@@ -137,14 +180,30 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Takes the value at the cursor, whatever it is.
+    /// Takes the value at the cursor, which starts with `kind`.
     #[inline(always)]
-    pub(super) fn skip(&mut self) -> Result<(), Syntax> {
-        match self.peek() {
+    pub(super) fn skip(&mut self, kind: u8) -> Result<(), Syntax> {
+        match kind {
             b'"' => self.string().map(|_| ()),
             b'{' | b'[' => self.skip_nested(),
             _ => self.scalar(),
         }
+    }
+
+    /// Takes the value at the cursor, most likely one of the strings that are `likely`, each written
+    /// with its closing quote; see `member` for what that saves.
+    #[inline(always)]
+    pub(super) fn skip_likely(&mut self, kind: u8, likely: &[&[u8]]) -> Result<(), Syntax> {
+        if kind == b'"' {
+            let rest = self.bytes.get(self.at + 1..).unwrap_or_default();
+            for text in likely {
+                if rest.starts_with(text) {
+                    self.at += 1 + text.len();
+                    return Ok(());
+                }
+            }
+        }
+        self.skip(kind)
     }
 
     #[inline(never)]
@@ -199,16 +258,16 @@ impl<'a> Cursor<'a> {
 
     /// Takes a member's name and the colon behind it.
     #[inline(always)]
-    fn name(&mut self) -> Result<Text, Syntax> {
+    fn name(&mut self) -> Result<(), Syntax> {
         if self.peek() != b'"' {
             return Err(Syntax::Name);
         }
-        let name = self.string()?;
+        self.string()?;
         if self.peek() != b':' {
             return Err(Syntax::Colon);
         }
         self.at += 1;
-        Ok(name)
+        Ok(())
     }
 
     #[inline(always)]

@@ -1,12 +1,22 @@
 //! Finds the facts in a JSON body: the model, and where tools, formats and limits show; `prompt`
 //! reads the rest. A member that comes twice counts the last time, as it does for the backend.
 
-use super::cursor::{Cursor, Syntax};
+use super::bytes::HIGH;
+use super::cursor::{Cursor, Members, Syntax};
 use super::prompt::{Layout, PROMPT_FIELDS, Prompt, PromptField, prompt_fields, read_prompt};
 use super::text::Text;
 use super::{RequestProfile, ScanError, ScanOptions, to_offset};
 use crate::api::{Capabilities, Operation};
 use crate::units::{ByteSpan, TokenCount};
+
+/// What most bodies hold, most of them in this order.
+const LIKELY_MEMBERS: [(&[u8], Member); 5] = [
+    (b"model\"", Member::Model),
+    (b"messages\"", Member::Messages),
+    (b"stream\"", Member::Stream),
+    (b"max_tokens\"", Member::Limit(2)),
+    (b"temperature\"", Member::Other),
+];
 
 /// The last value of the member `model`.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +60,7 @@ pub(super) fn scan(
     };
     let walked = walk(&mut cursor, operation, &mut facts);
     walked.map_err(|expected| ScanError::at(cursor.at, expected, body))?;
-    if cursor.saw_non_ascii {
+    if cursor.all_high & HIGH != 0 {
         simdutf8::compat::from_utf8(body)
             .map_err(|error| ScanError::InvalidUtf8 { offset: error.valid_up_to() })?;
     }
@@ -62,14 +72,14 @@ fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Res
         return Err(Syntax::Body);
     }
     let fields = prompt_fields(operation);
-    cursor.members(|cursor, name| {
-        if name.is_escaped() {
-            // Which member it is decides what is forwarded: an escaped name must not hide it.
-            cursor.decoded(name, |name| Member::of(operation, fields, name))
-        } else {
-            Member::of(operation, fields, cursor.raw(name))
+    let of = |name: &[u8]| Member::of(operation, fields, name);
+    cursor.members(Members::with_likely(&LIKELY_MEMBERS, of), |cursor, member, kind| {
+        match (member, fields.first()) {
+            (Member::Messages, Some((_, Layout::Messages))) => Member::Prompt(0, Layout::Messages),
+            (Member::Messages, _) => Member::Other,
+            _ => member,
         }
-        .read(cursor, facts)
+        .read(cursor, kind, facts)
     })?;
     cursor.end()
 }
@@ -85,6 +95,8 @@ enum Member {
     TextFormat,
     Limit(usize),
     Prompt(usize, Layout),
+    /// The field of this name, if the operation has it.
+    Messages,
     Other,
 }
 
@@ -111,8 +123,7 @@ impl Member {
     }
 
     #[inline(always)]
-    fn read(self, cursor: &mut Cursor<'_>, facts: &mut Facts) -> Result<(), Syntax> {
-        let kind = cursor.peek();
+    fn read(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
         match self {
             Self::Model => {
                 facts.model = match kind {
@@ -120,31 +131,32 @@ impl Member {
                     b'n' => Model::Missing,
                     _ => Model::WrongType,
                 };
-                if kind == b'"' { Ok(()) } else { cursor.skip() }
+                if kind == b'"' { Ok(()) } else { cursor.skip(kind) }
             }
             Self::Stream => {
                 facts.streaming = kind == b't';
-                cursor.skip()
+                cursor.skip(kind)
             }
             Self::Tools => {
                 facts.tools = kind != b'n';
-                cursor.skip()
+                cursor.skip(kind)
             }
             Self::Functions => {
                 facts.functions = kind != b'n';
-                cursor.skip()
+                cursor.skip(kind)
             }
-            Self::ResponseFormat => read_format(cursor, &mut facts.response_format),
+            Self::ResponseFormat => read_format(cursor, kind, &mut facts.response_format),
             Self::TextFormat => {
                 facts.text_format = false;
                 if kind != b'{' {
-                    return cursor.skip();
+                    return cursor.skip(kind);
                 }
-                cursor.members(|cursor, name| {
-                    if cursor.decoded(name, |name| name == b"format") {
-                        read_format(cursor, &mut facts.text_format)
+                let is_format = |name: &[u8]| name == b"format";
+                cursor.members(Members::named(is_format), |cursor, is_format, kind| {
+                    if is_format {
+                        read_format(cursor, kind, &mut facts.text_format)
                     } else {
-                        cursor.skip()
+                        cursor.skip(kind)
                     }
                 })
             }
@@ -154,35 +166,35 @@ impl Member {
                 if let Some(slot) = facts.limits.get_mut(index) {
                     *slot = limit;
                 }
-                if is_number { Ok(()) } else { cursor.skip() }
+                if is_number { Ok(()) } else { cursor.skip(kind) }
             }
             Self::Prompt(index, layout) => {
                 if layout == Layout::Messages {
                     facts.messages_are_wrong = kind != b'[';
                 }
                 match facts.prompts.get_mut(index) {
-                    Some(slot) => read_prompt(cursor, layout, slot),
-                    None => cursor.skip(),
+                    Some(slot) => read_prompt(cursor, kind, layout, slot),
+                    None => cursor.skip(kind),
                 }
             }
-            Self::Other => cursor.skip(),
+            Self::Messages | Self::Other => cursor.skip(kind),
         }
     }
 }
 
 /// Takes a format, and tells whether it has the form `{"type": "json_…"}`.
-fn read_format(cursor: &mut Cursor<'_>, is_json: &mut bool) -> Result<(), Syntax> {
+fn read_format(cursor: &mut Cursor<'_>, kind: u8, is_json: &mut bool) -> Result<(), Syntax> {
     *is_json = false;
-    if cursor.peek() != b'{' {
-        return cursor.skip();
+    if kind != b'{' {
+        return cursor.skip(kind);
     }
-    cursor.members(|cursor, name| {
-        if !cursor.decoded(name, |name| name == b"type") {
-            return cursor.skip();
+    cursor.members(Members::named(|name| name == b"type"), |cursor, is_type, kind| {
+        if !is_type {
+            return cursor.skip(kind);
         }
         *is_json = false;
-        if cursor.peek() != b'"' {
-            return cursor.skip();
+        if kind != b'"' {
+            return cursor.skip(kind);
         }
         let kind = cursor.string()?;
         *is_json = cursor.decoded(kind, |kind| matches!(kind, b"json_object" | b"json_schema"));

@@ -27,12 +27,18 @@ use crate::units::{Timestamp, TokenCount};
 const TEXT_PER_TOKEN: u64 = 4;
 
 /// What a scan is told besides the body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScanOptions {
     /// How the prompt's length is estimated.
     pub estimate: TokenEstimate,
     /// When the request arrived.
     pub arrived_at: Timestamp,
+}
+
+impl Default for ScanOptions {
+    fn default() -> Self {
+        Self { estimate: TokenEstimate::Chars, arrived_at: Timestamp::default() }
+    }
 }
 
 /// Why a body is refused.

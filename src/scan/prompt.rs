@@ -1,7 +1,7 @@
 //! Finds the prompt in a JSON body: which members of which operation hold its text, and how they
 //! lay it out. Adding an operation is a row in [`prompt_fields`].
 
-use super::cursor::{Cursor, Syntax};
+use super::cursor::{Cursor, Members, Syntax};
 use super::text::Text;
 use crate::api::Operation;
 
@@ -72,44 +72,69 @@ impl Prompt {
 #[inline(always)]
 pub(super) fn read_prompt(
     cursor: &mut Cursor<'_>,
+    kind: u8,
     layout: Layout,
     into: &mut Prompt,
 ) -> Result<(), Syntax> {
     *into = Prompt::default();
     match layout {
-        Layout::Messages | Layout::Items => messages(cursor, into),
-        Layout::Content => content(cursor, Nesting::Outer, into),
-        Layout::Plain => plain_prompt(cursor, into),
+        Layout::Messages | Layout::Items => messages(cursor, kind, into),
+        Layout::Content => content(cursor, kind, Nesting::Outer, into),
+        Layout::Plain => plain_prompt(cursor, kind, into),
     }
 }
 
+/// A member of a message.
+#[derive(Clone, Copy)]
+enum MessageMember {
+    Role,
+    Content,
+    Other,
+}
+
+impl MessageMember {
+    const LIKELY: [(&[u8], Self); 2] = [(b"role\"", Self::Role), (b"content\"", Self::Content)];
+
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"role" => Self::Role,
+            b"content" => Self::Content,
+            _ => Self::Other,
+        }
+    }
+}
+
+const LIKELY_ROLES: [&[u8]; 3] = [b"user\"", b"assistant\"", b"system\""];
+
 /// Takes an array of objects with `content`; or a string.
-fn messages(cursor: &mut Cursor<'_>, into: &mut Prompt) -> Result<(), Syntax> {
-    match cursor.peek() {
+fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
+    match kind {
         b'"' => {
             let text = cursor.string()?;
             into.add_text(cursor, text);
             return Ok(());
         }
         b'[' => {}
-        _ => return cursor.skip(),
+        _ => return cursor.skip(kind),
     }
-    cursor.elements(|cursor| {
-        if cursor.peek() != b'{' {
-            return cursor.skip();
+    cursor.elements(|cursor, kind| {
+        if kind != b'{' {
+            return cursor.skip(kind);
         }
         let mut found = Prompt::default();
-        cursor.members(|cursor, name| {
-            if !cursor.decoded(name, |name| name == b"content") {
-                return cursor.skip();
+        let members = Members::with_likely(&MessageMember::LIKELY, MessageMember::of);
+        cursor.members(members, |cursor, member, kind| match member {
+            MessageMember::Content => {
+                found = Prompt::default();
+                if kind == b'"' {
+                    let text = cursor.string()?;
+                    found.add_text(cursor, text);
+                    return Ok(());
+                }
+                content(cursor, kind, Nesting::Outer, &mut found)
             }
-            found = Prompt::default();
-            if cursor.peek() == b'"' {
-                let text = cursor.string()?;
-                found.add_text(cursor, text);
-                return Ok(());
-            }
-            content(cursor, Nesting::Outer, &mut found)
+            MessageMember::Role => cursor.skip_likely(kind, &LIKELY_ROLES),
+            MessageMember::Other => cursor.skip(kind),
         })?;
         into.add(found);
         Ok(())
@@ -124,20 +149,25 @@ enum Nesting {
 }
 
 /// Takes a string or an array of content parts.
-fn content(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<(), Syntax> {
-    match cursor.peek() {
+fn content(
+    cursor: &mut Cursor<'_>,
+    kind: u8,
+    nesting: Nesting,
+    into: &mut Prompt,
+) -> Result<(), Syntax> {
+    match kind {
         b'"' => {
             let text = cursor.string()?;
             into.add_text(cursor, text);
             Ok(())
         }
-        b'[' => cursor.elements(|cursor| {
-            if cursor.peek() != b'{' {
-                return cursor.skip();
+        b'[' => cursor.elements(|cursor, kind| {
+            if kind != b'{' {
+                return cursor.skip(kind);
             }
             part(cursor, nesting, into)
         }),
-        _ => cursor.skip(),
+        _ => cursor.skip(kind),
     }
 }
 
@@ -162,6 +192,7 @@ impl PartKind {
 }
 
 /// A member of a content part or a document.
+#[derive(Clone, Copy)]
 enum PartMember {
     Kind,
     Text,
@@ -170,6 +201,8 @@ enum PartMember {
 }
 
 impl PartMember {
+    const LIKELY: [(&[u8], Self); 2] = [(b"type\"", Self::Kind), (b"text\"", Self::Text)];
+
     #[inline(always)]
     fn of(name: &[u8]) -> Self {
         match name {
@@ -191,8 +224,13 @@ impl Part {
     const EMPTY: Self = Self { kind: PartKind::Unknown, text: 0 };
 
     #[inline(always)]
-    fn read(&mut self, member: &PartMember, cursor: &mut Cursor<'_>) -> Result<(), Syntax> {
-        let is_string = cursor.peek() == b'"';
+    fn read(
+        &mut self,
+        member: PartMember,
+        cursor: &mut Cursor<'_>,
+        kind: u8,
+    ) -> Result<(), Syntax> {
+        let is_string = kind == b'"';
         match member {
             PartMember::Kind => {
                 self.kind = PartKind::Unknown;
@@ -212,7 +250,7 @@ impl Part {
             }
             PartMember::Content | PartMember::Other => {}
         }
-        cursor.skip()
+        cursor.skip(kind)
     }
 }
 
@@ -220,13 +258,13 @@ impl Part {
 fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<(), Syntax> {
     let mut part = Part::EMPTY;
     let mut result = Prompt::default();
-    cursor.members(|cursor, name| {
-        let member = cursor.decoded(name, PartMember::of);
+    let members = Members::with_likely(&PartMember::LIKELY, PartMember::of);
+    cursor.members(members, |cursor, member, kind| {
         if matches!(member, PartMember::Content) && nesting == Nesting::Outer {
             result = Prompt::default();
-            return content(cursor, Nesting::ToolResult, &mut result);
+            return content(cursor, kind, Nesting::ToolResult, &mut result);
         }
-        part.read(&member, cursor)
+        part.read(member, cursor, kind)
     })?;
     match part.kind {
         PartKind::Text => into.text += part.text,
@@ -238,20 +276,20 @@ fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<
 }
 
 /// Takes a string, a token id, an object with text, or up to two levels of arrays of them.
-fn plain_prompt(cursor: &mut Cursor<'_>, into: &mut Prompt) -> Result<(), Syntax> {
-    if cursor.peek() != b'[' {
-        return prompt_element(cursor, into);
+fn plain_prompt(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
+    if kind != b'[' {
+        return prompt_element(cursor, kind, into);
     }
-    cursor.elements(|cursor| {
-        if cursor.peek() != b'[' {
-            return prompt_element(cursor, into);
+    cursor.elements(|cursor, kind| {
+        if kind != b'[' {
+            return prompt_element(cursor, kind, into);
         }
-        cursor.elements(|cursor| prompt_element(cursor, into))
+        cursor.elements(|cursor, kind| prompt_element(cursor, kind, into))
     })
 }
 
-fn prompt_element(cursor: &mut Cursor<'_>, into: &mut Prompt) -> Result<(), Syntax> {
-    match cursor.peek() {
+fn prompt_element(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
+    match kind {
         b'"' => {
             let text = cursor.string()?;
             into.add_text(cursor, text);
@@ -264,14 +302,13 @@ fn prompt_element(cursor: &mut Cursor<'_>, into: &mut Prompt) -> Result<(), Synt
         // A document of a reranker, or a part with an image, as moderation takes them.
         b'{' => {
             let mut part = Part::EMPTY;
-            cursor.members(|cursor, name| {
-                let member = cursor.decoded(name, PartMember::of);
-                part.read(&member, cursor)
+            cursor.members(Members::named(PartMember::of), |cursor, member, kind| {
+                part.read(member, cursor, kind)
             })?;
             into.text += part.text;
             into.has_image |= part.kind == PartKind::Image;
             Ok(())
         }
-        _ => cursor.skip(),
+        _ => cursor.skip(kind),
     }
 }

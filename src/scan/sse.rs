@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use memchr::memchr2;
 use memchr::memmem::Finder;
 
-use super::cursor::{Cursor, Syntax};
+use super::cursor::{Cursor, Members, Syntax};
 use super::{TokenEstimate, Usage, find_usage};
 use crate::api::Operation;
 
@@ -221,17 +221,17 @@ impl EventScanner {
         if cursor.peek() != b'{' {
             return Ok(());
         }
-        cursor.members(|cursor, name| match cursor.raw(name) {
-            b"error" => {
-                self.error |= cursor.peek() != b'n';
-                cursor.skip()
+        cursor.members(Members::named(EventMember::of), |cursor, member, kind| match member {
+            EventMember::Error => {
+                self.error |= kind != b'n';
+                cursor.skip(kind)
             }
-            b"type" | b"object" if cursor.peek() == b'"' => {
-                let kind = cursor.string()?;
-                self.read_type(cursor.raw(kind));
+            EventMember::Kind if kind == b'"' => {
+                let name = cursor.string()?;
+                self.read_type(cursor.raw(name));
                 Ok(())
             }
-            _ => cursor.skip(),
+            EventMember::Kind | EventMember::Other => cursor.skip(kind),
         })
     }
 
@@ -252,6 +252,24 @@ impl EventScanner {
 }
 
 const DATA: &[u8] = b"data:";
+
+/// A member of an event that tells how the stream ends.
+#[derive(Clone, Copy)]
+enum EventMember {
+    Error,
+    Kind,
+    Other,
+}
+
+impl EventMember {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"error" => Self::Error,
+            b"type" | b"object" => Self::Kind,
+            _ => Self::Other,
+        }
+    }
+}
 
 /// Places of `key` in `data` that are followed by a colon; the cursor is behind it.
 fn members_called<'a>(key: &Finder<'_>, data: &'a [u8]) -> impl Iterator<Item = Cursor<'a>> {
@@ -278,21 +296,9 @@ fn has_token_in_delta(data: &[u8]) -> bool {
         let mut has_token = false;
         if cursor.peek() == b'{' {
             // Where the walk fails the delta is malformed: what was seen until then counts.
-            _ = cursor.members(|cursor, name| {
-                let carries_tokens = matches!(
-                    cursor.raw(name),
-                    b"content"
-                        | b"reasoning_content"
-                        | b"reasoning"
-                        | b"refusal"
-                        | b"tool_calls"
-                        | b"function_call"
-                        | b"audio"
-                        | b"text"
-                        | b"partial_json"
-                        | b"thinking"
-                );
-                has_token |= is_filled(cursor)? && carries_tokens;
+            let members = Members::with_likely(&LIKELY_IN_DELTA, carries_tokens);
+            _ = cursor.members(members, |cursor, carries_tokens, kind| {
+                has_token |= is_filled(cursor, kind)? && carries_tokens;
                 Ok(())
             });
         }
@@ -300,11 +306,30 @@ fn has_token_in_delta(data: &[u8]) -> bool {
     })
 }
 
+/// Whether a member of a delta carries tokens.
+const LIKELY_IN_DELTA: [(&[u8], bool); 4] =
+    [(b"content\"", true), (b"type\"", false), (b"text\"", true), (b"role\"", false)];
+
+fn carries_tokens(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"content"
+            | b"reasoning_content"
+            | b"reasoning"
+            | b"refusal"
+            | b"tool_calls"
+            | b"function_call"
+            | b"audio"
+            | b"text"
+            | b"partial_json"
+            | b"thinking"
+    )
+}
+
 /// Takes a value and tells whether it is a string, an array or an object with something in it.
-fn is_filled(cursor: &mut Cursor<'_>) -> Result<bool, Syntax> {
-    let kind = cursor.peek();
+fn is_filled(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Syntax> {
     let start = cursor.at;
-    cursor.skip()?;
+    cursor.skip(kind)?;
     Ok(matches!(kind, b'"' | b'[' | b'{') && cursor.at - start > 2)
 }
 

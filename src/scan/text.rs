@@ -5,8 +5,7 @@ use memchr::memchr2;
 
 use super::TokenEstimate;
 use super::bytes::{
-    HIGH, WORD, count_continuations, find_control, first_stop, high_bits_before, is_plain, is_stop,
-    stops, word_at,
+    HIGH, Stop, WORD, count_continuations, find_control, is_plain, is_stop, word_at,
 };
 use super::cursor::{Cursor, Syntax};
 use super::unescape::ShortString;
@@ -14,7 +13,7 @@ use super::unescape::ShortString;
 /// Words looked at one by one before a string counts as long.
 const SHORT_WORDS: usize = 24;
 /// Long strings are read twice, in stretches that stay in the first-level cache.
-const WINDOW: usize = 8 << 10;
+const WINDOW: usize = 32 << 10;
 
 /// A string of the body.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +24,8 @@ pub(super) struct Text {
     pub(super) end: usize,
     /// How many more bytes its escapes take than what they stand for, in the measure in use.
     excess: usize,
-    has_non_ascii: bool,
+    /// Has the highest bit of a byte set if the string is not ASCII.
+    high: u64,
 }
 
 impl Text {
@@ -43,26 +43,49 @@ impl<'a> Cursor<'a> {
         let start = self.at + 1;
         // Most names and many values end in their first word: worth a path without a loop.
         if let Some(word) = word_at(self.bytes, start) {
-            let found = stops(word);
-            let end = start + first_stop(found);
-            if found != 0 && self.bytes.get(end) == Some(&b'"') {
+            let found = Stop::find(word);
+            if found.is_quote() {
+                let end = start + found.index();
+                let high = found.before();
                 self.at = end + 1;
-                let has_non_ascii = high_bits_before(word, found) != 0;
-                self.saw_non_ascii |= has_non_ascii;
-                return Ok(Text { start, end, excess: 0, has_non_ascii });
+                self.all_high |= high;
+                return Ok(Text { start, end, excess: 0, high });
             }
         }
         self.longer_string(start)?;
-        self.saw_non_ascii |= self.has_non_ascii;
-        let (end, excess) = (self.at - 1, self.excess);
-        Ok(Text { start, end, excess, has_non_ascii: self.has_non_ascii })
+        Ok(Text { start, end: self.at - 1, excess: self.excess, high: self.high })
     }
 
+    /// Takes a string word by word; leaves what is known of it in the cursor.
     #[inline(never)]
     fn longer_string(&mut self, start: usize) -> Result<(), Syntax> {
-        let mut excess = 0;
+        let mut at = start;
         let mut high = 0;
-        self.at = start;
+        for _ in 0..SHORT_WORDS {
+            let Some(word) = word_at(self.bytes, at) else { break };
+            let found = Stop::find(word);
+            if found.is_quote() {
+                high |= found.before();
+                self.at = at + found.index() + 1;
+                self.excess = 0;
+                self.high = high;
+                self.all_high |= high;
+                return Ok(());
+            }
+            if !found.is_none() {
+                break;
+            }
+            high |= word;
+            at += WORD;
+        }
+        self.hard_string(at, high)
+    }
+
+    /// Takes the rest of a string that is long, holds escapes, or ends with the body.
+    #[inline(never)]
+    fn hard_string(&mut self, at: usize, mut high: u64) -> Result<(), Syntax> {
+        let mut excess = 0;
+        self.at = at;
         loop {
             match self.find_stop(&mut high)? {
                 b'"' => break,
@@ -72,7 +95,8 @@ impl<'a> Cursor<'a> {
         }
         self.at += 1;
         self.excess = excess;
-        self.has_non_ascii = high & HIGH != 0;
+        self.high = high;
+        self.all_high |= high;
         Ok(())
     }
 
@@ -82,10 +106,10 @@ impl<'a> Cursor<'a> {
         let mut at = self.at;
         for _ in 0..SHORT_WORDS {
             let Some(word) = word_at(self.bytes, at) else { break };
-            let found = stops(word);
-            if found != 0 {
-                *high |= high_bits_before(word, found);
-                self.at = at + first_stop(found);
+            let found = Stop::find(word);
+            if !found.is_none() {
+                *high |= found.before();
+                self.at = at + found.index();
                 return self.bytes.get(self.at).copied().ok_or(Syntax::Character);
             }
             *high |= word;
@@ -202,7 +226,7 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     pub(super) fn measure(&self, text: Text) -> u64 {
         let length = (text.end - text.start - text.excess) as u64;
-        if text.has_non_ascii && self.estimate == TokenEstimate::Chars {
+        if text.high & HIGH != 0 && self.estimate == TokenEstimate::Chars {
             length - count_continuations(self.raw(text))
         } else {
             length

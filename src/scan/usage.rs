@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use memchr::memmem::FinderRev;
 
 use super::TokenEstimate;
-use super::cursor::{Cursor, Syntax};
+use super::cursor::{Cursor, Members, Syntax};
 
 static USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(b"\"usage\""));
 
@@ -37,25 +37,50 @@ impl Usage {
     }
 
     fn read(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Syntax> {
-        cursor.members(|cursor, name| match cursor.raw(name) {
-            b"prompt_tokens" | b"input_tokens" => read_count(cursor, &mut self.prompt_tokens),
-            b"completion_tokens" | b"output_tokens" => {
-                read_count(cursor, &mut self.completion_tokens)
+        cursor.members(Members::named(Count::of), |cursor, count, kind| match count {
+            Count::Prompt => read_count(cursor, kind, &mut self.prompt_tokens),
+            Count::Completion => read_count(cursor, kind, &mut self.completion_tokens),
+            Count::Cached => read_count(cursor, kind, &mut self.cached_tokens),
+            Count::PromptDetails if kind == b'{' => {
+                let is_cached = |name: &[u8]| name == b"cached_tokens";
+                cursor.members(Members::named(is_cached), |cursor, is_cached, kind| {
+                    if is_cached {
+                        read_count(cursor, kind, &mut self.cached_tokens)
+                    } else {
+                        cursor.skip(kind)
+                    }
+                })
             }
-            b"cache_read_input_tokens" => read_count(cursor, &mut self.cached_tokens),
-            b"prompt_tokens_details" | b"input_tokens_details" if cursor.peek() == b'{' => cursor
-                .members(|cursor, name| match cursor.raw(name) {
-                    b"cached_tokens" => read_count(cursor, &mut self.cached_tokens),
-                    _ => cursor.skip(),
-                }),
-            _ => cursor.skip(),
+            Count::PromptDetails | Count::Other => cursor.skip(kind),
         })
     }
 }
 
-fn read_count(cursor: &mut Cursor<'_>, count: &mut Option<u32>) -> Result<(), Syntax> {
-    if !cursor.peek().is_ascii_digit() {
-        return cursor.skip();
+/// A member of `usage`.
+#[derive(Clone, Copy)]
+enum Count {
+    Prompt,
+    Completion,
+    Cached,
+    PromptDetails,
+    Other,
+}
+
+impl Count {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"prompt_tokens" | b"input_tokens" => Self::Prompt,
+            b"completion_tokens" | b"output_tokens" => Self::Completion,
+            b"cache_read_input_tokens" => Self::Cached,
+            b"prompt_tokens_details" | b"input_tokens_details" => Self::PromptDetails,
+            _ => Self::Other,
+        }
+    }
+}
+
+fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Result<(), Syntax> {
+    if !kind.is_ascii_digit() {
+        return cursor.skip(kind);
     }
     *count = cursor.number()?.or(*count);
     Ok(())

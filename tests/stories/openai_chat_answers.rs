@@ -4,9 +4,9 @@
 use penstock::demo::{EngineModel, EngineSpec, StandIn};
 use serde_json::json;
 
+use crate::support::block_on;
 use crate::support::client::{self, chat, streaming_chat};
 use crate::support::penstock::Penstock;
-use crate::support::block_on;
 
 crate::trials![
     a_plain_answer_comes_through_unchanged,
@@ -56,7 +56,8 @@ fn an_alias_changes_only_the_model_value() {
     let body = br#"{ "stream":false,"model" : "gpt-4", "messages":[{"role":"user","content":"a\u0041 \"gpt-4\""}],  "x":1.50 }"#;
     let answer = client::request(penstock.data, "POST", "/v1/chat/completions", &[], body);
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let expected = String::from_utf8_lossy(body).replacen("\"model\" : \"gpt-4\"", "\"model\" : \"m\"", 1);
+    let expected =
+        String::from_utf8_lossy(body).replacen("\"model\" : \"gpt-4\"", "\"model\" : \"m\"", 1);
     let received = engine.received().pop().unwrap();
     assert_eq!(received.body.unwrap(), expected.as_bytes());
     assert_eq!(received.headers.iter().filter(|(name, _)| name == "content-length").count(), 1);
@@ -71,7 +72,8 @@ fn bodies_of_every_size_arrive_byte_for_byte() {
         for is_chunked in [false, true] {
             let mut client = client::Client::connect(penstock.data);
             if is_chunked {
-                let head = "POST /v1/embeddings HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n";
+                let head =
+                    "POST /v1/embeddings HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n";
                 let mut bytes = head.as_bytes().to_vec();
                 for part in body.as_bytes().chunks(10_007) {
                     bytes.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());

@@ -25,8 +25,8 @@ pub struct Penstock {
 /// Where this run of the tests keeps its files.
 pub fn scratch(name: &str) -> PathBuf {
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("{}-{number}", std::process::id()));
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder.join(name)
 }

@@ -213,7 +213,7 @@ fn text_is_counted_decoded_and_as_a_whole() {
         (format!("\"{}\"", r"\n\u000a\u0394".repeat(4)), 3, 4),
         (r#""123""#.to_owned(), 0, 0),
         // Three characters in each of four parts: the total is divided, not the parts.
-        (format!("[{}]", vec![r#"{"type":"text","text":"abc"}"#; 4].join(",")), 3, 3),
+        (format!("[{}]", [r#"{"type":"text","text":"abc"}"#; 4].join(",")), 3, 3),
         (
             r#"[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAAAAAAAAAA"}}]"#
                 .to_owned(),

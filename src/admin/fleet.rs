@@ -1,0 +1,48 @@
+//! The fleet and its configuration, and taking backends out of it for a while.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::json;
+
+use super::answer::{Answer, Refusal};
+use super::{Admin, Call};
+use crate::clock::now;
+
+/// `/fleet`: everything known about every backend.
+pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+    Ok(Answer::json(&crate::fleet::dump(call.generation, now())))
+}
+
+/// `/config`: the configuration in force, secrets masked.
+pub(super) fn config(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+    Ok(Answer::of("application/yaml; charset=utf-8", call.generation.config.to_masked_yaml()))
+}
+
+/// `/backends/{name}/drain`: it takes no new requests; those in flight go on.
+pub(super) fn drain(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+    set_draining(call, true)
+}
+
+/// `/backends/{name}/resume`
+pub(super) fn resume(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+    set_draining(call, false)
+}
+
+fn set_draining(call: &Call<'_>, draining: bool) -> Result<Answer, Refusal> {
+    let fleet = call.generation.registry.snapshot();
+    let Some(backend) = fleet.topology.backend(call.name) else {
+        return Err(Refusal::UnknownBackend { name: call.name.to_owned() });
+    };
+    let state = &backend.state;
+    let before = state.draining.swap(draining, Ordering::AcqRel);
+    let in_flight = state.load.in_flight();
+    if before != draining {
+        tracing::info!(backend = %state.name, draining, in_flight, "told by the admin port");
+    }
+    Ok(Answer::json(&json!({
+        "backend": &*state.name,
+        "health": state.status().name(),
+        "draining": draining,
+        "in_flight": in_flight,
+    })))
+}

@@ -1,0 +1,68 @@
+//! Whether this penstock runs, may be sent traffic, and how its fleet is.
+
+use std::sync::atomic::Ordering;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Refusal};
+use super::{Admin, Call};
+use crate::registry::{FleetSnapshot, Health};
+
+/// `/health/live`: the answer itself is the news.
+pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> {
+    Ok(Answer::json(&json!({"status": "alive"})))
+}
+
+/// `/health/ready`: 503 until the first check of every backend has ended, and while stopping. A
+/// fleet that is down does not make this process unready: it says so to its clients.
+pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+    let fleet = call.generation.registry.snapshot();
+    let waiting = admin.waiting.load(Ordering::Acquire);
+    let (status, reason) = match waiting {
+        _ if admin.stopping.load(Ordering::Acquire) => {
+            ("stopping", Some("told to stop: finishing what is in flight".to_owned()))
+        }
+        0 if count_healthy(&fleet) == 0 => {
+            ("ready", Some("no backend is healthy: requests are answered with errors".to_owned()))
+        }
+        0 => ("ready", None),
+        _ => ("starting", Some(format!("first checks under way: {waiting}"))),
+    };
+    let unchecked = fleet.topology.backends.iter().filter(|one| one.state.checked_at().is_none());
+    let unchecked: Vec<&str> = unchecked.map(|one| &*one.state.name).collect();
+    let body = json!({
+        "status": status,
+        "reasons": reason.into_iter().collect::<Vec<_>>(),
+        "unchecked": unchecked,
+        "backends": count_backends(&fleet),
+    });
+    let code = if status == "ready" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Ok(Answer::json(&body).with_status(code))
+}
+
+/// `/health`: how many backends are healthy; always 200.
+pub(super) fn overview(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+    let fleet = call.generation.registry.snapshot();
+    let total = fleet.topology.backends.len();
+    let status = match count_healthy(&fleet) {
+        0 => "unhealthy",
+        some if some < total => "degraded",
+        _ => "healthy",
+    };
+    Ok(Answer::json(&json!({"status": status, "backends": count_backends(&fleet)})))
+}
+
+/// `/version`
+pub(super) fn version(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> {
+    Ok(Answer::json(&json!({"name": "penstock", "version": env!("CARGO_PKG_VERSION")})))
+}
+
+fn count_healthy(fleet: &FleetSnapshot) -> usize {
+    let backends = fleet.topology.backends.iter();
+    backends.filter(|one| one.state.status() == Health::Healthy).count()
+}
+
+fn count_backends(fleet: &FleetSnapshot) -> Value {
+    json!({"total": fleet.topology.backends.len(), "healthy": count_healthy(fleet)})
+}

@@ -1,0 +1,22 @@
+//! The page Prometheus scrapes.
+
+use super::answer::{Answer, Refusal};
+use super::process::read_process;
+use super::{Admin, Call};
+use crate::clock::now;
+use crate::metrics::Scrape;
+
+/// `/metrics`
+pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+    let proxy = &admin.proxy;
+    let scrape = Scrape {
+        now: now(),
+        fleet: &call.generation.registry.snapshot(),
+        in_flight: proxy.in_flight(),
+        held_body_bytes: proxy.held_bytes(),
+        idle_connections: &|id| proxy.idle_connections(id),
+        process: read_process(),
+    };
+    let page = admin.metrics.render(&scrape);
+    Ok(Answer::of("text/plain; version=0.0.4; charset=utf-8", page))
+}

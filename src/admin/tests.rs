@@ -1,0 +1,249 @@
+//! The admin port as its users meet it: over a connection.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use pingora::protocols::l4::stream::Stream;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::*;
+use crate::config::{Config, Environment, Secret};
+
+const FLEET: &str = "limits: { body: 4KiB }\n\
+    backends:\n\
+    - { name: eye, url: 'http://127.0.0.1:1', api_key: hush, models: [{ id: m }] }\n\
+    - { name: ear, url: 'http://127.0.0.1:2' }\n";
+
+struct Port {
+    address: std::net::SocketAddr,
+    proxy: Arc<Proxy>,
+    waiting: Arc<AtomicUsize>,
+    stopping: Arc<AtomicBool>,
+}
+
+impl Port {
+    async fn open(yaml: &str, token: Option<&str>) -> Self {
+        let environment = Environment::default();
+        let mut config = Config::parse(yaml, "test.yaml", Path::new("."), &environment).unwrap();
+        config.admin.token = token.map(|token| Secret::new(token).unwrap());
+        let generation = Arc::new(Generation::new(config));
+        let metrics = Arc::new(Metrics::new(&generation).unwrap());
+        let proxy = Arc::new(Proxy::new(generation, Vec::new(), 1));
+        let (waiting, stopping) = (Arc::default(), Arc::default());
+        let admin = Admin {
+            proxy: Arc::clone(&proxy),
+            metrics,
+            decisions: Arc::default(),
+            waiting: Arc::clone(&waiting),
+            stopping: Arc::clone(&stopping),
+        };
+        let app = Arc::new(admin.into_app());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (_running, shutdown) = watch::channel(false);
+            while let Ok((stream, _)) = listener.accept().await {
+                let (app, shutdown) = (Arc::clone(&app), shutdown.clone());
+                tokio::spawn(async move {
+                    app.process_new(Box::new(Stream::from(stream)), &shutdown).await
+                });
+            }
+        });
+        Self { address, proxy, waiting, stopping }
+    }
+
+    async fn send(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // A connection closed with bytes unread may end in a reset; what came before it counts.
+        let _end = stream.read_to_end(&mut answer).await;
+        String::from_utf8(answer).unwrap()
+    }
+
+    async fn ask(&self, line: &str, more: &str) -> (u16, String, String) {
+        let host = self.address;
+        let request = format!("{line} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{more}");
+        let answer = self.send(&format!("{request}\r\n")).await;
+        split(&answer)
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        let (status, _, body) = self.ask(&format!("GET {path}"), "").await;
+        (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+
+    async fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        let host = self.address;
+        let length = body.len();
+        let answer = self
+            .send(&format!(
+                "POST {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            ))
+            .await;
+        let (status, _, body) = split(&answer);
+        (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+}
+
+fn split(answer: &str) -> (u16, String, String) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
+    let status = head.get(9..12).and_then(|digits| digits.parse().ok()).unwrap_or(0);
+    (status, head.to_ascii_lowercase(), body.to_owned())
+}
+
+#[tokio::test]
+async fn every_endpoint_answers_and_none_tells_a_secret() {
+    let port = Port::open(FLEET, Some("t0ken")).await;
+    for endpoint in &ENDPOINTS {
+        let path = endpoint.paths[0].replace("{name}", "eye");
+        let line = format!("{} {path}", endpoint.verb.name());
+        let more = "authorization: Bearer t0ken\r\ncontent-length: 0\r\n";
+        let (status, head, body) = port.ask(&line, more).await;
+        let expected = if path == "/explain" { 400 } else { 200 };
+        assert_eq!(status, expected, "{line}: {body}");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{line}: {head}");
+        assert!(!body.contains("hush") && !body.contains("t0ken"), "{line}: {body}");
+        let (status, head, body) = port.ask(&line, "content-length: 0\r\n").await;
+        if endpoint.access == Access::Open {
+            assert_eq!(status, 200, "{line}: {body}");
+        } else {
+            assert_eq!(status, 401, "{line}: {body}");
+            assert!(head.contains("www-authenticate: bearer"), "{head}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_index_lists_every_endpoint() {
+    let port = Port::open(FLEET, None).await;
+    let (_, _, body) = port.ask("GET /", "").await;
+    for endpoint in &ENDPOINTS {
+        assert!(body.contains(endpoint.paths[0]), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn readiness_waits_for_the_first_checks_and_ends_with_the_process() {
+    let port = Port::open(FLEET, None).await;
+    port.waiting.store(2, Ordering::Release);
+    for path in ["/health/ready", "/readyz", "/ready"] {
+        let (status, body) = port.get(path).await;
+        assert_eq!((status, &body["status"]), (503, &"starting".into()), "{body}");
+        assert_eq!(body["unchecked"], serde_json::json!(["eye", "ear"]));
+    }
+    port.waiting.store(0, Ordering::Release);
+    let (status, body) = port.get("/health/ready").await;
+    assert_eq!((status, &body["status"]), (200, &"ready".into()), "a dead fleet is answered for");
+    assert!(body["reasons"][0].as_str().unwrap().contains("no backend is healthy"), "{body}");
+    port.stopping.store(true, Ordering::Release);
+    let (status, body) = port.get("/health/ready").await;
+    assert_eq!((status, &body["status"]), (503, &"stopping".into()));
+    assert_eq!(port.get("/health/live").await.0, 200, "stopping is not dead");
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_refused_in_json() {
+    let port = Port::open(FLEET, None).await;
+    let (status, body) = port.get("/v1/models").await;
+    assert_eq!((status, &body["error"]["code"]), (404, &"unknown_path".into()));
+    let (status, head, _) = port.ask("GET /explain", "").await;
+    assert_eq!(status, 405);
+    assert!(head.contains("allow: post"), "{head}");
+    let (status, body) = port.post("/fleet", "").await;
+    assert_eq!((status, &body["error"]["code"]), (405, &"method_not_allowed".into()));
+    let (status, head, body) = port.ask("HEAD /version", "").await;
+    assert_eq!((status, body.as_str()), (200, ""));
+    assert!(head.contains("content-length:") && !head.contains("content-length: 0"), "{head}");
+}
+
+#[tokio::test]
+async fn web_pages_and_foreign_names_are_refused() {
+    let port = Port::open(FLEET, None).await;
+    let (status, _, body) = port.ask("GET /config", "origin: http://evil.example\r\n").await;
+    assert_eq!(status, 403, "{body}");
+    let (status, ..) = port.ask("POST /backends/eye/drain", "sec-fetch-site: cross-site\r\n").await;
+    assert_eq!(status, 403);
+    let rebound = "GET /config HTTP/1.1\r\nhost: evil.example:9090\r\nconnection: close\r\n\r\n";
+    assert!(port.send(rebound).await.starts_with("HTTP/1.1 403"));
+    let state = port.proxy.generation().registry.snapshot().topology.backends[0].state.clone();
+    assert!(!state.draining.load(Ordering::Acquire));
+}
+
+#[tokio::test]
+async fn backends_are_drained_and_resumed_by_name() {
+    let port = Port::open(FLEET, None).await;
+    let state = port.proxy.generation().registry.snapshot().topology.backends[1].state.clone();
+    let (status, body) = port.post("/backends/ear/drain", "").await;
+    assert_eq!((status, &body["draining"], &body["in_flight"]), (200, &true.into(), &0.into()));
+    assert!(state.draining.load(Ordering::Acquire));
+    assert_eq!(body["health"], "draining");
+    let (status, body) = port.post("/backends/ear/resume", "").await;
+    assert_eq!((status, &body["draining"]), (200, &false.into()));
+    assert!(!state.draining.load(Ordering::Acquire));
+    let (status, body) = port.post("/backends/nose/drain", "").await;
+    assert_eq!((status, &body["error"]["code"]), (404, &"unknown_backend".into()));
+}
+
+#[tokio::test]
+async fn a_dry_run_explains_and_moves_nothing() {
+    let port = Port::open(FLEET, None).await;
+    let fleet = port.proxy.generation().registry.snapshot();
+    let model = fleet.topology.model(fleet.topology.model_id("m").unwrap()).unwrap();
+    let chat = r#"{"model":"m","messages":[]}"#;
+    let line = serde_json::json!({"path": "/v1/chat/completions", "body": chat}).to_string();
+    for _ in 0..3 {
+        let (status, body) = port.post("/explain", &line).await;
+        assert_eq!(status, 200, "{body}");
+        assert_eq!(body["requirements"]["model"], "m", "{body}");
+    }
+    assert_eq!(model.turn.load(Ordering::Relaxed), 0);
+    let (status, body) = port.post("/explain", "[]").await;
+    assert_eq!((status, &body["error"]["code"]), (400, &"invalid_question".into()));
+    let (status, body) = port.post("/explain", &"x".repeat(5000)).await;
+    assert_eq!((status, &body["error"]["code"]), (413, &"body_too_large".into()));
+    let chunked = "POST /explain HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n";
+    let answer = port.send(&format!("{chunked}1388\r\n{}\r\n0\r\n\r\n", "x".repeat(5000))).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+}
+
+#[tokio::test]
+async fn decisions_can_be_counted_off() {
+    let port = Port::open(FLEET, None).await;
+    let (status, body) = port.get("/decisions?n=5").await;
+    assert_eq!((status, &body["total"]), (200, &0.into()));
+    assert_eq!(port.get("/decisions?n=x").await.0, 400);
+}
+
+#[tokio::test]
+async fn garbage_does_not_stop_the_port() {
+    let port = Port::open(FLEET, None).await;
+    for garbage in [
+        "\0\0\0\0\r\n\r\n",
+        "GET\r\n\r\n",
+        "\u{16}\u{3}\u{1}\r\n\r\n",
+        "GET /\u{e4} HTTP/9.9\r\n\r\n",
+    ] {
+        port.send(garbage).await;
+    }
+    let (status, _, page) = port.ask("GET /metrics", "").await;
+    assert_eq!(status, 200);
+    assert!(page.contains("penstock_build_info"), "{page}");
+}
+
+#[tokio::test]
+async fn a_connection_carries_several_requests() {
+    let port = Port::open(FLEET, None).await;
+    let mut stream = TcpStream::connect(port.address).await.unwrap();
+    for _ in 0..3 {
+        stream.write_all(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"}\n") {
+            assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0, "closed too early");
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 200"));
+    }
+}

@@ -1,0 +1,96 @@
+//! `penstock check`: loads a configuration and builds what a start would build, without opening a
+//! port or asking a backend.
+
+use clap::Args;
+
+use super::error::CliError;
+use super::output::Output;
+use super::source::ConfigArgs;
+use crate::config::{BackendConfig, Config, Strategy};
+use crate::generation::Generation;
+
+const AFTER_HELP: &str = "\
+Faults and warnings go to standard error as file:line:column, all of them at once; a summary of
+what was understood goes to standard output.
+
+Exit codes: 0 it can be started with (warnings or not), 2 it cannot.";
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError> {
+    let generation = Generation::new(args.config.load_and_warn(output)?);
+    output.line(format!("config      {} is fine", args.config.path()?.display()))?;
+    for line in summarize(&generation) {
+        output.line(line)?;
+    }
+    Ok(())
+}
+
+fn summarize(generation: &Generation) -> Vec<String> {
+    let config = &generation.config;
+    let mut lines = vec![
+        format!("listen      {}", listeners(config)),
+        format!("strategy    {}", strategy(config)),
+    ];
+    let width = |text: fn(&BackendConfig) -> usize| config.backends.iter().map(text).max();
+    let name = width(|backend| backend.name.chars().count()).unwrap_or(0);
+    let url = width(|backend| backend.url.to_string().len()).unwrap_or(0);
+    lines.push(format!("backends    {}", config.backends.len()));
+    lines.extend(config.backends.iter().map(|backend| {
+        let address = backend.url.to_string();
+        format!("  {:name$}  {address:url$}  {}", backend.name, models(config, backend))
+    }));
+    let mut aliases: Vec<(&str, &str)> = generation.router.names.aliases().collect();
+    aliases.sort_unstable();
+    lines.push(format!("aliases     {}", aliases.len()));
+    lines.extend(aliases.iter().map(|(alias, target)| format!("  {alias} -> {target}")));
+    lines.push(format!("fallbacks   {}", config.routing.fallbacks.len()));
+    for (model, chain) in &config.routing.fallbacks {
+        lines.push(format!("  {model} -> {}", chain.join(", ")));
+    }
+    lines.push(format!("keys        {}", keys(config)));
+    lines.push(format!("warnings    {}", config.warnings.len()));
+    lines
+}
+
+fn listeners(config: &Config) -> String {
+    let data: Vec<String> = config.server.listen.iter().map(ToString::to_string).collect();
+    let admin = config.admin.listen.map_or_else(|| "off".to_owned(), |admin| admin.to_string());
+    format!("{}, admin {admin}", data.join(", "))
+}
+
+fn strategy(config: &Config) -> String {
+    let weights = &config.routing.weights;
+    let name = config.routing.strategy.name();
+    match config.routing.strategy {
+        Strategy::Smart => format!(
+            "{name} (priority {}, load {}, latency {})",
+            weights.priority, weights.load, weights.latency
+        ),
+        Strategy::RoundRobin | Strategy::PriorityOnly | Strategy::Random => name.to_owned(),
+    }
+}
+
+fn models(config: &Config, backend: &BackendConfig) -> String {
+    match &backend.models {
+        Some(models) if models.is_empty() => "no models".to_owned(),
+        Some(models) => {
+            let names: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
+            names.join(", ")
+        }
+        None if config.discovery.enabled => "models are asked for at the start".to_owned(),
+        None => "no models: none are declared and discovery is off".to_owned(),
+    }
+}
+
+fn keys(config: &Config) -> String {
+    match config.auth.keys.len() {
+        0 => "none: whoever reaches the data port may use it".to_owned(),
+        count => count.to_string(),
+    }
+}

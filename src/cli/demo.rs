@@ -1,0 +1,174 @@
+//! `penstock demo`: stand-in engines in this process and the load balancer in front of them.
+
+mod trials;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use clap::Args;
+use tokio::runtime::{Builder, Runtime};
+
+use super::client::Call;
+use super::error::{CliError, FAILED};
+use super::logging;
+use super::output::Output;
+use crate::clock::now;
+use crate::config::{Config, Environment};
+use crate::demo::{EngineModel, StandIn, fleet};
+use crate::server::{self, ServeOptions};
+use trials::{Trial, trials};
+
+const READY_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const SEED: u64 = 1;
+
+const AFTER_HELP: &str = "\
+Starts a small text model, a vision model and a tools + JSON model, all of them invented, and prints
+curl lines that show where requests go. Nothing is downloaded, nothing leaves this machine. Ctrl-C
+ends it.
+
+Exit codes: 0 stopped (with --once: every request went where it must), 1 it failed.";
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct DemoArgs {
+    /// Where to listen; a free port is taken instead of one in use
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+
+    /// Send the requests once, print where each went, and end
+    #[arg(long)]
+    once: bool,
+}
+
+/// The addresses of a demo, for whoever visits it.
+#[derive(Debug, Clone, Copy)]
+struct Addresses {
+    data: SocketAddr,
+    admin: SocketAddr,
+}
+
+pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
+    // One thread, so that the engines do not compete with what they demonstrate.
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(CliError::Engines)?;
+    let engines = runtime.block_on(start_engines()).map_err(CliError::Engines)?;
+    let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
+    let addresses = Addresses {
+        data: free_address(args.listen).map_err(CliError::Engines)?,
+        admin: free_address(admin).map_err(CliError::Engines)?,
+    };
+    let yaml = to_yaml(addresses, &engines);
+    let config = Config::parse(&yaml, "demo", "".as_ref(), &Environment::default())?;
+    logging::start(&config.log)?;
+    visit(&runtime, addresses, args.once);
+    server::serve(config, ServeOptions { seed: SEED })?;
+    drop(engines);
+    Ok(())
+}
+
+async fn start_engines() -> std::io::Result<Vec<StandIn>> {
+    let mut engines = Vec::new();
+    for spec in fleet() {
+        engines.push(StandIn::start_local(spec).await?);
+    }
+    Ok(engines)
+}
+
+/// `wanted`, or a free port of the same address when that is taken.
+fn free_address(wanted: SocketAddr) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind(wanted)
+        .or_else(|_taken| TcpListener::bind(SocketAddr::new(wanted.ip(), 0)))?;
+    listener.local_addr()
+}
+
+/// The configuration of a demo, as a user would write it.
+fn to_yaml(addresses: Addresses, engines: &[StandIn]) -> String {
+    let Addresses { data, admin } = addresses;
+    let mut yaml = format!(
+        "server: {{ listen: \"{data}\", drain_timeout: 2s }}\n\
+         admin: {{ listen: \"{admin}\" }}\n\
+         log: {{ level: warn }}\n\
+         routing:\n  expose_decision: true\n  aliases: {{ gpt-4: \"qwen2.5:14b\" }}\n\
+         backends:\n"
+    );
+    for engine in engines {
+        let spec = engine.spec();
+        let (name, url) = (&spec.name, engine.url());
+        yaml.push_str(&format!("  - name: {name}\n    url: {url}\n    models:\n"));
+        for EngineModel { id, capabilities, .. } in &spec.models {
+            yaml.push_str(&format!("      - {{ id: \"{id}\", capabilities: {capabilities} }}\n"));
+        }
+    }
+    yaml
+}
+
+/// Waits for the server on a thread of its own, then shows it. The server has the main thread.
+fn visit(runtime: &Runtime, addresses: Addresses, once: bool) {
+    runtime.spawn_blocking(move || {
+        let done = wait_until_ready(addresses.admin).and_then(|()| {
+            if once { run_trials(addresses.data) } else { introduce(addresses).map(|()| true) }
+        });
+        match done {
+            Ok(is_good) if once => std::process::exit(if is_good { 0 } else { FAILED.into() }),
+            Ok(_) => {}
+            Err(error) if error.is_broken_pipe() && !once => {}
+            Err(error) => {
+                Output::of_process().complain("error", &error);
+                std::process::exit(error.exit_code().into());
+            }
+        }
+    });
+}
+
+fn wait_until_ready(admin: SocketAddr) -> Result<(), CliError> {
+    let until = now().after(READY_WITHIN);
+    let authority = admin.to_string();
+    let call = Call { authority: &authority, path: "/health/ready", token: None, body: None };
+    while now() < until {
+        if call.send().is_ok_and(|answer| answer.status == 200) {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    Err(CliError::DemoNotReady(READY_WITHIN.as_secs()))
+}
+
+fn run_trials(data: SocketAddr) -> Result<bool, CliError> {
+    let mut output = Output::of_process();
+    let mut is_good = true;
+    for trial in trials() {
+        let verdict = trial.run(&data.to_string())?;
+        is_good &= verdict.is_good;
+        output.line(verdict.line)?;
+    }
+    Ok(is_good)
+}
+
+fn introduce(Addresses { data, admin }: Addresses) -> Result<(), CliError> {
+    let mut output = Output::of_process();
+    output.line(format!(
+        "penstock listens on http://{data}, with three stand-in engines behind it:"
+    ))?;
+    for spec in fleet() {
+        for model in &spec.models {
+            let (name, id, context) = (&spec.name, &model.id, model.context_length);
+            let can = model.capabilities;
+            output
+                .line(format!("  {name:<7} {id:<12} {context:>6} tokens of context, can {can}"))?;
+        }
+    }
+    output
+        .line(format!("Metrics, fleet and decisions: http://{admin}/metrics /fleet /decisions"))?;
+    output.line("Try, and look for x-penstock-backend in the answers:")?;
+    for Trial { shows, body, .. } in trials() {
+        let kind = "content-type: application/json";
+        output.line(format!("\n# {shows}"))?;
+        let url = format!("http://{data}/v1/chat/completions");
+        output.line(format!("curl -i {url} -H '{kind}' -d '{body}'"))?;
+    }
+    output.line("\nCtrl-C ends it.")
+}

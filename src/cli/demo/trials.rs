@@ -1,0 +1,114 @@
+//! The requests a demo shows, and where each must go.
+
+use serde_json::Value;
+
+use super::super::client::{Answer, Call};
+use super::super::error::CliError;
+use crate::demo::EXAMPLES;
+
+const TOOLS: &str = r#"{"model": "qwen2.5:14b", "messages": [{"role": "user", "content": "Weather in Oslo?"}], "tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]}"#;
+const NOBODY: &str =
+    r#"{"model": "nobody-serves-this", "messages": [{"role": "user", "content": "Hello!"}]}"#;
+
+/// A request with a known outcome.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trial {
+    pub(super) label: &'static str,
+    pub(super) shows: &'static str,
+    pub(super) body: &'static str,
+    /// The backend that must take it; none when it must be a 404.
+    pub(super) backend: Option<&'static str>,
+}
+
+/// How a trial went.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) is_good: bool,
+    pub(super) line: String,
+}
+
+/// Every trial, in the order they are run and shown.
+pub(super) fn trials() -> [Trial; 4] {
+    let [_, _, vision, alias, _, _] = EXAMPLES;
+    [
+        Trial { label: "vision", shows: vision.shows, body: vision.body, backend: Some("vision") },
+        Trial {
+            label: "tools",
+            shows: "a tool goes to the engine that can call it",
+            body: TOOLS,
+            backend: Some("tools"),
+        },
+        Trial { label: "alias", shows: alias.shows, body: alias.body, backend: Some("tools") },
+        Trial {
+            label: "404",
+            shows: "a model nobody serves is refused, and no engine is bothered",
+            body: NOBODY,
+            backend: None,
+        },
+    ]
+}
+
+impl Trial {
+    /// Sends the request to the penstock at `authority`.
+    pub(super) fn run(&self, authority: &str) -> Result<Verdict, CliError> {
+        let call = Call {
+            authority,
+            path: "/v1/chat/completions",
+            token: None,
+            body: Some(self.body.as_bytes()),
+        };
+        let answer = call.send()?;
+        let backend = answer.header("x-penstock-backend");
+        Ok(self.judge(answer.status, backend, &text_of(&answer)))
+    }
+
+    fn judge(&self, status: u16, backend: Option<&str>, text: &str) -> Verdict {
+        let is_good =
+            backend == self.backend && status == if self.backend.is_some() { 200 } else { 404 };
+        let (label, taker) = (self.label, backend.unwrap_or("nobody"));
+        let wrong = match (is_good, self.backend) {
+            (true, _) => String::new(),
+            (false, Some(wanted)) => format!("  WRONG: '{wanted}' must take it"),
+            (false, None) => "  WRONG: it must be a 404".to_owned(),
+        };
+        Verdict { is_good, line: format!("{label:<7} -> {taker:<7} {status}  {text}{wrong}") }
+    }
+}
+
+/// What the answer says: the text, the tool called, or the error.
+fn text_of(answer: &Answer) -> String {
+    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let at = |pointer| body.pointer(pointer).and_then(Value::as_str);
+    if let Some(tool) = at("/choices/0/message/tool_calls/0/function/name") {
+        return format!("calls {tool}()");
+    }
+    let text = at("/choices/0/message/content").or_else(|| at("/error/message"));
+    let short: String = text.unwrap_or_default().chars().take(60).collect();
+    short.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_body_is_json_a_shell_takes_in_single_quotes() {
+        for trial in trials() {
+            assert!(serde_json::from_str::<Value>(trial.body).is_ok(), "{}", trial.label);
+            assert!(!trial.body.contains('\''), "{}", trial.label);
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_good_only_for_the_right_backend_and_status() {
+        let [vision, .., nobody] = trials();
+        assert!(vision.judge(200, Some("vision"), "").is_good);
+        for (status, backend) in [(200, Some("text")), (500, Some("vision")), (404, None)] {
+            let verdict = vision.judge(status, backend, "");
+            assert!(!verdict.is_good && verdict.line.contains("WRONG"), "{verdict:?}");
+        }
+        assert!(nobody.judge(404, None, "").is_good);
+        assert!(!nobody.judge(404, Some("text"), "").is_good, "no engine may be asked");
+        assert!(nobody.judge(404, None, "no").line.starts_with("404     -> nobody  404  no"));
+    }
+}

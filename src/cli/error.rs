@@ -1,0 +1,82 @@
+//! Why a command ends early, and the exit code that tells so.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::client::ClientError;
+use crate::config::{ConfigError, UrlError};
+use crate::fleet::FleetError;
+use crate::server::ServerError;
+
+/// All went well.
+pub(super) const OK: u8 = 0;
+/// It failed.
+pub(super) const FAILED: u8 = 1;
+/// The arguments or a file they name are wrong.
+pub(super) const USAGE: u8 = 2;
+
+/// Why a command could not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    #[error(
+        "no configuration: give --config FILE, set PENSTOCK_CONFIG or write \
+         /etc/penstock/penstock.yaml (`penstock demo` needs none)"
+    )]
+    NoConfig,
+    #[error("the configuration is refused\n{0}")]
+    Config(#[from] ConfigError),
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{} is not JSON: {source}", path.display())]
+    NotJson { path: PathBuf, source: serde_json::Error },
+    #[error("{}: {source}", path.display())]
+    Fleet { path: PathBuf, source: FleetError },
+    #[error("'{given}' is not a header: write 'name: value'")]
+    Header { given: String },
+    #[error("--admin: {0}")]
+    AdminUrl(#[from] UrlError),
+    #[error("--admin: only http:// is spoken; for https use curl and the admin port's /explain")]
+    AdminHttps,
+    #[error("the admin port: {0}")]
+    Client(#[from] ClientError),
+    #[error("the admin port answered {status}: {message}")]
+    AdminRefused { status: u16, message: String },
+    #[error("{0}")]
+    Server(#[from] ServerError),
+    #[error("logging cannot be set up: {0}")]
+    Logging(#[from] tracing_subscriber::util::TryInitError),
+    #[error("the stand-in engines cannot be started: {0}")]
+    Engines(io::Error),
+    #[error("the demo was not ready within {0} s")]
+    DemoNotReady(u64),
+    #[error("cannot write to standard output: {0}")]
+    Output(io::Error),
+}
+
+impl CliError {
+    /// The code the process ends with.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoConfig
+            | Self::Config(_)
+            | Self::Unreadable { .. }
+            | Self::NotJson { .. }
+            | Self::Fleet { .. }
+            | Self::Header { .. }
+            | Self::AdminUrl(_)
+            | Self::AdminHttps => USAGE,
+            Self::Client(_)
+            | Self::AdminRefused { .. }
+            | Self::Server(_)
+            | Self::Logging(_)
+            | Self::Engines(_)
+            | Self::DemoNotReady(_)
+            | Self::Output(_) => FAILED,
+        }
+    }
+
+    /// Whether nobody reads our output any more.
+    pub(super) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

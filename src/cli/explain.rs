@@ -1,0 +1,232 @@
+//! `penstock explain`: where a request would go, and why. Offline it decides by a configuration and
+//! a described fleet; with `--admin` it asks a running penstock.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde_json::{Value, json};
+
+use super::client::Call;
+use super::error::CliError;
+use super::output::Output;
+use super::source::ConfigArgs;
+use crate::api::ErrorCode;
+use crate::clock::now;
+use crate::config::BackendUrl;
+use crate::explain::{DEFAULT_PATH, Question, error_value, explain, render_text};
+use crate::fleet;
+use crate::generation::Generation;
+use crate::registry::FleetSnapshot;
+use crate::routing::Live;
+use crate::units::Timestamp;
+
+const AFTER_HELP: &str = "\
+Without --fleet every backend counts as healthy, idle and without latency; one whose models are not
+declared has none yet. A saved fleet comes from the admin port: curl localhost:9090/fleet. Client
+keys are not asked for.
+
+--requests takes one JSON object per line:
+  {\"path\": \"/v1/chat/completions\", \"body\": \"{\\\"model\\\": ...}\", \"headers\": {...}}
+with the body as a string, or in base64 as \"body_b64\". It prints one JSON object per line, in
+order; rotation advances from line to line.
+
+Examples:
+  penstock explain request.json --config penstock.yaml
+  penstock explain - --path /v1/embeddings --json < request.json
+  penstock explain --requests all.jsonl --fleet fleet.json --seed 7
+  penstock explain request.json --admin http://127.0.0.1:9090
+
+Exit codes: 0 answered (a refused request is an answer, too), 1 the running penstock could not be
+asked, 2 the configuration, the fleet or a file is wrong.";
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct ExplainArgs {
+    /// The body of one request, byte for byte as a client would send it; - is standard input
+    #[arg(value_name = "REQUEST.json", required_unless_present = "requests")]
+    request: Option<PathBuf>,
+
+    /// Explain many requests, one JSON object per line; - is standard input
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["request", "path", "headers"])]
+    requests: Option<PathBuf>,
+
+    /// How the fleet is doing: a saved /fleet, or one written by hand
+    #[arg(long, value_name = "DUMP.json")]
+    fleet: Option<PathBuf>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+
+    /// Make random choices the same in every run
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+
+    /// The path of the request
+    #[arg(long, default_value = DEFAULT_PATH)]
+    path: String,
+
+    /// A header of the request; content-type matters for forms
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+
+    /// Ask a running penstock: the address of its admin port
+    #[arg(long, value_name = "URL", conflicts_with_all = ["fleet", "seed"])]
+    admin: Option<String>,
+
+    /// The file with the admin port's token
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    admin_token_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliError> {
+    let mut source = match &args.admin {
+        Some(url) => Source::There(Remote::new(url, args.admin_token_file.as_deref())?),
+        None => Source::Here(Box::new(Local::new(args, output)?)),
+    };
+    if let Some(path) = &args.requests {
+        return answer_lines(path, &mut source, output);
+    }
+    let path = args.request.as_deref().unwrap_or(Path::new("-"));
+    let mut body = Vec::new();
+    let read = open(path).and_then(|mut file| file.read_to_end(&mut body));
+    read.map_err(unreadable(path))?;
+    let headers = args.headers.iter().map(|header| parse_header(header));
+    let question =
+        Question { path: args.path.clone(), body, headers: headers.collect::<Result<_, _>>()? };
+    let answer = source.answer(&question)?;
+    if args.json { output.line(format!("{answer:#}")) } else { output.line(render_text(&answer)) }
+}
+
+fn answer_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result<(), CliError> {
+    let mut lines = BufReader::new(open(path).map_err(unreadable(path))?);
+    let mut line = Vec::new();
+    // Bytes, not text: one line that is not UTF-8 must not end the others.
+    while lines.read_until(b'\n', &mut line).map_err(unreadable(path))? > 0 {
+        let answer = match Question::from_line(&line) {
+            Ok(question) => source.answer(&question)?,
+            Err(error) => {
+                let message = error.to_string();
+                json!({ "error": error_value(ErrorCode::InvalidRequest, &message) })
+            }
+        };
+        output.line(answer)?;
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Who answers questions.
+enum Source {
+    Here(Box<Local>),
+    There(Remote),
+}
+
+impl Source {
+    fn answer(&mut self, question: &Question) -> Result<Value, CliError> {
+        match self {
+            Self::Here(local) => Ok(local.answer(question)),
+            Self::There(remote) => remote.answer(question),
+        }
+    }
+}
+
+/// A router of our own, over a fleet as it is described.
+struct Local {
+    generation: Generation,
+    fleet: Arc<FleetSnapshot>,
+    rng: SmallRng,
+    /// Time stands still, so that a rest in a saved fleet does not run out between lines.
+    now: Timestamp,
+}
+
+impl Local {
+    fn new(args: &ExplainArgs, output: &mut Output) -> Result<Self, CliError> {
+        let generation = Generation::new(args.config.load_and_warn(output)?);
+        let now = now();
+        fleet::assume_healthy(&generation.registry);
+        if let Some(path) = &args.fleet {
+            let mut text = Vec::new();
+            let read = open(path).and_then(|mut file| file.read_to_end(&mut text));
+            read.map_err(unreadable(path))?;
+            let dump: Value = serde_json::from_slice(&text)
+                .map_err(|source| CliError::NotJson { path: path.clone(), source })?;
+            fleet::overlay(&generation.registry, &dump, now)
+                .map_err(|source| CliError::Fleet { path: path.clone(), source })?;
+        }
+        let rng = args.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64);
+        Ok(Self { fleet: generation.registry.snapshot(), generation, rng, now })
+    }
+
+    fn answer(&mut self, question: &Question) -> Value {
+        let mut chance = Live { topology: &self.fleet.topology, rng: &mut self.rng };
+        explain(&self.generation, &self.fleet, question, &mut chance, self.now)
+    }
+}
+
+/// The admin port of a running penstock.
+struct Remote {
+    authority: String,
+    path: String,
+    token: Option<String>,
+}
+
+impl Remote {
+    fn new(url: &str, token_file: Option<&Path>) -> Result<Self, CliError> {
+        let url: BackendUrl = url.parse()?;
+        if url.https {
+            return Err(CliError::AdminHttps);
+        }
+        let read = |path| std::fs::read_to_string(path).map_err(unreadable(path));
+        let token = token_file.map(read).transpose()?;
+        Ok(Self {
+            authority: url.authority(),
+            path: format!("{}/explain", url.base_path),
+            token: token.map(|token| token.trim().to_owned()),
+        })
+    }
+
+    fn answer(&self, question: &Question) -> Result<Value, CliError> {
+        let line = question.to_line();
+        let call = Call {
+            authority: &self.authority,
+            path: &self.path,
+            token: self.token.as_deref(),
+            body: Some(line.as_bytes()),
+        };
+        let answer = call.send()?;
+        let refused = || CliError::AdminRefused {
+            status: answer.status,
+            message: String::from_utf8_lossy(&answer.body).trim().to_owned(),
+        };
+        if answer.status != 200 {
+            return Err(refused());
+        }
+        serde_json::from_slice(&answer.body).map_err(|_not_json| refused())
+    }
+}
+
+fn parse_header(given: &str) -> Result<(String, String), CliError> {
+    let (name, value) =
+        given.split_once(':').ok_or_else(|| CliError::Header { given: given.to_owned() })?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdin()));
+    }
+    Ok(Box::new(File::open(path)?))
+}
+
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> CliError {
+    move |source| CliError::Unreadable { path: path.to_owned(), source }
+}

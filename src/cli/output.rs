@@ -1,0 +1,92 @@
+//! Standard output and standard error, written to in one place.
+
+use std::fmt::{self, Display};
+use std::io::{self, Write};
+
+use super::error::CliError;
+
+/// Where a command's results and complaints go.
+pub(super) struct Output {
+    results: Box<dyn Write>,
+    complaints: Box<dyn Write>,
+}
+
+impl Output {
+    /// Writes to the two streams of the process.
+    pub(super) fn of_process() -> Self {
+        Self { results: Box::new(io::stdout()), complaints: Box::new(io::stderr()) }
+    }
+
+    /// Writes a result and a newline, and sends them off.
+    pub(super) fn line(&mut self, text: impl Display) -> Result<(), CliError> {
+        self.text(format_args!("{text}\n"))
+    }
+
+    /// Writes a result as it is.
+    pub(super) fn text(&mut self, text: impl Display) -> Result<(), CliError> {
+        write!(self.results, "{text}").and_then(|()| self.results.flush()).map_err(CliError::Output)
+    }
+
+    /// Writes `label: message` to standard error.
+    pub(super) fn complain(&mut self, label: &str, message: impl Display) {
+        // When standard error is gone there is nobody left to tell.
+        writeln!(self.complaints, "{label}: {message}").unwrap_or_default();
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Output")
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    //! Output that tests read.
+
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// What was written to one stream.
+    #[derive(Debug, Clone, Default)]
+    pub(in crate::cli) struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Written {
+        pub(in crate::cli) fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A pipe whose reader has left.
+    pub(in crate::cli) struct Broken;
+
+    impl Write for Broken {
+        fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Output {
+        pub(in crate::cli) fn to(
+            results: impl Write + 'static,
+            complaints: impl Write + 'static,
+        ) -> Self {
+            Self { results: Box::new(results), complaints: Box::new(complaints) }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Where a command's configuration comes from, and the flags that override it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::error::CliError;
+use super::output::Output;
+use crate::config::{Config, Environment};
+
+const DEFAULT_FILE: &str = "/etc/penstock/penstock.yaml";
+
+/// The flags every command with a configuration has.
+#[derive(Debug, Default, Args)]
+pub(super) struct ConfigArgs {
+    /// The configuration [default: /etc/penstock/penstock.yaml]
+    #[arg(long, short, value_name = "FILE", env = "PENSTOCK_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Settings that beat the file and the environment")]
+struct Overrides {
+    /// server.listen: addresses of the data port, as in 127.0.0.1:8080, separated by commas
+    #[arg(long, value_name = "ADDRESSES")]
+    listen: Option<String>,
+
+    /// admin.listen: the address of the admin port, or off
+    #[arg(long, value_name = "ADDRESS")]
+    admin_listen: Option<String>,
+
+    /// routing.strategy: smart, round_robin, priority_only or random
+    #[arg(long, value_name = "NAME")]
+    strategy: Option<String>,
+
+    /// routing.max_retries: how often a request may be repeated on another backend
+    #[arg(long, value_name = "NUMBER")]
+    max_retries: Option<String>,
+
+    /// log.level: trace, debug, info, warn or error
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+impl ConfigArgs {
+    /// The configuration, its warnings still to be told.
+    pub(super) fn load(&self) -> Result<Config, CliError> {
+        let path = self.path()?;
+        let overrides = self.overrides.settings();
+        Ok(Config::load(path, &Environment::of_process(), &overrides)?)
+    }
+
+    /// The configuration, with its warnings told on standard error.
+    pub(super) fn load_and_warn(&self, output: &mut Output) -> Result<Config, CliError> {
+        let config = self.load()?;
+        for warning in &config.warnings {
+            output.complain("warning", warning);
+        }
+        Ok(config)
+    }
+
+    /// The file it comes from.
+    pub(super) fn path(&self) -> Result<&Path, CliError> {
+        let default = Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists());
+        self.config.as_deref().or(default).ok_or(CliError::NoConfig)
+    }
+}
+
+impl Overrides {
+    fn settings(&self) -> Vec<(String, String)> {
+        [
+            ("server.listen", &self.listen),
+            ("admin.listen", &self.admin_listen),
+            ("routing.strategy", &self.strategy),
+            ("routing.max_retries", &self.max_retries),
+            ("log.level", &self.log_level),
+        ]
+        .into_iter()
+        .filter_map(|(path, value)| Some((path.to_owned(), value.clone()?)))
+        .collect()
+    }
+}

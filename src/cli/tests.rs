@@ -1,0 +1,207 @@
+//! The command line as a whole: arguments, output and exit codes.
+
+use std::path::PathBuf;
+
+use clap::CommandFactory;
+
+use super::output::testing::{Broken, Written};
+use super::*;
+
+/// What a command left behind.
+struct Done {
+    code: u8,
+    results: String,
+    complaints: String,
+}
+
+fn call(arguments: &[&str]) -> Done {
+    let (results, complaints) = (Written::default(), Written::default());
+    let mut output = Output::to(results.clone(), complaints.clone());
+    let code = match Cli::try_parse_from([&["penstock"], arguments].concat()) {
+        Ok(cli) => run_command(cli.command, &mut output),
+        Err(error) => {
+            output.complain("usage", error);
+            error::USAGE
+        }
+    };
+    Done { code, results: results.text(), complaints: complaints.text() }
+}
+
+/// A file that is gone with the test.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("penstock-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).unwrap();
+    }
+}
+
+#[test]
+fn arguments_are_declared_without_contradictions() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_command_has_a_help_that_explains_it() {
+    for command in ["serve", "check", "explain", "demo", "config", "completions"] {
+        let help = Cli::try_parse_from(["penstock", command, "--help"]).unwrap_err().to_string();
+        assert!(help.contains("Usage: penstock"), "{help}");
+        let has_more = ["Exit codes:", "Examples:", "Commands:"];
+        assert!(has_more.iter().any(|heading| help.contains(heading)), "{help}");
+    }
+}
+
+#[test]
+fn wrong_arguments_and_wrong_files_end_with_2() {
+    let good =
+        TempFile::new("good.yaml", "backends: [{ name: gpu-a, url: http://a, models: [m] }]");
+    let bad = TempFile::new("bad.yaml", "backends: [http://a]\nroutign: {}");
+    let fleet = TempFile::new("fleet.json", r#"{"backends": [{"name": "gpu_a"}]}"#);
+    let ask = |more: &[&'static str]| {
+        let owned: Vec<String> = ["explain", good.path(), "--config", good.path()]
+            .iter()
+            .chain(more)
+            .map(|word| (*word).to_owned())
+            .collect();
+        owned
+    };
+    let words = |text: &[&str]| text.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    for (arguments, reason) in [
+        (words(&["launch"]), "unrecognized subcommand"),
+        (words(&["explain"]), "required"),
+        (words(&["serve", "--config"]), "a value is required"),
+        (words(&["check", "--config", "/nonexistent/p.yaml"]), "cannot read /nonexistent/p.yaml"),
+        (words(&["check", "--config", bad.path()]), "bad.yaml:2:1: unknown key 'routign'"),
+        (words(&["serve", "--config", bad.path()]), "did you mean 'routing'?"),
+        (words(&["config", "dump", "--config", bad.path()]), "bad.yaml:2:1"),
+        (
+            words(&["check", "--config", good.path(), "--max-retries", "many"]),
+            "'routing.max_retries' is 'many'",
+        ),
+        (ask(&["--header", "none"]), "'none' is not a header"),
+        (ask(&["--admin", "https://127.0.0.1:1"]), "only http://"),
+        (ask(&["--admin", "127.0.0.1:1"]), "must start with http://"),
+        (ask(&["--requests", "-"]), "cannot be used with"),
+        ([ask(&["--fleet"]), words(&[fleet.path()])].concat(), "did you mean 'gpu-a'?"),
+        ([ask(&["--fleet"]), words(&[good.path()])].concat(), "is not JSON"),
+        (
+            words(&["explain", "/nonexistent/r.json", "--config", good.path()]),
+            "cannot read /nonexistent/r.json",
+        ),
+    ] {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let done = call(&arguments);
+        assert_eq!(done.code, 2, "{arguments:?}");
+        assert!(done.complaints.contains(reason), "{arguments:?}: {}", done.complaints);
+        assert_eq!(done.results, "", "{arguments:?}: nothing was asked for that exists");
+    }
+}
+
+#[test]
+fn a_penstock_that_cannot_be_asked_ends_with_1() {
+    let body = TempFile::new("body.json", "{}");
+    // Port 1 of loopback: nobody listens there.
+    let done = call(&["explain", body.path(), "--admin", "http://127.0.0.1:1"]);
+    assert_eq!(done.code, 1);
+    assert!(done.complaints.starts_with("error: the admin port: no connection to 127.0.0.1:1"));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let cli = Cli::try_parse_from(["penstock", "config", "schema"]).unwrap();
+    let complaints = Written::default();
+    let code = run_command(cli.command, &mut Output::to(Broken, complaints.clone()));
+    assert_eq!((code, complaints.text()), (0, String::new()));
+}
+
+const FLEET: &str = r#"
+routing: { strategy: round_robin, aliases: { gpt-4: m } }
+backends:
+  - { name: a, url: "http://a", models: [m] }
+  - { name: b, url: "http://b", api_key: sekret, models: [m] }
+"#;
+
+#[test]
+fn lines_are_answered_in_order_by_one_router() {
+    let config = TempFile::new("lines.yaml", FLEET);
+    let ask = r#"{"path": "/v1/completions", "body": "{\"model\": \"gpt-4\", \"prompt\": \"x\"}"}"#;
+    let text = [ask, "no line", ask, "", ask.replace("gpt-4", "gpt-5").as_str(), ask].join("\n");
+    let lines = TempFile::new("lines.jsonl", &text);
+    let done = call(&["explain", "--requests", lines.path(), "--config", config.path()]);
+    assert_eq!((done.code, done.complaints.as_str()), (0, ""));
+    let answers: Vec<serde_json::Value> =
+        done.results.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told = |answer: &serde_json::Value| {
+        let [backend, code] = ["/decision/backend", "/error/code"].map(|at| answer.pointer(at));
+        backend.or(code).unwrap().as_str().unwrap().to_owned()
+    };
+    let told: Vec<String> = answers.iter().map(told).collect();
+    assert_eq!(told, ["a", "invalid_request", "b", "invalid_request", "model_not_found", "a"]);
+}
+
+#[test]
+fn a_saved_fleet_changes_the_answer() {
+    let config = TempFile::new("fleet.yaml", FLEET);
+    let body = TempFile::new("ask.json", r#"{"model": "gpt-4", "messages": []}"#);
+    let fleet =
+        TempFile::new("down.json", r#"{"backends": [{"name": "a", "health": "unhealthy"}]}"#);
+    let arguments = ["explain", body.path(), "--config", config.path(), "--fleet", fleet.path()];
+    let done = call(&arguments);
+    assert_eq!((done.code, done.complaints.as_str()), (0, ""));
+    assert!(done.results.contains("a  m  left out (unhealthy): is unhealthy"), "{}", done.results);
+    assert!(done.results.ends_with("decision    b with 'm', by round_robin\n"), "{}", done.results);
+    let done = call(&[&arguments[..], &["--json", "--strategy", "random", "--seed", "1"]].concat());
+    let answer: serde_json::Value = serde_json::from_str(&done.results).unwrap();
+    assert_eq!(answer["decision"]["backend"], "b");
+    assert_eq!(answer["decision"]["strategy"], "random");
+}
+
+#[test]
+fn a_seed_repeats_random_choices() {
+    let config = TempFile::new("seed.yaml", FLEET);
+    let line = "{\"body\": \"{\\\"model\\\": \\\"m\\\", \\\"messages\\\": []}\"}\n";
+    let lines = TempFile::new("seed.jsonl", &line.repeat(64));
+    let arguments =
+        ["explain", "--requests", lines.path(), "-c", config.path(), "--strategy", "random"];
+    let run = |seed| call(&[&arguments[..], &["--seed", seed]].concat()).results;
+    assert_eq!(run("1"), run("1"));
+    assert_ne!(run("1"), run("2"));
+}
+
+#[test]
+fn check_sums_up_and_warns() {
+    let yaml = FLEET.replace("round_robin", "fastest");
+    let config = TempFile::new("check.yaml", &yaml);
+    let done = call(&["check", "--config", config.path()]);
+    assert_eq!(done.code, 0);
+    assert!(done.complaints.starts_with("warning: "), "{}", done.complaints);
+    assert!(done.complaints.contains("'fastest'"), "{}", done.complaints);
+    for line in ["strategy    smart (", "backends    2", "  gpt-4 -> m", "warnings    1"] {
+        assert!(done.results.contains(line), "{line}: {}", done.results);
+    }
+}
+
+#[test]
+fn the_dump_shows_overrides_and_masks_secrets() {
+    let config = TempFile::new("dump.yaml", FLEET);
+    let done = call(&["config", "dump", "-c", config.path(), "--listen", "127.0.0.1:1,[::1]:2"]);
+    assert_eq!((done.code, done.complaints.as_str()), (0, ""));
+    assert!(done.results.contains("127.0.0.1:1") && done.results.contains("[::1]:2"));
+    assert!(!done.results.contains("sekret"));
+    let schema: serde_json::Value =
+        serde_json::from_str(&call(&["config", "schema"]).results).unwrap();
+    assert_eq!(schema["title"], "penstock configuration");
+    assert!(call(&["completions", "bash"]).results.contains("_penstock"));
+}

@@ -1,0 +1,183 @@
+//! The last decisions, for operators who ask where requests went: an observer that writes into a
+//! ring of fixed size. Writing never waits and never allocates.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::api::{Capabilities, Operation};
+use crate::config::Strategy;
+use crate::routing::{RequestObserver, Routed};
+use crate::scan::RequestRequirements;
+use crate::units::{Timestamp, TokenCount};
+
+/// How many decisions are kept.
+pub const DECISIONS_KEPT: usize = 256;
+
+/// A text of bounded length, held in place; what does not fit is cut off.
+#[derive(Debug, Clone, Copy)]
+struct Short<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
+
+impl<const N: usize> Short<N> {
+    fn new(text: &str) -> Self {
+        let mut length = text.len().min(N);
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        let mut bytes = [0; N];
+        if let (Some(to), Some(from)) = (bytes.get_mut(..length), text.as_bytes().get(..length)) {
+            to.copy_from_slice(from);
+        }
+        Self { bytes, length }
+    }
+
+    fn to_text(self) -> String {
+        String::from_utf8_lossy(self.bytes.get(..self.length).unwrap_or_default()).into_owned()
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    number: u64,
+    at: Timestamp,
+    request_id: Short<64>,
+    operation: Operation,
+    asked: Short<128>,
+    model: Short<128>,
+    backend: Short<64>,
+    strategy: Strategy,
+    is_fallback: bool,
+    is_assumed: bool,
+    candidates: u32,
+    attempt: u32,
+    estimated_tokens: TokenCount,
+    needs: Capabilities,
+    streaming: bool,
+}
+
+/// A decision that was acted on, as `/decisions` shows it. Long names are cut off.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DecisionReport {
+    /// Counts all decisions since the start.
+    pub number: u64,
+    /// How long ago it was made.
+    pub seconds_ago: f64,
+    /// The request's id.
+    pub request_id: String,
+    /// What was asked for.
+    pub operation: &'static str,
+    /// What the request needs.
+    pub requirements: RequestRequirements,
+    /// The model it was sent for.
+    pub model: String,
+    /// The backend it was sent to.
+    pub backend: String,
+    /// The strategy that picked it.
+    pub strategy: &'static str,
+    /// Whether a fallback stands in for the model asked for.
+    pub fallback: bool,
+    /// Whether a capability was assumed.
+    pub assumed: bool,
+    /// How many backends there were to pick from.
+    pub candidates: u32,
+    /// 1 for the first attempt of a request.
+    pub attempt: u32,
+}
+
+/// The last [`DECISIONS_KEPT`] decisions.
+#[derive(Debug)]
+pub struct DecisionLog {
+    slots: Box<[Mutex<Option<Entry>>]>,
+    next: AtomicU64,
+}
+
+impl Default for DecisionLog {
+    fn default() -> Self {
+        let slots = std::iter::repeat_with(Mutex::default).take(DECISIONS_KEPT).collect();
+        Self { slots, next: AtomicU64::new(0) }
+    }
+}
+
+impl DecisionLog {
+    /// Decisions since the start.
+    pub fn total(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// The last `count` decisions, newest first.
+    pub fn latest(&self, count: usize, now: Timestamp) -> Vec<DecisionReport> {
+        let mut entries: Vec<Entry> = self.slots.iter().filter_map(|slot| *slot.lock()).collect();
+        entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.number));
+        entries.truncate(count);
+        entries.into_iter().map(|entry| entry.to_report(now)).collect()
+    }
+}
+
+impl RequestObserver for DecisionLog {
+    fn routed(&self, event: &Routed<'_>) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let index = number % DECISIONS_KEPT as u64;
+        let slot = usize::try_from(index).ok().and_then(|index| self.slots.get(index));
+        // Whoever reads this slot right now, or is a whole ring behind, goes first: better one line
+        // of the log lost than a request that waits.
+        if let Some(mut slot) = slot.and_then(|slot| slot.try_lock()) {
+            *slot = Some(Entry::new(number, event));
+        }
+    }
+}
+
+impl Entry {
+    fn new(number: u64, event: &Routed<'_>) -> Self {
+        let Routed { request, decision, .. } = event;
+        let topology = &*event.fleet.topology;
+        let serving = decision.serving(topology);
+        Self {
+            number,
+            at: event.at,
+            request_id: Short::new(event.request_id),
+            operation: request.operation,
+            asked: Short::new(event.asked),
+            model: Short::new(topology.model(decision.model).map_or("", |model| &*model.name)),
+            backend: Short::new(serving.map_or("", |serving| &*serving.state.name)),
+            strategy: decision.strategy,
+            is_fallback: decision.is_fallback,
+            is_assumed: decision.is_assumed,
+            candidates: decision.candidates,
+            attempt: event.attempt,
+            estimated_tokens: request.estimated_tokens,
+            needs: request.needs,
+            streaming: request.streaming,
+        }
+    }
+
+    fn to_report(self, now: Timestamp) -> DecisionReport {
+        DecisionReport {
+            number: self.number,
+            seconds_ago: now.since(self.at).as_secs_f64(),
+            request_id: self.request_id.to_text(),
+            operation: self.operation.name(),
+            requirements: RequestRequirements {
+                model: self.asked.to_text(),
+                estimated_tokens: self.estimated_tokens.0,
+                needs_vision: self.needs.contains(Capabilities::VISION),
+                needs_tools: self.needs.contains(Capabilities::TOOLS),
+                needs_json_mode: self.needs.contains(Capabilities::JSON_MODE),
+                prefers_streaming: self.streaming,
+            },
+            model: self.model.to_text(),
+            backend: self.backend.to_text(),
+            strategy: self.strategy.name(),
+            fallback: self.is_fallback,
+            assumed: self.is_assumed,
+            candidates: self.candidates,
+            attempt: self.attempt,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! The samples of what is read at the time of a scrape: the fleet, the proxy, the process.
+
+use std::time::Duration;
+
+use super::Metrics;
+use super::samples::{Sample, Samples, from_size, number, one, to_sample};
+use crate::registry::{Backend, BackendId, BreakerState, FleetSnapshot, Health};
+use crate::units::Timestamp;
+
+/// What is read at the time of a scrape.
+pub struct Scrape<'a> {
+    /// When.
+    pub now: Timestamp,
+    /// The fleet.
+    pub fleet: &'a FleetSnapshot,
+    /// Requests under way.
+    pub in_flight: usize,
+    /// Bytes of request bodies held.
+    pub held_body_bytes: usize,
+    /// Idle connections kept to a backend.
+    pub idle_connections: &'a dyn Fn(BackendId) -> usize,
+    /// What the system says of this process.
+    pub process: ProcessFigures,
+}
+
+/// What the system says of this process; `None` where it does not say.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ProcessFigures {
+    /// Memory in use.
+    pub resident_bytes: Option<u64>,
+    /// Open files and sockets.
+    pub open_files: Option<u64>,
+    /// The most open files and sockets.
+    pub max_open_files: Option<u64>,
+    /// Time spent on processors, in seconds.
+    pub cpu_seconds: Option<f64>,
+}
+
+/// One sample per backend that `read` has a value for.
+fn per_backend(scrape: &Scrape<'_>, read: impl Fn(&Backend) -> Option<f64>) -> Samples {
+    let backends = scrape.fleet.topology.backends.iter();
+    backends.filter_map(|backend| Some(number(&[&backend.state.name], read(backend)?))).collect()
+}
+
+fn flag(is_set: bool) -> Option<f64> {
+    Some(if is_set { 1.0 } else { 0.0 })
+}
+
+fn from_option(value: Option<f64>) -> Samples {
+    value.map(|value| number(&[], value)).into_iter().collect::<Vec<Sample>>()
+}
+
+pub(super) fn up(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    per_backend(scrape, |backend| flag(backend.state.health.status() == Health::Healthy))
+}
+
+pub(super) fn draining(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    per_backend(scrape, |backend| flag(backend.state.status() == Health::Draining))
+}
+
+pub(super) fn backend_in_flight(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    per_backend(scrape, |backend| Some(backend.state.load.in_flight().into()))
+}
+
+pub(super) fn max_in_flight(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    per_backend(scrape, |backend| backend.config.max_in_flight.map(f64::from))
+}
+
+pub(super) fn breaker_open(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    let is_open = |backend: &Backend| backend.state.breaker.state(scrape.now);
+    per_backend(scrape, |backend| flag(is_open(backend) != BreakerState::Closed))
+}
+
+pub(super) fn resting(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    per_backend(scrape, |backend| flag(backend.state.rest.ends(scrape.now).is_some()))
+}
+
+pub(super) fn idle_connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    per_backend(scrape, |backend| Some(from_size((scrape.idle_connections)(backend.state.id))))
+}
+
+pub(super) fn check_seconds(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    let latency = |backend: &Backend| {
+        Some(backend.state.check_latency()).filter(|took| *took > Duration::ZERO)
+    };
+    per_backend(scrape, |backend| latency(backend).map(|took| took.as_secs_f64()))
+}
+
+pub(super) fn in_flight(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.in_flight))
+}
+
+pub(super) fn held_body_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.held_body_bytes))
+}
+
+pub(super) fn models(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.fleet.topology.models().len()))
+}
+
+pub(super) fn build_info(_metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
+    vec![number(&[env!("CARGO_PKG_VERSION")], 1.0)]
+}
+
+pub(super) fn start_time(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
+    one(to_sample(metrics.started_at))
+}
+
+pub(super) fn resident_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    from_option(scrape.process.resident_bytes.map(to_sample))
+}
+
+pub(super) fn open_files(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    from_option(scrape.process.open_files.map(to_sample))
+}
+
+pub(super) fn max_open_files(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    from_option(scrape.process.max_open_files.map(to_sample))
+}
+
+pub(super) fn cpu_seconds(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    from_option(scrape.process.cpu_seconds)
+}

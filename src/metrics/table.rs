@@ -1,0 +1,307 @@
+//! The table of metrics: name, labels, meaning, and where the samples come from. The page is
+//! rendered from it row by row, so nothing is exported that is not described here; the README's
+//! table is printed from it too. A new metric is a row here and its samples.
+
+use prometheus::TextEncoder;
+use prometheus::core::Metric as _;
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::samples::{Sample, Samples, Value};
+use super::{Metrics, Scrape, gauges, samples};
+
+/// What kind of metric it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only grows.
+    Counter,
+    /// Read at the time of a scrape.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+impl MetricKind {
+    /// The name in Prometheus' text format.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// One row of the table of metrics.
+pub struct MetricRow {
+    /// Its name; the unit is in it.
+    pub name: &'static str,
+    /// What kind of metric it is.
+    pub kind: MetricKind,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// What it means, for the README and for the page.
+    pub meaning: &'static str,
+    samples: fn(&Metrics, &Scrape<'_>) -> Samples,
+}
+
+type Read = fn(&Metrics, &Scrape<'_>) -> Samples;
+
+const fn counter(
+    name: &'static str,
+    labels: &'static [&'static str],
+    samples: Read,
+    meaning: &'static str,
+) -> MetricRow {
+    MetricRow { name, kind: MetricKind::Counter, labels, meaning, samples }
+}
+
+const fn gauge(
+    name: &'static str,
+    labels: &'static [&'static str],
+    samples: Read,
+    meaning: &'static str,
+) -> MetricRow {
+    MetricRow { name, kind: MetricKind::Gauge, labels, meaning, samples }
+}
+
+const fn histogram(
+    name: &'static str,
+    labels: &'static [&'static str],
+    samples: Read,
+    meaning: &'static str,
+) -> MetricRow {
+    MetricRow { name, kind: MetricKind::Histogram, labels, meaning, samples }
+}
+
+const BACKEND: &[&str] = &["backend"];
+const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
+
+/// Every metric on the page.
+pub const METRICS: [MetricRow; 31] = [
+    counter(
+        "penstock_requests_total",
+        &["model", "backend", "operation", "status", "outcome"],
+        samples::requests,
+        "requests that ended; `outcome` is ok, client (4xx), busy (429, 503), fault or cancel (the client left)",
+    ),
+    histogram(
+        "penstock_request_duration_seconds",
+        &["model", "backend", "outcome"],
+        samples::durations,
+        "time from a request's arrival to the end of its answer",
+    ),
+    histogram(
+        "penstock_ttft_seconds",
+        BACKEND,
+        samples::first_tokens,
+        "time from a request's arrival to the first token of its stream, taken as it happens",
+    ),
+    counter(
+        "penstock_stream_tokens_total",
+        BACKEND,
+        samples::stream_tokens,
+        "events with tokens relayed in streams, counted as they pass",
+    ),
+    counter(
+        "penstock_tokens_total",
+        &["model", "backend", "type"],
+        samples::tokens,
+        "tokens as the engines counted them; `type` is input, output or cached (a part of input)",
+    ),
+    counter(
+        "penstock_attempts_total",
+        &["backend", "outcome", "code"],
+        samples::attempts,
+        "attempts that ended; `code` is the error they failed with, or none",
+    ),
+    counter(
+        "penstock_repeats_total",
+        &[],
+        samples::repeats,
+        "attempts that repeat a request on another backend",
+    ),
+    counter(
+        "penstock_fallbacks_total",
+        &[],
+        samples::fallbacks,
+        "requests a fallback model answered",
+    ),
+    counter(
+        "penstock_assumed_capability_total",
+        &[],
+        samples::assumed,
+        "decisions for a backend that is not known to have a needed capability",
+    ),
+    counter(
+        "penstock_errors_total",
+        &["code"],
+        samples::errors,
+        "errors penstock answered with itself, limits that were hit among them",
+    ),
+    gauge("penstock_backend_up", BACKEND, gauges::up, "1 while the health checks pass"),
+    gauge(
+        "penstock_backend_draining",
+        BACKEND,
+        gauges::draining,
+        "1 while the backend takes no new requests because an operator said so",
+    ),
+    gauge(
+        "penstock_backend_in_flight",
+        BACKEND,
+        gauges::backend_in_flight,
+        "requests dispatched to the backend and not ended",
+    ),
+    gauge(
+        "penstock_backend_max_in_flight",
+        BACKEND,
+        gauges::max_in_flight,
+        "the backend's `max_in_flight`; absent without a limit",
+    ),
+    gauge(
+        "penstock_backend_breaker_open",
+        BACKEND,
+        gauges::breaker_open,
+        "1 while the circuit breaker is not closed",
+    ),
+    gauge(
+        "penstock_backend_resting",
+        BACKEND,
+        gauges::resting,
+        "1 while the backend rests after its own 429 or 503",
+    ),
+    gauge(
+        "penstock_backend_idle_connections",
+        BACKEND,
+        gauges::idle_connections,
+        "idle connections kept to the backend",
+    ),
+    gauge(
+        "penstock_backend_check_seconds",
+        BACKEND,
+        gauges::check_seconds,
+        "how long the last health check that passed took; absent before the first",
+    ),
+    gauge("penstock_in_flight", &[], gauges::in_flight, "requests under way on the data port"),
+    gauge(
+        "penstock_held_body_bytes",
+        &[],
+        gauges::held_body_bytes,
+        "bytes of request bodies held; the bound is `limits.buffered_bodies`",
+    ),
+    gauge("penstock_models", &[], gauges::models, "models the fleet serves, as far as known"),
+    gauge("penstock_build_info", &["version"], gauges::build_info, "always 1"),
+    gauge(
+        "penstock_process_start_time_seconds",
+        &[],
+        gauges::start_time,
+        "when the process started, in seconds since 1970",
+    ),
+    counter(
+        "penstock_process_cpu_seconds_total",
+        &[],
+        gauges::cpu_seconds,
+        "time the process spent on processors; Linux only",
+    ),
+    gauge(
+        "penstock_process_resident_bytes",
+        &[],
+        gauges::resident_bytes,
+        "memory of the process; Linux only",
+    ),
+    gauge(
+        "penstock_process_open_files",
+        &[],
+        gauges::open_files,
+        "open files and sockets; Linux only",
+    ),
+    gauge(
+        "penstock_process_max_open_files",
+        &[],
+        gauges::max_open_files,
+        "the most files and sockets the process may open; Linux only",
+    ),
+    histogram(
+        "gen_ai_server_request_duration_seconds",
+        GEN_AI,
+        samples::gen_ai_durations,
+        "time to the end of an answer; like all gen_ai metrics only of answers that came through whole",
+    ),
+    histogram(
+        "gen_ai_server_time_to_first_token_seconds",
+        GEN_AI,
+        samples::gen_ai_first_tokens,
+        "time to the first token of a stream",
+    ),
+    histogram(
+        "gen_ai_server_time_per_output_token_seconds",
+        GEN_AI,
+        samples::gen_ai_per_token,
+        "time per token of a stream after its first",
+    ),
+    histogram(
+        "gen_ai_client_token_usage",
+        &[
+            "gen_ai_operation_name",
+            "gen_ai_provider_name",
+            "gen_ai_request_model",
+            "gen_ai_token_type",
+        ],
+        samples::gen_ai_tokens,
+        "tokens per request as the engine counted them; `gen_ai_token_type` is input or output",
+    ),
+];
+
+impl MetricRow {
+    fn to_family(&self, samples: Samples) -> MetricFamily {
+        let mut family = MetricFamily::default();
+        family.set_name(self.name.to_owned());
+        family.set_help(self.meaning.to_owned());
+        family.set_field_type(match self.kind {
+            MetricKind::Counter => MetricType::COUNTER,
+            MetricKind::Gauge => MetricType::GAUGE,
+            MetricKind::Histogram => MetricType::HISTOGRAM,
+        });
+        family.set_metric(samples.into_iter().map(|sample| self.to_metric(sample)).collect());
+        family
+    }
+
+    fn to_metric(&self, sample: Sample) -> Metric {
+        debug_assert_eq!(self.labels.len(), sample.labels.len(), "{}", self.name);
+        let pair = |(name, value): (&&str, String)| {
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value(value);
+            pair
+        };
+        let mut metric = match sample.value {
+            Value::Histogram(histogram) => histogram.metric(),
+            Value::Number(value) => {
+                // Only the one its kind asks for is read.
+                let (mut counter, mut gauge) = (Counter::default(), Gauge::default());
+                counter.set_value(value);
+                gauge.set_value(value);
+                let mut metric = Metric::from_gauge(gauge);
+                metric.set_counter(counter);
+                metric
+            }
+        };
+        metric.set_label(self.labels.iter().zip(sample.labels).map(pair).collect());
+        metric
+    }
+}
+
+/// The page to scrape.
+pub(super) fn render(metrics: &Metrics, scrape: &Scrape<'_>) -> String {
+    let mut page = String::with_capacity(16 * 1024);
+    for row in &METRICS {
+        let samples = (row.samples)(metrics, scrape);
+        // The format has no place for a metric without samples.
+        if samples.is_empty() {
+            continue;
+        }
+        if let Err(error) = TextEncoder::new().encode_utf8(&[row.to_family(samples)], &mut page) {
+            tracing::error!(metric = row.name, %error, "a metric cannot be shown");
+        }
+    }
+    page
+}
