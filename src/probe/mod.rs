@@ -20,7 +20,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::clock::now;
-use crate::config::{Config, DiscoveryConfig};
+use crate::config::{Config, DiscoveryConfig, ModelEntry};
 use crate::registry::{Backend, Registry};
 use crate::units::Timestamp;
 use check::Checks;
@@ -107,7 +107,7 @@ impl Watcher {
             let change = checks.run().await;
             let is_up = checks.is_passing();
             // A backend that comes back may serve other models than the one that went.
-            if is_up && self.discovery.enabled && (change.is_some() || now() >= discover_at) {
+            if is_up && self.asks_for_models() && (change.is_some() || now() >= discover_at) {
                 discover_at = now().after(self.discovery.interval);
                 self.discover().await;
             }
@@ -117,6 +117,15 @@ impl Watcher {
             }
             tokio::time::sleep(self.pause(is_up)).await;
         }
+    }
+
+    /// Declared models are taken as they are; only what they leave open is asked for.
+    fn asks_for_models(&self) -> bool {
+        let declared = self.backend.config.models.as_ref();
+        let is_open = |entry: &ModelEntry| {
+            entry.context_length.is_none() || entry.capabilities.is_none()
+        };
+        self.discovery.enabled && declared.is_none_or(|models| models.iter().any(is_open))
     }
 
     fn pause(&mut self, is_up: bool) -> Duration {
@@ -137,6 +146,9 @@ impl Watcher {
                 }
             }
             // The last list stays: a backend that cannot tell its models may still serve them.
+            Err(error) if self.backend.config.models.is_some() => {
+                tracing::debug!(backend = %self.backend.state.name, %error, "no facts beyond the declared");
+            }
             Err(error) => {
                 tracing::warn!(backend = %self.backend.state.name, %error, "discovery failed");
             }

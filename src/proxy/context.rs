@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::{Bytes, BytesMut};
 use http::header::HeaderValue;
 
+use super::body::BodyLength;
 use super::guard::ClientStream;
 use crate::api::{Dialect, ErrorCode, Operation};
 use crate::generation::Generation;
@@ -24,6 +25,8 @@ pub struct RequestContext {
     /// Position of the client's key in the configuration.
     pub(super) key: Option<usize>,
     pub(super) client: Option<Arc<ClientStream>>,
+    /// How the body is framed; Pingora's own view of it is taken away.
+    pub(super) body_length: BodyLength,
     /// Hash of the key, else of the address: who saw a fault.
     pub(super) client_hash: u64,
     /// The client's Origin, when it is one that may read the answer.

@@ -138,6 +138,7 @@ impl Proxy {
             return self.answer_error(session, ctx, OwnError::new(ErrorCode::InternalError, message)).await;
         };
         let length = BodyLength::of(&session.req_header().headers);
+        ctx.body_length = length;
         body::take_over(session);
         let Some(operation) = self.read_head(session, ctx).await? else {
             if length == BodyLength::None {
@@ -258,6 +259,7 @@ impl ProxyHttp for DataPlane {
             operation: None,
             key: None,
             client: None,
+            body_length: BodyLength::None,
             client_hash: 0,
             cors_origin: None,
             ending: Ending::default(),

@@ -8,6 +8,7 @@ use http::{HeaderMap, Method};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
+use super::body::BodyLength;
 use super::context::RequestContext;
 use super::failure::OwnError;
 use super::headers::REQUEST_ID;
@@ -125,8 +126,7 @@ impl Proxy {
         target: Target<'_>,
     ) -> Result<(), OwnError> {
         let head = session.req_header();
-        let has_body = head.headers.contains_key(header::CONTENT_LENGTH)
-            || head.headers.contains_key(header::TRANSFER_ENCODING);
+        let has_body = !matches!(ctx.body_length, BodyLength::None | BodyLength::Known(0));
         // A body that is not going to be read ends the connection with the answer.
         let ended = |error: OwnError| if has_body { error.closing() } else { error };
         if head.raw_path().len() > MAX_TARGET {

@@ -69,7 +69,7 @@ impl Stop {
 /// Whether all bytes are ASCII and none is a control character.
 pub(super) fn is_plain(bytes: &[u8]) -> bool {
     // With the highest bit flipped, control characters and all that is not ASCII lie below the
-    // blank: one minimum, which compilers vectorise, tells.
+    // blank: one minimum tells.
     bytes.iter().fold(u8::MAX, |least, byte| least.min(byte ^ 0x80)) >= 0xa0
 }
 

@@ -190,22 +190,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes the value at the cursor, most likely one of the strings that are `likely`, each written
-    /// with its closing quote; see `member` for what that saves.
-    #[inline(always)]
-    pub(super) fn skip_likely(&mut self, kind: u8, likely: &[&[u8]]) -> Result<(), Syntax> {
-        if kind == b'"' {
-            let rest = self.bytes.get(self.at + 1..).unwrap_or_default();
-            for text in likely {
-                if rest.starts_with(text) {
-                    self.at += 1 + text.len();
-                    return Ok(());
-                }
-            }
-        }
-        self.skip(kind)
-    }
-
     #[inline(never)]
     fn skip_nested(&mut self) -> Result<(), Syntax> {
         let floor = self.depth;

@@ -84,27 +84,8 @@ pub(super) fn read_prompt(
     }
 }
 
-/// A member of a message.
-#[derive(Clone, Copy)]
-enum MessageMember {
-    Role,
-    Content,
-    Other,
-}
-
-impl MessageMember {
-    const LIKELY: [(&[u8], Self); 2] = [(b"role\"", Self::Role), (b"content\"", Self::Content)];
-
-    fn of(name: &[u8]) -> Self {
-        match name {
-            b"role" => Self::Role,
-            b"content" => Self::Content,
-            _ => Self::Other,
-        }
-    }
-}
-
-const LIKELY_ROLES: [&[u8]; 3] = [b"user\"", b"assistant\"", b"system\""];
+/// Whether a member of a message is its content.
+const LIKELY_IN_MESSAGE: [(&[u8], bool); 2] = [(b"role\"", false), (b"content\"", true)];
 
 /// Takes an array of objects with `content`; or a string.
 fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
@@ -122,19 +103,19 @@ fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), 
             return cursor.skip(kind);
         }
         let mut found = Prompt::default();
-        let members = Members::with_likely(&MessageMember::LIKELY, MessageMember::of);
-        cursor.members(members, |cursor, member, kind| match member {
-            MessageMember::Content => {
-                found = Prompt::default();
-                if kind == b'"' {
-                    let text = cursor.string()?;
-                    found.add_text(cursor, text);
-                    return Ok(());
-                }
-                content(cursor, kind, Nesting::Outer, &mut found)
+        let is_content = |name: &[u8]| name == b"content";
+        let members = Members::with_likely(&LIKELY_IN_MESSAGE, is_content);
+        cursor.members(members, |cursor, is_content, kind| {
+            if !is_content {
+                return cursor.skip(kind);
             }
-            MessageMember::Role => cursor.skip_likely(kind, &LIKELY_ROLES),
-            MessageMember::Other => cursor.skip(kind),
+            found = Prompt::default();
+            if kind == b'"' {
+                let text = cursor.string()?;
+                found.add_text(cursor, text);
+                return Ok(());
+            }
+            content(cursor, kind, Nesting::Outer, &mut found)
         })?;
         into.add(found);
         Ok(())

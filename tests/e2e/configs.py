@@ -59,7 +59,7 @@ def declared(env: "Env") -> Setup:
     models = [
         {"id": PLAIN, "context_length": 2048, "capabilities": ["tools", "json_mode"]},
         {"id": "public-name", "upstream_id": PLAIN, "capabilities": ["tools"]},
-        {"id": "chat-only", "upstream_id": PLAIN, "operations": ["chat"]},
+        {"id": "chat-only", "upstream_id": PLAIN, "operations": ["chat"], "capabilities": []},
     ]
     config = {
         "routing": {
@@ -70,7 +70,10 @@ def declared(env: "Env") -> Setup:
         },
         "health": HEALTH,
         "backends": [
-            {"name": "recorded", "url": env.recorder.url, "engine": "llamacpp", "models": models},
+            {
+                "name": "recorded", "url": env.recorder.url, "engine": "llamacpp",
+                "authorization": "strip", "models": models,
+            },
             {"name": "dead", "url": dead.url, "models": [{"id": "gone"}, {"id": "lost"}]},
         ],
     }

@@ -1,0 +1,1 @@
+//! What decisions must be: properties over random fleets, every error class, no allocation.
