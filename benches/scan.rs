@@ -201,11 +201,11 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
         line.repeat(length / line.len())
     };
     let five = [
-        message("system", "You are terse."),
-        message("user", "Name a colour."),
+        message("system", "You are terse and polite."),
+        message("user", "Name a colour of the sky."),
         message("assistant", "Blue."),
-        message("user", "Another one."),
-        message("user", "And one more?"),
+        message("user", "Another one, please."),
+        message("user", "And one more for the road?"),
     ];
     let many: Vec<String> = (0..100)
         .map(|index| message(if index % 2 == 0 { "user" } else { "assistant" }, &fill(60 + index)))

@@ -23,6 +23,8 @@ section! {
         pub body_read: Duration ["body_read" as Positive] = Duration::from_secs(60),
         /// The slowest a request body may arrive; 0B/s turns the check off.
         pub min_body_rate: ByteSize ["min_body_rate" as PerSecond] = ByteSize::kib(1),
+        /// The longest a client may take no byte of its answer.
+        pub client_write: Duration ["client_write" as Positive] = Duration::from_secs(60),
         /// The largest request head.
         pub head_size: ByteSize = ByteSize::kib(64),
         /// The most headers in a request.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
-use pingora::proxy::Session;
+use pingora_proxy::Session;
 
 use super::context::RequestContext;
 use super::failure::{HeldAnswer, OwnError};

@@ -2,8 +2,9 @@
 //! repeats allows it.
 
 use std::cell::RefCell;
+use std::task::{Context, Waker};
 
-use pingora::proxy::Session;
+use pingora_proxy::Session;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -40,6 +41,10 @@ impl Proxy {
                 Ok(chosen) => chosen,
                 Err(error) => return self.give_up(session, ctx, (last, Some(error))).await,
             };
+            // Nobody is left to answer: no engine is to begin what nobody will read.
+            if ctx.ending.attempts > 0 && has_left(ctx) {
+                return client_gone(ctx);
+            }
             ctx.ending.attempts += 1;
             self.tell_routed(ctx, &call, &decision);
             call.decision = Some(decision);
@@ -136,6 +141,11 @@ impl Proxy {
         };
         self.answer_error(session, ctx, error).await
     }
+}
+
+fn has_left(ctx: &RequestContext) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    ctx.client.as_ref().is_some_and(|client| client.poll_gone(&mut cx).is_ready())
 }
 
 /// Ends a request whose client has left: there is nobody to answer.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use http::HeaderMap;
 use http::header;
-use pingora::proxy::Session;
+use pingora_proxy::Session;
 use tokio::time::Sleep;
 
 use super::chunked::{ChunkDecoder, ChunkError};
@@ -62,7 +62,7 @@ impl BodyLength {
         }
         let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         match length.and_then(|digits| digits.trim().parse().ok()) {
-            None => Self::None,
+            None | Some(0) => Self::None,
             Some(bytes) => Self::Known(bytes),
         }
     }

@@ -63,13 +63,18 @@ pub(super) struct Call {
     pub(super) decision: Option<RoutingDecision>,
 }
 
-/// A request under way, counted for as long as it lives.
+/// A request or connection under way, counted for as long as it lives.
 pub(super) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
     pub(super) fn new(counter: &Arc<AtomicUsize>) -> Self {
         counter.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(counter))
+    }
+
+    /// How many there are, this one included.
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
-use pingora::proxy::Session;
+use pingora_proxy::Session;
 
 use super::answer::add_common_fields;
 use super::attempts::{Served, client_gone};

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,8 +21,10 @@ use pingora::protocols::{
     TimingDigest, UniqueID, UniqueIDType, raw_connect::ProxyDigest,
 };
 use pingora::server::ShutdownWatch;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
+
+use super::context::Counted;
 
 /// Reads of a head and of whatever follows it.
 const HEAD_CHUNK: usize = 4096;
@@ -33,26 +36,35 @@ content-type: application/json\r\nconnection: close\r\ncontent-length: 158\r\n\r
 {\"error\":{\"message\":\"The request head exceeds the configured limits (limits.head_size)\",\
 \"type\":\"invalid_request_error\",\"param\":null,\"code\":\"head_too_large\"}}";
 
-/// What a head may cost.
+const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+content-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n\
+content-length: 134\r\n\r\n\
+{\"error\":{\"message\":\"Too many connections (limits.connections)\",\
+\"type\":\"server_error\",\"param\":null,\"code\":\"too_many_connections\"}}";
+
+/// What clients may ask of their connections.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HeadLimits {
+pub(crate) struct ConnectionLimits {
     /// The most bytes of one head.
-    pub(crate) size: usize,
+    pub(crate) head_size: usize,
     /// The longest a head that has begun may take.
-    pub(crate) time: Duration,
+    pub(crate) head_time: Duration,
+    /// The most connections at one time.
+    pub(crate) connections: usize,
 }
 
 /// Pingora's HTTP application with every client stream wrapped.
 #[derive(Debug)]
 pub(crate) struct Guarded<A> {
     inner: Arc<A>,
-    limits: HeadLimits,
+    limits: ConnectionLimits,
+    open: Arc<AtomicUsize>,
 }
 
 impl<A> Guarded<A> {
-    /// Wraps the streams given to `inner`.
-    pub(crate) fn new(inner: A, limits: HeadLimits) -> Self {
-        Self { inner: Arc::new(inner), limits }
+    /// Wraps the streams given to `inner`, and counts them in `open`.
+    pub(crate) fn new(inner: A, limits: ConnectionLimits, open: Arc<AtomicUsize>) -> Self {
+        Self { inner: Arc::new(inner), limits, open }
     }
 }
 
@@ -60,9 +72,14 @@ impl<A> Guarded<A> {
 impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
     async fn process_new(
         self: &Arc<Self>,
-        stream: Stream,
+        mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
+        let open = Counted::new(&self.open);
+        if open.count() > self.limits.connections {
+            refuse(&mut stream).await;
+            return None;
+        }
         let guarded = GuardStream::new(stream, self.limits);
         self.inner.process_new(Box::new(guarded), shutdown).await
     }
@@ -72,11 +89,23 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
     }
 }
 
+/// Turns a connection over the limit away, without reading from it.
+async fn refuse(stream: &mut Stream) {
+    let told = async {
+        stream.write_all(TOO_MANY_CONNECTIONS).await?;
+        stream.flush().await
+    };
+    match tokio::time::timeout(Duration::from_secs(1), told).await {
+        Ok(Ok(())) => Shutdown::shutdown(stream).await,
+        Ok(Err(_)) | Err(_) => tracing::debug!("a client over the limit was not told so"),
+    }
+}
+
 /// What Pingora reads and writes.
 pub(crate) struct GuardStream(Arc<ClientStream>);
 
 impl GuardStream {
-    fn new(stream: Stream, limits: HeadLimits) -> Self {
+    fn new(stream: Stream, limits: ConnectionLimits) -> Self {
         let inner = Inner {
             stream,
             ahead: BytesMut::with_capacity(HEAD_CHUNK),
@@ -115,7 +144,7 @@ struct Inner {
     ahead: BytesMut,
     phase: Phase,
     deadline: Option<Pin<Box<Sleep>>>,
-    limits: HeadLimits,
+    limits: ConnectionLimits,
 }
 
 enum Phase {
@@ -222,7 +251,7 @@ impl Inner {
                     }
                     let searched = self.ahead.len();
                     self.phase = Phase::Head { searched };
-                    if searched > self.limits.size {
+                    if searched > self.limits.head_size {
                         return self.refuse(cx);
                     }
                     self.ahead.reserve(HEAD_CHUNK);
@@ -247,7 +276,7 @@ impl Inner {
         if self.ahead.is_empty() {
             return Poll::Pending;
         }
-        let time = self.limits.time;
+        let time = self.limits.head_time;
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
         ready!(deadline.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
@@ -373,10 +402,12 @@ mod tests {
 
     #[test]
     fn a_refusal_states_its_own_length() {
-        let text = std::str::from_utf8(HEAD_TOO_LARGE).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
-        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+        for refusal in [HEAD_TOO_LARGE, TOO_MANY_CONNECTIONS] {
+            let text = std::str::from_utf8(refusal).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("content-length: {}\r\n", body.len())) || head.ends_with(&format!("content-length: {}", body.len())), "{}", body.len());
+            assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+        }
     }
 
     #[test]

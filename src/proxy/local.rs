@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
-use pingora::proxy::Session;
+use pingora_proxy::Session;
 use serde_json::{Value, json};
 
 use super::context::RequestContext;

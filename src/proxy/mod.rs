@@ -34,7 +34,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::header::{self, HeaderValue};
 use pingora::apps::ServerApp;
-use pingora::proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
+use pingora_proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
 use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
 
@@ -50,7 +50,7 @@ use body::{BodyError, BodyLength, BodyReader};
 use budget::Budget;
 use context::{BodyBudget, Call, Counted, Ending, HeldBody};
 use failure::OwnError;
-use guard::{GuardStream, Guarded, HeadLimits};
+use guard::{ConnectionLimits, GuardStream, Guarded};
 use upstream::Upstreams;
 
 /// The balancer's data plane, shared by all its connections.
@@ -61,6 +61,7 @@ pub struct Proxy {
     observers: Vec<Box<dyn RequestObserver>>,
     bodies: Arc<BodyBudget>,
     in_flight: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
     retries: Budget,
     hashes: ahash::RandomState,
     seeds: AtomicU64,
@@ -82,6 +83,7 @@ impl Proxy {
             observers,
             bodies: Arc::default(),
             in_flight: Arc::default(),
+            connections: Arc::default(),
             hashes: ahash::RandomState::new(),
             seeds: AtomicU64::new(seed),
         }
@@ -112,6 +114,11 @@ impl Proxy {
         self.upstreams.idle_count(id)
     }
 
+    /// Client connections open now.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
     /// Closes idle connections whose time is up. To be called about once a second.
     pub fn sweep(&self) {
         self.upstreams.sweep();
@@ -129,7 +136,7 @@ impl Proxy {
         let limits = &ctx.generation.config.limits;
         let keep_alive = ctx.generation.config.server.keep_alive;
         session.set_keepalive(Some(keep_alive.as_secs().max(1)));
-        session.set_write_timeout(Some(limits.body_read));
+        session.set_write_timeout(Some(limits.client_write));
         let stream = session.as_downstream().stream();
         let guarded = stream.and_then(|stream| stream.as_ref().as_any().downcast_ref());
         ctx.client = guarded.map(GuardStream::client);
@@ -239,10 +246,15 @@ impl DataPlane {
     /// The application behind the data port's listeners.
     pub fn into_app(self, conf: &Arc<ServerConf>) -> impl ServerApp + Send + Sync + 'static {
         let limits = &self.0.config().limits;
-        let head = HeadLimits { size: limits.head_size.to_usize(), time: limits.header };
+        let limits = ConnectionLimits {
+            head_size: limits.head_size.to_usize(),
+            head_time: limits.header,
+            connections: limits.connections,
+        };
+        let open = Arc::clone(&self.0.connections);
         let mut proxy = HttpProxy::new(self, Arc::clone(conf));
         proxy.handle_init_modules();
-        Guarded::new(proxy, head)
+        Guarded::new(proxy, limits, open)
     }
 }
 

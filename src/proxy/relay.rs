@@ -2,7 +2,7 @@
 //! on the way and every ending told honestly.
 
 use bytes::{Bytes, BytesMut};
-use pingora::proxy::Session;
+use pingora_proxy::Session;
 
 use super::chunked::ChunkDecoder;
 use super::exchange::{Exchange, Stop};

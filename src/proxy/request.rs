@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method};
 use pingora::http::ResponseHeader;
-use pingora::proxy::Session;
+use pingora_proxy::Session;
 
 use super::body::BodyLength;
 use super::context::RequestContext;
@@ -126,7 +126,7 @@ impl Proxy {
         target: Target<'_>,
     ) -> Result<(), OwnError> {
         let head = session.req_header();
-        let has_body = !matches!(ctx.body_length, BodyLength::None | BodyLength::Known(0));
+        let has_body = ctx.body_length != BodyLength::None;
         // A body that is not going to be read ends the connection with the answer.
         let ended = |error: OwnError| if has_body { error.closing() } else { error };
         if head.raw_path().len() > MAX_TARGET {

@@ -73,6 +73,13 @@ pub(super) fn is_plain(bytes: &[u8]) -> bool {
     bytes.iter().fold(u8::MAX, |least, byte| least.min(byte ^ 0x80)) >= 0xa0
 }
 
+/// Whether all bytes are ASCII above the quote and none is a backslash, as in base64: a string goes
+/// on past all of them.
+pub(super) fn is_dense(bytes: &[u8]) -> bool {
+    let rank = |byte: &u8| if *byte == b'\\' { 0 } else { byte ^ 0x80 };
+    bytes.iter().fold(u8::MAX, |least, byte| least.min(rank(byte))) > b'"' ^ 0x80
+}
+
 /// The index of the first control character.
 pub(super) fn find_control(bytes: &[u8]) -> Option<usize> {
     if bytes.iter().fold(u8::MAX, |least, byte| least.min(*byte)) >= 0x20 {

@@ -1,7 +1,10 @@
 //! The scanner, rule by rule; against `serde_json` in `oracle`; its refusals in `malformed`; and
-//! its allocations, counted, in `allocations`; forms in `form`.
+//! its allocations, counted, in `allocations`; forms in `form`;
+//! the token estimate beside real counts in `estimate`.
 
 mod allocations;
+mod counted_texts;
+mod estimate;
 mod form;
 mod malformed;
 mod oracle;

@@ -5,7 +5,7 @@ use memchr::memchr2;
 
 use super::TokenEstimate;
 use super::bytes::{
-    HIGH, Stop, WORD, count_continuations, find_control, is_plain, is_stop, word_at,
+    HIGH, Stop, WORD, count_continuations, find_control, is_dense, is_plain, is_stop, word_at,
 };
 use super::cursor::{Cursor, Syntax};
 use super::unescape::ShortString;
@@ -13,7 +13,7 @@ use super::unescape::ShortString;
 /// Words looked at one by one before a string counts as long.
 const SHORT_WORDS: usize = 24;
 /// Long strings are read twice, in stretches that stay in the first-level cache.
-const WINDOW: usize = 16 << 10;
+const WINDOW: usize = 2 << 10;
 
 /// A string of the body.
 #[derive(Debug, Clone, Copy)]
@@ -121,6 +121,12 @@ impl<'a> Cursor<'a> {
 
     #[inline(never)]
     fn find_far_stop(&mut self, high: &mut u64) -> Result<u8, Syntax> {
+        // Files in base64 are read in one pass; the first blank shows that this is none.
+        while let Some(window) = self.bytes.get(self.at..self.at + WINDOW)
+            && is_dense(window)
+        {
+            self.at += WINDOW;
+        }
         loop {
             let rest = self.bytes.get(self.at..).unwrap_or_default();
             if rest.len() < WORD {

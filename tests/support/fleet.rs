@@ -1,0 +1,237 @@
+//! A fleet to put faults into: stand-in engines behind penstock, asked in the order of their names.
+
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use penstock::demo::{EngineModel, EngineSpec, Pace, StandIn};
+use serde_json::{Value, json};
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::client::{self, Answer, Client};
+use super::penstock::Penstock;
+use super::{block_on, eventually};
+
+/// The path most stories ask for.
+pub const CHAT: &str = "/v1/chat/completions";
+
+/// Long enough for whatever happens soon, also on a busy machine.
+pub const SOON: Duration = Duration::from_secs(5);
+
+/// What differs from a plain fleet; each is a piece of YAML.
+#[derive(Clone, Copy)]
+pub struct Setup<'a> {
+    /// Further keys of `routing`; the strategy asks engines in the order of their names.
+    pub routing: &'a str,
+    /// The keys of `health`; no check disturbs the story unless this says so.
+    pub health: &'a str,
+    /// Further sections.
+    pub sections: &'a str,
+    /// Further keys of every backend.
+    pub backend: &'a str,
+    /// How fast the engines are.
+    pub pace: Pace,
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        let health = "interval: 60s, unhealthy_interval: 60s";
+        Self { routing: "", health, sections: "", backend: "", pace: Pace::at_once(8) }
+    }
+}
+
+/// Engines `a`, `b`, `c` … and penstock before them.
+pub struct Fleet {
+    pub penstock: Penstock,
+    pub engines: Vec<StandIn>,
+}
+
+impl Fleet {
+    /// `count` engines that serve `m`.
+    pub fn start(count: usize, setup: Setup<'_>) -> Self {
+        Self::of(&vec!["m"; count], setup)
+    }
+
+    /// An engine per entry of `models`; the entry is what the configuration says it serves.
+    pub fn of(models: &[&str], setup: Setup<'_>) -> Self {
+        let engines: Vec<StandIn> =
+            (0..models.len()).map(|index| engine(&name(index), setup.pace)).collect();
+        let penstock = Penstock::start(&yaml(&engines, models, setup));
+        Self { penstock, engines }
+    }
+
+    pub fn a(&self) -> &StandIn {
+        &self.engines[0]
+    }
+
+    pub fn b(&self) -> &StandIn {
+        &self.engines[1]
+    }
+
+    pub fn c(&self) -> &StandIn {
+        &self.engines[2]
+    }
+
+    pub fn chat(&self) -> Answer {
+        self.penstock.chat("m")
+    }
+
+    pub fn stream(&self) -> Answer {
+        self.penstock.post(CHAT, &client::streaming_chat("m", "hello"))
+    }
+
+    /// A connection with a request on it, its answer not read.
+    pub fn begin(&self, body: &Value) -> Client {
+        begin(self.penstock.data, CHAT, body)
+    }
+
+    /// Requests the engines were given, all together.
+    pub fn requests(&self) -> usize {
+        self.engines.iter().map(|engine| engine.counters().requests).sum()
+    }
+
+    /// What `/fleet` says in `key` of a backend.
+    pub fn fact(&self, backend: &str, key: &str) -> Value {
+        self.penstock.backend(backend)[key].clone()
+    }
+
+    /// Waits until `/fleet` shows `value` in `key` of a backend.
+    pub fn wait_fact(&self, backend: &str, key: &str, value: &Value) {
+        let what = format!("{key} of {backend} is {value}");
+        eventually(&what, SOON, || self.fact(backend, key) == *value);
+    }
+
+    /// Waits until no backend and no request is at work any more.
+    pub fn wait_idle(&self) {
+        for index in 0..self.engines.len() {
+            self.wait_fact(&name(index), "in_flight", &json!(0));
+        }
+        self.wait_metric("penstock_in_flight", 0.0);
+    }
+
+    /// The sum of the samples of a metric whose line begins with `start`.
+    pub fn metric(&self, start: &str) -> f64 {
+        metric(&self.penstock, start)
+    }
+
+    pub fn wait_metric(&self, start: &str, value: f64) {
+        let what = format!("{start} is {value}");
+        eventually(&what, SOON, || (self.metric(start) - value).abs() < 0.1);
+    }
+
+    /// Puts a listener that accepts nobody in the place of an engine.
+    pub fn turn_into_black_hole(&mut self, index: usize) -> BlackHole {
+        let engine = self.engines.remove(index);
+        block_on(engine.kill()).unwrap();
+        let address = engine.addr();
+        drop(engine);
+        BlackHole::listen(address)
+    }
+}
+
+/// A port whose queue of connections is full: who connects waits.
+pub struct BlackHole {
+    _listener: Socket,
+    _queued: Vec<TcpStream>,
+}
+
+impl BlackHole {
+    fn listen(address: SocketAddr) -> Self {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.set_reuse_address(true).unwrap();
+        listener.bind(&address.into()).unwrap();
+        listener.listen(0).unwrap();
+        let patience = Duration::from_millis(100);
+        let queued = std::iter::from_fn(|| TcpStream::connect_timeout(&address, patience).ok());
+        let queued: Vec<TcpStream> = queued.take(16).collect();
+        assert!(queued.len() < 16, "the queue does not fill");
+        Self { _listener: listener, _queued: queued }
+    }
+}
+
+/// `a` for 0, `b` for 1 …
+pub fn name(index: usize) -> String {
+    char::from(b'a' + u8::try_from(index).unwrap()).to_string()
+}
+
+/// An engine that serves `m`, `m2` and `m3`.
+pub fn engine(name: &str, pace: Pace) -> StandIn {
+    let models = ["m", "m2", "m3"].map(EngineModel::new);
+    let spec = EngineSpec { pace, ..EngineSpec::new(name, models) };
+    block_on(StandIn::start_local(spec)).unwrap()
+}
+
+/// The configuration of a fleet.
+pub fn yaml(engines: &[StandIn], models: &[&str], setup: Setup<'_>) -> String {
+    let Setup { routing, health, sections, backend, .. } = setup;
+    let mut text = format!(
+        "routing: {{ strategy: priority_only, {routing} }}\nhealth: {{ {health} }}\n{sections}\n\
+         backends:\n"
+    );
+    for (index, (engine, model)) in engines.iter().zip(models).enumerate() {
+        text += &format!(
+            "  - {{ name: {}, url: {}, priority: {index}, models: [{model}], {backend} }}\n",
+            engine.spec().name,
+            engine.url()
+        );
+    }
+    text
+}
+
+/// What the engine called `name` answers when all is well.
+pub fn reference(name: &str, path: &str, body: &Value) -> Answer {
+    let engine = engine(name, Pace::at_once(8));
+    let answer = client::post(engine.addr(), path, body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer
+}
+
+/// A connection with a JSON request on it, its answer not read.
+pub fn begin(address: SocketAddr, path: &str, body: &Value) -> Client {
+    let mut client = Client::connect(address);
+    let json = [("content-type", "application/json")];
+    client.send("POST", path, &json, body.to_string().as_bytes());
+    client
+}
+
+/// Reads off a stream until `text` has come.
+pub fn read_until(client: &mut Client, text: &str) -> String {
+    let mut read = String::new();
+    while !read.contains(text) {
+        let bytes = client.read_raw().unwrap();
+        assert!(!bytes.is_empty(), "the stream ended before {text:?}: {read}");
+        read += &String::from_utf8_lossy(&bytes);
+    }
+    read
+}
+
+/// The sum of the samples of a metric whose line begins with `start`.
+pub fn metric(penstock: &Penstock, start: &str) -> f64 {
+    let page = penstock.admin("/metrics").text();
+    let lines = page.lines().filter(|line| line.starts_with(start));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// How a client leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    Fin,
+    Reset,
+}
+
+impl Leave {
+    pub const BOTH: [Self; 2] = [Self::Fin, Self::Reset];
+
+    /// Leaves. What comes back must be kept: unread bytes would turn a FIN into a reset.
+    pub fn now(self, client: Client) -> Option<Client> {
+        match self {
+            Self::Fin => {
+                client.stream.shutdown(Shutdown::Write).unwrap();
+                Some(client)
+            }
+            Self::Reset => {
+                SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).unwrap();
+                None
+            }
+        }
+    }
+}
