@@ -96,7 +96,7 @@ async fn refuse(stream: &mut Stream) {
         stream.flush().await
     };
     match tokio::time::timeout(Duration::from_secs(1), told).await {
-        Ok(Ok(())) => Shutdown::shutdown(stream).await,
+        Ok(Ok(())) => Shutdown::shutdown(&mut **stream).await,
         Ok(Err(_)) | Err(_) => tracing::debug!("a client over the limit was not told so"),
     }
 }

@@ -13,7 +13,7 @@ use super::unescape::ShortString;
 /// Words looked at one by one before a string counts as long.
 const SHORT_WORDS: usize = 24;
 /// Long strings are read twice, in stretches that stay in the first-level cache.
-const WINDOW: usize = 2 << 10;
+const WINDOW: usize = 4 << 10;
 
 /// A string of the body.
 #[derive(Debug, Clone, Copy)]
