@@ -30,6 +30,11 @@ pub fn to_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// A duration in milliseconds for people: whole microseconds, no digits behind those.
+pub fn to_millis(duration: Duration) -> f64 {
+    f64::from(u32::try_from(to_micros(duration)).unwrap_or(u32::MAX)) / 1e3
+}
+
 /// A number of bytes, written in YAML as `64KiB`, `32MiB`, `1GiB` or `512B`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteSize(pub u64);

@@ -9,14 +9,14 @@ use clap::Args;
 use tokio::runtime::{Builder, Runtime};
 
 use super::client::Call;
-use super::error::{CliError, FAILED};
+use super::error::{CliError, FAILED, OK};
 use super::logging;
 use super::output::Output;
 use crate::clock::now;
 use crate::config::{Config, Environment};
-use crate::demo::{EngineModel, StandIn, fleet};
+use crate::demo::{EXAMPLES, EngineModel, StandIn, fleet};
 use crate::server::{self, ServeOptions};
-use trials::{Trial, trials};
+use trials::trials;
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -113,9 +113,13 @@ fn visit(runtime: &Runtime, addresses: Addresses, once: bool) {
             if once { run_trials(addresses.data) } else { introduce(addresses).map(|()| true) }
         });
         match done {
-            Ok(is_good) if once => std::process::exit(if is_good { 0 } else { FAILED.into() }),
+            Ok(is_good) if once => std::process::exit(if is_good { OK } else { FAILED }.into()),
             Ok(_) => {}
-            Err(error) if error.is_broken_pipe() && !once => {}
+            Err(error) if error.is_broken_pipe() => {
+                if once {
+                    std::process::exit(FAILED.into());
+                }
+            }
             Err(error) => {
                 Output::of_process().complain("error", &error);
                 std::process::exit(error.exit_code().into());
@@ -150,25 +154,24 @@ fn run_trials(data: SocketAddr) -> Result<bool, CliError> {
 
 fn introduce(Addresses { data, admin }: Addresses) -> Result<(), CliError> {
     let mut output = Output::of_process();
-    output.line(format!(
-        "penstock listens on http://{data}, with three stand-in engines behind it:"
-    ))?;
+    output.line(format!("penstock listens on http://{data}, three stand-in engines behind it:"))?;
     for spec in fleet() {
         for model in &spec.models {
             let (name, id, context) = (&spec.name, &model.id, model.context_length);
-            let can = model.capabilities;
-            output
-                .line(format!("  {name:<7} {id:<12} {context:>6} tokens of context, can {can}"))?;
+            let can: Vec<&str> = model.capabilities.names().collect();
+            let can = if can.is_empty() { "text only".to_owned() } else { can.join(", ") };
+            output.line(format!("  {name:<7} {id:<12} {context:>6} tokens of context, {can}"))?;
         }
     }
     output
         .line(format!("Metrics, fleet and decisions: http://{admin}/metrics /fleet /decisions"))?;
     output.line("Try, and look for x-penstock-backend in the answers:")?;
-    for Trial { shows, body, .. } in trials() {
-        let kind = "content-type: application/json";
-        output.line(format!("\n# {shows}"))?;
+    let [_, stream, ..] = EXAMPLES;
+    let trials = trials().map(|trial| (trial.shows, trial.body));
+    for (shows, body) in trials.into_iter().chain([("a stream, token by token", stream.body)]) {
         let url = format!("http://{data}/v1/chat/completions");
-        output.line(format!("curl -i {url} -H '{kind}' -d '{body}'"))?;
+        output.line(format!("\n# {shows}"))?;
+        output.line(format!("curl -iN {url} -H 'content-type: application/json' -d '{body}'"))?;
     }
     output.line("\nCtrl-C ends it.")
 }

@@ -1,14 +1,12 @@
 //! A dump's rows: one pair of types for writing and reading, so that both know the same keys.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::api::Operation;
 use crate::config::ModelEntry;
 use crate::registry::{Backend, BreakerState, Health, Serving, Topology};
-use crate::units::Timestamp;
+use crate::units::{Timestamp, to_millis};
 
 /// A backend in a dump. All but the name may be left out of one written by hand; what only
 /// describes it (`url`, `priority`, …) is not read back.
@@ -86,7 +84,7 @@ impl BackendRow {
             }),
             in_flight: Some(state.load.in_flight()),
             max_in_flight: config.max_in_flight,
-            latency_ms: Some(state.check_latency()).filter(|took| !took.is_zero()).map(to_ms),
+            latency_ms: Some(state.check_latency()).filter(|took| !took.is_zero()).map(to_millis),
             breaker: Some(match state.breaker.state(now) {
                 BreakerState::Closed => BreakerName::Closed,
                 BreakerState::HalfOpen => BreakerName::HalfOpen,
@@ -118,12 +116,8 @@ impl ModelRow {
             context_length: entry.context_length,
             capabilities: entry.capabilities.map(|some| words(&mut some.names())),
             operations: entry.operations.map(|some| words(&mut some.iter().map(Operation::name))),
-            first_token_ms: latency.and_then(|latency| latency.first_token()).map(to_ms),
-            answer_ms: latency.and_then(|latency| latency.answer()).map(to_ms),
+            first_token_ms: latency.and_then(|latency| latency.first_token()).map(to_millis),
+            answer_ms: latency.and_then(|latency| latency.answer()).map(to_millis),
         }
     }
-}
-
-fn to_ms(took: Duration) -> f64 {
-    took.as_secs_f64() * 1e3
 }

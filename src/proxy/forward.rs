@@ -4,11 +4,9 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
-use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::answer::add_common_fields;
@@ -21,14 +19,13 @@ use super::guard::ClientStream;
 use super::headers::{OwnFields, write_request_head};
 use super::relay::{RelayEnd, RelayTerms, Watch};
 use super::response::{AnswerHead, Framing};
+use super::settle::retry_after;
 use super::splice::{splice, total_len, wire_name};
 use super::upstream::{ConnectError, Connection};
 use super::Proxy;
 use crate::api::{Dialect, ErrorCode, error_event};
 use crate::clock::now;
-use crate::config::RestConfig;
-use crate::registry::{Backend, InflightGuard, Outcome, Probe, Serving, Source};
-use crate::routing::AttemptEnded;
+use crate::registry::{Backend, InflightGuard, Outcome, Serving};
 use crate::units::Timestamp;
 
 /// The most bytes of a refusal that are held back.
@@ -46,11 +43,11 @@ pub(super) enum AttemptEnd {
 }
 
 /// The fixed parts of one attempt.
-struct Attempt<'a> {
-    serving: &'a Serving,
-    backend: &'a Backend,
+pub(super) struct Attempt<'a> {
+    pub(super) serving: &'a Serving,
+    pub(super) backend: &'a Backend,
     client: &'a ClientStream,
-    started: Timestamp,
+    pub(super) started: Timestamp,
 }
 
 impl Proxy {
@@ -254,42 +251,6 @@ impl Proxy {
             ctx.ending.model = model.map(|model| model.name.clone());
         }
     }
-
-    /// Lets the backend's health, breaker, rest and latencies learn how the attempt ended.
-    fn settle(
-        &self,
-        ctx: &RequestContext,
-        attempt: &Attempt<'_>,
-        end: &AttemptEnd,
-        guard: &InflightGuard,
-    ) {
-        let at = now();
-        let rest = &ctx.generation.config.routing.rest;
-        let (outcome, code) = match end {
-            AttemptEnd::Failed(failure) => {
-                (failure.outcome(rest_time(rest, failure)), Some(failure.code()))
-            }
-            AttemptEnd::Relayed(_) => (relayed_outcome(ctx), ctx.ending.code),
-        };
-        let state = &attempt.serving.state;
-        let source =
-            Source { at, client: ctx.client_hash, probe: guard.probe() == Probe::Breaker };
-        state.learn_outcome(outcome, source, &attempt.backend.config.health.breaker);
-        if outcome == Outcome::Ok {
-            state.rest.end();
-            let latency = &attempt.serving.latency;
-            match (ctx.ending.is_streaming, ctx.ending.first_token) {
-                (true, Some(first)) => latency.learn_first_token(first.since(attempt.started)),
-                (true, None) => {}
-                (false, _) => latency.learn_answer(at.since(attempt.started)),
-            }
-        }
-        let took = at.since(attempt.started);
-        let event = AttemptEnded { backend: attempt.serving.id, outcome, code, took };
-        for observer in &self.observers {
-            observer.attempt_ended(&event);
-        }
-    }
 }
 
 /// Writes the request onto the connection and reads the answer's head; also says how many bytes
@@ -385,41 +346,4 @@ async fn break_off(
     let downstream = session.as_downstream_mut();
     downstream.set_keepalive(None);
     downstream.write_response_body(Bytes::from(event), true).await
-}
-
-fn relayed_outcome(ctx: &RequestContext) -> Outcome {
-    ctx.ending.outcome.unwrap_or(match ctx.ending.status {
-        500.. => Outcome::Fault,
-        400..=499 => Outcome::Client,
-        _ => Outcome::Ok,
-    })
-}
-
-fn rest_time(config: &RestConfig, failure: &Failure) -> Duration {
-    let asked = match failure {
-        Failure::Refused(held) => held.retry_after,
-        Failure::NotSent(_)
-        | Failure::Unanswered { .. }
-        | Failure::Failed(_)
-        | Failure::TimedOut(_)
-        | Failure::BadAnswer(_)
-        | Failure::ClientGone => None,
-    };
-    asked.unwrap_or(config.default).clamp(config.min, config.max.max(config.min))
-}
-
-/// How long an answer says to stay away: `retry-after-ms`, or `Retry-After` in seconds or as a
-/// date.
-fn retry_after(header: &ResponseHeader) -> Option<Duration> {
-    let text = |name: &str| header.headers.get(name)?.to_str().ok();
-    if let Some(millis) = text("retry-after-ms").and_then(|value| value.parse().ok()) {
-        return Some(Duration::from_millis(millis));
-    }
-    let value = text("retry-after")?.trim();
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = httpdate::parse_http_date(value).ok()?;
-    let since_1970 = date.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(since_1970.saturating_sub(Duration::from_secs(crate::clock::unix_seconds())))
 }

@@ -22,6 +22,7 @@ mod local;
 mod relay;
 mod request;
 mod response;
+mod settle;
 pub mod splice;
 mod upstream;
 

@@ -145,3 +145,6 @@ fn merge(declared: Option<&[ModelEntry]>, told: &[ModelEntry]) -> Vec<ModelEntry
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use super::strategy;
 use super::{Chance, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::config::Strategy;
 use crate::registry::Serving;
+use crate::units::to_millis;
 
 /// One backend that serves a model in question.
 #[derive(Debug, Clone, Serialize)]
@@ -71,7 +72,7 @@ impl Router {
                 assumed: verdict.is_ok_and(|fit| !fit.is_known),
                 priority: candidate.priority,
                 in_flight: candidate.state.load.in_flight(),
-                latency_ms: strategy::latency(candidate, streaming).as_secs_f64() * 1e3,
+                latency_ms: to_millis(strategy::latency(candidate, streaming)),
                 excluded: verdict.err().map(RejectReason::name),
                 reason: verdict.err().map(|reason| in_words(reason, input)),
             }

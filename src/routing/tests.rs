@@ -1,1 +1,155 @@
-//! What decisions must be: properties over random fleets, every error class, no allocation.
+//! Decisions as a whole, over fleets built from configurations as users write them. Each concern has
+//! its file; the names-only part is tested in `resolve`, the formula in `strategy`.
+
+mod allocations;
+mod errors;
+mod fallbacks;
+mod filtering;
+mod live_registry;
+mod strategies;
+
+use std::path::Path;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::{Live, RouteError, RouteInput, Router, RoutingDecision, Scratch};
+use crate::api::{Capabilities, Operation};
+use crate::config::{Config, Environment};
+use crate::registry::{BackendSet, Health, Registry, SharedBackend};
+use crate::scan::RequestProfile;
+use crate::units::{ByteSpan, Timestamp, TokenCount};
+
+/// A moment with room before and after it.
+const NOW: Timestamp = Timestamp(1_000_000_000);
+
+/// What a test asks for; `Ask::of` is a plain chat request.
+#[derive(Debug, Clone, Copy)]
+struct Ask<'a> {
+    model: &'a str,
+    needs: Capabilities,
+    tokens: u32,
+    max_tokens: Option<u32>,
+    operation: Operation,
+    streaming: bool,
+}
+
+impl<'a> Ask<'a> {
+    fn of(model: &'a str) -> Self {
+        Self {
+            model,
+            needs: Capabilities::NONE,
+            tokens: 10,
+            max_tokens: None,
+            operation: Operation::Chat,
+            streaming: false,
+        }
+    }
+
+    fn profile(&self) -> RequestProfile {
+        RequestProfile {
+            arrived_at: NOW,
+            operation: self.operation,
+            dialect: self.operation.row().dialect,
+            model: ByteSpan::default(),
+            model_is_escaped: false,
+            streaming: self.streaming,
+            estimated_tokens: TokenCount(self.tokens),
+            max_tokens: self.max_tokens.map(TokenCount),
+            needs: self.needs,
+        }
+    }
+}
+
+/// A fleet and the router over it, with nobody else around.
+struct Fleet {
+    registry: Registry,
+    router: Router,
+    rng: SmallRng,
+    scratch: Scratch,
+    tried: BackendSet,
+    now: Timestamp,
+}
+
+impl Fleet {
+    /// The fleet of a configuration, every backend healthy and idle.
+    fn of(yaml: &str) -> Self {
+        let environment = Environment::default();
+        let config = Config::parse(yaml, "test.yaml", Path::new(""), &environment);
+        let config = config.unwrap_or_else(|error| panic!("{yaml}\n{error}"));
+        let fleet = Self {
+            registry: Registry::new(&config),
+            router: Router::new(&config.routing),
+            rng: SmallRng::seed_from_u64(7),
+            scratch: Scratch::default(),
+            tried: BackendSet::default(),
+            now: NOW,
+        };
+        for backend in &fleet.registry.snapshot().topology.backends {
+            backend.state.health.set(Health::Healthy);
+        }
+        fleet
+    }
+
+    fn state(&self, backend: &str) -> SharedBackend {
+        let snapshot = self.registry.snapshot();
+        SharedBackend::clone(&snapshot.topology.backend(backend).unwrap().state)
+    }
+
+    fn set_health(&self, backend: &str, health: Health) {
+        self.state(backend).health.set(health);
+    }
+
+    fn try_again(&mut self, failed: &str) {
+        self.tried.insert(self.state(failed).id);
+    }
+
+    fn route(&mut self, ask: Ask<'_>) -> Result<RoutingDecision, RouteError> {
+        let snapshot = self.registry.snapshot();
+        let profile = ask.profile();
+        let input = RouteInput {
+            request: &profile,
+            model: ask.model,
+            tokens: self.router.tokens_to_fit(&profile),
+            fleet: &snapshot,
+            tried: &self.tried,
+            now: self.now,
+        };
+        let mut chance = Live { topology: &snapshot.topology, rng: &mut self.rng };
+        self.router.route(&input, &mut chance, &mut self.scratch)
+    }
+
+    /// The backend that takes it and the model it is asked for.
+    fn taken(&mut self, ask: Ask<'_>) -> Result<(String, String), RouteError> {
+        let decision = self.route(ask)?;
+        let topology = &self.registry.snapshot().topology;
+        let row = decision.serving(topology).unwrap();
+        assert_eq!(row.id, decision.backend, "a decision names a row of its own backend");
+        let model = topology.model(decision.model).unwrap();
+        Ok((row.state.name.to_string(), model.name.to_string()))
+    }
+
+    fn backend_for(&mut self, ask: Ask<'_>) -> String {
+        self.taken(ask).unwrap_or_else(|error| panic!("{ask:?}: {error}")).0
+    }
+
+    fn error_for(&mut self, ask: Ask<'_>) -> RouteError {
+        match self.route(ask) {
+            Ok(decision) => panic!("{ask:?} goes to {decision:?}"),
+            Err(error) => error,
+        }
+    }
+}
+
+/// A backend as a line of YAML: `name: { key: value, … }` with what follows the URL.
+fn backend(name: &str, port: usize, rest: &str) -> String {
+    format!("  - {{ name: {name}, url: \"http://10.0.0.1:{port}\", {rest} }}\n")
+}
+
+/// Backends `b0`, `b1`, … that serve `models`.
+fn alike(count: usize, models: &str) -> String {
+    let lines: String = (0..count)
+        .map(|n| backend(&format!("b{n}"), 8000 + n, &format!("models: [{models}]")))
+        .collect();
+    format!("backends:\n{lines}")
+}

@@ -76,8 +76,11 @@ pub(super) fn is_plain(bytes: &[u8]) -> bool {
 /// Whether all bytes are ASCII above the quote and none is a backslash, as in base64: a string goes
 /// on past all of them.
 pub(super) fn is_dense(bytes: &[u8]) -> bool {
-    let rank = |byte: &u8| if *byte == b'\\' { 0 } else { byte ^ 0x80 };
-    bytes.iter().fold(u8::MAX, |least, byte| least.min(rank(byte))) > b'"' ^ 0x80
+    let (least, has_backslash) = bytes.iter().fold((u8::MAX, false), |(least, found), byte| {
+        let flipped = byte ^ 0x80;
+        (least.min(flipped), found | (flipped == b'\\' ^ 0x80))
+    });
+    !has_backslash && least > b'"' ^ 0x80
 }
 
 /// The index of the first control character.

@@ -1,6 +1,7 @@
 //! What stories need: a running penstock, stand-in engines, and a client that sees every byte.
 
 pub mod client;
+pub mod fleet;
 pub mod penstock;
 
 use std::future::Future;

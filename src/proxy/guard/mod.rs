@@ -2,6 +2,8 @@
 //! is given exactly one request head at a time. The body stays here, where the proxy reads it
 //! straight into the one buffer it is kept in; pipelined requests wait their turn.
 
+mod pingora_io;
+
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -16,10 +18,7 @@ use bytes::{Buf, BytesMut};
 use memchr::memmem;
 use parking_lot::Mutex;
 use pingora::apps::ServerApp;
-use pingora::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
-    TimingDigest, UniqueID, UniqueIDType, raw_connect::ProxyDigest,
-};
+use pingora::protocols::{Shutdown, Stream};
 use pingora::server::ShutdownWatch;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
@@ -308,93 +307,6 @@ fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
     let part = bytes.get(from..)?;
     memmem::find(part, b"\r\n\r\n").map(|at| from + at + 4)
 }
-
-impl AsyncRead for GuardStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        out: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.0.0.lock().poll_head(cx, out)
-    }
-}
-
-impl AsyncWrite for GuardStream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.0.lock().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.0.lock().stream).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.0.lock().stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.0.lock().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.0.lock().stream).poll_shutdown(cx)
-    }
-}
-
-#[async_trait]
-impl Shutdown for GuardStream {
-    async fn shutdown(&mut self) {
-        let closed = std::future::poll_fn(|cx| Pin::new(&mut *self).poll_shutdown(cx)).await;
-        if let Err(error) = closed {
-            tracing::debug!(%error, "closing a client connection");
-        }
-    }
-}
-
-impl UniqueID for GuardStream {
-    fn id(&self) -> UniqueIDType {
-        self.0.0.lock().stream.id()
-    }
-}
-
-impl Ssl for GuardStream {
-    fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
-        self.0.0.lock().stream.get_ssl_digest()
-    }
-
-    fn selected_alpn_proto(&self) -> Option<pingora::protocols::ALPN> {
-        self.0.0.lock().stream.selected_alpn_proto()
-    }
-}
-
-impl GetTimingDigest for GuardStream {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.0.0.lock().stream.get_timing_digest()
-    }
-}
-
-impl GetProxyDigest for GuardStream {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.0.0.lock().stream.get_proxy_digest()
-    }
-}
-
-impl GetSocketDigest for GuardStream {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.0.0.lock().stream.get_socket_digest()
-    }
-}
-
-#[async_trait]
-impl Peek for GuardStream {}
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,56 @@
+//! The routes beside the chat: health and models for the proxies, counters and knobs for `bench.py`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::Engine;
+
+/// A whole JSON answer.
+pub(crate) fn json_answer(status: &str, body: &str) -> Vec<u8> {
+    let head = "content-type: application/json\r\ncontent-length";
+    format!("HTTP/1.1 {status}\r\n{head}: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// Answers a GET.
+pub(crate) fn reply(engine: &Engine, target: &str) -> Vec<u8> {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let body = match path {
+        "/health" => json!({}),
+        "/v1/models" => json!({"object": "list", "data": [
+            {"id": "mock-model", "object": "model", "created": 0, "owned_by": "rig",
+             "max_model_len": 4_000_000}]}),
+        "/_stats" => json!({
+            "requests": engine.requests.get(),
+            "body_bytes": engine.body_bytes.get(),
+            "running": engine.running.get(),
+            "cancelled": engine.cancels.borrow().len(),
+        }),
+        "/_cancels" => cancels(engine),
+        "/_set" => {
+            set(engine, query);
+            json!({})
+        }
+        _ => return json_answer("404 Not Found", r#"{"error":{"message":"no such route"}}"#),
+    };
+    json_answer("200 OK", &body.to_string())
+}
+
+fn cancels(engine: &Engine) -> Value {
+    let cancels = engine.cancels.borrow();
+    cancels.iter().map(|cancel| (cancel.user.clone(), json!(cancel.seen_ns))).collect()
+}
+
+fn set(engine: &Engine, query: &str) {
+    let mut knobs = engine.knobs.get();
+    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+        let value: u32 = value.parse().unwrap_or_else(|_| panic!("{name} is no number"));
+        match name {
+            "head_wait_ms" => knobs.head_wait = Duration::from_millis(value.into()),
+            "event_gap_ms" => knobs.event_gap = Duration::from_millis(value.into()),
+            "events" => knobs.events = value,
+            _ => panic!("no knob {name}"),
+        }
+    }
+    engine.knobs.set(knobs);
+}

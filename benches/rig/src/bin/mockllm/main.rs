@@ -1,0 +1,104 @@
+//! A stand-in engine: OpenAI's chat route on several ports of one single-threaded process.
+//!
+//! Every streamed event carries its send time as `@@<16 digits>`, and every request whose client
+//! left early is noted with the time at which this was seen. See `answer.rs` for the answers,
+//! `control.rs` for the routes `bench.py` steers it by.
+
+mod answer;
+mod control;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use penstock_rig::args;
+use penstock_rig::wire::{Broken, Wire};
+use tokio::net::TcpListener;
+use tokio::task::{LocalSet, spawn_local};
+
+/// The part of a body that is looked into: our load generator keeps what matters in front.
+const LOOKED_INTO: usize = 4096;
+
+/// How it answers, changed by `/_set`.
+#[derive(Clone, Copy)]
+pub(crate) struct Knobs {
+    pub(crate) head_wait: Duration,
+    pub(crate) event_gap: Duration,
+    pub(crate) events: u32,
+    pub(crate) event_bytes: usize,
+    pub(crate) answer_bytes: usize,
+}
+
+/// A request whose client left.
+pub(crate) struct Cancel {
+    /// What the client wrote into `user`.
+    pub(crate) user: String,
+    pub(crate) seen_ns: u64,
+}
+
+/// What all connections share.
+pub(crate) struct Engine {
+    pub(crate) knobs: Cell<Knobs>,
+    pub(crate) requests: Cell<u64>,
+    pub(crate) body_bytes: Cell<u64>,
+    pub(crate) running: Cell<u64>,
+    pub(crate) cancels: RefCell<Vec<Cancel>>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let engine = Rc::new(Engine {
+        knobs: Cell::new(Knobs {
+            head_wait: Duration::ZERO,
+            event_gap: Duration::ZERO,
+            events: 200,
+            event_bytes: 180,
+            answer_bytes: 120,
+        }),
+        requests: Cell::default(),
+        body_bytes: Cell::default(),
+        running: Cell::default(),
+        cancels: RefCell::default(),
+    });
+    let local = LocalSet::new();
+    for address in args::text("--listen").expect("--listen ADDRESS,...").split(',') {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.unwrap_or_else(|error| panic!("{address}: {error}"));
+        let engine = Rc::clone(&engine);
+        local.spawn_local(async move {
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { continue };
+                let engine = Rc::clone(&engine);
+                // However it ends: a client that left early has been noted.
+                spawn_local(async move { drop(serve(Wire::new(stream), &engine).await) });
+            }
+        });
+    }
+    local.await;
+}
+
+async fn serve(mut wire: Wire, engine: &Engine) -> Result<(), Broken> {
+    while let Some(head) = wire.head().await? {
+        if head.expects {
+            wire.write(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let (mut front, mut length) = (Vec::new(), 0);
+        wire.body(&head, false, |piece| {
+            length += piece.len() as u64;
+            let wanted = LOOKED_INTO.saturating_sub(front.len()).min(piece.len());
+            front.extend_from_slice(&piece[..wanted]);
+        })
+        .await?;
+        if head.word(0) == "POST" {
+            engine.requests.set(engine.requests.get() + 1);
+            engine.body_bytes.set(engine.body_bytes.get() + length);
+            answer::answer(&mut wire, engine, &front).await?;
+        } else {
+            wire.write(&control::reply(engine, head.word(1))).await?;
+        }
+        if head.closes {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

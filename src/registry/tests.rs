@@ -1,0 +1,262 @@
+//! What stays the same while the fleet changes: identities, learned latencies, rotation, and what
+//! is known of models.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{
+    BackendId, Check, FleetSnapshot, Health, InflightGuard, Model, Outcome, Probe, Registry, Source,
+};
+use crate::api::{Capabilities, Operations};
+use crate::config::{Config, Environment, ModelEntry};
+use crate::units::{Timestamp, TokenCount};
+
+fn config(yaml: &str) -> Config {
+    Config::parse(yaml, "test.yaml", Path::new(""), &Environment::default()).unwrap()
+}
+
+fn registry(yaml: &str) -> Registry {
+    Registry::new(&config(yaml))
+}
+
+fn model<'a>(fleet: &'a FleetSnapshot, name: &str) -> &'a Model {
+    fleet.topology.model(fleet.topology.model_id(name).unwrap()).unwrap()
+}
+
+fn told(id: &str) -> ModelEntry {
+    ModelEntry { id: id.to_owned(), ..ModelEntry::default() }
+}
+
+fn id_of(registry: &Registry, backend: &str) -> BackendId {
+    registry.snapshot().topology.backend(backend).unwrap().state.id
+}
+
+#[test]
+fn models_are_listed_in_the_order_of_the_configuration() {
+    let registry = registry(
+        "backends: [{name: x, url: \"http://a\", models: [m, n]}, {name: y, url: \"http://b\", models: [n, o]}]",
+    );
+    let fleet = registry.snapshot();
+    let names: Vec<&str> = fleet.topology.models().iter().map(|model| &*model.name).collect();
+    assert_eq!(names, ["m", "n", "o"]);
+    let servers: Vec<&str> =
+        model(&fleet, "n").serving.iter().map(|row| &*row.state.name).collect();
+    assert_eq!(servers, ["x", "y"]);
+    assert!(fleet.topology.model_id("p").is_none());
+    assert!(fleet.topology.is_complete());
+}
+
+#[test]
+fn a_fleet_is_complete_once_every_backend_has_told_its_models() {
+    let registry = registry(
+        "backends: [{name: x, url: \"http://a\"}, {name: y, url: \"http://b\", models: [n]}]",
+    );
+    assert!(!registry.snapshot().topology.is_complete());
+    assert!(registry.discovered(id_of(&registry, "x"), &[told("m")]));
+    assert!(registry.snapshot().topology.is_complete());
+    assert!(!registry.discovered(id_of(&registry, "x"), &[told("m")]), "nothing new");
+    assert!(!registry.discovered(BackendId(900), &[told("m")]), "nobody of that number");
+}
+
+#[test]
+fn a_snapshot_in_use_does_not_change() {
+    let registry = registry("backends: [{name: x, url: \"http://a\"}]");
+    let before = registry.snapshot();
+    registry.discovered(id_of(&registry, "x"), &[told("m")]);
+    assert!(before.topology.model_id("m").is_none());
+    assert!(registry.snapshot().topology.model_id("m").is_some());
+}
+
+#[test]
+fn declared_facts_win_over_discovered_ones() {
+    let registry = registry(
+        "backends: [{name: x, url: \"http://a\", models: \
+         [{id: m, upstream_id: org/m, context_length: 100}, {id: n, capabilities: []}, o]}]",
+    );
+    let facts = ModelEntry {
+        context_length: Some(8192),
+        capabilities: Some(Capabilities::ALL),
+        operations: Some(Operations::ALL),
+        ..told("org/m")
+    };
+    let others = ["n", "o", "p"].map(|id| ModelEntry { id: id.to_owned(), ..facts.clone() });
+    let all: Vec<ModelEntry> = [facts].into_iter().chain(others).collect();
+    assert!(registry.discovered(id_of(&registry, "x"), &all));
+    let fleet = registry.snapshot();
+    let row = |name: &str| &model(&fleet, name).serving[0];
+    assert_eq!(row("m").context_length, Some(TokenCount(100)), "declared");
+    assert_eq!(row("m").known, Capabilities::ALL, "left open, and told under the backend's name");
+    assert_eq!(row("m").upstream_id.as_deref(), Some("org/m"));
+    assert_eq!(row("n").usable, Capabilities::NONE, "known to have none");
+    assert_eq!(row("n").context_length, Some(TokenCount(8192)));
+    assert_eq!(row("o").known, Capabilities::ALL);
+    assert!(fleet.topology.model_id("p").is_none(), "a declared list is the whole list");
+    assert!(fleet.topology.model_id("org/m").is_none(), "clients use the declared name");
+}
+
+#[test]
+fn what_nobody_says_is_assumed_or_denied() {
+    let yaml = "backends: [{name: x, url: \"http://a\", models: [m]}]";
+    let fleet = registry(yaml).snapshot();
+    let row = &model(&fleet, "m").serving[0];
+    assert_eq!((row.known, row.usable), (Capabilities::NONE, Capabilities::ALL));
+    assert_eq!(row.usable_operations, Operations::ALL);
+    assert_eq!((row.max_in_flight, row.priority), (u32::MAX, 50));
+    let fleet = registry(&format!("routing: {{unknown_capability: deny}}\n{yaml}")).snapshot();
+    assert_eq!(model(&fleet, "m").serving[0].usable, Capabilities::NONE);
+}
+
+#[test]
+fn a_name_equal_to_the_id_needs_no_rewriting() {
+    let yaml = "backends: [{name: x, url: \"http://a\", models: [{id: m, upstream_id: m}]}]";
+    assert!(model(&registry(yaml).snapshot(), "m").serving[0].upstream_id.is_none());
+}
+
+#[test]
+fn a_model_told_twice_is_served_once() {
+    let registry = registry("backends: [{name: x, url: \"http://a\"}]");
+    registry.discovered(id_of(&registry, "x"), &[told("m"), told("n"), told("m")]);
+    assert_eq!(model(&registry.snapshot(), "m").serving.len(), 1);
+}
+
+#[test]
+fn rotation_and_latencies_survive_a_new_topology() {
+    let registry = registry(
+        "backends: [{name: x, url: \"http://a\", models: [m]}, {name: y, url: \"http://b\"}]",
+    );
+    let before = registry.snapshot();
+    model(&before, "m").turn.store(41, Ordering::Relaxed);
+    model(&before, "m").serving[0].latency.learn_answer(Duration::from_millis(70));
+    registry.discovered(id_of(&registry, "y"), &[told("m")]);
+    let after = registry.snapshot();
+    assert_eq!(model(&after, "m").turn.load(Ordering::Relaxed), 41);
+    let [old, new] = &*model(&after, "m").serving else { panic!("two backends serve it") };
+    assert_eq!(old.latency.answer(), Some(Duration::from_millis(70)));
+    assert_eq!(new.latency.answer(), None, "another backend, measured anew");
+    assert_eq!(model(&after, "m").serving[0].latency.first_token(), None, "kept apart");
+}
+
+#[test]
+fn models_and_state_of_a_backend_that_is_down_stay() {
+    let registry = registry("backends: [{name: x, url: \"http://a\"}]");
+    let id = id_of(&registry, "x");
+    registry.discovered(id, &[told("m")]);
+    let state = Arc::clone(&registry.snapshot().topology.backends[0].state);
+    state.health.set(Health::Unhealthy);
+    let fleet = registry.snapshot();
+    assert!(fleet.topology.model_id("m").is_some());
+    assert!(Arc::ptr_eq(&state, &model(&fleet, "m").serving[0].state), "one state per backend");
+}
+
+#[test]
+fn identity_is_name_url_and_engine() {
+    let same = config("backends: [{name: x, url: \"http://a\"}]");
+    let registry = Registry::new(&same);
+    let known = Arc::clone(&registry.snapshot().topology.backends[0].state);
+    assert!(Arc::ptr_eq(&registry.adopt(&same.backends[0]), &known), "the same backend");
+    let moved = config("backends: [{name: x, url: \"http://b\"}]");
+    let other = registry.adopt(&moved.backends[0]);
+    assert!(!Arc::ptr_eq(&other, &known));
+    assert_ne!(other.id, known.id, "two lives, two numbers");
+    let renamed = config("backends: [{name: y, url: \"http://a\"}]");
+    assert_ne!(registry.adopt(&renamed.backends[0]).id, known.id);
+    let engine = config("backends: [{name: x, url: \"http://a\", engine: vllm}]");
+    assert_ne!(registry.adopt(&engine.backends[0]).id, known.id);
+    let number = other.id;
+    drop(other);
+    assert_eq!(registry.adopt(&renamed.backends[0]).id, number, "free once its last trace is gone");
+}
+
+#[test]
+fn averages_start_at_the_first_sample_and_follow_slowly() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let latency = &model(&fleet, "m").serving[0].latency;
+    latency.learn_first_token(Duration::from_millis(100));
+    assert_eq!(latency.first_token(), Some(Duration::from_millis(100)));
+    latency.learn_first_token(Duration::from_millis(200));
+    assert_eq!(latency.first_token(), Some(Duration::from_millis(120)));
+    latency.learn_answer(Duration::ZERO);
+    assert!(latency.answer().is_some(), "too short to measure is still measured");
+}
+
+#[test]
+fn a_place_in_flight_is_given_back_exactly_once() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let state = &fleet.topology.backends[0].state;
+    let first = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
+    let second = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
+    assert!(InflightGuard::try_reserve(state, 2, Probe::None).is_none(), "full");
+    assert_eq!((state.load.in_flight(), state.load.total()), (2, 2));
+    drop(first);
+    assert_eq!(state.load.in_flight(), 1);
+    drop(second);
+    assert_eq!((state.load.in_flight(), state.load.total()), (0, 2));
+    let panicked = std::panic::catch_unwind(|| {
+        let _place = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
+        panic!("an attempt went wrong");
+    });
+    assert!(panicked.is_err());
+    assert_eq!(state.load.in_flight(), 0, "a panic gives it back, too");
+}
+
+#[test]
+fn a_probe_slot_is_held_by_one_and_freed_on_every_outcome() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let state = &fleet.topology.backends[0].state;
+    for probe in [Probe::Breaker, Probe::Rest] {
+        let held = InflightGuard::try_reserve(state, 9, probe).unwrap();
+        assert!(InflightGuard::try_reserve(state, 9, probe).is_none(), "{probe:?} is taken");
+        drop(held);
+        assert!(InflightGuard::try_reserve(state, 0, probe).is_none(), "no place left");
+        let again = InflightGuard::try_reserve(state, 9, probe);
+        assert!(again.is_some(), "{probe:?} is not lost to a full backend");
+    }
+}
+
+#[test]
+fn a_refusal_rests_and_leaves_the_breaker_alone() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let state = &fleet.topology.backends[0].state;
+    let from = Source { at: Timestamp(1_000_000), client: 1, probe: false };
+    let busy = Outcome::Busy { rest: Duration::from_secs(7), status: 429 };
+    state.learn_outcome(busy, from, &fleet.topology.backends[0].config.health.breaker);
+    let now = Timestamp(1_000_001);
+    assert_eq!(state.rest.ends(now), Some(Timestamp(8_000_000)));
+    assert_eq!(state.rest.status(), 429);
+    assert!(state.breaker.is_closed());
+    state.rest.end();
+    assert_eq!(state.rest.ends(now), None);
+}
+
+#[test]
+fn a_good_check_lets_an_open_breaker_be_probed_at_once() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let backend = &fleet.topology.backends[0];
+    let state = &backend.state;
+    let at = Timestamp(1_000_000);
+    assert_eq!(state.checked_at(), None);
+    assert_eq!(state.learn_check(Check { at, passed: None }, 2, 3), Some(Health::Unhealthy));
+    let from = Source { at, client: 1, probe: false };
+    for _ in 0..3 {
+        state.learn_outcome(Outcome::Unreachable, from, &backend.config.health.breaker);
+    }
+    assert_eq!(state.breaker.state(at), super::BreakerState::Open);
+    let passed = Check { at, passed: Some(Duration::from_millis(3)) };
+    assert_eq!(state.learn_check(passed, 2, 3), None);
+    assert_eq!(state.learn_check(passed, 2, 3), Some(Health::Healthy));
+    assert_eq!(state.breaker.state(at), super::BreakerState::HalfOpen);
+    assert_eq!(state.check_latency(), Duration::from_millis(3));
+    assert_eq!(state.checked_at(), Some(at));
+}
+
+#[test]
+fn draining_hides_the_verdict_of_the_checks() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let state = &fleet.topology.backends[0].state;
+    state.health.set(Health::Healthy);
+    state.draining.store(true, Ordering::Relaxed);
+    assert_eq!(state.status(), Health::Draining);
+    assert_eq!(state.health.status(), Health::Healthy, "it comes back as it was");
+}

@@ -1,0 +1,63 @@
+//! What a decision and a name cost in memory.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use super::{Ask, Fleet, NOW, alike};
+use crate::routing::{Live, Names, RouteInput};
+
+#[test]
+fn decisions_allocate_nothing() {
+    for strategy in ["smart", "round_robin", "priority_only", "random"] {
+        let routing = format!(
+            "routing: {{ strategy: {strategy}, aliases: {{ gpt-4: m, old: gpt-4 }}, fallbacks: {{ ghost: [m] }} }}"
+        );
+        let mut fleet = Fleet::of(&format!("{routing}\n{}", alike(100, "m")));
+        let snapshot = fleet.registry.snapshot();
+        let request = Ask::of("m").profile();
+        let mut route = |model: &str| {
+            let input = RouteInput {
+                request: &request,
+                model,
+                tokens: request.estimated_tokens,
+                fleet: &snapshot,
+                tried: &fleet.tried,
+                now: NOW,
+            };
+            let mut chance = Live { topology: &snapshot.topology, rng: &mut fleet.rng };
+            fleet.router.route(&input, &mut chance, &mut fleet.scratch).is_ok()
+        };
+        assert!(route("m"), "warms the scratch space up");
+        let counted = allocation_counter::measure(|| {
+            for _ in 0..100 {
+                assert!(black_box(route("m")) && black_box(route("old")));
+            }
+        });
+        assert_eq!(counted.count_total, 0, "{strategy}");
+    }
+}
+
+/// Bytes per entry that stay allocated for what `make` returns.
+fn bytes_each<T>(entries: usize, make: impl FnOnce() -> T) -> u64 {
+    let mut kept = None;
+    let counted = allocation_counter::measure(|| kept = Some(make()));
+    let bytes = u64::try_from(counted.bytes_current).unwrap();
+    drop(kept);
+    bytes / u64::try_from(entries).unwrap()
+}
+
+#[test]
+fn aliases_and_chains_are_small() {
+    let count = 1000;
+    let name = |kind: &str, index: usize| format!("{kind}-{index:04}");
+    let aliases: BTreeMap<String, String> =
+        (0..count).map(|index| (name("alias", index), name("model", index))).collect();
+    let chains: BTreeMap<String, Vec<String>> = (0..count)
+        .map(|index| (name("model", index), vec![name("spare", index), name("other", index)]))
+        .collect();
+    let (no_aliases, no_chains) = (BTreeMap::new(), BTreeMap::new());
+    let alias = bytes_each(count, || Names::new(&aliases, &no_chains));
+    let chain = bytes_each(count, || Names::new(&no_aliases, &chains));
+    assert!((20..=500).contains(&alias), "{alias} bytes per alias, 500 at most");
+    assert!((20..=1024).contains(&chain), "{chain} bytes per chain of two, 1 KiB at most");
+}

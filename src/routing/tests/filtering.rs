@@ -1,0 +1,203 @@
+//! Who is a candidate at all.
+
+use proptest::prelude::*;
+
+use super::{Ask, Fleet, backend};
+use crate::api::{Capabilities, Operation};
+use crate::registry::{BreakerState, Health, Probe};
+use crate::routing::RouteError;
+
+fn can(names: &str) -> String {
+    format!("models: [{{ id: m, capabilities: [{names}] }}]")
+}
+
+#[test]
+fn only_backends_with_the_exact_model_are_candidates() {
+    let yaml = format!(
+        "backends:\n{}{}",
+        backend("a", 1, "models: [\"llama3:8b\"]"),
+        backend("b", 2, "models: [llama3]")
+    );
+    let mut fleet = Fleet::of(&yaml);
+    assert_eq!(fleet.backend_for(Ask::of("llama3:8b")), "a");
+    assert_eq!(fleet.backend_for(Ask::of("llama3")), "b");
+    assert!(matches!(fleet.error_for(Ask::of("LLAMA3")), RouteError::ModelNotFound { .. }));
+}
+
+#[test]
+fn only_healthy_backends_take_requests() {
+    let yaml =
+        format!("backends:\n{}{}", backend("a", 1, "models: [m]"), backend("b", 2, "models: [m]"));
+    for health in [Health::Unknown, Health::Unhealthy] {
+        let mut fleet = Fleet::of(&yaml);
+        fleet.set_health("a", health);
+        assert_eq!(fleet.backend_for(Ask::of("m")), "b", "{health:?}");
+    }
+    let mut fleet = Fleet::of(&yaml);
+    fleet.state("a").draining.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(fleet.backend_for(Ask::of("m")), "b", "draining");
+    let mut fleet = Fleet::of(&yaml);
+    fleet.state("a").breaker.set(BreakerState::Open, fleet.now);
+    assert_eq!(fleet.backend_for(Ask::of("m")), "b", "breaker open");
+    fleet.state("a").breaker.set(BreakerState::HalfOpen, fleet.now);
+    let decision = fleet.route(Ask::of("m")).unwrap();
+    assert_eq!(decision.probe, Probe::Breaker, "a half-open breaker lets one request find out");
+}
+
+#[test]
+fn a_prompt_that_just_fits_fits() {
+    let yaml = format!(
+        "backends:\n{}{}",
+        backend("short", 1, "models: [{ id: m, context_length: 4096 }]"),
+        backend("long", 2, "priority: 90, models: [{ id: m, context_length: 8192 }]")
+    );
+    let mut fleet = Fleet::of(&yaml);
+    assert_eq!(fleet.backend_for(Ask { tokens: 4096, ..Ask::of("m") }), "short");
+    assert_eq!(fleet.backend_for(Ask { tokens: 4097, ..Ask::of("m") }), "long");
+    assert_eq!(fleet.backend_for(Ask { tokens: 0, ..Ask::of("m") }), "short", "nothing to fit");
+    let error = fleet.error_for(Ask { tokens: 8193, ..Ask::of("m") });
+    assert!(matches!(error, RouteError::CapabilityMismatch { .. }), "longer than every window");
+}
+
+#[test]
+fn an_unknown_context_fits_everything() {
+    let mut fleet = Fleet::of("backends: [{ url: \"http://h:1\", models: [m] }]");
+    assert!(fleet.route(Ask { tokens: u32::MAX, ..Ask::of("m") }).is_ok());
+}
+
+#[test]
+fn reserved_output_counts_towards_the_context_where_asked_for() {
+    let backends = format!(
+        "backends:\n{}{}",
+        backend("short", 1, "models: [{ id: m, context_length: 100 }]"),
+        backend("long", 2, "priority: 90, models: [{ id: m, context_length: 200 }]")
+    );
+    let ask = Ask { tokens: 60, max_tokens: Some(41), ..Ask::of("m") };
+    assert_eq!(Fleet::of(&backends).backend_for(ask), "short", "not by default");
+    let reserving = format!("routing: {{ reserve_output: true }}\n{backends}");
+    assert_eq!(Fleet::of(&reserving).backend_for(ask), "long");
+    let fits = Ask { max_tokens: Some(40), ..ask };
+    assert_eq!(Fleet::of(&reserving).backend_for(fits), "short", "equal fits");
+    let huge = Ask { max_tokens: Some(u32::MAX), ..ask };
+    assert!(Fleet::of(&reserving).route(huge).is_err(), "no overflow");
+}
+
+#[test]
+fn each_capability_is_asked_of_the_model_on_that_backend() {
+    let yaml = format!(
+        "backends:\n{}{}{}",
+        backend(
+            "sees",
+            1,
+            "models: [{ id: m, capabilities: [vision] }, { id: n, capabilities: [] }]"
+        ),
+        backend("calls", 2, "models: [{ id: m, capabilities: [tools] }]"),
+        backend("writes", 3, "models: [{ id: m, capabilities: [json_mode] }]")
+    );
+    let mut fleet = Fleet::of(&yaml);
+    for (needs, taker) in [
+        (Capabilities::VISION, "sees"),
+        (Capabilities::TOOLS, "calls"),
+        (Capabilities::JSON_MODE, "writes"),
+    ] {
+        assert_eq!(fleet.backend_for(Ask { needs, ..Ask::of("m") }), taker);
+    }
+    assert!(
+        fleet.route(Ask { needs: Capabilities::VISION, ..Ask::of("n") }).is_err(),
+        "what another model of the same backend can do does not count"
+    );
+}
+
+#[test]
+fn plain_requests_go_anywhere() {
+    let yaml = format!(
+        "routing: {{ strategy: round_robin }}\nbackends:\n{}{}",
+        backend("all", 1, &can("vision, tools, json_mode")),
+        backend("none", 2, &can(""))
+    );
+    let mut fleet = Fleet::of(&yaml);
+    let takers: Vec<String> = (0..4).map(|_| fleet.backend_for(Ask::of("m"))).collect();
+    assert_eq!(takers, ["all", "none", "all", "none"]);
+}
+
+#[test]
+fn known_capabilities_go_before_assumed_ones() {
+    let yaml = format!(
+        "backends:\n{}{}",
+        backend("assumed", 1, "priority: 1, models: [m]"),
+        backend("known", 2, &format!("priority: 99, {}", can("vision")))
+    );
+    let mut fleet = Fleet::of(&yaml);
+    let image = Ask { needs: Capabilities::VISION, ..Ask::of("m") };
+    let decision = fleet.route(image).unwrap();
+    assert!(!decision.is_assumed);
+    assert_eq!(decision.candidates, 1, "the assumed one is not even looked at");
+    assert_eq!(fleet.backend_for(image), "known");
+    assert_eq!(fleet.backend_for(Ask::of("m")), "assumed", "nothing needed, nothing assumed");
+    fleet.set_health("known", Health::Unhealthy);
+    let decision = fleet.route(image).unwrap();
+    assert!(decision.is_assumed, "nobody known is left");
+    assert_eq!(fleet.backend_for(image), "assumed");
+}
+
+#[test]
+fn unknown_capabilities_may_be_denied() {
+    let yaml =
+        "routing: { unknown_capability: deny }\nbackends: [{ url: \"http://h:1\", models: [m] }]";
+    let mut fleet = Fleet::of(yaml);
+    assert!(fleet.route(Ask::of("m")).is_ok());
+    assert!(fleet.route(Ask { needs: Capabilities::TOOLS, ..Ask::of("m") }).is_err());
+}
+
+#[test]
+fn operations_are_asked_for_by_path() {
+    let yaml = format!(
+        "backends:\n{}{}",
+        backend("chat", 1, "models: [{ id: m, operations: [chat, completions] }]"),
+        backend("embed", 2, "models: [{ id: m, operations: [embeddings] }]")
+    );
+    let mut fleet = Fleet::of(&yaml);
+    let operation = |operation| Ask { operation, ..Ask::of("m") };
+    assert_eq!(fleet.backend_for(operation(Operation::Chat)), "chat");
+    assert_eq!(fleet.backend_for(operation(Operation::Embeddings)), "embed");
+    assert!(fleet.route(operation(Operation::Rerank)).is_err());
+}
+
+fn can_all(bits: u8) -> Capabilities {
+    let named = Capabilities::NAMED.iter().enumerate();
+    named
+        .filter(|(index, _)| bits & (1 << index) != 0)
+        .fold(Capabilities::NONE, |all, (_, (one, _))| all.union(*one))
+}
+
+proptest! {
+    // Fallbacks, repeats and load included: never a backend without what the request needs.
+    #[test]
+    fn nobody_gets_a_request_it_cannot_serve(
+        backends in prop::collection::vec((0..8_u8, 0..8_u8, 1..100_u32, 0..3_u32), 1..6),
+        needs in 0..8_u8,
+        tokens in 0..120_u32,
+    ) {
+        let lines: String = backends.iter().enumerate().map(|(index, (m, n, context, load))| {
+            backend(&format!("b{index}"), 8000 + index, &format!(
+                "max_in_flight: {}, models: [{{ id: m, context_length: {context}, capabilities: {} }}, \
+                 {{ id: n, context_length: 100, capabilities: {} }}]",
+                load + 1, can_all(*m), can_all(*n)
+            ))
+        }).collect();
+        let routing = "routing: { fallback_on_saturation: true, fallbacks: { m: [n] } }\n";
+        let mut fleet = Fleet::of(&format!("{routing}backends:\n{lines}"));
+        let ask = Ask { needs: can_all(needs), tokens, ..Ask::of("m") };
+        // Each backend that is tried fails, until nobody is left.
+        for _ in 0..=backends.len() {
+            let Ok((name, model)) = fleet.taken(ask) else { break };
+            let (m, n, context, _) = backends[name[1..].parse::<usize>().unwrap()];
+            let (has, fits) = if model == "m" { (m, context) } else { (n, 100) };
+            prop_assert!(can_all(has).contains(can_all(needs)), "{} as {}", name, model);
+            prop_assert!(fits >= tokens, "{} as {}", name, model);
+            prop_assert!(!fleet.tried.contains(fleet.state(&name).id), "never tried twice");
+            fleet.try_again(&name);
+        }
+        prop_assert!(fleet.route(ask).is_err(), "everybody was tried");
+    }
+}

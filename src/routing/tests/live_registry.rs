@@ -1,0 +1,163 @@
+//! Decisions while the fleet changes under them, from many threads.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::{Ask, Fleet, NOW, backend};
+use crate::config::ModelEntry;
+use crate::registry::{BackendSet, FleetSnapshot, InflightGuard, MAX_BACKENDS, Registry};
+use crate::routing::{Live, RouteError, RouteInput, Router, RoutingDecision, Scratch};
+
+const MODELS: [&str; 3] = ["m0", "m1", "m2"];
+
+/// One thread's decisions, with what it needs for them.
+struct Decider<'a> {
+    router: &'a Router,
+    rng: SmallRng,
+    scratch: Scratch,
+}
+
+impl<'a> Decider<'a> {
+    fn new(router: &'a Router, seed: u64) -> Self {
+        Self { router, rng: SmallRng::seed_from_u64(seed), scratch: Scratch::default() }
+    }
+
+    fn decide(
+        &mut self,
+        fleet: &FleetSnapshot,
+        model: &str,
+    ) -> Result<RoutingDecision, RouteError> {
+        let request = Ask::of(model).profile();
+        let tried = BackendSet::default();
+        let tokens = request.estimated_tokens;
+        let input = RouteInput { request: &request, model, tokens, fleet, tried: &tried, now: NOW };
+        let mut chance = Live { topology: &fleet.topology, rng: &mut self.rng };
+        self.router.route(&input, &mut chance, &mut self.scratch)
+    }
+}
+
+fn entries(names: &[&str]) -> Vec<ModelEntry> {
+    names.iter().map(|id| ModelEntry { id: (*id).to_owned(), ..ModelEntry::default() }).collect()
+}
+
+/// Publishes other lists of models, again and again.
+fn publish(registry: &Registry, rounds: usize) {
+    let ids: Vec<_> =
+        registry.snapshot().topology.backends.iter().map(|backend| backend.state.id).collect();
+    for round in 0..rounds {
+        for (index, id) in ids.iter().enumerate() {
+            let known = &MODELS[(round + index) % 3..];
+            registry.discovered(*id, &entries(known));
+        }
+    }
+}
+
+fn check(fleet: &FleetSnapshot, model: &str, decided: Result<RoutingDecision, RouteError>) {
+    let topology = &*fleet.topology;
+    let lists = |index: usize| {
+        let models = topology.backends[index].models.as_ref();
+        models.is_some_and(|models| models.iter().any(|entry| entry.id == model))
+    };
+    match decided {
+        Ok(decision) => {
+            let row = decision.serving(topology).expect("a row of its own snapshot");
+            assert_eq!(row.id, decision.backend);
+            assert_eq!(&*topology.model(decision.model).unwrap().name, model);
+            assert!(lists(usize::from(row.backend)), "a candidate of its snapshot");
+        }
+        Err(RouteError::ModelNotFound { .. } | RouteError::DiscoveryPending { .. }) => {
+            assert!(!(0..topology.backends.len()).any(lists), "nobody in the snapshot serves it");
+        }
+        Err(other) => panic!("every backend is healthy and idle: {other}"),
+    }
+}
+
+#[test]
+fn every_decision_is_a_candidate_of_its_snapshot() {
+    for strategy in ["smart", "round_robin", "priority_only", "random"] {
+        let backends: String =
+            (0..6).map(|n| backend(&format!("b{n}"), 8000 + n, "priority: 5")).collect();
+        let fleet =
+            Fleet::of(&format!("routing: {{ strategy: {strategy} }}\nbackends:\n{backends}"));
+        let (registry, router) = (&fleet.registry, &fleet.router);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for seed in 0..3 {
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    let mut decider = Decider::new(router, seed);
+                    while !is_over.load(Ordering::Relaxed) {
+                        for model in MODELS {
+                            let snapshot = registry.snapshot();
+                            let decided = decider.decide(&snapshot, model);
+                            check(&snapshot, model, decided);
+                        }
+                    }
+                });
+            }
+            publish(registry, 60);
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+#[test]
+fn parallel_picks_never_exceed_a_limit() {
+    let limits = [1_u32, 2, 3, 7, 11];
+    let backends: String = limits
+        .iter()
+        .enumerate()
+        .map(|(n, limit)| {
+            backend(&format!("b{n}"), 8000 + n, &format!("max_in_flight: {limit}, models: [m]"))
+        })
+        .collect();
+    for strategy in ["smart", "round_robin", "priority_only", "random"] {
+        let fleet =
+            Fleet::of(&format!("routing: {{ strategy: {strategy} }}\nbackends:\n{backends}"));
+        let (registry, router) = (&fleet.registry, &fleet.router);
+        let taken = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for seed in 0..8 {
+                let taken = &taken;
+                scope.spawn(move || {
+                    let snapshot = registry.snapshot();
+                    let mut decider = Decider::new(router, seed);
+                    let mut held = Vec::new();
+                    for _ in 0..1250 {
+                        let Ok(decision) = decider.decide(&snapshot, "m") else {
+                            held.clear();
+                            continue;
+                        };
+                        let row = decision.serving(&snapshot.topology).unwrap();
+                        let limit = row.max_in_flight;
+                        if let Some(place) =
+                            InflightGuard::try_reserve(&row.state, limit, decision.probe)
+                        {
+                            taken.fetch_add(1, Ordering::Relaxed);
+                            held.push(place);
+                        }
+                        assert!(row.state.load.in_flight() <= limit, "more than {limit}");
+                    }
+                });
+            }
+        });
+        let topology = &registry.snapshot().topology;
+        assert!(topology.backends.iter().all(|one| one.state.load.in_flight() == 0), "all settled");
+        assert!(taken.load(Ordering::Relaxed) > 1000, "most picks find a place");
+    }
+}
+
+#[test]
+fn the_sets_of_backends_hold_as_many_as_a_configuration_may() {
+    let mut set = BackendSet::default();
+    let last = crate::registry::BackendId(u16::try_from(MAX_BACKENDS - 1).unwrap());
+    assert!(!set.contains(last));
+    set.insert(last);
+    assert!(set.contains(last));
+    assert!(!set.contains(crate::registry::BackendId(0)));
+    set.insert(crate::registry::BackendId(u16::MAX));
+    assert!(!set.contains(crate::registry::BackendId(u16::MAX)), "beyond the set: never in it");
+}
