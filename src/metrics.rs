@@ -7,6 +7,7 @@ mod distribution;
 mod gauges;
 mod names;
 mod outcome;
+mod page;
 mod requests;
 mod samples;
 mod series;
@@ -76,7 +77,7 @@ impl Metrics {
 
     /// The page to scrape, in Prometheus' text format.
     pub fn render(&self, scrape: &Scrape<'_>) -> String {
-        table::render(self, scrape)
+        page::render(self, scrape)
     }
 
     fn count_error(&self, code: ErrorCode) {

@@ -86,13 +86,23 @@ fn imports_go_downwards_only() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// The first segment of every `a::b` in a line of code, outside of string literals.
+fn paths(line: &str) -> impl Iterator<Item = &str> {
+    let outside = line.split('"').step_by(2);
+    outside.flat_map(|code| {
+        code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+            .filter(|word| word.contains("::"))
+    })
+}
+
 #[test]
 fn pingora_is_named_at_the_edges_only() {
     for path in sources(&src()) {
         let text = fs::read_to_string(&path).unwrap();
         let names = text.lines().any(|line| {
             let line = line.trim_start();
-            !line.starts_with("//") && line.contains("pingora") && line.contains("::")
+            // A path of the crate; its name inside a text (a log filter) is none.
+            !line.starts_with("//") && paths(line).any(|path| path.starts_with("pingora"))
         });
         let own = module(&path);
         assert!(

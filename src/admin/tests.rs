@@ -247,3 +247,17 @@ async fn a_connection_carries_several_requests() {
         assert!(answer.starts_with(b"HTTP/1.1 200"));
     }
 }
+
+#[tokio::test]
+async fn a_body_nobody_reads_is_not_taken_for_a_request() {
+    let port = Port::open(FLEET, None).await;
+    let hidden = "GET /config HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    for line in ["GET /version", "POST /version", "POST /nowhere", "GET /nowhere"] {
+        let length = hidden.len();
+        let head =
+            format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
+        let last = "GET /live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        let answers = port.send(&format!("{head}{hidden}{last}")).await;
+        assert!(!answers.contains("buffered_bodies"), "{line}: {answers}");
+    }
+}

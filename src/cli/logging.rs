@@ -19,12 +19,16 @@ pub(super) fn start(config: &LogConfig) -> Result<(), TryInitError> {
     }
 }
 
-/// What Pingora says about its own workings at `info` is no news to an operator.
+/// What Pingora says about its own workings at `info` is no news to an operator, and its word on a
+/// backend's health repeats ours.
 fn filter(config: &LogConfig) -> String {
     let level = config.level.name();
     match config.level {
-        LogLevel::Trace | LogLevel::Debug | LogLevel::Info => format!("{level},pingora=warn"),
-        LogLevel::Warn | LogLevel::Error => level.to_owned(),
+        LogLevel::Trace | LogLevel::Debug | LogLevel::Info => {
+            format!("{level},pingora=warn,pingora_load_balancing=error")
+        }
+        LogLevel::Warn => format!("{level},pingora_load_balancing=error"),
+        LogLevel::Error => level.to_owned(),
     }
 }
 
@@ -35,7 +39,7 @@ mod tests {
     #[test]
     fn pingora_never_says_more_than_it_was_asked() {
         let of = |level| filter(&LogConfig { level, ..LogConfig::default() });
-        assert_eq!(of(LogLevel::Info), "info,pingora=warn");
+        assert_eq!(of(LogLevel::Info), "info,pingora=warn,pingora_load_balancing=error");
         assert_eq!(of(LogLevel::Error), "error");
         for level in LogLevel::ALL {
             assert!(EnvFilter::try_new(of(*level)).is_ok());

@@ -28,6 +28,8 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), CliError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    let (listen, backends) = (&config.server.listen, config.backends.len());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), ?listen, backends, "starting");
     let seed = SmallRng::from_os_rng().random();
     Ok(server::serve(config, ServeOptions { seed })?)
 }

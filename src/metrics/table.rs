@@ -2,11 +2,7 @@
 //! rendered from it row by row, so nothing is exported that is not described here; the README's
 //! table is printed from it too. A new metric is a row here and its samples.
 
-use prometheus::TextEncoder;
-use prometheus::core::Metric as _;
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
-
-use super::samples::{Sample, Samples, Value};
+use super::samples::Samples;
 use super::{Metrics, Scrape, gauges, samples};
 
 /// What kind of metric it is.
@@ -41,7 +37,7 @@ pub struct MetricRow {
     pub labels: &'static [&'static str],
     /// What it means, for the README and for the page.
     pub meaning: &'static str,
-    samples: fn(&Metrics, &Scrape<'_>) -> Samples,
+    pub(super) samples: Read,
 }
 
 type Read = fn(&Metrics, &Scrape<'_>) -> Samples;
@@ -136,7 +132,7 @@ pub const METRICS: [MetricRow; 31] = [
         "penstock_errors_total",
         &["code"],
         samples::errors,
-        "errors penstock answered with itself, limits that were hit among them",
+        "errors penstock itself answered or broke a stream off with; limits that were hit are among them",
     ),
     gauge("penstock_backend_up", BACKEND, gauges::up, "1 while the health checks pass"),
     gauge(
@@ -250,58 +246,3 @@ pub const METRICS: [MetricRow; 31] = [
         "tokens per request as the engine counted them; `gen_ai_token_type` is input or output",
     ),
 ];
-
-impl MetricRow {
-    fn to_family(&self, samples: Samples) -> MetricFamily {
-        let mut family = MetricFamily::default();
-        family.set_name(self.name.to_owned());
-        family.set_help(self.meaning.to_owned());
-        family.set_field_type(match self.kind {
-            MetricKind::Counter => MetricType::COUNTER,
-            MetricKind::Gauge => MetricType::GAUGE,
-            MetricKind::Histogram => MetricType::HISTOGRAM,
-        });
-        family.set_metric(samples.into_iter().map(|sample| self.to_metric(sample)).collect());
-        family
-    }
-
-    fn to_metric(&self, sample: Sample) -> Metric {
-        debug_assert_eq!(self.labels.len(), sample.labels.len(), "{}", self.name);
-        let pair = |(name, value): (&&str, String)| {
-            let mut pair = LabelPair::default();
-            pair.set_name((*name).to_owned());
-            pair.set_value(value);
-            pair
-        };
-        let mut metric = match sample.value {
-            Value::Histogram(histogram) => histogram.metric(),
-            Value::Number(value) => {
-                // Only the one its kind asks for is read.
-                let (mut counter, mut gauge) = (Counter::default(), Gauge::default());
-                counter.set_value(value);
-                gauge.set_value(value);
-                let mut metric = Metric::from_gauge(gauge);
-                metric.set_counter(counter);
-                metric
-            }
-        };
-        metric.set_label(self.labels.iter().zip(sample.labels).map(pair).collect());
-        metric
-    }
-}
-
-/// The page to scrape.
-pub(super) fn render(metrics: &Metrics, scrape: &Scrape<'_>) -> String {
-    let mut page = String::with_capacity(16 * 1024);
-    for row in &METRICS {
-        let samples = (row.samples)(metrics, scrape);
-        // The format has no place for a metric without samples.
-        if samples.is_empty() {
-            continue;
-        }
-        if let Err(error) = TextEncoder::new().encode_utf8(&[row.to_family(samples)], &mut page) {
-            tracing::error!(metric = row.name, %error, "a metric cannot be shown");
-        }
-    }
-    page
-}

@@ -115,7 +115,8 @@ impl Watcher {
                 is_first = false;
                 self.waiting.fetch_sub(1, Ordering::AcqRel);
             }
-            tokio::time::sleep(self.pause(is_up)).await;
+            let pause = self.pause(is_up);
+            self.wait(pause).await;
         }
     }
 
@@ -133,6 +134,20 @@ impl Watcher {
         let interval = if is_up { health.interval } else { health.unhealthy_interval };
         let jitter = health.jitter * self.rng.random_range(-1.0..=1.0);
         interval.mul_f64((1.0 + jitter).max(0.0))
+    }
+
+    /// Waits for the next check; not as long once traffic finds the backend out of reach, so that
+    /// it is used again soon after it is back.
+    async fn wait(&self, pause: Duration) {
+        let slice = self.backend.config.health.unhealthy_interval;
+        let until = now().after(pause);
+        loop {
+            let left = until.since(now());
+            tokio::time::sleep(slice.min(left)).await;
+            if left <= slice || !self.backend.state.breaker.is_closed() {
+                return;
+            }
+        }
     }
 
     async fn discover(&self) {

@@ -120,12 +120,11 @@ impl BackendState {
             let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
             self.check_micros.store(micros.max(1), Ordering::Relaxed);
         }
-        let change = self.health.learn(check.passed.is_some(), rise, fall);
-        if change == Some(Health::Healthy) {
+        if check.passed.is_some() {
             // A check got through, so the next request may try at once instead of waiting.
-            self.breaker.half_open(check.at);
+            self.breaker.reached(check.at);
         }
-        change
+        self.health.learn(check.passed.is_some(), rise, fall)
     }
 
     /// Takes in how an attempt ended: rest, breaker.

@@ -138,6 +138,7 @@ pub struct Breaker {
     times_opened: AtomicU32,
     unreachable: AtomicU32,
     probing: AtomicBool,
+    opened_by_faults: AtomicBool,
     window: Window,
 }
 
@@ -168,12 +169,13 @@ impl Breaker {
         self.open_until.store(until, Ordering::Relaxed);
     }
 
-    /// Lets one request probe from `now` on, when the breaker is open.
-    pub fn half_open(&self, now: Timestamp) {
-        let lowered = self.open_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| {
-            (until > now.0).then_some(now.0.max(1))
-        });
-        debug_assert!(lowered.is_ok() || self.open_until.load(Ordering::Relaxed) <= now.0.max(1));
+    /// The backend was reached by a check: when being out of reach is what opened the breaker, one
+    /// request may probe from `now` on.
+    pub fn reached(&self, now: Timestamp) {
+        let is_open = self.open_until.load(Ordering::Relaxed) > now.0;
+        if is_open && !self.opened_by_faults.load(Ordering::Relaxed) {
+            self.open_until.store(now.0.max(1), Ordering::Relaxed);
+        }
     }
 
     pub(super) fn try_take_probe(&self) -> bool {
@@ -196,12 +198,14 @@ impl Breaker {
             Outcome::Unreachable => {
                 let count = self.unreachable.fetch_add(1, Ordering::Relaxed) + 1;
                 if from.probe || count >= config.connect_failures {
+                    self.opened_by_faults.store(false, Ordering::Relaxed);
                     self.open(from.at, config);
                 }
             }
             Outcome::Fault => {
                 self.window.count(from, true, config.window);
                 if from.probe || self.window.is_bad(from.at, config) {
+                    self.opened_by_faults.store(true, Ordering::Relaxed);
                     self.open(from.at, config);
                 }
             }

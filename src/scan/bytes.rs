@@ -76,11 +76,9 @@ pub(super) fn is_plain(bytes: &[u8]) -> bool {
 /// Whether all bytes are ASCII above the quote and none is a backslash, as in base64: a string goes
 /// on past all of them.
 pub(super) fn is_dense(bytes: &[u8]) -> bool {
-    let (least, has_backslash) = bytes.iter().fold((u8::MAX, false), |(least, found), byte| {
-        let flipped = byte ^ 0x80;
-        (least.min(flipped), found | (flipped == b'\\' ^ 0x80))
-    });
-    !has_backslash && least > b'"' ^ 0x80
+    // As signed numbers, all that is not ASCII lies below the quote too.
+    let is_odd = |byte: &u8| (byte.cast_signed() <= 0x22) | (*byte == b'\\');
+    !bytes.iter().fold(false, |odd, byte| odd | is_odd(byte))
 }
 
 /// The index of the first control character.
@@ -125,6 +123,18 @@ mod tests {
                     assert_eq!(found.index(), if is_stop(byte) { place } else { later });
                     assert_eq!(found.is_quote(), byte == b'"' || !is_stop(byte));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn dense_bytes_stop_no_string() {
+        for byte in 0..=u8::MAX {
+            let is_dense_byte = byte > b'"' && byte != b'\\' && byte < 0x80;
+            for place in [0, 1, 500, 1023] {
+                let mut bytes = [b'Q'; 1024];
+                bytes[place] = byte;
+                assert_eq!(is_dense(&bytes), is_dense_byte, "byte {byte:#x} at {place}");
             }
         }
     }

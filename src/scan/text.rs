@@ -13,7 +13,9 @@ use super::unescape::ShortString;
 /// Words looked at one by one before a string counts as long.
 const SHORT_WORDS: usize = 24;
 /// Long strings are read twice, in stretches that stay in the first-level cache.
-const WINDOW: usize = 4 << 10;
+const WINDOW: usize = 8 << 10;
+/// How much of a long string must be dense to go on past all of it at once.
+const DENSE_WINDOW: usize = 1 << 10;
 
 /// A string of the body.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +88,12 @@ impl<'a> Cursor<'a> {
     fn hard_string(&mut self, at: usize, mut high: u64) -> Result<(), Syntax> {
         let mut excess = 0;
         self.at = at;
+        // Files in base64 are read in one pass; the first blank shows that this is none.
+        while let Some(window) = self.bytes.get(self.at..self.at + DENSE_WINDOW)
+            && is_dense(window)
+        {
+            self.at += DENSE_WINDOW;
+        }
         loop {
             match self.find_stop(&mut high)? {
                 b'"' => break,
@@ -121,12 +129,6 @@ impl<'a> Cursor<'a> {
 
     #[inline(never)]
     fn find_far_stop(&mut self, high: &mut u64) -> Result<u8, Syntax> {
-        // Files in base64 are read in one pass; the first blank shows that this is none.
-        while let Some(window) = self.bytes.get(self.at..self.at + WINDOW)
-            && is_dense(window)
-        {
-            self.at += WINDOW;
-        }
         loop {
             let rest = self.bytes.get(self.at..).unwrap_or_default();
             if rest.len() < WORD {

@@ -3,12 +3,14 @@
 
 use std::sync::LazyLock;
 
-use memchr::memmem::FinderRev;
+use memchr::memmem::{Finder, FinderRev};
 
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Syntax};
 
-static USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(b"\"usage\""));
+/// Most events have none, and a forward search, which is vectorised, is the quicker way to know.
+static ANY_USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
+static LAST_USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(b"\"usage\""));
 
 /// Members called `usage` that are looked at in one tail: bounds the work a strange answer makes.
 const ATTEMPTS: usize = 16;
@@ -88,9 +90,10 @@ fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Res
 
 /// The counts in the last `usage` object of `tail`, the end of an answer or the data of one event.
 pub fn find_usage(tail: &[u8]) -> Option<Usage> {
+    ANY_USAGE.find(tail)?;
     let mut before = tail;
     for _ in 0..ATTEMPTS {
-        let at = USAGE.rfind(before)?;
+        let at = LAST_USAGE.rfind(before)?;
         if let Some(usage) = tail.get(at..).and_then(usage_of) {
             return Some(usage);
         }

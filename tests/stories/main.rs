@@ -17,8 +17,21 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod aliases_and_fallbacks;
+mod backend_failure_retries;
+mod bad_requests_are_refused;
+mod capabilities_decide;
+mod clients_that_leave;
+mod clocks_end_what_hangs;
 mod end_to_end;
+mod health_and_breaker;
+mod models_are_routed;
 mod openai_chat_answers;
+mod overload_rests;
+mod paths_and_methods;
+mod readme_is_true;
+mod strategies_spread;
+mod streams_break_honestly;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -41,7 +54,23 @@ impl<const N: usize> Concat for [Vec<Trial>; N] {
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trials = stories![openai_chat_answers, end_to_end];
+    let trials = stories![
+        aliases_and_fallbacks,
+        backend_failure_retries,
+        bad_requests_are_refused,
+        capabilities_decide,
+        clients_that_leave,
+        clocks_end_what_hangs,
+        health_and_breaker,
+        models_are_routed,
+        openai_chat_answers,
+        overload_rests,
+        paths_and_methods,
+        readme_is_true,
+        strategies_spread,
+        streams_break_honestly,
+        end_to_end,
+    ];
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !arguments.list {
         println!("{}", end_to_end::summary());

@@ -127,7 +127,7 @@ fn an_answer_that_began_is_never_repeated() {
 fn an_error_the_engine_reports_is_relayed_unchanged() {
     let fleet = Fleet::start(2, Setup::default());
     for stream in streams() {
-        fleet.a().script([Fault::ErrorEventMidStream { after_events: 3 }; 2]);
+        fleet.a().script(vec![Fault::ErrorEventMidStream { after_events: 3 }; 2]);
         let through = fleet.penstock.post(stream.path, &stream.body);
         let direct = crate::support::client::post(fleet.a().addr(), stream.path, &stream.body);
         assert!(through.is_whole, "{}", stream.path);
@@ -160,7 +160,7 @@ fn a_response_nobody_asked_for_is_discarded() {
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
     let stream = reference("a", CHAT, &streaming_chat("m", "hello")).text();
     for _ in 0..3 {
-        fleet.a().script([Fault::QueuedSecondResponse; 2]);
+        fleet.a().script(vec![Fault::QueuedSecondResponse; 2]);
         assert_eq!(fleet.chat().text(), whole);
         assert_eq!(fleet.stream().text(), stream);
         for _ in 0..4 {

@@ -1,6 +1,8 @@
 //! What stories need: a running penstock, stand-in engines, and a client that sees every byte.
 
 pub mod client;
+pub mod command;
+pub mod engines;
 pub mod fleet;
 pub mod penstock;
 

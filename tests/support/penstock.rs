@@ -45,8 +45,19 @@ impl Penstock {
         penstock
     }
 
+    /// The same with environment variables, as in `PENSTOCK_SERVER_CORS`.
+    pub fn start_with(yaml: &str, environment: &[(&str, &str)]) -> Self {
+        let penstock = Self::spawn(yaml, environment);
+        penstock.wait_ready();
+        penstock
+    }
+
     /// The same, without waiting.
     pub fn start_unready(yaml: &str) -> Self {
+        Self::spawn(yaml, &[])
+    }
+
+    fn spawn(yaml: &str, environment: &[(&str, &str)]) -> Self {
         let (data, admin) = (free_address(), free_address());
         let config = scratch("penstock.yaml");
         let log = config.with_extension("log");
@@ -58,6 +69,7 @@ impl Penstock {
         let child = binary()
             .args(["serve", "--config"])
             .arg(&config)
+            .envs(environment.iter().copied())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(&log).unwrap())
             .spawn()

@@ -14,7 +14,7 @@ use std::time::Duration;
 use penstock_rig::args;
 use penstock_rig::clock::now_ns;
 use penstock_rig::wire::Wire;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 
 use crate::exchange::Plan;
@@ -57,7 +57,7 @@ async fn main() {
         .collect();
     work.run_until(async {
         for connection in running {
-            spawn_local(connection).await.ok();
+            connection.await.expect("a connection ends without panic");
         }
     })
     .await;

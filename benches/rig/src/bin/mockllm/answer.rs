@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::fmt::Write;
+use std::time::Duration;
 
 use penstock_rig::clock::now_ns;
 use penstock_rig::wire::{Broken, Wire};
@@ -16,6 +17,11 @@ const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream;
 const EVENT: &str = r#"data: {"id":"chatcmpl-mock","object":"chat.completion.chunk","created":0,"model":"mock-model","choices":[{"index":0,"delta":{"content":"@@"#;
 const EVENT_END: &str = "\"},\"finish_reason\":null}]}\n\n";
 const STAMP: usize = 16;
+const EVENT_BYTES: usize = 180;
+const ANSWER_BYTES: usize = 120;
+/// Requests of users named so get no byte for `WAIT`: they are there to be cancelled.
+const WAITS: &str = "wait";
+const WAIT: Duration = Duration::from_secs(5);
 
 /// Counts a request as running for as long as it lives.
 struct Running<'a>(&'a Cell<u64>);
@@ -36,16 +42,26 @@ impl Drop for Running<'_> {
 /// Answers a request and notes it if the client leaves before the end.
 pub(crate) async fn answer(wire: &mut Wire, engine: &Engine, body: &[u8]) -> Result<(), Broken> {
     let _running = Running::start(&engine.running);
-    let done = if memchr::memmem::find(body, br#""stream":true"#).is_some() {
-        stream(wire, engine).await
-    } else {
-        whole(wire, engine).await
-    };
+    let user = user(body);
+    let is_stream = memchr::memmem::find(body, br#""stream":true"#).is_some();
+    let done = reply(wire, engine, is_stream, user.starts_with(WAITS)).await;
     if done.is_err() {
-        let cancel = Cancel { user: user(body).to_owned(), seen_ns: now_ns() };
+        let cancel = Cancel { user: user.to_owned(), seen_ns: now_ns() };
         engine.cancels.borrow_mut().push(cancel);
     }
     done
+}
+
+async fn reply(
+    wire: &mut Wire,
+    engine: &Engine,
+    is_stream: bool,
+    waits: bool,
+) -> Result<(), Broken> {
+    if waits {
+        wait(wire, Instant::now() + WAIT).await?;
+    }
+    if is_stream { stream(wire, engine).await } else { whole(wire, engine).await }
 }
 
 /// The `user` a body names.
@@ -64,11 +80,7 @@ async fn wait(wire: &mut Wire, until: Instant) -> Result<(), Broken> {
 }
 
 async fn whole(wire: &mut Wire, engine: &Engine) -> Result<(), Broken> {
-    let knobs = engine.knobs.get();
-    if !knobs.head_wait.is_zero() {
-        wait(wire, Instant::now() + knobs.head_wait).await?;
-    }
-    let text = "x".repeat(knobs.answer_bytes);
+    let text = "x".repeat(ANSWER_BYTES);
     let body = format!(
         r#"{{"id":"chatcmpl-mock","object":"chat.completion","created":0,"model":"mock-model","choices":[{{"index":0,"message":{{"role":"assistant","content":"{text}"}},"logprobs":null,"finish_reason":"stop"}}],"usage":{{"prompt_tokens":11,"completion_tokens":16,"total_tokens":27}}}}"#
     );
@@ -77,11 +89,8 @@ async fn whole(wire: &mut Wire, engine: &Engine) -> Result<(), Broken> {
 
 async fn stream(wire: &mut Wire, engine: &Engine) -> Result<(), Broken> {
     let knobs = engine.knobs.get();
-    if !knobs.head_wait.is_zero() {
-        wait(wire, Instant::now() + knobs.head_wait).await?;
-    }
     wire.write(STREAM_HEAD).await?;
-    let padding = knobs.event_bytes.saturating_sub(EVENT.len() + STAMP + EVENT_END.len());
+    let padding = EVENT_BYTES.saturating_sub(EVENT.len() + STAMP + EVENT_END.len());
     let size = EVENT.len() + STAMP + padding + EVENT_END.len();
     let mut event = String::new();
     let mut due = Instant::now();

@@ -46,7 +46,6 @@ fn set(engine: &Engine, query: &str) {
     for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
         let value: u32 = value.parse().unwrap_or_else(|_| panic!("{name} is no number"));
         match name {
-            "head_wait_ms" => knobs.head_wait = Duration::from_millis(value.into()),
             "event_gap_ms" => knobs.event_gap = Duration::from_millis(value.into()),
             "events" => knobs.events = value,
             _ => panic!("no knob {name}"),

@@ -1,0 +1,64 @@
+//! The page to scrape: the rows of the table, with their samples, in Prometheus' text format.
+
+use prometheus::TextEncoder;
+use prometheus::core::Metric as _;
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::samples::{Sample, Samples, Value};
+use super::table::{METRICS, MetricKind, MetricRow};
+use super::{Metrics, Scrape};
+
+/// The page to scrape.
+pub(super) fn render(metrics: &Metrics, scrape: &Scrape<'_>) -> String {
+    let mut page = String::with_capacity(16 * 1024);
+    for row in &METRICS {
+        let samples = (row.samples)(metrics, scrape);
+        // The format has no place for a metric without samples.
+        if samples.is_empty() {
+            continue;
+        }
+        if let Err(error) = TextEncoder::new().encode_utf8(&[row.to_family(samples)], &mut page) {
+            tracing::error!(metric = row.name, %error, "a metric cannot be shown");
+        }
+    }
+    page
+}
+
+impl MetricRow {
+    fn to_family(&self, samples: Samples) -> MetricFamily {
+        let mut family = MetricFamily::default();
+        family.set_name(self.name.to_owned());
+        family.set_help(self.meaning.to_owned());
+        family.set_field_type(match self.kind {
+            MetricKind::Counter => MetricType::COUNTER,
+            MetricKind::Gauge => MetricType::GAUGE,
+            MetricKind::Histogram => MetricType::HISTOGRAM,
+        });
+        family.set_metric(samples.into_iter().map(|sample| self.to_metric(sample)).collect());
+        family
+    }
+
+    fn to_metric(&self, sample: Sample) -> Metric {
+        debug_assert_eq!(self.labels.len(), sample.labels.len(), "{}", self.name);
+        let pair = |(name, value): (&&str, String)| {
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value(value);
+            pair
+        };
+        let mut metric = match sample.value {
+            Value::Histogram(histogram) => histogram.metric(),
+            Value::Number(value) => {
+                // Only the one its kind asks for is read.
+                let (mut counter, mut gauge) = (Counter::default(), Gauge::default());
+                counter.set_value(value);
+                gauge.set_value(value);
+                let mut metric = Metric::from_gauge(gauge);
+                metric.set_counter(counter);
+                metric
+            }
+        };
+        metric.set_label(self.labels.iter().zip(sample.labels).map(pair).collect());
+        metric
+    }
+}

@@ -1,0 +1,160 @@
+//! An operator gives models other names, and models that stand in for them; users get an answer
+//! under the name they know, from whatever can give it.
+
+use penstock::demo::StandIn;
+use serde_json::json;
+
+use crate::support::block_on;
+use crate::support::client::{self, chat};
+use crate::support::engines::{backend, engine, last_body, shares};
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    aliases_are_followed_and_only_the_model_changes,
+    fallbacks_answer_for_models_that_are_out,
+    a_fallback_takes_over_when_connecting_fails,
+    an_incapable_model_falls_back_before_it_is_refused,
+    the_name_each_attempt_needs_is_put_in,
+    a_chain_that_is_used_up_lists_every_model,
+    dead_aliases_name_both,
+];
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// Three engines with a model each: `a`, `b`, `c`.
+struct Fleet {
+    a: StandIn,
+    b: StandIn,
+    c: StandIn,
+    penstock: Penstock,
+}
+
+impl Fleet {
+    fn start(routing: &str, ill: &[&str]) -> Self {
+        let [a, b, c] = ["a", "b", "c"].map(|name| {
+            let engine = engine(name, &[name]);
+            if ill.contains(&name) {
+                engine.set_health(500);
+            }
+            engine
+        });
+        let items =
+            backend(&a, "models: [a]") + &backend(&b, "models: [b]") + &backend(&c, "models: [c]");
+        let penstock = Penstock::start(&format!(
+            "routing: {{ expose_decision: true, {routing} }}\nbackends:\n{items}"
+        ));
+        Self { a, b, c, penstock }
+    }
+
+    fn shares(&self) -> Vec<usize> {
+        shares(&[&self.a, &self.b, &self.c])
+    }
+}
+
+fn aliases_are_followed_and_only_the_model_changes() {
+    let fleet = Fleet::start("aliases: { gpt-4: a, claude: gpt-4, fast: claude, b: c }", &[]);
+    for name in ["gpt-4", "claude", "fast"] {
+        let body = format!(
+            "{{\"messages\" : [ {{\"role\":\"user\",\"content\":\"{name} \\\"model\\\":\\\"{name}\\\"\"}}],\r\n\t\"model\":\"{name}\",\"seed\":18446744073709551616}}"
+        );
+        let answer = client::request(fleet.penstock.data, "POST", CHAT, &[], body.as_bytes());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let expected = body.replace(&format!("\t\"model\":\"{name}\""), "\t\"model\":\"a\"");
+        assert_eq!(String::from_utf8(last_body(&fleet.a)).unwrap(), expected);
+        assert_eq!(answer.header("x-penstock-backend"), Some("a"));
+    }
+    assert_eq!(fleet.penstock.chat("b").status, 200);
+    assert_eq!(fleet.shares(), [3, 0, 1], "an alias goes before the model it hides");
+    assert!(fleet.penstock.log().contains("hides the model"), "and the log says so");
+}
+
+fn fallbacks_answer_for_models_that_are_out() {
+    let routing = "aliases: { old: c }, fallbacks: { a: [b, old], ghost: [b] }";
+    let fleet = Fleet::start(routing, &["a", "b"]);
+    let answer = fleet.penstock.chat("a");
+    assert_eq!((answer.status, answer.json()["model"].as_str()), (200, Some("c")));
+    assert_eq!(last_body(&fleet.c), chat("c", "hello").to_string().as_bytes());
+    assert_eq!(fleet.shares(), [0, 0, 1]);
+    let decision = &fleet.penstock.admin("/decisions?n=1").json()["decisions"][0];
+    assert_eq!((&decision["fallback"], &decision["model"]), (&json!(true), &json!("c")));
+    assert_eq!(decision["requirements"]["model"], "a", "what was asked for");
+    let metrics = fleet.penstock.admin("/metrics").text();
+    assert!(metrics.contains("penstock_fallbacks_total 1"), "{metrics}");
+    assert_eq!(fleet.penstock.chat("ghost").status, 503, "its only fallback is out");
+}
+
+fn a_fallback_takes_over_when_connecting_fails() {
+    let fleet = Fleet::start("fallbacks: { a: [b] }", &[]);
+    block_on(fleet.a.kill()).unwrap();
+    let answer = fleet.penstock.chat("a");
+    assert_eq!((answer.status, answer.json()["model"].as_str()), (200, Some("b")));
+    assert_eq!(last_body(&fleet.b), chat("b", "hello").to_string().as_bytes());
+    let answer = fleet.penstock.chat("c");
+    assert_eq!(answer.json()["model"], "c", "others are not touched");
+}
+
+fn an_incapable_model_falls_back_before_it_is_refused() {
+    let (blind, sees) = (engine("blind", &["a"]), engine("sees", &["b"]));
+    let yaml = format!(
+        "routing: {{ fallbacks: {{ a: [b] }} }}\nbackends:\n{}{}",
+        backend(&blind, "models: [{ id: a, capabilities: [] }]"),
+        backend(&sees, "models: [{ id: b, capabilities: [vision] }]")
+    );
+    let penstock = Penstock::start(&yaml);
+    let parts = json!([{"type": "image_url", "image_url": {"url": "data:,"}}]);
+    let image = json!({"model": "a", "messages": [{"role": "user", "content": parts}]});
+    assert_eq!(penstock.post(CHAT, &image).status, 200);
+    assert_eq!(shares(&[&blind, &sees]), [0, 1]);
+    let mut tools = image.clone();
+    tools["tools"] = json!([]);
+    let answer = penstock.post(CHAT, &tools);
+    assert_eq!((answer.status, answer.error_code().as_str()), (503, "fallback_chain_exhausted"));
+    assert_eq!(shares(&[&blind, &sees]), [0, 1], "never one that lacks something");
+}
+
+fn the_name_each_attempt_needs_is_put_in() {
+    let (one, two) = (engine("one", &["first/m"]), engine("two", &["m"]));
+    let third = engine("three", &["spare/n"]);
+    let yaml = format!(
+        "routing: {{ aliases: {{ alias: m }}, fallbacks: {{ m: [n] }} }}\nbackends:\n{}{}{}",
+        backend(&one, "priority: 1, models: [{ id: m, upstream_id: first/m }]"),
+        backend(&two, "models: [m]"),
+        backend(&third, "models: [{ id: n, upstream_id: spare/n }]")
+    );
+    let penstock = Penstock::start(&yaml);
+    let body = |name: &str| chat(name, "alias m first/m").to_string().into_bytes();
+    let send = || penstock.post(CHAT, &chat("alias", "alias m first/m")).status;
+    assert_eq!(send(), 200);
+    assert_eq!(last_body(&one), body("first/m"));
+    block_on(one.kill()).unwrap();
+    assert_eq!(send(), 200);
+    assert_eq!(last_body(&two), body("m"), "made anew from the client's bytes");
+    block_on(two.kill()).unwrap();
+    assert_eq!(send(), 200);
+    assert_eq!(last_body(&third), body("spare/n"));
+}
+
+fn a_chain_that_is_used_up_lists_every_model() {
+    let fleet = Fleet::start("fallbacks: { a: [b, c], b: [c] }", &["a", "b", "c"]);
+    let answer = fleet.penstock.chat("a");
+    assert_eq!((answer.status, answer.error_code().as_str()), (503, "fallback_chain_exhausted"));
+    let message = "All backends in fallback chain unavailable: [a, b, c]";
+    assert_eq!(answer.json()["error"]["message"], message);
+    assert!(answer.header("retry-after").is_some());
+    let body = json!({"model": "b", "max_tokens": 1, "messages": []});
+    let answer = fleet.penstock.post("/v1/messages", &body);
+    let message = "All backends in fallback chain unavailable: [b, c]";
+    let wanted =
+        json!({"type": "error", "error": {"type": "overloaded_error", "message": message}});
+    assert_eq!((answer.status, answer.json()), (503, wanted));
+    let answer = fleet.penstock.chat("c");
+    assert_eq!(answer.error_code(), "no_healthy_backend", "without a chain it is itself");
+}
+
+fn dead_aliases_name_both() {
+    let fleet = Fleet::start("aliases: { gpt-4: ghost }", &[]);
+    let answer = fleet.penstock.chat("gpt-4");
+    assert_eq!((answer.status, answer.error_code().as_str()), (404, "model_not_found"));
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("'gpt-4'") && message.contains("'ghost'"), "{message}");
+}

@@ -1,0 +1,195 @@
+//! A user who calls a wrong path or method is told so, and web pages may call where the operator
+//! lets them; nothing of it disturbs the connection or reaches a backend.
+
+use penstock::demo::StandIn;
+use serde_json::json;
+
+use crate::support::client::{Client, chat, request};
+use crate::support::engines::{backend, engine};
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    unknown_paths_are_404,
+    wrong_methods_are_405_with_allow,
+    head_is_get_without_a_body,
+    one_connection_serves_many_requests,
+    web_pages_call_only_where_they_may,
+    without_cors_there_are_no_cors_headers,
+    request_ids_are_kept_or_made,
+];
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn start(environment: &[(&str, &str)]) -> (StandIn, Penstock) {
+    let engine = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
+    let penstock = Penstock::start_with(&yaml, environment);
+    (engine, penstock)
+}
+
+fn unknown_paths_are_404() {
+    let (engine, penstock) = start(&[]);
+    let paths = [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v2/chat/completions",
+        "/v1/chat",
+        "/v1/chat/completions/",
+        "//v1/chat/completions",
+        "/v1//chat/completions",
+        "/V1/chat/completions",
+        "/v1/../v1/chat/completions",
+        "/v1/./chat/completions",
+        "/v1/chat%2Fcompletions",
+        "/v1/chat/completions;x=1",
+        "/v1\\chat\\completions",
+        "/admin",
+        "/metrics",
+        "/fleet",
+        "/config",
+        "/decisions",
+        "/explain",
+        "/health/live",
+        "/health/ready",
+        "/api/tags",
+        "/v1/completions%00",
+        "/v1/chat/completions%20",
+    ];
+    for path in paths {
+        for method in ["GET", "POST"] {
+            let answer = request(penstock.data, method, path, &[], b"");
+            let is_refused = answer.status == 404 && answer.error_code() == "unknown_path"
+                || answer.status == 400;
+            assert!(is_refused, "{method} {path}: {} {}", answer.status, answer.text());
+            assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+        }
+    }
+    let answer = request(penstock.data, "POST", "/v1/messages/batches", &[], b"{}");
+    assert_eq!(
+        (answer.status, &answer.json()["type"]),
+        (404, &json!("error")),
+        "Anthropic's shape"
+    );
+    assert_eq!(engine.counters().requests, 0);
+}
+
+fn wrong_methods_are_405_with_allow() {
+    let (engine, penstock) = start(&[]);
+    for (path, allow, methods) in [
+        (CHAT, "POST", ["GET", "PUT", "DELETE", "PATCH"]),
+        ("/v1/audio/transcriptions", "POST", ["GET", "PUT", "HEAD", "OPTIONS"]),
+        ("/v1/models", "GET, HEAD", ["POST", "PUT", "DELETE", "OPTIONS"]),
+        ("/v1/models/m", "GET, HEAD", ["POST", "PUT", "DELETE", "FOO"]),
+        ("/health", "GET, HEAD", ["POST", "PUT", "DELETE", "PATCH"]),
+    ] {
+        for method in methods {
+            let mut client = Client::connect(penstock.data);
+            client.send(method, path, &[("connection", "close")], b"");
+            let (status, headers) = client.read_head().unwrap();
+            let field = |name: &str| {
+                headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone())
+            };
+            assert_eq!(status, 405, "{method} {path}");
+            assert_eq!(field("allow").as_deref(), Some(allow), "{method} {path}");
+            assert_eq!(field("x-should-retry").as_deref(), Some("false"));
+        }
+    }
+    let answer = request(penstock.data, "GET", CHAT, &[], b"");
+    assert_eq!(answer.error_code(), "method_not_allowed");
+    let answer = request(penstock.data, "GET", "/v1/messages", &[], b"");
+    assert_eq!((answer.status, &answer.json()["type"]), (405, &json!("error")));
+    assert_eq!(engine.counters().requests, 0);
+}
+
+fn head_is_get_without_a_body() {
+    let (_engine, penstock) = start(&[]);
+    let mut client = Client::connect(penstock.data);
+    for path in ["/v1/models", "/v1/models/m", "/health"] {
+        client.send("GET", path, &[], b"");
+        let got = client.read_answer().unwrap();
+        client.send("HEAD", path, &[], b"");
+        let (status, headers) = client.read_head().unwrap();
+        assert_eq!(status, 200, "{path}");
+        let length = headers.iter().find(|(name, _)| name == "content-length").unwrap();
+        assert_eq!(length.1, got.body.len().to_string(), "{path}: the length GET would have");
+    }
+    // A body after a HEAD would have been taken for the next answer.
+    client.send("GET", "/health", &[], b"");
+    assert_eq!(client.read_answer().unwrap().json()["status"], "healthy");
+}
+
+fn one_connection_serves_many_requests() {
+    let (engine, penstock) = start(&[]);
+    let mut client = Client::connect(penstock.data);
+    let body = chat("m", "hello").to_string();
+    for round in 0..5 {
+        client.send("POST", CHAT, &[], body.as_bytes());
+        assert_eq!(client.read_answer().unwrap().status, 200, "round {round}");
+        client.send("GET", "/nowhere", &[], b"");
+        assert_eq!(client.read_answer().unwrap().status, 404, "round {round}");
+        client.send("POST", CHAT, &[], chat("ghost", "x").to_string().as_bytes());
+        assert_eq!(client.read_answer().unwrap().status, 404, "round {round}");
+        client.send("GET", "/v1/models", &[], b"");
+        assert_eq!(client.read_answer().unwrap().status, 200, "round {round}");
+    }
+    assert_eq!(engine.counters().requests, 5);
+    assert_eq!(engine.received()[4].connection, engine.received()[1].connection, "reused upstream");
+}
+
+fn web_pages_call_only_where_they_may() {
+    let (engine, penstock) = start(&[("PENSTOCK_SERVER_CORS", "https://chat.example.com")]);
+    let good = [
+        ("origin", "https://chat.example.com"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization, content-type"),
+    ];
+    let answer = request(penstock.data, "OPTIONS", CHAT, &good, b"");
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    assert_eq!(answer.header("access-control-allow-origin"), Some(good[0].1));
+    assert!(answer.header("access-control-allow-methods").unwrap().contains("POST"));
+    assert_eq!(answer.header("access-control-allow-headers"), Some(good[2].1));
+    assert!(answer.header("access-control-max-age").is_some());
+    let foreign = [("origin", "https://evil.example"), good[1]];
+    let answer = request(penstock.data, "OPTIONS", CHAT, &foreign, b"");
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+    let body = chat("m", "hello").to_string();
+    for (path, method, status) in
+        [(CHAT, "POST", 200), ("/v1/models", "GET", 200), ("/nowhere", "GET", 404)]
+    {
+        let body = if method == "POST" { body.as_bytes() } else { b"" };
+        let answer = request(penstock.data, method, path, &good[..1], body);
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("access-control-allow-origin"), Some(good[0].1), "{path}");
+        assert_eq!(answer.header("vary").map(str::to_lowercase).as_deref(), Some("origin"));
+        let answer = request(penstock.data, method, path, &foreign[..1], body);
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{path}");
+    }
+    assert_eq!(engine.counters().requests, 2, "no preflight got through");
+}
+
+fn without_cors_there_are_no_cors_headers() {
+    let (_engine, penstock) = start(&[]);
+    let page = [("origin", "https://chat.example.com"), ("access-control-request-method", "POST")];
+    let answer = request(penstock.data, "OPTIONS", CHAT, &page, b"");
+    assert_eq!(answer.status, 405);
+    let answer = request(penstock.data, "GET", "/v1/models", &page, b"");
+    assert!(answer.headers.iter().all(|(name, _)| !name.starts_with("access-control")));
+}
+
+fn request_ids_are_kept_or_made() {
+    let (engine, penstock) = start(&[]);
+    let body = chat("m", "hello").to_string();
+    let send =
+        |headers: &[(&str, &str)]| request(penstock.data, "POST", CHAT, headers, body.as_bytes());
+    let answer = send(&[("x-request-id", "mine-1")]);
+    assert_eq!(answer.header("x-request-id"), Some("mine-1"));
+    assert_eq!(engine.received().pop().unwrap().header("x-request-id"), Some("mine-1"));
+    let (one, two) = (send(&[]), send(&[]));
+    let made = one.header("x-request-id").unwrap();
+    assert!(made.len() >= 16, "{made}");
+    assert_ne!(Some(made), two.header("x-request-id"));
+    let long = "x".repeat(1000);
+    let answer = send(&[("x-request-id", &long)]);
+    assert_ne!(answer.header("x-request-id"), Some(long.as_str()), "bounded");
+}

@@ -1,0 +1,44 @@
+//! Stand-in engines, and the lines of a configuration that name them.
+
+use penstock::api::Capabilities;
+use penstock::demo::{EngineModel, EngineSpec, StandIn};
+
+use super::block_on;
+
+/// Starts an engine as it is described.
+pub fn start(spec: EngineSpec) -> StandIn {
+    block_on(StandIn::start_local(spec)).unwrap()
+}
+
+/// Starts an engine that serves models which can do everything.
+pub fn engine(name: &str, models: &[&str]) -> StandIn {
+    start(EngineSpec::new(name, models.iter().map(|id| EngineModel::new(id))))
+}
+
+/// A model with a context of so many tokens.
+pub fn model(id: &str, context_length: u32, capabilities: Capabilities) -> EngineModel {
+    EngineModel { id: id.to_owned(), context_length, capabilities }
+}
+
+/// An item of `backends:`, named like its engine, with what else there is to say of it.
+pub fn backend(engine: &StandIn, rest: &str) -> String {
+    let (name, url) = (&engine.spec().name, engine.url());
+    format!("  - {{ name: {name}, url: \"{url}\", {rest} }}\n")
+}
+
+/// A whole `backends:` section of engines that are described alike.
+pub fn backends(engines: &[&StandIn], rest: &str) -> String {
+    let items: String = engines.iter().map(|engine| backend(engine, rest)).collect();
+    format!("backends:\n{items}")
+}
+
+/// How many requests for work each engine has been sent.
+pub fn shares(engines: &[&StandIn]) -> Vec<usize> {
+    engines.iter().map(|engine| engine.counters().requests).collect()
+}
+
+/// The body of the last request an engine was sent.
+pub fn last_body(engine: &StandIn) -> Vec<u8> {
+    let last = engine.received().pop().expect("it was sent a request");
+    last.body.expect("the whole body arrived").to_vec()
+}
