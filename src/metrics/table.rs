@@ -132,7 +132,7 @@ pub const METRICS: [MetricRow; 31] = [
         "penstock_errors_total",
         &["code"],
         samples::errors,
-        "errors penstock itself answered or broke a stream off with; limits that were hit are among them",
+        "errors penstock answered with itself, limits that were hit among them",
     ),
     gauge("penstock_backend_up", BACKEND, gauges::up, "1 while the health checks pass"),
     gauge(

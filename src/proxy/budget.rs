@@ -20,7 +20,7 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(config: &RetryBudget) -> Self {
-        Self { credit: AtomicI64::new(ceiling(config)), filled_at: AtomicU64::new(0) }
+        Self { credit: AtomicI64::new(saved(config)), filled_at: AtomicU64::new(0) }
     }
 
     /// A request came in: it earns its share of a repeat.
@@ -60,8 +60,15 @@ impl Budget {
     }
 }
 
+/// What may be saved up by the rate.
+fn saved(config: &RetryBudget) -> i64 {
+    i64::from(config.per_second) * REPEAT * SAVED_SECONDS
+}
+
+/// The most credit there can be: a share of the traffic alone may save up ten repeats, too.
 fn ceiling(config: &RetryBudget) -> i64 {
-    (i64::from(config.per_second) * REPEAT * SAVED_SECONDS).max(share(config))
+    let by_traffic = if share(config) > 0 { REPEAT * SAVED_SECONDS } else { 0 };
+    saved(config).max(by_traffic)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a share of 0..=1 times a thousand")]
@@ -72,6 +79,19 @@ fn share(config: &RetryBudget) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_of_the_traffic_alone_grants_repeats() {
+        let config = RetryBudget { ratio: 0.5, per_second: 0 };
+        let budget = Budget::new(&config);
+        let granted = (0..40).filter(|_| {
+            budget.earn(&config);
+            budget.spend(&config, Timestamp(1))
+        });
+        assert_eq!(granted.count(), 20);
+        let nothing = RetryBudget { ratio: 0.0, per_second: 0 };
+        assert!(!Budget::new(&nothing).spend(&nothing, Timestamp(1)));
+    }
 
     #[test]
     fn repeats_are_bounded_by_the_rate_and_the_share_of_traffic() {

@@ -263,8 +263,10 @@ async fn ask(
 ) -> (Result<AnswerHead, Stop>, usize) {
     let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
     let name = upstream_name(call, attempt.serving);
-    let name = wire_name(call.profile.operation.row().body, &name).into_owned();
-    let parts = splice(body, &call.profile, &name);
+    let wire = wire_name(call.profile.operation.row().body, name);
+    // Compared decoded: a name the client wrote with escapes is still that name.
+    let parts =
+        if *name == *call.model { [body, &[], &[]] } else { splice(body, &call.profile, &wire) };
     let client = session.req_header();
     let target = client.uri.path_and_query().map_or("/", |target| target.as_str());
     let own = OwnFields {
@@ -281,10 +283,10 @@ async fn ask(
 }
 
 /// The name the backend knows the model by.
-fn upstream_name(call: &Call, serving: &Serving) -> String {
+fn upstream_name<'a>(call: &'a Call, serving: &'a Serving) -> &'a str {
     let resolved = call.decision.as_ref().and_then(|found| call.fleet.topology.model(found.model));
     let own = serving.upstream_id.as_deref();
-    own.or(resolved.map(|model| &*model.name)).unwrap_or(&call.model).to_owned()
+    own.or(resolved.map(|model| &*model.name)).unwrap_or(&call.model)
 }
 
 /// Adds to an answer's head what penstock has to say.

@@ -35,7 +35,10 @@ impl Proxy {
             Source { at, client: ctx.client_hash, probe: guard.probe() == Probe::Breaker };
         state.learn_outcome(outcome, source, &attempt.backend.config.health.breaker);
         if outcome == Outcome::Ok {
-            state.rest.end();
+            // Only the first-due probe begins during a rest; an older answer says nothing about it.
+            if guard.probe() == Probe::Rest {
+                state.rest.end();
+            }
             let latency = &attempt.serving.latency;
             match (ctx.ending.is_streaming, ctx.ending.first_token) {
                 (true, Some(first)) => latency.learn_first_token(first.since(attempt.started)),

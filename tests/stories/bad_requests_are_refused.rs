@@ -1,6 +1,8 @@
 //! A client that sends a broken, oversized or hostile body gets an honest refusal it can read, no
 //! backend ever sees any of it, and nobody else notices.
 
+use std::io::Write;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock::api::OPERATIONS;
@@ -367,27 +369,33 @@ fn chunked_bodies_arrive_whole() {
     assert_eq!(engine.received().len(), 3);
 }
 
+const BROKEN_CHUNKS: [&str; 8] = [
+    "zz\r\n{}\r\n",
+    "-1\r\n{}\r\n",
+    "2\r\n{}x\r\n",
+    "2 2\r\n{}\r\n",
+    "fffffffffffffffff\r\n{}\r\n",
+    "\r\n{}\r\n",
+    "0x2\r\n{}\r\n",
+    "2\n{}\n",
+];
+
 fn broken_chunks_reach_nobody() {
     let (engine, penstock) = start("");
-    for broken in [
-        "zz\r\n{}\r\n",
-        "-1\r\n{}\r\n",
-        "2\r\n{}x\r\n",
-        "2 2\r\n{}\r\n",
-        "fffffffffffffffff\r\n{}\r\n",
-        "\r\n{}\r\n",
-        "0x2\r\n{}\r\n",
-        "2\n{}\n",
-    ] {
-        let mut client = Client::connect(penstock.data);
-        client.send_bytes(
-            format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n{broken}0\r\n\r\n")
-                .as_bytes(),
-        );
-        let answer = client.read_answer().unwrap();
-        assert_eq!(answer.status, 400, "{broken:?}: {}", answer.text());
-        assert_eq!(client.read_raw().unwrap(), b"", "{broken:?}: and closed");
-    }
+    thread::scope(|scope| {
+        for broken in BROKEN_CHUNKS {
+            let address = penstock.data;
+            scope.spawn(move || {
+                let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked");
+                let mut client = Client::connect(address);
+                client.send_bytes(format!("{head}\r\n\r\n{broken}0\r\n\r\n").as_bytes());
+                let answer = client.read_answer().unwrap();
+                assert_eq!(answer.status, 400, "{broken:?}: {}", answer.text());
+                let rest = client.read_raw().unwrap_or_else(|error| panic!("{broken:?}: {error}"));
+                assert_eq!(rest, b"", "{broken:?}: the connection is closed behind it");
+            });
+        }
+    });
     assert_eq!(engine.counters().requests, 0);
 }
 
@@ -462,42 +470,41 @@ fn leftover_bodies_are_no_requests() {
         inner.len()
     );
     let key = "authorization: Bearer sk-1\r\n";
-    for (what, line, extra) in [
-        ("404", "POST /nowhere HTTP/1.1", key),
-        ("401", "POST /v1/chat/completions HTTP/1.1", ""),
-        ("401", "POST /v1/chat/completions HTTP/1.1", "authorization: Bearer wrong\r\n"),
-        ("405", "PUT /v1/chat/completions HTTP/1.1", key),
-        ("405", "DELETE /v1/models HTTP/1.1", key),
-        ("200", "GET /health HTTP/1.1", key),
-        ("200", "GET /v1/models HTTP/1.1", key),
-        (
-            "415",
-            "POST /v1/chat/completions HTTP/1.1",
-            "authorization: Bearer sk-1\r\ncontent-encoding: br\r\n",
-        ),
-    ] {
-        let length = format!("content-length: {}", smuggled.len());
-        let framings = [
-            (length, smuggled.clone()),
-            (
-                "transfer-encoding: chunked".to_owned(),
-                format!("{:x}\r\n{smuggled}\r\n0\r\n\r\n", smuggled.len()),
-            ),
-        ];
-        for (framing, body) in framings {
-            let mut client = Client::connect(penstock.data);
-            client.send_bytes(
-                format!("{line}\r\nhost: t\r\n{extra}{framing}\r\n\r\n{body}").as_bytes(),
-            );
-            let answer = client.read_answer().unwrap();
-            assert_eq!(answer.status.to_string(), what, "{line} {framing}");
-            // Then the connection ends, or serves another request: never the body's.
-            let next = client.stream.set_read_timeout(Some(Duration::from_millis(150)));
-            next.unwrap();
-            let rest = client.read_raw().unwrap_or_default();
-            assert_eq!(String::from_utf8_lossy(&rest), "", "{line} {framing}");
+    let encoded = format!("{key}content-encoding: br\r\n");
+    let cases = [
+        (404, "POST /nowhere", key),
+        (401, "POST /v1/chat/completions", ""),
+        (401, "POST /v1/messages", "authorization: Bearer wrong\r\n"),
+        (405, "PUT /v1/chat/completions", key),
+        (405, "DELETE /v1/models", key),
+        (200, "GET /health", key),
+        (200, "GET /v1/models", key),
+        (415, "POST /v1/chat/completions", &encoded),
+    ];
+    let (length, chunk) = (smuggled.len(), format!("{:x}", smuggled.len()));
+    let framings = [
+        format!("content-length: {length}\r\n\r\n{smuggled}"),
+        format!("transfer-encoding: chunked\r\n\r\n{chunk}\r\n{smuggled}\r\n0\r\n\r\n"),
+    ];
+    thread::scope(|scope| {
+        for (status, line, extra) in cases {
+            for framed in &framings {
+                let address = penstock.data;
+                scope.spawn(move || {
+                    let mut client = Client::connect(address);
+                    let head = format!("{line} HTTP/1.1\r\nhost: t\r\n{extra}");
+                    client.send_bytes(format!("{head}{framed}").as_bytes());
+                    let answer = client.read_answer().unwrap();
+                    assert_eq!(answer.status, status, "{line}: {}", answer.text());
+                    // Then the connection ends, or the next request is answered: never the body.
+                    let written =
+                        client.stream.write_all(b"GET /v1/nothing HTTP/1.1\r\nhost: t\r\n\r\n");
+                    let next = written.and_then(|()| client.read_answer()).map(|next| next.status);
+                    assert!(matches!(next, Err(_) | Ok(404)), "{line}: {next:?} for {framed}");
+                });
+            }
         }
-    }
+    });
     assert_eq!(engine.counters().requests, 0);
 }
 

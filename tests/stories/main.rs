@@ -24,7 +24,9 @@ mod capabilities_decide;
 mod clients_that_leave;
 mod clocks_end_what_hangs;
 mod end_to_end;
+mod explain_tells_why;
 mod health_and_breaker;
+mod keys_open_the_door;
 mod models_are_routed;
 mod openai_chat_answers;
 mod overload_rests;
@@ -61,7 +63,9 @@ fn main() {
         capabilities_decide,
         clients_that_leave,
         clocks_end_what_hangs,
+        explain_tells_why,
         health_and_breaker,
+        keys_open_the_door,
         models_are_routed,
         openai_chat_answers,
         overload_rests,

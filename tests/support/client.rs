@@ -60,7 +60,7 @@ impl Client {
 
     /// Sends a request with a Content-Length.
     pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }

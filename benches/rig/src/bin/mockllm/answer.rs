@@ -61,7 +61,7 @@ async fn reply(
     if waits {
         wait(wire, Instant::now() + WAIT).await?;
     }
-    if is_stream { stream(wire, engine).await } else { whole(wire, engine).await }
+    if is_stream { stream(wire, engine).await } else { whole(wire).await }
 }
 
 /// The `user` a body names.
@@ -79,7 +79,7 @@ async fn wait(wire: &mut Wire, until: Instant) -> Result<(), Broken> {
     }
 }
 
-async fn whole(wire: &mut Wire, engine: &Engine) -> Result<(), Broken> {
+async fn whole(wire: &mut Wire) -> Result<(), Broken> {
     let text = "x".repeat(ANSWER_BYTES);
     let body = format!(
         r#"{{"id":"chatcmpl-mock","object":"chat.completion","created":0,"model":"mock-model","choices":[{{"index":0,"message":{{"role":"assistant","content":"{text}"}},"logprobs":null,"finish_reason":"stop"}}],"usage":{{"prompt_tokens":11,"completion_tokens":16,"total_tokens":27}}}}"#

@@ -1,0 +1,161 @@
+"""The measurements: each yields rows, one JSON line each."""
+import json
+import random
+import socket
+import subprocess
+import time
+
+import processes
+
+# What the clients do: connections, and the arguments of loadgen that make the request.
+SCENARIOS = {
+    "S1": (32, ["--body", 300]),
+    "S2": (16, ["--body", 32 << 10]),
+    "S3": (4, ["--body", 1 << 20, "--image"]),
+    "S4pace": (40, ["--body", 300, "--stream"]),
+}
+PACED = dict(event_gap_ms=5, events=200)
+
+OPEN_STREAMS = 1000
+HELD = dict(event_gap_ms=1000, events=15)
+CANCELS = 200
+CANCEL_SECONDS = 3
+
+
+class Clients:
+    """A loadgen under way."""
+
+    def __init__(self, rig, cpu, port, *arguments):
+        command = [rig / "loadgen", "--to", f"127.0.0.1:{port}", *arguments]
+        self.process = subprocess.Popen(
+            [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            preexec_fn=processes.prepare(cpu))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        processes.stop(self.process)
+        self.process.stdout.close()
+
+    def result(self, seconds):
+        out, _ = self.process.communicate(timeout=seconds)
+        return json.loads(out)
+
+
+def cpu_per_unit(peer, engine, scenario, seconds):
+    """Runs the clients once and divides the proxy's CPU time by all they finished."""
+    connections, arguments = SCENARIOS[scenario]
+    engine.set(**PACED)
+    pid = peer.process.pid
+    seen, cpu, machine = engine.get("/_stats"), processes.cpu_time(pid), processes.cpu_ticks(peer.cpu)
+    began = time.monotonic()
+    with Clients(engine.rig, engine.cpu, peer.port, "--connections", connections,
+                 "--seconds", seconds, *arguments) as clients:
+        result = clients.result(seconds + 40)
+    wall = time.monotonic() - began
+    spent = processes.cpu_between(cpu, processes.cpu_time(pid))
+    busy, stolen, ticks = (b - a for a, b in zip(machine, processes.cpu_ticks(peer.cpu)))
+    after = engine.get("/_stats")
+    requests = after["requests"] - seen["requests"]
+    unit = "event" if scenario == "S4pace" else "request"
+    share = spent / 1e6 / wall
+    return {
+        "kind": "cpu", "scenario": scenario, "peer": peer.name, "unit": unit,
+        "cpu_us": round(spent / max(1, result[unit + "s"]), 3),
+        "per_second": round(result[unit + "s"] / result["seconds"], 1),
+        "cpu_share": round(share, 3),
+        "others_share": round(max(0.0, busy / max(1, ticks) - share), 3),
+        "stolen_share": round(stolen / max(1, ticks), 3),
+        "engine_body_bytes": round((after["body_bytes"] - seen["body_bytes"]) / max(1, requests)),
+        **{name: result[name] for name in (
+            "requests", "events", "errors", "error_kinds", "latency_us", "event_way_us")},
+    }
+
+
+def memory(peer, engine):
+    """RSS of a fresh proxy, idle and with streams open, each opened by a 256 KiB body."""
+    engine.set(**HELD)
+    time.sleep(2)
+    pid = peer.process.pid
+    idle = processes.resident_kib(pid)
+    samples, most_open = [], 0
+    with Clients(engine.rig, engine.cpu, peer.port, "--mode", "hold", "--stream",
+                 "--connections", OPEN_STREAMS, "--body", 256 << 10) as clients:
+        end = time.monotonic() + 25
+        while time.monotonic() < end and len(samples) < 8 and clients.process.poll() is None:
+            time.sleep(0.5)
+            now_open = engine.get("/_stats")["running"]
+            most_open = max(most_open, now_open)
+            if now_open == OPEN_STREAMS:
+                samples.append(processes.resident_kib(pid))
+        result = clients.result(60)
+    open_kib = max(samples, default=None)
+    return {
+        "kind": "memory", "peer": peer.name, "idle_kib": idle, "open_kib": open_kib,
+        "peak_kib": processes.resident_kib(pid, "VmHWM"), "most_open": most_open,
+        "kib_per_stream": round((open_kib - idle) / OPEN_STREAMS, 1) if samples else None,
+        **{name: result[name] for name in ("requests", "errors", "error_kinds")},
+    }
+
+
+def cancels(name, port, engine):
+    """Clients that leave, before the answer and within it, beside 40 paced streams."""
+    rng = random.Random(7)
+    for phase in ("waiting", "streaming"):
+        engine.set(**PACED)
+        left = {}
+        with Clients(engine.rig, engine.cpu, port, "--connections", 40, "--seconds", 120,
+                     "--stream"):
+            time.sleep(0.5)
+            for index in range(CANCELS):
+                user = f"{'wait' if phase == 'waiting' else 'stream'}-{name}-{index}"
+                left[user] = leave(port, user, phase, rng.uniform(0, 0.02))
+            seen = wait_for_cancels(engine, left)
+        delays = sorted((seen[user] - at) / 1e6 for user, at in left.items() if user in seen)
+        yield {
+            "kind": "cancel", "peer": name, "phase": phase, "cancels": len(left),
+            "errors": len(left) - len(delays), "p50_ms": quantile(delays, 0.5),
+            "p99_ms": quantile(delays, 0.99), "max_ms": quantile(delays, 1.0),
+        }
+
+
+def leave(port, user, phase, more):
+    """Sends a request and closes; returns the time of the close on the machine's clock."""
+    # Before the answer streams and others look the same to a client, but not to a proxy.
+    stream = phase == "streaming" or user.endswith(tuple("02468"))
+    body = json.dumps({"model": "mock-model", "stream": stream, "user": user,
+                       "messages": [{"role": "user", "content": "x" * 200}]},
+                      separators=(",", ":"))
+    head = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n")
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        client.sendall((head + body).encode())
+        if phase == "streaming":
+            seen = b""
+            while b"@@" not in seen:
+                piece = client.recv(65536)
+                if not piece:
+                    break
+                seen += piece
+            time.sleep(more)
+        else:
+            # Long enough to be upstream.
+            time.sleep(0.03 + more)
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def wait_for_cancels(engine, left):
+    """What the engine noted, once it noted all or had its time."""
+    end = time.monotonic() + CANCEL_SECONDS
+    while True:
+        seen = engine.get("/_cancels")
+        if left.keys() <= seen.keys() or time.monotonic() > end:
+            return seen
+        time.sleep(0.1)
+
+
+def quantile(ordered, share):
+    if not ordered:
+        return None
+    return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 2)

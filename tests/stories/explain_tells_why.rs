@@ -1,0 +1,260 @@
+//! An operator asks where requests would go and why, without a running penstock: for one request or
+//! a file of them, for an idle fleet or one that is described.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::support::client;
+use crate::support::command::{Ran, file, run, run_with};
+use crate::support::engines::{backend, engine};
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    lines_are_answered_in_order_and_rotation_advances,
+    requirements_decisions_and_errors_are_told,
+    a_described_fleet_is_laid_over,
+    a_fleet_that_is_wrong_is_refused,
+    random_choices_can_be_repeated,
+    one_request_is_explained_in_words,
+    warnings_stay_off_standard_output,
+    a_refused_configuration_ends_it,
+    a_running_penstock_tells_the_same,
+];
+
+const FLEET: &str = "backends:
+  - { name: plain, url: http://10.0.0.1:1, priority: 10, models: [{ id: m, context_length: 1000, capabilities: [] }] }
+  - { name: sees, url: http://10.0.0.2:1, models: [{ id: m, upstream_id: org/m, context_length: 4096, capabilities: [vision] }] }
+  - { name: silent, url: http://10.0.0.3:1, max_in_flight: 4 }
+";
+
+fn config(routing: &str) -> PathBuf {
+    file("penstock.yaml", format!("routing: {{ {routing} }}\n{FLEET}"))
+}
+
+fn line(body: &Value) -> String {
+    json!({"path": "/v1/chat/completions", "body": body.to_string()}).to_string()
+}
+
+fn explain(config: &Path, lines: &[String], more: &[&str]) -> Ran {
+    let requests = file("requests.jsonl", lines.join("\n"));
+    let arguments = ["explain", "--config"].map(Into::into).into_iter();
+    let arguments =
+        arguments.chain([config.into(), "--requests".into(), requests.into_os_string()]);
+    run(arguments.chain(more.iter().map(Into::into)))
+}
+
+fn backends(ran: &Ran) -> Vec<String> {
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let name = |answer: Value| answer["decision"]["backend"].as_str().unwrap_or("-").to_owned();
+    ran.json_lines().into_iter().map(name).collect()
+}
+
+fn lines_are_answered_in_order_and_rotation_advances() {
+    let config = config("strategy: round_robin");
+    let lines: Vec<String> = (0..5).map(|_| line(&client::chat("m", "hello"))).collect();
+    let ran = explain(&config, &lines, &[]);
+    assert_eq!(backends(&ran), ["plain", "sees", "plain", "sees", "plain"]);
+    assert_eq!(ran.stderr, "");
+}
+
+fn requirements_decisions_and_errors_are_told() {
+    let config = config("aliases: { gpt-4: m }, fallbacks: { ghost: [m] }");
+    let image = json!([{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": "x".repeat(40)}]);
+    let image =
+        json!({"model": "gpt-4", "stream": true, "messages": [{"role": "user", "content": image}]});
+    let tools = json!({"model": "m", "tools": [], "messages": []});
+    let lines = [
+        line(&image),
+        line(&client::chat("ghost", "hi")),
+        line(&tools),
+        line(&client::chat("nobody", "hi")),
+        json!({"path": "/v1/chat/completions", "body": "{\"model\":"}).to_string(),
+        json!({"path": "/nowhere", "body": "{}"}).to_string(),
+        json!({"path": "/v1/embeddings", "body_b64": "eyJtb2RlbCI6Im0iLCJpbnB1dCI6ImFiY2QifQ=="}).to_string(),
+        json!({"path": "/v1/chat/completions", "body": "x", "headers": {"Content-Encoding": "gzip"}}).to_string(),
+        "not a line".to_owned(),
+        line(&client::chat("m", &"x".repeat(4 * 4097))),
+        line(&client::chat("", "hi")),
+    ];
+    let ran = explain(&config, &lines, &[]);
+    assert_eq!(ran.code, Some(0), "refused lines do not change the exit code: {}", ran.stderr);
+    let told = ran.json_lines();
+    assert_eq!(told.len(), lines.len());
+    let wanted = json!({
+        "model": "gpt-4", "estimated_tokens": 10, "needs_vision": true, "needs_tools": false,
+        "needs_json_mode": false, "prefers_streaming": true
+    });
+    assert_eq!(told[0]["requirements"], wanted);
+    let decision = &told[0]["decision"];
+    assert_eq!((&decision["backend"], &decision["model"]), (&json!("sees"), &json!("m")));
+    assert_eq!(
+        (&decision["upstream_model"], &decision["fallback"]),
+        (&json!("org/m"), &json!(false))
+    );
+    let candidates = decision["candidates"].as_array().unwrap();
+    let plain = candidates.iter().find(|one| one["backend"] == "plain").unwrap();
+    assert_eq!(plain["excluded"], "capabilities");
+    assert!(plain["reason"].as_str().unwrap().contains("vision"), "{plain}");
+    assert!(candidates.iter().any(|one| one["score"].is_number()), "{candidates:?}");
+    assert_eq!(
+        (&told[1]["decision"]["fallback"], &told[1]["decision"]["model"]),
+        (&json!(true), &json!("m"))
+    );
+    let error = |index: usize| {
+        let error = &told[index]["error"];
+        (error["status"].as_u64().unwrap(), error["code"].as_str().unwrap().to_owned())
+    };
+    let expected = [
+        (2, 400, "capability_mismatch"),
+        // A backend that has not told its models might serve it.
+        (3, 503, "discovery_pending"),
+        (4, 400, "invalid_json"),
+        (5, 404, "unknown_path"),
+        (7, 415, "unsupported_encoding"),
+        (8, 400, "invalid_request"),
+        (9, 400, "context_length_exceeded"),
+        (10, 400, "missing_model"),
+    ];
+    for (index, status, code) in expected {
+        assert_eq!(error(index), (status, code.to_owned()), "line {index}");
+        let was_scanned = matches!(index, 2 | 3 | 9);
+        assert_eq!(told[index]["requirements"].is_object(), was_scanned, "line {index}");
+    }
+    let message = "No backend supports required capabilities for model 'm': [tools]";
+    assert_eq!(told[2]["error"]["message"], message);
+    assert_eq!(told[6]["requirements"]["estimated_tokens"], 1, "base64 is taken as it decodes");
+}
+
+fn a_described_fleet_is_laid_over() {
+    let config = config("strategy: smart");
+    let requests = [line(&client::chat("m", "hi")), line(&client::chat("late", "hi"))];
+    let overlay = |fleet: &Value| {
+        let fleet = file("fleet.json", fleet.to_string());
+        explain(&config, &requests, &["--fleet", fleet.to_str().unwrap()])
+    };
+    let ran = overlay(&json!({"backends": []}));
+    assert_eq!(backends(&ran), ["plain", "-"]);
+    let ran = overlay(&json!({"backends": [
+        {"name": "plain", "health": "unhealthy"},
+        {"name": "silent", "models": ["late", {"id": "m", "context_length": 10, "capabilities": []}]}
+    ]}));
+    assert_eq!(backends(&ran), ["sees", "silent"], "models of a dump count as discovered");
+    let ran = overlay(&json!({"backends": [
+        {"name": "plain", "health": "healthy", "in_flight": 90, "latency_ms": 900},
+        {"name": "sees", "latency_ms": 5}, {"name": "silent", "in_flight": 4, "models": ["late"]}
+    ]}));
+    let told = ran.json_lines();
+    assert_eq!(told[0]["decision"]["backend"], "sees");
+    assert_eq!(told[0]["decision"]["candidates"][0]["in_flight"], 90);
+    assert_eq!(told[1]["error"]["code"], "all_backends_busy");
+    for health in ["unhealthy", "unknown", "draining"] {
+        let backends: Vec<Value> = ["plain", "sees", "silent"]
+            .iter()
+            .map(|name| json!({"name": name, "health": health}))
+            .collect();
+        let ran = overlay(&json!({"backends": backends}));
+        let error = &ran.json_lines()[0]["error"];
+        assert_eq!(error["code"], "no_healthy_backend", "{health}");
+        assert_eq!(error["message"], "No healthy backend available for model 'm'");
+    }
+}
+
+fn a_fleet_that_is_wrong_is_refused() {
+    let config = config("strategy: smart");
+    for (fleet, reason) in [
+        (
+            "{\"backends\": [{\"name\": \"plian\"}]}",
+            "'plian' is not in the configuration: did you mean 'plain'?",
+        ),
+        ("{\"backends\": [{\"name\": \"plain\", \"healthy\": true}]}", "healthy"),
+        ("{\"backends\": [{\"name\": \"plain\", \"health\": \"ill\"}]}", "ill"),
+        ("[]", "not an object"),
+        ("{", "not JSON"),
+    ] {
+        let fleet = file("fleet.json", fleet);
+        let ran = explain(&config, &[line(&json!({}))], &["--fleet", fleet.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+        assert_eq!(ran.stdout, "");
+    }
+}
+
+fn random_choices_can_be_repeated() {
+    let config = config("strategy: random");
+    let lines: Vec<String> = (0..40).map(|_| line(&client::chat("m", "hi"))).collect();
+    let order = |seed: &str| backends(&explain(&config, &lines, &["--seed", seed]));
+    let first = order("1");
+    assert_eq!(first, order("1"));
+    assert_ne!(first, order("2"));
+    assert!(first.iter().any(|name| name == "plain") && first.iter().any(|name| name == "sees"));
+}
+
+fn one_request_is_explained_in_words() {
+    let config = config("strategy: smart");
+    let request = file("request.json", client::chat("m", "hello").to_string());
+    let common = ["explain", request.to_str().unwrap(), "--config", config.to_str().unwrap()];
+    let ran = run(common);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for part in ["model       m", "plain", "sees", "score", "decision"] {
+        assert!(ran.stdout.contains(part), "{part} in {}", ran.stdout);
+    }
+    let ran = run(common.into_iter().chain(["--json"]));
+    let value: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(value["decision"]["backend"], "plain");
+    let arguments = [
+        "explain",
+        "-",
+        "--path",
+        "/v1/embeddings",
+        "--json",
+        "--config",
+        config.to_str().unwrap(),
+    ];
+    let ran = run_with(arguments, br#"{"model":"m","input":"x"}"#, &[]);
+    let value: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(value["decision"]["backend"], "plain", "from standard input");
+}
+
+fn warnings_stay_off_standard_output() {
+    let config = config("strategy: fastest");
+    let ran = explain(&config, &[line(&client::chat("m", "hi"))], &[]);
+    assert_eq!(backends(&ran), ["plain"], "an unknown strategy is smart");
+    assert!(ran.stderr.contains("UNKNOWN STRATEGY 'fastest'"), "{}", ran.stderr);
+}
+
+fn a_refused_configuration_ends_it() {
+    let config = config("strateggy: smart");
+    let ran = explain(&config, &[line(&client::chat("m", "hi"))], &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(ran.stderr.contains("did you mean 'strategy'?"), "{}", ran.stderr);
+}
+
+fn a_running_penstock_tells_the_same() {
+    let (one, two) = (engine("one", &["m"]), engine("two", &["m"]));
+    let yaml = format!(
+        "routing: {{ strategy: round_robin }}\nbackends:\n{}{}",
+        backend(&one, "models: [m]"),
+        backend(&two, "")
+    );
+    let penstock = Penstock::start(&yaml);
+    let request = file("request.json", client::chat("m", "hello").to_string());
+    let admin = format!("http://{}", penstock.admin);
+    let ask = || {
+        let ran = run(["explain", request.to_str().unwrap(), "--admin", &admin, "--json"]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let value: Value = serde_json::from_str(&ran.stdout).unwrap();
+        value["decision"]["backend"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((ask(), ask()), ("one".to_owned(), "one".to_owned()), "a dry run moves nothing");
+    assert_eq!(penstock.chat("m").status, 200);
+    assert_eq!(ask(), "two", "a real request does");
+    // What the running one saw, asked offline.
+    let fleet = file("fleet.json", penstock.admin("/fleet").body);
+    let config = file("penstock.yaml", yaml);
+    let lines = [line(&client::chat("m", "hi")), line(&client::chat("m", "hi"))];
+    let ran = explain(&config, &lines, &["--fleet", fleet.to_str().unwrap()]);
+    assert_eq!(backends(&ran), ["one", "two"], "discovered models are in the dump");
+    let nobody = run(["explain", request.to_str().unwrap(), "--admin", "http://127.0.0.1:1"]);
+    assert_eq!(nobody.code, Some(1), "{}", nobody.stderr);
+}
