@@ -1,6 +1,8 @@
 //! Guards the house: which layer may import which, where Pingora may be named, how long files are,
 //! and that every file says what it is for.
 
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -247,8 +247,10 @@ impl Proxy {
         ctx.ending.backend = Some((attempt.serving.id, attempt.serving.state.name.clone()));
         if let Some(decision) = &call.decision {
             ctx.ending.is_fallback = decision.is_fallback;
-            let model = call.fleet.topology.model(decision.model);
-            ctx.ending.model = model.map(|model| model.name.clone());
+            if decision.is_fallback {
+                let model = call.fleet.topology.model(decision.model);
+                ctx.ending.model = model.map(|model| model.name.clone());
+            }
         }
     }
 }

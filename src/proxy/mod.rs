@@ -183,12 +183,7 @@ impl Proxy {
 
     fn finish(&self, ctx: &RequestContext) {
         let ending = &ctx.ending;
-        let outcome = ending.outcome.unwrap_or(match ending.status {
-            429 | 503 => Outcome::Busy { rest: std::time::Duration::ZERO, status: ending.status },
-            500.. => Outcome::Fault,
-            400..=499 => Outcome::Client,
-            _ => Outcome::Ok,
-        });
+        let outcome = ending.outcome.unwrap_or_else(|| own_outcome(ending));
         let told = RequestOutcome {
             operation: ctx.operation,
             model: ending.model.as_deref(),
@@ -210,6 +205,24 @@ impl Proxy {
     }
 }
 
+/// The class of an answer penstock gave itself.
+fn own_outcome(ending: &Ending) -> Outcome {
+    let busy = [
+        ErrorCode::AllBackendsBusy,
+        ErrorCode::BackendsResting,
+        ErrorCode::BodyMemoryFull,
+        ErrorCode::DiscoveryPending,
+    ];
+    match (ending.code, ending.status) {
+        (Some(code), status) if busy.contains(&code) => {
+            Outcome::Busy { rest: std::time::Duration::ZERO, status }
+        }
+        (_, 500..) => Outcome::Fault,
+        (_, 400..=499) => Outcome::Client,
+        _ => Outcome::Ok,
+    }
+}
+
 fn scan_call(
     session: &Session,
     ctx: &mut RequestContext,
@@ -224,6 +237,10 @@ fn scan_call(
     let profile = scan(operation, kind, &body.bytes, options)
         .map_err(|error| OwnError::new(error.code(), error.to_string()).about(error.param()))?;
     let model: Box<str> = profile.model_name(&body.bytes).into();
+    let fleet = ctx.generation.registry.snapshot();
+    let target = ctx.generation.router.names.resolve(&model);
+    let known = fleet.topology.model_id(target).and_then(|id| fleet.topology.model(id));
+    ctx.ending.model = known.map(|model| model.name.clone());
     ctx.ending.is_streaming = profile.streaming;
     if !auth::may_use(&config.auth, ctx.key, &model) {
         let message = format!("This key may not use model '{model}'");
@@ -233,7 +250,7 @@ fn scan_call(
         profile,
         model,
         body: Some(body),
-        fleet: ctx.generation.registry.snapshot(),
+        fleet,
         tried: BackendSet::default(),
         decision: None,
     })

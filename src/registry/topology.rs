@@ -37,10 +37,10 @@ impl TopologyRules {
         }
     }
 
-    // The nearest word wins: what is said of the model, else of the backend, else of all.
+    // The nearest word wins: what is said of the backend, else of the model, else of all.
     fn timeouts(&self, backend: &BackendConfig, model: &str) -> TimeoutsConfig {
-        let timeouts = self.timeouts.with(&backend.timeouts);
-        self.models.get(model).map_or_else(|| timeouts.clone(), |own| timeouts.with(&own.timeouts))
+        let own = self.models.get(model).map(|model| self.timeouts.with(&model.timeouts));
+        own.as_ref().unwrap_or(&self.timeouts).with(&backend.timeouts)
     }
 }
 

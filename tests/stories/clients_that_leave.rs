@@ -89,7 +89,7 @@ fn phases() -> [(Fault, Value, &'static str); 8] {
     [
         (Fault::HangBeforeHead, plain.clone(), ""),
         (Fault::SlowHead(Duration::from_secs(60)), plain.clone(), ""),
-        (Fault::HangMidStream { after_events: 1 }, plain, "\"id\""),
+        (Fault::HangMidStream { after_events: 1 }, plain, ""),
         (Fault::HangBeforeHead, stream.clone(), ""),
         (Fault::HangAfterHead, stream.clone(), "event-stream"),
         (Fault::RoleOnlyThenHang, stream.clone(), "assistant"),

@@ -249,7 +249,6 @@ const WIRE_NAMES: &[&str] = &[
     "gen_ai_",
     "in_flight",
     "latency_ms",
-    "libz_ng_sys",
     "max_tokens",
     "needs_json_mode",
     "needs_tools",

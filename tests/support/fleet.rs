@@ -197,7 +197,7 @@ pub fn begin(address: SocketAddr, path: &str, body: &Value) -> Client {
 pub fn read_until(client: &mut Client, text: &str) -> String {
     let mut read = String::new();
     while !read.contains(text) {
-        let bytes = client.read_raw().unwrap();
+        let bytes = client.read_raw().unwrap_or_else(|error| panic!("{error}: {text:?}: {read}"));
         assert!(!bytes.is_empty(), "the stream ended before {text:?}: {read}");
         read += &String::from_utf8_lossy(&bytes);
     }
