@@ -20,7 +20,6 @@ pub enum ErrorCode {
     UnknownPath,
     MethodNotAllowed,
     BodyTimeout,
-    LengthRequired,
     BodyTooLarge,
     UriTooLong,
     UnsupportedEncoding,
@@ -33,7 +32,7 @@ pub enum ErrorCode {
     AllBackendsBusy,
     DiscoveryPending,
     BodyMemoryFull,
-    ShuttingDown,
+    TooManyConnections,
     ConnectFailed,
     ConnectTimeout,
     FirstTokenTimeout,
@@ -76,7 +75,7 @@ const fn error(code: ErrorCode, name: &'static str, status: u16, when: &'static 
 }
 
 /// Every error penstock makes itself, in the order of [`ErrorCode`].
-pub const ERROR_CODES: [ErrorRow; 33] = [
+pub const ERROR_CODES: [ErrorRow; 32] = [
     error(
         ErrorCode::InvalidRequest,
         "invalid_request",
@@ -118,12 +117,6 @@ pub const ERROR_CODES: [ErrorRow; 33] = [
         "body_timeout",
         408,
         "the body did not arrive within `limits.body_read`",
-    ),
-    error(
-        ErrorCode::LengthRequired,
-        "length_required",
-        411,
-        "a body without Content-Length or chunked framing",
     ),
     error(ErrorCode::BodyTooLarge, "body_too_large", 413, "the body is larger than `limits.body`"),
     error(ErrorCode::UriTooLong, "uri_too_long", 414, "the request target is longer than 16 KiB"),
@@ -187,7 +180,7 @@ pub const ERROR_CODES: [ErrorRow; 33] = [
         503,
         "held bodies reached `limits.buffered_bodies`",
     ),
-    error(ErrorCode::ShuttingDown, "shutting_down", 503, "this penstock is stopping"),
+    error(ErrorCode::TooManyConnections, "too_many_connections", 503, "client connections reached `limits.connections`"),
     error(ErrorCode::ConnectFailed, "connect_failed", 502, "no backend accepted a connection"),
     error(
         ErrorCode::ConnectTimeout,
@@ -230,7 +223,7 @@ impl ErrorCode {
     /// `error.type` in Anthropic's dialect.
     pub fn anthropic_kind(self) -> &'static str {
         match self.row().status {
-            400 | 408 | 411 | 414 | 415 | 431 => "invalid_request_error",
+            400 | 408 | 414 | 415 | 431 => "invalid_request_error",
             401 => "authentication_error",
             403 => "permission_error",
             404 | 405 => "not_found_error",

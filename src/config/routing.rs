@@ -77,7 +77,7 @@ section! {
         pub unknown_capability: UnknownCapability = UnknownCapability::Assume,
         /// Whether to repeat a request that a backend read and never answered.
         pub retry_unanswered: bool = false,
-        /// Whether to repeat a request that a backend answered with 500.
+        /// Whether to repeat a request that a backend answered with a 5xx other than 503.
         pub retry_5xx: bool = false,
         /// Whether answers name the backend and the reason in `x-penstock-…` headers.
         pub expose_decision: bool = false,

@@ -51,7 +51,7 @@ use body::{BodyError, BodyLength, BodyReader};
 use budget::Budget;
 use context::{BodyBudget, Call, Counted, Ending, HeldBody};
 use failure::OwnError;
-use guard::{ConnectionLimits, GuardStream, Guarded};
+use guard::{ConnectionLimits, GuardStream, Guarded, Refusals};
 use upstream::Upstreams;
 
 /// The balancer's data plane, shared by all its connections.
@@ -181,6 +181,28 @@ impl Proxy {
         BodyReader::new(client, limits, &self.bodies).read(length).await
     }
 
+    /// A client got no further than the guard.
+    fn tell_refused(&self, code: ErrorCode) {
+        let told = RequestOutcome {
+            operation: None,
+            model: None,
+            backend: None,
+            status: code.row().status,
+            code: Some(code),
+            outcome: Outcome::Client,
+            is_streaming: false,
+            is_fallback: false,
+            attempts: 0,
+            first_token: None,
+            took: std::time::Duration::ZERO,
+            usage: None,
+            token_events: 0,
+        };
+        for observer in &self.observers {
+            observer.finished(&told);
+        }
+    }
+
     fn finish(&self, ctx: &RequestContext) {
         let ending = &ctx.ending;
         let outcome = ending.outcome.unwrap_or_else(|| own_outcome(ending));
@@ -270,9 +292,11 @@ impl DataPlane {
             connections: limits.connections,
         };
         let open = Arc::clone(&self.0.connections);
+        let plane = Arc::clone(&self.0);
+        let tell = Box::new(move |code| plane.tell_refused(code));
         let mut proxy = HttpProxy::new(self, Arc::clone(conf));
         proxy.handle_init_modules();
-        Guarded::new(proxy, limits, open)
+        Guarded::new(proxy, limits, open, Refusals::new(tell))
     }
 }
 

@@ -322,7 +322,7 @@ fn drive<'a>(fleet: &Fleet, cases: &'a [Case]) -> Vec<(&'a Case, Answer)> {
     })
 }
 
-const QUICK_REST: &str = "strategy: round_robin, rest: { default: 50ms, min: 50ms }, \
+const QUICK_REST: &str = "strategy: round_robin, rest: { default: 20ms, min: 20ms }, \
      retry_budget: { ratio: 1.0, per_second: 100 }";
 
 fn mixed_fleet() -> Fleet {
@@ -342,8 +342,8 @@ fn faults_that_can_be_hidden_are_hidden_under_load() {
         assert_eq!(fleet.chat().status, 200);
     }
     let slow = Fault::SlowHead(Duration::from_millis(30));
-    for engine in &fleet.engines {
-        let hidden = [
+    for (offset, engine) in fleet.engines.iter().enumerate() {
+        let mut hidden = [
             Fault::Informational { count: 3 },
             Fault::CloseAfterAnswer,
             Fault::status(503),
@@ -352,6 +352,8 @@ fn faults_that_can_be_hidden_are_hidden_under_load() {
             Fault::CloseDelimited,
             Fault::status_with_retry(429, "0"),
         ];
+        // Not all refuse at the same time: that cannot be hidden.
+        hidden.rotate_left(offset);
         let spaced = |fault: Fault| [Fault::Pass, fault, Fault::Pass, Fault::Pass];
         engine.script((0..6).flat_map(|_| hidden.clone()).flat_map(spaced));
     }

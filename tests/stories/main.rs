@@ -17,12 +17,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin_port_tells;
 mod aliases_and_fallbacks;
 mod backend_failure_retries;
 mod bad_requests_are_refused;
 mod capabilities_decide;
 mod clients_that_leave;
 mod clocks_end_what_hangs;
+mod config_and_cli;
+mod discovery_learns;
 mod end_to_end;
 mod explain_tells_why;
 mod health_and_breaker;
@@ -32,6 +35,7 @@ mod openai_chat_answers;
 mod overload_rests;
 mod paths_and_methods;
 mod readme_is_true;
+mod stopping_finishes_streams;
 mod strategies_spread;
 mod streams_break_honestly;
 
@@ -57,12 +61,15 @@ impl<const N: usize> Concat for [Vec<Trial>; N] {
 fn main() {
     let arguments = Arguments::from_args();
     let trials = stories![
+        admin_port_tells,
         aliases_and_fallbacks,
         backend_failure_retries,
         bad_requests_are_refused,
         capabilities_decide,
         clients_that_leave,
         clocks_end_what_hangs,
+        config_and_cli,
+        discovery_learns,
         explain_tells_why,
         health_and_breaker,
         keys_open_the_door,
@@ -71,6 +78,7 @@ fn main() {
         overload_rests,
         paths_and_methods,
         readme_is_true,
+        stopping_finishes_streams,
         strategies_spread,
         streams_break_honestly,
         end_to_end,

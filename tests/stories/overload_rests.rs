@@ -16,6 +16,7 @@ crate::trials![
     a_probe_of_a_resting_backend_is_freed_whatever_becomes_of_it,
     a_rest_ends_when_its_time_is_up,
     full_backends_say_so_at_once,
+    one_after_the_other_always_finds_the_only_place_free,
     full_backends_fall_back_only_when_told,
     all_down_is_told_at_once,
     every_kind_of_end_gives_its_place_back,
@@ -98,12 +99,14 @@ fn a_probe_of_a_resting_backend_is_freed_whatever_becomes_of_it() {
         (Fault::HangBeforeHead, 504),
     ];
     for (fault, status) in outcomes {
+        fleet.wait_fact("a", "in_flight", &json!(0));
         // An idle connection would get a second chance.
         block_on(fleet.a().close_connections());
         fleet.a().script([fault.clone()]);
         assert_eq!(fleet.chat().status, status, "{fault:?}");
         assert_eq!(fleet.a().faults_left(), 0);
     }
+    fleet.wait_fact("a", "in_flight", &json!(0));
     let gate = Gate::new();
     fleet.a().script([Fault::Gate(gate.clone())]);
     let client = fleet.begin(&streaming_chat("m", "hello"));
@@ -147,6 +150,14 @@ fn full_backends_say_so_at_once() {
     }
     fleet.wait_idle();
     assert_eq!(fleet.chat().status, 200);
+}
+
+fn one_after_the_other_always_finds_the_only_place_free() {
+    let fleet = Fleet::start(1, Setup { backend: "max_in_flight: 1", ..Setup::default() });
+    for turn in 0..150 {
+        let answer = if turn % 2 == 0 { fleet.chat() } else { fleet.stream() };
+        assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
+    }
 }
 
 fn full_backends_fall_back_only_when_told() {

@@ -24,22 +24,12 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
 use super::context::Counted;
+use crate::api::{Dialect, ErrorCode, error_body};
 
 /// Reads of a head and of whatever follows it.
 const HEAD_CHUNK: usize = 4096;
 /// Pipelined bytes kept while a request is under way; beyond it the client is no longer watched.
 const PIPELINE_LIMIT: usize = 64 * 1024;
-
-const HEAD_TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\
-content-type: application/json\r\nconnection: close\r\ncontent-length: 158\r\n\r\n\
-{\"error\":{\"message\":\"The request head exceeds the configured limits (limits.head_size)\",\
-\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"head_too_large\"}}";
-
-const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
-content-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n\
-content-length: 134\r\n\r\n\
-{\"error\":{\"message\":\"Too many connections (limits.connections)\",\
-\"type\":\"server_error\",\"param\":null,\"code\":\"too_many_connections\"}}";
 
 /// What clients may ask of their connections.
 #[derive(Debug, Clone, Copy)]
@@ -52,18 +42,60 @@ pub(crate) struct ConnectionLimits {
     pub(crate) connections: usize,
 }
 
+/// What a client is told that gets no further than the guard, and who else hears of it.
+pub(crate) struct Refusals {
+    head_too_large: Vec<u8>,
+    too_many_connections: Vec<u8>,
+    tell: Box<dyn Fn(ErrorCode) + Send + Sync>,
+}
+
+impl Refusals {
+    /// Calls `tell` with every refusal.
+    pub(crate) fn new(tell: Box<dyn Fn(ErrorCode) + Send + Sync>) -> Self {
+        let head = "The request head exceeds the limit (limits.head_size)";
+        let connections = "Too many connections (limits.connections)";
+        Self {
+            head_too_large: refusal(ErrorCode::HeadTooLarge, head),
+            too_many_connections: refusal(ErrorCode::TooManyConnections, connections),
+            tell,
+        }
+    }
+}
+
+/// A whole answer as bytes: Pingora has not seen the request, so it cannot write one.
+fn refusal(code: ErrorCode, message: &str) -> Vec<u8> {
+    let row = code.row();
+    let body = error_body(Dialect::OpenAi, code, message, None);
+    let reason = http::StatusCode::from_u16(row.status).ok().and_then(|s| s.canonical_reason());
+    let head = format!(
+        "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         x-should-retry: {}\r\n{}connection: close\r\n\r\n",
+        row.status,
+        reason.unwrap_or_default(),
+        body.len(),
+        row.retry,
+        if row.retry { "retry-after: 1\r\n" } else { "" },
+    );
+    [head.into_bytes(), body].concat()
+}
+
 /// Pingora's HTTP application with every client stream wrapped.
-#[derive(Debug)]
 pub(crate) struct Guarded<A> {
     inner: Arc<A>,
     limits: ConnectionLimits,
     open: Arc<AtomicUsize>,
+    refusals: Arc<Refusals>,
 }
 
 impl<A> Guarded<A> {
     /// Wraps the streams given to `inner`, and counts them in `open`.
-    pub(crate) fn new(inner: A, limits: ConnectionLimits, open: Arc<AtomicUsize>) -> Self {
-        Self { inner: Arc::new(inner), limits, open }
+    pub(crate) fn new(
+        inner: A,
+        limits: ConnectionLimits,
+        open: Arc<AtomicUsize>,
+        refusals: Refusals,
+    ) -> Self {
+        Self { inner: Arc::new(inner), limits, open, refusals: Arc::new(refusals) }
     }
 }
 
@@ -76,10 +108,11 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
     ) -> Option<Stream> {
         let open = Counted::new(&self.open);
         if open.count() > self.limits.connections {
-            refuse(&mut stream).await;
+            (self.refusals.tell)(ErrorCode::TooManyConnections);
+            refuse(&mut stream, &self.refusals.too_many_connections).await;
             return None;
         }
-        let guarded = GuardStream::new(stream, self.limits);
+        let guarded = GuardStream::new(stream, self.limits, Arc::clone(&self.refusals));
         self.inner.process_new(Box::new(guarded), shutdown).await
     }
 
@@ -89,9 +122,9 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
 }
 
 /// Turns a connection over the limit away, without reading from it.
-async fn refuse(stream: &mut Stream) {
+async fn refuse(stream: &mut Stream, answer: &[u8]) {
     let told = async {
-        stream.write_all(TOO_MANY_CONNECTIONS).await?;
+        stream.write_all(answer).await?;
         stream.flush().await
     };
     match tokio::time::timeout(Duration::from_secs(1), told).await {
@@ -104,13 +137,14 @@ async fn refuse(stream: &mut Stream) {
 pub(crate) struct GuardStream(Arc<ClientStream>);
 
 impl GuardStream {
-    fn new(stream: Stream, limits: ConnectionLimits) -> Self {
+    fn new(stream: Stream, limits: ConnectionLimits, refusals: Arc<Refusals>) -> Self {
         let inner = Inner {
             stream,
             ahead: BytesMut::with_capacity(HEAD_CHUNK),
             phase: Phase::Head { searched: 0 },
             deadline: None,
             limits,
+            refusals,
         };
         Self(Arc::new(ClientStream(Mutex::new(inner))))
     }
@@ -144,6 +178,7 @@ struct Inner {
     phase: Phase,
     deadline: Option<Pin<Box<Sleep>>>,
     limits: ConnectionLimits,
+    refusals: Arc<Refusals>,
 }
 
 enum Phase {
@@ -293,8 +328,9 @@ impl Inner {
 
     fn refuse(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // A fresh answer fits the socket's buffer; where it does not, closing says enough.
+        (self.refusals.tell)(ErrorCode::HeadTooLarge);
         let stream = Pin::new(&mut self.stream);
-        if stream.poll_write(cx, HEAD_TOO_LARGE).is_ready() {
+        if stream.poll_write(cx, &self.refusals.head_too_large).is_ready() {
             let flushed = Pin::new(&mut self.stream).poll_flush(cx);
             tracing::debug!(is_sent = flushed.is_ready(), "refused an oversized head");
         }
@@ -313,11 +349,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_states_its_own_length() {
-        for refusal in [HEAD_TOO_LARGE, TOO_MANY_CONNECTIONS] {
-            let text = std::str::from_utf8(refusal).unwrap();
+    fn a_refusal_is_a_whole_answer() {
+        let refusals = Refusals::new(Box::new(|_code| ()));
+        for bytes in [refusals.head_too_large, refusals.too_many_connections] {
+            let text = String::from_utf8(bytes).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            assert!(head.contains(&format!("content-length: {}\r\n", body.len())) || head.ends_with(&format!("content-length: {}", body.len())), "{}", body.len());
+            assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head}");
             assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
         }
     }

@@ -1,0 +1,250 @@
+//! An operator writes a configuration, has it checked with positions and suggestions, sees what is
+//! in effect, and tries penstock before there is an engine.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::support::client;
+use crate::support::command::{Ran, file, run, run_with};
+use crate::support::engines::engine;
+use crate::support::free_address;
+use crate::support::penstock::{Penstock, binary};
+
+crate::trials![
+    every_file_in_conf_passes_the_check,
+    a_good_file_is_summed_up,
+    faults_come_with_position_and_suggestion,
+    warnings_do_not_fail_a_check,
+    the_environment_and_flags_beat_the_file,
+    the_dump_shows_everything_but_secrets,
+    the_schema_is_json,
+    help_is_worth_reading,
+    the_smallest_file_serves,
+    a_start_that_cannot_be_says_why,
+    the_demo_shows_itself,
+];
+
+fn check(yaml: &str) -> Ran {
+    let config = file("penstock.yaml", yaml);
+    run(["check".as_ref(), "--config".as_ref(), config.as_os_str()])
+}
+
+fn conf_files() -> Vec<PathBuf> {
+    let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
+    let examples = std::fs::read_dir(conf.join("examples")).unwrap();
+    let examples = examples.map(|entry| entry.unwrap().path());
+    [conf.join("penstock.yaml")].into_iter().chain(examples).collect()
+}
+
+fn every_file_in_conf_passes_the_check() {
+    let files = conf_files();
+    assert!(files.len() >= 5, "{files:?}");
+    for path in files {
+        let ran = run(["check".as_ref(), "--config".as_ref(), path.as_os_str()]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{}", path.display());
+        assert!(ran.stdout.contains("is fine"), "{}", ran.stdout);
+    }
+}
+
+fn a_good_file_is_summed_up() {
+    let ran = check(
+        "routing: { strategy: Priority-Only, aliases: { gpt-4: m }, fallbacks: { m: [n] } }\n\
+         backends: [{ name: a, url: http://a:1, models: [m] }, { name: b, url: http://b:1, models: [n] }]",
+    );
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for part in ["priority_only", "backends    2", "gpt-4 -> m", "m -> n", "warnings    0"] {
+        assert!(ran.stdout.contains(part), "{part} in {}", ran.stdout);
+    }
+    assert_eq!(check("backends: []").code, Some(0), "an empty fleet may be meant");
+}
+
+fn faults_come_with_position_and_suggestion() {
+    let one = "backends: [http://a:1]\n";
+    for (yaml, parts) in [
+        ("routing:\n  strateggy: smart", vec!["penstock.yaml:3:3", "did you mean 'strategy'?"]),
+        ("routing: { weights: { load: 31 } }", vec!["weights", "100", "101", ":2:"]),
+        ("routing: { aliases: { a: b, b: c, c: a } }", vec!["a -> b -> c -> a"]),
+        ("routing: { aliases: { self: self } }", vec!["self -> self"]),
+        ("timeouts: { connect: 5 }", vec![":2:23", "not a duration", "250ms"]),
+        ("limits: { body: lots }", vec!["not a size", "32MiB"]),
+        ("server: { listen: [here] }", vec!["IP address"]),
+        ("admin: { listen: 0.0.0.0:9 }", vec!["admin.token_file"]),
+        ("routing: [", vec!["penstock.yaml:"]),
+        ("models: { m: { timeout: 1s } }", vec!["did you mean 'timeouts'?"]),
+        ("server: { listen: [\"${NOT_SET_ANYWHERE}\"] }", vec!["NOT_SET_ANYWHERE"]),
+    ] {
+        let ran = check(&format!("{one}{yaml}"));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{yaml}: {}", ran.stderr);
+        for part in parts {
+            assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
+        }
+    }
+    for (yaml, part) in [
+        ("", "no backends"),
+        ("routing: {}", "no backends"),
+        ("backends: [{ name: x }]", "missing key 'url'"),
+        ("backends: [{ url: http://a, engine: vlllm }]", "did you mean 'vllm'?"),
+        ("backends: [{ url: \"ftp://a\" }]", "http"),
+        ("backends: [{ url: http://a, name: x }, { url: http://b, name: x }]", "listed twice"),
+    ] {
+        let ran = check(yaml);
+        assert_eq!(ran.code, Some(2), "{yaml}");
+        assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
+    }
+    let ran = check("backends: [http://a]\nrooting: {}\nlimits: { boddy: 1MiB }");
+    let faults = ran.stderr.lines().filter(|line| line.contains("penstock.yaml:")).count();
+    assert_eq!(faults, 2, "all at once: {}", ran.stderr);
+    let ran = run(["check", "--config", "/nowhere/penstock.yaml"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("cannot read"), "{}", ran.stderr);
+}
+
+fn warnings_do_not_fail_a_check() {
+    let ran = check(
+        "routing: { strategy: fastest, aliases: { a: b, b: c, c: d, d: m } }\n\
+         backends: [{ url: http://a, models: [m, a] }]",
+    );
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for part in ["UNKNOWN STRATEGY 'fastest'", "takes 4 hops", "hides the model 'a'"] {
+        assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
+    }
+    assert!(!ran.stdout.contains("warnings    0"), "{}", ran.stdout);
+}
+
+fn the_environment_and_flags_beat_the_file() {
+    let config =
+        file("penstock.yaml", "routing: { strategy: smart, max_retries: 1 }\nbackends: [http://a]");
+    let config = config.to_str().unwrap();
+    let environment =
+        [("PENSTOCK_ROUTING_STRATEGY", "random"), ("PENSTOCK_ROUTING_MAX_RETRIES", "7")];
+    let ran = run_with(["config", "dump", "--config", config], b"", &environment);
+    assert!(ran.stdout.contains("strategy: random"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("max_retries: 7"), "{}", ran.stdout);
+    let arguments = ["config", "dump", "--config", config, "--strategy", "round-robin"];
+    let ran = run_with(arguments, b"", &environment);
+    assert!(ran.stdout.contains("strategy: round_robin"), "{}", ran.stdout);
+    let ran =
+        run_with(["check", "--config", config], b"", &[("PENSTOCK_ROUTING_MAX_RETRIES", "x")]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("PENSTOCK_ROUTING_MAX_RETRIES"), "{}", ran.stderr);
+}
+
+fn the_dump_shows_everything_but_secrets() {
+    let token = file("token", "token-secret-3\n");
+    let key = file("key", "file-secret-2\n");
+    let yaml = format!(
+        "admin: {{ token_file: \"{}\" }}\nauth: {{ keys: [{{ name: k, key: client-secret-1 }}] }}\n\
+         backends: [{{ name: a, url: http://a, api_key: \"${{UP}}\" }}, {{ name: b, url: http://b, api_key_file: \"{}\" }}]",
+        token.display(),
+        key.display()
+    );
+    let config = file("penstock.yaml", yaml);
+    let arguments = ["config".as_ref(), "dump".as_ref(), "--config".as_ref(), config.as_os_str()];
+    let ran = run_with(arguments, b"", &[("UP", "env-secret-4")]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for secret in ["client-secret-1", "file-secret-2", "token-secret-3", "env-secret-4"] {
+        assert!(!ran.stdout.contains(secret) && !ran.stderr.contains(secret), "{secret} is shown");
+    }
+    for part in ["first_token: 120s", "max_retries: 2", "body: 32MiB", "priority: 50"] {
+        assert!(ran.stdout.contains(part), "{part}, a default, in {}", ran.stdout);
+    }
+    let plain = file("plain.yaml", "backends: [{ name: a, url: http://a, models: [m] }]");
+    let dump = |path: &Path| {
+        run(["config".as_ref(), "dump".as_ref(), "--config".as_ref(), path.as_os_str()]).stdout
+    };
+    let first = dump(&plain);
+    assert_eq!(dump(&file("again.yaml", &first)), first, "a dump loads back as what it was");
+}
+
+fn the_schema_is_json() {
+    let ran = run(["config", "schema"]);
+    let schema: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(schema["$schema"].as_str().unwrap().contains("json-schema.org"));
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = run(["completions", shell]);
+        assert_eq!(ran.code, Some(0));
+        assert!(ran.stdout.contains("penstock"), "{shell}");
+    }
+}
+
+fn help_is_worth_reading() {
+    let ran = run(["--help"]);
+    assert_eq!(ran.code, Some(0));
+    for word in
+        ["serve", "check", "explain", "demo", "config", "completions", "Examples", "Exit codes"]
+    {
+        assert!(ran.stdout.contains(word), "{word} in {}", ran.stdout);
+    }
+    assert!(run(["--version"]).stdout.starts_with("penstock "));
+    for command in ["serve", "check", "explain"] {
+        assert!(run([command, "--help"]).stdout.contains("--config"), "{command}");
+    }
+    let wrong = run(["serv"]);
+    assert_eq!((wrong.code, wrong.stdout.as_str()), (Some(2), ""));
+    assert!(wrong.stderr.contains("serve"), "a suggestion: {}", wrong.stderr);
+    assert_eq!(run(["explain", "--config", "x"]).code, Some(2), "a request is missing");
+}
+
+fn the_smallest_file_serves() {
+    let engine = engine("one", &["m"]);
+    let (data, admin) = (free_address(), free_address());
+    let config = file("penstock.yaml", format!("[{}]", engine.url()));
+    let mut child = binary()
+        .args([
+            "serve",
+            "--listen",
+            &data.to_string(),
+            "--admin-listen",
+            &admin.to_string(),
+            "--config",
+        ])
+        .arg(config)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    crate::support::eventually("it serves", Duration::from_secs(15), || {
+        std::net::TcpStream::connect(data).is_ok()
+            && std::net::TcpStream::connect(admin).is_ok()
+            && client::get(admin, "/health/ready").status == 200
+    });
+    let answer = client::post(data, "/v1/chat/completions", &client::chat("m", "hello"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+fn a_start_that_cannot_be_says_why() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let config = file("penstock.yaml", "backends: [http://127.0.0.1:1]");
+    let config = config.to_str().unwrap();
+    let admin = free_address().to_string();
+    let arguments = ["serve", "--config", config, "--listen", &address, "--admin-listen", &admin];
+    let ran = run(arguments);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains(&address), "{}", ran.stderr);
+    let broken = file("broken.yaml", "backends: [{}]");
+    let ran = run(["serve", "--config", broken.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("missing key 'url'"), "{}", ran.stderr);
+    let penstock = Penstock::start("backends: []");
+    assert!(penstock.log().contains("no backend"), "{}", penstock.log());
+}
+
+fn the_demo_shows_itself() {
+    let ran = run(["demo", "--once", "--listen", "127.0.0.1:0"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    let wanted = [
+        ("vision", "vision", "200"),
+        ("tools", "tools", "200"),
+        ("alias", "tools", "200"),
+        ("404", "nobody", "404"),
+    ];
+    assert_eq!(lines.len(), wanted.len(), "{}", ran.stdout);
+    for (line, (label, backend, status)) in lines.iter().zip(wanted) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words[..4], [label, "->", backend, status], "{line}");
+    }
+}
