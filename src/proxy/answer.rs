@@ -10,7 +10,8 @@ use pingora_proxy::Session;
 use super::context::RequestContext;
 use super::failure::{HeldAnswer, OwnError};
 use super::headers::REQUEST_ID;
-use super::{Proxy, body};
+use super::body::{self, BodyLength};
+use super::Proxy;
 use crate::api::error_body;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -51,6 +52,8 @@ impl Proxy {
         if head.headers.get(header::CONTENT_TYPE).is_none() && !body.is_empty() {
             head.insert_header(header::CONTENT_TYPE, JSON)?;
         }
+        // Bytes of a body nobody read must not be taken for the next request.
+        let closes = closes || (ctx.body_length != BodyLength::None && !ctx.body_is_read);
         head.insert_header(header::CONTENT_LENGTH, body.len())?;
         add_common_fields(&mut head, ctx)?;
         let downstream = session.as_downstream_mut();

@@ -249,6 +249,8 @@ impl Pace {
 pub(super) async fn drain(client: &ClientStream) {
     let mut scrap = BytesMut::with_capacity(CHUNK_READ);
     let drained = async {
+        // The answer is complete: a client that reads to the end must not wait for the drain.
+        poll_fn(|cx| client.poll_shutdown(cx)).await?;
         let mut total = 0;
         while total < DRAIN_BYTES {
             scrap.clear();

@@ -35,6 +35,7 @@ const TRAILER_LIMIT: u32 = 8192;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Size { value: u64, digits: u8 },
+    Padding { size: u64 },
     Extension { size: u64, length: u32 },
     SizeEnd { size: u64 },
     Data { left: u64 },
@@ -92,6 +93,10 @@ impl ChunkDecoder {
     fn step(&self, byte: u8) -> Result<State, ChunkError> {
         match (self.0, byte) {
             (State::Size { value, digits }, _) => step_size(value, digits, byte),
+            (State::Padding { size }, b' ' | b'\t') => Ok(State::Padding { size }),
+            (State::Padding { size }, b';') => Ok(State::Extension { size, length: 0 }),
+            (State::Padding { size }, b'\r') => Ok(State::SizeEnd { size }),
+            (State::Padding { .. }, _) => Err(ChunkError::Size),
             (State::Extension { size, .. }, b'\r') => Ok(State::SizeEnd { size }),
             (State::Extension { size, length }, b'\t' | b' '..=b'~' | 0x80..)
                 if length < EXTENSION_LIMIT =>
@@ -131,9 +136,8 @@ fn step_size(value: u64, digits: u8, byte: u8) -> Result<State, ChunkError> {
         b'a'..=b'f' => byte - b'a' + 10,
         b'A'..=b'F' => byte - b'A' + 10,
         b'\r' if digits > 0 => return Ok(State::SizeEnd { size: value }),
-        b';' | b' ' | b'\t' if digits > 0 => {
-            return Ok(State::Extension { size: value, length: 0 });
-        }
+        b';' if digits > 0 => return Ok(State::Extension { size: value, length: 0 }),
+        b' ' | b'\t' if digits > 0 => return Ok(State::Padding { size: value }),
         _ => return Err(ChunkError::Size),
     };
     if digits >= 15 {
@@ -168,6 +172,7 @@ mod tests {
             (b"-1\r\n", ChunkError::Size),
             (b"0x1\r\n", ChunkError::Size),
             (b"1\n", ChunkError::Size),
+            (b"2 2\r\n", ChunkError::Size),
             (b"1\rx", ChunkError::Size),
             (b"1111111111111111\r\n", ChunkError::Size),
             (b"1;a\nb\r\n", ChunkError::Extension),

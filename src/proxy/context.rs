@@ -27,6 +27,7 @@ pub struct RequestContext {
     pub(super) client: Option<Arc<ClientStream>>,
     /// How the body is framed; Pingora's own view of it is taken away.
     pub(super) body_length: BodyLength,
+    pub(super) body_is_read: bool,
     /// Hash of the key, else of the address: who saw a fault.
     pub(super) client_hash: u64,
     /// The client's Origin, when it is one that may read the answer.

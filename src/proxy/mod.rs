@@ -159,6 +159,7 @@ impl Proxy {
             Err(BodyError::ClientGone) => return client_gone(ctx),
             Err(BodyError::Answer(error)) => return self.answer_error(session, ctx, error).await,
         };
+        ctx.body_is_read = true;
         match scan_call(session, ctx, operation, body) {
             Ok(call) => self.serve(session, ctx, call).await,
             Err(error) => self.answer_error(session, ctx, error).await,
@@ -314,6 +315,7 @@ impl ProxyHttp for DataPlane {
             key: None,
             client: None,
             body_length: BodyLength::None,
+            body_is_read: false,
             client_hash: 0,
             cors_origin: None,
             ending: Ending::default(),

@@ -287,7 +287,8 @@ struct Case {
 fn cases() -> Vec<Case> {
     let texts = ["hello", "how much water?", "…и ещё", "short"];
     let bodies = texts.iter().flat_map(|text| [chat("m", text), streaming_chat("m", text)]);
-    let answers = |body: &Value| (0..3).map(|one| reference(&name(one), CHAT, body).text()).collect();
+    let answers =
+        |body: &Value| (0..3).map(|one| reference(&name(one), CHAT, body).text()).collect();
     bodies.map(|body| Case { answers: answers(&body), body }).collect()
 }
 
@@ -326,8 +327,9 @@ const QUICK_REST: &str = "strategy: round_robin, rest: { default: 20ms, min: 20m
      retry_budget: { ratio: 1.0, per_second: 100 }";
 
 fn mixed_fleet() -> Fleet {
-    let engines: Vec<_> =
-        (0..3).map(|one| crate::support::fleet::engine(&name(one), Setup::default().pace)).collect();
+    let engines: Vec<_> = (0..3)
+        .map(|one| crate::support::fleet::engine(&name(one), Setup::default().pace))
+        .collect();
     let yaml = crate::support::fleet::yaml(&engines, &["m"; 3], Setup::default());
     let yaml = yaml.replace("strategy: priority_only, ", QUICK_REST);
     let penstock = crate::support::penstock::Penstock::start(&yaml);
@@ -365,7 +367,12 @@ fn faults_that_can_be_hidden_are_hidden_under_load() {
         .filter(|(_, answer)| answer.status != 200)
         .map(|(_, answer)| format!("{} {}", answer.status, answer.text()))
         .collect();
-    assert!(visible.len() <= answers.len() / 100, "{} of {}: {visible:?}", visible.len(), answers.len());
+    assert!(
+        visible.len() <= answers.len() / 100,
+        "{} of {}: {visible:?}",
+        visible.len(),
+        answers.len()
+    );
     for (case, answer) in answers.iter().filter(|(_, answer)| answer.status == 200) {
         assert!(answer.is_whole && case.answers.contains(&answer.text()), "{}", answer.text());
     }

@@ -25,12 +25,15 @@ fn leaving_during_the_upload_starts_nothing() {
     let fleet = Fleet::start(1, Setup::default());
     let body = chat("m", &"x".repeat(100_000)).to_string();
     let half = &body.as_bytes()[..50_000];
-    let sized = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n", body.len());
+    let sized =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n", body.len());
     let chunked = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n",
         half.len()
     );
-    for (head, how) in [&sized, &chunked].into_iter().flat_map(|head| Leave::BOTH.map(|how| (head, how))) {
+    for (head, how) in
+        [&sized, &chunked].into_iter().flat_map(|head| Leave::BOTH.map(|how| (head, how)))
+    {
         for sent in [0, half.len()] {
             let mut client = Client::connect(fleet.penstock.data);
             client.send_bytes(head.as_bytes());
@@ -50,7 +53,9 @@ fn leaving_while_connecting_starts_nothing_new() {
     let sections = "timeouts: { connect: 30s }";
     let mut fleet = Fleet::start(2, Setup { sections, ..Setup::default() });
     let hole = fleet.turn_into_black_hole(0);
-    for (how, body) in Leave::BOTH.into_iter().zip([chat("m", "hello"), streaming_chat("m", "hello")]) {
+    for (how, body) in
+        Leave::BOTH.into_iter().zip([chat("m", "hello"), streaming_chat("m", "hello")])
+    {
         let client = fleet.begin(&body);
         fleet.wait_fact("a", "in_flight", &json!(1));
         let left = how.now(client);
@@ -156,7 +161,8 @@ fn neighbours_of_those_who_leave_are_untouched() {
 }
 
 fn leaving_is_nobodys_fault() {
-    let health = "interval: 60s, breaker: { connect_failures: 1, min_answers: 1, error_share: 0.01 }";
+    let health =
+        "interval: 60s, breaker: { connect_failures: 1, min_answers: 1, error_share: 0.01 }";
     let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
     for (fault, body, sign) in phases() {
         for how in Leave::BOTH {

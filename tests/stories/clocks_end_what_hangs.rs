@@ -32,7 +32,10 @@ fn quick(count: usize) -> Fleet {
 /// Asserts that an answer took about as long as a clock allows: not less, and not much more.
 fn assert_took(took: Duration, clock: u64, what: &str) {
     let clock = Duration::from_millis(clock);
-    assert!(took >= clock.mul_f64(0.9) && took < clock + Duration::from_secs(4), "{what}: {took:?}");
+    assert!(
+        took >= clock.mul_f64(0.9) && took < clock + Duration::from_secs(4),
+        "{what}: {took:?}"
+    );
 }
 
 fn wait_cancelled(fleet: &Fleet, count: usize) {
@@ -84,10 +87,9 @@ fn a_role_or_pings_are_no_tokens() {
 fn silence_between_tokens_ends_a_stream_in_its_dialect() {
     let fleet = quick(1);
     let every = Duration::from_millis(40);
-    for fault in [
-        Fault::HangMidStream { after_events: 4 },
-        Fault::PingsOnly { every, after_events: 4 },
-    ] {
+    for fault in
+        [Fault::HangMidStream { after_events: 4 }, Fault::PingsOnly { every, after_events: 4 }]
+    {
         fleet.a().script([fault.clone()]);
         let (answer, took) = timed(|| fleet.stream());
         assert_ended(&answer, "between_tokens_timeout", &format!("{fault:?}"));

@@ -100,7 +100,9 @@ fn each_backend_may_have_a_path_of_its_own() {
     let paths = |engine: &StandIn| {
         engine.probes().iter().map(|probe| probe.target.clone()).collect::<Vec<String>>()
     };
-    eventually("several checks", SOON, || paths(&engines[0]).len().min(paths(&engines[1]).len()) > 2);
+    eventually("several checks", SOON, || {
+        paths(&engines[0]).len().min(paths(&engines[1]).len()) > 2
+    });
     let [own, common] = [&engines[0], &engines[1]].map(paths);
     // What the models can do is asked for, too, but once.
     let checks = own.iter().filter(|path| *path == "/health").count();
@@ -313,10 +315,9 @@ fn the_probe_of_a_half_open_breaker_is_freed_whatever_becomes_of_it() {
         eventually(&what, SOON, || fleet.chat().status == 200);
         fleet.wait_fact("a", "breaker", &json!("closed"));
     }
-    for (fault, sign) in [
-        (Fault::HangBeforeHead, ""),
-        (Fault::HangMidStream { after_events: 3 }, "a serving m:"),
-    ] {
+    for (fault, sign) in
+        [(Fault::HangBeforeHead, ""), (Fault::HangMidStream { after_events: 3 }, "a serving m:")]
+    {
         half_open(&fleet);
         let before = fleet.a().counters();
         fleet.a().script([fault.clone()]);

@@ -37,7 +37,8 @@ fn assert_refused(answer: &Answer, status: u16, retry_after: &str) {
     assert_eq!(answer.status, status, "{}", answer.text());
     assert_eq!(answer.header("retry-after"), Some(retry_after));
     assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));
-    let expected = format!(r#"{{"error":{{"message":"come back in {retry_after}","code":"busy"}}}}"#);
+    let expected =
+        format!(r#"{{"error":{{"message":"come back in {retry_after}","code":"busy"}}}}"#);
     assert_eq!(answer.text(), expected);
 }
 
@@ -56,7 +57,8 @@ fn the_last_refusal_is_relayed_exactly() {
 }
 
 fn while_all_rest_one_request_asks_the_first_due() {
-    for (second, status, code) in [(429, 429, "backends_resting"), (503, 503, "all_backends_busy")] {
+    for (second, status, code) in [(429, 429, "backends_resting"), (503, 503, "all_backends_busy")]
+    {
         let fleet = Fleet::start(3, Setup::default());
         let gate = Gate::new();
         fleet.a().script([refusal(429, "40")]);
@@ -287,7 +289,8 @@ fn held_bodies_are_bounded_before_they_are_read() {
     // A body of unknown length is refused when it outgrows what is left.
     let mut third = Client::connect(fleet.penstock.data);
     let part = "x".repeat(64 << 10);
-    let mut bytes = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
+    let mut bytes =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
     bytes += &format!("{:x}\r\n{part}\r\n", part.len()).repeat(8);
     third.send_bytes(bytes.as_bytes());
     let answer = third.read_answer().unwrap();

@@ -225,6 +225,11 @@ impl ClientStream {
         }
     }
 
+    /// Ends the answer's side of the connection.
+    pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.lock().stream).poll_shutdown(cx)
+    }
+
     /// Ready once the client has closed or reset the connection. What it sends ahead of its next
     /// request is kept.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
