@@ -181,7 +181,7 @@ pub const ERROR_CODES: [ErrorRow; 32] = [
         "held bodies reached `limits.buffered_bodies`",
     ),
     error(ErrorCode::TooManyConnections, "too_many_connections", 503, "client connections reached `limits.connections`"),
-    error(ErrorCode::ConnectFailed, "connect_failed", 502, "no backend accepted a connection"),
+    error(ErrorCode::ConnectFailed, "connect_failed", 503, "no backend accepted a connection"),
     error(
         ErrorCode::ConnectTimeout,
         "connect_timeout",

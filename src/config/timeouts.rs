@@ -23,7 +23,7 @@ section! {
 }
 
 section! {
-    /// Timeouts that differ from the global ones; those of a model win over those of a backend.
+    /// Timeouts that differ from the global ones; those of a backend win over those of a model.
     pub struct TimeoutOverrides {
         /// Until the backend accepts the connection.
         pub connect: Option<Duration> ["connect" as Maybe<Positive>] = None,

@@ -152,6 +152,11 @@ impl<'a> BodyReader<'a> {
                 return Err(BodyError::ClientGone);
             }
             let decoded = decoder.decode(&mut raw).map_err(malformed)?;
+            if !decoded.is_done
+                && let Some(bad) = raw.get_mut(decoded.consumed..).filter(|rest| !rest.is_empty())
+            {
+                decoder.decode(bad).map_err(malformed)?;
+            }
             let total = body.len() + decoded.payload;
             if total > self.limits.body.to_usize() {
                 return Err(BodyError::Answer(too_large(self.limits.body)));

@@ -84,7 +84,12 @@ impl ChunkDecoder {
                 continue;
             }
             let Some(&byte) = bytes.get(at) else { break };
-            self.0 = self.step(byte)?;
+            match self.step(byte) {
+                Ok(next) => self.0 = next,
+                // What was good before it is handed out first; the next call meets it again.
+                Err(_) if payload > 0 => break,
+                Err(error) => return Err(error),
+            }
             at += 1;
         }
         Ok(Decoded { payload, consumed: at, is_done: self.0 == State::Done })

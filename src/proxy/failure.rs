@@ -161,7 +161,9 @@ pub(super) struct OwnError {
 
 impl OwnError {
     pub(super) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        let retry_after = (code.row().status == 503).then_some(Duration::from_secs(1));
+        // Nothing was begun anywhere, so coming back soon is safe.
+        let is_safe = code.row().status == 503 || code == ErrorCode::ConnectTimeout;
+        let retry_after = is_safe.then_some(Duration::from_secs(1));
         Self { code, message: message.into(), param: None, retry_after, closes: false }
     }
 

@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
+use parking_lot::Mutex;
 use pingora_proxy::Session;
 
 use super::answer::add_common_fields;
@@ -19,7 +20,7 @@ use super::guard::ClientStream;
 use super::headers::{OwnFields, write_request_head};
 use super::relay::{RelayEnd, RelayTerms, Watch};
 use super::response::{AnswerHead, Framing};
-use super::settle::retry_after;
+use super::settle::{Ended, retry_after};
 use super::splice::{splice, total_len, wire_name};
 use super::upstream::{ConnectError, Connection};
 use super::Proxy;
@@ -48,6 +49,8 @@ pub(super) struct Attempt<'a> {
     pub(super) backend: &'a Backend,
     client: &'a ClientStream,
     pub(super) started: Timestamp,
+    /// The place in flight; gone once the backend's part is over.
+    pub(super) place: Mutex<Option<InflightGuard>>,
 }
 
 impl Proxy {
@@ -66,9 +69,10 @@ impl Proxy {
         let (Some(serving), Some(backend), Some(client)) = (serving, backend, client) else {
             return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
         };
-        let attempt = Attempt { serving, backend, client: &client, started: now() };
+        let place = Mutex::new(Some(guard));
+        let attempt = Attempt { serving, backend, client: &client, started: now(), place };
         let end = self.forward(session, ctx, call, &attempt).await;
-        self.settle(ctx, &attempt, &end, &guard);
+        self.settle(&attempt, &Ended::of(&end, ctx));
         end
     }
 
@@ -211,8 +215,18 @@ impl Proxy {
                 observer.progress(id, tokens);
             }
         };
-        let terms =
-            RelayTerms { framing, timeouts: &attempt.serving.timeouts, on_tokens: &on_tokens };
+        let is_event_stream = head.is_event_stream;
+        let by_status = |first_token| Ended { first_token, ..Ended::by_status(head.status, ctx) };
+        // The backend is free as soon as its answer is read, before the client can come back.
+        let on_whole = |first_token: Option<Timestamp>| {
+            self.settle(attempt, &by_status(first_token.filter(|_| is_event_stream)));
+        };
+        let terms = RelayTerms {
+            framing,
+            timeouts: &attempt.serving.timeouts,
+            on_tokens: &on_tokens,
+            on_whole: &on_whole,
+        };
         let end = exchange.relay(session, &mut watch, terms).await;
         ctx.ending.usage = watch.usage();
         ctx.ending.token_events = watch.tokens;

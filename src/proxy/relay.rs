@@ -148,6 +148,8 @@ pub(super) struct RelayTerms<'a> {
     pub(super) framing: Framing,
     pub(super) timeouts: &'a TimeoutsConfig,
     pub(super) on_tokens: &'a (dyn Fn(bool, u32) + Sync),
+    /// Told when the answer has been read to its end, with the time of its first token.
+    pub(super) on_whole: &'a (dyn Fn(Option<Timestamp>) + Sync),
 }
 
 impl Exchange<'_> {
@@ -169,6 +171,11 @@ impl Exchange<'_> {
                 self.note_tokens(watch, &terms, tokens);
             }
             let is_last = payloads.is_done();
+            if is_last {
+                (terms.on_whole)(watch.first_token);
+            }
+            // Behind good chunks there may be a bad one in the same read: it comes next.
+            let is_more_read = !payload.is_empty() && !self.connection.read.is_empty();
             let client = session.as_downstream_mut();
             if client.write_response_body(payload, is_last).await.is_err() {
                 return RelayEnd::ClientGone;
@@ -176,10 +183,14 @@ impl Exchange<'_> {
             if is_last {
                 return RelayEnd::Complete;
             }
+            if is_more_read {
+                continue;
+            }
             match self.read_more().await {
                 Ok(1..) => {}
                 Ok(0) if matches!(terms.framing, Framing::UntilClose) && watch.has_ended => {
                     watch.note(&[], true);
+                    (terms.on_whole)(watch.first_token);
                     let ended = client.write_response_body(Bytes::new(), true).await;
                     return if ended.is_ok() { RelayEnd::Complete } else { RelayEnd::ClientGone };
                 }

@@ -8,58 +8,88 @@ use super::Proxy;
 use super::context::RequestContext;
 use super::failure::Failure;
 use super::forward::{Attempt, AttemptEnd};
+use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::config::RestConfig;
-use crate::registry::{InflightGuard, Outcome, Probe, Source};
+use crate::registry::{Outcome, Probe, Source};
 use crate::routing::AttemptEnded;
+use crate::units::Timestamp;
+
+/// How an attempt ended, as far as the backend is concerned.
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) code: Option<ErrorCode>,
+    /// Hash of who asked.
+    pub(super) client: u64,
+    pub(super) is_streaming: bool,
+    /// When the first token of a stream passed.
+    pub(super) first_token: Option<Timestamp>,
+}
+
+impl Ended {
+    /// The end of an attempt by its status, where nothing went wrong behind the head.
+    pub(super) fn by_status(status: u16, ctx: &RequestContext) -> Self {
+        let outcome = match status {
+            500.. => Outcome::Fault,
+            400..=499 => Outcome::Client,
+            _ => Outcome::Ok,
+        };
+        Self {
+            outcome,
+            code: None,
+            client: ctx.client_hash,
+            is_streaming: ctx.ending.is_streaming,
+            first_token: ctx.ending.first_token,
+        }
+    }
+
+    /// The end of an attempt as its caller sees it.
+    pub(super) fn of(end: &AttemptEnd, ctx: &RequestContext) -> Self {
+        let by_status = Self::by_status(ctx.ending.status, ctx);
+        match end {
+            AttemptEnd::Failed(failure) => {
+                let rest = rest_time(&ctx.generation.config.routing.rest, failure);
+                let code = Some(failure.code());
+                Self { outcome: failure.outcome(rest), code, ..by_status }
+            }
+            AttemptEnd::Relayed(_) => {
+                let outcome = ctx.ending.outcome.unwrap_or(by_status.outcome);
+                Self { outcome, code: ctx.ending.code, ..by_status }
+            }
+        }
+    }
+}
 
 impl Proxy {
-    /// Lets the backend's health, breaker, rest and latencies learn how the attempt ended.
-    pub(super) fn settle(
-        &self,
-        ctx: &RequestContext,
-        attempt: &Attempt<'_>,
-        end: &AttemptEnd,
-        guard: &InflightGuard,
-    ) {
+    /// Lets the backend's health, breaker, rest and latencies learn how the attempt ended, and
+    /// gives its place in flight back. Only the first call counts.
+    pub(super) fn settle(&self, attempt: &Attempt<'_>, ended: &Ended) {
+        let Some(place) = attempt.place.lock().take() else { return };
         let at = now();
-        let rest = &ctx.generation.config.routing.rest;
-        let (outcome, code) = match end {
-            AttemptEnd::Failed(failure) => {
-                (failure.outcome(rest_time(rest, failure)), Some(failure.code()))
-            }
-            AttemptEnd::Relayed(_) => (relayed_outcome(ctx), ctx.ending.code),
-        };
+        let outcome = ended.outcome;
         let state = &attempt.serving.state;
         let source =
-            Source { at, client: ctx.client_hash, probe: guard.probe() == Probe::Breaker };
+            Source { at, client: ended.client, probe: place.probe() == Probe::Breaker };
         state.learn_outcome(outcome, source, &attempt.backend.config.health.breaker);
         if outcome == Outcome::Ok {
             // Only the first-due probe begins during a rest; an older answer says nothing about it.
-            if guard.probe() == Probe::Rest {
+            if place.probe() == Probe::Rest {
                 state.rest.end();
             }
             let latency = &attempt.serving.latency;
-            match (ctx.ending.is_streaming, ctx.ending.first_token) {
+            match (ended.is_streaming, ended.first_token) {
                 (true, Some(first)) => latency.learn_first_token(first.since(attempt.started)),
                 (true, None) => {}
                 (false, _) => latency.learn_answer(at.since(attempt.started)),
             }
         }
         let took = at.since(attempt.started);
-        let event = AttemptEnded { backend: attempt.serving.id, outcome, code, took };
+        let event =
+            AttemptEnded { backend: attempt.serving.id, outcome, code: ended.code, took };
         for observer in &self.observers {
             observer.attempt_ended(&event);
         }
     }
-}
-
-fn relayed_outcome(ctx: &RequestContext) -> Outcome {
-    ctx.ending.outcome.unwrap_or(match ctx.ending.status {
-        500.. => Outcome::Fault,
-        400..=499 => Outcome::Client,
-        _ => Outcome::Ok,
-    })
 }
 
 fn rest_time(config: &RestConfig, failure: &Failure) -> Duration {

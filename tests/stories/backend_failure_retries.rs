@@ -2,13 +2,13 @@
 //! may already have been processed is never processed twice.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use penstock::demo::{Cut, Fault};
-use serde_json::{Value, json};
+use penstock::demo::Fault;
+use serde_json::json;
 
 use crate::support::block_on;
-use crate::support::client::{Answer, Client, chat, streaming_chat, timed};
+use crate::support::client::{chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, Setup, name, reference};
 
 crate::trials![
@@ -25,8 +25,6 @@ crate::trials![
     the_budget_for_repeats_runs_out_and_refills,
     a_budget_by_share_of_traffic_alone_is_granted,
     fallbacks_follow_when_every_candidate_was_tried,
-    faults_that_can_be_hidden_are_hidden_under_load,
-    every_byte_is_right_whatever_fails_under_load,
 ];
 
 fn refused_connections_are_hidden() {
@@ -48,7 +46,7 @@ fn a_request_nobody_read_goes_elsewhere_byte_for_byte() {
     let fleet = Fleet::start(2, Setup::default());
     // More than sockets hold, so that it cannot have been written whole.
     let mut body = chat("m", "hello");
-    body["padding"] = json!("x".repeat(24 << 20));
+    body["padding"] = json!("x".repeat(12 << 20));
     fleet.a().script([Fault::CloseUnread]);
     let answer = fleet.penstock.post(CHAT, &body);
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -194,19 +192,23 @@ fn a_500_is_relayed_and_repeated_only_when_told() {
 }
 
 fn a_request_that_was_read_is_repeated_only_when_told() {
+    let fleet = Fleet::start(2, Setup::default());
+    let told = Fleet::start(2, Setup { routing: "retry_unanswered: true", ..Setup::default() });
     for fault in [Fault::CloseAfterRequest, Fault::ResetAfterRequest] {
         for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
-            let fleet = Fleet::start(2, Setup::default());
+            let before = fleet.requests();
             fleet.a().script([fault.clone()]);
             let answer = fleet.penstock.post(CHAT, &body);
             assert_eq!(answer.status, 502, "{fault:?}: {}", answer.text());
             assert_eq!(answer.error_code(), "upstream_closed");
-            assert_eq!(fleet.requests(), 1, "{fault:?}: it may have been processed");
+            assert_eq!(fleet.requests(), before + 1, "{fault:?}: it may have been processed");
+
+            let before = told.requests();
+            told.a().script([fault.clone()]);
+            let answer = told.penstock.post(CHAT, &body);
+            assert_eq!(answer.text(), reference("b", CHAT, &body).text());
+            assert_eq!(told.requests(), before + 2, "{fault:?}");
         }
-        let told = Fleet::start(2, Setup { routing: "retry_unanswered: true", ..Setup::default() });
-        told.a().script([fault.clone()]);
-        assert_eq!(told.chat().text(), reference("b", CHAT, &chat("m", "hello")).text());
-        assert_eq!(told.requests(), 2, "{fault:?}");
     }
 }
 
@@ -276,155 +278,4 @@ fn fallbacks_follow_when_every_candidate_was_tried() {
     fleet.b().script([Fault::status(503)]);
     assert_eq!(fleet.chat().status, 503);
     assert_eq!(fleet.c().counters().requests, 0, "the chain counts towards max_retries");
-}
-
-/// What a request may be answered with when all is well.
-struct Case {
-    body: Value,
-    answers: Vec<String>,
-}
-
-fn cases() -> Vec<Case> {
-    let texts = ["hello", "how much water?", "…и ещё", "short"];
-    let bodies = texts.iter().flat_map(|text| [chat("m", text), streaming_chat("m", text)]);
-    let answers =
-        |body: &Value| (0..3).map(|one| reference(&name(one), CHAT, body).text()).collect();
-    bodies.map(|body| Case { answers: answers(&body), body }).collect()
-}
-
-const CLIENTS: u32 = 8;
-
-/// Sends about 200 requests per second for 2.5 seconds; gives every answer with its case.
-fn drive<'a>(fleet: &Fleet, cases: &'a [Case]) -> Vec<(&'a Case, Answer)> {
-    let address = fleet.penstock.data;
-    let started = Instant::now();
-    std::thread::scope(|scope| {
-        let clients = (0..CLIENTS).map(|number| {
-            scope.spawn(move || {
-                let mut client = Client::connect(address);
-                let mut answers = Vec::new();
-                for (turn, case) in (0_u32..62).zip(cases.iter().cycle().skip(number as usize)) {
-                    let due = Duration::from_millis(40) * turn + Duration::from_millis(5) * number;
-                    std::thread::sleep(due.saturating_sub(started.elapsed()));
-                    client.send("POST", CHAT, &[], case.body.to_string().as_bytes());
-                    let answer = client.read_answer().unwrap();
-                    if !answer.is_whole || answer.header("connection") == Some("close") {
-                        client = Client::connect(address);
-                    } else if answer.text().contains("\"error\"") && answer.status == 200 {
-                        client = Client::connect(address);
-                    }
-                    answers.push((case, answer));
-                }
-                answers
-            })
-        });
-        let clients: Vec<_> = clients.collect();
-        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
-    })
-}
-
-const QUICK_REST: &str = "strategy: round_robin, rest: { default: 20ms, min: 20ms }, \
-     retry_budget: { ratio: 1.0, per_second: 100 }";
-
-fn mixed_fleet() -> Fleet {
-    let engines: Vec<_> = (0..3)
-        .map(|one| crate::support::fleet::engine(&name(one), Setup::default().pace))
-        .collect();
-    let yaml = crate::support::fleet::yaml(&engines, &["m"; 3], Setup::default());
-    let yaml = yaml.replace("strategy: priority_only, ", QUICK_REST);
-    let penstock = crate::support::penstock::Penstock::start(&yaml);
-    Fleet { penstock, engines }
-}
-
-fn faults_that_can_be_hidden_are_hidden_under_load() {
-    let fleet = mixed_fleet();
-    let cases = cases();
-    // Warm connections, so that an unread close is a stale one.
-    for _ in 0..6 {
-        assert_eq!(fleet.chat().status, 200);
-    }
-    let slow = Fault::SlowHead(Duration::from_millis(30));
-    for (offset, engine) in fleet.engines.iter().enumerate() {
-        let mut hidden = [
-            Fault::Informational { count: 3 },
-            Fault::CloseAfterAnswer,
-            Fault::status(503),
-            Fault::BigHead { bytes: 4096 },
-            slow.clone(),
-            Fault::CloseDelimited,
-            Fault::status_with_retry(429, "0"),
-        ];
-        // Not all refuse at the same time: that cannot be hidden.
-        hidden.rotate_left(offset);
-        let spaced = |fault: Fault| [Fault::Pass, fault, Fault::Pass, Fault::Pass];
-        engine.script((0..6).flat_map(|_| hidden.clone()).flat_map(spaced));
-    }
-    let before = fleet.requests();
-    let answers = drive(&fleet, &cases);
-    let sent = fleet.requests() - before;
-    let visible: Vec<String> = answers
-        .iter()
-        .filter(|(_, answer)| answer.status != 200)
-        .map(|(_, answer)| format!("{} {}", answer.status, answer.text()))
-        .collect();
-    assert!(
-        visible.len() <= answers.len() / 100,
-        "{} of {}: {visible:?}",
-        visible.len(),
-        answers.len()
-    );
-    for (case, answer) in answers.iter().filter(|(_, answer)| answer.status == 200) {
-        assert!(answer.is_whole && case.answers.contains(&answer.text()), "{}", answer.text());
-    }
-    assert!(sent * 4 <= answers.len() * 5, "{sent} requests for {}", answers.len());
-    assert!(fleet.engines.iter().all(|engine| engine.faults_left() < 30), "the faults were met");
-}
-
-fn every_byte_is_right_whatever_fails_under_load() {
-    let fleet = mixed_fleet();
-    let cases = cases();
-    for engine in &fleet.engines {
-        let cut = |how| Fault::CutStream { after_events: 3, how };
-        let mix = [
-            cut(Cut::Fin),
-            Fault::CloseUnread,
-            cut(Cut::Reset),
-            Fault::status(500),
-            Fault::QueuedSecondResponse,
-            Fault::CloseAfterRequest,
-            cut(Cut::BadChunk),
-            Fault::Garbage,
-            Fault::status(503),
-            Fault::TwoLengths,
-            Fault::ErrorEventMidStream { after_events: 2 },
-            Fault::CutAnswer { how: Cut::ShortLength },
-            Fault::ResetAfterRequest,
-            Fault::CloseAfterAnswer,
-        ];
-        let spaced = |fault: Fault| [fault, Fault::Pass, Fault::Pass];
-        engine.script((0..4).flat_map(|_| mix.clone()).flat_map(spaced));
-    }
-    let answers = drive(&fleet, &cases);
-    let mut good = 0;
-    for (case, answer) in &answers {
-        let text = answer.text();
-        match answer.status {
-            200 if case.answers.contains(&text) => good += 1,
-            200 => {
-                let told = text.find("data: {\"error\"").unwrap_or(text.len());
-                assert!(told < text.len() || !answer.is_whole, "a cut answer looks whole: {text}");
-                assert!(!text.contains("[DONE]"), "{text}");
-                let begun = &text[..told];
-                let is_prefix = case.answers.iter().any(|whole| whole.starts_with(begun));
-                assert!(is_prefix, "bytes nobody sent: {text}");
-            }
-            500 => assert_eq!(answer.json()["error"]["message"], "scripted"),
-            502 | 503 | 429 => assert!(answer.json()["error"]["message"].is_string(), "{text}"),
-            status => panic!("{status}: {text}"),
-        }
-    }
-    assert!(good * 2 > answers.len(), "{good} of {} went well", answers.len());
-    let malformed: usize = fleet.engines.iter().map(|engine| engine.malformed().len()).sum();
-    assert_eq!(malformed, 0);
-    fleet.wait_idle();
 }

@@ -24,6 +24,7 @@ crate::trials![
     an_unknown_model_waits_for_discovery,
     models_of_a_backend_that_is_down_stay_known,
     lists_are_refreshed_and_survive_failures,
+    requests_are_right_while_lists_change,
     a_refused_key_is_told_once_by_name,
     readiness_waits_for_every_first_check,
 ];
@@ -247,6 +248,34 @@ fn lists_are_refreshed_and_survive_failures() {
     assert!(penstock.log().contains("discovery failed"), "{}", penstock.log());
     lists.tell(Some(&["b"]));
     eventually("a model that is gone is forgotten", SOON, || ids() == ["b"]);
+}
+
+fn requests_are_right_while_lists_change() {
+    let (lists, steady) = (Lists::start(&["m", "x"]), engine("steady", &["m"]));
+    let yaml = format!(
+        "discovery: {{ interval: 10ms }}\nhealth: {{ interval: 10ms, path: /health }}\nbackends:\n\
+         \x20 - {{ name: moving, url: \"http://{}\", engine: openai }}\n{}",
+        lists.address,
+        backend(&steady, "models: [m]")
+    );
+    let penstock = Penstock::start(&yaml);
+    thread::scope(|scope| {
+        let chats: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| (0..60).map(|_| penstock.chat("m").status).collect::<Vec<_>>()))
+            .collect();
+        let mut round = 0;
+        while !chats.iter().all(thread::ScopedJoinHandle::is_finished) {
+            let before = lists.asked.load(Ordering::SeqCst);
+            lists.tell(Some(if round % 2 == 0 { &["x"] } else { &["x", "m"] }));
+            eventually("it is asked again", SOON, || lists.asked.load(Ordering::SeqCst) > before);
+            round += 1;
+        }
+        assert!(round > 2, "the lists changed {round} times meanwhile");
+        for chats in chats {
+            assert!(chats.join().unwrap().iter().all(|status| *status == 200));
+        }
+    });
+    assert_eq!(penstock.chat("nobody").status, 404);
 }
 
 fn a_refused_key_is_told_once_by_name() {

@@ -13,6 +13,7 @@ use crate::support::penstock::Penstock;
 crate::trials![
     lines_are_answered_in_order_and_rotation_advances,
     requirements_decisions_and_errors_are_told,
+    tokens_are_estimated_as_told,
     a_described_fleet_is_laid_over,
     a_fleet_that_is_wrong_is_refused,
     random_choices_can_be_repeated,
@@ -124,6 +125,14 @@ fn requirements_decisions_and_errors_are_told() {
     let message = "No backend supports required capabilities for model 'm': [tools]";
     assert_eq!(told[2]["error"]["message"], message);
     assert_eq!(told[6]["requirements"]["estimated_tokens"], 1, "base64 is taken as it decodes");
+}
+
+fn tokens_are_estimated_as_told() {
+    let lines = [line(&client::chat("m", &"\u{4e00}".repeat(400)))];
+    for (estimate, tokens) in [("chars", 100), ("utf8", 300)] {
+        let ran = explain(&config(&format!("token_estimate: {estimate}")), &lines, &[]);
+        assert_eq!(ran.json_lines()[0]["requirements"]["estimated_tokens"], tokens, "{estimate}");
+    }
 }
 
 fn a_described_fleet_is_laid_over() {

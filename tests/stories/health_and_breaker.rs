@@ -130,10 +130,7 @@ fn a_refused_key_is_told_once() {
 }
 
 fn a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns() {
-    let engines = two_engines();
-    let text = yaml(&engines, &["m", "m"], Setup { health: "rise: 2", ..Setup::default() });
-    let text = text.replace("strategy: priority_only, ", "strategy: round_robin");
-    let fleet = Fleet { penstock: Penstock::start(&text), engines };
+    let fleet = Fleet::start(2, Setup { strategy: "round_robin", health: "", ..Setup::default() });
     let (is_over, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     let address = fleet.penstock.data;
     std::thread::scope(|scope| {
@@ -165,7 +162,7 @@ fn a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns() {
             let until = served() + more;
             eventually("requests go on", SOON, || served() >= until);
         };
-        for _ in 0..3 {
+        for _ in 0..2 {
             go_on(60);
             block_on(fleet.a().kill()).unwrap();
             go_on(60);
@@ -239,7 +236,7 @@ fn chat_with_key(fleet: &Fleet, number: usize) -> u16 {
 }
 
 fn one_client_cannot_open_a_breaker_with_faults() {
-    let fleet = Fleet::start(1, Setup { sections: KEYS, ..Setup::default() });
+    let fleet = Fleet::start(1, Setup { health: BREAKER, sections: KEYS, ..Setup::default() });
     fleet.a().always(Some(Fault::status(500)));
     for _ in 0..40 {
         assert_eq!(chat_with_key(&fleet, 0), 500);

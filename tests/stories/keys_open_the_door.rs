@@ -4,6 +4,7 @@
 use penstock::demo::{EngineModel, EngineSpec, Fault, StandIn};
 use serde_json::json;
 
+use crate::support::block_on;
 use crate::support::client::{Answer, chat, request};
 use crate::support::engines::{backend, engine, start};
 use crate::support::penstock::Penstock;
@@ -184,6 +185,11 @@ fn no_key_and_no_prompt_is_ever_shown() {
         b"{\"model\":\"one\",\"messages\":[{\"content\":\"prompt-words-55\"}",
     );
     answers.push(broken.text());
+    block_on(engine.kill()).unwrap();
+    let headers = [("x-api-key", secrets[0])];
+    let lost = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
+    assert!(!lost.text().contains(&engine.addr().to_string()), "{}", lost.text());
+    answers.push(lost.text());
     for path in ["/metrics", "/config", "/fleet", "/decisions", "/health/ready", "/"] {
         let page = penstock.admin(path);
         assert_eq!(page.status, 200, "{path}");

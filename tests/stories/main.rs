@@ -28,6 +28,7 @@ mod config_and_cli;
 mod discovery_learns;
 mod end_to_end;
 mod explain_tells_why;
+mod faults_under_load;
 mod health_and_breaker;
 mod keys_open_the_door;
 mod models_are_routed;
@@ -71,6 +72,7 @@ fn main() {
         config_and_cli,
         discovery_learns,
         explain_tells_why,
+        faults_under_load,
         health_and_breaker,
         keys_open_the_door,
         models_are_routed,

@@ -43,7 +43,7 @@ fn assert_refused(answer: &Answer, status: u16, retry_after: &str) {
 }
 
 fn the_last_refusal_is_relayed_exactly() {
-    for (first, last) in [(429, 429), (503, 503), (503, 429), (429, 503)] {
+    for (first, last) in [(503, 429), (429, 503)] {
         let fleet = Fleet::start(2, Setup::default());
         fleet.a().script([refusal(first, "17")]);
         fleet.b().script([refusal(last, "23")]);
@@ -156,7 +156,7 @@ fn full_backends_say_so_at_once() {
 
 fn one_after_the_other_always_finds_the_only_place_free() {
     let fleet = Fleet::start(1, Setup { backend: "max_in_flight: 1", ..Setup::default() });
-    for turn in 0..150 {
+    for turn in 0..100 {
         let answer = if turn % 2 == 0 { fleet.chat() } else { fleet.stream() };
         assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
     }

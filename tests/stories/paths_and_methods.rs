@@ -16,6 +16,7 @@ crate::trials![
     web_pages_call_only_where_they_may,
     without_cors_there_are_no_cors_headers,
     request_ids_are_kept_or_made,
+    nothing_in_a_request_names_another_backend,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -192,4 +193,40 @@ fn request_ids_are_kept_or_made() {
     let long = "x".repeat(1000);
     let answer = send(&[("x-request-id", &long)]);
     assert_ne!(answer.header("x-request-id"), Some(long.as_str()), "bounded");
+}
+
+fn nothing_in_a_request_names_another_backend() {
+    let (configured, penstock) = start(&[]);
+    let other = engine("other", &["m"]);
+    let (url, address) = (other.url(), other.addr());
+    let mut body = chat("m", "hello");
+    for key in ["api_base", "base_url", "url", "backend", "upstream"] {
+        body[key] = json!(url);
+    }
+    let host = address.to_string();
+    let headers = [
+        ("x-upstream", host.as_str()),
+        ("x-forwarded-host", &host),
+        ("x-original-url", &url),
+        ("forwarded", &url),
+        ("x-penstock-backend", "other"),
+    ];
+    let body = body.to_string();
+    let answer = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    for target in [format!("{url}{CHAT}"), format!("//{host}{CHAT}"), format!("{CHAT}@{host}")] {
+        let mut client = Client::connect(penstock.data);
+        let length = body.len();
+        client.send_bytes(
+            format!(
+                "POST {target} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {length}\r\n\r\n{body}"
+            )
+            .as_bytes(),
+        );
+        let status = client.read_answer().unwrap().status;
+        assert!(matches!(status, 200 | 400 | 404), "{target}: {status}");
+    }
+    let last = configured.received().pop().unwrap();
+    assert_eq!(last.header("host"), Some(configured.addr().to_string().as_str()));
+    assert_eq!(other.connections_accepted(), 0);
 }

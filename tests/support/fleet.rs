@@ -20,7 +20,9 @@ pub const SOON: Duration = Duration::from_secs(5);
 /// What differs from a plain fleet; each is a piece of YAML.
 #[derive(Clone, Copy)]
 pub struct Setup<'a> {
-    /// Further keys of `routing`; the strategy asks engines in the order of their names.
+    /// By default the engines are asked in the order of their names.
+    pub strategy: &'a str,
+    /// Further keys of `routing`.
     pub routing: &'a str,
     /// The keys of `health`; no check disturbs the story unless this says so.
     pub health: &'a str,
@@ -35,7 +37,14 @@ pub struct Setup<'a> {
 impl Default for Setup<'_> {
     fn default() -> Self {
         let health = "interval: 60s, unhealthy_interval: 60s";
-        Self { routing: "", health, sections: "", backend: "", pace: Pace::at_once(8) }
+        Self {
+            strategy: "priority_only",
+            routing: "",
+            health,
+            sections: "",
+            backend: "",
+            pace: Pace::at_once(8),
+        }
     }
 }
 
@@ -162,9 +171,9 @@ pub fn engine(name: &str, pace: Pace) -> StandIn {
 
 /// The configuration of a fleet.
 pub fn yaml(engines: &[StandIn], models: &[&str], setup: Setup<'_>) -> String {
-    let Setup { routing, health, sections, backend, .. } = setup;
+    let Setup { strategy, routing, health, sections, backend, .. } = setup;
     let mut text = format!(
-        "routing: {{ strategy: priority_only, {routing} }}\nhealth: {{ {health} }}\n{sections}\n\
+        "routing: {{ strategy: {strategy}, {routing} }}\nhealth: {{ {health} }}\n{sections}\n\
          backends:\n"
     );
     for (index, (engine, model)) in engines.iter().zip(models).enumerate() {
