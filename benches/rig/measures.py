@@ -79,6 +79,7 @@ def memory(peer, engine):
     time.sleep(2)
     pid = peer.process.pid
     idle = processes.resident_kib(pid)
+    anonymous = processes.resident_kib(pid, "RssAnon")
     samples, most_open = [], 0
     with Clients(engine.rig, engine.cpu, peer.port, "--mode", "hold", "--stream",
                  "--connections", OPEN_STREAMS, "--body", 256 << 10) as clients:
@@ -92,7 +93,8 @@ def memory(peer, engine):
         result = clients.result(60)
     open_kib = max(samples, default=None)
     return {
-        "kind": "memory", "peer": peer.name, "idle_kib": idle, "open_kib": open_kib,
+        "kind": "memory", "peer": peer.name, "idle_kib": idle,
+        "idle_anonymous_kib": anonymous, "open_kib": open_kib,
         "peak_kib": processes.resident_kib(pid, "VmHWM"), "most_open": most_open,
         "kib_per_stream": round((open_kib - idle) / OPEN_STREAMS, 1) if samples else None,
         **{name: result[name] for name in ("requests", "errors", "error_kinds")},

@@ -49,7 +49,7 @@ pub enum Syntax {
 
 /// What the names of an object's members stand for.
 pub(super) struct Members<'a, T, F> {
-    /// Names most objects have, each with its closing quote, and what they stand for.
+    /// Names most objects have, each with its closing quote and colon, and what they stand for.
     likely: &'a [(&'a [u8], T)],
     /// What any name stands for, decoded.
     of: F,
@@ -113,31 +113,44 @@ impl<'a> Cursor<'a> {
     pub(super) fn members<T: Copy>(
         &mut self,
         members: Members<'_, T, impl Fn(&[u8]) -> T>,
-        mut visit: impl FnMut(&mut Self, T, u8) -> Result<(), Syntax>,
+        visit: impl FnMut(&mut Self, T, u8) -> Result<(), Syntax>,
     ) -> Result<(), Syntax> {
         self.open()?;
-        if self.peek() != b'}' {
-            loop {
-                let member = self.member(&members)?;
-                if self.peek() != b':' {
-                    return Err(Syntax::Colon);
-                }
-                self.at += 1;
-                let kind = self.peek();
-                visit(self, member, kind)?;
+        if self.peek() == b'}' {
+            self.close();
+            return Ok(());
+        }
+        self.rest_of_members(false, members, visit)
+    }
+
+    /// The same for an object that is open already, and holds a member before the cursor if
+    /// `has_member`, or else one behind it.
+    #[inline(always)]
+    pub(super) fn rest_of_members<T: Copy>(
+        &mut self,
+        mut has_member: bool,
+        members: Members<'_, T, impl Fn(&[u8]) -> T>,
+        mut visit: impl FnMut(&mut Self, T, u8) -> Result<(), Syntax>,
+    ) -> Result<(), Syntax> {
+        loop {
+            if has_member {
                 match self.peek() {
                     b',' => self.at += 1,
                     b'}' => break,
                     _ => return Err(Syntax::ObjectEnd),
                 }
             }
+            has_member = true;
+            let member = self.member(&members)?;
+            let kind = self.peek();
+            visit(self, member, kind)?;
         }
         self.close();
         Ok(())
     }
 
-    /// Takes a member's name. Where a string ends is a number all that follows waits for; a likely
-    /// name that matches is a branch the processor predicts, so it goes on without waiting.
+    /// Takes a member's name and colon. Where a string ends is a number all that follows waits for;
+    /// a likely name that matches is a branch the processor predicts: it goes on without waiting.
     #[inline(always)]
     fn member<T: Copy>(
         &mut self,
@@ -154,6 +167,10 @@ impl<'a> Cursor<'a> {
             }
         }
         let name = self.string()?;
+        if self.peek() != b':' {
+            return Err(Syntax::Colon);
+        }
+        self.at += 1;
         Ok(self.decoded(name, &members.of))
     }
 
@@ -254,8 +271,9 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
+    /// Takes an opening bracket or brace.
     #[inline(always)]
-    fn open(&mut self) -> Result<(), Syntax> {
+    pub(super) fn open(&mut self) -> Result<(), Syntax> {
         if self.depth == DEPTH_LIMIT {
             return Err(Syntax::Depth);
         }

@@ -11,11 +11,11 @@ use crate::units::{ByteSpan, TokenCount};
 
 /// What most bodies hold, most of them in this order.
 const LIKELY_MEMBERS: [(&[u8], Member); 5] = [
-    (b"model\"", Member::Model),
-    (b"messages\"", Member::Messages),
-    (b"stream\"", Member::Stream),
-    (b"max_tokens\"", Member::Limit(2)),
-    (b"temperature\"", Member::Other),
+    (b"model\":", Member::Model),
+    (b"messages\":", Member::Messages),
+    (b"stream\":", Member::Stream),
+    (b"max_tokens\":", Member::Limit(2)),
+    (b"temperature\":", Member::Other),
 ];
 
 /// The last value of the member `model`.

@@ -6,6 +6,7 @@ mod bytes;
 mod cursor;
 mod json;
 mod multipart;
+mod part;
 mod profile;
 mod prompt;
 mod scalar;

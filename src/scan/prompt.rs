@@ -2,6 +2,7 @@
 //! lay it out. Adding an operation is a row in [`prompt_fields`].
 
 use super::cursor::{Cursor, Members, Syntax};
+use super::part::{Part, PartKind, PartMember};
 use super::text::Text;
 use crate::api::Operation;
 
@@ -84,14 +85,21 @@ pub(super) fn read_prompt(
     }
 }
 
+/// How most messages begin, up to their content: short ones gain most from taking that at once.
+const OPENINGS: [&[u8]; 3] = [
+    br#"{"role":"user","content":"#,
+    br#"{"role":"assistant","content":"#,
+    br#"{"role":"system","content":"#,
+];
+
 /// Whether a member of a message is its content.
-const LIKELY_IN_MESSAGE: [(&[u8], bool); 2] = [(b"role\"", false), (b"content\"", true)];
+const LIKELY_IN_MESSAGE: [(&[u8], bool); 2] = [(b"role\":", false), (b"content\":", true)];
 
 /// Takes an array of objects with `content`; or a string.
 fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
     match kind {
         b'"' => {
-            let text = cursor.string()?;
+            let text = cursor.text()?;
             into.add_text(cursor, text);
             return Ok(());
         }
@@ -103,23 +111,42 @@ fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), 
             return cursor.skip(kind);
         }
         let mut found = Prompt::default();
+        let has_content = open_message(cursor)?;
+        if has_content {
+            let kind = cursor.peek();
+            content(cursor, kind, Nesting::Outer, &mut found)?;
+        }
         let is_content = |name: &[u8]| name == b"content";
         let members = Members::with_likely(&LIKELY_IN_MESSAGE, is_content);
-        cursor.members(members, |cursor, is_content, kind| {
+        let visit = |cursor: &mut Cursor<'_>, is_content: bool, kind| {
             if !is_content {
                 return cursor.skip(kind);
             }
             found = Prompt::default();
-            if kind == b'"' {
-                let text = cursor.string()?;
-                found.add_text(cursor, text);
-                return Ok(());
-            }
             content(cursor, kind, Nesting::Outer, &mut found)
-        })?;
+        };
+        if has_content {
+            cursor.rest_of_members(true, members, visit)?;
+        } else {
+            cursor.members(members, visit)?;
+        }
         into.add(found);
         Ok(())
     })
+}
+
+/// Takes the beginning of a message if it is one of those most begin with, and tells whether it was.
+#[inline(always)]
+fn open_message(cursor: &mut Cursor<'_>) -> Result<bool, Syntax> {
+    let rest = cursor.bytes.get(cursor.at..).unwrap_or_default();
+    for opening in OPENINGS {
+        if rest.starts_with(opening) {
+            cursor.open()?;
+            cursor.at += opening.len() - 1;
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether content is a message's own, or that of a tool's result inside of it.
@@ -130,109 +157,37 @@ enum Nesting {
 }
 
 /// Takes a string or an array of content parts.
+#[inline(always)]
 fn content(
     cursor: &mut Cursor<'_>,
     kind: u8,
     nesting: Nesting,
     into: &mut Prompt,
 ) -> Result<(), Syntax> {
-    match kind {
-        b'"' => {
-            let text = cursor.string()?;
-            into.add_text(cursor, text);
-            Ok(())
-        }
-        b'[' => cursor.elements(|cursor, kind| {
-            if kind != b'{' {
-                return cursor.skip(kind);
-            }
-            part(cursor, nesting, into)
-        }),
-        _ => cursor.skip(kind),
+    if kind != b'"' {
+        return parts(cursor, kind, nesting, into);
     }
+    let text = cursor.text()?;
+    into.add_text(cursor, text);
+    Ok(())
 }
 
-/// What kind of content part an object is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PartKind {
-    Text,
-    Image,
-    ToolResult,
-    Unknown,
-}
-
-impl PartKind {
-    fn of(name: &[u8]) -> Self {
-        match name {
-            b"text" | b"input_text" | b"output_text" => Self::Text,
-            b"image_url" | b"input_image" | b"image" => Self::Image,
-            b"tool_result" => Self::ToolResult,
-            _ => Self::Unknown,
-        }
+#[inline(never)]
+fn parts(
+    cursor: &mut Cursor<'_>,
+    kind: u8,
+    nesting: Nesting,
+    into: &mut Prompt,
+) -> Result<(), Syntax> {
+    if kind != b'[' {
+        return cursor.skip(kind);
     }
-}
-
-/// A member of a content part or a document.
-#[derive(Clone, Copy)]
-enum PartMember {
-    Kind,
-    Text,
-    Content,
-    Other,
-}
-
-impl PartMember {
-    const LIKELY: [(&[u8], Self); 2] = [(b"type\"", Self::Kind), (b"text\"", Self::Text)];
-
-    #[inline(always)]
-    fn of(name: &[u8]) -> Self {
-        match name {
-            b"type" => Self::Kind,
-            b"text" => Self::Text,
-            b"content" => Self::Content,
-            _ => Self::Other,
+    cursor.elements(|cursor, kind| {
+        if kind != b'{' {
+            return cursor.skip(kind);
         }
-    }
-}
-
-/// What an object with `type` and `text` said, in whatever order.
-struct Part {
-    kind: PartKind,
-    text: u64,
-}
-
-impl Part {
-    const EMPTY: Self = Self { kind: PartKind::Unknown, text: 0 };
-
-    #[inline(always)]
-    fn read(
-        &mut self,
-        member: PartMember,
-        cursor: &mut Cursor<'_>,
-        kind: u8,
-    ) -> Result<(), Syntax> {
-        let is_string = kind == b'"';
-        match member {
-            PartMember::Kind => {
-                self.kind = PartKind::Unknown;
-                if is_string {
-                    let name = cursor.string()?;
-                    self.kind = cursor.decoded(name, PartKind::of);
-                    return Ok(());
-                }
-            }
-            PartMember::Text => {
-                self.text = 0;
-                if is_string {
-                    let text = cursor.string()?;
-                    self.text = cursor.measure(text);
-                    return Ok(());
-                }
-            }
-            PartMember::Content | PartMember::Other => {}
-        }
-        cursor.skip(kind)
-    }
+        part(cursor, nesting, into)
+    })
 }
 
 /// Takes a content part. Its kind may follow what it describes, so all is read before it counts.

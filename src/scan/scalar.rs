@@ -2,6 +2,9 @@
 
 use super::cursor::{Cursor, Syntax};
 
+/// Digits that fit any sum of 64 bits.
+const EXACT_DIGITS: usize = 19;
+
 impl Cursor<'_> {
     /// Takes the number or literal at the cursor.
     #[inline]
@@ -59,16 +62,19 @@ impl Cursor<'_> {
     #[inline(always)]
     fn digits(&mut self) -> Result<u32, Syntax> {
         let mut at = self.at;
-        let mut value = 0_u32;
+        let mut value = 0_u64;
         while let Some(byte @ b'0'..=b'9') = self.bytes.get(at) {
-            value = value.saturating_mul(10).saturating_add(u32::from(byte & 0xf));
+            value = value.wrapping_mul(10).wrapping_add(u64::from(byte & 0xf));
             at += 1;
         }
-        if at == self.at {
+        let count = at - self.at;
+        if count == 0 {
             return Err(Syntax::Digit);
         }
         self.at = at;
-        Ok(value)
+        // Up to there the sum did not wrap; a longer number has no leading zeros, so it is large.
+        let value = if count <= EXACT_DIGITS { value } else { u64::MAX };
+        Ok(u32::try_from(value).unwrap_or(u32::MAX))
     }
 
     #[inline(always)]

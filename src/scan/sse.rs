@@ -308,7 +308,7 @@ fn has_token_in_delta(data: &[u8]) -> bool {
 
 /// Whether a member of a delta carries tokens.
 const LIKELY_IN_DELTA: [(&[u8], bool); 4] =
-    [(b"content\"", true), (b"type\"", false), (b"text\"", true), (b"role\"", false)];
+    [(b"content\":", true), (b"type\":", false), (b"text\":", true), (b"role\":", false)];
 
 fn carries_tokens(name: &[u8]) -> bool {
     matches!(

@@ -5,17 +5,20 @@ use memchr::memchr2;
 
 use super::TokenEstimate;
 use super::bytes::{
-    HIGH, Stop, WORD, count_continuations, find_control, is_dense, is_plain, is_stop, word_at,
+    BLOCK, HIGH, Stop, WORD, block_at, count_continuations, find_control, is_dense, is_plain,
+    is_plain_block, is_stop, word_at,
 };
 use super::cursor::{Cursor, Syntax};
 use super::unescape::ShortString;
 
-/// Words looked at one by one before a string counts as long.
-const SHORT_WORDS: usize = 24;
+/// Blocks looked at one by one before a string counts as long.
+const SHORT_BLOCKS: usize = 12;
 /// Long strings are read twice, in stretches that stay in the first-level cache.
 const WINDOW: usize = 8 << 10;
-/// How much of a long string must be dense to go on past all of it at once.
-const DENSE_WINDOW: usize = 1 << 10;
+/// How much of a long string must be dense to go on past all of it at once: at first, and after
+/// some of it was.
+const FIRST_DENSE_WINDOW: usize = 1 << 10;
+const LAST_DENSE_WINDOW: usize = 32 << 10;
 
 /// A string of the body.
 #[derive(Debug, Clone, Copy)]
@@ -54,45 +57,71 @@ impl<'a> Cursor<'a> {
                 return Ok(Text { start, end, excess: 0, high });
             }
         }
+        self.text()
+    }
+
+    /// The same for a string that is likely not that short.
+    #[inline(always)]
+    pub(super) fn text(&mut self) -> Result<Text, Syntax> {
+        let start = self.at + 1;
         self.longer_string(start)?;
         Ok(Text { start, end: self.at - 1, excess: self.excess, high: self.high })
     }
 
-    /// Takes a string word by word; leaves what is known of it in the cursor.
+    /// Takes a string block by block; leaves what is known of it in the cursor.
     #[inline(never)]
     fn longer_string(&mut self, start: usize) -> Result<(), Syntax> {
-        let mut at = start;
         let mut high = 0;
-        for _ in 0..SHORT_WORDS {
-            let Some(word) = word_at(self.bytes, at) else { break };
-            let found = Stop::find(word);
-            if found.is_quote() {
-                high |= found.before();
-                self.at = at + found.index() + 1;
-                self.excess = 0;
-                self.high = high;
-                self.all_high |= high;
-                return Ok(());
-            }
-            if !found.is_none() {
-                break;
-            }
-            high |= word;
-            at += WORD;
+        self.at = start;
+        if let Some(found) = self.find_near_stop(&mut high)
+            && found.is_quote()
+        {
+            high |= found.before();
+            self.at += found.index() + 1;
+            self.excess = 0;
+            self.high = high;
+            self.all_high |= high;
+            return Ok(());
         }
-        self.hard_string(at, high)
+        self.hard_string(high)
+    }
+
+    /// Moves to the word with the next stop; none if that is far, or too near to the body's end.
+    #[inline(always)]
+    fn find_near_stop(&mut self, high: &mut u64) -> Option<Stop> {
+        let mut at = self.at;
+        let mut found = None;
+        'blocks: for _ in 0..SHORT_BLOCKS {
+            if block_at(self.bytes, at).is_some_and(is_plain_block) {
+                at += BLOCK;
+                continue;
+            }
+            for _ in 0..BLOCK / WORD {
+                let Some(word) = word_at(self.bytes, at) else { break 'blocks };
+                let stop = Stop::find(word);
+                if !stop.is_none() {
+                    found = Some(stop);
+                    break 'blocks;
+                }
+                *high |= word;
+                at += WORD;
+            }
+        }
+        self.at = at;
+        found
     }
 
     /// Takes the rest of a string that is long, holds escapes, or ends with the body.
     #[inline(never)]
-    fn hard_string(&mut self, at: usize, mut high: u64) -> Result<(), Syntax> {
+    fn hard_string(&mut self, mut high: u64) -> Result<(), Syntax> {
         let mut excess = 0;
-        self.at = at;
         // Files in base64 are read in one pass; the first blank shows that this is none.
-        while let Some(window) = self.bytes.get(self.at..self.at + DENSE_WINDOW)
+        let mut len = FIRST_DENSE_WINDOW;
+        while let Some(window) = self.bytes.get(self.at..self.at + len)
             && is_dense(window)
         {
-            self.at += DENSE_WINDOW;
+            self.at += len;
+            len = LAST_DENSE_WINDOW.min(2 * len);
         }
         loop {
             match self.find_stop(&mut high)? {
@@ -111,20 +140,10 @@ impl<'a> Cursor<'a> {
     /// Moves to the next quote, backslash or control character and returns it.
     #[inline(always)]
     fn find_stop(&mut self, high: &mut u64) -> Result<u8, Syntax> {
-        let mut at = self.at;
-        for _ in 0..SHORT_WORDS {
-            let Some(word) = word_at(self.bytes, at) else { break };
-            let found = Stop::find(word);
-            if !found.is_none() {
-                *high |= found.before();
-                self.at = at + found.index();
-                return self.bytes.get(self.at).copied().ok_or(Syntax::Character);
-            }
-            *high |= word;
-            at += WORD;
-        }
-        self.at = at;
-        self.find_far_stop(high)
+        let Some(found) = self.find_near_stop(high) else { return self.find_far_stop(high) };
+        *high |= found.before();
+        self.at += found.index();
+        self.bytes.get(self.at).copied().ok_or(Syntax::Character)
     }
 
     #[inline(never)]

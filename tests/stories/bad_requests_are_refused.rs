@@ -209,14 +209,9 @@ fn anthropic_clients_are_refused_in_their_own_shape() {
         assert_eq!((answer.status, &answer.json()["type"]), (400, &json!("error")));
         assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
     }
-    let headers = [("content-length", "10737418240")];
     let mut client = Client::connect(penstock.data);
     client.send_bytes(
-        format!(
-            "POST /v1/messages HTTP/1.1\r\nhost: t\r\n{}: {}\r\n\r\n",
-            headers[0].0, headers[0].1
-        )
-        .as_bytes(),
+        b"POST /v1/messages HTTP/1.1\r\nhost: t\r\ncontent-length: 10737418240\r\n\r\n",
     );
     let answer = client.read_answer().unwrap();
     assert_eq!(
@@ -436,14 +431,11 @@ fn pipelined_requests_are_both_answered() {
     }
     let mut client = Client::connect(penstock.data);
     client.send_bytes(&both);
-    for text in ["first", "second", "third"] {
+    for _ in 0..3 {
         let answer = client.read_answer().unwrap();
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.json()["object"], "chat.completion");
-        let received = engine.received().pop().unwrap().body.unwrap();
-        let sent: Value = serde_json::from_slice(&received).unwrap();
         assert_eq!(client.read_answer().unwrap().json()["object"], "list", "in their order");
-        drop((sent, text));
     }
     let texts: Vec<Value> = engine
         .received()

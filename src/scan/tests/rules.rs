@@ -300,3 +300,50 @@ fn limits_saturate_and_wrong_ones_are_ignored() {
     let both = r#"{"model":"m","max_completion_tokens":7,"max_tokens":9}"#;
     assert_eq!(scan_chat(both).unwrap().max_tokens, Some(TokenCount(7)));
 }
+
+#[test]
+fn a_message_counts_the_same_however_it_begins() {
+    for role in ["user", "assistant", "system", "tool", "users"] {
+        for (rest, expected) in [
+            (r#","content":"abcdefgh"}"#, 2),
+            (r#", "content":"abcdefgh"}"#, 2),
+            (r#","content" : "abcdefgh" }"#, 2),
+            (r#","content":"abcdefgh","name":"abcd"}"#, 2),
+            (r#","content":"abcdefgh" , "content":"abcd"}"#, 1),
+            (r#","content":"abcdefgh","content":null}"#, 0),
+            (r#","content":null,"content":"abcd"}"#, 1),
+            (r#","content":[{"type":"text","text":"abcd"}],"role":"user"}"#, 1),
+            (r#","content": 1 }"#, 0),
+            ("}", 0),
+        ] {
+            let message = format!(r#"{{"role":"{role}"{rest}"#);
+            let body = format!(r#"{{"model":"m","messages":[{message},{message}]}}"#);
+            let found = tokens(Operation::Chat, TokenEstimate::Chars, &body);
+            assert_eq!(found, 2 * expected, "{message}");
+        }
+        for rest in
+            ["", "}", "\"a\",}", "\"a\"]", "\"a\"\"b\"}", "\"a\"", "\"a", ",", "\"a\",\"b\"}"]
+        {
+            let message = format!(r#"{{"role":"{role}","content":{rest}"#);
+            let body = format!(r#"{{"model":"m","messages":[{message}]}}"#);
+            assert_eq!(scan_chat(&body).unwrap_err().code(), ErrorCode::InvalidJson, "{message}");
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_long_string_is_found_wherever_it_is() {
+    for len in [0, 7, 8, 15, 16, 17, 191, 192, 193, 1023, 1024, 3071, 3072, 99_999] {
+        for end in ["", " ", "é", "\\n", "\\\\", "é\\u00e9 é"] {
+            let text = format!("{}{end}", "Q".repeat(len));
+            let body = format!(r#"{{"model":"m","messages":[{{"content":"{text}"}}]}}"#);
+            let value: serde_json::Value = serde_json::from_str(&body).unwrap();
+            let expected = value["messages"][0]["content"].as_str().unwrap().chars().count() / 4;
+            let found = tokens(Operation::Chat, TokenEstimate::Chars, &body);
+            assert_eq!(found as usize, expected, "{len} bytes and {end:?}");
+            let broken =
+                format!("{{\"model\":\"m\",\"messages\":[{{\"content\":\"{text}\u{1f}\"}}]}}");
+            assert_eq!(scan_chat(&broken).unwrap_err().code(), ErrorCode::InvalidJson);
+        }
+    }
+}

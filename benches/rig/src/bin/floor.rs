@@ -69,8 +69,14 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let listen = arguments.next().expect("an address to listen on");
     let backends = arguments.next().expect("the addresses of the backends");
-    let conf =
-        ServerConf { threads: 1, upstream_keepalive_pool_size: 2048, ..ServerConf::default() };
+    let conf = ServerConf {
+        threads: 1,
+        upstream_keepalive_pool_size: 2048,
+        // Ends when told to, instead of five minutes later.
+        grace_period_seconds: Some(0),
+        graceful_shutdown_timeout_seconds: Some(0),
+        ..ServerConf::default()
+    };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
     let balancer = LoadBalancer::<RoundRobin>::try_from_iter(backends.split(','));
