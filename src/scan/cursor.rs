@@ -4,7 +4,7 @@
 use super::TokenEstimate;
 
 /// How deep values may nest, the body's object included; the same as in `serde_json`.
-pub(super) const DEPTH_LIMIT: u32 = 127;
+pub(super) const DEPTH_LIMIT: u32 = 128;
 
 /// What the bytes at the cursor should have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -12,7 +12,8 @@ use crate::support::penstock::Penstock;
 
 crate::trials![
     lines_are_answered_in_order_and_rotation_advances,
-    requirements_decisions_and_errors_are_told,
+    requirements_and_decisions_are_told,
+    refused_lines_say_why_in_their_place,
     tokens_are_estimated_as_told,
     a_described_fleet_is_laid_over,
     a_fleet_that_is_wrong_is_refused,
@@ -59,72 +60,66 @@ fn lines_are_answered_in_order_and_rotation_advances() {
     assert_eq!(ran.stderr, "");
 }
 
-fn requirements_decisions_and_errors_are_told() {
+fn requirements_and_decisions_are_told() {
     let config = config("aliases: { gpt-4: m }, fallbacks: { ghost: [m] }");
-    let image = json!([{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": "x".repeat(40)}]);
-    let image =
-        json!({"model": "gpt-4", "stream": true, "messages": [{"role": "user", "content": image}]});
-    let tools = json!({"model": "m", "tools": [], "messages": []});
+    let text = "x".repeat(40);
+    let parts = json!([{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": text}]);
+    let message = json!({"role": "user", "content": parts});
+    let image = json!({"model": "gpt-4", "stream": true, "messages": [message]});
+    let encoded = "eyJtb2RlbCI6Im0iLCJpbnB1dCI6ImFiY2QifQ==";
     let lines = [
         line(&image),
         line(&client::chat("ghost", "hi")),
-        line(&tools),
-        line(&client::chat("nobody", "hi")),
-        json!({"path": "/v1/chat/completions", "body": "{\"model\":"}).to_string(),
-        json!({"path": "/nowhere", "body": "{}"}).to_string(),
-        json!({"path": "/v1/embeddings", "body_b64": "eyJtb2RlbCI6Im0iLCJpbnB1dCI6ImFiY2QifQ=="}).to_string(),
-        json!({"path": "/v1/chat/completions", "body": "x", "headers": {"Content-Encoding": "gzip"}}).to_string(),
-        "not a line".to_owned(),
-        line(&client::chat("m", &"x".repeat(4 * 4097))),
-        line(&client::chat("", "hi")),
+        json!({"path": "/v1/embeddings", "body_b64": encoded}).to_string(),
     ];
-    let ran = explain(&config, &lines, &[]);
-    assert_eq!(ran.code, Some(0), "refused lines do not change the exit code: {}", ran.stderr);
-    let told = ran.json_lines();
-    assert_eq!(told.len(), lines.len());
+    let told = explain(&config, &lines, &[]).json_lines();
     let wanted = json!({
         "model": "gpt-4", "estimated_tokens": 10, "needs_vision": true, "needs_tools": false,
         "needs_json_mode": false, "prefers_streaming": true
     });
     assert_eq!(told[0]["requirements"], wanted);
-    let decision = &told[0]["decision"];
-    assert_eq!((&decision["backend"], &decision["model"]), (&json!("sees"), &json!("m")));
-    assert_eq!(
-        (&decision["upstream_model"], &decision["fallback"]),
-        (&json!("org/m"), &json!(false))
-    );
-    let candidates = decision["candidates"].as_array().unwrap();
+    let of = |index: usize, key: &str| told[index]["decision"][key].clone();
+    assert_eq!((of(0, "backend"), of(0, "model")), (json!("sees"), json!("m")));
+    assert_eq!((of(0, "upstream_model"), of(0, "fallback")), (json!("org/m"), json!(false)));
+    let candidates = of(0, "candidates");
+    let candidates = candidates.as_array().unwrap();
     let plain = candidates.iter().find(|one| one["backend"] == "plain").unwrap();
     assert_eq!(plain["excluded"], "capabilities");
     assert!(plain["reason"].as_str().unwrap().contains("vision"), "{plain}");
     assert!(candidates.iter().any(|one| one["score"].is_number()), "{candidates:?}");
-    assert_eq!(
-        (&told[1]["decision"]["fallback"], &told[1]["decision"]["model"]),
-        (&json!(true), &json!("m"))
-    );
-    let error = |index: usize| {
-        let error = &told[index]["error"];
-        (error["status"].as_u64().unwrap(), error["code"].as_str().unwrap().to_owned())
-    };
-    let expected = [
-        (2, 400, "capability_mismatch"),
+    assert_eq!((of(1, "fallback"), of(1, "model")), (json!(true), json!("m")));
+    assert_eq!(told[2]["requirements"]["estimated_tokens"], 1, "base64 is taken as it decodes");
+}
+
+fn refused_lines_say_why_in_their_place() {
+    let config = config("strategy: smart");
+    let raw = |line: Value| line.to_string();
+    let tools = json!({"model": "m", "tools": [], "messages": []});
+    let long = client::chat("m", &"x".repeat(4 * 4097));
+    let zipped = json!({"Content-Encoding": "gzip"});
+    let cases = [
+        (line(&tools), 400, "capability_mismatch", true),
         // A backend that has not told its models might serve it.
-        (3, 503, "discovery_pending"),
-        (4, 400, "invalid_json"),
-        (5, 404, "unknown_path"),
-        (7, 415, "unsupported_encoding"),
-        (8, 400, "invalid_request"),
-        (9, 400, "context_length_exceeded"),
-        (10, 400, "missing_model"),
+        (line(&client::chat("nobody", "hi")), 503, "discovery_pending", true),
+        (line(&long), 400, "context_length_exceeded", true),
+        (line(&client::chat("", "hi")), 400, "missing_model", false),
+        (raw(json!({"body": "{\"model\":"})), 400, "invalid_json", false),
+        (raw(json!({"path": "/nowhere", "body": "{}"})), 404, "unknown_path", false),
+        (raw(json!({"body": "x", "headers": zipped})), 415, "unsupported_encoding", false),
+        ("not a line".to_owned(), 400, "invalid_request", false),
     ];
-    for (index, status, code) in expected {
-        assert_eq!(error(index), (status, code.to_owned()), "line {index}");
-        let was_scanned = matches!(index, 2 | 3 | 9);
-        assert_eq!(told[index]["requirements"].is_object(), was_scanned, "line {index}");
+    let lines: Vec<String> = cases.iter().map(|(line, ..)| line.clone()).collect();
+    let ran = explain(&config, &lines, &[]);
+    assert_eq!(ran.code, Some(0), "refused lines do not change the exit code: {}", ran.stderr);
+    let told = ran.json_lines();
+    assert_eq!(told.len(), cases.len(), "one line each, nothing else");
+    for (told, (line, status, code, is_scanned)) in told.iter().zip(cases) {
+        let error = &told["error"];
+        assert_eq!((&error["status"], &error["code"]), (&json!(status), &json!(code)), "{line}");
+        assert_eq!(told["requirements"].is_object(), is_scanned, "{line}");
     }
     let message = "No backend supports required capabilities for model 'm': [tools]";
-    assert_eq!(told[2]["error"]["message"], message);
-    assert_eq!(told[6]["requirements"]["estimated_tokens"], 1, "base64 is taken as it decodes");
+    assert_eq!(told[0]["error"]["message"], message);
 }
 
 fn tokens_are_estimated_as_told() {
