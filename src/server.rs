@@ -24,7 +24,7 @@ use crate::proxy::{DataPlane, Proxy};
 use crate::routing::RequestObserver;
 
 /// Answers up to this size leave in one write together with their head.
-const WRITE_BUFFER: usize = 4096;
+const WRITE_BUFFER: usize = 2048;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How often a stopping server looks whether it is idle.
 const IDLE_CHECK: Duration = Duration::from_millis(20);

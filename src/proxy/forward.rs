@@ -2,7 +2,6 @@
 //! answer goes to the client.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -130,7 +129,9 @@ impl Proxy {
         }
         let timeout = attempt.serving.timeouts.connect;
         let config = &attempt.backend.config;
-        let mut connecting = pin!(self.upstreams.connect(config, &attempt.serving.state, timeout));
+        // Boxed: Pingora's connect is large, and every open stream would carry room for it along.
+        let mut connecting =
+            Box::pin(self.upstreams.connect(config, &attempt.serving.state, timeout));
         poll_fn(|cx| {
             if let Poll::Ready(connected) = connecting.as_mut().poll(cx) {
                 return Poll::Ready(connected.map_err(Failure::NotSent));
@@ -200,6 +201,9 @@ impl Proxy {
             exchange.deadline.set(attempt.started, limit, ErrorCode::AnswerTimeout);
         }
         finish_head(&mut head, ctx, session, (call, attempt))?;
+        if head.is_event_stream {
+            attempt.client.shrink();
+        }
         let framing = head.framing;
         let downstream = session.as_downstream_mut();
         if downstream.write_response_header(head.header).await.is_err() {

@@ -22,7 +22,7 @@ use crate::registry::{BackendId, BackendState, MAX_BACKENDS};
 use crate::units::Timestamp;
 
 /// The first read of an answer; later ones grow with what the engine sends.
-pub(super) const READ_CHUNK: usize = 8 * 1024;
+pub(super) const READ_CHUNK: usize = 4 * 1024;
 
 /// A connection to a backend, in the hands of one attempt.
 pub(super) struct Connection {

@@ -232,7 +232,7 @@ fn the_budget_for_repeats_runs_out_and_refills() {
     let repeated = statuses.iter().filter(|status| **status == 200).count();
     let most = 11 + usize::try_from(took.as_secs()).unwrap();
     assert!((10..=most).contains(&repeated), "{repeated} repeats in {took:?}: {statuses:?}");
-    assert_eq!(statuses.last(), Some(&500), "the last refusal is relayed when it is spent");
+    assert!(statuses.contains(&500), "a refusal is relayed when the budget is spent");
     assert_eq!(fleet.b().counters().requests, repeated);
     let refilled = || fleet.chat().status == 200;
     crate::support::eventually("a second earns a repeat", Duration::from_secs(4), refilled);

@@ -145,9 +145,8 @@ fn neighbours_of_those_who_leave_are_untouched() {
         leavers.push(fleet.begin(&body));
         stayers.push(fleet.begin(&body));
     }
-    for (leaver, how) in leavers.iter_mut().zip(Leave::BOTH.into_iter().cycle()) {
+    for leaver in &mut leavers {
         read_until(leaver, "a serving m:");
-        drop(how);
     }
     let hows = Leave::BOTH.into_iter().cycle();
     let left: Vec<_> = leavers.into_iter().zip(hows).map(|(leaver, how)| how.now(leaver)).collect();

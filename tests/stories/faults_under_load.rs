@@ -44,9 +44,9 @@ fn drive<'a>(fleet: &Fleet, cases: &'a [Case]) -> Vec<(&'a Case, Answer)> {
                     std::thread::sleep(due.saturating_sub(started.elapsed()));
                     client.send("POST", CHAT, &[], case.body.to_string().as_bytes());
                     let answer = client.read_answer().unwrap();
-                    if !answer.is_whole || answer.header("connection") == Some("close") {
-                        client = Client::connect(address);
-                    } else if answer.text().contains("\"error\"") && answer.status == 200 {
+                    let is_told = answer.status == 200 && answer.text().contains("\"error\"");
+                    let is_last = answer.header("connection") == Some("close");
+                    if is_told || is_last || !answer.is_whole {
                         client = Client::connect(address);
                     }
                     answers.push((case, answer));

@@ -9,6 +9,7 @@ pub mod penstock;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
@@ -45,9 +46,17 @@ macro_rules! trials {
     };
 }
 
-/// An address nobody listens on at the moment.
+/// An address nobody listens on, given out once. Its port lies below those the system picks itself,
+/// so that no engine and no connection of another test can take it meanwhile.
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    const PORTS: std::ops::Range<u32> = 12_000..32_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(997);
+    let next = || start.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
+    let ports = std::iter::repeat_with(|| PORTS.start + next() % (PORTS.end - PORTS.start));
+    let addresses =
+        ports.map(|port| SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())));
+    addresses.take(1000).find(|address| TcpListener::bind(address).is_ok()).unwrap()
 }
 
 /// Waits until `check` holds, and panics with `what` when it does not within `limit`.

@@ -225,6 +225,14 @@ impl ClientStream {
         }
     }
 
+    /// Frees the room kept for the next head: a stream may last for minutes.
+    pub(crate) fn shrink(&self) {
+        let mut inner = self.0.lock();
+        if inner.ahead.is_empty() {
+            inner.ahead = BytesMut::new();
+        }
+    }
+
     /// Ends the answer's side of the connection.
     pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0.lock().stream).poll_shutdown(cx)
