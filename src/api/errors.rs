@@ -180,7 +180,12 @@ pub const ERROR_CODES: [ErrorRow; 32] = [
         503,
         "held bodies reached `limits.buffered_bodies`",
     ),
-    error(ErrorCode::TooManyConnections, "too_many_connections", 503, "client connections reached `limits.connections`"),
+    error(
+        ErrorCode::TooManyConnections,
+        "too_many_connections",
+        503,
+        "client connections reached `limits.connections`",
+    ),
     error(ErrorCode::ConnectFailed, "connect_failed", 503, "no backend accepted a connection"),
     error(
         ErrorCode::ConnectTimeout,

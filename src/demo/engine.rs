@@ -174,10 +174,12 @@ impl StandIn {
         let before = std::mem::replace(&mut *self.listening(), Listening::Neither);
         let held = match before {
             Listening::On(accepting) => {
+                // Held before it is let go, or another process might get the port in between.
+                let held = bind(self.addr)?;
                 accepting.abort();
                 // Only once the task is gone is the listener closed; that it was aborted is known.
                 accepting.await.unwrap_or_default();
-                bind(self.addr)?
+                held
             }
             Listening::Off(held) => held,
             Listening::Neither => bind(self.addr)?,
@@ -247,6 +249,8 @@ fn bind(addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // Connections of the engine's former life may linger on the port.
     socket.set_reuseaddr(true)?;
+    // So that the port can be held while its listener is still there.
+    socket.set_reuseport(true)?;
     socket.bind(addr)?;
     Ok(socket)
 }

@@ -38,7 +38,9 @@ pub(super) async fn models(
         backend.config.engine == engine
             || (backend.config.engine == Engine::Auto && owner.starts_with(name))
     };
-    if is(Engine::Ollama, "library") && let Ok(models) = asker.ollama().await {
+    if is(Engine::Ollama, "library")
+        && let Ok(models) = asker.ollama().await
+    {
         return Ok(models);
     }
     let mut models: Vec<ModelEntry> = data.iter().filter_map(read_listed).collect();
@@ -163,9 +165,13 @@ mod tests {
 
     #[test]
     fn lists_of_known_engines_are_read() {
-        let vllm = json!({"id": "meta-llama/Llama-3-8B", "owned_by": "vllm", "max_model_len": 8192});
+        let vllm =
+            json!({"id": "meta-llama/Llama-3-8B", "owned_by": "vllm", "max_model_len": 8192});
         let entry = read_listed(&vllm).unwrap();
-        assert_eq!((entry.id.as_str(), entry.context_length), ("meta-llama/Llama-3-8B", Some(8192)));
+        assert_eq!(
+            (entry.id.as_str(), entry.context_length),
+            ("meta-llama/Llama-3-8B", Some(8192))
+        );
         assert_eq!(entry.capabilities, None, "not told: assumed, not known");
         let plain = read_listed(&json!({"id": "gpt-4o", "object": "model"})).unwrap();
         assert_eq!(plain.context_length, None);

@@ -123,9 +123,8 @@ impl Watcher {
     /// Declared models are taken as they are; only what they leave open is asked for.
     fn asks_for_models(&self) -> bool {
         let declared = self.backend.config.models.as_ref();
-        let is_open = |entry: &ModelEntry| {
-            entry.context_length.is_none() || entry.capabilities.is_none()
-        };
+        let is_open =
+            |entry: &ModelEntry| entry.context_length.is_none() || entry.capabilities.is_none();
         self.discovery.enabled && declared.is_none_or(|models| models.iter().any(is_open))
     }
 

@@ -7,11 +7,11 @@ use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
+use super::Proxy;
+use super::body::{self, BodyLength};
 use super::context::RequestContext;
 use super::failure::{HeldAnswer, OwnError};
 use super::headers::REQUEST_ID;
-use super::body::{self, BodyLength};
-use super::Proxy;
 use crate::api::error_body;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");

@@ -83,9 +83,8 @@ impl Proxy {
                 now: now(),
             };
             let mut chance = Live { topology, rng: &mut rng };
-            let decision = SCRATCH.with_borrow_mut(|scratch| {
-                router.route(&input, &mut chance, scratch)
-            })?;
+            let decision =
+                SCRATCH.with_borrow_mut(|scratch| router.route(&input, &mut chance, scratch))?;
             let serving = decision.serving(topology).ok_or_else(saturated)?;
             let place =
                 InflightGuard::try_reserve(&serving.state, serving.max_in_flight, decision.probe);

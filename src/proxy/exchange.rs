@@ -126,7 +126,8 @@ fn poll_send(
             return Pin::new(stream).poll_flush(cx);
         }
         let slices = rest.map(IoSlice::new);
-        let mut written = std::task::ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &slices))?;
+        let mut written =
+            std::task::ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &slices))?;
         if written == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }

@@ -9,6 +9,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use pingora_proxy::Session;
 
+use super::Proxy;
 use super::answer::add_common_fields;
 use super::attempts::{Served, client_gone};
 use super::clocks::Deadline;
@@ -22,7 +23,6 @@ use super::response::{AnswerHead, Framing};
 use super::settle::{Ended, retry_after};
 use super::splice::{splice, total_len, wire_name};
 use super::upstream::{ConnectError, Connection};
-use super::Proxy;
 use crate::api::{Dialect, ErrorCode, error_event};
 use crate::clock::now;
 use crate::registry::{Backend, InflightGuard, Outcome, Serving};
@@ -103,9 +103,7 @@ impl Proxy {
                 Ok(head) => return self.judge(session, ctx, call, (exchange, head, attempt)).await,
                 // An idle connection may be closed at the very moment it is used again. That is
                 // nobody's failure: once more, on a fresh one.
-                Err(Stop::Closed | Stop::ClosedWhileSending)
-                    if exchange.connection.is_reused =>
-                {
+                Err(Stop::Closed | Stop::ClosedWhileSending) if exchange.connection.is_reused => {
                     may_reuse = false;
                 }
                 Err(stop) => {
@@ -155,9 +153,7 @@ impl Proxy {
         let retries_5xx = ctx.generation.config.routing.retry_5xx;
         match head.status {
             429 | 503 => self.hold(exchange, head, (attempt, Failure::Refused)).await,
-            500..=599 if retries_5xx => {
-                self.hold(exchange, head, (attempt, Failure::Failed)).await
-            }
+            500..=599 if retries_5xx => self.hold(exchange, head, (attempt, Failure::Failed)).await,
             _ => {
                 // From here on the request cannot be repeated, so its body is not needed any more.
                 call.body = None;

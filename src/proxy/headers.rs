@@ -59,10 +59,7 @@ pub(super) fn write_request_head(
     let passes_key = backend.authorization == AuthorizationPolicy::Pass;
     for (name, value) in client {
         let is_key = *name == header::AUTHORIZATION || *name == API_KEY;
-        if is_hop_by_hop(name)
-            || is_replaced(name)
-            || is_nominated(name)
-            || (is_key && !passes_key)
+        if is_hop_by_hop(name) || is_replaced(name) || is_nominated(name) || (is_key && !passes_key)
         {
             continue;
         }

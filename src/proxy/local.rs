@@ -80,10 +80,7 @@ fn one_model(ctx: &RequestContext, id: &str) -> Result<Value, OwnError> {
 
 fn describe(id: &str, model: &Model) -> Value {
     let longest = model.serving.iter().filter_map(|row| row.context_length).max();
-    let usable = model
-        .serving
-        .iter()
-        .fold(Capabilities::NONE, |all, row| all.union(row.known));
+    let usable = model.serving.iter().fold(Capabilities::NONE, |all, row| all.union(row.known));
     json!({
         "id": id,
         "object": "model",

@@ -35,9 +35,9 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::header::{self, HeaderValue};
 use pingora::apps::ServerApp;
-use pingora_proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
 use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
+use pingora_proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
 
 use crate::api::{Dialect, ErrorCode, Operation};
 use crate::clock::now;
@@ -143,7 +143,9 @@ impl Proxy {
         ctx.client = guarded.map(GuardStream::client);
         let Some(client) = ctx.client.clone() else {
             let message = "The connection is not one this proxy reads from";
-            return self.answer_error(session, ctx, OwnError::new(ErrorCode::InternalError, message)).await;
+            return self
+                .answer_error(session, ctx, OwnError::new(ErrorCode::InternalError, message))
+                .await;
         };
         let length = BodyLength::of(&session.req_header().headers);
         ctx.body_length = length;
@@ -366,4 +368,3 @@ impl ProxyHttp for DataPlane {
         true
     }
 }
-

@@ -90,7 +90,6 @@ impl Watch {
     pub(super) fn is_stream(&self) -> bool {
         self.events.is_some()
     }
-
 }
 
 /// Payload, taken out of whatever frames it.
@@ -217,7 +216,11 @@ impl Exchange<'_> {
 
     /// Reads a whole small answer instead of relaying it; `None` when it is too large or breaks
     /// off.
-    pub(super) async fn hold(&mut self, framing: Framing, limit: usize) -> Result<Option<Bytes>, Stop> {
+    pub(super) async fn hold(
+        &mut self,
+        framing: Framing,
+        limit: usize,
+    ) -> Result<Option<Bytes>, Stop> {
         let mut payloads = Payloads::new(framing);
         let mut held = BytesMut::new();
         loop {

@@ -108,8 +108,7 @@ impl Proxy {
 
     fn identify(&self, session: &Session, ctx: &mut RequestContext) {
         let head = session.req_header();
-        ctx.request_id =
-            given_request_id(&head.headers).unwrap_or_else(|| self.make_request_id());
+        ctx.request_id = given_request_id(&head.headers).unwrap_or_else(|| self.make_request_id());
         if let Cors::Origins(allowed) = &ctx.generation.config.server.cors {
             let origin = head.headers.get(header::ORIGIN);
             let may_read = |origin: &&HeaderValue| {
@@ -232,8 +231,18 @@ mod tests {
     #[test]
     fn paths_are_matched_exactly() {
         assert_eq!(Target::of("/v1/chat/completions"), Target::Operation(Operation::Chat));
-        assert_eq!(Target::of("/v1/models/meta-llama/Llama-3:8b"), Target::Model("meta-llama/Llama-3:8b"));
-        for unknown in ["/", "/v1", "/v1/models/", "/v1/chat/completions/", "/v1/chat/../models", "//v1/models"] {
+        assert_eq!(
+            Target::of("/v1/models/meta-llama/Llama-3:8b"),
+            Target::Model("meta-llama/Llama-3:8b")
+        );
+        for unknown in [
+            "/",
+            "/v1",
+            "/v1/models/",
+            "/v1/chat/completions/",
+            "/v1/chat/../models",
+            "//v1/models",
+        ] {
             assert_eq!(Target::of(unknown), Target::Unknown, "{unknown}");
         }
     }

@@ -68,8 +68,7 @@ impl Proxy {
         let at = now();
         let outcome = ended.outcome;
         let state = &attempt.serving.state;
-        let source =
-            Source { at, client: ended.client, probe: place.probe() == Probe::Breaker };
+        let source = Source { at, client: ended.client, probe: place.probe() == Probe::Breaker };
         state.learn_outcome(outcome, source, &attempt.backend.config.health.breaker);
         if outcome == Outcome::Ok {
             // Only the first-due probe begins during a rest; an older answer says nothing about it.
@@ -84,8 +83,7 @@ impl Proxy {
             }
         }
         let took = at.since(attempt.started);
-        let event =
-            AttemptEnded { backend: attempt.serving.id, outcome, code: ended.code, took };
+        let event = AttemptEnded { backend: attempt.serving.id, outcome, code: ended.code, took };
         for observer in &self.observers {
             observer.attempt_ended(&event);
         }

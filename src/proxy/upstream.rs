@@ -10,8 +10,8 @@ use bytes::BytesMut;
 use once_cell::sync::OnceCell;
 use pingora::ErrorType;
 use pingora::connectors::TransportConnector;
-use pingora::protocols::l4::ext::get_tcp_info;
 use pingora::protocols::Stream;
+use pingora::protocols::l4::ext::get_tcp_info;
 use pingora::upstreams::peer::HttpPeer;
 use pingora_pool::PoolNode;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -41,8 +41,7 @@ impl Connection {
         // Under TLS the bytes on the wire are not the bytes of the request.
         !self.is_tls
             && !self.is_reused
-            && get_tcp_info(self.stream.id())
-                .is_ok_and(|info| info.tcpi_bytes_acked < sent as u64)
+            && get_tcp_info(self.stream.id()).is_ok_and(|info| info.tcpi_bytes_acked < sent as u64)
     }
 }
 

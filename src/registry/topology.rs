@@ -202,9 +202,7 @@ impl Topology {
         for model in &self.models {
             carried.turns.insert(model.name.clone(), Arc::clone(&model.turn));
             for row in &model.serving {
-                carried
-                    .latencies
-                    .insert((row.id, model.name.clone()), Arc::clone(&row.latency));
+                carried.latencies.insert((row.id, model.name.clone()), Arc::clone(&row.latency));
             }
         }
         carried

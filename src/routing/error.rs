@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::filters::{self, RejectReason};
 use super::RouteInput;
+use super::filters::{self, RejectReason};
 use crate::api::{Capabilities, ErrorCode, Operation};
 use crate::units::Timestamp;
 

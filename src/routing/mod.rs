@@ -272,12 +272,7 @@ impl Router {
 
 /// Collects the rows that fit; returns whether there are any. With `known_only`, candidates whose
 /// capabilities are assumed do not count.
-fn collect(
-    input: &RouteInput<'_>,
-    model: &Model,
-    known_only: bool,
-    scratch: &mut Scratch,
-) -> bool {
+fn collect(input: &RouteInput<'_>, model: &Model, known_only: bool, scratch: &mut Scratch) -> bool {
     scratch.rows.clear();
     for (row, candidate) in (0_u32..).zip(&model.serving) {
         if let Ok(fit) = filters::check(input, candidate)

@@ -80,11 +80,8 @@ impl Choice<'_> {
 /// The latency `smart` scores a candidate by: measured on requests of the same kind, else on its
 /// health checks, else zero.
 pub(super) fn latency(candidate: &Serving, streaming: bool) -> Duration {
-    let measured = if streaming {
-        candidate.latency.first_token()
-    } else {
-        candidate.latency.answer()
-    };
+    let measured =
+        if streaming { candidate.latency.first_token() } else { candidate.latency.answer() };
     measured.unwrap_or_else(|| candidate.state.check_latency())
 }
 

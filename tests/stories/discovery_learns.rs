@@ -2,7 +2,7 @@
 //! long their context is and what they can do, and keeps up with what changes.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -188,32 +188,18 @@ impl Lists {
         // It ends with the process; the port is its own until then.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let mut reader = BufReader::new(stream);
-                let mut line = String::new();
-                let target = reader.read_line(&mut line).map(|_| line.clone()).unwrap_or_default();
-                while reader.read_line(&mut line).is_ok_and(|count| count > 2) {
-                    line.clear();
-                }
-                let listed = if target.contains("/v1/models") {
-                    count.fetch_add(1, Ordering::SeqCst);
-                    told.lock().unwrap().clone()
-                } else {
-                    Some(Vec::new())
-                };
-                let data: Vec<Value> = listed
-                    .iter()
-                    .flatten()
-                    .map(|id| json!({"id": id, "object": "model"}))
-                    .collect();
-                let body = json!({"object": "list", "data": data}).to_string();
-                let status = if listed.is_some() { "200 OK" } else { "500 Oops" };
-                let answer = format!(
-                    "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-                    body.len()
-                );
-                let sent = reader.get_mut().write_all(answer.as_bytes());
-                let rest = sent.and_then(|()| reader.get_mut().shutdown(std::net::Shutdown::Write));
-                drop(rest.and_then(|()| reader.read(&mut [0; 64])));
+                let (told, count) = (Arc::clone(&told), Arc::clone(&count));
+                thread::spawn(move || {
+                    let listed = |target: &str| {
+                        if !target.contains("/v1/models") {
+                            return Some(Vec::new());
+                        }
+                        count.fetch_add(1, Ordering::SeqCst);
+                        told.lock().unwrap().clone()
+                    };
+                    // Whoever opens a connection and leaves is nobody's failure.
+                    drop(answer_once(stream, listed));
+                });
             }
         });
         Self { address, ids, asked }
@@ -222,6 +208,32 @@ impl Lists {
     fn tell(&self, ids: Option<&[&'static str]>) {
         *self.ids.lock().unwrap() = ids.map(<[_]>::to_vec);
     }
+}
+
+/// Reads one whole request and answers it with the list of models, or with a 500.
+fn answer_once(
+    stream: TcpStream,
+    listed: impl FnOnce(&str) -> Option<Vec<&'static str>>,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let (mut target, mut line, mut length) = (String::new(), String::new(), 0);
+    reader.read_line(&mut target)?;
+    while reader.read_line(&mut line)? > 2 {
+        if let Some(digits) = line.to_lowercase().strip_prefix("content-length:") {
+            length = digits.trim().parse().unwrap();
+        }
+        line.clear();
+    }
+    reader.read_exact(&mut vec![0; length])?;
+    let ids = listed(&target);
+    let status = if ids.is_some() { "200 OK" } else { "500 Oops" };
+    let data: Vec<Value> =
+        ids.iter().flatten().map(|id| json!({"id": id, "object": "model"})).collect();
+    let body = json!({"object": "list", "data": data}).to_string();
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+    reader.get_mut().write_all(&[head, body].concat().into_bytes())
 }
 
 fn lists_are_refreshed_and_survive_failures() {

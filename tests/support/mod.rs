@@ -46,17 +46,17 @@ macro_rules! trials {
     };
 }
 
-/// An address nobody listens on, given out once. Its port lies below those the system picks itself,
-/// so that no engine and no connection of another test can take it meanwhile.
+/// An address nobody listens on at the moment. Its port is below those the system hands out by
+/// itself, so that no outgoing connection takes it before it is listened on.
 pub fn free_address() -> SocketAddr {
-    const PORTS: std::ops::Range<u32> = 12_000..32_000;
-    static GIVEN: AtomicU32 = AtomicU32::new(0);
-    let start = std::process::id().wrapping_mul(997);
-    let next = || start.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
-    let ports = std::iter::repeat_with(|| PORTS.start + next() % (PORTS.end - PORTS.start));
-    let addresses =
-        ports.map(|port| SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())));
-    addresses.take(1000).find(|address| TcpListener::bind(address).is_ok()).unwrap()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(211).wrapping_add(NEXT.fetch_add(1, Relaxed));
+        let port = 12_000 + u16::try_from(number % 20_000).unwrap();
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().unwrap();
+        }
+    }
 }
 
 /// Waits until `check` holds, and panics with `what` when it does not within `limit`.

@@ -443,12 +443,10 @@ fn depth_ends_one_level_behind_serde_json() {
         }
     }
     let expected = Syntax::Depth;
-    let body = |depth| {
-        format!("{{\"model\":\"m\",\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth))
-    };
-    let scanned = |depth| {
-        scan(Operation::Chat, None, body(depth).as_bytes(), ScanOptions::default())
-    };
+    let body =
+        |depth| format!("{{\"model\":\"m\",\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth));
+    let scanned =
+        |depth| scan(Operation::Chat, None, body(depth).as_bytes(), ScanOptions::default());
     assert!(scanned(127).is_ok(), "128 levels");
     let offset = "{\"model\":\"m\",\"a\":".len() + 127;
     assert_eq!(scanned(128), Err(ScanError::Malformed { offset, expected }));
