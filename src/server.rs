@@ -160,6 +160,8 @@ impl BackgroundService for Upkeep {
 
 impl Upkeep {
     async fn end_when_idle(&self) {
+        // Listened for before it is said, so that whoever reads it may send one.
+        let mut again = second_signal();
         let limit = self.0.config().server.drain_timeout;
         let in_flight = self.0.in_flight();
         tracing::info!(in_flight, ?limit, "stopping: finishing what is in flight");
@@ -171,7 +173,6 @@ impl Upkeep {
                 idle_checks = if self.0.in_flight() == 0 { idle_checks + 1 } else { 0 };
             }
         };
-        let mut again = second_signal();
         let forced = async {
             match again.as_mut() {
                 Some(signal) => drop(signal.recv().await),

@@ -25,6 +25,9 @@ use crate::units::{ByteSize, Timestamp};
 
 /// How often a slow upload is looked at.
 const RATE_CHECK: Duration = Duration::from_secs(5);
+/// Asked for beyond a body's end: a read that comes back short tells the runtime that the socket is
+/// drained, which saves a system call later on.
+const SLACK: usize = 64;
 /// The longest single read of a chunked body.
 const CHUNK_READ: usize = 64 * 1024;
 /// What is read and thrown away so that a client gets to see an early answer.
@@ -130,12 +133,15 @@ impl<'a> BodyReader<'a> {
     async fn read_known(&mut self, bytes: u64) -> Result<HeldBody, BodyError> {
         let total = usize::try_from(bytes).unwrap_or(usize::MAX);
         let claim = self.claim(total)?;
-        let mut body = BytesMut::with_capacity(total);
+        let mut body = BytesMut::with_capacity(total.saturating_add(SLACK));
         while body.len() < total {
-            let limit = total - body.len();
+            let limit = total - body.len() + SLACK;
             if self.read_some(&mut body, limit).await? == 0 {
                 return Err(BodyError::ClientGone);
             }
+        }
+        if body.len() > total {
+            self.client.unread(&body.split_off(total));
         }
         Ok(HeldBody::new(body, claim))
     }

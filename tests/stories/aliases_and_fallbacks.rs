@@ -1,13 +1,15 @@
 //! An operator gives models other names, and models that stand in for them; users get an answer
 //! under the name they know, from whatever can give it.
 
+use std::time::Duration;
+
 use penstock::demo::StandIn;
 use serde_json::json;
 
-use crate::support::block_on;
 use crate::support::client::{self, chat};
 use crate::support::engines::{backend, engine, last_body, shares};
 use crate::support::penstock::Penstock;
+use crate::support::{block_on, eventually};
 
 crate::trials![
     aliases_are_followed_and_only_the_model_changes,
@@ -78,8 +80,9 @@ fn fallbacks_answer_for_models_that_are_out() {
     let decision = &fleet.penstock.admin("/decisions?n=1").json()["decisions"][0];
     assert_eq!((&decision["fallback"], &decision["model"]), (&json!(true), &json!("c")));
     assert_eq!(decision["requirements"]["model"], "a", "what was asked for");
-    let metrics = fleet.penstock.admin("/metrics").text();
-    assert!(metrics.contains("penstock_fallbacks_total 1"), "{metrics}");
+    eventually("the fallback is counted", Duration::from_secs(5), || {
+        fleet.penstock.admin("/metrics").text().contains("penstock_fallbacks_total 1")
+    });
     assert_eq!(fleet.penstock.chat("ghost").status, 503, "its only fallback is out");
 }
 

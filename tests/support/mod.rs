@@ -9,7 +9,7 @@ pub mod penstock;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
