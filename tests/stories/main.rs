@@ -39,6 +39,7 @@ mod readme_is_true;
 mod stopping_finishes_streams;
 mod strategies_spread;
 mod streams_break_honestly;
+mod zlib_stands_in;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -83,6 +84,7 @@ fn main() {
         stopping_finishes_streams,
         strategies_spread,
         streams_break_honestly,
+        zlib_stands_in,
         end_to_end,
     ];
     let conclusion = libtest_mimic::run(&arguments, trials);
