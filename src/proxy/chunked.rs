@@ -161,10 +161,17 @@ mod tests {
         let (mut payload, mut done, mut left) = (Vec::new(), false, 0);
         for part in parts {
             let mut bytes = part.to_vec();
-            let decoded = decoder.decode(&mut bytes)?;
-            payload.extend_from_slice(&bytes[..decoded.payload]);
-            done = decoded.is_done;
-            left += bytes.len() - decoded.consumed;
+            // What is left before the end is a bad byte that the next call meets.
+            while !bytes.is_empty() {
+                let decoded = decoder.decode(&mut bytes)?;
+                payload.extend_from_slice(&bytes[..decoded.payload]);
+                done = decoded.is_done;
+                bytes.drain(..decoded.consumed);
+                if done {
+                    left += bytes.len();
+                    break;
+                }
+            }
         }
         Ok((payload, done, left))
     }
@@ -191,6 +198,15 @@ mod tests {
         }
         let long = [b"1;".to_vec(), vec![b'a'; 2000]].concat();
         assert_eq!(decode_in(&[&long]), Err(ChunkError::Extension));
+    }
+
+    #[test]
+    fn good_chunks_before_a_bad_one_are_handed_out() {
+        let mut decoder = ChunkDecoder::default();
+        let mut bytes = b"5\r\nhello\r\nworse".to_vec();
+        let decoded = decoder.decode(&mut bytes).unwrap();
+        assert_eq!(&bytes[..decoded.payload], b"hello");
+        assert_eq!(decoder.decode(&mut bytes[decoded.consumed..]), Err(ChunkError::Size));
     }
 
     #[test]
