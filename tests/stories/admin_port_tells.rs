@@ -196,15 +196,17 @@ fn metrics_count_what_happened() {
     penstock.chat("nobody");
     block_on(engine.wait_for(|counters| counters.answered == 4)).unwrap();
     let counted = ["penstock_requests_total{", "model=\"m\"", "backend=\"one\"", "status=\"200\""];
+    let refused = ["penstock_requests_total{", "status=\"404\""];
     eventually("requests are counted", Duration::from_secs(5), || {
-        (sample(&penstock.admin("/metrics").text(), &counted) - 4.0).abs() < 0.5
+        let metrics = penstock.admin("/metrics").text();
+        (sample(&metrics, &counted) - 4.0).abs() < 0.5 && sample(&metrics, &refused) > 0.5
     });
     let metrics = penstock.admin("/metrics").text();
-    assert!(sample(&metrics, &["penstock_requests_total{", "status=\"404\""]) > 0.5);
     assert!(sample(&metrics, &["penstock_ttft_seconds_count{", "backend=\"one\""]) > 0.5);
-    assert!(
-        metrics.contains("gen_ai_client_operation_duration_seconds") || metrics.contains("gen_ai_")
-    );
+    for name in ["gen_ai_server_request_duration_seconds", "gen_ai_client_token_usage"] {
+        let counted = [&format!("{name}_count{{"), "gen_ai_operation_name=\"chat\""];
+        assert!(sample(&metrics, &counted) > 0.5, "{name}");
+    }
     assert!(metrics.contains("le=\"7200\""), "buckets reach two hours");
     for line in metrics.lines().filter(|line| !line.starts_with('#')) {
         let (series, value) = line.rsplit_once(' ').unwrap();
