@@ -105,6 +105,11 @@ impl BackendState {
         self.check_micros.store(micros, Ordering::Relaxed);
     }
 
+    /// The same in microseconds.
+    pub fn check_micros(&self) -> u32 {
+        self.check_micros.load(Ordering::Relaxed)
+    }
+
     /// When the last health check ended; `None` before the first.
     pub fn checked_at(&self) -> Option<Timestamp> {
         match self.checked_at.load(Ordering::Relaxed) {

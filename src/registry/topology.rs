@@ -75,6 +75,12 @@ impl ModelLatency {
         to_duration(&self.answer)
     }
 
+    /// The average for requests of a kind in microseconds; 0 before the first.
+    pub fn micros(&self, streaming: bool) -> u32 {
+        let average = if streaming { &self.first_token } else { &self.answer };
+        average.load(Ordering::Relaxed)
+    }
+
     /// Takes in the TTFT of a stream.
     pub fn learn_first_token(&self, took: Duration) {
         average(&self.first_token, took);

@@ -90,13 +90,12 @@ pub(super) fn latency(candidate: &Serving, streaming: bool) -> Duration {
 /// `L = 100 - min(in flight, 100)`, `T = 100 - min(latency in ms / 10, 100)`.
 /// Source: the scoring function of Nexus F06.
 pub(super) fn points(candidate: &Serving, streaming: bool, weights: &Weights) -> u32 {
-    let tens_of_ms = latency(candidate, streaming).as_millis() / 10;
-    score_points(
-        candidate.priority,
-        candidate.state.load.in_flight(),
-        u32::try_from(tens_of_ms).unwrap_or(u32::MAX),
-        weights,
-    )
+    // The same as `latency`, in whole numbers: a division of durations costs more than the rest.
+    let micros = match candidate.latency.micros(streaming) {
+        0 => candidate.state.check_micros(),
+        measured => measured,
+    };
+    score_points(candidate.priority, candidate.state.load.in_flight(), micros / 10_000, weights)
 }
 
 fn score_points(priority: u32, in_flight: u32, tens_of_ms: u32, weights: &Weights) -> u32 {
