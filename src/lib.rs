@@ -2,7 +2,7 @@
 //!
 //! Layers, each importing only from those before it:
 //! `units`, `clock` < `api` < `config` < `registry` < `scan` < `routing`, `probe` < `generation` <
-//! `proxy` < `metrics`, `decisions` < `admin`, `demo` < `server` < `cli`.
+//! `proxy` < `explain`, `fleet`, `metrics`, `decisions` < `admin`, `demo` < `server` < `cli`.
 //!
 //! Reading guide: [`scan`] finds out what a request needs, [`routing`] decides who takes it,
 //! [`proxy`] gets it there and back. `proxy/mod.rs` tells the life of a request.
