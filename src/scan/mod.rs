@@ -5,6 +5,7 @@
 mod bytes;
 mod cursor;
 mod json;
+mod marks;
 mod multipart;
 mod part;
 mod profile;

@@ -1,9 +1,10 @@
-//! The scanner, rule by rule; against `serde_json` in `oracle`; its refusals in `malformed`; and
+//! The scanner, rule by rule; against `serde_json` in `oracle`; its refusals in `malformed`; escapes in `escapes`; and
 //! its allocations, counted, in `allocations`; forms in `form`;
 //! the token estimate beside real counts in `estimate`.
 
 mod allocations;
 mod counted_texts;
+mod escapes;
 mod estimate;
 mod form;
 mod malformed;

@@ -9,6 +9,7 @@ use super::bytes::{
     is_plain_block, is_stop, word_at,
 };
 use super::cursor::{Cursor, Syntax};
+use super::marks::STRETCH;
 use super::unescape::ShortString;
 
 /// Blocks looked at one by one before a string counts as long.
@@ -126,6 +127,9 @@ impl<'a> Cursor<'a> {
         loop {
             match self.find_stop(&mut high)? {
                 b'"' => break,
+                b'\\' if self.bytes.len() - self.at >= STRETCH => {
+                    excess += self.dense_escapes(&mut high)?;
+                }
                 b'\\' => excess += self.escape()?,
                 _ => return Err(Syntax::Character),
             }
@@ -199,7 +203,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn unicode_escape(&mut self) -> Result<usize, Syntax> {
+    pub(super) fn unicode_escape(&mut self) -> Result<usize, Syntax> {
         let (written, length) = match self.unit()? {
             0..0x80 => (6, 1),
             0x80..0x800 => (6, 2),

@@ -1,0 +1,195 @@
+//! Strings full of escapes, as code and quoted documents are. Looking for the next escape costs a
+//! wrong guess at nearly each; sixty-four bytes as one bit each cost the same however many there are.
+
+use wide::u8x16;
+
+use super::bytes::HIGH;
+use super::cursor::{Cursor, Syntax};
+
+/// How many bytes are looked at together: as many as a word has bits.
+pub(super) const STRETCH: usize = 64;
+/// How many stretches without a backslash show that escapes are far between again.
+const CLEAN_STRETCHES: u32 = 2;
+/// The places with even numbers.
+const EVEN: u64 = 0x5555_5555_5555_5555;
+
+/// What the bytes of a stretch are; the first byte is the lowest bit.
+struct Marks {
+    quotes: u64,
+    backslashes: u64,
+    /// The letter of the line break, by far the most frequent escape.
+    line_breaks: u64,
+    has_controls: bool,
+    is_ascii: bool,
+}
+
+impl Marks {
+    #[inline(always)]
+    fn of(stretch: &[u8; STRETCH]) -> Self {
+        let (blocks, _) = stretch.as_chunks::<16>();
+        let (mut quotes, mut backslashes, mut line_breaks) = (0, 0, 0);
+        let mut least = u8x16::splat(u8::MAX);
+        let mut all = u8x16::ZERO;
+        for block in blocks.iter().rev() {
+            let block = u8x16::new(*block);
+            let mark = |byte: u8| u64::from(block.simd_eq(u8x16::splat(byte)).to_bitmask());
+            quotes = quotes << 16 | mark(b'"');
+            backslashes = backslashes << 16 | mark(b'\\');
+            line_breaks = line_breaks << 16 | mark(b'n');
+            least = least.min(block);
+            all |= block;
+        }
+        let has_controls = least.min(u8x16::splat(0x1f)).simd_eq(least).to_bitmask() != 0;
+        Self { quotes, backslashes, line_breaks, has_controls, is_ascii: all.to_bitmask() == 0 }
+    }
+
+    /// Where the string ends or must not go on; escapes are for the caller to leave out.
+    #[inline(always)]
+    fn stops(&self, stretch: &[u8; STRETCH]) -> u64 {
+        if self.has_controls { self.quotes | controls(stretch) } else { self.quotes }
+    }
+}
+
+/// Control characters are an error: nothing is lost by looking for them one by one.
+#[cold]
+fn controls(stretch: &[u8; STRETCH]) -> u64 {
+    stretch.iter().rev().fold(0, |marks, byte| marks << 1 | u64::from(*byte < 0x20))
+}
+
+/// Which backslashes start an escape, when every other one of a row does from its first one on.
+#[inline(always)]
+fn starters(backslashes: u64) -> u64 {
+    let first = backslashes & !(backslashes << 1);
+    // Adding its first bit to a row clears the row: those that start at an even place, here.
+    let even_rows = backslashes & !backslashes.wrapping_add(first & EVEN);
+    even_rows & EVEN | backslashes & !even_rows & !EVEN
+}
+
+/// Where the scan of a string's escapes is.
+#[derive(Default)]
+struct Progress {
+    excess: usize,
+    /// Whether the byte before the cursor starts an escape: one bit.
+    is_open: u64,
+    /// Up to where a pair of surrogates has been read.
+    read: usize,
+}
+
+impl Cursor<'_> {
+    /// Takes a string from a backslash on to its end, to where escapes are rare, or to where too
+    /// little is left of the body for a stretch. Returns by how much the escapes are longer than what they stand for.
+    #[inline(never)]
+    pub(super) fn dense_escapes(&mut self, high: &mut u64) -> Result<usize, Syntax> {
+        let mut progress = Progress::default();
+        let mut at = self.at;
+        let mut clean_stretches = 0;
+        while clean_stretches < CLEAN_STRETCHES
+            && let Some(stretch) = self.bytes.get(at..).and_then(|rest| rest.first_chunk())
+        {
+            let marks = Marks::of(stretch);
+            if !marks.is_ascii {
+                *high |= HIGH;
+            }
+            let starters = starters(marks.backslashes & !progress.is_open);
+            let mut escaped = starters << 1 | progress.is_open;
+            let stops = marks.stops(stretch) & !escaped;
+            if stops != 0 {
+                escaped &= (stops & stops.wrapping_neg()) - 1;
+            }
+            progress.excess += escaped.count_ones() as usize;
+            let common = marks.line_breaks | marks.quotes | marks.backslashes;
+            if escaped & !common != 0 {
+                self.rare_escapes(at, escaped & !common, &mut progress)?;
+            }
+            if stops != 0 {
+                self.at = at + stops.trailing_zeros() as usize;
+                return Ok(progress.excess);
+            }
+            progress.is_open = starters >> (STRETCH - 1);
+            at += STRETCH;
+            clean_stretches = if marks.backslashes == 0 { clean_stretches + 1 } else { 0 };
+        }
+        if progress.read > at {
+            // The second half of a pair lies ahead: what was not counted of it is its own start.
+            progress.excess += usize::from(progress.read - "uXXXX".len() >= at);
+            at = progress.read;
+        } else if progress.is_open == 1 {
+            at -= 1;
+        }
+        self.at = at;
+        Ok(progress.excess)
+    }
+
+    /// Takes the escapes whose second bytes are marked, counted from `start`; each counts as one
+    /// byte too long already.
+    #[inline(never)]
+    fn rare_escapes(
+        &mut self,
+        start: usize,
+        mut marked: u64,
+        progress: &mut Progress,
+    ) -> Result<(), Syntax> {
+        while marked != 0 {
+            let at = start + marked.trailing_zeros() as usize;
+            marked &= marked - 1;
+            if at < progress.read {
+                continue;
+            }
+            self.at = at;
+            match self.bytes.get(at) {
+                Some(b'/' | b'b' | b'f' | b'r' | b't') => {}
+                Some(b'u') => {
+                    self.at += 1;
+                    let excess = self.unicode_escape()?;
+                    let is_pair = self.at > at + "uXXXX".len();
+                    progress.excess += excess - if is_pair { 2 } else { 1 };
+                    progress.read = self.at;
+                }
+                _ => return Err(Syntax::Escape),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_other_backslash_of_a_row_starts_an_escape() {
+        for pattern in 0..1_u64 << 16 {
+            for shift in [0, 1, 23, 48] {
+                let backslashes = pattern << shift;
+                let mut expected = 0;
+                let mut place = 0;
+                while place < 64 {
+                    if backslashes >> place & 1 == 1 {
+                        expected |= 1 << place;
+                        place += 1;
+                    }
+                    place += 1;
+                }
+                assert_eq!(starters(backslashes), expected, "{backslashes:#b}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_byte_is_marked_at_every_place() {
+        for byte in 0..=u8::MAX {
+            for place in 0..STRETCH {
+                let mut stretch = [b'a'; STRETCH];
+                stretch[place] = byte;
+                let marks = Marks::of(&stretch);
+                let bit = |is_set: bool| u64::from(is_set) << place;
+                assert_eq!(marks.quotes, bit(byte == b'"'));
+                assert_eq!(marks.backslashes, bit(byte == b'\\'));
+                assert_eq!(marks.line_breaks, bit(byte == b'n'));
+                assert_eq!(marks.has_controls, byte < 0x20, "byte {byte:#x} at {place}");
+                assert_eq!(controls(&stretch), bit(byte < 0x20));
+                assert_eq!(marks.is_ascii, byte < 0x80);
+            }
+        }
+    }
+}
