@@ -1,6 +1,18 @@
 //! Byte tests many at a time: eight in a word for short strings, whole stretches for long ones in
 //! loops the compiler turns into vector code. Every one is exact; none needs `unsafe`.
 
+use std::sync::LazyLock;
+
+use pulp::{Arch, NullaryFnOnce};
+
+/// Runs `work` compiled for the widest registers this processor is known to have: what is inlined
+/// into it, that is. Costs a few nanoseconds, so it is for stretches, not for words.
+#[inline(always)]
+pub(super) fn widest<W: NullaryFnOnce>(work: W) -> W::Output {
+    static PROCESSOR: LazyLock<Arch> = LazyLock::new(Arch::new);
+    PROCESSOR.dispatch(work)
+}
+
 /// The number of bytes in a word.
 pub(super) const WORD: usize = 8;
 const LOW: u64 = 0x0101_0101_0101_0101;
@@ -92,14 +104,16 @@ impl Stop {
 }
 
 /// Whether all bytes are ASCII and none is a control character.
+#[inline(never)]
 pub(super) fn is_plain(bytes: &[u8]) -> bool {
     // With the highest bit flipped, control characters and all that is not ASCII lie below the
     // blank: one minimum tells.
-    bytes.iter().fold(u8::MAX, |least, byte| least.min(byte ^ 0x80)) >= 0xa0
+    widest(|| bytes.iter().fold(u8::MAX, |least, byte| least.min(byte ^ 0x80))) >= 0xa0
 }
 
 /// Whether all bytes are ASCII above the quote and none is a backslash, as in base64: a string goes
 /// on past all of them.
+#[inline(never)]
 pub(super) fn is_dense(bytes: &[u8]) -> bool {
     // Two minima take half the instructions that comparisons would, two places at a time fewer
     // still; halves of an odd length share a byte.
@@ -107,8 +121,10 @@ pub(super) fn is_dense(bytes: &[u8]) -> bool {
     let front = bytes.get(..bytes.len() - half).unwrap_or_default();
     let back = bytes.get(half..).unwrap_or_default();
     let start = (u8::MAX, u8::MAX);
-    let (least, turned) = front.iter().zip(back).fold(start, |(least, turned), (one, other)| {
-        (least.min(*one.min(other)), turned.min((one ^ TURN).min(other ^ TURN)))
+    let (least, turned) = widest(|| {
+        front.iter().zip(back).fold(start, |(least, turned), (one, other)| {
+            (least.min(*one.min(other)), turned.min((one ^ TURN).min(other ^ TURN)))
+        })
     });
     least > b'"' && turned >= AFTER_ODD
 }
@@ -125,7 +141,8 @@ pub(super) fn find_control(bytes: &[u8]) -> Option<usize> {
 pub(super) fn count_continuations(bytes: &[u8]) -> u64 {
     // Summed in bytes, which cannot overflow in a block this short: lanes stay narrow.
     let is_continuation = |byte: &u8| u8::from(byte.cast_signed() < -0x40);
-    bytes.chunks(192).map(|block| u64::from(block.iter().map(is_continuation).sum::<u8>())).sum()
+    let count = |block: &[u8]| u64::from(block.iter().map(is_continuation).sum::<u8>());
+    widest(|| bytes.chunks(192).map(count).sum())
 }
 
 #[cfg(test)]

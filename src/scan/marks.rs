@@ -1,15 +1,16 @@
 //! Strings full of escapes, as code and quoted documents are. Looking for the next escape costs a
 //! wrong guess at nearly each; sixty-four bytes as one bit each cost the same however many there are.
 
+use pulp::NullaryFnOnce;
 use wide::u8x16;
 
-use super::bytes::HIGH;
+use super::bytes::{HIGH, widest};
 use super::cursor::{Cursor, Syntax};
 
 /// How many bytes are looked at together: as many as a word has bits.
 pub(super) const STRETCH: usize = 64;
 /// How many stretches without a backslash show that escapes are far between again.
-const CLEAN_STRETCHES: u32 = 2;
+const CLEAN_STRETCHES: u32 = 16;
 /// The places with even numbers.
 const EVEN: u64 = 0x5555_5555_5555_5555;
 
@@ -17,8 +18,8 @@ const EVEN: u64 = 0x5555_5555_5555_5555;
 struct Marks {
     quotes: u64,
     backslashes: u64,
-    /// The letter of the line break, by far the most frequent escape.
-    line_breaks: u64,
+    /// The letters of the most frequent escapes, the line break and the tab.
+    letters: u64,
     has_controls: bool,
     is_ascii: bool,
 }
@@ -27,20 +28,20 @@ impl Marks {
     #[inline(always)]
     fn of(stretch: &[u8; STRETCH]) -> Self {
         let (blocks, _) = stretch.as_chunks::<16>();
-        let (mut quotes, mut backslashes, mut line_breaks) = (0, 0, 0);
+        let (mut quotes, mut backslashes, mut letters) = (0, 0, 0);
         let mut least = u8x16::splat(u8::MAX);
         let mut all = u8x16::ZERO;
         for block in blocks.iter().rev() {
             let block = u8x16::new(*block);
-            let mark = |byte: u8| u64::from(block.simd_eq(u8x16::splat(byte)).to_bitmask());
-            quotes = quotes << 16 | mark(b'"');
-            backslashes = backslashes << 16 | mark(b'\\');
-            line_breaks = line_breaks << 16 | mark(b'n');
+            let is = |byte: u8| block.simd_eq(u8x16::splat(byte));
+            quotes = quotes << 16 | u64::from(is(b'"').to_bitmask());
+            backslashes = backslashes << 16 | u64::from(is(b'\\').to_bitmask());
+            letters = letters << 16 | u64::from((is(b'n') | is(b't')).to_bitmask());
             least = least.min(block);
             all |= block;
         }
         let has_controls = least.min(u8x16::splat(0x1f)).simd_eq(least).to_bitmask() != 0;
-        Self { quotes, backslashes, line_breaks, has_controls, is_ascii: all.to_bitmask() == 0 }
+        Self { quotes, backslashes, letters, has_controls, is_ascii: all.to_bitmask() == 0 }
     }
 
     /// Where the string ends or must not go on; escapes are for the caller to leave out.
@@ -75,11 +76,31 @@ struct Progress {
     read: usize,
 }
 
+/// A closure would do, if closures could be told to be inlined.
+struct InStretches<'a, 'b> {
+    cursor: &'a mut Cursor<'b>,
+    high: &'a mut u64,
+}
+
+impl NullaryFnOnce for InStretches<'_, '_> {
+    type Output = Result<usize, Syntax>;
+
+    #[inline(always)]
+    fn call(self) -> Self::Output {
+        self.cursor.escapes_in_stretches(self.high)
+    }
+}
+
 impl Cursor<'_> {
     /// Takes a string from a backslash on to its end, to where escapes are rare, or to where too
     /// little is left of the body for a stretch. Returns by how much the escapes are longer than what they stand for.
     #[inline(never)]
     pub(super) fn dense_escapes(&mut self, high: &mut u64) -> Result<usize, Syntax> {
+        widest(InStretches { cursor: self, high })
+    }
+
+    #[inline(always)]
+    fn escapes_in_stretches(&mut self, high: &mut u64) -> Result<usize, Syntax> {
         let mut progress = Progress::default();
         let mut at = self.at;
         let mut clean_stretches = 0;
@@ -97,7 +118,7 @@ impl Cursor<'_> {
                 escaped &= (stops & stops.wrapping_neg()) - 1;
             }
             progress.excess += escaped.count_ones() as usize;
-            let common = marks.line_breaks | marks.quotes | marks.backslashes;
+            let common = marks.letters | marks.quotes | marks.backslashes;
             if escaped & !common != 0 {
                 self.rare_escapes(at, escaped & !common, &mut progress)?;
             }
@@ -137,7 +158,7 @@ impl Cursor<'_> {
             }
             self.at = at;
             match self.bytes.get(at) {
-                Some(b'/' | b'b' | b'f' | b'r' | b't') => {}
+                Some(b'/' | b'b' | b'f' | b'r') => {}
                 Some(b'u') => {
                     self.at += 1;
                     let excess = self.unicode_escape()?;
@@ -185,7 +206,7 @@ mod tests {
                 let bit = |is_set: bool| u64::from(is_set) << place;
                 assert_eq!(marks.quotes, bit(byte == b'"'));
                 assert_eq!(marks.backslashes, bit(byte == b'\\'));
-                assert_eq!(marks.line_breaks, bit(byte == b'n'));
+                assert_eq!(marks.letters, bit(matches!(byte, b'n' | b't')));
                 assert_eq!(marks.has_controls, byte < 0x20, "byte {byte:#x} at {place}");
                 assert_eq!(controls(&stretch), bit(byte < 0x20));
                 assert_eq!(marks.is_ascii, byte < 0x80);
