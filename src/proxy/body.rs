@@ -133,6 +133,9 @@ impl<'a> BodyReader<'a> {
     async fn read_known(&mut self, bytes: u64) -> Result<HeldBody, BodyError> {
         let total = usize::try_from(bytes).unwrap_or(usize::MAX);
         let claim = self.claim(total)?;
+        if let Some(body) = self.client.take_body(total) {
+            return Ok(HeldBody::new(body, claim));
+        }
         let mut body = BytesMut::with_capacity(total.saturating_add(SLACK));
         while body.len() < total {
             let limit = total - body.len() + SLACK;

@@ -28,6 +28,8 @@ use crate::api::{Dialect, ErrorCode, error_body};
 
 /// Reads of a head and of whatever follows it.
 const HEAD_CHUNK: usize = 4096;
+/// The longest head and body that are read together when the last ones were as long.
+const WHOLE_LIMIT: usize = 64 * 1024;
 /// Pipelined bytes kept while a request is under way; beyond it the client is no longer watched.
 const PIPELINE_LIMIT: usize = 64 * 1024;
 
@@ -141,6 +143,7 @@ impl GuardStream {
         let inner = Inner {
             stream,
             ahead: BytesMut::with_capacity(HEAD_CHUNK),
+            next_read: HEAD_CHUNK,
             phase: Phase::Head { searched: 0 },
             deadline: None,
             limits,
@@ -175,6 +178,8 @@ struct Inner {
     stream: Stream,
     /// Bytes read from the socket and not yet handed on.
     ahead: BytesMut,
+    /// How much the next read of a head asks for.
+    next_read: usize,
     phase: Phase,
     deadline: Option<Pin<Box<Sleep>>>,
     limits: ConnectionLimits,
@@ -194,6 +199,22 @@ impl ClientStream {
     /// Expects a new head next: the body of the last request has been read.
     pub(crate) fn expect_head(&self) {
         self.0.lock().phase = Phase::Head { searched: 0 };
+    }
+
+    /// Takes a body of `total` bytes if it was read along with its head, without a copy. The next
+    /// request is then expected to be about as long.
+    pub(crate) fn take_body(&self, total: usize) -> Option<BytesMut> {
+        let mut inner = self.0.lock();
+        // A client that sends one body like this sends more: one read for the whole request.
+        let whole = total + HEAD_CHUNK;
+        inner.next_read = if whole <= WHOLE_LIMIT { whole } else { HEAD_CHUNK };
+        if total < HEAD_CHUNK || inner.ahead.len() < total {
+            return None;
+        }
+        let body = inner.ahead.split_to(total);
+        // What follows must not keep the body's memory.
+        inner.ahead = BytesMut::from(&*inner.ahead);
+        Some(body)
     }
 
     /// Reads up to `limit` bytes of a body to the end of `into`, without a copy where the socket
@@ -301,8 +322,8 @@ impl Inner {
                     if searched > self.limits.head_size {
                         return self.refuse(cx);
                     }
-                    self.ahead.reserve(HEAD_CHUNK);
-                    let read = read_some(&mut self.stream, cx, &mut self.ahead, HEAD_CHUNK);
+                    self.ahead.reserve(self.next_read);
+                    let read = read_some(&mut self.stream, cx, &mut self.ahead, self.next_read);
                     match read {
                         Poll::Ready(Ok(0)) => {
                             // What there is of the head goes on, so that Pingora sees a cut head.
@@ -321,6 +342,10 @@ impl Inner {
     // A head that has begun must end in time; an idle connection is Pingora's keep-alive to judge.
     fn wait_for_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.ahead.is_empty() {
+            if self.next_read > HEAD_CHUNK {
+                // There may be many idle connections, and idle for long.
+                self.ahead = BytesMut::new();
+            }
             return Poll::Pending;
         }
         let time = self.limits.head_time;
