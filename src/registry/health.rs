@@ -322,6 +322,11 @@ impl Rest {
         (until > now.0).then_some(Timestamp(until))
     }
 
+    /// Whether its end lies ahead.
+    pub fn lasts(&self, now: Timestamp) -> bool {
+        self.until.load(Ordering::Relaxed) > now.0
+    }
+
     /// The status that asked for it: 429 or 503.
     pub fn status(&self) -> u16 {
         u16::try_from(self.status.load(Ordering::Relaxed)).unwrap_or(503)

@@ -68,6 +68,26 @@ pub struct Fit {
     pub probe: Probe,
 }
 
+/// Whether [`check`] finds nothing against `candidate`, which is all most decisions need to know.
+#[inline(always)]
+pub(super) fn passes(input: &RouteInput<'_>, candidate: &Serving) -> bool {
+    let request = input.request;
+    let state = &*candidate.state;
+    let length = candidate.context_length.unwrap_or(TokenCount(u32::MAX));
+    // No branch per condition: nearly always all of them hold.
+    let is_clear = candidate.usable_operations.contains(request.operation)
+        & candidate.usable.contains(request.needs)
+        & (length >= input.tokens)
+        & !input.tried.contains(candidate.id)
+        & !state.draining.load(Ordering::Relaxed)
+        & (state.health.status() == Health::Healthy)
+        & state.breaker.is_closed()
+        & !state.rest.lasts(input.now)
+        & (state.load.in_flight() < candidate.max_in_flight);
+    // A breaker that may be probed is the one condition that takes more than a look.
+    is_clear || (!state.breaker.is_closed() && check(input, candidate).is_ok())
+}
+
 /// Whether `candidate` may take the request now.
 ///
 /// # Errors

@@ -275,9 +275,8 @@ impl Router {
 fn collect(input: &RouteInput<'_>, model: &Model, known_only: bool, scratch: &mut Scratch) -> bool {
     scratch.rows.clear();
     for (row, candidate) in (0_u32..).zip(&model.serving) {
-        if let Ok(fit) = filters::check(input, candidate)
-            && (fit.is_known || !known_only)
-        {
+        let is_known = candidate.known.contains(input.request.needs);
+        if filters::passes(input, candidate) && (is_known || !known_only) {
             scratch.rows.push(row);
         }
     }

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::{Ask, Fleet, backend};
+use super::{Ask, Fleet, RouteInput, Timestamp, TokenCount, backend};
 use crate::api::{Capabilities, Operation};
 use crate::registry::{BreakerState, Health, Probe};
-use crate::routing::RouteError;
+use crate::routing::{RouteError, filters};
 
 fn can(names: &str) -> String {
     format!("models: [{{ id: m, capabilities: [{names}] }}]")
@@ -199,5 +199,46 @@ proptest! {
             fleet.try_again(&name);
         }
         prop_assert!(fleet.route(ask).is_err(), "everybody was tried");
+    }
+}
+
+proptest! {
+    // Decisions take a short way through the conditions, `explain` the one with the reasons.
+    #[test]
+    fn the_short_way_and_the_one_with_reasons_agree(
+        (health, draining, breaker) in (0..3_usize, any::<bool>(), 0..3_usize),
+        (rest, load, tried) in (0..3_u64, 0..4_u32, any::<bool>()),
+        (has, needs, tokens) in (0..8_u8, 0..8_u8, 90..110_u32),
+        embeddings in any::<bool>(),
+    ) {
+        let yaml = format!("backends:\n{}", backend("a", 1, &format!(
+            "max_in_flight: 2, models: [{{ id: m, context_length: 100, capabilities: {}, \
+             operations: [chat] }}]", can_all(has)
+        )));
+        let mut fleet = Fleet::of(&yaml);
+        let state = fleet.state("a");
+        state.health.set([Health::Healthy, Health::Unknown, Health::Unhealthy][health]);
+        state.draining.store(draining, std::sync::atomic::Ordering::Relaxed);
+        let breakers = [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open];
+        state.breaker.set(breakers[breaker], fleet.now);
+        state.rest.until(Timestamp(fleet.now.0 + rest - 1), 429);
+        state.load.set_in_flight(load);
+        if tried {
+            fleet.try_again("a");
+        }
+        let operation = if embeddings { Operation::Embeddings } else { Operation::Chat };
+        let profile = Ask { needs: can_all(needs), tokens, operation, ..Ask::of("m") }.profile();
+        let snapshot = fleet.registry.snapshot();
+        let input = RouteInput {
+            request: &profile,
+            model: "m",
+            tokens: TokenCount(tokens),
+            fleet: &snapshot,
+            tried: &fleet.tried,
+            now: fleet.now,
+        };
+        let model = snapshot.topology.model(snapshot.topology.model_id("m").unwrap()).unwrap();
+        let verdict = filters::check(&input, &model.serving[0]);
+        prop_assert_eq!(filters::passes(&input, &model.serving[0]), verdict.is_ok(), "{:?}", verdict);
     }
 }
