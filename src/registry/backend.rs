@@ -40,28 +40,32 @@ impl BackendSet {
 }
 
 /// What is learned about one backend. Shared by every generation that names the same backend.
+// What each decision reads of each candidate comes first and shares one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct BackendState {
-    /// Its number.
-    pub id: BackendId,
-    /// Its name in configuration, metrics and messages.
-    pub name: Box<str>,
     /// Requests in flight.
     pub load: Load,
     /// The verdict of the health checks.
     pub health: HealthTracker,
-    /// The circuit breaker, fed by traffic.
-    pub breaker: Breaker,
-    /// The pause it asked for with its own 429 or 503.
-    pub rest: Rest,
     /// Set by the admin API: it takes no new requests.
     pub draining: AtomicBool,
+    check_micros: AtomicU32,
+    /// The pause it asked for with its own 429 or 503.
+    pub rest: Rest,
+    /// The circuit breaker, fed by traffic.
+    pub breaker: Breaker,
+    /// Its number.
+    pub id: BackendId,
+    /// Its name in configuration, metrics and messages.
+    pub name: Box<str>,
     /// Where it listens, resolved in the background.
     pub addresses: ArcSwapOption<Vec<SocketAddr>>,
-    check_micros: AtomicU32,
     next_address: AtomicU32,
     checked_at: AtomicU64,
 }
+
+const _: () = assert!(std::mem::offset_of!(BackendState, breaker) + size_of::<u64>() <= 64);
 
 impl BackendState {
     /// A backend nothing is known about yet.

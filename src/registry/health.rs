@@ -132,8 +132,9 @@ pub enum BreakerState {
 /// than one client (vLLM answers 500 to over-long prompts: one client must not take a backend from
 /// the others). After a while one request at a time may probe.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct Breaker {
-    /// 0 while closed.
+    /// 0 while closed. First: it is all that most decisions read.
     open_until: AtomicU64,
     times_opened: AtomicU32,
     unreachable: AtomicU32,

@@ -136,7 +136,8 @@ pub struct Serving {
     /// What is learned about the model on this backend.
     pub latency: Arc<ModelLatency>,
     /// The clocks of an attempt.
-    pub timeouts: TimeoutsConfig,
+    // Boxed: a decision passes over every row, and needs none of them.
+    pub timeouts: Box<TimeoutsConfig>,
 }
 
 /// A model and every backend that serves it, in the order of the configuration.
@@ -277,6 +278,6 @@ fn serve(
             .map(Box::from),
         state: Arc::clone(&backend.state),
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
-        timeouts: rules.timeouts(&backend.config, &entry.id),
+        timeouts: Box::new(rules.timeouts(&backend.config, &entry.id)),
     }
 }
