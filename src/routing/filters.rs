@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::RouteInput;
 use crate::api::Capabilities;
-use crate::registry::{BreakerState, Health, Probe, Serving};
+use crate::registry::{BreakerState, Health, Model, Probe, Serving};
 use crate::units::{Timestamp, TokenCount};
 
 /// Why a backend that serves the model was left out.
@@ -66,6 +66,28 @@ pub struct Fit {
     pub is_known: bool,
     /// The slot an attempt must take along.
     pub probe: Probe,
+}
+
+/// Whose capabilities count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    /// Those known to have what the request needs.
+    Known,
+    /// Also those assumed to.
+    Usable,
+}
+
+/// The candidates of a model that may take the request now, with their rows.
+#[inline(always)]
+pub(super) fn fitting<'a>(
+    input: &'a RouteInput<'_>,
+    model: &'a Model,
+    who: Who,
+) -> impl Iterator<Item = (u32, &'a Serving)> {
+    let needs = input.request.needs;
+    (0_u32..).zip(&model.serving).filter(move |(_, candidate)| {
+        passes(input, candidate) && (who == Who::Usable || candidate.known.contains(needs))
+    })
 }
 
 /// Whether [`check`] finds nothing against `candidate`, which is all most decisions need to know.

@@ -20,12 +20,11 @@ use std::sync::atomic::Ordering;
 use rand::rngs::SmallRng;
 
 use crate::config::{RoutingConfig, Strategy, Weights};
-use crate::registry::{
-    BackendId, BackendSet, FleetSnapshot, Model, ModelId, Probe, Serving, Topology,
-};
+use crate::registry::{BackendId, BackendSet, FleetSnapshot, ModelId, Probe, Serving, Topology};
 use crate::scan::RequestProfile;
 use crate::units::{Timestamp, TokenCount};
-use strategy::Choice;
+use filters::Who;
+use strategy::{Choice, Picked};
 
 /// Everything a decision reads.
 #[derive(Debug, Clone, Copy)]
@@ -214,16 +213,12 @@ impl Router {
         let topology = &*input.fleet.topology;
         let id = topology.model_id(name)?;
         let model = topology.model(id)?;
-        let mut is_assumed = false;
-        if !collect(input, model, true, scratch) {
-            // Assumed capabilities only when nobody is known to have them.
-            is_assumed = true;
-            collect(input, model, false, scratch);
-        }
-        let candidates = u32::try_from(scratch.rows.len()).unwrap_or(u32::MAX);
-        let choice =
-            Choice { model, id, streaming: input.request.streaming, weights: &self.weights };
-        let row = choice.pick(self.strategy, chance, scratch)?;
+        let choice = Choice { input, model, id, weights: &self.weights };
+        // Assumed capabilities only when nobody is known to have them.
+        let known = choice.pick(self.strategy, Who::Known, (chance, scratch));
+        let is_assumed = known.is_none();
+        let picked = known.or_else(|| choice.pick(self.strategy, Who::Usable, (chance, scratch)));
+        let Picked { row, candidates } = picked?;
         let backend = model.serving.get(row as usize)?;
         let probe = if backend.state.breaker.is_closed() { Probe::None } else { Probe::Breaker };
         Some(RoutingDecision {
@@ -268,19 +263,6 @@ impl Router {
             probe: Probe::Rest,
         })
     }
-}
-
-/// Collects the rows that fit; returns whether there are any. With `known_only`, candidates whose
-/// capabilities are assumed do not count.
-fn collect(input: &RouteInput<'_>, model: &Model, known_only: bool, scratch: &mut Scratch) -> bool {
-    scratch.rows.clear();
-    for (row, candidate) in (0_u32..).zip(&model.serving) {
-        let is_known = candidate.known.contains(input.request.needs);
-        if filters::passes(input, candidate) && (is_known || !known_only) {
-            scratch.rows.push(row);
-        }
-    }
-    !scratch.rows.is_empty()
 }
 
 #[cfg(test)]

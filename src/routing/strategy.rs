@@ -4,59 +4,76 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use super::{Chance, Scratch};
+use super::filters::{Who, fitting};
+use super::{Chance, RouteInput, Scratch};
 use crate::config::{Strategy, Weights};
 use crate::registry::{Model, ModelId, Serving};
 
 /// What a pick reads.
 pub(super) struct Choice<'a> {
+    pub(super) input: &'a RouteInput<'a>,
     pub(super) model: &'a Model,
     pub(super) id: ModelId,
-    pub(super) streaming: bool,
     pub(super) weights: &'a Weights,
 }
 
+/// What was picked.
+pub(super) struct Picked {
+    /// The row of the model.
+    pub(super) row: u32,
+    /// Among how many.
+    pub(super) candidates: u32,
+}
+
 impl Choice<'_> {
-    /// Picks one row of `scratch.rows`, which is not empty. Returns the row of the model.
+    /// Picks one of the candidates that fit; none if there are none.
     pub(super) fn pick(
         &self,
         strategy: Strategy,
-        chance: &mut impl Chance,
-        scratch: &mut Scratch,
-    ) -> Option<u32> {
+        who: Who,
+        (chance, scratch): (&mut impl Chance, &mut Scratch),
+    ) -> Option<Picked> {
+        if strategy == Strategy::Smart {
+            return self.best(who);
+        }
         let rows = &mut scratch.rows;
-        match strategy {
-            Strategy::Smart => self.best(rows),
-            Strategy::RoundRobin => self.in_turn(chance, rows),
+        rows.clear();
+        rows.extend(fitting(self.input, self.model, who).map(|(row, _)| row));
+        if rows.is_empty() {
+            return None;
+        }
+        let candidates = u32::try_from(rows.len()).ok()?;
+        let row = match strategy {
+            Strategy::Smart | Strategy::RoundRobin => self.in_turn(chance, rows),
             Strategy::PriorityOnly => {
                 self.keep_least(rows, |row| row.priority);
                 self.keep_least(rows, |row| row.state.load.in_flight());
                 self.in_turn(chance, rows)
             }
-            Strategy::Random => {
-                if rows.len() < 2 {
-                    return rows.first().copied();
-                }
-                rows.get(chance.rng().random_range(0..rows.len())).copied()
-            }
-        }
+            Strategy::Random if rows.len() == 1 => rows.first().copied(),
+            Strategy::Random => rows.get(chance.rng().random_range(0..rows.len())).copied(),
+        };
+        Some(Picked { row: row?, candidates })
     }
 
     fn row(&self, row: u32) -> Option<&Serving> {
         self.model.serving.get(row as usize)
     }
 
-    fn best(&self, rows: &[u32]) -> Option<u32> {
+    // Scored as they are found: a second pass over them would cost as much as the first.
+    fn best(&self, who: Who) -> Option<Picked> {
+        let streaming = self.input.request.streaming;
+        let mut candidates = 0;
         let mut best: Option<(u32, u32)> = None;
-        for &row in rows {
-            let Some(candidate) = self.row(row) else { continue };
-            let points = points(candidate, self.streaming, self.weights);
+        for (row, candidate) in fitting(self.input, self.model, who) {
+            candidates += 1;
+            let points = points(candidate, streaming, self.weights);
             // Strictly greater: of equals the first candidate wins.
             if best.is_none_or(|(most, _)| points > most) {
                 best = Some((points, row));
             }
         }
-        best.map(|(_, row)| row)
+        best.map(|(_, row)| Picked { row, candidates })
     }
 
     fn in_turn(&self, chance: &mut impl Chance, rows: &[u32]) -> Option<u32> {
