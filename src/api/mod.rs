@@ -2,8 +2,10 @@
 //! is a row here and its text fields in `scan`.
 
 mod errors;
+mod offer;
 
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow, error_body, error_event};
+pub use offer::Offer;
 
 use std::fmt;
 

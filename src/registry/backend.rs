@@ -33,6 +33,11 @@ impl BackendSet {
         }
     }
 
+    /// Whether no backend is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
     /// Whether a backend is in the set.
     pub fn contains(&self, id: BackendId) -> bool {
         self.0.get(usize::from(id.0) / 64).is_some_and(|word| word & (1 << (id.0 % 64)) != 0)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ahash::HashMap;
 
 use super::backend::{BackendId, SharedBackend};
-use crate::api::{Capabilities, Operations};
+use crate::api::{Capabilities, Offer, Operations};
 use crate::config::{
     BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
 };
@@ -127,6 +127,12 @@ pub struct Serving {
     pub known_operations: Operations,
     /// Operations it is known or assumed to serve here.
     pub usable_operations: Operations,
+    /// All of `usable_operations` and `usable`.
+    pub usable_offer: Offer,
+    /// The same, with what the model is only assumed to do left out.
+    pub known_offer: Offer,
+    /// The longest context; the largest number when it is unknown.
+    pub window: TokenCount,
     /// The longest context; `None` when unknown.
     pub context_length: Option<TokenCount>,
     /// The backend's own name for the model, where it differs.
@@ -256,6 +262,12 @@ fn serve(
     let assumed = rules.unknown_capability == UnknownCapability::Assume;
     let known = entry.capabilities.unwrap_or(Capabilities::NONE);
     let known_operations = entry.operations.unwrap_or_default();
+    let usable = match entry.capabilities {
+        None if assumed => Capabilities::ALL,
+        None | Some(_) => known,
+    };
+    // An operation is no property of the prompt: without a list every one is tried.
+    let usable_operations = entry.operations.unwrap_or(Operations::ALL);
     let key = (backend.state.id, Box::from(entry.id.as_str()));
     Serving {
         backend: u16::try_from(index).unwrap_or(u16::MAX),
@@ -263,13 +275,12 @@ fn serve(
         priority: backend.config.priority,
         max_in_flight: backend.config.max_in_flight.unwrap_or(u32::MAX),
         known,
-        usable: match entry.capabilities {
-            None if assumed => Capabilities::ALL,
-            None | Some(_) => known,
-        },
+        usable,
         known_operations,
-        // An operation is no property of the prompt: without a list every one is tried.
-        usable_operations: entry.operations.unwrap_or(Operations::ALL),
+        usable_operations,
+        usable_offer: Offer::new(usable_operations, usable),
+        known_offer: Offer::new(usable_operations, known),
+        window: TokenCount(entry.context_length.unwrap_or(u32::MAX)),
         context_length: entry.context_length.map(TokenCount),
         upstream_id: entry
             .upstream_id

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::RouteInput;
-use crate::api::Capabilities;
+use crate::api::{Capabilities, Offer};
 use crate::registry::{BreakerState, Health, Model, Probe, Serving};
 use crate::units::{Timestamp, TokenCount};
 
@@ -77,37 +77,40 @@ pub(super) enum Who {
     Usable,
 }
 
-/// The candidates of a model that may take the request now, with their rows.
+/// The candidates of a model that may take the request now, with their rows: those [`check`] finds
+/// nothing against.
 #[inline(always)]
 pub(super) fn fitting<'a>(
     input: &'a RouteInput<'_>,
     model: &'a Model,
     who: Who,
 ) -> impl Iterator<Item = (u32, &'a Serving)> {
-    let needs = input.request.needs;
+    let asked = Offer::asked(input.request.operation, input.request.needs);
+    let is_first = input.tried.is_empty();
     (0_u32..).zip(&model.serving).filter(move |(_, candidate)| {
-        passes(input, candidate) && (who == Who::Usable || candidate.known.contains(needs))
+        let offer = match who {
+            Who::Known => candidate.known_offer,
+            Who::Usable => candidate.usable_offer,
+        };
+        offer.contains(asked)
+            && candidate.window >= input.tokens
+            && (is_first || !input.tried.contains(candidate.id))
+            && is_free(input, candidate)
     })
 }
 
-/// Whether [`check`] finds nothing against `candidate`, which is all most decisions need to know.
+/// Whether a candidate that could take the request can take it now.
 #[inline(always)]
-pub(super) fn passes(input: &RouteInput<'_>, candidate: &Serving) -> bool {
-    let request = input.request;
+fn is_free(input: &RouteInput<'_>, candidate: &Serving) -> bool {
     let state = &*candidate.state;
-    let length = candidate.context_length.unwrap_or(TokenCount(u32::MAX));
-    // No branch per condition: nearly always all of them hold.
-    let is_clear = candidate.usable_operations.contains(request.operation)
-        & candidate.usable.contains(request.needs)
-        & (length >= input.tokens)
-        & !input.tried.contains(candidate.id)
-        & !state.draining.load(Ordering::Relaxed)
-        & (state.health.status() == Health::Healthy)
-        & state.breaker.is_closed()
-        & !state.rest.lasts(input.now)
-        & (state.load.in_flight() < candidate.max_in_flight);
-    // A breaker that may be probed is the one condition that takes more than a look.
-    is_clear || (!state.breaker.is_closed() && check(input, candidate).is_ok())
+    let is_closed = state.breaker.is_closed();
+    if !is_closed && state.breaker.state(input.now) == BreakerState::Open {
+        return false;
+    }
+    !state.draining.load(Ordering::Relaxed)
+        && state.health.status() == Health::Healthy
+        && !state.rest.lasts(input.now)
+        && state.load.in_flight() < candidate.max_in_flight
 }
 
 /// Whether `candidate` may take the request now.

@@ -64,16 +64,17 @@ impl Choice<'_> {
     fn best(&self, who: Who) -> Option<Picked> {
         let streaming = self.input.request.streaming;
         let mut candidates = 0;
-        let mut best: Option<(u32, u32)> = None;
+        // One more than the points, so that the first candidate is better than none.
+        let (mut most, mut best) = (0, 0);
         for (row, candidate) in fitting(self.input, self.model, who) {
             candidates += 1;
-            let points = points(candidate, streaming, self.weights);
+            let points = points(candidate, streaming, self.weights) + 1;
             // Strictly greater: of equals the first candidate wins.
-            if best.is_none_or(|(most, _)| points > most) {
-                best = Some((points, row));
+            if points > most {
+                (most, best) = (points, row);
             }
         }
-        best.map(|(_, row)| Picked { row, candidates })
+        (candidates > 0).then_some(Picked { row: best, candidates })
     }
 
     fn in_turn(&self, chance: &mut impl Chance, rows: &[u32]) -> Option<u32> {

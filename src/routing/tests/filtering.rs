@@ -239,6 +239,12 @@ proptest! {
         };
         let model = snapshot.topology.model(snapshot.topology.model_id("m").unwrap()).unwrap();
         let verdict = filters::check(&input, &model.serving[0]);
-        prop_assert_eq!(filters::passes(&input, &model.serving[0]), verdict.is_ok(), "{:?}", verdict);
+        for (who, is_fit) in [
+            (filters::Who::Usable, verdict.is_ok()),
+            (filters::Who::Known, verdict.is_ok_and(|fit| fit.is_known)),
+        ] {
+            let fits = filters::fitting(&input, model, who).count() == 1;
+            prop_assert_eq!(fits, is_fit, "{:?} {:?}", who, verdict);
+        }
     }
 }
