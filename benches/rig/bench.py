@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import processes  # noqa: E402
 import table  # noqa: E402
 
 TARGET = HERE.parent.parent / "target" / "rig"
-PARTS = [*measures.SCENARIOS, "memory", "cancel"]
+PARTS = [*measures.SCENARIOS, "memory", "idle", "stalled", "cancel"]
 PEERS = ["penstock", "floor", "nginx", "haproxy"]
 BACKENDS = 4
 MEMORY_ROUNDS = 3
@@ -70,6 +71,8 @@ class Run:
             raise SystemExit("the rig needs two CPUs: one for the proxy, one for both its ends")
         self.rig_cpu, proxy_cpu = cpus[:2]
         os.sched_setaffinity(0, {self.rig_cpu})
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         ports = processes.free_ports(BACKENDS + 2 * len(PEERS))
         self.backends, rest = ports[:BACKENDS], ports[BACKENDS:]
         self.peers = []
@@ -116,11 +119,12 @@ class Run:
                     row = measures.cpu_per_unit(peer, engine, scenario, self.chosen.seconds)
                     self.emit({**row, "round": index})
 
-    def memory(self):
+    def memory(self, measure):
+        """A fresh proxy for every figure: what one run leaves behind is not the next one's."""
         for index in range(min(self.chosen.rounds, MEMORY_ROUNDS)):
             for peer in in_turn(self.peers, index):
                 with self.engine() as engine, peer:
-                    self.emit({**measures.memory(peer, engine), "round": index})
+                    self.emit({**measure(peer, engine), "round": index})
 
     def cancel(self):
         """penstock's figure, and how much of it is the rig's own."""
@@ -149,8 +153,10 @@ def main():
     scenarios = [name for name in chosen.only if name in measures.SCENARIOS]
     if scenarios:
         run.cpu(scenarios)
-    if "memory" in chosen.only:
-        run.memory()
+    for part, measure in (("memory", measures.memory), ("idle", measures.idle_connections),
+                          ("stalled", measures.stalled_readers)):
+        if part in chosen.only:
+            run.memory(measure)
     if "cancel" in chosen.only:
         run.cancel()
     print("\n" + table.tables(run.rows, [peer.name for peer in run.peers]))

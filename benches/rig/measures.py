@@ -1,4 +1,6 @@
 """The measurements: each yields rows, one JSON line each."""
+import contextlib
+import http.client
 import json
 import random
 import socket
@@ -18,6 +20,10 @@ PACED = dict(event_gap_ms=5, events=200)
 
 OPEN_STREAMS = 1000
 HELD = dict(event_gap_ms=1000, events=15)
+IDLE_CONNECTIONS = 2000
+STALLED = 100
+STALL_SECONDS = 6
+FLOOD = dict(event_gap_ms=0, events=200000)
 CANCELS = 200
 CANCEL_SECONDS = 3
 
@@ -99,6 +105,66 @@ def memory(peer, engine):
         "kib_per_stream": round((open_kib - idle) / OPEN_STREAMS, 1) if samples else None,
         **{name: result[name] for name in ("requests", "errors", "error_kinds")},
     }
+
+
+def idle_connections(peer, engine):
+    """RSS per connection that is idle after one 32 KiB body, and whether all are served again."""
+    engine.set(event_gap_ms=0, events=1)
+    time.sleep(1)
+    pid = peer.process.pid
+    fresh = processes.resident_kib(pid)
+    large, small = (chat_request(peer.port, size, False) for size in (32 << 10, 300))
+    errors = 0
+    with contextlib.ExitStack() as open_ones:
+        clients = [open_ones.enter_context(connect(peer.port)) for _ in range(IDLE_CONNECTIONS)]
+        for client in clients:
+            errors += not answered(client, large)
+        time.sleep(2)
+        idle = processes.resident_kib(pid)
+        for client in clients:
+            errors += not answered(client, small)
+    return {"kind": "idle", "peer": peer.name, "connections": IDLE_CONNECTIONS, "errors": errors,
+            "kib_per_connection": round((idle - fresh) / IDLE_CONNECTIONS, 1)}
+
+
+def stalled_readers(peer, engine):
+    """RSS per client that asks for a long stream and reads none of it."""
+    engine.set(**FLOOD)
+    time.sleep(1)
+    pid = peer.process.pid
+    fresh = processes.resident_kib(pid)
+    request = chat_request(peer.port, 300, True)
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(STALLED):
+            open_ones.enter_context(connect(peer.port)).sendall(request)
+        time.sleep(STALL_SECONDS)
+        stalled = processes.resident_kib(pid)
+    return {"kind": "stalled", "peer": peer.name, "clients": STALLED,
+            "kib_per_client": round((stalled - fresh) / STALLED, 1)}
+
+
+def connect(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def chat_request(port, size, is_stream):
+    """A chat request with a body of about `size` bytes."""
+    body = json.dumps({"model": "mock-model", "stream": is_stream,
+                       "messages": [{"role": "user", "content": "word " * (size // 5)}]})
+    return (f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"{body}").encode()
+
+
+def answered(client, request):
+    """Whether a request on an open connection is answered whole, with status 200."""
+    try:
+        client.sendall(request)
+        answer = http.client.HTTPResponse(client, method="POST")
+        answer.begin()
+        return answer.status == 200 and bool(answer.read())
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def cancels(name, port, engine):

@@ -3,7 +3,7 @@ import math
 import statistics
 
 BARS = {"S1": 0.80, "S2": 0.70, "S3": 1.05, "S4pace": 1.05}
-IDLE_MB, STREAM_KIB, CANCEL_MS = 20, 64, 100
+IDLE_MB, STREAM_KIB, STALLED_KIB, CANCEL_MS = 20, 64, 512, 100
 
 
 def interval(values):
@@ -83,6 +83,20 @@ def memory_table(rows, peers):
     yield ""
 
 
+def connection_table(rows, peers):
+    parts = [("idle", "kib_per_connection", "idle, each after a body of 32 KiB", "floor"),
+             ("stalled", "kib_per_client", "stream nobody reads", f"{STALLED_KIB}")]
+    parts = [part for part in parts if any(row["kind"] == part[0] for row in rows)]
+    if not parts:
+        return
+    yield line("KiB per connection", *peers, "bar")
+    yield "|---" * (len(peers) + 2) + "|"
+    for kind, field, text, bar in parts:
+        yield line(text, *(show(median(rows, field, kind=kind, peer=peer)) for peer in peers),
+                   f"≤ {bar}")
+    yield ""
+
+
 def cancel_table(rows):
     found = [row for row in rows if row["kind"] == "cancel"]
     if not found:
@@ -98,7 +112,8 @@ def cancel_table(rows):
 
 
 def tables(rows, peers):
-    parts = [*cpu_table(rows, peers), *memory_table(rows, peers), *cancel_table(rows)]
+    parts = [*cpu_table(rows, peers), *memory_table(rows, peers),
+             *connection_table(rows, peers), *cancel_table(rows)]
     errors = sum(row["errors"] for row in rows if "errors" in row)
     parts.append(f"Errors: {errors}.")
     cpu = [row for row in rows if row["kind"] == "cpu"]
