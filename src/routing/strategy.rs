@@ -38,26 +38,24 @@ impl Choice<'_> {
         }
         let rows = &mut scratch.rows;
         rows.clear();
-        rows.extend(fitting(self.input, self.model, who).map(|(row, _)| row));
+        let fitting = fitting(self.input, self.model, who);
+        let candidates = if strategy == Strategy::PriorityOnly {
+            keep_least(fitting, rows)
+        } else {
+            rows.extend(fitting.map(|(row, _)| row));
+            u32::try_from(rows.len()).ok()?
+        };
         if rows.is_empty() {
             return None;
         }
-        let candidates = u32::try_from(rows.len()).ok()?;
         let row = match strategy {
-            Strategy::Smart | Strategy::RoundRobin => self.in_turn(chance, rows),
-            Strategy::PriorityOnly => {
-                self.keep_least(rows, |row| row.priority);
-                self.keep_least(rows, |row| row.state.load.in_flight());
+            Strategy::Smart | Strategy::RoundRobin | Strategy::PriorityOnly => {
                 self.in_turn(chance, rows)
             }
             Strategy::Random if rows.len() == 1 => rows.first().copied(),
             Strategy::Random => rows.get(chance.rng().random_range(0..rows.len())).copied(),
         };
         Some(Picked { row: row?, candidates })
-    }
-
-    fn row(&self, row: u32) -> Option<&Serving> {
-        self.model.serving.get(row as usize)
     }
 
     // Scored as they are found: a second pass over them would cost as much as the first.
@@ -82,17 +80,25 @@ impl Choice<'_> {
         let at = chance.turn(self.id).checked_rem(count)?;
         rows.get(usize::try_from(at).ok()?).copied()
     }
+}
 
-    fn keep_least(&self, rows: &mut Vec<u32>, key: impl Fn(&Serving) -> u32) {
-        let of = |row: &u32| self.row(*row).map_or(u32::MAX, &key);
-        // Read once: a load that changes between the two passes must not empty the list.
-        let Some(least) = rows.iter().map(&of).min() else { return };
-        let first = rows.iter().copied().find(|row| of(row) <= least);
-        rows.retain(|row| of(row) <= least);
-        if rows.is_empty() {
-            rows.extend(first);
+/// Keeps the rows of the best priority and, among those, of the least load; returns how many there
+/// were to choose from. Each load is read once: it may change meanwhile.
+fn keep_least<'a>(fitting: impl Iterator<Item = (u32, &'a Serving)>, rows: &mut Vec<u32>) -> u32 {
+    let mut candidates = 0;
+    let mut least = (u32::MAX, u32::MAX);
+    for (row, candidate) in fitting {
+        candidates += 1;
+        let found = (candidate.priority, candidate.state.load.in_flight());
+        if found < least {
+            least = found;
+            rows.clear();
+        }
+        if found <= least {
+            rows.push(row);
         }
     }
+    candidates
 }
 
 /// The latency `smart` scores a candidate by: measured on requests of the same kind, else on its
