@@ -40,12 +40,17 @@ pub fn now() -> Timestamp {
 }
 
 /// Seconds since 1970, for `created` fields and the like; never for measuring.
+pub fn unix_seconds() -> u64 {
+    unix_time().as_secs()
+}
+
+/// The time since 1970, for logs and traces; never for measuring.
 #[expect(
     clippy::disallowed_methods,
     reason = "this file is where the crate reads the system's clock"
 )]
-pub fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+pub fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// A clock that stands still until it is told to move.

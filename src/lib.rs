@@ -1,12 +1,13 @@
 //! penstock: a load balancer for LLM servers on Pingora.
 //!
 //! Layers, each importing only from those before it:
-//! `units`, `clock` < `api` < `config` < `registry` < `scan` < `routing`, `probe` < `generation` <
-//! `proxy` < `explain`, `fleet`, `metrics`, `decisions` < `admin`, `demo` < `server` < `cli`.
+//! `units`, `clock`, `outbox` < `api` < `config` < `registry` < `scan` < `routing`, `probe` < `generation` <
+//! `proxy` < `explain`, `fleet`, `metrics`, `decisions`, `access_log`, `spans` < `admin`, `demo` < `server` < `cli`.
 //!
 //! Reading guide: [`scan`] finds out what a request needs, [`routing`] decides who takes it,
 //! [`proxy`] gets it there and back. `proxy/mod.rs` tells the life of a request.
 
+pub mod access_log;
 pub mod admin;
 pub mod api;
 pub mod cli;
@@ -18,10 +19,12 @@ pub mod explain;
 pub mod fleet;
 pub mod generation;
 pub mod metrics;
+pub mod outbox;
 pub mod probe;
 pub mod proxy;
 pub mod registry;
 pub mod routing;
 pub mod scan;
 pub mod server;
+pub mod spans;
 pub mod units;

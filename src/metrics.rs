@@ -109,7 +109,7 @@ impl RequestObserver for Metrics {
         });
     }
 
-    fn attempt_ended(&self, event: &AttemptEnded) {
+    fn attempt_ended(&self, event: &AttemptEnded<'_>) {
         self.backends.with(event.backend, |series| {
             series.count_attempt(OutcomeId::of(event.outcome), event.code);
         });

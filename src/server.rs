@@ -14,6 +14,7 @@ use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::access_log::{AccessLog, AccessLogError};
 use crate::admin::Admin;
 use crate::config::Config;
 use crate::decisions::DecisionLog;
@@ -22,12 +23,15 @@ use crate::metrics::Metrics;
 use crate::probe::Prober;
 use crate::proxy::{DataPlane, Proxy};
 use crate::routing::RequestObserver;
+use crate::spans::SpanExporter;
 
 /// Answers up to this size leave in one write together with their head.
 const WRITE_BUFFER: usize = 2048;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How often a stopping server looks whether it is idle.
 const IDLE_CHECK: Duration = Duration::from_millis(20);
+/// How long a stop waits for the last lines of logs.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +47,12 @@ pub enum ServerError {
     /// The metrics cannot be set up.
     #[error("the metrics cannot be set up: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// The access log cannot be written.
+    #[error("{0}")]
+    AccessLog(#[from] AccessLogError),
+    /// There is no thread for the export of spans.
+    #[error("the export of spans cannot start: {0}")]
+    Spans(std::io::Error),
 }
 
 /// What a server is told besides its configuration.
@@ -87,6 +97,8 @@ struct Parts {
     prober: Prober,
     metrics: Arc<Metrics>,
     decisions: Arc<DecisionLog>,
+    access_log: Option<Arc<AccessLog>>,
+    spans: Option<Arc<SpanExporter>>,
     stopping: Arc<AtomicBool>,
 }
 
@@ -95,12 +107,22 @@ impl Parts {
         let generation = Arc::new(Generation::new(config));
         let metrics = Arc::new(Metrics::new(&generation)?);
         let decisions = Arc::new(DecisionLog::default());
-        let observers: Vec<Box<dyn RequestObserver>> =
+        let access_log = AccessLog::start(&generation.config.access_log)?.map(Arc::new);
+        let mut observers: Vec<Box<dyn RequestObserver>> =
             vec![Box::new(Arc::clone(&metrics)), Box::new(Arc::clone(&decisions))];
+        if let Some(log) = &access_log {
+            observers.push(Box::new(Arc::clone(log)));
+        }
+        let spans = SpanExporter::start(&generation.config.tracing).map_err(ServerError::Spans)?;
+        let spans = spans.map(Arc::new);
+        if let Some(spans) = &spans {
+            observers.push(Box::new(Arc::clone(spans)));
+        }
         let registry = Arc::clone(&generation.registry);
         let prober = Prober::new(registry, &generation.config, options.seed);
         let proxy = Arc::new(Proxy::new(generation, observers, options.seed));
-        Ok(Self { proxy, prober, metrics, decisions, stopping: Arc::default() })
+        let stopping = Arc::default();
+        Ok(Self { proxy, prober, metrics, decisions, access_log, spans, stopping })
     }
 
     fn config(&self) -> &Config {
@@ -123,6 +145,8 @@ impl Parts {
                 proxy: Arc::clone(&self.proxy),
                 metrics: Arc::clone(&self.metrics),
                 decisions: Arc::clone(&self.decisions),
+                access_log: self.access_log.clone(),
+                spans: self.spans.clone(),
                 waiting: self.prober.waiting(),
                 stopping: Arc::clone(&self.stopping),
             };
@@ -132,13 +156,20 @@ impl Parts {
             server.add_service(service);
         }
         server.add_service(background_service("penstock checks", self.prober.clone()));
-        let upkeep = Upkeep(Arc::clone(&self.proxy));
+        let (proxy, access_log) = (Arc::clone(&self.proxy), self.access_log.clone());
+        let reopener = LogReopener(access_log.clone());
+        server.add_service(background_service("penstock logs", reopener));
+        let upkeep = Upkeep { proxy, access_log, spans: self.spans.clone() };
         server.add_service(background_service("penstock upkeep", upkeep));
     }
 }
 
 /// Periodic work on the data plane, and the end of the process once it is drained.
-struct Upkeep(Arc<Proxy>);
+struct Upkeep {
+    proxy: Arc<Proxy>,
+    access_log: Option<Arc<AccessLog>>,
+    spans: Option<Arc<SpanExporter>>,
+}
 
 #[async_trait]
 impl BackgroundService for Upkeep {
@@ -146,7 +177,7 @@ impl BackgroundService for Upkeep {
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         while !*shutdown.borrow_and_update() {
             tokio::select! {
-                _ = sweep.tick() => self.0.sweep(),
+                _ = sweep.tick() => self.proxy.sweep(),
                 changed = shutdown.changed() => {
                     if changed.is_err() {
                         return;
@@ -162,15 +193,15 @@ impl Upkeep {
     async fn end_when_idle(&self) {
         // Listened for before it is said, so that whoever reads it may send one.
         let mut again = second_signal();
-        let limit = self.0.config().server.drain_timeout;
-        let in_flight = self.0.in_flight();
+        let limit = self.proxy.config().server.drain_timeout;
+        let in_flight = self.proxy.in_flight();
         tracing::info!(in_flight, ?limit, "stopping: finishing what is in flight");
         let drained = async {
             // The last bytes of the last answers leave before the process does.
             let mut idle_checks = 0;
             while idle_checks < 3 {
                 tokio::time::sleep(IDLE_CHECK).await;
-                idle_checks = if self.0.in_flight() == 0 { idle_checks + 1 } else { 0 };
+                idle_checks = if self.proxy.in_flight() == 0 { idle_checks + 1 } else { 0 };
             }
         };
         let forced = async {
@@ -181,13 +212,39 @@ impl Upkeep {
         };
         tokio::select! {
             () = drained => tracing::info!("stopped"),
-            () = forced => tracing::warn!(in_flight = self.0.in_flight(), "stopped by a second signal"),
+            () = forced => tracing::warn!(in_flight = self.proxy.in_flight(), "stopped by a second signal"),
             () = tokio::time::sleep(limit) => {
-                let in_flight = self.0.in_flight();
+                let in_flight = self.proxy.in_flight();
                 tracing::warn!(in_flight, "stopped: the drain timeout has passed");
             }
         }
+        if let Some(log) = &self.access_log {
+            log.flush(FLUSH_LIMIT);
+        }
+        if let Some(spans) = &self.spans {
+            spans.flush(FLUSH_LIMIT);
+        }
         std::process::exit(0);
+    }
+}
+
+/// SIGUSR1: opens the access log anew. Without a log it is heard and does nothing, because what it
+/// does by itself is to end the process.
+struct LogReopener(Option<Arc<AccessLog>>);
+
+#[async_trait]
+impl BackgroundService for LogReopener {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let mut moved = match signal(SignalKind::user_defined1()) {
+            Ok(moved) => moved,
+            Err(error) => return tracing::error!(%error, "SIGUSR1 cannot be watched"),
+        };
+        loop {
+            tokio::select! {
+                _ = moved.recv() => if let Some(log) = &self.0 { log.reopen() },
+                _ = shutdown.changed() => return,
+            }
+        }
     }
 }
 

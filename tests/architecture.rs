@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Layers from the bottom up; a module imports only from rows above its own. Modules of one row
 /// never import each other.
 const LAYERS: &[&[&str]] = &[
-    &["units", "clock"],
+    &["units", "clock", "outbox"],
     &["api"],
     &["config"],
     &["registry"],
@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["routing", "probe"],
     &["generation"],
     &["proxy"],
-    &["explain", "fleet", "metrics", "decisions"],
+    &["explain", "fleet", "metrics", "decisions", "access_log", "spans"],
     &["admin", "demo"],
     &["server"],
     &["cli"],

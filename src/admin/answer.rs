@@ -22,6 +22,14 @@ impl Answer {
         Self::of("text/plain; charset=utf-8", text)
     }
 
+    /// A page for browsers, and what it may do there.
+    pub(super) fn page(html: String, policy: &str) -> Self {
+        let policy = HeaderValue::from_str(policy).ok();
+        debug_assert!(policy.is_some(), "a policy is plain text");
+        let field = policy.map(|policy| (header::CONTENT_SECURITY_POLICY, policy));
+        Self { field, ..Self::of("text/html; charset=utf-8", html) }
+    }
+
     /// A body of another kind.
     pub(super) fn of(kind: &'static str, body: String) -> Self {
         Self { status: StatusCode::OK, kind, body: body.into_bytes(), field: None }

@@ -17,6 +17,8 @@ pub(super) enum Access {
     Open,
     /// The token, where one is configured.
     Token,
+    /// A page without data, which browsers cannot send a token for.
+    Page,
 }
 
 const FETCH_SITE: &str = "sec-fetch-site";
@@ -34,12 +36,14 @@ pub(super) fn check(
     let has_token = token.is_some_and(|token| is_sent(headers, token));
     // No page knows the token, so whoever sends it may call this port by any name.
     let is_local = headers.get_all(header::HOST).iter().all(|host| names_us(host.as_bytes()));
-    if !has_token && !is_local {
+    // Where there is a token, the page may be opened by any name: what it shows needs the token.
+    let is_harmless = access == Access::Page && token.is_some();
+    if !has_token && !is_local && !is_harmless {
         return Err(Refusal::ForeignHost);
     }
     match access {
         Access::Token if token.is_some() && !has_token => Err(Refusal::NoToken),
-        Access::Token | Access::Open => Ok(()),
+        Access::Token | Access::Open | Access::Page => Ok(()),
     }
 }
 
@@ -123,5 +127,16 @@ mod tests {
         assert!(matches!(check(&headers(&[]), token, Access::Token), Err(Refusal::NoToken)));
         assert!(matches!(check(&page, token, Access::Token), Err(Refusal::FromWebPage)));
         assert!(check(&headers(&[]), token, Access::Open).is_ok(), "probes need none");
+    }
+
+    #[test]
+    fn the_page_opens_by_a_name_only_where_its_data_needs_the_token() {
+        let token = Secret::new("s3cret").unwrap();
+        let named = headers(&[("host", "penstock.example:9090")]);
+        assert!(check(&named, Some(&token), Access::Page).is_ok());
+        assert!(check(&named, Some(&token), Access::Open).is_err());
+        assert!(check(&named, None, Access::Page).is_err());
+        let framed = headers(&[("host", "penstock.example"), ("sec-fetch-site", "cross-site")]);
+        assert!(check(&framed, Some(&token), Access::Page).is_err());
     }
 }

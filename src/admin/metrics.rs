@@ -14,8 +14,12 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         fleet: &call.generation.registry.snapshot(),
         in_flight: proxy.in_flight(),
         held_body_bytes: proxy.held_bytes(),
+        connections: proxy.connections(),
+        limits: &call.generation.config.limits,
         idle_connections: &|id| proxy.idle_connections(id),
         process: read_process(),
+        access_log: admin.access_log.as_ref().map(|log| log.deliveries()).unwrap_or_default(),
+        spans: admin.spans.as_ref().map(|spans| spans.deliveries()).unwrap_or_default(),
     };
     let page = admin.metrics.render(&scrape);
     Ok(Answer::of("text/plain; version=0.0.4; charset=utf-8", page))

@@ -3,6 +3,7 @@
 //! each group of endpoints has its file, and `gate` decides who may ask.
 
 mod answer;
+mod dashboard;
 mod decisions;
 mod fleet;
 mod gate;
@@ -20,10 +21,12 @@ use pingora::apps::ServerApp;
 use pingora::apps::http_app::{HttpServer, ServeHttp};
 use pingora::protocols::http::ServerSession;
 
+use crate::access_log::AccessLog;
 use crate::decisions::DecisionLog;
 use crate::generation::Generation;
 use crate::metrics::Metrics;
 use crate::proxy::Proxy;
+use crate::spans::SpanExporter;
 use answer::{Answer, Refusal};
 use gate::Access;
 
@@ -35,6 +38,10 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
     /// What it decided.
     pub decisions: Arc<DecisionLog>,
+    /// The lines it leaves, where they are kept.
+    pub access_log: Option<Arc<AccessLog>>,
+    /// The spans it sends, where there is a collector.
+    pub spans: Option<Arc<SpanExporter>>,
     /// Backends whose first check has not ended.
     pub waiting: Arc<AtomicUsize>,
     /// Set once the process was told to stop.
@@ -105,8 +112,13 @@ const fn open(endpoint: Endpoint) -> Endpoint {
     Endpoint { access: Access::Open, ..endpoint }
 }
 
-static ENDPOINTS: [Endpoint; 12] = [
+const fn page(endpoint: Endpoint) -> Endpoint {
+    Endpoint { access: Access::Page, ..endpoint }
+}
+
+static ENDPOINTS: [Endpoint; 13] = [
     get(&["/"], index, "this list"),
+    page(get(&["/dashboard"], dashboard::page, "the fleet, live, for browsers")),
     get(&["/metrics"], metrics::page, "Prometheus metrics"),
     open(get(&["/health/live", "/livez", "/live"], health::live, "200 while the process runs")),
     open(get(

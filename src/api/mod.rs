@@ -3,9 +3,11 @@
 
 mod errors;
 mod offer;
+mod trace;
 
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow, error_body, error_event};
 pub use offer::Offer;
+pub use trace::TraceContext;
 
 use std::fmt;
 

@@ -38,6 +38,16 @@ choice! {
 }
 choice!(@setting Engine);
 
+impl Engine {
+    /// The name in `gen_ai_provider_name` and the like.
+    pub fn provider(self) -> &'static str {
+        match self {
+            Self::Auto => "unknown",
+            engine => engine.name(),
+        }
+    }
+}
+
 choice! {
     /// What becomes of the client's Authorization header.
     pub enum AuthorizationPolicy {

@@ -2,6 +2,7 @@
 //! is declared once, by `section!`, and everything else about it follows from there. Reads nothing
 //! but the file, the secrets it names and the environment it is given.
 
+mod access_log;
 mod admin;
 mod auth;
 mod backends;
@@ -26,6 +27,7 @@ mod setting;
 mod shape;
 mod suggest;
 mod timeouts;
+mod tracing;
 mod url;
 mod values;
 mod variables;
@@ -34,6 +36,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use access_log::{AccessLogConfig, LogTarget};
 pub use admin::AdminConfig;
 pub use auth::{AuthConfig, ClientKey};
 pub use backends::{AuthorizationPolicy, BackendConfig, Engine};
@@ -53,6 +56,7 @@ pub use secret::{Secret, SecretError};
 pub use server::{Cors, ServerConfig};
 pub(crate) use suggest::nearest;
 pub use timeouts::{TimeoutOverrides, TimeoutsConfig};
+pub use tracing::TracingConfig;
 pub use url::{BackendUrl, UrlError};
 
 use backends::{BackendItem, settle_backends};
@@ -75,6 +79,10 @@ section! {
         pub admin: AdminConfig = AdminConfig::default(),
         /// What is written to standard error.
         pub log: LogConfig = LogConfig::default(),
+        /// One JSON line per request.
+        pub access_log: AccessLogConfig = AccessLogConfig::default(),
+        /// Distributed traces.
+        pub tracing: TracingConfig = TracingConfig::default(),
         /// Who may call the data port.
         pub auth: AuthConfig = AuthConfig::default(),
         /// How a backend is chosen, and what happens when it fails.

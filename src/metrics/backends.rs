@@ -11,7 +11,6 @@ use super::distribution::Distribution;
 use super::names::{NameId, Names};
 use super::outcome::{OUTCOMES, OutcomeId};
 use crate::api::{ERROR_CODES, ErrorCode};
-use crate::config::Engine;
 use crate::registry::{Backend, BackendId, Topology};
 
 /// An attempt that ended without an error has no code.
@@ -34,10 +33,7 @@ impl BackendSeries {
         Self {
             label,
             name: backend.state.name.clone(),
-            provider: match backend.config.engine {
-                Engine::Auto => "unknown",
-                engine => engine.name(),
-            },
+            provider: backend.config.engine.provider(),
             first_token,
             stream_tokens: AtomicU64::new(0),
             attempts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),

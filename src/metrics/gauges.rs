@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::Metrics;
 use super::samples::{Sample, Samples, from_size, number, one, to_sample};
+use crate::config::LimitsConfig;
+use crate::outbox::Deliveries;
 use crate::registry::{Backend, BackendId, BreakerState, FleetSnapshot, Health};
 use crate::units::Timestamp;
 
@@ -17,10 +19,18 @@ pub struct Scrape<'a> {
     pub in_flight: usize,
     /// Bytes of request bodies held.
     pub held_body_bytes: usize,
+    /// Client connections open.
+    pub connections: usize,
+    /// The bounds in force.
+    pub limits: &'a LimitsConfig,
     /// Idle connections kept to a backend.
     pub idle_connections: &'a dyn Fn(BackendId) -> usize,
     /// What the system says of this process.
     pub process: ProcessFigures,
+    /// What became of the access log's lines.
+    pub access_log: Deliveries,
+    /// What became of the spans of traces.
+    pub spans: Deliveries,
 }
 
 /// What the system says of this process; `None` where it does not say.
@@ -94,8 +104,34 @@ pub(super) fn held_body_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Sample
     one(from_size(scrape.held_body_bytes))
 }
 
+pub(super) fn max_held_body_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(to_sample(scrape.limits.buffered_bodies.0))
+}
+
+pub(super) fn connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.connections))
+}
+
+pub(super) fn max_connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.limits.connections))
+}
+
 pub(super) fn models(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     one(from_size(scrape.fleet.topology.models().len()))
+}
+
+pub(super) fn access_log_lines(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    by_result("written", scrape.access_log)
+}
+
+pub(super) fn spans(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    by_result("sent", scrape.spans)
+}
+
+fn by_result(delivered: &str, counts: Deliveries) -> Samples {
+    let Deliveries { delivered: count, dropped, failed } = counts;
+    let pairs = [(delivered, count), ("dropped", dropped), ("failed", failed)];
+    pairs.map(|(result, count)| number(&[result], to_sample(count))).into()
 }
 
 pub(super) fn build_info(_metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {

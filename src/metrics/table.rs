@@ -73,7 +73,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 31] = [
+pub const METRICS: [MetricRow; 36] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -178,11 +178,31 @@ pub const METRICS: [MetricRow; 31] = [
         "how long the last health check that passed took; absent before the first",
     ),
     gauge("penstock_in_flight", &[], gauges::in_flight, "requests under way on the data port"),
+    gauge("penstock_held_body_bytes", &[], gauges::held_body_bytes, "bytes of request bodies held"),
     gauge(
-        "penstock_held_body_bytes",
+        "penstock_max_held_body_bytes",
         &[],
-        gauges::held_body_bytes,
-        "bytes of request bodies held; the bound is `limits.buffered_bodies`",
+        gauges::max_held_body_bytes,
+        "the most there may be: `limits.buffered_bodies`",
+    ),
+    gauge("penstock_connections", &[], gauges::connections, "client connections open"),
+    gauge(
+        "penstock_max_connections",
+        &[],
+        gauges::max_connections,
+        "the most there may be: `limits.connections`",
+    ),
+    counter(
+        "penstock_access_log_lines_total",
+        &["result"],
+        gauges::access_log_lines,
+        "lines of the access log; `result` is written, dropped (`access_log.queue` was full) or failed (they could not be written)",
+    ),
+    counter(
+        "penstock_spans_total",
+        &["result"],
+        gauges::spans,
+        "spans of traces; `result` is sent, dropped (`tracing.queue` was full) or failed (the collector did not take them)",
     ),
     gauge("penstock_models", &[], gauges::models, "models the fleet serves, as far as known"),
     gauge("penstock_build_info", &["version"], gauges::build_info, "always 1"),

@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::*;
 use crate::api::Operation;
 use crate::config::{Config, Environment};
+use crate::outbox::Deliveries;
 use crate::registry::Outcome;
+use crate::routing::About;
 use crate::scan::Usage;
 use crate::units::Timestamp;
 
@@ -44,6 +46,22 @@ fn outcome<'a>(model: &'a str, backend: (u16, &'a str)) -> RequestOutcome<'a> {
             cached_tokens: Some(64),
         }),
         token_events: 11,
+        about: About::default(),
+    }
+}
+
+fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
+    let (outcome, code) = (Outcome::Ok, None);
+    AttemptEnded {
+        backend,
+        name: "a",
+        provider: "vllm",
+        server: ("127.0.0.1", 1),
+        number: 1,
+        trace: None,
+        outcome,
+        code,
+        took,
     }
 }
 
@@ -53,6 +71,8 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
         fleet: &generation.registry.snapshot(),
         in_flight: 3,
         held_body_bytes: 4096,
+        connections: 9,
+        limits: &generation.config.limits,
         idle_connections: &|id| usize::from(id.0) + 5,
         process: ProcessFigures {
             resident_bytes: Some(1),
@@ -60,6 +80,8 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
             max_open_files: Some(3),
             cpu_seconds: Some(0.5),
         },
+        access_log: Deliveries { delivered: 5, dropped: 6, failed: 7 },
+        spans: Deliveries::default(),
     })
 }
 
@@ -76,8 +98,11 @@ fn exercise(metrics: &Metrics, generation: &Generation) {
     metrics.progress(BackendId(0), 3);
     let code = Some(ErrorCode::ConnectFailed);
     let took = Duration::from_secs(1);
-    let failed = AttemptEnded { backend: BackendId(0), outcome: Outcome::Unreachable, code, took };
-    metrics.attempt_ended(&failed);
+    metrics.attempt_ended(&AttemptEnded {
+        outcome: Outcome::Unreachable,
+        code,
+        ..ended(BackendId(0), took)
+    });
     metrics.finished(&outcome("m", (0, "a")));
 }
 
@@ -120,6 +145,10 @@ fn a_request_shows_up_in_every_metric_it_belongs_to() {
         "penstock_in_flight 3",
         "penstock_held_body_bytes 4096",
         "penstock_models 2",
+        "penstock_connections 9",
+        "penstock_max_connections 65536",
+        "penstock_max_held_body_bytes 1073741824",
+        r#"penstock_access_log_lines_total{result="dropped"} 6"#,
         &format!("gen_ai_server_time_to_first_token_seconds_sum{{{gen_ai}}} 0.03"),
         &format!("gen_ai_server_time_per_output_token_seconds_sum{{{gen_ai}}} 0.097"),
         &format!(r#"gen_ai_client_token_usage_sum{{{gen_ai},gen_ai_token_type="input"}} 100"#),
@@ -221,8 +250,7 @@ fn exercise_hot(metrics: &Metrics, told: &RequestOutcome<'_>) {
     metrics.first_token(BackendId(0), Duration::from_millis(30));
     metrics.progress(BackendId(0), 1);
     let took = Duration::from_secs(1);
-    let ended = AttemptEnded { backend: BackendId(0), outcome: Outcome::Ok, code: None, took };
-    metrics.attempt_ended(&ended);
+    metrics.attempt_ended(&ended(BackendId(0), took));
     metrics.finished(told);
 }
 

@@ -8,18 +8,19 @@ use http::header::HeaderValue;
 
 use super::body::BodyLength;
 use super::guard::ClientStream;
-use crate::api::{Dialect, ErrorCode, Operation};
+use crate::api::{Dialect, ErrorCode, Operation, TraceContext};
 use crate::generation::Generation;
 use crate::registry::{BackendId, BackendSet, FleetSnapshot, Outcome};
 use crate::routing::RoutingDecision;
 use crate::scan::RequestProfile;
-use crate::units::Timestamp;
+use crate::units::{Timestamp, TokenCount};
 
 /// The state of one request.
 pub struct RequestContext {
     pub(super) generation: Arc<Generation>,
     pub(super) arrived_at: Timestamp,
     pub(super) request_id: HeaderValue,
+    pub(super) trace: Option<TraceContext>,
     pub(super) dialect: Dialect,
     pub(super) operation: Option<Operation>,
     /// Position of the client's key in the configuration.
@@ -40,8 +41,11 @@ pub struct RequestContext {
 #[derive(Default)]
 pub(super) struct Ending {
     pub(super) is_streaming: bool,
+    /// The model asked for, as the client wrote it.
+    pub(super) asked: Option<Arc<str>>,
     pub(super) model: Option<Box<str>>,
     pub(super) backend: Option<(BackendId, Box<str>)>,
+    pub(super) provider: Option<&'static str>,
     pub(super) status: u16,
     pub(super) code: Option<ErrorCode>,
     pub(super) outcome: Option<Outcome>,
@@ -50,13 +54,16 @@ pub(super) struct Ending {
     pub(super) first_token: Option<Timestamp>,
     pub(super) usage: Option<crate::scan::Usage>,
     pub(super) token_events: u32,
+    pub(super) estimated_tokens: Option<TokenCount>,
+    /// Bytes of the request's body.
+    pub(super) bytes_in: usize,
 }
 
 /// A request that has been read, scanned, and is on its way to a backend.
 pub(super) struct Call {
     pub(super) profile: RequestProfile,
     /// The model asked for, decoded.
-    pub(super) model: Box<str>,
+    pub(super) model: Arc<str>,
     /// The body; gone once an answer has begun.
     pub(super) body: Option<HeldBody>,
     pub(super) fleet: Arc<FleetSnapshot>,

@@ -23,7 +23,7 @@ use super::response::{AnswerHead, Framing};
 use super::settle::{Ended, retry_after};
 use super::splice::{splice, total_len, wire_name};
 use super::upstream::{ConnectError, Connection};
-use crate::api::{Dialect, ErrorCode, error_event};
+use crate::api::{Dialect, ErrorCode, TraceContext, error_event};
 use crate::clock::now;
 use crate::registry::{Backend, InflightGuard, Outcome, Serving};
 use crate::units::Timestamp;
@@ -48,6 +48,10 @@ pub(super) struct Attempt<'a> {
     pub(super) backend: &'a Backend,
     client: &'a ClientStream,
     pub(super) started: Timestamp,
+    /// 1 for the first one.
+    pub(super) number: u32,
+    /// The request's trace, and the attempt's own span in it.
+    pub(super) trace: Option<(TraceContext, u64)>,
     /// The place in flight; gone once the backend's part is over.
     pub(super) place: Mutex<Option<InflightGuard>>,
 }
@@ -69,7 +73,15 @@ impl Proxy {
             return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
         };
         let place = Mutex::new(Some(guard));
-        let attempt = Attempt { serving, backend, client: &client, started: now(), place };
+        let attempt = Attempt {
+            serving,
+            backend,
+            client: &client,
+            started: now(),
+            number: ctx.ending.attempts,
+            trace: ctx.trace.map(|trace| (trace, self.next_seed().max(1))),
+            place,
+        };
         let end = self.forward(session, ctx, call, &attempt).await;
         self.settle(&attempt, &Ended::of(&end, ctx));
         end
@@ -258,6 +270,7 @@ impl Proxy {
     ) {
         ctx.ending.status = head.status;
         ctx.ending.first_token = (!head.is_event_stream).then(now);
+        ctx.ending.provider = Some(attempt.backend.config.engine.provider());
         ctx.ending.backend = Some((attempt.serving.id, attempt.serving.state.name.clone()));
         if let Some(decision) = &call.decision {
             ctx.ending.is_fallback = decision.is_fallback;
@@ -285,10 +298,13 @@ async fn ask(
         if *name == *call.model { [body, &[], &[]] } else { splice(body, &call.profile, &wire) };
     let client = session.req_header();
     let target = client.uri.path_and_query().map_or("/", |target| target.as_str());
+    let traceparent = attempt.trace.map(|(trace, span)| trace.traceparent(span));
     let own = OwnFields {
         authority: &attempt.backend.authority,
         body_length: total_len(&parts),
         request_id: &ctx.request_id,
+        traceparent: traceparent.as_deref(),
+        passes_tracestate: ctx.trace.is_none_or(|trace| trace.caller.is_some()),
         key_in_anthropic_style: ctx.dialect == Dialect::Anthropic,
     };
     let mut head = Vec::with_capacity(1024);

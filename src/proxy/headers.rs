@@ -3,6 +3,7 @@
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
+use super::trace::{TRACEPARENT, TRACESTATE};
 use crate::config::{AuthorizationPolicy, BackendConfig};
 
 /// `x-request-id`.
@@ -50,6 +51,9 @@ pub(super) fn write_request_head(
     out.extend_from_slice(b"\r\nx-request-id: ");
     out.extend_from_slice(own.request_id.as_bytes());
     out.extend_from_slice(b"\r\n");
+    if let Some(traceparent) = own.traceparent {
+        write_field(out, "traceparent", traceparent.as_bytes());
+    }
     let nominated = client.get(header::CONNECTION).and_then(|value| value.to_str().ok());
     let is_nominated = |name: &HeaderName| {
         nominated.is_some_and(|tokens| {
@@ -59,8 +63,10 @@ pub(super) fn write_request_head(
     let passes_key = backend.authorization == AuthorizationPolicy::Pass;
     for (name, value) in client {
         let is_key = *name == header::AUTHORIZATION || *name == API_KEY;
-        if is_hop_by_hop(name) || is_replaced(name) || is_nominated(name) || (is_key && !passes_key)
-        {
+        let is_traced = (*name == TRACEPARENT && own.traceparent.is_some())
+            || (*name == TRACESTATE && !own.passes_tracestate);
+        let is_kept_back = is_hop_by_hop(name) || is_replaced(name) || is_traced;
+        if is_kept_back || is_nominated(name) || (is_key && !passes_key) {
             continue;
         }
         write_field(out, name.as_str(), value.as_bytes());
@@ -82,6 +88,9 @@ pub(super) struct OwnFields<'a> {
     pub(super) authority: &'a str,
     pub(super) body_length: usize,
     pub(super) request_id: &'a HeaderValue,
+    pub(super) traceparent: Option<&'a str>,
+    /// Whether the client's belongs to the trace that is handed on.
+    pub(super) passes_tracestate: bool,
     pub(super) key_in_anthropic_style: bool,
 }
 

@@ -24,6 +24,7 @@ mod request;
 mod response;
 mod settle;
 pub mod splice;
+mod trace;
 mod upstream;
 
 pub use context::RequestContext;
@@ -44,7 +45,7 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::generation::Generation;
 use crate::registry::{BackendId, BackendSet, Outcome};
-use crate::routing::{RequestObserver, RequestOutcome};
+use crate::routing::{About, RequestObserver, RequestOutcome};
 use crate::scan::{ScanOptions, scan};
 use attempts::client_gone;
 use body::{BodyError, BodyLength, BodyReader};
@@ -162,6 +163,7 @@ impl Proxy {
             Err(BodyError::Answer(error)) => return self.answer_error(session, ctx, error).await,
         };
         ctx.body_is_read = true;
+        ctx.ending.bytes_in = body.bytes.len();
         match scan_call(session, ctx, operation, body) {
             Ok(call) => self.serve(session, ctx, call).await,
             Err(error) => self.answer_error(session, ctx, error).await,
@@ -200,13 +202,14 @@ impl Proxy {
             took: std::time::Duration::ZERO,
             usage: None,
             token_events: 0,
+            about: About::default(),
         };
         for observer in &self.observers {
             observer.finished(&told);
         }
     }
 
-    fn finish(&self, ctx: &RequestContext) {
+    fn finish(&self, session: &Session, ctx: &RequestContext) {
         let ending = &ctx.ending;
         let outcome = ending.outcome.unwrap_or_else(|| own_outcome(ending));
         let told = RequestOutcome {
@@ -223,10 +226,32 @@ impl Proxy {
             took: now().since(ctx.arrived_at),
             usage: ending.usage,
             token_events: ending.token_events,
+            about: about(session, ctx),
         };
         for observer in &self.observers {
             observer.finished(&told);
         }
+    }
+}
+
+/// Who asked, and for what.
+fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
+    let head = session.req_header();
+    let keys = &ctx.generation.config.auth.keys;
+    let client = session.as_downstream().client_addr().and_then(|address| address.as_inet());
+    let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
+    About {
+        request_id: ctx.request_id.to_str().unwrap_or_default(),
+        key: ctx.key.and_then(|position| keys.get(position)).map(|key| key.name.as_str()),
+        client: client.copied(),
+        method: head.method.as_str(),
+        path: head.uri.path(),
+        asked: ctx.ending.asked.as_deref(),
+        provider: ctx.ending.provider,
+        estimated_tokens: ctx.ending.estimated_tokens,
+        bytes_in: to_u64(ctx.ending.bytes_in),
+        bytes_out: to_u64(session.as_downstream().body_bytes_sent()),
+        trace: ctx.trace,
     }
 }
 
@@ -261,7 +286,9 @@ fn scan_call(
     let kind = kind.and_then(|value| value.to_str().ok());
     let profile = scan(operation, kind, &body.bytes, options)
         .map_err(|error| OwnError::new(error.code(), error.to_string()).about(error.param()))?;
-    let model: Box<str> = profile.model_name(&body.bytes).into();
+    let model: Arc<str> = profile.model_name(&body.bytes).into();
+    ctx.ending.asked = Some(Arc::clone(&model));
+    ctx.ending.estimated_tokens = Some(profile.estimated_tokens);
     let fleet = ctx.generation.registry.snapshot();
     let target = ctx.generation.router.names.resolve(&model);
     let known = fleet.topology.model_id(target).and_then(|id| fleet.topology.model(id));
@@ -312,6 +339,7 @@ impl ProxyHttp for DataPlane {
             generation: self.0.generation(),
             arrived_at: now(),
             request_id: HeaderValue::from_static("-"),
+            trace: None,
             dialect: Dialect::OpenAi,
             operation: None,
             key: None,
@@ -334,7 +362,7 @@ impl ProxyHttp for DataPlane {
         ctx: &mut RequestContext,
     ) -> pingora::Result<bool> {
         let handled = self.0.handle(session, ctx).await;
-        self.0.finish(ctx);
+        self.0.finish(session, ctx);
         handled.map(|()| true)
     }
 

@@ -108,6 +108,7 @@ impl Proxy {
 
     fn identify(&self, session: &Session, ctx: &mut RequestContext) {
         let head = session.req_header();
+        ctx.trace = self.trace(&head.headers, &ctx.generation.config.tracing);
         ctx.request_id = given_request_id(&head.headers).unwrap_or_else(|| self.make_request_id());
         if let Cors::Origins(allowed) = &ctx.generation.config.server.cors {
             let origin = head.headers.get(header::ORIGIN);

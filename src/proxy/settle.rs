@@ -83,7 +83,17 @@ impl Proxy {
             }
         }
         let took = at.since(attempt.started);
-        let event = AttemptEnded { backend: attempt.serving.id, outcome, code: ended.code, took };
+        let event = AttemptEnded {
+            backend: attempt.serving.id,
+            name: &attempt.serving.state.name,
+            provider: attempt.backend.config.engine.provider(),
+            server: (&attempt.backend.config.url.host, attempt.backend.config.url.port),
+            number: attempt.number,
+            trace: attempt.trace,
+            outcome,
+            code: ended.code,
+            took,
+        };
         for observer in &self.observers {
             observer.attempt_ended(&event);
         }

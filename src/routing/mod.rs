@@ -12,7 +12,7 @@ mod strategy;
 pub use error::RouteError;
 pub use explain::{CandidateReport, Explanation};
 pub use filters::{Fit, RejectReason};
-pub use observer::{AttemptEnded, RequestObserver, RequestOutcome, Routed};
+pub use observer::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
 pub use resolve::Names;
 
 use std::sync::atomic::Ordering;

@@ -1,14 +1,15 @@
 //! What happens to a request, told to whoever wants to know: metrics, the decision log, later the
 //! ledger and the access log. The proxy reports and imports none of them.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::RoutingDecision;
-use crate::api::{ErrorCode, Operation};
+use crate::api::{ErrorCode, Operation, TraceContext};
 use crate::registry::{BackendId, FleetSnapshot, Outcome};
 use crate::scan::{RequestProfile, Usage};
-use crate::units::Timestamp;
+use crate::units::{Timestamp, TokenCount};
 
 /// A decision that is acted on.
 #[derive(Debug, Clone, Copy)]
@@ -31,9 +32,19 @@ pub struct Routed<'a> {
 
 /// The end of one attempt.
 #[derive(Debug, Clone, Copy)]
-pub struct AttemptEnded {
+pub struct AttemptEnded<'a> {
     /// Where it went.
     pub backend: BackendId,
+    /// What that is called.
+    pub name: &'a str,
+    /// What its engine is called in metrics and traces.
+    pub provider: &'a str,
+    /// Its host and port.
+    pub server: (&'a str, u16),
+    /// 1 for the first attempt.
+    pub number: u32,
+    /// The trace of the request and the attempt's own span in it.
+    pub trace: Option<(TraceContext, u64)>,
     /// What health and breaker learn from it.
     pub outcome: Outcome,
     /// Why it failed, when it did.
@@ -71,6 +82,35 @@ pub struct RequestOutcome<'a> {
     pub usage: Option<Usage>,
     /// Events that carried tokens, counted in the stream.
     pub token_events: u32,
+    /// What nothing is counted by.
+    pub about: About<'a>,
+}
+
+/// Who asked, and for what exactly: for logs and traces. Most of it is the client's own words.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct About<'a> {
+    /// The request's id.
+    pub request_id: &'a str,
+    /// The name of the client's key.
+    pub key: Option<&'a str>,
+    /// The client's address.
+    pub client: Option<SocketAddr>,
+    /// The method.
+    pub method: &'a str,
+    /// The path without its query, in which some clients send keys.
+    pub path: &'a str,
+    /// The model asked for.
+    pub asked: Option<&'a str>,
+    /// What the engine that answered is called in metrics and traces.
+    pub provider: Option<&'static str>,
+    /// How long the prompt was taken to be.
+    pub estimated_tokens: Option<TokenCount>,
+    /// Bytes of the request's body.
+    pub bytes_in: u64,
+    /// Bytes of the answer's body.
+    pub bytes_out: u64,
+    /// Where the request stands in a trace.
+    pub trace: Option<TraceContext>,
 }
 
 /// Somebody who is told. Nothing here may block.
@@ -82,7 +122,7 @@ pub trait RequestObserver: Send + Sync {
     /// So many more tokens went to the client.
     fn progress(&self, _backend: BackendId, _tokens: u32) {}
     /// An attempt ended.
-    fn attempt_ended(&self, _event: &AttemptEnded) {}
+    fn attempt_ended(&self, _event: &AttemptEnded<'_>) {}
     /// The request ended.
     fn finished(&self, _outcome: &RequestOutcome<'_>) {}
 }
@@ -100,7 +140,7 @@ impl<T: RequestObserver> RequestObserver for Arc<T> {
         T::progress(self, backend, tokens);
     }
 
-    fn attempt_ended(&self, event: &AttemptEnded) {
+    fn attempt_ended(&self, event: &AttemptEnded<'_>) {
         T::attempt_ended(self, event);
     }
 

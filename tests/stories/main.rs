@@ -32,13 +32,19 @@ mod faults_under_load;
 mod health_and_breaker;
 mod keys_open_the_door;
 mod models_are_routed;
+mod monitoring_files_are_true;
+mod nothing_leaks_or_strays;
 mod openai_chat_answers;
+mod operators_watch;
 mod overload_rests;
 mod paths_and_methods;
 mod readme_is_true;
+mod requests_are_logged;
 mod stopping_finishes_streams;
 mod strategies_spread;
 mod streams_break_honestly;
+mod the_doctor_is_asked;
+mod traces_are_followed;
 mod zlib_stands_in;
 
 use libtest_mimic::{Arguments, Trial};
@@ -77,13 +83,19 @@ fn main() {
         health_and_breaker,
         keys_open_the_door,
         models_are_routed,
+        monitoring_files_are_true,
+        nothing_leaks_or_strays,
         openai_chat_answers,
+        operators_watch,
         overload_rests,
         paths_and_methods,
         readme_is_true,
+        requests_are_logged,
         stopping_finishes_streams,
         strategies_spread,
         streams_break_honestly,
+        the_doctor_is_asked,
+        traces_are_followed,
         zlib_stands_in,
         end_to_end,
     ];

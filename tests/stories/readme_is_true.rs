@@ -242,6 +242,15 @@ fn spans(prose: &str) -> Vec<&str> {
 /// Names of requests, answers and dumps, which no table of ours lists.
 const WIRE_NAMES: &[&str] = &[
     "answer_ms",
+    "bytes_in",
+    "bytes_out",
+    "duration_ms",
+    "model_asked",
+    "tokens_cached",
+    "tokens_estimated",
+    "tokens_in",
+    "tokens_out",
+    "ttft_ms",
     "body_b64",
     "checked_s_ago",
     "estimated_tokens",

@@ -5,6 +5,7 @@ pub mod command;
 pub mod engines;
 pub mod fleet;
 pub mod penstock;
+pub mod promql;
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};

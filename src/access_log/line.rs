@@ -1,0 +1,154 @@
+//! How a line looks. Most of what is in it was chosen by a client, so each text has a length it may
+//! take, and nothing that a terminal or a log reader could act on goes through as it is.
+
+use std::time::Duration;
+
+use super::time::to_rfc3339;
+use crate::api::Operation;
+use crate::routing::RequestOutcome;
+use crate::units::to_millis;
+
+/// The longest a line may become, its end included.
+pub(super) const LONGEST: usize = 4096;
+/// The most bytes of single texts, escapes included. Together with the names of keys and the
+/// numbers they stay below [`LONGEST`].
+const LONG: usize = 768;
+const MIDDLE: usize = 384;
+const SHORT: usize = 160;
+
+/// The line of a request that ended at `at`.
+pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
+    let mut line = Line::begin();
+    let about = &outcome.about;
+    line.text("time", Some(&to_rfc3339(at)), SHORT);
+    line.text("id", Some(about.request_id).filter(|id| !id.is_empty()), SHORT);
+    line.text("key", about.key, SHORT);
+    line.text("client", about.client.map(|client| client.to_string()).as_deref(), SHORT);
+    line.text("method", Some(about.method).filter(|method| !method.is_empty()), 32);
+    line.text("path", Some(about.path).filter(|path| !path.is_empty()), LONG);
+    line.text("operation", outcome.operation.map(Operation::name), SHORT);
+    line.text("model_asked", about.asked, MIDDLE);
+    line.text("model", outcome.model, MIDDLE);
+    line.text("backend", outcome.backend.map(|(_, name)| name), MIDDLE);
+    line.number("status", Some(outcome.status.into()).filter(|status| *status > 0));
+    line.text("error", outcome.code.map(|code| code.row().name), SHORT);
+    line.text("outcome", Some(outcome.outcome.name()), SHORT);
+    line.flag("stream", outcome.is_streaming);
+    line.flag("fallback", outcome.is_fallback);
+    line.number("attempts", Some(outcome.attempts.into()));
+    write_tokens(&mut line, outcome);
+    line.millis("ttft_ms", outcome.first_token.filter(|_| outcome.is_streaming));
+    line.millis("duration_ms", Some(outcome.took));
+    line.number("bytes_in", Some(about.bytes_in));
+    line.number("bytes_out", Some(about.bytes_out));
+    let trace = about.trace.map(|trace| format!("{:032x}", trace.trace_id));
+    line.text("trace", trace.as_deref(), SHORT);
+    line.end()
+}
+
+/// The engine's own counts where it gave any; else what was counted on the way, marked as such.
+fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
+    let usage = outcome.usage.unwrap_or_default();
+    let is_served = outcome.backend.is_some();
+    let estimated = outcome.about.estimated_tokens.filter(|_| is_served);
+    let events = Some(outcome.token_events).filter(|_| is_served && outcome.is_streaming);
+    let sent = usage.prompt_tokens.or(estimated.map(|tokens| tokens.0));
+    let received = usage.completion_tokens.or(events);
+    let is_estimated = (usage.prompt_tokens.is_none() && sent.is_some())
+        || (usage.completion_tokens.is_none() && received.is_some());
+    line.number("tokens_in", sent.map(u64::from));
+    line.number("tokens_out", received.map(u64::from));
+    line.number("tokens_cached", usage.cached_tokens.map(u64::from));
+    line.flag("tokens_estimated", is_estimated);
+}
+
+struct Line(Vec<u8>);
+
+impl Line {
+    fn begin() -> Self {
+        let mut bytes = Vec::with_capacity(768);
+        bytes.push(b'{');
+        Self(bytes)
+    }
+
+    fn key(&mut self, key: &str) {
+        if self.0.len() > 1 {
+            self.0.push(b',');
+        }
+        self.0.push(b'"');
+        self.0.extend_from_slice(key.as_bytes());
+        self.0.extend_from_slice(b"\":");
+    }
+
+    fn text(&mut self, key: &str, text: Option<&str>, limit: usize) {
+        self.key(key);
+        match text {
+            None => self.0.extend_from_slice(b"null"),
+            Some(text) => write_text(&mut self.0, text, limit),
+        }
+    }
+
+    fn number(&mut self, key: &str, number: Option<u64>) {
+        self.key(key);
+        match number {
+            None => self.0.extend_from_slice(b"null"),
+            Some(number) => {
+                let mut digits = itoa::Buffer::new();
+                self.0.extend_from_slice(digits.format(number).as_bytes());
+            }
+        }
+    }
+
+    fn millis(&mut self, key: &str, time: Option<Duration>) {
+        self.key(key);
+        let shown = time.map_or_else(|| "null".to_owned(), |time| to_millis(time).to_string());
+        self.0.extend_from_slice(shown.as_bytes());
+    }
+
+    fn flag(&mut self, key: &str, is_set: bool) {
+        self.key(key);
+        self.0.extend_from_slice(if is_set { b"true" } else { b"false" });
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.0.extend_from_slice(b"}\n");
+        debug_assert!(self.0.len() <= LONGEST, "the lengths of texts add up to less");
+        self.0
+    }
+}
+
+/// Writes a JSON string of at most `limit` bytes between its quotes; what is longer ends in `…`.
+fn write_text(out: &mut Vec<u8>, text: &str, limit: usize) {
+    const CUT: &str = "\u{2026}";
+    out.push(b'"');
+    let start = out.len();
+    let mut last_fit = start;
+    for character in text.chars() {
+        write_character(out, character);
+        if out.len() - start > limit {
+            out.truncate(last_fit);
+            out.extend_from_slice(CUT.as_bytes());
+            break;
+        }
+        if out.len() - start <= limit - CUT.len() {
+            last_fit = out.len();
+        }
+    }
+    out.push(b'"');
+}
+
+fn write_character(out: &mut Vec<u8>, character: char) {
+    match character {
+        '"' => out.extend_from_slice(b"\\\""),
+        '\\' => out.extend_from_slice(b"\\\\"),
+        // Also what is no control character and still ends lines or turns their direction round.
+        _ if character.is_control()
+            || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}')
+            || ('\u{202a}'..='\u{202e}').contains(&character)
+            || ('\u{2066}'..='\u{2069}').contains(&character) =>
+        {
+            out.extend_from_slice(format!("\\u{:04x}", u32::from(character)).as_bytes());
+        }
+        _ => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+    }
+}

@@ -1,0 +1,50 @@
+//! A page for browsers: the fleet, rates and latest decisions, live. It holds no data; what it shows
+//! it asks this port for, with the token where one is needed.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::answer::{Answer, Refusal};
+use super::{Admin, Call};
+
+const PAGE: &str = include_str!("dashboard.html");
+const MARK: &str = "{{nonce}}";
+
+/// `/dashboard`
+pub(super) fn page(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> {
+    // Only what carries this number may run: nothing that a name could smuggle into the page.
+    let nonce = format!("{:032x}", SmallRng::from_os_rng().random::<u128>());
+    Ok(Answer::page(PAGE.replace(MARK, &nonce), &policy(&nonce)))
+}
+
+fn policy(nonce: &str) -> String {
+    format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; \
+         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere_and_builds_no_markup() {
+        let names = PAGE.matches("http").count();
+        assert_eq!(names, 1, "only the name space of SVG");
+        for forbidden in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacent",
+            "document.write",
+            "eval(",
+            " style=",
+            " onclick=",
+            "@import",
+            "url(",
+        ] {
+            assert!(!PAGE.contains(forbidden), "{forbidden}");
+        }
+        assert_eq!(PAGE.matches(MARK).count(), 2, "style and script");
+    }
+}
