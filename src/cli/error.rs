@@ -49,6 +49,10 @@ pub(super) enum CliError {
     Engines(io::Error),
     #[error("the demo was not ready within {0} s")]
     DemoNotReady(u64),
+    #[error("the backends cannot be examined: {0}")]
+    Runtime(io::Error),
+    #[error("{failing} of the findings above fail")]
+    Ill { failing: usize },
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
 }
@@ -71,6 +75,8 @@ impl CliError {
             | Self::Logging(_)
             | Self::Engines(_)
             | Self::DemoNotReady(_)
+            | Self::Runtime(_)
+            | Self::Ill { .. }
             | Self::Output(_) => FAILED,
         }
     }

@@ -11,13 +11,12 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::{Value, json};
 
-use super::client::Call;
+use super::admin::AdminPort;
 use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
 use crate::api::ErrorCode;
 use crate::clock::now;
-use crate::config::BackendUrl;
 use crate::explain::{DEFAULT_PATH, Question, error_value, explain, render_text};
 use crate::fleet;
 use crate::generation::Generation;
@@ -89,7 +88,7 @@ pub(super) struct ExplainArgs {
 
 pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliError> {
     let mut source = match &args.admin {
-        Some(url) => Source::There(Remote::new(url, args.admin_token_file.as_deref())?),
+        Some(url) => Source::There(AdminPort::new(url, args.admin_token_file.as_deref())?),
         None => Source::Here(Box::new(Local::new(args, output)?)),
     };
     if let Some(path) = &args.requests {
@@ -127,14 +126,14 @@ fn answer_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result
 /// Who answers questions.
 enum Source {
     Here(Box<Local>),
-    There(Remote),
+    There(AdminPort),
 }
 
 impl Source {
     fn answer(&mut self, question: &Question) -> Result<Value, CliError> {
         match self {
             Self::Here(local) => Ok(local.answer(question)),
-            Self::There(remote) => remote.answer(question),
+            Self::There(admin) => admin.post("/explain", question.to_line().as_bytes()),
         }
     }
 }
@@ -169,48 +168,6 @@ impl Local {
     fn answer(&mut self, question: &Question) -> Value {
         let mut chance = Live { topology: &self.fleet.topology, rng: &mut self.rng };
         explain(&self.generation, &self.fleet, question, &mut chance, self.now)
-    }
-}
-
-/// The admin port of a running penstock.
-struct Remote {
-    authority: String,
-    path: String,
-    token: Option<String>,
-}
-
-impl Remote {
-    fn new(url: &str, token_file: Option<&Path>) -> Result<Self, CliError> {
-        let url: BackendUrl = url.parse()?;
-        if url.https {
-            return Err(CliError::AdminHttps);
-        }
-        let read = |path| std::fs::read_to_string(path).map_err(unreadable(path));
-        let token = token_file.map(read).transpose()?;
-        Ok(Self {
-            authority: url.authority(),
-            path: format!("{}/explain", url.base_path),
-            token: token.map(|token| token.trim().to_owned()),
-        })
-    }
-
-    fn answer(&self, question: &Question) -> Result<Value, CliError> {
-        let line = question.to_line();
-        let call = Call {
-            authority: &self.authority,
-            path: &self.path,
-            token: self.token.as_deref(),
-            body: Some(line.as_bytes()),
-        };
-        let answer = call.send()?;
-        let refused = || CliError::AdminRefused {
-            status: answer.status,
-            message: String::from_utf8_lossy(&answer.body).trim().to_owned(),
-        };
-        if answer.status != 200 {
-            return Err(refused());
-        }
-        serde_json::from_slice(&answer.body).map_err(|_not_json| refused())
     }
 }
 

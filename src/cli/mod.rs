@@ -1,17 +1,20 @@
 //! The command line: one file per command. Reads arguments, calls what the rest of the crate
 //! offers, prints, and turns every error into an exit code. Top layer.
 
+mod admin;
 mod check;
 mod client;
 mod completions;
 mod config;
 mod demo;
+mod doctor;
 mod error;
 mod explain;
 mod logging;
 mod output;
 mod serve;
 mod source;
+mod top;
 
 use std::process::ExitCode;
 
@@ -26,6 +29,7 @@ Examples:
   penstock check --config penstock.yaml         is this file right?
   penstock explain request.json --config penstock.yaml
                                                 who would get this request, and why?
+  penstock top                                  how is the one that runs here?
 
 Every setting can also come from the environment: PENSTOCK_ROUTING_STRATEGY=random sets
 routing.strategy. Flags beat the environment, which beats the file.
@@ -48,6 +52,10 @@ enum Command {
     Check(check::CheckArgs),
     /// Show where a request would go, and why
     Explain(explain::ExplainArgs),
+    /// Look for trouble: this machine, the configuration, every backend
+    Doctor(doctor::DoctorArgs),
+    /// Watch a running penstock: its fleet, rates, latencies and errors
+    Top(top::TopArgs),
     /// Try it: three stand-in engines with the load balancer in front
     Demo(demo::DemoArgs),
     /// Print the configuration in effect, or its schema
@@ -74,6 +82,8 @@ fn run_command(command: Command, output: &mut Output) -> u8 {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args, output),
         Command::Explain(args) => explain::run(&args, output),
+        Command::Doctor(args) => doctor::run(&args, output),
+        Command::Top(args) => top::run(&args, output),
         Command::Demo(args) => demo::run(&args),
         Command::Config(command) => config::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),

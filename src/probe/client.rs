@@ -17,7 +17,7 @@ const BODY_LIMIT: usize = 8 << 20;
 
 /// Why a probe got no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ProbeError {
+pub enum ProbeError {
     /// The backend's name has not been resolved.
     #[error("the backend's name does not resolve")]
     NoAddress,

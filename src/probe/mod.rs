@@ -6,8 +6,10 @@ mod client;
 mod discover;
 mod dns;
 mod engines;
+mod examine;
 
-pub use client::ProbeClient;
+pub use client::{ProbeClient, ProbeError};
+pub use examine::{Examination, KeepAlive, MetricsPage};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

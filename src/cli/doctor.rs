@@ -1,0 +1,137 @@
+//! `penstock doctor`: everything that makes trouble later, looked at now. Examines this machine, the
+//! configuration, every backend and, where there is one, the running penstock.
+
+mod backends;
+mod finding;
+mod machine;
+mod running;
+mod smells;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use super::admin::AdminPort;
+use super::error::CliError;
+use super::output::Output;
+use super::source::ConfigArgs;
+use crate::generation::Generation;
+use crate::probe::ProbeClient;
+use crate::units::{UnitError, parse_duration};
+use finding::{Finding, Level, count};
+
+const AFTER_HELP: &str = "\
+Each line is ok, warn (it works, and may not always) or fail (it does not work), with a remedy below.
+
+To learn how long a backend keeps an idle connection, one is watched a little longer than penstock
+would reuse it; --watch 0s skips that.
+
+Examples:
+  penstock doctor --config penstock.yaml
+  penstock doctor --config penstock.yaml --admin http://127.0.0.1:9090 --json
+
+Exit codes: 0 nothing fails, 1 something does, 2 the configuration or the arguments are wrong.";
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct DoctorArgs {
+    /// Look at a running penstock, too: the address of its admin port
+    #[arg(long, value_name = "URL")]
+    admin: Option<String>,
+
+    /// The file with the admin port's token
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    admin_token_file: Option<PathBuf>,
+
+    /// How long idle connections are watched [default: limits.idle_timeout and a second]
+    #[arg(long, value_name = "TIME", value_parser = parse_watch)]
+    watch: Option<Duration>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+fn parse_watch(given: &str) -> Result<Duration, UnitError> {
+    Ok(parse_duration(given)?.min(Duration::from_secs(120)))
+}
+
+pub(super) fn run(args: &DoctorArgs, output: &mut Output) -> Result<(), CliError> {
+    let path = args.config.path()?.to_owned();
+    let generation = Generation::new(args.config.load()?);
+    let config = &generation.config;
+    let admin = args.admin.as_deref();
+    let admin = admin.map(|url| AdminPort::new(url, args.admin_token_file.as_deref()));
+    let admin = admin.transpose()?;
+    let mut findings = smells::look(config, &path);
+    findings.extend(machine::look(config, admin.is_some()));
+    if let Some(admin) = &admin {
+        findings.extend(running::look(admin));
+    }
+    findings.extend(examine_backends(&generation, args.watch)?);
+    if args.json {
+        print_json(&findings, output)?;
+    } else {
+        print_text(&findings, output)?;
+    }
+    match count(&findings, Level::Fail) {
+        0 => Ok(()),
+        failing => Err(CliError::Ill { failing }),
+    }
+}
+
+/// All at the same time: most of it is waiting.
+fn examine_backends(
+    generation: &Generation,
+    watch: Option<Duration>,
+) -> Result<Vec<Finding>, CliError> {
+    let idle_timeout = generation.config.limits.idle_timeout;
+    let watch = watch.unwrap_or(idle_timeout + Duration::from_secs(1));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let fleet = generation.registry.snapshot();
+    runtime.map_err(CliError::Runtime)?.block_on(async {
+        let client = std::sync::Arc::new(ProbeClient::default());
+        let examined = fleet.topology.backends.iter().map(|backend| {
+            let (client, backend) = (std::sync::Arc::clone(&client), backend.clone());
+            tokio::spawn(async move {
+                let found = client.examine(&backend, watch).await;
+                backends::judge(&backend, &found, idle_timeout)
+            })
+        });
+        let mut findings = Vec::new();
+        for task in examined.collect::<Vec<_>>() {
+            findings.extend(task.await.unwrap_or_default());
+        }
+        Ok(findings)
+    })
+}
+
+fn print_text(findings: &[Finding], output: &mut Output) -> Result<(), CliError> {
+    let widest = findings.iter().map(|finding| finding.about.chars().count()).max().unwrap_or(0);
+    for finding in findings {
+        let (level, about) = (finding.level.name(), &finding.about);
+        output.line(format!("{level:<4}  {about:<widest$}  {}", finding.message))?;
+        if let Some(remedy) = &finding.remedy {
+            output.line(format!("{:<4}  {:<widest$}  -> {remedy}", "", ""))?;
+        }
+    }
+    let of = |level| count(findings, level);
+    let (ok, warn, fail) = (of(Level::Ok), of(Level::Warn), of(Level::Fail));
+    output.line(format!("\n{ok} ok, {warn} to look at, {fail} failing"))
+}
+
+fn print_json(findings: &[Finding], output: &mut Output) -> Result<(), CliError> {
+    let of = |level| count(findings, level);
+    let value = json!({
+        "ok": of(Level::Ok),
+        "warn": of(Level::Warn),
+        "fail": of(Level::Fail),
+        "findings": findings,
+    });
+    output.line(format!("{value:#}"))
+}

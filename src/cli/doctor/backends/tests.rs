@@ -1,0 +1,72 @@
+//! What is told of an examination.
+
+use std::path::Path;
+
+use super::super::finding::Level;
+use super::*;
+use crate::config::{Config, Environment, ModelEntry};
+use crate::generation::Generation;
+
+fn backend(rest: &str) -> Backend {
+    let yaml = format!("backends: [{{ name: gpu, url: 'http://127.0.0.1:1', {rest} }}]");
+    let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
+    Generation::new(config).registry.snapshot().topology.backends[0].clone()
+}
+
+fn healthy() -> Examination {
+    let model = ModelEntry { id: "m".to_owned(), context_length: Some(8), ..Default::default() };
+    Examination {
+        resolves: true,
+        check: Ok(Duration::from_millis(2)),
+        engine: Engine::Vllm,
+        version: Some("0.9.1".to_owned()),
+        models: Ok(vec![model]),
+        metrics: Some(MetricsPage { missing: Ok(Vec::new()), remedy: "" }),
+        keep_alive: KeepAlive::Stays(Duration::from_secs(5)),
+        clock: None,
+    }
+}
+
+const IDLE: Duration = Duration::from_secs(4);
+
+fn levels(found: &Examination, rest: &str) -> Vec<(Level, String)> {
+    let findings = judge(&backend(rest), found, IDLE);
+    findings.into_iter().map(|finding| (finding.level, finding.message)).collect()
+}
+
+#[test]
+fn a_healthy_backend_has_nothing_to_look_at() {
+    let told = levels(&healthy(), "engine: vllm");
+    assert!(told.iter().all(|(level, _)| *level == Level::Ok), "{told:?}");
+    assert!(told[0].1.contains("vllm 0.9.1"), "{told:?}");
+    assert!(told[1].1.contains("m (8 tokens)"), "{told:?}");
+}
+
+#[test]
+fn each_illness_is_told_once() {
+    let status = |status| ProbeError::Status { path: "/health".to_owned(), status };
+    let soon = KeepAlive::Closes(Duration::from_millis(1990));
+    let missing = MetricsPage { missing: Ok(vec!["vllm:x"]), remedy: "start it so" };
+    for (found, rest, expected) in [
+        (Examination { resolves: false, ..healthy() }, "", (Level::Fail, "does not resolve")),
+        (Examination { check: Err(status(401)), ..healthy() }, "", (Level::Fail, "answered 401")),
+        (Examination { models: Err(status(404)), ..healthy() }, "", (Level::Fail, "not list its")),
+        (healthy(), "models: [n]", (Level::Warn, "declared: n")),
+        (Examination { keep_alive: soon, ..healthy() }, "", (Level::Warn, "after 2s")),
+        (
+            Examination { keep_alive: KeepAlive::NotKept, ..healthy() },
+            "",
+            (Level::Warn, "behind every answer"),
+        ),
+        (Examination { metrics: Some(missing), ..healthy() }, "", (Level::Warn, "vllm:x")),
+        (Examination { clock: Some(5), ..healthy() }, "", (Level::Warn, "s apart")),
+    ] {
+        let told = levels(&found, rest);
+        let ill: Vec<_> = told.iter().filter(|(level, _)| *level != Level::Ok).collect();
+        assert_eq!(ill.len(), 1, "{told:?}");
+        assert_eq!(ill[0].0, expected.0);
+        assert!(ill[0].1.contains(expected.1), "{told:?}");
+    }
+    let declared = Examination { models: Err(status(404)), ..healthy() };
+    assert!(levels(&declared, "models: [m]").iter().all(|(level, _)| *level == Level::Ok));
+}

@@ -1,0 +1,116 @@
+//! This machine: files, clock, ports.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+
+use super::finding::Finding;
+use crate::clock::unix_seconds;
+use crate::config::Config;
+
+/// What a process has open besides connections.
+const OTHER_FILES: usize = 200;
+/// A clock that shows less was never set: this code is younger.
+const YOUNGEST: u64 = 1_760_000_000;
+/// The year 2100.
+const OLDEST: u64 = 4_102_444_800;
+
+pub(super) fn look(config: &Config, is_running: bool) -> Vec<Finding> {
+    let mut findings = vec![clock(unix_seconds())];
+    findings.extend(open_files().map(|limit| files(config, limit)));
+    let admin = config.admin.listen.iter();
+    findings.extend(
+        config.server.listen.iter().map(|address| port("server.listen", *address, is_running)),
+    );
+    findings.extend(admin.map(|address| port("admin.listen", *address, is_running)));
+    findings
+}
+
+fn clock(now: u64) -> Finding {
+    if (YOUNGEST..OLDEST).contains(&now) {
+        return Finding::ok("clock", "shows a date that can be");
+    }
+    let message = format!("shows {now} seconds since 1970, which cannot be");
+    Finding::fail("clock", message, "set it: certificates and logs depend on it (timedatectl)")
+}
+
+/// The most files a process started here may open.
+fn open_files() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn files(config: &Config, limit: u64) -> Finding {
+    let limits = &config.limits;
+    // Every client connection may have one to a backend of its own.
+    let most = limits.connections.saturating_mul(2).saturating_add(OTHER_FILES);
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    if limit >= most {
+        return Finding::ok("files", format!("{limit} may be open, {most} are needed at most"));
+    }
+    let message = format!(
+        "{limit} may be open where this was started, and limits.connections: {} may need {most}",
+        limits.connections
+    );
+    let remedy = format!(
+        "LimitNOFILE={most} in the unit (ulimit -n in a shell), or limits.connections: {}",
+        limit.saturating_sub(200) / 2
+    );
+    Finding::warn("files", message, remedy)
+}
+
+fn port(about: &str, address: SocketAddr, is_running: bool) -> Finding {
+    match TcpListener::bind(address) {
+        Ok(_free) => Finding::ok(about, format!("{address} is free")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_running => {
+            Finding::ok(about, format!("{address} is taken, by the running penstock we take it"))
+        }
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::warn(
+            about,
+            format!("{address} is taken"),
+            "by a penstock that runs already, or another program: `ss -ltnp` tells",
+        ),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::fail(
+            about,
+            format!("{address} may not be listened on: {error}"),
+            "ports below 1024 need AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit",
+        ),
+        Err(error) => Finding::fail(
+            about,
+            format!("{address} cannot be listened on: {error}"),
+            "name an address of this machine",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_never_set_fails() {
+        assert_eq!(clock(0).level, Level::Fail);
+        assert_eq!(clock(1_795_204_406).level, Level::Ok);
+    }
+
+    #[test]
+    fn a_file_limit_that_is_too_low_says_what_fits() {
+        let config = Config::default();
+        let low = files(&config, 1024);
+        assert_eq!(low.level, Level::Warn);
+        assert!(low.remedy.unwrap().ends_with("limits.connections: 412"));
+        assert_eq!(files(&config, 1_048_576).level, Level::Ok);
+    }
+
+    #[test]
+    fn taken_ports_are_told_from_free_ones() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        assert_eq!(port("x", address, false).level, Level::Warn);
+        assert_eq!(port("x", address, true).level, Level::Ok);
+        drop(taken);
+        assert_eq!(port("x", address, false).level, Level::Ok);
+        assert_eq!(port("x", "192.0.2.1:80".parse().unwrap(), false).level, Level::Fail);
+    }
+}

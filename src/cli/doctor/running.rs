@@ -1,0 +1,47 @@
+//! The penstock that runs: whether it answers, and what it says of itself.
+
+use serde_json::Value;
+
+use super::finding::Finding;
+use crate::cli::admin::AdminPort;
+
+pub(super) fn look(admin: &AdminPort) -> Vec<Finding> {
+    let about = "running";
+    let version = match admin.json("/version") {
+        Ok(version) => version,
+        Err(error) => {
+            let remedy = "start it, or correct --admin and --admin-token-file";
+            return vec![Finding::fail(about, error.to_string(), remedy)];
+        }
+    };
+    let mut findings = vec![judge_version(&version)];
+    match admin.json("/health") {
+        Ok(health) => findings.push(judge_health(&health)),
+        Err(error) => findings.push(Finding::fail(about, error.to_string(), "see its log")),
+    }
+    findings
+}
+
+fn judge_version(told: &Value) -> Finding {
+    let ours = env!("CARGO_PKG_VERSION");
+    match told.get("version").and_then(Value::as_str) {
+        Some(version) if version == ours => Finding::ok("running", format!("penstock {version}")),
+        Some(version) => Finding::warn(
+            "running",
+            format!("penstock {version}, and this is {ours}"),
+            "restart it, if it was meant to be replaced",
+        ),
+        None => Finding::fail("running", "what answers there is no penstock", "correct --admin"),
+    }
+}
+
+fn judge_health(told: &Value) -> Finding {
+    let number = |at: &str| told.pointer(at).and_then(Value::as_u64).unwrap_or_default();
+    let (healthy, total) = (number("/backends/healthy"), number("/backends/total"));
+    let message = format!("{healthy} of {total} backends are healthy");
+    match healthy {
+        0 => Finding::fail("running", message, "see the backends below"),
+        some if some < total => Finding::warn("running", message, "see the backends below"),
+        _ => Finding::ok("running", message),
+    }
+}

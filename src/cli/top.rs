@@ -1,0 +1,142 @@
+//! `penstock top`: the fleet and what goes through it, live in a terminal. Reads the admin port's
+//! `/metrics` and `/fleet`; what it shows happened between two readings.
+
+mod figures;
+mod frame;
+mod page;
+mod terminal;
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::admin::AdminPort;
+use super::error::CliError;
+use super::output::Output;
+use crate::clock::{now, unix_time};
+use crate::units::{Timestamp, UnitError, parse_duration};
+use figures::Figures;
+use frame::{Scene, Style, draw};
+use page::Page;
+use terminal::{Terminal, size};
+
+const AFTER_HELP: &str = "\
+q ends it. Without a terminal, frames are written one below the other.
+
+STATE is ready, down, draining, probing, breaker open, resting or unchecked. Rates and the times to
+the first token are those of the last interval; FAIL/S counts attempts that clients may not have
+noticed, because another backend answered.
+
+Examples:
+  penstock top
+  penstock top --admin http://10.0.0.5:9090 --admin-token-file token --interval 5s
+  penstock top --once
+
+Exit codes: 0 ended, 1 the running penstock could not be asked, 2 the arguments are wrong.";
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct TopArgs {
+    /// The address of the admin port
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    admin: String,
+
+    /// The file with the admin port's token
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
+
+    /// The time from one reading to the next
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_interval)]
+    interval: Duration,
+
+    /// Print one frame as plain text, after one interval
+    #[arg(long)]
+    once: bool,
+}
+
+fn parse_interval(given: &str) -> Result<Duration, UnitError> {
+    // Faster than this is unreadable, and each reading is work for the other side.
+    Ok(parse_duration(given)?.max(Duration::from_millis(100)))
+}
+
+pub(super) fn run(args: &TopArgs, output: &mut Output) -> Result<(), CliError> {
+    let admin = AdminPort::new(&args.admin, args.admin_token_file.as_deref())?;
+    let mut view = View { last: Reading::take(&admin)?, admin };
+    if args.once || !io::stdout().is_terminal() {
+        return print_frames(args, &mut view, output);
+    }
+    let terminal = Terminal::enter().map_err(CliError::Output)?;
+    let mut lines = vec![format!("reading {} …", view.admin.authority())];
+    loop {
+        terminal.show(&lines).map_err(CliError::Output)?;
+        if terminal.wait(args.interval) {
+            return Ok(());
+        }
+        let style = Style { width: size().0, has_colours: true };
+        // A penstock that restarts comes back; the view waits for it.
+        match view.next(style) {
+            Ok(frame) => lines = frame,
+            Err(error) => {
+                lines.truncate(
+                    lines.iter().rposition(|line| !line.starts_with("!")).map_or(0, |at| at + 1),
+                );
+                lines.push(format!("! {error}"));
+            }
+        }
+    }
+}
+
+fn print_frames(args: &TopArgs, view: &mut View, output: &mut Output) -> Result<(), CliError> {
+    let style = Style { width: size().0, has_colours: false };
+    loop {
+        std::thread::sleep(args.interval);
+        for line in view.next(style)? {
+            output.line(line)?;
+        }
+        if args.once {
+            return Ok(());
+        }
+        output.line("")?;
+    }
+}
+
+/// What was read at one time.
+struct Reading {
+    at: Timestamp,
+    page: Page,
+    fleet: Value,
+}
+
+impl Reading {
+    fn take(admin: &AdminPort) -> Result<Self, CliError> {
+        let page = admin.page("/metrics")?;
+        let at = now();
+        let fleet = admin.json("/fleet")?;
+        Ok(Self { at, page: Page::parse(&String::from_utf8_lossy(&page)), fleet })
+    }
+}
+
+struct View {
+    admin: AdminPort,
+    last: Reading,
+}
+
+impl View {
+    fn next(&mut self, style: Style) -> Result<Vec<String>, CliError> {
+        let next = Reading::take(&self.admin)?;
+        let figures = Figures::new(&self.last.page, &next.page, next.at.since(self.last.at));
+        let versions = next.page.by_label("penstock_build_info", "version");
+        let scene = Scene {
+            authority: self.admin.authority(),
+            version: versions.keys().next().map_or("?", String::as_str),
+            fleet: &next.fleet,
+            up: unix_time().as_secs_f64() - figures.now("penstock_process_start_time_seconds"),
+        };
+        let lines = draw(&scene, &figures, style);
+        self.last = next;
+        Ok(lines)
+    }
+}

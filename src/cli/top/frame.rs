@@ -1,0 +1,302 @@
+//! One frame of the view: a few lines about all of it, and a row per backend.
+
+use serde_json::Value;
+
+use super::figures::Figures;
+use crate::units::ByteSize;
+
+/// How a frame is drawn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Style {
+    /// The most columns of a line.
+    pub(super) width: usize,
+    pub(super) has_colours: bool,
+}
+
+/// What a piece of text says about how things are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tone {
+    Plain,
+    Dim,
+    Good,
+    Odd,
+    Bad,
+    Title,
+}
+
+impl Tone {
+    /// Its "select graphic rendition" parameter.
+    fn code(self) -> &'static str {
+        match self {
+            Self::Plain => "0",
+            Self::Dim => "2",
+            Self::Good => "32",
+            Self::Odd => "33",
+            Self::Bad => "31",
+            Self::Title => "1",
+        }
+    }
+}
+
+/// A line of pieces, each with its tone.
+#[derive(Default)]
+struct Line(Vec<(String, Tone)>);
+
+impl Line {
+    fn add(&mut self, text: impl Into<String>, tone: Tone) {
+        self.0.push((text.into(), tone));
+    }
+
+    /// A name in grey and its value.
+    fn fact(&mut self, name: &str, value: impl Into<String>, tone: Tone) {
+        self.add(format!("{name} "), Tone::Dim);
+        self.add(value, tone);
+        self.add("   ", Tone::Plain);
+    }
+
+    fn render(&self, style: Style) -> String {
+        let mut out = String::new();
+        let mut left = style.width;
+        for (text, tone) in &self.0 {
+            let fits: String = text.chars().take(left).collect();
+            left -= fits.chars().count();
+            if style.has_colours && *tone != Tone::Plain && !fits.is_empty() {
+                out.push_str(&format!("\u{1b}[{}m{fits}\u{1b}[0m", tone.code()));
+            } else {
+                out.push_str(&fits);
+            }
+        }
+        out.trim_end().to_owned()
+    }
+}
+
+/// What is shown besides the figures.
+pub(super) struct Scene<'a> {
+    pub(super) authority: &'a str,
+    pub(super) version: &'a str,
+    pub(super) fleet: &'a Value,
+    /// Seconds since its start.
+    pub(super) up: f64,
+}
+
+/// Draws a frame; its lines have no ends.
+pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Vec<String> {
+    let mut lines = vec![title(scene), requests(figures), latencies(figures), Line::default()];
+    let rows: Vec<Row> = scene
+        .fleet
+        .get("backends")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(|backend| Row::of(backend, figures))
+        .collect();
+    lines.extend(table(&rows));
+    let errors = figures.errors();
+    if !errors.is_empty() {
+        lines.push(Line::default());
+        let mut line = Line::default();
+        line.add("errors/s  ", Tone::Dim);
+        for (code, rate) in errors.iter().take(6) {
+            line.fact(code, show_rate(*rate), Tone::Odd);
+        }
+        lines.push(line);
+    }
+    lines.iter().map(|line| line.render(style)).collect()
+}
+
+fn title(scene: &Scene<'_>) -> Line {
+    let mut line = Line::default();
+    line.add(format!("penstock {}", scene.version), Tone::Title);
+    line.add(format!("  {}", scene.authority), Tone::Plain);
+    line.add(format!("  up {}", show_time(scene.up)), Tone::Dim);
+    line
+}
+
+fn requests(figures: &Figures<'_>) -> Line {
+    let mut line = Line::default();
+    let all = figures.requests();
+    line.fact("requests/s", show_rate(all), Tone::Title);
+    for (outcome, tone) in [
+        ("ok", Tone::Good),
+        ("client", Tone::Plain),
+        ("busy", Tone::Odd),
+        ("fault", Tone::Bad),
+        ("cancel", Tone::Plain),
+    ] {
+        let rate = figures.requests_with(outcome);
+        let share = if all > 0.0 { format!("{:.1} %", rate / all * 100.0) } else { "-".to_owned() };
+        line.fact(outcome, share, if rate > 0.0 { tone } else { Tone::Dim });
+    }
+    line.fact("repeats/s", show_rate(figures.rate("penstock_repeats_total", &[])), Tone::Plain);
+    line.fact("tokens/s", show_rate(figures.all_tokens()), Tone::Title);
+    line
+}
+
+fn latencies(figures: &Figures<'_>) -> Line {
+    let mut line = Line::default();
+    line.fact("ttft p50", show_latency(figures.first_token(0.5, None)), Tone::Title);
+    line.fact("p95", show_latency(figures.first_token(0.95, None)), Tone::Title);
+    line.fact("in flight", figures.now("penstock_in_flight").to_string(), Tone::Title);
+    let (open, most) =
+        (figures.now("penstock_connections"), figures.now("penstock_max_connections"));
+    let tone = if open > 0.9 * most { Tone::Bad } else { Tone::Plain };
+    line.fact("connections", format!("{open}/{most}"), tone);
+    let held = figures.now("penstock_held_body_bytes");
+    let most = figures.now("penstock_max_held_body_bytes");
+    let tone = if held > 0.9 * most { Tone::Bad } else { Tone::Plain };
+    line.fact("held bodies", show_bytes(held), tone);
+    line.fact("memory", show_bytes(figures.now("penstock_process_resident_bytes")), Tone::Plain);
+    line
+}
+
+/// A backend's cells.
+struct Row {
+    cells: [String; COLUMNS],
+    state: Tone,
+    failures: Tone,
+}
+
+const COLUMNS: usize = 11;
+const HEADS: [&str; COLUMNS] = [
+    "BACKEND",
+    "STATE",
+    "ENGINE",
+    "IN FLIGHT",
+    "LOAD",
+    "REQ/S",
+    "FAIL/S",
+    "TTFT P50",
+    "P95",
+    "TOK/S",
+    "MODELS",
+];
+/// Columns whose cells stand at their right.
+const NUMBERS: std::ops::RangeInclusive<usize> = 5..=9;
+
+impl Row {
+    fn of(backend: &Value, figures: &Figures<'_>) -> Self {
+        let text = |key: &str| backend.get(key).and_then(Value::as_str).unwrap_or_default();
+        let name = text("name");
+        let in_flight = backend.get("in_flight").and_then(Value::as_u64).unwrap_or_default();
+        let most = backend.get("max_in_flight").and_then(Value::as_u64);
+        let (state, tone) = state(backend);
+        let failures = figures.failures(name);
+        let models = backend.get("models").and_then(Value::as_array);
+        let models = models.into_iter().flatten();
+        let models: Vec<&str> =
+            models.filter_map(|model| model.get("id").and_then(Value::as_str)).collect();
+        let cells = [
+            printable(name),
+            state,
+            text("engine").to_owned(),
+            most.map_or_else(|| in_flight.to_string(), |most| format!("{in_flight}/{most}")),
+            most.map_or_else(String::new, |most| bar(in_flight, most)),
+            show_rate(figures.attempts(name)),
+            show_rate(failures),
+            show_latency(figures.first_token(0.5, Some(name))),
+            show_latency(figures.first_token(0.95, Some(name))),
+            show_rate(figures.tokens(name)),
+            printable(&models.join(" ")),
+        ];
+        let failures = if failures > 0.0 { Tone::Bad } else { Tone::Plain };
+        Self { cells, state: tone, failures }
+    }
+}
+
+fn table(rows: &[Row]) -> Vec<Line> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.cells.get(column));
+        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or_default();
+        widest.max(HEADS.get(column).map_or(0, |head| head.len()))
+    };
+    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
+    let pad = |(column, cell): (usize, &str)| {
+        let width = widths.get(column).copied().unwrap_or_default();
+        match column {
+            _ if NUMBERS.contains(&column) => format!("{cell:>width$}  "),
+            _ => format!("{cell:width$}  "),
+        }
+    };
+    let mut head = Line::default();
+    HEADS.iter().enumerate().for_each(|(column, name)| head.add(pad((column, name)), Tone::Dim));
+    let mut lines = vec![head];
+    for row in rows {
+        let mut line = Line::default();
+        for (column, cell) in row.cells.iter().enumerate() {
+            let tone = match column {
+                1 => row.state,
+                6 => row.failures,
+                _ => Tone::Plain,
+            };
+            line.add(pad((column, cell)), tone);
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+/// Whether a backend takes requests, and if not, why not.
+fn state(backend: &Value) -> (String, Tone) {
+    let text = |key: &str| backend.get(key).and_then(Value::as_str).unwrap_or_default();
+    let rest = backend.get("resting_for_s").and_then(Value::as_f64);
+    match (text("health"), text("breaker"), rest) {
+        ("unhealthy", ..) => ("down".to_owned(), Tone::Bad),
+        ("draining", ..) => ("draining".to_owned(), Tone::Odd),
+        ("healthy", "open", _) => ("breaker open".to_owned(), Tone::Bad),
+        ("healthy", "half_open", _) => ("probing".to_owned(), Tone::Odd),
+        ("healthy", _, Some(rest)) => (format!("resting {rest:.0} s"), Tone::Odd),
+        ("healthy", ..) => ("ready".to_owned(), Tone::Good),
+        _ => ("unchecked".to_owned(), Tone::Dim),
+    }
+}
+
+fn bar(used: u64, most: u64) -> String {
+    const WIDTH: u64 = 10;
+    let full = (used * WIDTH).div_ceil(most.max(1)).min(WIDTH);
+    (0..WIDTH).map(|cell| if cell < full { '#' } else { '.' }).collect()
+}
+
+/// Names come from configurations and engines; a terminal acts on control characters.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn show_rate(rate: f64) -> String {
+    match rate {
+        _ if rate >= 10_000.0 => format!("{:.1}k", rate / 1000.0),
+        _ if rate >= 100.0 => format!("{rate:.0}"),
+        _ if rate > 0.0 => format!("{rate:.1}"),
+        _ => "0".to_owned(),
+    }
+}
+
+fn show_latency(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 1.0 => format!("{:.0} ms", seconds * 1000.0),
+        Some(seconds) if seconds < 100.0 => format!("{seconds:.1} s"),
+        Some(seconds) => format!("{seconds:.0} s"),
+    }
+}
+
+fn show_bytes(bytes: f64) -> String {
+    let mib = ByteSize::mib(1).0 as f64;
+    if bytes < mib {
+        format!("{:.0} KiB", bytes / 1024.0)
+    } else {
+        format!("{:.1} MiB", bytes / mib)
+    }
+}
+
+fn show_time(seconds: f64) -> String {
+    let minutes = (seconds / 60.0).floor();
+    match (minutes, (minutes / 60.0).floor()) {
+        (minutes, _) if minutes < 1.0 => format!("{seconds:.0}s"),
+        (minutes, hours) if hours < 1.0 => format!("{minutes}m"),
+        (minutes, hours) if hours < 48.0 => format!("{hours}h{:02}m", minutes % 60.0),
+        (_, hours) => format!("{}d{}h", (hours / 24.0).floor(), hours % 24.0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! What a frame shows, and that it fits.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::super::page::Page;
+use super::*;
+
+fn frame(style: Style) -> Vec<String> {
+    let page = |times: u32| {
+        Page::parse(&format!(
+            "penstock_requests_total{{outcome=\"ok\"}} {}\npenstock_requests_total{{outcome=\"fault\"}} {}\n\
+             penstock_attempts_total{{backend=\"a\",outcome=\"fault\",code=\"x\"}} {times}\n\
+             penstock_errors_total{{code=\"connect_failed\"}} {times}\n\
+             penstock_in_flight 7\npenstock_connections 90\npenstock_max_connections 100\n",
+            9 * times,
+            times,
+        ))
+    };
+    let fleet = json!({"backends": [
+        {"name": "a", "health": "healthy", "breaker": "closed", "engine": "vllm", "in_flight": 3,
+         "max_in_flight": 12, "models": [{"id": "llama3:8b"}, {"id": "evil\u{1b}[2J"}]},
+        {"name": "second", "health": "healthy", "breaker": "open", "in_flight": 0},
+        {"name": "c", "health": "healthy", "resting_for_s": 11.6},
+        {"name": "d", "health": "unhealthy"},
+    ]});
+    let (before, after) = (page(0), page(10));
+    let figures = Figures::new(&before, &after, Duration::from_secs(2));
+    let scene = Scene { authority: "host:1", version: "1.2.3", fleet: &fleet, up: 11_520.0 };
+    draw(&scene, &figures, style)
+}
+
+#[test]
+fn a_frame_tells_how_things_are() {
+    let lines = frame(Style { width: 200, has_colours: false });
+    let text = lines.join("\n");
+    for piece in [
+        "penstock 1.2.3  host:1  up 3h12m",
+        "requests/s 50.0   ok 90.0 %",
+        "fault 10.0 %",
+        "in flight 7",
+        "connections 90/100",
+        "connect_failed 5.0",
+        "resting 12 s",
+        "breaker open",
+        "down",
+        "3/12",
+        "###.......",
+        "llama3:8b evil?[2J",
+    ] {
+        assert!(text.contains(piece), "{piece} in\n{text}");
+    }
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+}
+
+#[test]
+fn lines_fit_the_terminal_with_and_without_colours() {
+    for width in [1, 20, 79, 200] {
+        let plain = frame(Style { width, has_colours: false });
+        assert!(plain.iter().all(|line| line.chars().count() <= width), "{plain:#?}");
+        let coloured = frame(Style { width, has_colours: true }).join("\n");
+        let mut bare = String::new();
+        for (index, piece) in coloured.split("\u{1b}[").enumerate() {
+            bare.push_str(if index == 0 { piece } else { piece.split_once('m').unwrap().1 });
+        }
+        let trimmed: Vec<&str> = bare.lines().map(str::trim_end).collect();
+        assert_eq!(trimmed, plain, "the same words");
+    }
+}
+
+#[test]
+fn figures_are_short() {
+    assert_eq!(
+        [0.0, 0.04, 5.26, 812.4, 15_200.0].map(show_rate),
+        ["0", "0.0", "5.3", "812", "15.2k"]
+    );
+    let shown = [None, Some(0.0314), Some(1.26), Some(300.0)].map(show_latency);
+    assert_eq!(shown, ["-", "31 ms", "1.3 s", "300 s"]);
+    assert_eq!([5.0, 61.0, 7260.0, 360_000.0].map(show_time), ["5s", "1m", "2h01m", "4d4h"]);
+    assert_eq!(bar(0, 4), "..........");
+    assert_eq!(bar(1, 64), "#.........", "one shows");
+    assert_eq!(bar(9, 4), "##########");
+}

@@ -1,0 +1,97 @@
+//! The terminal while the view is on it: keys arrive one by one, and everything is put back at the
+//! end, whatever ends it.
+
+use std::io::{self, Read, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// Switches to the second screen and hides the cursor; and back.
+const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
+const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
+/// To the first cell; each line clears what is behind it, and the last what is below.
+const HOME: &str = "\u{1b}[H";
+const CLEAR_LINE: &str = "\u{1b}[K\r\n";
+const CLEAR_BELOW: &str = "\u{1b}[J";
+/// Keys that end the view: q, Q, Ctrl-C, Ctrl-D.
+const QUIT: [u8; 4] = [b'q', b'Q', 3, 4];
+
+/// A terminal that shows frames.
+pub(super) struct Terminal {
+    before: Option<Termios>,
+    keys: Receiver<u8>,
+}
+
+impl Terminal {
+    /// Takes the terminal over.
+    pub(super) fn enter() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin()).ok();
+        if let Some(before) = &before {
+            let mut raw = before.clone();
+            raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
+            tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        }
+        let (sender, keys) = channel();
+        // Blocked in its read when the view ends; it goes with the process.
+        std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
+            let mut bytes = io::stdin().lock().bytes();
+            while let Some(Ok(key)) = bytes.next() {
+                if sender.send(key).is_err() {
+                    return;
+                }
+            }
+        })?;
+        write(ENTER)?;
+        Ok(Self { before, keys })
+    }
+
+    /// Shows a frame.
+    pub(super) fn show(&self, lines: &[String]) -> io::Result<()> {
+        let height = size().1;
+        let mut text = HOME.to_owned();
+        for line in lines.iter().take(height.saturating_sub(1)) {
+            text.push_str(line);
+            text.push_str(CLEAR_LINE);
+        }
+        text.push_str(CLEAR_BELOW);
+        write(&text)
+    }
+
+    /// Waits; returns whether a key was pressed that ends the view.
+    pub(super) fn wait(&self, time: Duration) -> bool {
+        match self.keys.recv_timeout(time) {
+            Ok(key) => QUIT.contains(&key),
+            Err(RecvTimeoutError::Timeout) => false,
+            // Nobody is at the keyboard: the view goes on until it is ended by a signal.
+            Err(RecvTimeoutError::Disconnected) => {
+                std::thread::sleep(time);
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // When the terminal is gone there is nothing to put back.
+        write(LEAVE).unwrap_or_default();
+        if let Some(before) = &self.before {
+            tcsetattr(io::stdin(), OptionalActions::Now, before).unwrap_or_default();
+        }
+    }
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Columns and rows; what most files and pipes are read with where there is no terminal.
+pub(super) fn size() -> (usize, usize) {
+    match tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+        Ok(_) | Err(_) => (160, 50),
+    }
+}

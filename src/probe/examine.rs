@@ -1,0 +1,217 @@
+//! Looks at a backend the way a doctor does: everything that traffic will rely on, asked once.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::client::{ProbeClient, ProbeError, Question};
+use super::engines::{check_path, facts};
+use super::{discover, dns};
+use crate::clock::now;
+use crate::config::{Engine, ModelEntry};
+use crate::registry::Backend;
+
+/// How long an answer may stay silent before it counts as whole.
+const SETTLE: Duration = Duration::from_millis(500);
+/// The most bytes of a raw answer that are looked at.
+const HEAD_LIMIT: usize = 16 * 1024;
+
+/// What was found.
+#[derive(Debug)]
+pub struct Examination {
+    /// Whether the backend's name leads to an address.
+    pub resolves: bool,
+    /// What the health check would say: how long a good answer took.
+    pub check: Result<Duration, ProbeError>,
+    /// The engine, as configured or as it says of itself.
+    pub engine: Engine,
+    /// Its version, where it tells.
+    pub version: Option<String>,
+    /// The models it lists.
+    pub models: Result<Vec<ModelEntry>, ProbeError>,
+    /// What its metrics page is short of; `None` for engines that have none we read.
+    pub metrics: Option<MetricsPage>,
+    /// What it does with idle connections.
+    pub keep_alive: KeepAlive,
+    /// Its clock in seconds since 1970, where it tells.
+    pub clock: Option<u64>,
+}
+
+/// An engine's metrics page.
+#[derive(Debug)]
+pub struct MetricsPage {
+    /// The families that are missing, or why there is no page.
+    pub missing: Result<Vec<&'static str>, ProbeError>,
+    /// How to make the engine show them.
+    pub remedy: &'static str,
+}
+
+/// What a backend does with a connection nobody uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepAlive {
+    /// Closes it behind every answer.
+    NotKept,
+    /// Closes it after so long.
+    Closes(Duration),
+    /// Had not closed it after so long.
+    Stays(Duration),
+    /// Nobody knows: TLS, or no answer.
+    Unknown,
+}
+
+impl ProbeClient {
+    /// Examines a backend. An idle connection is watched for `watch`, which takes as long.
+    pub async fn examine(&self, backend: &Backend, watch: Duration) -> Examination {
+        let resolves = dns::resolve(backend).await;
+        let timeout = backend.config.health.timeout;
+        let path = backend.config.health.path.as_deref();
+        let check = self.check(backend, path.unwrap_or_else(|| check_path(backend.config.engine)));
+        let check = check.await;
+        let models = discover::models(self, backend, timeout).await;
+        let engine = match backend.config.engine {
+            Engine::Auto => self.identify(backend).await,
+            known => known,
+        };
+        let facts = facts(engine);
+        let version = match facts.version {
+            Some((path, at)) => self.json(backend, path).await.ok().and_then(|told| {
+                told.pointer(at).and_then(Value::as_str).map(|text| text.chars().take(40).collect())
+            }),
+            None => None,
+        };
+        let metrics = if facts.families.is_empty() {
+            None
+        } else {
+            let missing = self.missing_metrics(backend, facts.families).await;
+            Some(MetricsPage { missing, remedy: facts.metrics_remedy })
+        };
+        let (keep_alive, clock) =
+            watch_idle(backend, watch).await.unwrap_or((KeepAlive::Unknown, None));
+        Examination { resolves, check, engine, version, models, metrics, keep_alive, clock }
+    }
+
+    async fn check(&self, backend: &Backend, path: &str) -> Result<Duration, ProbeError> {
+        let started = now();
+        let (status, _body) = self.get(backend, path).await?;
+        match status {
+            200..=299 => Ok(now().since(started)),
+            _ => Err(ProbeError::Status { path: path.to_owned(), status }),
+        }
+    }
+
+    async fn get(&self, backend: &Backend, path: &str) -> Result<(u16, bytes::Bytes), ProbeError> {
+        let timeout = backend.config.health.timeout;
+        self.ask(backend, Question { path, body: None, timeout }).await
+    }
+
+    async fn json(&self, backend: &Backend, path: &str) -> Result<Value, ProbeError> {
+        let (status, body) = self.get(backend, path).await?;
+        if status != 200 {
+            return Err(ProbeError::Status { path: path.to_owned(), status });
+        }
+        let not_json = |_| ProbeError::NotJson { path: path.to_owned() };
+        serde_json::from_slice(&body).map_err(not_json)
+    }
+
+    /// Which engine it is, by what it says of itself.
+    async fn identify(&self, backend: &Backend) -> Engine {
+        let list = self.json(backend, "/v1/models").await.ok();
+        let owner = list.as_ref().and_then(|list| list.pointer("/data/0/owned_by")?.as_str());
+        match owner {
+            Some("vllm") => Engine::Vllm,
+            Some("sglang") => Engine::Sglang,
+            Some("llamacpp") => Engine::LlamaCpp,
+            Some(_) | None if self.json(backend, "/api/version").await.is_ok() => Engine::Ollama,
+            Some(_) | None => Engine::Auto,
+        }
+    }
+
+    async fn missing_metrics(
+        &self,
+        backend: &Backend,
+        families: &'static [&'static [&'static str]],
+    ) -> Result<Vec<&'static str>, ProbeError> {
+        let path = "/metrics";
+        let (status, body) = self.get(backend, path).await?;
+        if status != 200 {
+            return Err(ProbeError::Status { path: path.to_owned(), status });
+        }
+        let page = String::from_utf8_lossy(&body);
+        let is_shown = |name: &&&str| {
+            page.lines().any(|line| {
+                line.strip_prefix(**name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+            })
+        };
+        // Each family has one name per age of its engine.
+        let missing = families.iter().filter(|names| !names.iter().any(|name| is_shown(&name)));
+        Ok(missing.filter_map(|names| names.first().copied()).collect())
+    }
+}
+
+/// Sends one small request and watches what becomes of the connection.
+async fn watch_idle(backend: &Backend, watch: Duration) -> Option<(KeepAlive, Option<u64>)> {
+    let address = backend.state.address().filter(|_| !backend.config.url.https)?;
+    let timeout = backend.config.health.timeout;
+    let connecting = tokio::time::timeout(timeout, TcpStream::connect(address)).await;
+    let mut stream = connecting.ok()?.ok()?;
+    stream.write_all(request(backend).as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    let mut wait = timeout;
+    while answer.len() < HEAD_LIMIT {
+        match tokio::time::timeout(wait, stream.read_buf(&mut answer)).await {
+            Ok(Ok(0) | Err(_)) => {
+                let closes =
+                    if answer.is_empty() { KeepAlive::Unknown } else { KeepAlive::NotKept };
+                return Some((closes, clock_of(&answer)));
+            }
+            Ok(Ok(_)) => wait = SETTLE,
+            Err(_silent) => break,
+        }
+    }
+    if answer.is_empty() {
+        return None;
+    }
+    let idle_since = now();
+    let watching = async {
+        while stream.read_buf(&mut Vec::with_capacity(HEAD_LIMIT)).await.is_ok_and(|read| read > 0)
+        {
+        }
+    };
+    let keep_alive = match tokio::time::timeout(watch.saturating_sub(SETTLE), watching).await {
+        Ok(()) => KeepAlive::Closes(SETTLE + now().since(idle_since)),
+        Err(_still_open) => KeepAlive::Stays(SETTLE + now().since(idle_since)),
+    };
+    Some((keep_alive, clock_of(&answer)))
+}
+
+fn request(backend: &Backend) -> String {
+    let path = check_path(backend.config.engine);
+    let (base, authority) = (&backend.config.url.base_path, &backend.authority);
+    let key = backend.config.api_key.as_ref();
+    let key = key.map(|key| format!("authorization: Bearer {}\r\n", key.reveal()));
+    format!("GET {base}{path} HTTP/1.1\r\nhost: {authority}\r\n{}\r\n", key.unwrap_or_default())
+}
+
+fn clock_of(answer: &[u8]) -> Option<u64> {
+    let mut fields = [httparse::EMPTY_HEADER; 64];
+    let mut head = httparse::Response::new(&mut fields);
+    head.parse(answer).ok()?;
+    let date = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case("date"))?;
+    let date = httpdate::parse_http_date(std::str::from_utf8(date.value).ok()?).ok()?;
+    date.duration_since(std::time::UNIX_EPOCH).ok().map(|since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_read_from_heads() {
+        let head = b"HTTP/1.1 200 OK\r\nDate: Fri, 20 Nov 2026 19:53:26 GMT\r\n\r\nbody";
+        assert_eq!(clock_of(head), Some(1_795_204_406));
+        assert_eq!(clock_of(b"HTTP/1.1 200 OK\r\n\r\n"), None);
+        assert_eq!(clock_of(b"nonsense"), None);
+    }
+}

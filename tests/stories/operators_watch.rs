@@ -1,0 +1,131 @@
+//! An operator watches a fleet in a terminal or a browser, sees who is ill and what clients get, and
+//! the page does nothing it should not.
+
+use serde_json::json;
+
+use crate::support::client::{Answer, Client, request};
+use crate::support::command::{file, run};
+use crate::support::engines::{backend, engine};
+use crate::support::fleet::{Fleet, Setup};
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    top_prints_a_frame,
+    top_says_why_it_cannot,
+    the_dashboard_is_a_page_of_its_own,
+    the_dashboard_shows_nothing_without_the_token,
+];
+
+fn top(penstock: &Penstock, more: &[&str]) -> crate::support::command::Ran {
+    let admin = format!("http://{}", penstock.admin);
+    let arguments = ["top", "--once", "--interval", "1s", "--admin", &admin];
+    run(arguments.iter().chain(more))
+}
+
+fn top_prints_a_frame() {
+    let fleet = Fleet::start(2, Setup { backend: "max_in_flight: 8", ..Setup::default() });
+    request(fleet.penstock.admin, "POST", "/backends/b/drain", &[], b"");
+    let frame = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| {
+            // Longer than the view looks, so that something happens between its readings.
+            for _ in 0..15 {
+                assert_eq!(fleet.stream().status, 200);
+                assert_eq!(fleet.penstock.chat("nobody").status, 404);
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+        });
+        let frame = top(&fleet.penstock, &[]);
+        asked.join().unwrap();
+        frame
+    });
+    assert_eq!((frame.code, frame.stderr.as_str()), (Some(0), ""));
+    let text = &frame.stdout;
+    let line = |start: &str| {
+        let mut lines = text.lines();
+        lines.find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start} in\n{text}"))
+    };
+    assert!(line("penstock ").contains(&fleet.penstock.admin.to_string()), "{text}");
+    let requests = line("requests/s");
+    assert!(!requests.starts_with("requests/s 0 "), "{requests}");
+    assert!(requests.contains("client 5"), "about half of them are refused: {requests}");
+    assert!(!line("ttft p50").starts_with("ttft p50 -"), "{text}");
+    let a: Vec<&str> = line("a ").split_whitespace().collect();
+    assert_eq!(&a[..3], ["a", "ready", "auto"]);
+    assert_eq!(a[3], "0/8");
+    assert_ne!(a[5], "0", "attempts: {a:?}");
+    assert!(line("b ").contains("draining"), "{text}");
+    assert!(line("errors/s").contains("model_not_found"), "{text}");
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "plain text: {text:?}");
+}
+
+fn top_says_why_it_cannot() {
+    let nobody = run(["top", "--once", "--admin", "http://127.0.0.1:9"]);
+    assert_eq!(nobody.code, Some(1));
+    assert!(nobody.stderr.contains("no connection to 127.0.0.1:9"), "{}", nobody.stderr);
+    let one = engine("one", &["m"]);
+    let token = file("token", "t0ken\n");
+    let environment = [("PENSTOCK_ADMIN_TOKEN_FILE", token.to_str().unwrap())];
+    let penstock = Penstock::start_with(&format!("backends:\n{}", backend(&one, "")), &environment);
+    let without = top(&penstock, &[]);
+    assert_eq!(without.code, Some(1));
+    assert!(without.stderr.contains("401: send the token"), "{}", without.stderr);
+    let with = top(&penstock, &["--admin-token-file", token.to_str().unwrap()]);
+    assert_eq!(with.code, Some(0), "{}", with.stderr);
+    assert_eq!(run(["top", "--interval", "2"]).code, Some(2), "a time has a unit");
+}
+
+/// Opens the page as a browser does from its address bar.
+fn open(penstock: &Penstock, host: &str, site: &str) -> Answer {
+    let mut client = Client::connect(penstock.admin);
+    let head = format!(
+        "GET /dashboard HTTP/1.1\r\nhost: {host}\r\naccept: text/html\r\nsec-fetch-site: {site}\r\n\
+         sec-fetch-mode: navigate\r\n\r\n"
+    );
+    client.send_bytes(head.as_bytes());
+    client.read_answer().unwrap()
+}
+
+fn the_dashboard_is_a_page_of_its_own() {
+    let one = engine("one", &["m"]);
+    let penstock = Penstock::start(&format!("backends:\n{}", backend(&one, "")));
+    let host = penstock.admin.to_string();
+    let page = open(&penstock, &host, "none");
+    assert_eq!(page.status, 200);
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.starts_with("default-src 'none'; script-src 'nonce-"), "{policy}");
+    for part in ["connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"] {
+        assert!(policy.contains(part), "{policy}");
+    }
+    assert!(!policy.contains("unsafe"), "{policy}");
+    let nonce = policy.split("'nonce-").nth(1).unwrap().split('\'').next().unwrap();
+    assert_eq!(page.text().matches(nonce).count(), 2, "style and script carry it");
+    assert!(!page.text().contains("{{"), "nothing is left to fill in");
+    let other = open(&penstock, &host, "none");
+    assert_ne!(other.header("content-security-policy"), Some(policy), "each time another one");
+    assert_eq!(open(&penstock, &host, "cross-site").status, 403);
+    assert_eq!(open(&penstock, "evil.example", "none").status, 403);
+    for path in ["/metrics", "/fleet", "/decisions?n=25"] {
+        let same = [("sec-fetch-site", "same-origin")];
+        assert_eq!(request(penstock.admin, "GET", path, &same, b"").status, 200, "{path}");
+    }
+    assert_eq!(penstock.get("/dashboard").status, 404, "not on the data port");
+}
+
+fn the_dashboard_shows_nothing_without_the_token() {
+    let one = engine("secret-backend", &["secret-model"]);
+    let token = file("token", "t0ken\n");
+    let environment = [("PENSTOCK_ADMIN_TOKEN_FILE", token.to_str().unwrap())];
+    let penstock = Penstock::start_with(&format!("backends:\n{}", backend(&one, "")), &environment);
+    for host in [penstock.admin.to_string(), "penstock.example".to_owned()] {
+        let page = open(&penstock, &host, "none");
+        assert_eq!(page.status, 200, "{host}");
+        assert!(!page.text().contains("secret"), "the page itself holds no data");
+    }
+    assert_eq!(open(&penstock, "penstock.example", "same-site").status, 403);
+    let same = [("sec-fetch-site", "same-origin")];
+    assert_eq!(request(penstock.admin, "GET", "/fleet", &same, b"").status, 401);
+    let good = [("sec-fetch-site", "same-origin"), ("authorization", "Bearer t0ken")];
+    let fleet = request(penstock.admin, "GET", "/fleet", &good, b"");
+    assert_eq!(fleet.json()["backends"][0]["name"], json!("secret-backend"));
+}
