@@ -230,7 +230,7 @@ fn junk_names_collapse_into_one_series() {
     });
     let before = series(&penstock.admin("/metrics").text());
     let mut client = Client::connect(penstock.data);
-    for junk in 0..200 {
+    for junk in 0..500 {
         let model = format!("junk-{junk}-\"\\\n{{}}");
         client.send("POST", CHAT, &[], chat(&model, "x").to_string().as_bytes());
         assert_eq!(client.read_answer().unwrap().status, 404);
