@@ -82,7 +82,12 @@ impl AccessLog {
     fn is_chosen(&self, outcome: &RequestOutcome<'_>) -> bool {
         let share = if outcome.outcome == Outcome::Ok { self.sample } else { self.sample_failed };
         // The whole range is a share of 1, so that 1 takes all of them and 0 none.
-        let place = self.hashes.hash_one(outcome.about.request_id) as f64 / u64::MAX as f64;
+        let hash = match outcome.about.request_id {
+            // Turned away before it had one: chosen by chance.
+            "" => self.hashes.hash_one(unix_time()),
+            id => self.hashes.hash_one(id),
+        };
+        let place = hash as f64 / u64::MAX as f64;
         share >= 1.0 || place < share
     }
 }

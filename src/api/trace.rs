@@ -1,6 +1,8 @@
 //! W3C Trace Context (the recommendation's version 00): what `traceparent` says, and how it is
 //! written.
 
+use std::fmt;
+
 /// The length of a `traceparent` of version 00.
 const LENGTH: usize = 55;
 /// The one flag version 00 has; the others are not passed on.
@@ -50,8 +52,20 @@ impl TraceContext {
     }
 
     /// The `traceparent` that hands the trace on from `span`.
-    pub fn traceparent(&self, span: u64) -> String {
-        format!("00-{:032x}-{span:016x}-{:02x}", self.trace_id, self.flags)
+    pub fn traceparent(&self, span: u64) -> impl fmt::Display {
+        Traceparent { trace_id: self.trace_id, span, flags: self.flags }
+    }
+}
+
+struct Traceparent {
+    trace_id: u128,
+    span: u64,
+    flags: u8,
+}
+
+impl fmt::Display for Traceparent {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span, self.flags)
     }
 }
 
@@ -71,13 +85,16 @@ mod tests {
         assert_eq!(trace.caller, Some(0x00f0_67aa_0ba9_02b7));
         assert!(trace.is_sampled());
         assert_eq!(
-            trace.traceparent(0xab),
+            trace.traceparent(0xab).to_string(),
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00000000000000ab-01"
         );
         let quiet = GIVEN.replace("-01", "-fc");
         let quiet = TraceContext::follow(quiet.as_bytes(), 7).unwrap();
         assert!(!quiet.is_sampled());
-        assert!(quiet.traceparent(1).ends_with("-00"), "flags nobody knows are not passed on");
+        assert!(
+            quiet.traceparent(1).to_string().ends_with("-00"),
+            "flags nobody knows are not passed on"
+        );
     }
 
     #[test]
@@ -105,7 +122,7 @@ mod tests {
     #[test]
     fn a_trace_that_begins_here_is_valid() {
         let trace = TraceContext::begin(0, 0, false);
-        let written = trace.traceparent(trace.span);
+        let written = trace.traceparent(trace.span).to_string();
         assert!(TraceContext::follow(written.as_bytes(), 1).is_some(), "{written}");
         assert!(!trace.is_sampled());
         assert!(TraceContext::begin(5, 5, true).is_sampled());

@@ -298,13 +298,11 @@ async fn ask(
         if *name == *call.model { [body, &[], &[]] } else { splice(body, &call.profile, &wire) };
     let client = session.req_header();
     let target = client.uri.path_and_query().map_or("/", |target| target.as_str());
-    let traceparent = attempt.trace.map(|(trace, span)| trace.traceparent(span));
     let own = OwnFields {
         authority: &attempt.backend.authority,
         body_length: total_len(&parts),
         request_id: &ctx.request_id,
-        traceparent: traceparent.as_deref(),
-        passes_tracestate: ctx.trace.is_none_or(|trace| trace.caller.is_some()),
+        trace: attempt.trace,
         key_in_anthropic_style: ctx.dialect == Dialect::Anthropic,
     };
     let mut head = Vec::with_capacity(1024);

@@ -1,9 +1,12 @@
 //! Which header fields go where: the head a backend gets, and what every answer carries.
 
+use std::io::Write;
+
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
 use super::trace::{TRACEPARENT, TRACESTATE};
+use crate::api::TraceContext;
 use crate::config::{AuthorizationPolicy, BackendConfig};
 
 /// `x-request-id`.
@@ -51,9 +54,12 @@ pub(super) fn write_request_head(
     out.extend_from_slice(b"\r\nx-request-id: ");
     out.extend_from_slice(own.request_id.as_bytes());
     out.extend_from_slice(b"\r\n");
-    if let Some(traceparent) = own.traceparent {
-        write_field(out, "traceparent", traceparent.as_bytes());
+    if let Some((trace, span)) = own.trace {
+        // Writing to memory does not fail.
+        write!(out, "traceparent: {}\r\n", trace.traceparent(span)).unwrap_or_default();
     }
+    // The client's state belongs to the client's trace.
+    let is_followed = own.trace.is_none_or(|(trace, _)| trace.caller.is_some());
     let nominated = client.get(header::CONNECTION).and_then(|value| value.to_str().ok());
     let is_nominated = |name: &HeaderName| {
         nominated.is_some_and(|tokens| {
@@ -63,8 +69,8 @@ pub(super) fn write_request_head(
     let passes_key = backend.authorization == AuthorizationPolicy::Pass;
     for (name, value) in client {
         let is_key = *name == header::AUTHORIZATION || *name == API_KEY;
-        let is_traced = (*name == TRACEPARENT && own.traceparent.is_some())
-            || (*name == TRACESTATE && !own.passes_tracestate);
+        let is_traced =
+            (*name == TRACEPARENT && own.trace.is_some()) || (*name == TRACESTATE && !is_followed);
         let is_kept_back = is_hop_by_hop(name) || is_replaced(name) || is_traced;
         if is_kept_back || is_nominated(name) || (is_key && !passes_key) {
             continue;
@@ -88,9 +94,8 @@ pub(super) struct OwnFields<'a> {
     pub(super) authority: &'a str,
     pub(super) body_length: usize,
     pub(super) request_id: &'a HeaderValue,
-    pub(super) traceparent: Option<&'a str>,
-    /// Whether the client's belongs to the trace that is handed on.
-    pub(super) passes_tracestate: bool,
+    /// The trace that is handed on, and the attempt's own span in it.
+    pub(super) trace: Option<(TraceContext, u64)>,
     pub(super) key_in_anthropic_style: bool,
 }
 

@@ -128,7 +128,6 @@ fn requests(figures: &Figures<'_>) -> Line {
         line.fact(outcome, share, if rate > 0.0 { tone } else { Tone::Dim });
     }
     line.fact("repeats/s", show_rate(figures.rate("penstock_repeats_total", &[])), Tone::Plain);
-    line.fact("tokens/s", show_rate(figures.all_tokens()), Tone::Title);
     line
 }
 
@@ -136,6 +135,7 @@ fn latencies(figures: &Figures<'_>) -> Line {
     let mut line = Line::default();
     line.fact("ttft p50", show_latency(figures.first_token(0.5, None)), Tone::Title);
     line.fact("p95", show_latency(figures.first_token(0.95, None)), Tone::Title);
+    line.fact("tokens/s", show_rate(figures.all_tokens()), Tone::Title);
     line.fact("in flight", figures.now("penstock_in_flight").to_string(), Tone::Title);
     let (open, most) =
         (figures.now("penstock_connections"), figures.now("penstock_max_connections"));
