@@ -205,7 +205,50 @@ fn clock_of(answer: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use tokio::net::TcpListener;
+
     use super::*;
+    use crate::config::{Config, Environment};
+    use crate::registry::Registry;
+
+    /// A backend that answers once and closes the connection after a while; with the time watched.
+    async fn measure(closes_after: Duration, watch: Duration) -> Option<(KeepAlive, Option<u64>)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let yaml = format!("backends: [{{ url: 'http://{address}', engine: vllm }}]");
+        let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
+        let backend = Registry::new(&config).snapshot().topology.backends[0].clone();
+        assert!(dns::resolve(&backend).await);
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                stream.read_buf(&mut request).await.unwrap();
+            }
+            assert!(request.starts_with(b"GET /health HTTP/1.1\r\n"));
+            let answer = b"HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 19:53:26 GMT\r\n\
+                           content-length: 2\r\n\r\nok";
+            stream.write_all(answer).await.unwrap();
+            tokio::time::sleep(closes_after).await;
+        });
+        watch_idle(&backend, watch).await
+    }
+
+    #[tokio::test]
+    async fn the_end_of_an_idle_connection_is_measured() {
+        let long = Duration::from_secs(10);
+        let at_once = measure(Duration::ZERO, long).await;
+        assert_eq!(at_once, Some((KeepAlive::NotKept, Some(1_795_204_406))));
+        let after = Duration::from_millis(1500);
+        let Some((KeepAlive::Closes(measured), _)) = measure(after, long).await else {
+            panic!("it closes")
+        };
+        assert!((after..Duration::from_secs(9)).contains(&(measured + SETTLE)), "{measured:?}");
+        let watched = measure(long, Duration::from_millis(800)).await;
+        assert!(matches!(watched, Some((KeepAlive::Stays(_), _))), "{watched:?}");
+    }
 
     #[test]
     fn clocks_are_read_from_heads() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::client::{Answer, Client, chat, request};
-use crate::support::command::file;
+use crate::support::command::{file, run};
 use crate::support::engines::{backend, backends, engine, shares};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
@@ -15,6 +15,7 @@ use crate::support::{block_on, eventually};
 crate::trials![
     web_pages_are_refused,
     a_token_is_asked_for_where_there_is_one,
+    it_is_not_opened_to_others_without_a_token,
     backends_are_drained_and_resumed,
     decisions_are_listed_newest_first,
     dry_runs_move_nothing,
@@ -79,6 +80,26 @@ fn a_token_is_asked_for_where_there_is_one() {
     assert_eq!(post(&penstock, "/backends/one/drain", b"").status, 401);
     assert_eq!(penstock.admin("/health/live").status, 200, "probes keep no secrets");
     assert_eq!(get_as(&penstock, "penstock.example", "authorization: Bearer t0ken\r\n"), 200);
+}
+
+fn it_is_not_opened_to_others_without_a_token() {
+    let config = |token: &str| {
+        let yaml = format!(
+            "admin: {{ listen: \"0.0.0.0:0\", {token} }}\nbackends: [http://127.0.0.1:9]\n"
+        );
+        file("penstock.yaml", yaml)
+    };
+    let check =
+        |path: &std::path::Path, command: &str| run([command, "--config", path.to_str().unwrap()]);
+    for command in ["check", "serve"] {
+        let ran = check(&config(""), command);
+        assert_eq!(ran.code, Some(2), "{command}: {}", ran.stderr);
+        assert!(ran.stderr.contains("'admin.listen' is 0.0.0.0:0"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("set 'admin.token_file'"), "{}", ran.stderr);
+    }
+    let token = file("token", "t0ken\n");
+    let path = config(&format!("token_file: \"{}\"", token.display()));
+    assert_eq!(check(&path, "check").code, Some(0));
 }
 
 fn backends_are_drained_and_resumed() {
