@@ -14,6 +14,7 @@ use crate::config::{ModelEntry, nearest};
 use crate::generation::Generation;
 use crate::registry::{Backend, BreakerState, Health, Registry, Topology};
 use crate::units::Timestamp;
+pub use rows::empty_in;
 use rows::{BackendRow, BreakerName, HealthName, ModelRow};
 
 /// Why a dump cannot be laid over a fleet.

@@ -22,6 +22,17 @@ impl Generation {
     /// Builds everything a configuration asks for.
     pub fn new(config: Config) -> Self {
         let registry = Arc::new(Registry::new(&config));
+        Self::of(config, registry)
+    }
+
+    /// Builds what takes this one's place; what was learned about backends goes along.
+    #[must_use]
+    pub fn succeeded_by(&self, config: Config) -> Self {
+        let registry = Arc::new(self.registry.succeeded_by(&config));
+        Self::of(config, registry)
+    }
+
+    fn of(config: Config, registry: Arc<Registry>) -> Self {
         Self { router: Router::new(&config.routing), registry, config }
     }
 }

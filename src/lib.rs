@@ -1,8 +1,8 @@
 //! penstock: a load balancer for LLM servers on Pingora.
 //!
 //! Layers, each importing only from those before it:
-//! `units`, `clock`, `outbox` < `api` < `config` < `registry` < `scan` < `routing`, `probe` < `generation` <
-//! `proxy` < `explain`, `fleet`, `metrics`, `decisions`, `access_log`, `spans` < `admin`, `demo` < `server` < `cli`.
+//! `units`, `clock`, `outbox`, `systemd` < `api` < `config` < `registry` < `scan` < `routing`, `probe` < `generation` <
+//! `proxy` < `explain`, `fleet`, `metrics`, `decisions`, `access_log`, `spans` < `life` < `admin`, `demo` < `server` < `cli`.
 //!
 //! Reading guide: [`scan`] finds out what a request needs, [`routing`] decides who takes it,
 //! [`proxy`] gets it there and back. `proxy/mod.rs` tells the life of a request.
@@ -18,6 +18,7 @@ pub mod demo;
 pub mod explain;
 pub mod fleet;
 pub mod generation;
+pub mod life;
 pub mod metrics;
 pub mod outbox;
 pub mod probe;
@@ -27,4 +28,5 @@ pub mod routing;
 pub mod scan;
 pub mod server;
 pub mod spans;
+pub mod systemd;
 pub mod units;

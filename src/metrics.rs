@@ -8,12 +8,14 @@ mod gauges;
 mod names;
 mod outcome;
 mod page;
+mod reloads;
 mod requests;
 mod samples;
 mod series;
 mod table;
 
 pub use gauges::{ProcessFigures, Scrape};
+pub use reloads::Reloads;
 pub use table::{METRICS, MetricKind, MetricRow};
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +44,9 @@ pub struct Metrics {
     repeats: AtomicU64,
     fallbacks: AtomicU64,
     assumed: AtomicU64,
+    panics: AtomicU64,
+    /// Of the configuration.
+    pub reloads: Reloads,
     /// Seconds since 1970.
     started_at: u64,
 }
@@ -63,6 +68,8 @@ impl Metrics {
             repeats: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
             assumed: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            reloads: Reloads::default(),
             started_at: unix_seconds(),
         };
         metrics.learn_backends(&generation.registry.snapshot().topology);
@@ -96,6 +103,9 @@ impl RequestObserver for Metrics {
         }
         if event.decision.is_assumed {
             self.assumed.fetch_add(1, Ordering::Relaxed);
+        }
+        if event.decision.in_panic {
+            self.panics.fetch_add(1, Ordering::Relaxed);
         }
     }
 

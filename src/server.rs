@@ -3,33 +3,38 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
+use pingora::apps::ServerApp;
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use pingora::server::configuration::ServerConf;
-use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
+use pingora::server::{RunArgs, Server, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::access_log::{AccessLog, AccessLogError};
 use crate::admin::Admin;
-use crate::config::Config;
+use crate::config::{Config, ConfigSource};
 use crate::decisions::DecisionLog;
 use crate::generation::Generation;
+use crate::life::{
+    ApplyLog, Commands, Ends, Inheritance, LastWords, Listening, Obedience, Reloader, Socket,
+    Sockets, Stop, StopSignal, Successor, Upkeep, raise_limit,
+};
 use crate::metrics::Metrics;
 use crate::probe::Prober;
 use crate::proxy::{DataPlane, Proxy};
 use crate::routing::RequestObserver;
 use crate::spans::SpanExporter;
+use crate::systemd::Notifier;
 
 /// Answers up to this size leave in one write together with their head.
 const WRITE_BUFFER: usize = 2048;
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How often a stopping server looks whether it is idle.
-const IDLE_CHECK: Duration = Duration::from_millis(20);
+/// A year.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long a stop waits for the last lines of logs.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
@@ -56,28 +61,48 @@ pub enum ServerError {
 }
 
 /// What a server is told besides its configuration.
-#[derive(Debug, Clone, Copy)]
 pub struct ServeOptions {
     /// Starts everything random: picks, jitter, request ids.
     pub seed: u64,
+    /// Where the configuration came from, so that it can be loaded again.
+    pub source: Option<ConfigSource>,
+    /// Lets the log follow a configuration that is loaded again.
+    pub apply_log: Option<ApplyLog>,
+    /// How to start a process that takes this one's place.
+    pub successor: Option<Successor>,
+    /// What the process before this one hands over.
+    pub inheritance: Option<Inheritance>,
 }
 
 /// Runs a penstock until it is told to stop and is done with what is in flight.
 ///
 /// # Errors
 /// [`ServerError`] when it cannot start.
-pub fn serve(config: Config, options: ServeOptions) -> Result<(), ServerError> {
-    let addresses = config.server.listen.iter().chain(&config.admin.listen);
-    for address in addresses {
+pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerError> {
+    let addresses: Vec<SocketAddr> =
+        config.server.listen.iter().chain(&config.admin.listen).copied().collect();
+    let names: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let inherited = options.inheritance.as_mut().map(|one| one.claim(&names));
+    for address in &addresses {
+        let is_ours =
+            |sockets: &Vec<Socket>| sockets.iter().any(|(name, _)| *name == address.to_string());
         // Asked for ahead, because Pingora ends the process when it cannot listen.
-        let free = TcpListener::bind(address);
-        free.map_err(|source| ServerError::Listen { address: *address, source })?;
+        if !inherited.as_ref().is_some_and(is_ours) {
+            let free = TcpListener::bind(address);
+            free.map_err(|source| ServerError::Listen { address: *address, source })?;
+        }
     }
-    let parts = Parts::new(config, options)?;
-    let mut server = Server::new_with_opt_and_conf(None, server_conf(parts.config()));
+    raise_limit(&config);
+    let parts = Parts::new(config, options.seed, Sockets::new(inherited))?;
+    let mut server = Server::new_with_opt_and_conf(None, server_conf(parts.proxy.config()));
     server.bootstrap();
-    parts.add_to(&mut server);
-    server.run(RunArgs { shutdown_signal: Box::new(StopSignal(parts.stopping)) });
+    let stop_signal = StopSignal {
+        proxy: Arc::clone(&parts.proxy),
+        stop: Arc::clone(&parts.stop),
+        notifier: Arc::clone(&parts.notifier),
+    };
+    parts.add_to(&mut server, options);
+    server.run(RunArgs { shutdown_signal: Box::new(stop_signal) });
     Ok(())
 }
 
@@ -85,8 +110,8 @@ pub fn serve(config: Config, options: ServeOptions) -> Result<(), ServerError> {
 fn server_conf(config: &Config) -> ServerConf {
     ServerConf {
         threads: config.server.threads,
-        // Pingora sleeps this long before it ends; `Stopper` ends the process as soon as it can.
-        grace_period_seconds: Some(config.server.drain_timeout.as_secs().max(1)),
+        // Pingora sleeps this long before it ends; `Upkeep` ends the process as soon as it can.
+        grace_period_seconds: Some(NEVER.as_secs()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }
@@ -99,11 +124,13 @@ struct Parts {
     decisions: Arc<DecisionLog>,
     access_log: Option<Arc<AccessLog>>,
     spans: Option<Arc<SpanExporter>>,
-    stopping: Arc<AtomicBool>,
+    sockets: Arc<Sockets>,
+    stop: Arc<Stop>,
+    notifier: Arc<Notifier>,
 }
 
 impl Parts {
-    fn new(config: Config, options: ServeOptions) -> Result<Self, ServerError> {
+    fn new(config: Config, seed: u64, sockets: Arc<Sockets>) -> Result<Self, ServerError> {
         let generation = Arc::new(Generation::new(config));
         let metrics = Arc::new(Metrics::new(&generation)?);
         let decisions = Arc::new(DecisionLog::default());
@@ -118,29 +145,19 @@ impl Parts {
         if let Some(spans) = &spans {
             observers.push(Box::new(Arc::clone(spans)));
         }
-        let registry = Arc::clone(&generation.registry);
-        let prober = Prober::new(registry, &generation.config, options.seed);
-        let proxy = Arc::new(Proxy::new(generation, observers, options.seed));
-        let stopping = Arc::default();
-        Ok(Self { proxy, prober, metrics, decisions, access_log, spans, stopping })
+        let prober = Prober::new(&generation.registry, &generation.config, seed);
+        let proxy = Arc::new(Proxy::new(generation, observers, seed));
+        let stop = Arc::new(Stop::new(last_words(access_log.as_ref(), spans.as_ref())));
+        let notifier = Arc::new(Notifier::of_process());
+        Ok(Self { proxy, prober, metrics, decisions, access_log, spans, sockets, stop, notifier })
     }
 
-    fn config(&self) -> &Config {
-        self.proxy.config()
-    }
-
-    fn add_to(&self, server: &mut Server) {
-        let config = self.config();
-        let plane = DataPlane(Arc::clone(&self.proxy));
-        let app = plane.into_app(&server.configuration);
-        let mut data = Service::new("penstock data".to_owned(), app);
-        data.threads = Some(config.server.threads);
-        for address in &config.server.listen {
-            let buffers = L4BufferSettings::new(0, WRITE_BUFFER);
-            data.add_listener(ListenerConfig::tcp(address.to_string()).l4_buffer(buffers));
-        }
+    fn add_to(self, server: &mut Server, options: ServeOptions) {
+        let (commands, orders) = Commands::channel();
+        let data = self.data_service(&server.configuration);
+        let runtime = data.runtime();
         server.add_service(data);
-        if let Some(address) = config.admin.listen {
+        if let Some(address) = self.proxy.config().admin.listen {
             let admin = Admin {
                 proxy: Arc::clone(&self.proxy),
                 metrics: Arc::clone(&self.metrics),
@@ -148,84 +165,73 @@ impl Parts {
                 access_log: self.access_log.clone(),
                 spans: self.spans.clone(),
                 waiting: self.prober.waiting(),
-                stopping: Arc::clone(&self.stopping),
+                stopping: self.proxy.stopping(),
+                commands,
             };
             let mut service = Service::new("penstock admin".to_owned(), admin.into_app());
             service.threads = Some(1);
             service.add_tcp(&address.to_string());
-            server.add_service(service);
+            let sockets = Arc::clone(&self.sockets);
+            // Whoever watches a drain wants to see it.
+            server.add_service(Listening::new(service, sockets, Ends::WhenHandedOver));
         }
         server.add_service(background_service("penstock checks", self.prober.clone()));
-        let (proxy, access_log) = (Arc::clone(&self.proxy), self.access_log.clone());
-        let reopener = LogReopener(access_log.clone());
+        let reopener = LogReopener(self.access_log);
         server.add_service(background_service("penstock logs", reopener));
-        let upkeep = Upkeep { proxy, access_log, spans: self.spans.clone() };
+        let waiting = self.prober.waiting();
+        let obedience = Obedience {
+            orders,
+            reloader: Reloader {
+                source: options.source,
+                apply_log: options.apply_log,
+                proxy: Arc::clone(&self.proxy),
+                prober: self.prober,
+                metrics: self.metrics,
+            },
+            successor: options.successor,
+            sockets: Arc::clone(&self.sockets),
+            stop: Arc::clone(&self.stop),
+            notifier: Arc::clone(&self.notifier),
+        };
+        let upkeep = Upkeep {
+            proxy: self.proxy,
+            runtime,
+            waiting,
+            sockets: self.sockets,
+            notifier: self.notifier,
+            stop: self.stop,
+            inheritance: Mutex::new(options.inheritance),
+            obedience: Mutex::new(Some(obedience)),
+        };
         server.add_service(background_service("penstock upkeep", upkeep));
     }
-}
 
-/// Periodic work on the data plane, and the end of the process once it is drained.
-struct Upkeep {
-    proxy: Arc<Proxy>,
-    access_log: Option<Arc<AccessLog>>,
-    spans: Option<Arc<SpanExporter>>,
-}
-
-#[async_trait]
-impl BackgroundService for Upkeep {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        let mut sweep = tokio::time::interval(SWEEP_EVERY);
-        while !*shutdown.borrow_and_update() {
-            tokio::select! {
-                _ = sweep.tick() => self.proxy.sweep(),
-                changed = shutdown.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                }
-            }
+    fn data_service(
+        &self,
+        conf: &Arc<ServerConf>,
+    ) -> Listening<Service<impl ServerApp + Send + Sync + 'static>> {
+        let config = self.proxy.config();
+        let app = DataPlane(Arc::clone(&self.proxy)).into_app(conf);
+        let mut data = Service::new("penstock data".to_owned(), app);
+        data.threads = Some(config.server.threads);
+        for address in &config.server.listen {
+            let buffers = L4BufferSettings::new(0, WRITE_BUFFER);
+            data.add_listener(ListenerConfig::tcp(address.to_string()).l4_buffer(buffers));
         }
-        self.end_when_idle().await;
+        Listening::new(data, Arc::clone(&self.sockets), Ends::WithTheOthers)
     }
 }
 
-impl Upkeep {
-    async fn end_when_idle(&self) {
-        // Listened for before it is said, so that whoever reads it may send one.
-        let mut again = second_signal();
-        let limit = self.proxy.config().server.drain_timeout;
-        let in_flight = self.proxy.in_flight();
-        tracing::info!(in_flight, ?limit, "stopping: finishing what is in flight");
-        let drained = async {
-            // The last bytes of the last answers leave before the process does.
-            let mut idle_checks = 0;
-            while idle_checks < 3 {
-                tokio::time::sleep(IDLE_CHECK).await;
-                idle_checks = if self.proxy.in_flight() == 0 { idle_checks + 1 } else { 0 };
-            }
-        };
-        let forced = async {
-            match again.as_mut() {
-                Some(signal) => drop(signal.recv().await),
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = drained => tracing::info!("stopped"),
-            () = forced => tracing::warn!(in_flight = self.proxy.in_flight(), "stopped by a second signal"),
-            () = tokio::time::sleep(limit) => {
-                let in_flight = self.proxy.in_flight();
-                tracing::warn!(in_flight, "stopped: the drain timeout has passed");
-            }
-        }
-        if let Some(log) = &self.access_log {
-            log.flush(FLUSH_LIMIT);
-        }
-        if let Some(spans) = &self.spans {
-            spans.flush(FLUSH_LIMIT);
-        }
-        std::process::exit(0);
+/// What is still to be written when the process ends.
+fn last_words(log: Option<&Arc<AccessLog>>, spans: Option<&Arc<SpanExporter>>) -> Vec<LastWords> {
+    let mut all: Vec<LastWords> = Vec::new();
+    if let Some(log) = log.cloned() {
+        all.push(Box::new(move || log.flush(FLUSH_LIMIT)));
     }
+    if let Some(spans) = spans.cloned() {
+        all.push(Box::new(move || spans.flush(FLUSH_LIMIT)));
+    }
+    all
 }
 
 /// SIGUSR1: opens the access log anew. Without a log it is heard and does nothing, because what it
@@ -245,33 +251,5 @@ impl BackgroundService for LogReopener {
                 _ = shutdown.changed() => return,
             }
         }
-    }
-}
-
-fn second_signal() -> Option<Signal> {
-    signal(SignalKind::interrupt()).ok()
-}
-
-/// SIGTERM and SIGINT: stop accepting, finish what is in flight.
-struct StopSignal(Arc<AtomicBool>);
-
-#[async_trait]
-impl ShutdownSignalWatch for StopSignal {
-    async fn recv(&self) -> ShutdownSignal {
-        let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
-        match signals {
-            (Ok(mut terminate), Ok(mut interrupt)) => {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
-            }
-            (Err(error), _) | (_, Err(error)) => {
-                tracing::error!(%error, "signals cannot be watched: end the process with SIGKILL");
-                std::future::pending::<()>().await;
-            }
-        }
-        self.0.store(true, Ordering::Release);
-        ShutdownSignal::GracefulTerminate
     }
 }

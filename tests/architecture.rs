@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Layers from the bottom up; a module imports only from rows above its own. Modules of one row
 /// never import each other.
 const LAYERS: &[&[&str]] = &[
-    &["units", "clock", "outbox"],
+    &["units", "clock", "outbox", "systemd"],
     &["api"],
     &["config"],
     &["registry"],
@@ -18,14 +18,16 @@ const LAYERS: &[&[&str]] = &[
     &["generation"],
     &["proxy"],
     &["explain", "fleet", "metrics", "decisions", "access_log", "spans"],
+    &["life"],
     &["admin", "demo"],
     &["server"],
     &["cli"],
     &["main", "lib"],
 ];
-/// `clock` hands out timestamps, which are a unit.
-const EXCEPTIONS: &[(&str, &str)] = &[("clock", "units"), ("explain", "fleet")];
-const NAMES_PINGORA: &[&str] = &["proxy", "probe", "admin", "server"];
+/// `clock` hands out timestamps, which are a unit; `systemd` is told durations.
+const EXCEPTIONS: &[(&str, &str)] =
+    &[("clock", "units"), ("systemd", "units"), ("explain", "fleet")];
+const NAMES_PINGORA: &[&str] = &["proxy", "probe", "life", "admin", "server"];
 const MAX_LINES: usize = 500;
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::explain::QuestionError;
+use crate::life::{HandoverError, ReloadError};
 use crate::units::ByteSize;
 
 /// An answer.
@@ -93,6 +94,10 @@ pub(super) enum Refusal {
     BodyTimeout,
     #[error("the body broke off")]
     BodyCut,
+    #[error("{0}")]
+    NotReloaded(ReloadError),
+    #[error("{0}")]
+    NotHandedOver(HandoverError),
 }
 
 impl Refusal {
@@ -109,6 +114,22 @@ impl Refusal {
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
             Self::BodyCut => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::NotReloaded(ReloadError::Config(_)) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid_configuration")
+            }
+            Self::NotReloaded(ReloadError::NoFile) => {
+                (StatusCode::CONFLICT, "no_configuration_file")
+            }
+            Self::NotReloaded(ReloadError::Busy | ReloadError::Stopping) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "busy")
+            }
+            Self::NotHandedOver(HandoverError::Busy | HandoverError::Stopping) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "busy")
+            }
+            Self::NotHandedOver(HandoverError::FirstProcess | HandoverError::NotServing) => {
+                (StatusCode::CONFLICT, "cannot_hand_over")
+            }
+            Self::NotHandedOver(_) => (StatusCode::INTERNAL_SERVER_ERROR, "not_handed_over"),
         }
     }
 

@@ -44,5 +44,6 @@ fn set_draining(call: &Call<'_>, draining: bool) -> Result<Answer, Refusal> {
         "health": state.status().name(),
         "draining": draining,
         "in_flight": in_flight,
+        "empty_in_s": crate::fleet::empty_in(state, now()),
     })))
 }

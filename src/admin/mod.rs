@@ -8,10 +8,12 @@ mod decisions;
 mod fleet;
 mod gate;
 mod health;
+mod life;
 mod metrics;
 mod path;
 mod process;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -24,6 +26,7 @@ use pingora::protocols::http::ServerSession;
 use crate::access_log::AccessLog;
 use crate::decisions::DecisionLog;
 use crate::generation::Generation;
+use crate::life::Commands;
 use crate::metrics::Metrics;
 use crate::proxy::Proxy;
 use crate::spans::SpanExporter;
@@ -46,6 +49,8 @@ pub struct Admin {
     pub waiting: Arc<AtomicUsize>,
     /// Set once the process was told to stop.
     pub stopping: Arc<AtomicBool>,
+    /// What the process can be asked to do.
+    pub commands: Commands,
 }
 
 /// What a handler is given of a request.
@@ -89,7 +94,16 @@ struct Endpoint {
     paths: &'static [&'static str],
     access: Access,
     about: &'static str,
-    handle: fn(&Admin, &Call<'_>) -> Result<Answer, Refusal>,
+    handle: Handler,
+}
+
+/// An answer that is waited for.
+type Later = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
+
+#[derive(Clone, Copy)]
+enum Handler {
+    AtOnce(fn(&Admin, &Call<'_>) -> Result<Answer, Refusal>),
+    Later(fn(&Admin) -> Later),
 }
 
 const fn get(
@@ -97,6 +111,7 @@ const fn get(
     handle: fn(&Admin, &Call<'_>) -> Result<Answer, Refusal>,
     about: &'static str,
 ) -> Endpoint {
+    let handle = Handler::AtOnce(handle);
     Endpoint { verb: Verb::Get, paths, access: Access::Token, about, handle }
 }
 
@@ -108,6 +123,15 @@ const fn post(
     Endpoint { verb: Verb::Post, ..get(paths, handle, about) }
 }
 
+const fn command(
+    paths: &'static [&'static str],
+    handle: fn(&Admin) -> Later,
+    about: &'static str,
+) -> Endpoint {
+    let handle = Handler::Later(handle);
+    Endpoint { verb: Verb::Post, paths, access: Access::Token, about, handle }
+}
+
 const fn open(endpoint: Endpoint) -> Endpoint {
     Endpoint { access: Access::Open, ..endpoint }
 }
@@ -116,7 +140,7 @@ const fn page(endpoint: Endpoint) -> Endpoint {
     Endpoint { access: Access::Page, ..endpoint }
 }
 
-static ENDPOINTS: [Endpoint; 13] = [
+static ENDPOINTS: [Endpoint; 15] = [
     get(&["/"], index, "this list"),
     page(get(&["/dashboard"], dashboard::page, "the fleet, live, for browsers")),
     get(&["/metrics"], metrics::page, "Prometheus metrics"),
@@ -142,6 +166,12 @@ static ENDPOINTS: [Endpoint; 13] = [
     get(&["/config"], fleet::config, "the configuration in force, secrets masked"),
     post(&["/backends/{name}/drain"], fleet::drain, "give a backend no new requests"),
     post(&["/backends/{name}/resume"], fleet::resume, "give it requests again"),
+    command(
+        &["/handover"],
+        life::hand_over,
+        "start the program anew and let it take over; this process ends after its last request",
+    ),
+    command(&["/reload"], life::reload, "load the configuration again; a faulty one is refused"),
 ];
 
 impl Admin {
@@ -169,7 +199,12 @@ impl Admin {
             Verb::Post => read_body(session, &generation).await?,
         };
         let query = query.as_deref().unwrap_or_default();
-        (endpoint.handle)(self, &Call { generation: &generation, query, name, body: &body })
+        match endpoint.handle {
+            Handler::AtOnce(handle) => {
+                handle(self, &Call { generation: &generation, query, name, body: &body })
+            }
+            Handler::Later(handle) => handle(self).await,
+        }
     }
 }
 

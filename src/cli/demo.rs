@@ -63,9 +63,16 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     };
     let yaml = to_yaml(addresses, &engines);
     let config = Config::parse(&yaml, "demo", "".as_ref(), &Environment::default())?;
-    logging::start(&config.log)?;
+    let apply_log = logging::start(&config.log)?;
     visit(&runtime, addresses, args.once);
-    server::serve(config, ServeOptions { seed: SEED })?;
+    let options = ServeOptions {
+        seed: SEED,
+        source: None,
+        apply_log: Some(apply_log),
+        successor: None,
+        inheritance: None,
+    };
+    server::serve(config, options)?;
     drop(engines);
     Ok(())
 }
@@ -92,6 +99,7 @@ fn to_yaml(addresses: Addresses, engines: &[StandIn]) -> String {
         "server: {{ listen: \"{data}\", drain_timeout: 2s }}\n\
          admin: {{ listen: \"{admin}\" }}\n\
          log: {{ level: warn }}\n\
+         limits: {{ connections: 256 }}\n\
          routing:\n  expose_decision: true\n  aliases: {{ gpt-4: \"qwen2.5:14b\" }}\n\
          backends:\n"
     );

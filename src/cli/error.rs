@@ -43,6 +43,11 @@ pub(super) enum CliError {
     AdminRefused { status: u16, message: String },
     #[error("{0}")]
     Server(#[from] ServerError),
+    #[error(
+        "--take-over: no penstock hands its sockets over on standard input ({0}); \
+         ask the running one: POST /handover on its admin port"
+    )]
+    NothingToTakeOver(io::Error),
     #[error("logging cannot be set up: {0}")]
     Logging(#[from] tracing_subscriber::util::TryInitError),
     #[error("the stand-in engines cannot be started: {0}")]
@@ -67,6 +72,7 @@ impl CliError {
             | Self::NotJson { .. }
             | Self::Fleet { .. }
             | Self::Header { .. }
+            | Self::NothingToTakeOver(_)
             | Self::AdminUrl(_)
             | Self::AdminHttps => USAGE,
             Self::Client(_)

@@ -11,6 +11,7 @@ mod doctor;
 mod error;
 mod explain;
 mod logging;
+mod man;
 mod output;
 mod serve;
 mod source;
@@ -63,6 +64,8 @@ enum Command {
     Config(config::ConfigCommand),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
+    /// Print the manual page
+    Man(man::ManArgs),
 }
 
 /// Runs the command the process was called with.
@@ -87,6 +90,7 @@ fn run_command(command: Command, output: &mut Output) -> u8 {
         Command::Demo(args) => demo::run(&args),
         Command::Config(command) => config::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
+        Command::Man(args) => man::run(&args, output),
     };
     match done {
         Ok(()) => error::OK,

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::error::CliError;
 use super::output::Output;
-use crate::config::{Config, Environment};
+use crate::config::{Config, ConfigSource, Environment};
 
 const DEFAULT_FILE: &str = "/etc/penstock/penstock.yaml";
 
@@ -48,9 +48,16 @@ struct Overrides {
 impl ConfigArgs {
     /// The configuration, its warnings still to be told.
     pub(super) fn load(&self) -> Result<Config, CliError> {
-        let path = self.path()?;
-        let overrides = self.overrides.settings();
-        Ok(Config::load(path, &Environment::of_process(), &overrides)?)
+        Ok(self.source()?.load()?)
+    }
+
+    /// Where it comes from.
+    pub(super) fn source(&self) -> Result<ConfigSource, CliError> {
+        Ok(ConfigSource {
+            path: self.path()?.to_owned(),
+            environment: Environment::of_process(),
+            overrides: self.overrides.settings(),
+        })
     }
 
     /// The configuration, with its warnings told on standard error.

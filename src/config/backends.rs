@@ -74,6 +74,9 @@ section! {
         pub priority: u32 = 50,
         /// The most requests in flight; without one there is no limit.
         pub max_in_flight: Option<u32> ["max_in_flight" as Maybe<AtLeastOne<u32>>] = None,
+        /// Whether it gets no new requests. A reload follows a change of this; in between the admin
+        /// port's drain and resume have the last word.
+        pub drain: bool = false,
         /// The key it wants; or `api_key_file`, the file it is in.
         pub api_key: Option<Secret> ["api_key" as InlineSecret, "api_key_file" as SecretFile] =
             None,

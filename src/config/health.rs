@@ -26,6 +26,9 @@ section! {
         pub rise: u32 ["rise" as AtLeastOne<u32>] = 2,
         /// Bad checks in a row until it is not.
         pub fall: u32 ["fall" as AtLeastOne<u32>] = 3,
+        /// How long a backend that comes back takes to get its whole share of the requests again; 0s
+        /// gives it all at once.
+        pub slow_start: Duration = Duration::from_secs(5),
         /// The path to ask; the engine's own unless set.
         pub path: Option<String> ["path" as Maybe<CheckPath>] = None,
         /// When requests themselves tell that a backend is ill.

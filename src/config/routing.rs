@@ -79,6 +79,9 @@ section! {
         pub retry_unanswered: bool = false,
         /// Whether to repeat a request that a backend answered with a 5xx other than 503.
         pub retry_5xx: bool = false,
+        /// Below this share of healthy backends a model's requests go to all of them, whatever their
+        /// checks say; 0 turns that off.
+        pub panic_threshold: f64 ["panic_threshold" as Share] = 0.0,
         /// Whether answers name the backend and the reason in `x-penstock-…` headers.
         pub expose_decision: bool = false,
         /// Whether the fallback models are used when every backend is full.

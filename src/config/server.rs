@@ -20,6 +20,9 @@ section! {
             vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080)],
         /// Threads that serve requests; auto is one per core this process may use.
         pub threads: usize ["threads" as Threads] = available_threads(),
+        /// How long requests are still taken after a stop was asked for, while the readiness check
+        /// already fails: the time others need to send theirs elsewhere.
+        pub shutdown_delay: Duration = Duration::ZERO,
         /// How long requests in flight may take to finish after a stop was asked for.
         pub drain_timeout: Duration = Duration::from_secs(300),
         /// Which web pages may call from a browser: off, "*" or a list of origins.

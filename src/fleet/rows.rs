@@ -1,11 +1,13 @@
 //! A dump's rows: one pair of types for writing and reading, so that both know the same keys.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::api::Operation;
 use crate::config::ModelEntry;
-use crate::registry::{Backend, BreakerState, Health, Serving, Topology};
+use crate::registry::{Backend, BackendState, BreakerState, Health, Serving, Topology};
 use crate::units::{Timestamp, to_millis};
 
 /// A backend in a dump. All but the name may be left out of one written by hand; what only
@@ -27,6 +29,9 @@ pub(super) struct BackendRow {
     pub(super) models: Option<Vec<Value>>,
     pub(super) checked_s_ago: Option<f64>,
     pub(super) requests_total: Option<u64>,
+    /// Of a backend that drains: when what is in flight will have ended, as far as that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) empty_in_s: Option<f64>,
 }
 
 /// A model in a dump: as in the configuration, and what was measured of it on this backend.
@@ -97,8 +102,20 @@ impl BackendRow {
             }),
             checked_s_ago: state.checked_at().map(|at| now.since(at).as_secs_f64()),
             requests_total: Some(state.load.total()),
+            empty_in_s: empty_in(state, now),
         }
     }
+}
+
+/// When a backend that drains will be empty, in seconds; rounded, as it is an estimate.
+pub fn empty_in(state: &BackendState, now: Timestamp) -> Option<f64> {
+    let is_draining = state.status() == Health::Draining;
+    let left = || match state.load.in_flight() {
+        0 => Some(Duration::ZERO),
+        _ => state.forecasts.left(now),
+    };
+    let left = is_draining.then(left).flatten()?;
+    Some((left.as_secs_f64() * 10.0).round() / 10.0)
 }
 
 impl ModelRow {

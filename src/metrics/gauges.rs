@@ -85,6 +85,10 @@ pub(super) fn resting(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     per_backend(scrape, |backend| flag(backend.state.rest.ends(scrape.now).is_some()))
 }
 
+pub(super) fn slow_start(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    per_backend(scrape, |backend| Some(backend.state.share(scrape.now).into()))
+}
+
 pub(super) fn idle_connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     per_backend(scrape, |backend| Some(from_size((scrape.idle_connections)(backend.state.id))))
 }

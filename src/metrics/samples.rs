@@ -132,6 +132,10 @@ pub(super) fn assumed(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
     counter(&metrics.assumed)
 }
 
+pub(super) fn panics(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
+    counter(&metrics.panics)
+}
+
 fn gen_ai(metrics: &Metrics, pick: impl Fn(&GenAiSeries) -> &Histogram) -> Samples {
     let all = metrics.requests.gen_ai.sorted();
     all.iter()

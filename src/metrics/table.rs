@@ -3,7 +3,7 @@
 //! table is printed from it too. A new metric is a row here and its samples.
 
 use super::samples::Samples;
-use super::{Metrics, Scrape, gauges, samples};
+use super::{Metrics, Scrape, gauges, reloads, samples};
 
 /// What kind of metric it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 36] = [
+pub const METRICS: [MetricRow; 41] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -129,6 +129,12 @@ pub const METRICS: [MetricRow; 36] = [
         "decisions for a backend that is not known to have a needed capability",
     ),
     counter(
+        "penstock_panic_decisions_total",
+        &[],
+        samples::panics,
+        "decisions that let unhealthy backends count, because fewer than `routing.panic_threshold` were healthy",
+    ),
+    counter(
         "penstock_errors_total",
         &["code"],
         samples::errors,
@@ -164,6 +170,12 @@ pub const METRICS: [MetricRow; 36] = [
         BACKEND,
         gauges::resting,
         "1 while the backend rests after its own 429 or 503",
+    ),
+    gauge(
+        "penstock_backend_slow_start_share",
+        BACKEND,
+        gauges::slow_start,
+        "the share of its requests a backend gets while it comes back (`health.slow_start`), else 1",
     ),
     gauge(
         "penstock_backend_idle_connections",
@@ -205,6 +217,24 @@ pub const METRICS: [MetricRow; 36] = [
         "spans of traces; `result` is sent, dropped (`tracing.queue` was full) or failed (the collector did not take them)",
     ),
     gauge("penstock_models", &[], gauges::models, "models the fleet serves, as far as known"),
+    counter(
+        "penstock_config_reloads_total",
+        &["result"],
+        reloads::totals,
+        "reloads of the configuration; `result` is applied, or refused (the old one goes on)",
+    ),
+    gauge(
+        "penstock_config_last_reload_successful",
+        &[],
+        reloads::last_successful,
+        "1 unless the last reload was refused",
+    ),
+    gauge(
+        "penstock_config_last_reload_success_timestamp_seconds",
+        &[],
+        reloads::last_timestamp,
+        "when the configuration in force was loaded, in seconds since 1970",
+    ),
     gauge("penstock_build_info", &["version"], gauges::build_info, "always 1"),
     gauge(
         "penstock_process_start_time_seconds",

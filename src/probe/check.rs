@@ -124,7 +124,11 @@ impl Checker {
     fn learn(&self, asked: Result<std::time::Duration, ProbeError>) {
         let health = &self.backend.config.health;
         let check = Check { at: now(), passed: asked.as_ref().ok().copied() };
+        let was_away = self.backend.state.health.status() == Health::Unhealthy;
         let change = self.backend.state.learn_check(check, health.rise, health.fall);
+        if was_away && change == Some(Health::Healthy) {
+            self.backend.state.warm_up(check.at, health.slow_start);
+        }
         let name = &self.backend.state.name;
         match (change, &asked) {
             (Some(Health::Healthy), _) => tracing::info!(backend = %name, "backend is healthy"),

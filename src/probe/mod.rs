@@ -16,10 +16,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
 
 use crate::clock::now;
 use crate::config::{Config, DiscoveryConfig, ModelEntry};
@@ -34,54 +37,132 @@ const RESOLVE_AGAIN: Duration = Duration::from_secs(2);
 
 /// Runs every backend's checks and discovery, in one background service.
 #[derive(Clone)]
-pub struct Prober {
+pub struct Prober(Arc<Shared>);
+
+struct Shared {
+    client: Arc<ProbeClient>,
+    rng: Mutex<SmallRng>,
+    waiting: Arc<AtomicUsize>,
+    batches: mpsc::UnboundedSender<Batch>,
+    /// Until the service runs.
+    queue: Mutex<Option<mpsc::UnboundedReceiver<Batch>>>,
+}
+
+/// The backends of one configuration.
+struct Batch {
     registry: Arc<Registry>,
     discovery: DiscoveryConfig,
-    client: Arc<ProbeClient>,
-    seed: u64,
+    round: FirstRound,
+}
+
+/// The first checks of the backends in a batch that nothing is known about.
+#[derive(Clone)]
+struct FirstRound {
+    left: Arc<AtomicUsize>,
+    /// What readiness waits for: no later batch makes a process unready again.
     waiting: Arc<AtomicUsize>,
+    ended: Arc<Notify>,
+}
+
+impl FirstRound {
+    fn end_one(&self) {
+        let left = self.left.fetch_sub(1, Ordering::AcqRel).saturating_sub(1);
+        self.waiting.fetch_min(left, Ordering::AcqRel);
+        if left == 0 {
+            self.ended.notify_one();
+        }
+    }
 }
 
 impl Prober {
     /// A prober for the backends of a registry. `seed` starts its jitter.
-    pub fn new(registry: Arc<Registry>, config: &Config, seed: u64) -> Self {
+    pub fn new(registry: &Arc<Registry>, config: &Config, seed: u64) -> Self {
+        let (batches, queue) = mpsc::unbounded_channel();
         let backends = registry.snapshot().topology.backends.len();
-        Self {
-            registry,
-            discovery: config.discovery.clone(),
+        let prober = Self(Arc::new(Shared {
             client: Arc::default(),
-            seed,
+            rng: Mutex::new(SmallRng::seed_from_u64(seed)),
             waiting: Arc::new(AtomicUsize::new(backends)),
-        }
+            batches,
+            queue: Mutex::new(Some(queue)),
+        }));
+        let _first_checks = prober.watch(registry, config);
+        prober
     }
 
     /// Counts the backends whose first check has neither passed nor failed yet; readiness waits
     /// for it to reach zero.
     pub fn waiting(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.waiting)
+        Arc::clone(&self.0.waiting)
     }
+
+    /// Watches the backends of this registry from now on, and no others. What is returned is done
+    /// once every backend that is new has been checked and asked for its models.
+    pub fn watch(
+        &self,
+        registry: &Arc<Registry>,
+        config: &Config,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let fresh =
+            registry.snapshot().topology.backends.iter().filter(|one| is_fresh(one)).count();
+        let ended = Arc::new(Notify::new());
+        let round = FirstRound {
+            left: Arc::new(AtomicUsize::new(fresh)),
+            waiting: Arc::clone(&self.0.waiting),
+            ended: Arc::clone(&ended),
+        };
+        let discovery = config.discovery.clone();
+        let batch = Batch { registry: Arc::clone(registry), discovery, round };
+        let is_watched = self.0.batches.send(batch).is_ok();
+        async move {
+            if is_watched && fresh > 0 {
+                ended.notified().await;
+            }
+        }
+    }
+
+    fn spawn(&self, batch: &Batch) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        for backend in &batch.registry.snapshot().topology.backends {
+            let watcher = Watcher {
+                registry: Arc::clone(&batch.registry),
+                discovery: batch.discovery.clone(),
+                client: Arc::clone(&self.0.client),
+                rng: SmallRng::from_rng(&mut *self.0.rng.lock()),
+                first: is_fresh(backend).then(|| batch.round.clone()),
+                backend: backend.clone(),
+            };
+            tasks.spawn(watcher.run());
+        }
+        tasks
+    }
+}
+
+/// Whether requests must wait for what the first check and discovery find out.
+fn is_fresh(backend: &Backend) -> bool {
+    backend.state.checked_at().is_none() || backend.models.is_none()
 }
 
 #[async_trait]
 impl BackgroundService for Prober {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        let mut tasks = tokio::task::JoinSet::new();
-        for (index, backend) in (0_u64..).zip(&self.registry.snapshot().topology.backends) {
-            tasks.spawn(
-                Watcher {
-                    backend: backend.clone(),
-                    registry: Arc::clone(&self.registry),
-                    discovery: self.discovery.clone(),
-                    client: Arc::clone(&self.client),
-                    rng: SmallRng::seed_from_u64(self.seed ^ index),
-                    waiting: Arc::clone(&self.waiting),
+        let Some(mut queue) = self.0.queue.lock().take() else { return };
+        // Dropped, and so ended, when the next batch takes its place.
+        let mut watchers = JoinSet::new();
+        loop {
+            tokio::select! {
+                batch = queue.recv() => match batch {
+                    Some(batch) => watchers = self.spawn(&batch),
+                    None => return,
+                },
+                changed = shutdown.changed() => {
+                    if changed.is_err() || *shutdown.borrow() {
+                        break;
+                    }
                 }
-                .run(),
-            );
+            }
         }
-        let stopped = shutdown.changed().await;
-        tracing::debug!(is_signalled = stopped.is_ok(), "checks end");
-        tasks.abort_all();
+        tracing::debug!(watchers = watchers.len(), "checks end");
     }
 }
 
@@ -92,7 +173,8 @@ struct Watcher {
     discovery: DiscoveryConfig,
     client: Arc<ProbeClient>,
     rng: SmallRng,
-    waiting: Arc<AtomicUsize>,
+    /// To be told once, unless the backend is known already.
+    first: Option<FirstRound>,
 }
 
 impl Watcher {
@@ -100,7 +182,11 @@ impl Watcher {
         let mut checks = Checks::new(&self.backend, Arc::clone(&self.client));
         let mut resolve_at = Timestamp::default();
         let mut discover_at = Timestamp::default();
-        let mut is_first = true;
+        if self.first.is_none() {
+            // A configuration that takes another's place must not check a whole fleet at once.
+            let pause = self.pause(checks.is_passing()).mul_f64(self.rng.random());
+            self.wait(pause).await;
+        }
         loop {
             if now() >= resolve_at {
                 let found = dns::resolve(&self.backend).await;
@@ -113,9 +199,8 @@ impl Watcher {
                 discover_at = now().after(self.discovery.interval);
                 self.discover().await;
             }
-            if is_first {
-                is_first = false;
-                self.waiting.fetch_sub(1, Ordering::AcqRel);
+            if let Some(round) = self.first.take() {
+                round.end_one();
             }
             let pause = self.pause(is_up);
             self.wait(pause).await;

@@ -88,7 +88,9 @@ impl Proxy {
             let serving = decision.serving(topology).ok_or_else(saturated)?;
             let place =
                 InflightGuard::try_reserve(&serving.state, serving.max_in_flight, decision.probe);
-            if let Some(guard) = place {
+            if let Some(mut guard) = place {
+                let (streaming, limit) = (call.profile.streaming, call.profile.max_tokens);
+                guard.forecast(serving.latency.forecast(streaming, limit), input.now);
                 return Ok((decision, guard));
             }
         }

@@ -26,7 +26,7 @@ use super::upstream::{ConnectError, Connection};
 use crate::api::{Dialect, ErrorCode, TraceContext, error_event};
 use crate::clock::now;
 use crate::registry::{Backend, InflightGuard, Outcome, Serving};
-use crate::units::Timestamp;
+use crate::units::{Timestamp, TokenCount};
 
 /// The most bytes of a refusal that are held back.
 const HELD_LIMIT: usize = 64 * 1024;
@@ -83,7 +83,7 @@ impl Proxy {
             place,
         };
         let end = self.forward(session, ctx, call, &attempt).await;
-        self.settle(&attempt, &Ended::of(&end, ctx));
+        self.settle(&attempt, &Ended::of(&end, ctx, self.next_share()));
         end
     }
 
@@ -133,7 +133,7 @@ impl Proxy {
         may_reuse: bool,
     ) -> Result<Connection, Failure> {
         if may_reuse
-            && let Some(idle) = self.upstreams.take_idle(attempt.serving.id, attempt.started)
+            && let Some(idle) = self.upstreams.take_idle(&attempt.serving.state, attempt.started)
         {
             return Ok(idle);
         }
@@ -185,7 +185,7 @@ impl Proxy {
             Ok(body) => body,
         };
         if body.is_some() && head.keeps_alive {
-            self.upstreams.keep(attempt.serving.id, exchange.connection, now());
+            self.upstreams.keep(&attempt.serving.state, exchange.connection, now());
         }
         AttemptEnd::Failed(into(HeldAnswer {
             retry_after: retry_after(&head.header),
@@ -217,16 +217,7 @@ impl Proxy {
         if downstream.write_response_header(head.header).await.is_err() {
             return client_gone(ctx);
         }
-        let id = attempt.serving.id;
-        let arrived_at = ctx.arrived_at;
-        let on_tokens = |is_first: bool, tokens: u32| {
-            for observer in &self.observers {
-                if is_first {
-                    observer.first_token(id, now().since(arrived_at));
-                }
-                observer.progress(id, tokens);
-            }
-        };
+        let on_tokens = self.on_tokens(attempt, ctx.arrived_at);
         let is_event_stream = head.is_event_stream;
         let by_status = |first_token| Ended { first_token, ..Ended::by_status(head.status, ctx) };
         // The backend is free as soon as its answer is read, before the client can come back.
@@ -247,8 +238,11 @@ impl Proxy {
         }
         match end {
             RelayEnd::Complete => {
+                if head.is_event_stream {
+                    attempt.serving.latency.learn_length(TokenCount(watch.tokens));
+                }
                 if head.keeps_alive {
-                    self.upstreams.keep(id, exchange.connection, now());
+                    self.upstreams.keep(&attempt.serving.state, exchange.connection, now());
                 }
                 Ok(())
             }
@@ -258,6 +252,27 @@ impl Proxy {
                 ctx.ending.code = Some(code);
                 ctx.ending.outcome = Some(Outcome::Fault);
                 break_off(session, ctx, (code, &watch)).await
+            }
+        }
+    }
+
+    /// What is told when tokens of an answer have passed.
+    fn on_tokens<'a>(
+        &'a self,
+        attempt: &'a Attempt<'_>,
+        arrived_at: Timestamp,
+    ) -> impl Fn(bool, u32) + use<'a> {
+        let (id, state) = (attempt.serving.id, &attempt.serving.state);
+        let forecast = attempt.place.lock().as_ref().and_then(InflightGuard::place);
+        move |is_first: bool, tokens: u32| {
+            if let Some(place) = forecast {
+                state.forecasts.add(place, tokens);
+            }
+            for observer in &self.observers {
+                if is_first {
+                    observer.first_token(id, now().since(arrived_at));
+                }
+                observer.progress(id, tokens);
             }
         }
     }

@@ -30,7 +30,8 @@ mod upstream;
 pub use context::RequestContext;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -55,6 +56,9 @@ use failure::OwnError;
 use guard::{ConnectionLimits, GuardStream, Guarded, Refusals};
 use upstream::Upstreams;
 
+/// How long connections stay open without a request once the listeners are closed.
+pub const LINGER: Duration = Duration::from_millis(500);
+
 /// The balancer's data plane, shared by all its connections.
 pub struct Proxy {
     generation: ArcSwap<Generation>,
@@ -64,6 +68,7 @@ pub struct Proxy {
     bodies: Arc<BodyBudget>,
     in_flight: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
+    stopping: Arc<AtomicBool>,
     retries: Budget,
     hashes: ahash::RandomState,
     seeds: AtomicU64,
@@ -78,7 +83,7 @@ impl Proxy {
     ) -> Self {
         let limits = &generation.config.limits;
         Self {
-            upstreams: Upstreams::new(limits.idle_timeout, limits.idle_connections),
+            upstreams: Upstreams::new(limits),
             retries: Budget::new(&generation.config.routing.retry_budget),
             started_with: generation.config.clone(),
             generation: ArcSwap::new(generation),
@@ -86,6 +91,7 @@ impl Proxy {
             bodies: Arc::default(),
             in_flight: Arc::default(),
             connections: Arc::default(),
+            stopping: Arc::default(),
             hashes: ahash::RandomState::new(),
             seeds: AtomicU64::new(seed),
         }
@@ -94,6 +100,28 @@ impl Proxy {
     /// The configuration in force.
     pub fn generation(&self) -> Arc<Generation> {
         self.generation.load_full()
+    }
+
+    /// Lets new requests follow this configuration; those under way keep theirs.
+    pub fn adopt(&self, generation: Arc<Generation>) {
+        self.upstreams.follow(&generation.config.limits);
+        self.generation.store(generation);
+    }
+
+    /// Lets clients hear with every answer that their next request goes elsewhere. The listeners are
+    /// closed by Pingora.
+    pub fn begin_stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Whether the process has been told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The same for those that ask often.
+    pub fn stopping(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stopping)
     }
 
     /// What this process started with: addresses, threads and other things no reload changes.
@@ -121,9 +149,11 @@ impl Proxy {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Closes idle connections whose time is up. To be called about once a second.
+    /// Closes idle connections whose time is up or whose backend is gone. To be called about once a
+    /// second.
     pub fn sweep(&self) {
-        self.upstreams.sweep();
+        let fleet = self.generation.load().registry.snapshot();
+        self.upstreams.sweep(&fleet.topology.backends);
     }
 
     // SplitMix64 (Steele, Lea, Flood 2014): a fresh seed per call from one counter.
@@ -134,10 +164,16 @@ impl Proxy {
         z ^ (z >> 31)
     }
 
+    /// A number in 0..=1.
+    fn next_share(&self) -> f64 {
+        f64::from(u32::try_from(self.next_seed() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
+    }
+
     async fn handle(&self, session: &mut Session, ctx: &mut RequestContext) -> attempts::Served {
         let limits = &ctx.generation.config.limits;
         let keep_alive = ctx.generation.config.server.keep_alive;
-        session.set_keepalive(Some(keep_alive.as_secs().max(1)));
+        let is_last = self.stopping.load(Ordering::Relaxed);
+        session.set_keepalive((!is_last).then(|| keep_alive.as_secs().max(1)));
         session.set_write_timeout(Some(limits.client_write));
         let stream = session.as_downstream().stream();
         let guarded = stream.and_then(|stream| stream.as_ref().as_any().downcast_ref());
@@ -199,7 +235,7 @@ impl Proxy {
             is_fallback: false,
             attempts: 0,
             first_token: None,
-            took: std::time::Duration::ZERO,
+            took: Duration::ZERO,
             usage: None,
             token_events: 0,
             about: About::default(),
@@ -265,7 +301,7 @@ fn own_outcome(ending: &Ending) -> Outcome {
     ];
     match (ending.code, ending.status) {
         (Some(code), status) if busy.contains(&code) => {
-            Outcome::Busy { rest: std::time::Duration::ZERO, status }
+            Outcome::Busy { rest: Duration::ZERO, status }
         }
         (_, 500..) => Outcome::Fault,
         (_, 400..=499) => Outcome::Client,
@@ -315,12 +351,10 @@ pub struct DataPlane(pub Arc<Proxy>);
 impl DataPlane {
     /// The application behind the data port's listeners.
     pub fn into_app(self, conf: &Arc<ServerConf>) -> impl ServerApp + Send + Sync + 'static {
-        let limits = &self.0.config().limits;
-        let limits = ConnectionLimits {
-            head_size: limits.head_size.to_usize(),
-            head_time: limits.header,
-            connections: limits.connections,
-        };
+        let current = Arc::clone(&self.0);
+        // Asked for each connection: a reload may have changed them.
+        let limits =
+            Box::new(move || ConnectionLimits::of(&current.generation.load().config.limits));
         let open = Arc::clone(&self.0.connections);
         let plane = Arc::clone(&self.0);
         let tell = Box::new(move |code| plane.tell_refused(code));

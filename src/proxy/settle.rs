@@ -15,6 +15,9 @@ use crate::registry::{Outcome, Probe, Source};
 use crate::routing::AttemptEnded;
 use crate::units::Timestamp;
 
+/// The share by which a rest may be longer than was asked for.
+const LONGER: f64 = 0.1;
+
 /// How an attempt ended, as far as the backend is concerned.
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
@@ -44,11 +47,12 @@ impl Ended {
     }
 
     /// The end of an attempt as its caller sees it.
-    pub(super) fn of(end: &AttemptEnd, ctx: &RequestContext) -> Self {
+    /// `spread` says by how much of its tenth a rest is longer than was asked for.
+    pub(super) fn of(end: &AttemptEnd, ctx: &RequestContext, spread: f64) -> Self {
         let by_status = Self::by_status(ctx.ending.status, ctx);
         match end {
             AttemptEnd::Failed(failure) => {
-                let rest = rest_time(&ctx.generation.config.routing.rest, failure);
+                let rest = rest_time(&ctx.generation.config.routing.rest, failure, spread);
                 let code = Some(failure.code());
                 Self { outcome: failure.outcome(rest), code, ..by_status }
             }
@@ -69,7 +73,11 @@ impl Proxy {
         let outcome = ended.outcome;
         let state = &attempt.serving.state;
         let source = Source { at, client: ended.client, probe: place.probe() == Probe::Breaker };
-        state.learn_outcome(outcome, source, &attempt.backend.config.health.breaker);
+        let health = &attempt.backend.config.health;
+        state.learn_outcome(outcome, source, &health.breaker);
+        if source.probe && state.breaker.is_closed() {
+            state.warm_up(at, health.slow_start);
+        }
         if outcome == Outcome::Ok {
             // Only the first-due probe begins during a rest; an older answer says nothing about it.
             if place.probe() == Probe::Rest {
@@ -100,7 +108,9 @@ impl Proxy {
     }
 }
 
-fn rest_time(config: &RestConfig, failure: &Failure) -> Duration {
+/// A rest, up to a tenth longer than was asked for: backends that refused together, or one backend
+/// that refused several penstocks, must not be asked again together.
+fn rest_time(config: &RestConfig, failure: &Failure, spread: f64) -> Duration {
     let asked = match failure {
         Failure::Refused(held) => held.retry_after,
         Failure::NotSent(_)
@@ -110,7 +120,9 @@ fn rest_time(config: &RestConfig, failure: &Failure) -> Duration {
         | Failure::BadAnswer(_)
         | Failure::ClientGone => None,
     };
-    asked.unwrap_or(config.default).clamp(config.min, config.max.max(config.min))
+    let rest = asked.unwrap_or(config.default);
+    let rest = rest.saturating_add(rest.min(config.max).mul_f64(LONGER * spread.clamp(0.0, 1.0)));
+    rest.clamp(config.min, config.max.max(config.min))
 }
 
 /// How long an answer says to stay away: `retry-after-ms`, or `Retry-After` in seconds or as a

@@ -2,10 +2,11 @@
 //! Pingora's lock-free pool nodes, without the watcher task its own pool spawns per release.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use ahash::HashSet;
 use bytes::BytesMut;
 use once_cell::sync::OnceCell;
 use pingora::ErrorType;
@@ -17,9 +18,9 @@ use pingora_pool::PoolNode;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::clock::now;
-use crate::config::BackendConfig;
-use crate::registry::{BackendId, BackendState, MAX_BACKENDS};
-use crate::units::Timestamp;
+use crate::config::{BackendConfig, LimitsConfig};
+use crate::registry::{Backend, BackendId, BackendState, MAX_BACKENDS};
+use crate::units::{Timestamp, to_micros};
 
 /// The first read of an answer; later ones grow with what the engine sends.
 pub(super) const READ_CHUNK: usize = 4 * 1024;
@@ -57,6 +58,8 @@ pub(super) enum ConnectError {
 }
 
 struct Idle {
+    /// Of the backend it leads to: numbers are given again, and a shelf outlives its backend.
+    serial: u64,
     stream: Stream,
     read: BytesMut,
     since: Timestamp,
@@ -72,18 +75,30 @@ struct Shelf {
 pub(super) struct Upstreams {
     connector: TransportConnector,
     shelves: Box<[OnceCell<Shelf>]>,
-    idle_timeout: Duration,
-    idle_limit: usize,
+    idle_micros: AtomicU64,
+    idle_limit: AtomicUsize,
 }
 
 impl Upstreams {
-    pub(super) fn new(idle_timeout: Duration, idle_limit: usize) -> Self {
-        Self {
+    pub(super) fn new(limits: &LimitsConfig) -> Self {
+        let upstreams = Self {
             connector: TransportConnector::new(None),
             shelves: (0..MAX_BACKENDS).map(|_| OnceCell::new()).collect(),
-            idle_timeout,
-            idle_limit,
-        }
+            idle_micros: AtomicU64::new(0),
+            idle_limit: AtomicUsize::new(0),
+        };
+        upstreams.follow(limits);
+        upstreams
+    }
+
+    /// Keeps connections by these limits from now on.
+    pub(super) fn follow(&self, limits: &LimitsConfig) {
+        self.idle_micros.store(to_micros(limits.idle_timeout), Ordering::Relaxed);
+        self.idle_limit.store(limits.idle_connections, Ordering::Relaxed);
+    }
+
+    fn idle_timeout(&self) -> Duration {
+        Duration::from_micros(self.idle_micros.load(Ordering::Relaxed))
     }
 
     fn shelf(&self, id: BackendId) -> Option<&Shelf> {
@@ -92,11 +107,13 @@ impl Upstreams {
     }
 
     /// An idle connection that is still open, or none.
-    pub(super) fn take_idle(&self, id: BackendId, now: Timestamp) -> Option<Connection> {
-        let shelf = self.shelf(id)?;
+    pub(super) fn take_idle(&self, state: &BackendState, now: Timestamp) -> Option<Connection> {
+        let shelf = self.shelf(state.id)?;
+        let timeout = self.idle_timeout();
         while let Some((_, mut idle)) = shelf.node.get_any() {
             shelf.count.fetch_sub(1, Ordering::Relaxed);
-            if now.since(idle.since) < self.idle_timeout && is_quiet(&mut idle.stream) {
+            let is_ours = idle.serial == state.serial && now.since(idle.since) < timeout;
+            if is_ours && is_quiet(&mut idle.stream) {
                 let Idle { stream, read, is_tls, .. } = idle;
                 return Some(Connection { stream, read, is_reused: true, is_tls });
             }
@@ -129,25 +146,30 @@ impl Upstreams {
     }
 
     /// Keeps a connection for the next request. The answer on it has been read to its end.
-    pub(super) fn keep(&self, id: BackendId, connection: Connection, now: Timestamp) {
-        let Some(shelf) = self.shelf(id) else { return };
-        if !connection.read.is_empty() || shelf.count.load(Ordering::Relaxed) >= self.idle_limit {
+    pub(super) fn keep(&self, state: &BackendState, connection: Connection, now: Timestamp) {
+        let Some(shelf) = self.shelf(state.id) else { return };
+        let limit = self.idle_limit.load(Ordering::Relaxed);
+        if !connection.read.is_empty() || shelf.count.load(Ordering::Relaxed) >= limit {
             // Bytes behind an answer belong to nobody: the connection goes with them.
             return;
         }
         shelf.count.fetch_add(1, Ordering::Relaxed);
         let Connection { stream, read, is_tls, .. } = connection;
         let descriptor = stream.id();
-        shelf.node.insert(descriptor, Idle { stream, read, since: now, is_tls });
+        let serial = state.serial;
+        shelf.node.insert(descriptor, Idle { serial, stream, read, since: now, is_tls });
     }
 
-    /// Closes idle connections whose time is up or whose backend has closed them.
-    pub(super) fn sweep(&self) {
-        let now = now();
+    /// Closes idle connections whose time is up, whose backend has closed them, or whose backend is
+    /// not among `backends` any more.
+    pub(super) fn sweep(&self, backends: &[Backend]) {
+        let (now, timeout) = (now(), self.idle_timeout());
+        let serials: HashSet<u64> = backends.iter().map(|backend| backend.state.serial).collect();
         for shelf in self.shelves.iter().filter_map(OnceCell::get) {
             for _ in 0..shelf.count.load(Ordering::Relaxed) {
                 let Some((descriptor, mut idle)) = shelf.node.get_any() else { break };
-                if now.since(idle.since) < self.idle_timeout && is_quiet(&mut idle.stream) {
+                let is_in_use = serials.contains(&idle.serial) && now.since(idle.since) < timeout;
+                if is_in_use && is_quiet(&mut idle.stream) {
                     shelf.node.insert(descriptor, idle);
                 } else {
                     shelf.count.fetch_sub(1, Ordering::Relaxed);

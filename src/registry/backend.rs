@@ -8,13 +8,17 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
+use super::forecast::Forecasts;
 use super::health::{Breaker, Health, HealthTracker, Outcome, Rest};
 use super::load::Load;
+use super::ramp::Ramp;
 use crate::config::{BackendConfig, BreakerConfig};
 use crate::units::{Timestamp, to_micros};
 
 /// The most backends a configuration may name.
 pub const MAX_BACKENDS: usize = 1024;
+
+static SERIALS: AtomicU64 = AtomicU64::new(0);
 
 /// A process-stable number of a backend: given at first sight of (name, URL, engine) and reused
 /// only after the last trace of that backend is gone.
@@ -53,8 +57,10 @@ pub struct BackendState {
     pub load: Load,
     /// The verdict of the health checks.
     pub health: HealthTracker,
-    /// Set by the admin API: it takes no new requests.
+    /// Set by the admin API or the configuration: it takes no new requests.
     pub draining: AtomicBool,
+    /// Whether it is on its way back, and gets less than its share.
+    warming: AtomicBool,
     check_micros: AtomicU32,
     /// The pause it asked for with its own 429 or 503.
     pub rest: Rest,
@@ -62,10 +68,15 @@ pub struct BackendState {
     pub breaker: Breaker,
     /// Its number.
     pub id: BackendId,
+    /// Like its number, and never given to another backend.
+    pub serial: u64,
     /// Its name in configuration, metrics and messages.
     pub name: Box<str>,
     /// Where it listens, resolved in the background.
     pub addresses: ArcSwapOption<Vec<SocketAddr>>,
+    /// When what is in flight will have ended.
+    pub forecasts: Forecasts,
+    ramp: Ramp,
     next_address: AtomicU32,
     checked_at: AtomicU64,
 }
@@ -77,12 +88,16 @@ impl BackendState {
     pub fn new(id: BackendId, config: &BackendConfig) -> Self {
         Self {
             id,
+            serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             name: config.name.as_str().into(),
             load: Load::default(),
             health: HealthTracker::default(),
             breaker: Breaker::default(),
             rest: Rest::default(),
+            ramp: Ramp::default(),
+            forecasts: Forecasts::default(),
             draining: AtomicBool::new(false),
+            warming: AtomicBool::new(false),
             addresses: ArcSwapOption::empty(),
             check_micros: AtomicU32::new(0),
             next_address: AtomicU32::new(0),
@@ -101,6 +116,31 @@ impl BackendState {
     /// What people see: draining wins over the checks' verdict.
     pub fn status(&self) -> Health {
         if self.draining.load(Ordering::Relaxed) { Health::Draining } else { self.health.status() }
+    }
+
+    /// Begins its way back: its share of the requests grows for so long.
+    pub fn warm_up(&self, now: Timestamp, takes: Duration) {
+        if !takes.is_zero() {
+            self.ramp.start(now, takes);
+            self.warming.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether it may get less than its share.
+    pub fn is_warming(&self) -> bool {
+        self.warming.load(Ordering::Relaxed)
+    }
+
+    /// The part of its share that it may get now: 1 unless it is on its way back.
+    pub fn share(&self, now: Timestamp) -> f32 {
+        if !self.warming.load(Ordering::Acquire) {
+            return 1.0;
+        }
+        let share = self.ramp.share(now);
+        if share >= 1.0 {
+            self.warming.store(false, Ordering::Relaxed);
+        }
+        share
     }
 
     /// How long the last successful health check took; zero before the first.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::backend::BackendState;
+use super::forecast::{Forecast, PlaceId};
+use crate::units::Timestamp;
 
 /// How many requests a backend has in flight.
 #[derive(Debug, Default)]
@@ -56,6 +58,7 @@ pub enum Probe {
 pub struct InflightGuard {
     state: Arc<BackendState>,
     probe: Probe,
+    forecast: Option<PlaceId>,
 }
 
 impl InflightGuard {
@@ -72,7 +75,7 @@ impl InflightGuard {
             return None;
         }
         if state.load.try_add(limit) {
-            return Some(Self { state: Arc::clone(state), probe });
+            return Some(Self { state: Arc::clone(state), probe, forecast: None });
         }
         free_probe(state, probe);
         None
@@ -81,6 +84,16 @@ impl InflightGuard {
     /// The backend the place is on.
     pub fn backend(&self) -> &Arc<BackendState> {
         &self.state
+    }
+
+    /// Lets the request be forecast for as long as it is in flight.
+    pub fn forecast(&mut self, forecast: Forecast, now: Timestamp) {
+        self.forecast = self.state.forecasts.take(forecast, now);
+    }
+
+    /// Where its tokens are counted for that.
+    pub fn place(&self) -> Option<PlaceId> {
+        self.forecast
     }
 
     /// The probe slot held with it.
@@ -93,6 +106,9 @@ impl Drop for InflightGuard {
     fn drop(&mut self) {
         self.state.load.in_flight.fetch_sub(1, Ordering::AcqRel);
         free_probe(&self.state, self.probe);
+        if let Some(place) = self.forecast {
+            self.state.forecasts.leave(place);
+        }
     }
 }
 

@@ -2,17 +2,21 @@
 //! how each backend is doing. Pure: nothing here does I/O; probes and attempts report in.
 
 mod backend;
+mod forecast;
 mod health;
 mod load;
+mod ramp;
 mod topology;
 
 pub use backend::{
     BackendId, BackendSet, BackendState, Check, MAX_BACKENDS, SharedBackend, Source,
 };
+pub use forecast::{Forecast, Forecasts, PlaceId};
 pub use health::{Breaker, BreakerState, Health, HealthTracker, Outcome, Rest};
 pub use load::{InflightGuard, Load, Probe};
 pub use topology::{Backend, Model, ModelId, ModelLatency, Serving, Topology, TopologyRules};
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
@@ -35,12 +39,16 @@ struct Identity {
     engine: Engine,
 }
 
+/// Every backend there has been, for as long as anybody holds it.
+type Known = Arc<Mutex<Vec<(Identity, Weak<BackendState>)>>>;
+
 /// Keeps the snapshot of the fleet and publishes new ones.
 #[derive(Debug)]
 pub struct Registry {
     current: ArcSwap<FleetSnapshot>,
-    /// Writers only: one topology is built at a time.
-    known: Mutex<Vec<(Identity, Weak<BackendState>)>>,
+    /// Writers only: one topology is built at a time. Shared with the registries of the
+    /// configurations before and after this one.
+    known: Known,
     rules: TopologyRules,
 }
 
@@ -48,19 +56,48 @@ impl Registry {
     /// The registry of a configuration; models that are not declared stay unknown until
     /// [`Registry::discovered`].
     pub fn new(config: &Config) -> Self {
+        Self::build(config, Arc::default(), &FleetSnapshot::default())
+    }
+
+    /// The registry of the configuration that takes this one's place. A backend that is the same by
+    /// name, URL and engine keeps everything learned about it: health, breaker, load, latencies,
+    /// models it told.
+    #[must_use]
+    pub fn succeeded_by(&self, config: &Config) -> Self {
+        Self::build(config, Arc::clone(&self.known), &self.snapshot())
+    }
+
+    fn build(config: &Config, known: Known, previous: &FleetSnapshot) -> Self {
         let registry = Self {
-            current: ArcSwap::default(),
-            known: Mutex::default(),
+            current: ArcSwap::from_pointee(FleetSnapshot {
+                topology: Arc::clone(&previous.topology),
+            }),
+            known,
             rules: TopologyRules::new(config),
         };
         let backends = config
             .backends
             .iter()
-            .map(|config| Backend {
-                state: registry.adopt(config),
-                models: config.models.clone().map(Arc::new),
-                authority: config.url.authority().into(),
-                config: Arc::new(config.clone()),
+            .map(|config| {
+                let state = registry.adopt(config);
+                let mut before = previous.topology.backends.iter();
+                let before = before.find(|backend| Arc::ptr_eq(&backend.state, &state));
+                let told = before.and_then(|backend| backend.told.clone());
+                // Where the file says the same as before, what an operator said since still holds.
+                if before.is_none_or(|backend| backend.config.drain != config.drain) {
+                    state.draining.store(config.drain, Ordering::Relaxed);
+                }
+                let declared = config.models.as_deref();
+                Backend {
+                    models: match &told {
+                        Some(told) => Some(Arc::new(merge(declared, told))),
+                        None => config.models.clone().map(Arc::new),
+                    },
+                    told,
+                    authority: config.url.authority().into(),
+                    config: Arc::new(config.clone()),
+                    state,
+                }
             })
             .collect();
         registry.publish(backends);
@@ -87,6 +124,7 @@ impl Registry {
                     let merged = merge(backend.config.models.as_deref(), models);
                     changed = backend.models.as_deref() != Some(&merged);
                     backend.models = Some(Arc::new(merged));
+                    backend.told = Some(Arc::new(models.to_vec()));
                 }
                 backend
             })

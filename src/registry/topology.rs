@@ -9,6 +9,7 @@ use std::time::Duration;
 use ahash::HashMap;
 
 use super::backend::{BackendId, SharedBackend};
+use super::forecast::Forecast;
 use crate::api::{Capabilities, Offer, Operations};
 use crate::config::{
     BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
@@ -53,6 +54,8 @@ pub struct Backend {
     pub state: SharedBackend,
     /// Its models: declared, or discovered once it told them.
     pub models: Option<Arc<Vec<ModelEntry>>>,
+    /// What it told of its models, whatever was declared.
+    pub told: Option<Arc<Vec<ModelEntry>>>,
     /// Host and port, as they stand in the Host header.
     pub authority: Arc<str>,
 }
@@ -62,6 +65,8 @@ pub struct Backend {
 pub struct ModelLatency {
     first_token: AtomicU32,
     answer: AtomicU32,
+    /// Tokens of a stream.
+    length: AtomicU32,
 }
 
 impl ModelLatency {
@@ -75,6 +80,11 @@ impl ModelLatency {
         to_duration(&self.answer)
     }
 
+    /// The average length of streams; `None` before the first.
+    pub fn length(&self) -> Option<TokenCount> {
+        Some(TokenCount(self.length.load(Ordering::Relaxed))).filter(|length| length.0 > 0)
+    }
+
     /// The average for requests of a kind in microseconds; 0 before the first.
     pub fn micros(&self, streaming: bool) -> u32 {
         let average = if streaming { &self.first_token } else { &self.answer };
@@ -83,12 +93,27 @@ impl ModelLatency {
 
     /// Takes in the TTFT of a stream.
     pub fn learn_first_token(&self, took: Duration) {
-        average(&self.first_token, took);
+        average(&self.first_token, to_micros(took));
     }
 
     /// Takes in the duration of a non-streamed answer.
     pub fn learn_answer(&self, took: Duration) {
-        average(&self.answer, took);
+        average(&self.answer, to_micros(took));
+    }
+
+    /// Takes in the length of a stream that came to its end.
+    pub fn learn_length(&self, tokens: TokenCount) {
+        average(&self.length, tokens.0.into());
+    }
+
+    /// What can be expected of a request.
+    pub fn forecast(&self, streaming: bool, max_tokens: Option<TokenCount>) -> Forecast {
+        if !streaming {
+            let answer = self.answer().unwrap_or_default();
+            return Forecast { tokens: TokenCount(0), answer };
+        }
+        let lengths = max_tokens.into_iter().chain(self.length());
+        Forecast { tokens: lengths.min().unwrap_or_default(), answer: Duration::ZERO }
     }
 }
 
@@ -100,12 +125,12 @@ fn to_duration(micros: &AtomicU32) -> Option<Duration> {
 }
 
 // Exponential moving average, 4 parts old and 1 part new; the first sample is taken as it is.
-fn average(micros: &AtomicU32, took: Duration) {
-    let new = to_micros(took).clamp(1, u32::MAX.into());
-    let old = u64::from(micros.load(Ordering::Relaxed));
+fn average(average: &AtomicU32, new: u64) {
+    let new = new.clamp(1, u32::MAX.into());
+    let old = u64::from(average.load(Ordering::Relaxed));
     let mixed = if old == 0 { new } else { (old * 4 + new) / 5 };
     // Two attempts that end at once may lose one sample of an average.
-    micros.store(u32::try_from(mixed).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
+    average.store(u32::try_from(mixed).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
 }
 
 /// One model on one backend: what a candidate is made of.

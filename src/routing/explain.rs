@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::filters::{self, RejectReason};
+use super::filters::{self, Fit, RejectReason};
 use super::strategy;
 use super::{Chance, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::config::Strategy;
@@ -61,8 +61,9 @@ impl Router {
             return Vec::new();
         };
         let streaming = input.request.streaming;
+        let in_panic = self.is_in_panic(model);
         let report = |candidate: &Serving| {
-            let verdict = filters::check(input, candidate);
+            let verdict = verdict(input, candidate, in_panic);
             let points = strategy::points(candidate, streaming, &self.weights);
             CandidateReport {
                 backend: candidate.state.name.to_string(),
@@ -79,6 +80,23 @@ impl Router {
         };
         model.serving.iter().map(report).collect()
     }
+}
+
+fn verdict(
+    input: &RouteInput<'_>,
+    candidate: &Serving,
+    in_panic: bool,
+) -> Result<Fit, RejectReason> {
+    let fit = filters::check_in(input, candidate, in_panic)?;
+    if filters::sits_out(input, candidate) {
+        return Err(RejectReason::SlowStart { percent: percent(candidate.state.share(input.now)) });
+    }
+    Ok(fit)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..=100 by the clamp")]
+fn percent(share: f32) -> u8 {
+    (share.clamp(0.0, 1.0) * 100.0) as u8
 }
 
 fn in_words(reason: RejectReason, input: &RouteInput<'_>) -> String {
@@ -98,6 +116,9 @@ fn in_words(reason: RejectReason, input: &RouteInput<'_>) -> String {
             "rests for another {:.1} s after its own {status}",
             until.since(input.now).as_secs_f64()
         ),
+        RejectReason::SlowStart { percent } => {
+            format!("is coming back and gets {percent} % of its share for now")
+        }
         RejectReason::Full { limit } => format!("has {limit} requests in flight, its limit"),
     }
 }

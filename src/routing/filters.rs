@@ -29,6 +29,11 @@ pub enum RejectReason {
         /// The status that asked for it.
         status: u16,
     },
+    /// It is on its way back and sits this one out.
+    SlowStart {
+        /// The part of its share that it gets now, in percent.
+        percent: u8,
+    },
     /// It has as many requests in flight as it may.
     Full {
         /// The limit.
@@ -49,6 +54,7 @@ impl RejectReason {
             Self::Health(Health::Healthy | Health::Unhealthy) => "unhealthy",
             Self::BreakerOpen => "breaker_open",
             Self::Resting { .. } => "resting",
+            Self::SlowStart { .. } => "slow_start",
             Self::Full { .. } => "full",
         }
     }
@@ -77,40 +83,65 @@ pub(super) enum Who {
     Usable,
 }
 
+/// Who counts as a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// By their capabilities.
+    pub(super) who: Who,
+    /// Also those whose checks fail: too few others are left.
+    pub(super) in_panic: bool,
+    /// Those on their way back as much as the others.
+    pub(super) at_once: bool,
+}
+
 /// The candidates of a model that may take the request now, with their rows: those [`check`] finds
-/// nothing against.
+/// nothing against and that do not sit out.
 #[inline(always)]
 pub(super) fn fitting<'a>(
     input: &'a RouteInput<'_>,
     model: &'a Model,
-    who: Who,
+    terms: Terms,
 ) -> impl Iterator<Item = (u32, &'a Serving)> {
     let asked = Offer::asked(input.request.operation, input.request.needs);
     let is_first = input.tried.is_empty();
     (0_u32..).zip(&model.serving).filter(move |(_, candidate)| {
-        let offer = match who {
+        let offer = match terms.who {
             Who::Known => candidate.known_offer,
             Who::Usable => candidate.usable_offer,
         };
         offer.contains(asked)
             && candidate.window >= input.tokens
             && (is_first || !input.tried.contains(candidate.id))
-            && is_free(input, candidate)
+            && is_free(input, candidate, terms)
     })
 }
 
 /// Whether a candidate that could take the request can take it now.
 #[inline(always)]
-fn is_free(input: &RouteInput<'_>, candidate: &Serving) -> bool {
+fn is_free(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool {
     let state = &*candidate.state;
     let is_closed = state.breaker.is_closed();
     if !is_closed && state.breaker.state(input.now) == BreakerState::Open {
         return false;
     }
+    let health = state.health.status();
     !state.draining.load(Ordering::Relaxed)
-        && state.health.status() == Health::Healthy
+        && (health == Health::Healthy || (terms.in_panic && health == Health::Unhealthy))
         && !state.rest.lasts(input.now)
         && state.load.in_flight() < candidate.max_in_flight
+        && (!state.is_warming() || terms.at_once || !sits_out(input, candidate))
+}
+
+/// Whether a backend on its way back sits this decision out. Drawn from the time of the decision, so
+/// that the same question has the same answer.
+pub(super) fn sits_out(input: &RouteInput<'_>, candidate: &Serving) -> bool {
+    let share = candidate.state.share(input.now);
+    // SplitMix64's mixing (Steele, Lea, Flood 2014), of which the upper bits make a number in 0..1.
+    let mut z = input.now.0 ^ (u64::from(candidate.id.0) << 48);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let draw = u16::try_from((z ^ (z >> 31)) >> 48).map_or(0.0, f32::from) / 65536.0;
+    share < 1.0 && draw >= share
 }
 
 /// Whether `candidate` may take the request now.
@@ -118,6 +149,18 @@ fn is_free(input: &RouteInput<'_>, candidate: &Serving) -> bool {
 /// # Errors
 /// The first reason why not: lasting ones before passing ones.
 pub(super) fn check(input: &RouteInput<'_>, candidate: &Serving) -> Result<Fit, RejectReason> {
+    check_in(input, candidate, false)
+}
+
+/// The same; `in_panic`, backends count whose checks fail.
+///
+/// # Errors
+/// As above.
+pub(super) fn check_in(
+    input: &RouteInput<'_>,
+    candidate: &Serving,
+    in_panic: bool,
+) -> Result<Fit, RejectReason> {
     let is_known = can_serve(input, candidate)?;
     if input.tried.contains(candidate.id) {
         return Err(RejectReason::Tried);
@@ -128,6 +171,7 @@ pub(super) fn check(input: &RouteInput<'_>, candidate: &Serving) -> Result<Fit, 
     }
     match state.health.status() {
         Health::Healthy => {}
+        Health::Unhealthy if in_panic => {}
         status => return Err(RejectReason::Health(status)),
     }
     let mut probe = Probe::None;

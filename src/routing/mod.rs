@@ -20,10 +20,12 @@ use std::sync::atomic::Ordering;
 use rand::rngs::SmallRng;
 
 use crate::config::{RoutingConfig, Strategy, Weights};
-use crate::registry::{BackendId, BackendSet, FleetSnapshot, ModelId, Probe, Serving, Topology};
+use crate::registry::{
+    BackendId, BackendSet, FleetSnapshot, Health, Model, ModelId, Probe, Serving, Topology,
+};
 use crate::scan::RequestProfile;
 use crate::units::{Timestamp, TokenCount};
-use filters::Who;
+use filters::{Terms, Who};
 use strategy::{Choice, Picked};
 
 /// Everything a decision reads.
@@ -110,6 +112,8 @@ pub struct RoutingDecision {
     pub is_fallback: bool,
     /// Whether a capability was assumed, because no candidate is known to have it.
     pub is_assumed: bool,
+    /// Whether backends counted that their checks call unhealthy, because too few are healthy.
+    pub in_panic: bool,
     /// How many candidates there were to pick from.
     pub candidates: u32,
     /// The slot the attempt must take along.
@@ -132,6 +136,7 @@ pub struct Router {
     weights: Weights,
     fallback_on_saturation: bool,
     reserve_output: bool,
+    panic_threshold: f64,
 }
 
 impl Router {
@@ -143,6 +148,7 @@ impl Router {
             weights: config.weights.clone(),
             fallback_on_saturation: config.fallback_on_saturation,
             reserve_output: config.reserve_output,
+            panic_threshold: config.panic_threshold,
         }
     }
 
@@ -214,10 +220,22 @@ impl Router {
         let id = topology.model_id(name)?;
         let model = topology.model(id)?;
         let choice = Choice { input, model, id, weights: &self.weights };
+        let in_panic = self.is_in_panic(model);
+        let mut pick = |who| {
+            let terms = Terms { who, in_panic, at_once: false };
+            let picked = choice.pick(self.strategy, terms, (&mut *chance, &mut *scratch));
+            // Where there is nobody else, backends on their way back take what comes.
+            let is_easing = || model.serving.iter().any(|one| one.state.is_warming());
+            if picked.is_none() && is_easing() {
+                let terms = Terms { at_once: true, ..terms };
+                return choice.pick(self.strategy, terms, (&mut *chance, &mut *scratch));
+            }
+            picked
+        };
         // Assumed capabilities only when nobody is known to have them.
-        let known = choice.pick(self.strategy, Who::Known, (chance, scratch));
+        let known = pick(Who::Known);
         let is_assumed = known.is_none();
-        let picked = known.or_else(|| choice.pick(self.strategy, Who::Usable, (chance, scratch)));
+        let picked = known.or_else(|| pick(Who::Usable));
         let Picked { row, candidates } = picked?;
         let backend = model.serving.get(row as usize)?;
         let probe = if backend.state.breaker.is_closed() { Probe::None } else { Probe::Breaker };
@@ -228,9 +246,27 @@ impl Router {
             strategy: self.strategy,
             is_fallback: false,
             is_assumed: is_assumed && !input.request.needs.is_empty(),
+            in_panic,
             candidates,
             probe,
         })
+    }
+
+    /// Whether so few of the model's backends are healthy that their checks are not believed: rather
+    /// all of them a little than the last ones to death. Off unless configured.
+    fn is_in_panic(&self, model: &Model) -> bool {
+        if self.panic_threshold <= 0.0 {
+            return false;
+        }
+        let (mut healthy, mut all) = (0_u32, 0_u32);
+        for candidate in &model.serving {
+            match candidate.state.status() {
+                Health::Healthy => (healthy, all) = (healthy + 1, all + 1),
+                Health::Unhealthy => all += 1,
+                Health::Unknown | Health::Draining => {}
+            }
+        }
+        f64::from(healthy) < self.panic_threshold * f64::from(all)
     }
 
     // When every candidate rests after its own 429 or 503, one request at a time finds out whether
@@ -259,6 +295,7 @@ impl Router {
             strategy: self.strategy,
             is_fallback: false,
             is_assumed: false,
+            in_panic: false,
             candidates: 1,
             probe: Probe::Rest,
         })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use super::filters::{Who, fitting};
+use super::filters::{Terms, fitting};
 use super::{Chance, RouteInput, Scratch};
 use crate::config::{Strategy, Weights};
 use crate::registry::{Model, ModelId, Serving};
@@ -30,15 +30,15 @@ impl Choice<'_> {
     pub(super) fn pick(
         &self,
         strategy: Strategy,
-        who: Who,
+        terms: Terms,
         (chance, scratch): (&mut impl Chance, &mut Scratch),
     ) -> Option<Picked> {
         if strategy == Strategy::Smart {
-            return self.best(who);
+            return self.best(terms);
         }
         let rows = &mut scratch.rows;
         rows.clear();
-        let fitting = fitting(self.input, self.model, who);
+        let fitting = fitting(self.input, self.model, terms);
         let candidates = if strategy == Strategy::PriorityOnly {
             keep_least(fitting, rows)
         } else {
@@ -59,12 +59,12 @@ impl Choice<'_> {
     }
 
     // Scored as they are found: a second pass over them would cost as much as the first.
-    fn best(&self, who: Who) -> Option<Picked> {
+    fn best(&self, terms: Terms) -> Option<Picked> {
         let streaming = self.input.request.streaming;
         let mut candidates = 0;
         // One more than the points, so that the first candidate is better than none.
         let (mut most, mut best) = (0, 0);
-        for (row, candidate) in fitting(self.input, self.model, who) {
+        for (row, candidate) in fitting(self.input, self.model, terms) {
             candidates += 1;
             let points = points(candidate, streaming, self.weights) + 1;
             // Strictly greater: of equals the first candidate wins.

@@ -114,7 +114,7 @@ fn a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks() {
         assert_eq!(fleet.a().counters().requests, 1, "it is asked once in its {status} rest");
         assert!(fleet.requests() <= 50, "{} requests for 40", fleet.requests());
         let rest = fleet.fact("a", "resting_for_s").as_f64().unwrap();
-        assert!((20.0..=30.0).contains(&rest), "{rest}");
+        assert!((20.0..=33.0).contains(&rest), "{rest}");
         assert_eq!(fleet.fact("a", "resting_status"), json!(status));
         assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "a refusal is no fault");
     }
@@ -122,14 +122,14 @@ fn a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks() {
 
 fn a_rest_lasts_as_long_as_was_asked_within_bounds() {
     let cases: [(&str, &str, f64, f64); 8] = [
-        ("retry-after", "7", 4.0, 7.0),
+        ("retry-after", "7", 4.0, 7.8),
         ("retry-after", "100000", 15.0, 20.0),
         ("retry-after", "0", 1.0, 2.0),
-        ("retry-after", "soon", 3.0, 6.0),
+        ("retry-after", "soon", 3.0, 6.7),
         ("retry-after", "Fri, 31 Dec 2100 23:59:59 GMT", 15.0, 20.0),
-        ("retry-after-ms", "8500", 5.5, 8.5),
+        ("retry-after-ms", "8500", 5.5, 9.4),
         ("retry-after-ms", "1", 1.0, 2.0),
-        ("x-other", "1", 3.0, 6.0),
+        ("x-other", "1", 3.0, 6.7),
     ];
     let models = vec!["m"; cases.len() + 1];
     let routing = "max_retries: 9, rest: { min: 2s, max: 20s, default: 6s }";

@@ -27,7 +27,8 @@ crate::trials![
     one_request_at_a_time_probes,
 ];
 
-const CHECKS: &str = "interval: 50ms, unhealthy_interval: 50ms, jitter: 0, timeout: 1s";
+const CHECKS: &str =
+    "interval: 50ms, unhealthy_interval: 50ms, jitter: 0, timeout: 1s, slow_start: 0s";
 
 fn two_engines() -> Vec<StandIn> {
     ["a", "b"].map(|name| engine(name, Setup::default().pace)).into()

@@ -29,6 +29,7 @@ mod discovery_learns;
 mod end_to_end;
 mod explain_tells_why;
 mod faults_under_load;
+mod handover_refuses_nobody;
 mod health_and_breaker;
 mod keys_open_the_door;
 mod models_are_routed;
@@ -39,10 +40,13 @@ mod operators_watch;
 mod overload_rests;
 mod paths_and_methods;
 mod readme_is_true;
+mod recovery_is_gentle;
+mod reload_drops_nothing;
 mod requests_are_logged;
 mod stopping_finishes_streams;
 mod strategies_spread;
 mod streams_break_honestly;
+mod systemd_is_told;
 mod the_doctor_is_asked;
 mod traces_are_followed;
 mod zlib_stands_in;
@@ -80,6 +84,7 @@ fn main() {
         discovery_learns,
         explain_tells_why,
         faults_under_load,
+        handover_refuses_nobody,
         health_and_breaker,
         keys_open_the_door,
         models_are_routed,
@@ -90,10 +95,13 @@ fn main() {
         overload_rests,
         paths_and_methods,
         readme_is_true,
+        recovery_is_gentle,
+        reload_drops_nothing,
         requests_are_logged,
         stopping_finishes_streams,
         strategies_spread,
         streams_break_honestly,
+        systemd_is_told,
         the_doctor_is_asked,
         traces_are_followed,
         zlib_stands_in,

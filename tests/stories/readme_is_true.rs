@@ -253,6 +253,7 @@ const WIRE_NAMES: &[&str] = &[
     "ttft_ms",
     "body_b64",
     "checked_s_ago",
+    "empty_in_s",
     "estimated_tokens",
     "first_token_ms",
     "gen_ai_",

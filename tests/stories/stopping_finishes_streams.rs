@@ -15,7 +15,9 @@ crate::trials![
     an_idle_one_ends_at_once,
     streams_in_flight_are_finished_and_new_requests_refused,
     the_drain_timeout_ends_what_does_not_end,
-    a_second_interrupt_ends_it_at_once,
+    a_second_signal_ends_it_at_once,
+    readiness_fails_before_the_listeners_close,
+    the_admin_port_answers_until_the_end,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -97,10 +99,58 @@ fn the_drain_timeout_ends_what_does_not_end() {
     assert!(client.read_answer().is_err(), "what did not end was cut, not answered");
 }
 
-fn a_second_interrupt_ends_it_at_once() {
-    let (_engine, mut penstock, _client, _gate) = stuck("60s");
-    penstock.signal("INT");
-    eventually("it is stopping", Duration::from_secs(5), || penstock.log().contains("stopping:"));
-    penstock.signal("INT");
+fn a_second_signal_ends_it_at_once() {
+    for (first, second) in [("INT", "INT"), ("TERM", "TERM"), ("TERM", "INT")] {
+        let (_engine, mut penstock, _client, _gate) = stuck("60s");
+        penstock.signal(first);
+        let is_stopping = || penstock.log().contains("stopping: finishing");
+        eventually("it is stopping", Duration::from_secs(5), is_stopping);
+        penstock.signal(second);
+        penstock.wait_end(Duration::from_secs(5));
+    }
+}
+
+fn readiness_fails_before_the_listeners_close() {
+    let engine = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
+    let delay = [("PENSTOCK_SERVER_SHUTDOWN_DELAY", "2s")];
+    let mut penstock = Penstock::start_with(&yaml, &delay);
+    let mut kept = Client::connect(penstock.data);
+    let mut ask = || {
+        kept.send("POST", CHAT, &[], streaming_chat("m", "x").to_string().as_bytes());
+        kept.read_answer().unwrap()
+    };
+    assert_ne!(ask().header("connection"), Some("close"));
+    penstock.signal("TERM");
+    let asked = Instant::now();
+    let is_unready = || penstock.admin("/health/ready").status == 503;
+    eventually("readiness fails", Duration::from_secs(1), is_unready);
+    assert_eq!(penstock.admin("/health/ready").json()["status"], "stopping");
+    let answer = ask();
+    assert_eq!(answer.status, 200, "requests are still taken");
+    assert_eq!(answer.header("connection"), Some("close"), "the next one goes elsewhere");
+    assert_eq!(penstock.chat("m").status, 200, "new connections, too");
+    assert!(asked.elapsed() < Duration::from_secs(2), "all this within the delay");
+    let status = penstock.wait_end(Duration::from_secs(10));
+    assert_eq!(status.code(), Some(0));
+    assert!(asked.elapsed() >= Duration::from_millis(1900), "{:?}", asked.elapsed());
+
+    let mut penstock = Penstock::start_with(&yaml, &[("PENSTOCK_SERVER_SHUTDOWN_DELAY", "60s")]);
+    penstock.signal("TERM");
+    let is_waiting = || penstock.log().contains("requests are still taken");
+    eventually("it waits", Duration::from_secs(5), is_waiting);
+    penstock.signal("TERM");
     penstock.wait_end(Duration::from_secs(5));
+}
+
+fn the_admin_port_answers_until_the_end() {
+    let (_engine, mut penstock, _client, gate) = stuck("60s");
+    penstock.signal("TERM");
+    eventually("new connections are refused", Duration::from_secs(5), || refuses(&penstock));
+    assert_eq!(penstock.admin("/health/live").status, 200);
+    assert_eq!(penstock.admin("/health/ready").status, 503);
+    assert_eq!(penstock.backend("one")["in_flight"], 1, "a drain can be watched");
+    assert!(penstock.admin("/metrics").text().contains("penstock_in_flight 1"));
+    gate.open();
+    assert_eq!(penstock.wait_end(Duration::from_secs(10)).code(), Some(0));
 }

@@ -4,6 +4,7 @@ pub mod client;
 pub mod command;
 pub mod engines;
 pub mod fleet;
+pub mod load;
 pub mod penstock;
 pub mod promql;
 

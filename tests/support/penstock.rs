@@ -20,6 +20,8 @@ pub struct Penstock {
     pub data: SocketAddr,
     pub admin: SocketAddr,
     log: PathBuf,
+    /// The file it was started with.
+    pub config: PathBuf,
 }
 
 /// Where this run of the tests keeps its files.
@@ -34,6 +36,14 @@ pub fn scratch(name: &str) -> PathBuf {
 /// The binary under test.
 pub fn binary() -> Command {
     Command::new(env!("CARGO_BIN_EXE_penstock"))
+}
+
+/// A configuration with the sections every penstock here has.
+fn whole(data: SocketAddr, admin: SocketAddr, yaml: &str) -> String {
+    format!(
+        "server: {{ listen: [\"{data}\"], threads: 2, drain_timeout: 5s }}\n\
+         admin: {{ listen: \"{admin}\" }}\n{yaml}"
+    )
 }
 
 impl Penstock {
@@ -61,11 +71,7 @@ impl Penstock {
         let (data, admin) = (free_address(), free_address());
         let config = scratch("penstock.yaml");
         let log = config.with_extension("log");
-        let text = format!(
-            "server: {{ listen: [\"{data}\"], threads: 2, drain_timeout: 5s }}\n\
-             admin: {{ listen: \"{admin}\" }}\n{yaml}"
-        );
-        std::fs::write(&config, text).unwrap();
+        std::fs::write(&config, whole(data, admin, yaml)).unwrap();
         let child = binary()
             .args(["serve", "--config"])
             .arg(&config)
@@ -74,7 +80,7 @@ impl Penstock {
             .stderr(std::fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        Self { child, data, admin, log }
+        Self { child, data, admin, log, config }
     }
 
     pub fn wait_ready(&self) {
@@ -83,6 +89,16 @@ impl Penstock {
                 && client::get(self.admin, "/health/ready").status == 200
                 && std::net::TcpStream::connect(self.data).is_ok()
         });
+    }
+
+    /// Puts another configuration into its file, for the next reload.
+    pub fn rewrite(&self, yaml: &str) {
+        std::fs::write(&self.config, whole(self.data, self.admin, yaml)).unwrap();
+    }
+
+    /// Has the configuration loaded again.
+    pub fn reload(&self) -> Answer {
+        client::request(self.admin, "POST", "/reload", &[], b"")
     }
 
     /// What it has written to standard error so far.
@@ -144,5 +160,38 @@ impl Drop for Penstock {
         let killed = self.child.kill();
         let ended = self.child.wait();
         drop((killed, ended));
+    }
+}
+
+/// A process that took over from another one; dropping it ends the process.
+pub struct Successor {
+    pub pid: u32,
+}
+
+impl Successor {
+    /// The one a hand-over was answered with.
+    pub fn of(answer: &Answer) -> Self {
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        Self { pid: answer.json()["pid"].as_u64().unwrap().try_into().unwrap() }
+    }
+
+    /// Whether it runs; one that has ended and was not waited for does not.
+    pub fn is_alive(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        status.is_ok_and(|text| !text.contains("State:\tZ"))
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.pid.to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if self.is_alive() {
+            self.signal("KILL");
+        }
     }
 }

@@ -23,8 +23,10 @@ use pingora::server::ShutdownWatch;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
+use super::LINGER;
 use super::context::Counted;
 use crate::api::{Dialect, ErrorCode, error_body};
+use crate::config::LimitsConfig;
 
 /// Reads of a head and of whatever follows it.
 const HEAD_CHUNK: usize = 4096;
@@ -43,6 +45,20 @@ pub(crate) struct ConnectionLimits {
     /// The most connections at one time.
     pub(crate) connections: usize,
 }
+
+impl ConnectionLimits {
+    /// Those of a configuration.
+    pub(crate) fn of(limits: &LimitsConfig) -> Self {
+        Self {
+            head_size: limits.head_size.to_usize(),
+            head_time: limits.header,
+            connections: limits.connections,
+        }
+    }
+}
+
+/// What holds for a connection that is opened now.
+pub(crate) type CurrentLimits = Box<dyn Fn() -> ConnectionLimits + Send + Sync>;
 
 /// What a client is told that gets no further than the guard, and who else hears of it.
 pub(crate) struct Refusals {
@@ -84,7 +100,7 @@ fn refusal(code: ErrorCode, message: &str) -> Vec<u8> {
 /// Pingora's HTTP application with every client stream wrapped.
 pub(crate) struct Guarded<A> {
     inner: Arc<A>,
-    limits: ConnectionLimits,
+    limits: CurrentLimits,
     open: Arc<AtomicUsize>,
     refusals: Arc<Refusals>,
 }
@@ -93,7 +109,7 @@ impl<A> Guarded<A> {
     /// Wraps the streams given to `inner`, and counts them in `open`.
     pub(crate) fn new(
         inner: A,
-        limits: ConnectionLimits,
+        limits: CurrentLimits,
         open: Arc<AtomicUsize>,
         refusals: Refusals,
     ) -> Self {
@@ -109,16 +125,20 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let open = Counted::new(&self.open);
-        if open.count() > self.limits.connections {
+        let limits = (self.limits)();
+        if open.count() > limits.connections {
             (self.refusals.tell)(ErrorCode::TooManyConnections);
             refuse(&mut stream, &self.refusals.too_many_connections).await;
             return None;
         }
-        let guarded = GuardStream::new(stream, self.limits, Arc::clone(&self.refusals));
+        let guarded = GuardStream::new(stream, limits, Arc::clone(&self.refusals));
         self.inner.process_new(Box::new(guarded), shutdown).await
     }
 
     async fn cleanup(&self) {
+        // A client that has just connected, or is about to use its connection again, is answered;
+        // only what stays silent is closed.
+        tokio::time::sleep(LINGER).await;
         self.inner.cleanup().await;
     }
 }

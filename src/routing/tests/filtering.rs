@@ -243,7 +243,8 @@ proptest! {
             (filters::Who::Usable, verdict.is_ok()),
             (filters::Who::Known, verdict.is_ok_and(|fit| fit.is_known)),
         ] {
-            let fits = filters::fitting(&input, model, who).count() == 1;
+            let terms = filters::Terms { who, in_panic: false, at_once: false };
+            let fits = filters::fitting(&input, model, terms).count() == 1;
             prop_assert_eq!(fits, is_fit, "{:?} {:?}", who, verdict);
         }
     }

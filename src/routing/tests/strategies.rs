@@ -211,3 +211,57 @@ fn random_picks_are_fair() {
     // Within five standard deviations of 1000.
     assert!(counts.values().all(|count| (870..=1130).contains(count)), "{counts:?}");
 }
+
+#[test]
+fn a_backend_that_comes_back_gets_its_share_little_by_little() {
+    for strategy in ["round_robin", "random", "smart"] {
+        let yaml = format!("routing: {{ strategy: {strategy} }}\n{}", alike(2, "m"));
+        let mut fleet = Fleet::of(&yaml);
+        let start = fleet.now;
+        // The first one would get everything by `smart`.
+        fleet.state("b0").warm_up(start, Duration::from_secs(10));
+        let mut share = |seconds: u64| {
+            fleet.now = start.after(Duration::from_secs(seconds));
+            let mut taken = 0;
+            for _ in 0..2000 {
+                // Whether it sits out is drawn from the time.
+                fleet.now = fleet.now.after(Duration::from_micros(7));
+                taken += usize::from(fleet.backend_for(Ask::of("m")) == "b0");
+            }
+            taken
+        };
+        let whole = if strategy == "smart" { 2000 } else { 1000 };
+        let (first, half) = (share(0), share(5));
+        assert!((whole / 20..=whole / 4).contains(&first), "{strategy}: {first} at the start");
+        assert!((whole / 3..=whole * 3 / 4).contains(&half), "{strategy}: {half} half way");
+        let all = share(10);
+        assert!(all > whole * 9 / 10, "{strategy}: {all} at the end");
+    }
+    let mut fleet = Fleet::of(&alike(2, "m"));
+    let now = fleet.now;
+    fleet.set_health("b1", Health::Unhealthy);
+    fleet.state("b0").warm_up(now, Duration::from_secs(10));
+    assert_eq!(counts(&mut fleet, Ask::of("m"), 50)["b0"], 50, "nobody else could take them");
+}
+
+#[test]
+fn in_panic_the_checks_are_not_believed() {
+    let yaml = |threshold: &str| {
+        format!("routing: {{ strategy: random, {threshold} }}\n{}", alike(4, "m"))
+    };
+    for (threshold, used) in [("", 1), ("panic_threshold: 0.25", 1), ("panic_threshold: 0.5", 3)] {
+        let mut fleet = Fleet::of(&yaml(threshold));
+        fleet.set_health("b0", Health::Unhealthy);
+        fleet.set_health("b1", Health::Unhealthy);
+        fleet.set_health("b2", Health::Unknown);
+        let draws = counts(&mut fleet, Ask::of("m"), 200);
+        assert_eq!(draws.len(), used, "{threshold}: {draws:?}");
+        assert!(!draws.contains_key("b2"), "what was never checked may not even be there");
+        assert_eq!(fleet.route(Ask::of("m")).unwrap().in_panic, used > 1);
+    }
+    let mut fleet = Fleet::of(&yaml("panic_threshold: 0.5"));
+    for name in ["b0", "b1", "b2", "b3"] {
+        fleet.set_health(name, Health::Unhealthy);
+    }
+    assert_eq!(counts(&mut fleet, Ask::of("m"), 200).len(), 4, "rather all than none");
+}

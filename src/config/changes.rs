@@ -1,0 +1,227 @@
+//! What differs between two configurations, named as an operator would: `routing.strategy`,
+//! `backends[gpu-a].priority`. Secrets are told to differ and never shown.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::dump::Dump;
+use super::setting::Setting;
+use super::{BackendConfig, Config};
+
+/// Settings that are read once, at the start. A name covers everything below it.
+const READ_AT_START: [&str; 7] = [
+    "server.listen",
+    "server.threads",
+    "admin.listen",
+    "log.format",
+    "access_log",
+    "tracing",
+    "limits.metric_models",
+];
+/// What is shown of a secret.
+const MASK: &str = "***";
+
+/// A setting that differs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Change {
+    /// The path to it.
+    pub setting: String,
+    /// What it was.
+    pub from: Value,
+    /// What it is.
+    pub to: Value,
+}
+
+/// What differs between two configurations.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Changes {
+    /// Settings, those of backends in both among them.
+    pub settings: Vec<Change>,
+    /// Names of backends that are new.
+    pub added: Vec<String>,
+    /// Names of backends that are gone.
+    pub removed: Vec<String>,
+}
+
+impl Changes {
+    /// What it takes to get from `old` to `new`.
+    pub fn between(old: &Config, new: &Config) -> Self {
+        let mut changes = Self::default();
+        let (Dump::Map(before), Dump::Map(after)) = (Config::dump(old), Config::dump(new)) else {
+            return changes;
+        };
+        for ((section, before), (_, after)) in before.iter().zip(&after) {
+            if section != "backends" {
+                changes.compare(section, before, after);
+            }
+        }
+        if old.auth != new.auth && !changes.has_below("auth") {
+            changes.add_secret("auth.keys".to_owned());
+        }
+        if old.admin.token != new.admin.token && !changes.has_below("admin.token_file") {
+            changes.add_secret("admin.token_file".to_owned());
+        }
+        changes.compare_backends(&old.backends, &new.backends);
+        changes
+    }
+
+    /// The settings among them that a running penstock does not follow.
+    pub fn needing_restart(&self) -> Vec<&str> {
+        let names = self.settings.iter().map(|change| change.setting.as_str());
+        names.filter(|name| READ_AT_START.iter().any(|start| is_below(name, start))).collect()
+    }
+
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        self.settings.is_empty() && self.added.is_empty() && self.removed.is_empty()
+    }
+
+    fn compare_backends(&mut self, old: &[BackendConfig], new: &[BackendConfig]) {
+        let has = |all: &[BackendConfig], name: &str| all.iter().any(|one| one.name == name);
+        for before in old {
+            let name = &before.name;
+            let Some(after) = new.iter().find(|one| one.name == *name) else {
+                self.removed.push(name.clone());
+                continue;
+            };
+            let path = format!("backends[{name}]");
+            let global = self.settings.len();
+            self.compare(&path, &BackendConfig::dump(before), &BackendConfig::dump(after));
+            self.drop_inherited(&path, global);
+            if before.api_key != after.api_key && !self.has_below(&format!("{path}.api_key_file")) {
+                self.add_secret(format!("{path}.api_key"));
+            }
+        }
+        let names = new.iter().map(|one| &one.name);
+        self.added.extend(names.filter(|name| !has(old, name)).cloned());
+    }
+
+    /// A change of the global `health` is no news about each backend that follows it.
+    fn drop_inherited(&mut self, path: &str, from: usize) {
+        let (known, mine) = self.settings.split_at(from);
+        let is_inherited = |change: &Change| {
+            let short = change.setting.strip_prefix(path).and_then(|rest| rest.strip_prefix('.'));
+            known.iter().any(|other| {
+                Some(other.setting.as_str()) == short
+                    && (&other.from, &other.to) == (&change.from, &change.to)
+            })
+        };
+        let mine: Vec<Change> = mine.iter().filter(|one| !is_inherited(one)).cloned().collect();
+        self.settings.truncate(from);
+        self.settings.extend(mine);
+    }
+
+    fn compare(&mut self, path: &str, before: &Dump, after: &Dump) {
+        if before == after {
+            return;
+        }
+        let (Dump::Map(old), Dump::Map(new)) = (before, after) else {
+            let (from, to) = (to_value(before), to_value(after));
+            self.settings.push(Change { setting: path.to_owned(), from, to });
+            return;
+        };
+        let nothing = Dump::Null;
+        let find = |all: &'_ [(String, Dump)], name: &str| {
+            all.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+        };
+        for (key, value) in old {
+            let after = find(new, key).unwrap_or_else(|| nothing.clone());
+            self.compare(&format!("{path}.{key}"), value, &after);
+        }
+        for (key, value) in new.iter().filter(|(key, _)| find(old, key).is_none()) {
+            self.compare(&format!("{path}.{key}"), &nothing, value);
+        }
+    }
+
+    fn has_below(&self, path: &str) -> bool {
+        self.settings.iter().any(|change| is_below(&change.setting, path))
+    }
+
+    fn add_secret(&mut self, setting: String) {
+        let mask = || Value::String(MASK.to_owned());
+        self.settings.push(Change { setting, from: mask(), to: mask() });
+    }
+}
+
+fn is_below(name: &str, path: &str) -> bool {
+    name.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+fn to_value(dump: &Dump) -> Value {
+    // Only maps with other keys than texts could fail, and there are none.
+    serde_json::to_value(dump).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Environment;
+
+    fn config(yaml: &str) -> Config {
+        Config::parse(yaml, "test.yaml", Path::new(""), &Environment::default()).unwrap()
+    }
+
+    fn names(changes: &Changes) -> Vec<&str> {
+        changes.settings.iter().map(|change| change.setting.as_str()).collect()
+    }
+
+    #[test]
+    fn a_change_is_named_by_its_path_with_both_values() {
+        let old = config("backends: [{ name: a, url: http://a:1 }, http://b:1]");
+        let new = config(
+            "routing: { strategy: random, aliases: { x: y } }\n\
+             backends: [{ name: a, url: http://a:1, priority: 3 }, { name: c, url: http://c:1 }]",
+        );
+        let changes = Changes::between(&old, &new);
+        assert_eq!(
+            names(&changes),
+            ["routing.strategy", "routing.aliases.x", "backends[a].priority"]
+        );
+        assert_eq!(changes.settings[0].from, "smart");
+        assert_eq!(changes.settings[0].to, "random");
+        assert_eq!(changes.settings[2].to, 3);
+        assert_eq!(
+            (changes.added, changes.removed),
+            (vec!["c".to_owned()], vec!["b:1".to_owned()])
+        );
+        assert!(Changes::between(&new, &new).is_empty());
+    }
+
+    #[test]
+    fn secrets_are_told_to_differ_and_not_shown() {
+        let yaml = |key: &str, api: &str| {
+            config(&format!(
+                "auth: {{ keys: [{{ name: t, key: {key} }}] }}\n\
+                 backends: [{{ name: a, url: http://a:1, api_key: {api} }}]"
+            ))
+        };
+        let changes = Changes::between(&yaml("old-one", "one"), &yaml("new-one", "two"));
+        assert_eq!(names(&changes), ["auth.keys", "backends[a].api_key"]);
+        let shown = serde_json::to_string(&changes.settings).unwrap();
+        assert!(!shown.contains("one") && !shown.contains("two"), "{shown}");
+    }
+
+    #[test]
+    fn what_a_backend_inherits_is_told_once() {
+        let old =
+            config("backends: [{ name: a, url: http://a:1, health: { rise: 7 } }, http://b:1]");
+        let new = config(
+            "health: { interval: 9s }\n\
+             backends: [{ name: a, url: http://a:1, health: { rise: 8 } }, http://b:1]",
+        );
+        let changes = Changes::between(&old, &new);
+        assert_eq!(names(&changes), ["health.interval", "backends[a].health.rise"]);
+    }
+
+    #[test]
+    fn what_is_read_at_the_start_only_is_named() {
+        let one = "backends: [http://a:1]";
+        let new = config(&format!("server: {{ threads: 1000, drain_timeout: 1s }}\n{one}"));
+        let changes = Changes::between(&config(one), &new);
+        assert_eq!(changes.needing_restart(), ["server.threads"]);
+        assert!(is_below("server.listen[0]", "server.listen"));
+        assert!(!is_below("server.listeners", "server.listen"));
+    }
+}

@@ -1,0 +1,19 @@
+//! The life of the process: its configuration loaded again, its sockets handed over to a new process,
+//! its end. Whoever wants something of it (a signal, the admin port) sends a command; one task takes
+//! them one at a time.
+
+mod commands;
+mod files;
+mod handover;
+mod listening;
+mod reload;
+mod stop;
+mod upkeep;
+
+pub use commands::{Commands, Obedience, Orders};
+pub use files::raise_limit;
+pub use handover::{HandoverError, Inheritance, Socket, Successor};
+pub use listening::{Ends, Listening, Sockets};
+pub use reload::{ApplyLog, BackendsReport, ReloadError, ReloadReport, Reloader};
+pub use stop::{LastWords, Stop, StopSignal};
+pub use upkeep::Upkeep;

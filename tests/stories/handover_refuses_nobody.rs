@@ -1,0 +1,97 @@
+//! An operator puts a new version into the place of the running one: the new process takes over the
+//! listening sockets, and no connection is refused and no stream cut. One that cannot start changes
+//! nothing.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use penstock::demo::{EngineModel, EngineSpec, Pace};
+
+use crate::support::client::{self, Answer, streaming_chat};
+use crate::support::command::run_with;
+use crate::support::engines::{backend, engine, start};
+use crate::support::fleet::{CHAT, begin};
+use crate::support::load::Load;
+use crate::support::penstock::{Penstock, Successor};
+use crate::support::{block_on, eventually};
+
+crate::trials![
+    a_new_process_takes_over_under_load,
+    a_process_that_cannot_start_leaves_the_old_one_serving,
+    there_is_nothing_to_take_over_by_hand,
+];
+
+/// Long enough for two processes to start, drain and end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn hand_over(penstock: &Penstock) -> Answer {
+    client::request(penstock.admin, "POST", "/handover", &[], b"")
+}
+
+fn a_new_process_takes_over_under_load() {
+    let fast = engine("fast", &["m"]);
+    let pace =
+        Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 50 };
+    let spec = EngineSpec { pace, ..EngineSpec::new("slow", [EngineModel::new("stream")]) };
+    let slow = start(spec);
+    let yaml = format!("backends:\n{}{}", backend(&fast, ""), backend(&slow, ""));
+    let mut penstock = Penstock::start(&yaml);
+    let mut stream = begin(penstock.data, CHAT, &streaming_chat("stream", "hello"));
+    block_on(slow.wait_for(|counters| counters.events >= 2)).unwrap();
+    let mut successor = None;
+    let (sent, failed) = Load::during(&penstock, || {
+        std::thread::sleep(Duration::from_millis(200));
+        let answer = hand_over(&penstock);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        successor = Some(Successor::of(&answer));
+        std::thread::sleep(Duration::from_millis(1500));
+    });
+    let successor = successor.unwrap();
+    assert_eq!(failed, 0, "of {sent} requests during a hand-over");
+    assert!(sent > 100, "{sent}");
+    let answer = stream.read_answer().unwrap();
+    assert!(answer.is_whole && answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+    assert_eq!((slow.counters().answered, slow.counters().cancelled), (1, 0));
+    assert_eq!(penstock.wait_end(PATIENCE).code(), Some(0), "the old one ends when it is done");
+    assert!(successor.is_alive(), "the new one serves");
+    assert_eq!(penstock.chat("m").status, 200);
+    assert_eq!(penstock.admin("/health/ready").status, 200);
+
+    // The new one can do the same.
+    let answer = hand_over(&penstock);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let third = Successor::of(&answer);
+    eventually("the second one ends", PATIENCE, || !successor.is_alive());
+    assert!(third.is_alive());
+    assert_eq!(penstock.chat("m").status, 200);
+    third.signal("TERM");
+    let is_refused = || TcpStream::connect(penstock.data).is_err();
+    eventually("the last one takes the sockets along", PATIENCE, is_refused);
+}
+
+fn a_process_that_cannot_start_leaves_the_old_one_serving() {
+    let one = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
+    let penstock = Penstock::start(&yaml);
+    penstock.rewrite(&format!("{yaml}routing: {{ strateggy: random }}\n"));
+    let answer = hand_over(&penstock);
+    assert_eq!((answer.status, answer.error_code()), (500, "not_handed_over".to_owned()));
+    let told = answer.text();
+    assert!(told.contains("did you mean 'strategy'?") && told.contains(".yaml:"), "{told}");
+    assert!(penstock.log().contains("this one goes on"), "{}", penstock.log());
+    for _ in 0..20 {
+        assert_eq!(penstock.chat("m").status, 200);
+    }
+    assert_eq!(penstock.admin("/health/ready").status, 200);
+    penstock.rewrite(&yaml);
+    let answer = hand_over(&penstock);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let _successor = Successor::of(&answer);
+    assert_eq!(penstock.chat("m").status, 200);
+}
+
+fn there_is_nothing_to_take_over_by_hand() {
+    let ran = run_with(["serve", "--take-over"], b"", &[]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("POST /handover"), "{}", ran.stderr);
+}
