@@ -93,6 +93,7 @@ fn commands(command: &Command) -> Roff {
             page.text([roman(help)]);
         }
         if let Some(more) = command.get_after_help() {
+            page.control("PP", []);
             page.control("nf", []);
             page.text([roman(more.to_string())]);
             page.control("fi", []);
