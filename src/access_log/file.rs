@@ -2,12 +2,16 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::outbox::Carrier;
+
+/// Clients' addresses are in it: not for every user of the machine.
+const MODE: u32 = 0o640;
 
 /// Writes lines.
 pub(super) struct LineWriter {
@@ -47,7 +51,7 @@ impl LineWriter {
 fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
     Ok(match path {
         None => Box::new(io::stdout()),
-        Some(path) => Box::new(OpenOptions::new().create(true).append(true).open(path)?),
+        Some(path) => Box::new(OpenOptions::new().create(true).append(true).mode(MODE).open(path)?),
     })
 }
 

@@ -16,6 +16,7 @@ mod process;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{HeaderMap, Method, Response, header};
@@ -32,6 +33,9 @@ use crate::proxy::Proxy;
 use crate::spans::SpanExporter;
 use answer::{Answer, Refusal};
 use gate::Access;
+
+/// How long a caller may take no byte of an answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the admin port shows and steers.
 pub struct Admin {
@@ -211,6 +215,7 @@ impl Admin {
 #[async_trait]
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        session.set_write_timeout(Some(WRITE_TIMEOUT));
         let answer = self.answer(session).await.unwrap_or_else(|refusal| {
             // What it sent and nobody read must not be taken for the next request.
             session.set_keepalive(None);

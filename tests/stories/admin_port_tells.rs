@@ -23,6 +23,7 @@ crate::trials![
     metrics_count_what_happened,
     junk_names_collapse_into_one_series,
     garbage_does_not_end_it,
+    its_log_lines_cannot_be_forged,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -292,4 +293,15 @@ fn garbage_does_not_end_it() {
     let value: Value = penstock.admin("/health/live").json();
     assert_eq!(value["status"], "alive");
     assert!(!penstock.log().contains("panicked"), "{}", penstock.log());
+}
+
+fn its_log_lines_cannot_be_forged() {
+    let (_engine, penstock) = one();
+    let mut forger = Client::connect(penstock.admin);
+    forger.send_bytes(b"GET /\x1b[31m\nFORGED line HTTP/1.1\r\nx\nFORGED: y\r\n\r\n");
+    let told = forger.read_raw();
+    drop(told);
+    let log = penstock.log();
+    assert!(log.lines().all(|line| !line.starts_with("FORGED")), "{log}");
+    assert!(!log.contains("\u{1b}[31m"), "{log}");
 }
