@@ -19,6 +19,7 @@ pub enum ErrorCode {
     ModelNotFound,
     UnknownPath,
     MethodNotAllowed,
+    HeaderTimeout,
     BodyTimeout,
     BodyTooLarge,
     UriTooLong,
@@ -75,7 +76,7 @@ const fn error(code: ErrorCode, name: &'static str, status: u16, when: &'static 
 }
 
 /// Every error penstock makes itself, in the order of [`ErrorCode`].
-pub const ERROR_CODES: [ErrorRow; 32] = [
+pub const ERROR_CODES: [ErrorRow; 33] = [
     error(
         ErrorCode::InvalidRequest,
         "invalid_request",
@@ -113,10 +114,16 @@ pub const ERROR_CODES: [ErrorRow; 32] = [
         "the path is known, the method is not; see `Allow`",
     ),
     error(
+        ErrorCode::HeaderTimeout,
+        "header_timeout",
+        408,
+        "the request head did not arrive within `limits.header`",
+    ),
+    error(
         ErrorCode::BodyTimeout,
         "body_timeout",
         408,
-        "the body did not arrive within `limits.body_read`",
+        "the body did not arrive within `limits.body_read`, or slower than `limits.min_body_rate`",
     ),
     error(ErrorCode::BodyTooLarge, "body_too_large", 413, "the body is larger than `limits.body`"),
     error(ErrorCode::UriTooLong, "uri_too_long", 414, "the request target is longer than 16 KiB"),

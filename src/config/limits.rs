@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::collections::{Or, Word};
 use super::document::Node;
 use super::dump::Dump;
 use super::reader::Reader;
@@ -25,6 +26,9 @@ section! {
         pub min_body_rate: ByteSize ["min_body_rate" as PerSecond] = ByteSize::kib(1),
         /// The longest a client may take no byte of its answer.
         pub client_write: Duration ["client_write" as Positive] = Duration::from_secs(60),
+        /// The most of an answer the system keeps for a client that reads slowly, or what it likes.
+        pub client_send_buffer: Option<ByteSize> ["client_send_buffer" as Or<System, ByteSize>] =
+            Some(ByteSize::kib(256)),
         /// The largest request head.
         pub head_size: ByteSize = ByteSize::kib(64),
         /// The most headers in a request.
@@ -38,6 +42,13 @@ section! {
         /// The most models with metrics of their own; further ones are counted together.
         pub metric_models: usize = 100,
     }
+}
+
+/// Leaves it to the operating system.
+struct System;
+
+impl Word for System {
+    const WORD: &'static str = "system";
 }
 
 /// The largest body; offsets into one are 32 bits wide.

@@ -32,6 +32,9 @@ const SLACK: usize = 64;
 const CHUNK_READ: usize = 64 * 1024;
 /// What is read and thrown away so that a client gets to see an early answer.
 const DRAIN_BYTES: usize = 64 << 20;
+/// The same behind a head that was refused: whoever sends more than this there is no client to be
+/// kind to.
+const REFUSED_DRAIN_BYTES: usize = 1 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// How a request's body is framed.
@@ -261,12 +264,13 @@ impl Pace {
 /// Reads and drops what a client still sends after an early answer, for a while, so that it gets
 /// to read that answer instead of a reset.
 pub(super) async fn drain(client: &ClientStream) {
+    let limit = if client.refused().is_some() { REFUSED_DRAIN_BYTES } else { DRAIN_BYTES };
     let mut scrap = BytesMut::with_capacity(CHUNK_READ);
     let drained = async {
         // The answer is complete: a client that reads to the end must not wait for the drain.
         poll_fn(|cx| client.poll_shutdown(cx)).await?;
         let mut total = 0;
-        while total < DRAIN_BYTES {
+        while total < limit {
             scrap.clear();
             scrap.reserve(CHUNK_READ);
             let read = poll_fn(|cx| client.poll_body(cx, &mut scrap, CHUNK_READ)).await;
@@ -275,6 +279,8 @@ pub(super) async fn drain(client: &ClientStream) {
                 Ok(0) => break,
                 Err(error) => return Err(error),
             }
+            // A crowd that keeps sending must not keep the others waiting.
+            tokio::task::yield_now().await;
         }
         io::Result::Ok(total)
     };

@@ -50,9 +50,23 @@ impl<'a> Exchange<'a> {
         Self { connection, client, deadline, next_read: READ_CHUNK }
     }
 
-    /// Sends head and body, in as few writes as the socket takes, and reads the answer's head.
+    /// Sends head and body, in as few writes as the socket takes, and reads the answer's head. An
+    /// engine may answer before it has read everything; its connection is of no further use then.
     pub(super) async fn ask(&mut self, request: [&[u8]; 4]) -> Result<AnswerHead, Stop> {
-        self.send(request).await?;
+        match self.send(request).await {
+            Ok(()) => self.read_head().await,
+            Err(Stop::ClosedWhileSending) => {
+                let early = self.read_head().await.map_err(|stop| match stop {
+                    Stop::ClientGone | Stop::TimedOut(_) | Stop::Bad(_) => stop,
+                    Stop::Closed | Stop::ClosedWhileSending => Stop::ClosedWhileSending,
+                })?;
+                Ok(AnswerHead { keeps_alive: false, ..early })
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+
+    async fn read_head(&mut self) -> Result<AnswerHead, Stop> {
         let mut reader = HeadReader::default();
         loop {
             if !self.connection.read.is_empty() {

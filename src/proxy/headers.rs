@@ -21,7 +21,25 @@ pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
         || *name == header::TE
         || *name == header::TRAILER
         || *name == header::UPGRADE
-        || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "proxy-authenticate")
+        || matches!(
+            name.as_str(),
+            "keep-alive" | "proxy-connection" | "proxy-authenticate" | "http2-settings"
+        )
+}
+
+/// Whether some engine's framework would read the field as another one: those that hand fields on as
+/// variables cannot tell `content_length` from `content-length`.
+fn is_twin(name: &HeaderName) -> bool {
+    name.as_str().contains('_')
+}
+
+/// Whether the client's `Connection` fields name this one as its own business.
+fn is_nominated(client: &HeaderMap, name: &HeaderName) -> bool {
+    let mut tokens = client
+        .get_all(header::CONNECTION)
+        .into_iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    tokens.any(|token| token.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
 }
 
 /// Fields of a request that penstock writes itself or keeps back.
@@ -60,19 +78,19 @@ pub(super) fn write_request_head(
     }
     // The client's state belongs to the client's trace.
     let is_followed = own.trace.is_none_or(|(trace, _)| trace.caller.is_some());
-    let nominated = client.get(header::CONNECTION).and_then(|value| value.to_str().ok());
-    let is_nominated = |name: &HeaderName| {
-        nominated.is_some_and(|tokens| {
-            tokens.split(',').any(|token| token.trim().eq_ignore_ascii_case(name.as_str()))
-        })
-    };
+    let nominates = client.contains_key(header::CONNECTION);
     let passes_key = backend.authorization == AuthorizationPolicy::Pass;
     for (name, value) in client {
         let is_key = *name == header::AUTHORIZATION || *name == API_KEY;
         let is_traced =
             (*name == TRACEPARENT && own.trace.is_some()) || (*name == TRACESTATE && !is_followed);
-        let is_kept_back = is_hop_by_hop(name) || is_replaced(name) || is_traced;
-        if is_kept_back || is_nominated(name) || (is_key && !passes_key) {
+        let stays_here = is_hop_by_hop(name)
+            || is_replaced(name)
+            || is_twin(name)
+            || is_traced
+            || (is_key && !passes_key)
+            || (nominates && is_nominated(client, name));
+        if stays_here {
             continue;
         }
         write_field(out, name.as_str(), value.as_bytes());
@@ -86,6 +104,21 @@ pub(super) fn write_request_head(
         out.extend_from_slice(b"\r\n");
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// The head a backend gets for a chat request with these fields and a body of seven bytes: what
+/// tests and fuzz targets ask for from outside.
+pub fn to_backend(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
+    let own = OwnFields {
+        authority: "engine:8000",
+        body_length: 7,
+        request_id: &HeaderValue::from_static("id-1"),
+        trace: None,
+        key_in_anthropic_style: false,
+    };
+    let mut out = Vec::new();
+    write_request_head(&mut out, "/v1/chat/completions", client, backend, own);
+    out
 }
 
 /// What penstock itself puts into a request's head.
@@ -104,4 +137,63 @@ fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forwarded(fields: &[(&'static str, &'static str)], backend: &BackendConfig) -> String {
+        let client = fields
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let mut map = HeaderMap::new();
+        for (name, value) in client {
+            map.append(name, value);
+        }
+        String::from_utf8(to_backend(&map, backend)).unwrap()
+    }
+
+    const OWN: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: engine:8000\r\n\
+                       content-length: 7\r\nx-request-id: id-1\r\n";
+
+    #[test]
+    fn only_what_is_meant_for_the_engine_reaches_it() {
+        let head = forwarded(
+            &[
+                ("host", "evil"),
+                ("content-length", "9"),
+                ("transfer-encoding", "chunked"),
+                ("expect", "100-continue"),
+                ("te", "trailers"),
+                ("trailer", "x"),
+                ("upgrade", "websocket"),
+                ("http2-settings", "AAMAAABk"),
+                ("keep-alive", "5"),
+                ("proxy-connection", "close"),
+                ("proxy-authorization", "Basic x"),
+                ("accept-encoding", "gzip"),
+                ("x-request-id", "id-1"),
+                ("content_length", "9"),
+                ("transfer_encoding", "chunked"),
+                ("x_api_key", "twin"),
+                ("accept", "text/event-stream"),
+            ],
+            &BackendConfig::default(),
+        );
+        assert_eq!(head, format!("{OWN}accept: text/event-stream\r\n\r\n"));
+    }
+
+    #[test]
+    fn nominated_fields_stay_here_but_our_own_cannot_be_nominated_away() {
+        let client = [
+            ("connection", "close, X-Private"),
+            ("connection", "host, content-length, x-request-id\t,x-other"),
+            ("x-private", "1"),
+            ("x-other", "2"),
+            ("x-kept", "3"),
+        ];
+        let head = forwarded(&client, &BackendConfig::default());
+        assert_eq!(head, format!("{OWN}x-kept: 3\r\n\r\n"));
+    }
 }

@@ -1,6 +1,7 @@
 //! The data plane: Pingora's `ProxyHttp`, with requests answered in `request_filter`.
 //!
-//! Life of a request: `guard` hands Pingora its head; `request` judges it (401, 404, 405, 413, 415)
+//! Life of a request: `guard` hands Pingora its head once `strict` has passed it (else 400, 408, 414,
+//! 431, and the connection ends); `request` judges what it asks (401, 404, 405, 413, 415)
 //! and answers what needs no backend; `body` reads it whole, under a clock and a bound; `scan` finds
 //! what it needs; `attempts` decides and repeats; `forward` makes one attempt (connect, send,
 //! receive); `relay` passes the answer on; the end is told to the observers.
@@ -17,13 +18,14 @@ mod exchange;
 mod failure;
 mod forward;
 mod guard;
-mod headers;
+pub mod headers;
 mod local;
 mod relay;
 mod request;
 mod response;
 mod settle;
 pub mod splice;
+pub mod strict;
 mod trace;
 mod upstream;
 
@@ -184,6 +186,9 @@ impl Proxy {
                 .answer_error(session, ctx, OwnError::new(ErrorCode::InternalError, message))
                 .await;
         };
+        if let Some(refused) = client.refused() {
+            return self.answer_refused(session, ctx, refused).await;
+        }
         let length = BodyLength::of(&session.req_header().headers);
         ctx.body_length = length;
         body::take_over(session);

@@ -11,12 +11,13 @@ use pingora_proxy::Session;
 use super::body::BodyLength;
 use super::context::RequestContext;
 use super::failure::OwnError;
+use super::guard::RefusedHead;
 use super::headers::REQUEST_ID;
+use super::strict::MAX_TARGET;
 use super::{Proxy, auth, local};
 use crate::api::{Dialect, ErrorCode, Operation};
 use crate::config::Cors;
 
-const MAX_TARGET: usize = 16 * 1024;
 const MAX_REQUEST_ID: usize = 128;
 
 /// What a path stands for.
@@ -104,6 +105,19 @@ impl Proxy {
                 }
             },
         }
+    }
+
+    /// Answers a request whose head was refused; nothing behind that head can be trusted.
+    pub(super) async fn answer_refused(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        RefusedHead { flaw, dialect }: RefusedHead,
+    ) -> pingora::Result<()> {
+        ctx.request_id = self.make_request_id();
+        ctx.dialect = dialect;
+        let error = OwnError::new(flaw.code(), flaw.to_string());
+        self.answer_error(session, ctx, error.closing()).await
     }
 
     fn identify(&self, session: &Session, ctx: &mut RequestContext) {

@@ -8,7 +8,7 @@ use pingora::http::ResponseHeader;
 const HEAD_LIMIT: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
 /// More 1xx answers than any engine has a reason to send.
-const INFORMATIONAL_LIMIT: u32 = 64;
+const INFORMATIONAL_LIMIT: u32 = 1024;
 
 /// How the body of an answer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +126,10 @@ impl Fields {
         for name in &facts.nominated {
             header.remove_header(name);
         }
+        if facts.is_chunked && minor == 0 {
+            // HTTP/1.0 knows no chunks: other readers take them for the body.
+            return Err(BadAnswer::Framing);
+        }
         let framing = facts.framing(status)?;
         match framing {
             Framing::Length(length) => {
@@ -236,6 +240,8 @@ mod tests {
             let text = format!("HTTP/1.1 200 OK\r\n{bad}\r\n\r\n");
             assert_eq!(parse(&text).unwrap_err(), BadAnswer::Framing, "{bad}");
         }
+        let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        assert_eq!(parse(old).unwrap_err(), BadAnswer::Framing);
     }
 
     #[test]
@@ -247,7 +253,7 @@ mod tests {
             BadAnswer::Switching
         );
         assert!(parse("HTTP/1.1 200 OK\r\ncontent-le").unwrap().is_none());
-        let endless = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100);
+        let endless = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1025);
         assert_eq!(parse(&endless).unwrap_err(), BadAnswer::Informational);
     }
 

@@ -43,6 +43,7 @@ mod readme_is_true;
 mod recovery_is_gentle;
 mod reload_drops_nothing;
 mod requests_are_logged;
+mod smuggling_is_refused;
 mod stopping_finishes_streams;
 mod strategies_spread;
 mod streams_break_honestly;
@@ -98,6 +99,7 @@ fn main() {
         recovery_is_gentle,
         reload_drops_nothing,
         requests_are_logged,
+        smuggling_is_refused,
         stopping_finishes_streams,
         strategies_spread,
         streams_break_honestly,

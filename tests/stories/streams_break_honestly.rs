@@ -15,6 +15,7 @@ crate::trials![
     an_error_the_engine_reports_is_relayed_unchanged,
     what_is_not_an_answer_is_a_502,
     a_response_nobody_asked_for_is_discarded,
+    an_early_answer_is_relayed_and_poisons_nobody,
     what_is_legal_but_unusual_passes,
     streams_pass_as_they_come_to_whoever_asks,
 ];
@@ -172,6 +173,23 @@ fn a_response_nobody_asked_for_is_discarded() {
     assert!(received[..3].windows(2).all(next), "a poisoned connection was used again");
 }
 
+fn an_early_answer_is_relayed_and_poisons_nobody() {
+    let fleet = Fleet::start(2, Setup::default());
+    for length in [0, 100 << 10, 24 << 20] {
+        fleet.a().script([Fault::Pass, Fault::EarlyStatus(413)]);
+        assert_eq!(fleet.chat().status, 200, "a warm connection");
+        let mut body = chat("m", "hello");
+        body["padding"] = json!("x".repeat(length));
+        let answer = fleet.penstock.post(CHAT, &body);
+        assert_eq!(answer.status, 413, "{length}: {}", answer.text());
+        assert!(answer.text().contains("before the body was read"), "{}", answer.text());
+        let used = fleet.a().received().pop().unwrap().connection;
+        assert_eq!(fleet.chat().status, 200);
+        assert_ne!(fleet.a().received().pop().unwrap().connection, used, "used again");
+    }
+    assert_eq!((fleet.a().malformed().len(), fleet.b().counters().requests), (0, 0));
+}
+
 fn what_is_legal_but_unusual_passes() {
     let fleet = Fleet::start(1, Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
@@ -179,8 +197,10 @@ fn what_is_legal_but_unusual_passes() {
     for fault in [
         Fault::Informational { count: 1 },
         Fault::Informational { count: 20 },
+        Fault::Informational { count: 500 },
         Fault::BigHead { bytes: 4096 },
         Fault::BigHead { bytes: 48 << 10 },
+        Fault::BigHead { bytes: 60 << 10 },
         Fault::CloseDelimited,
         Fault::CloseAfterAnswer,
     ] {

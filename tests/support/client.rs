@@ -48,7 +48,11 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
+        Self::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// A client on a connection made elsewhere.
+    pub fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, buffer: Vec::new() }

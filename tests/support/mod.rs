@@ -61,6 +61,11 @@ pub fn free_address() -> SocketAddr {
     }
 }
 
+/// Whether this is the long run, with time for soaks and a machine of its own.
+pub fn is_long() -> bool {
+    std::env::var_os("PENSTOCK_LONG").is_some()
+}
+
 /// Waits until `check` holds, and panics with `what` when it does not within `limit`.
 pub fn eventually(what: &str, limit: Duration, mut check: impl FnMut() -> bool) {
     let started = Instant::now();

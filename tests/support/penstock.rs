@@ -135,6 +135,14 @@ impl Penstock {
         self.child.id()
     }
 
+    /// Its resident memory in bytes.
+    pub fn resident(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let kib: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        kib << 10
+    }
+
     /// Sends it a signal by its own process id.
     pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status();

@@ -1,8 +1,12 @@
 //! Stands between the listener and Pingora's parser: every client stream is wrapped so that Pingora
-//! is given exactly one request head at a time. The body stays here, where the proxy reads it
-//! straight into the one buffer it is kept in; pipelined requests wait their turn.
+//! is given exactly one request head at a time, and only heads that `strict` has passed. The body
+//! stays here, where the proxy reads it straight into the one buffer it is kept in; pipelined
+//! requests wait their turn.
 
 mod pingora_io;
+mod refusals;
+
+pub(crate) use refusals::Refusals;
 
 use std::fmt;
 use std::future::Future;
@@ -18,15 +22,18 @@ use bytes::{Buf, BytesMut};
 use memchr::memmem;
 use parking_lot::Mutex;
 use pingora::apps::ServerApp;
-use pingora::protocols::{Shutdown, Stream};
+use pingora::protocols::Stream;
+use pingora::protocols::l4::ext::set_snd_buf;
 use pingora::server::ShutdownWatch;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::LINGER;
 use super::context::Counted;
-use crate::api::{Dialect, ErrorCode, error_body};
+use super::strict::{self, Flaw};
+use crate::api::Dialect;
 use crate::config::LimitsConfig;
+use crate::units::ByteSize;
 
 /// Reads of a head and of whatever follows it.
 const HEAD_CHUNK: usize = 4096;
@@ -34,16 +41,23 @@ const HEAD_CHUNK: usize = 4096;
 const WHOLE_LIMIT: usize = 64 * 1024;
 /// Pipelined bytes kept while a request is under way; beyond it the client is no longer watched.
 const PIPELINE_LIMIT: usize = 64 * 1024;
+/// What Pingora is given instead of a head that is refused; the request filter then finds the flaw
+/// and answers it, as it answers everything else.
+const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\n\r\n";
 
 /// What clients may ask of their connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionLimits {
     /// The most bytes of one head.
     pub(crate) head_size: usize,
+    /// The most fields of one head.
+    pub(crate) head_fields: usize,
     /// The longest a head that has begun may take.
     pub(crate) head_time: Duration,
     /// The most connections at one time.
     pub(crate) connections: usize,
+    /// What the system may keep of an answer that a client is slow to take.
+    pub(crate) send_buffer: Option<usize>,
 }
 
 impl ConnectionLimits {
@@ -51,51 +65,16 @@ impl ConnectionLimits {
     pub(crate) fn of(limits: &LimitsConfig) -> Self {
         Self {
             head_size: limits.head_size.to_usize(),
+            head_fields: limits.headers,
             head_time: limits.header,
             connections: limits.connections,
+            send_buffer: limits.client_send_buffer.map(ByteSize::to_usize),
         }
     }
 }
 
 /// What holds for a connection that is opened now.
 pub(crate) type CurrentLimits = Box<dyn Fn() -> ConnectionLimits + Send + Sync>;
-
-/// What a client is told that gets no further than the guard, and who else hears of it.
-pub(crate) struct Refusals {
-    head_too_large: Vec<u8>,
-    too_many_connections: Vec<u8>,
-    tell: Box<dyn Fn(ErrorCode) + Send + Sync>,
-}
-
-impl Refusals {
-    /// Calls `tell` with every refusal.
-    pub(crate) fn new(tell: Box<dyn Fn(ErrorCode) + Send + Sync>) -> Self {
-        let head = "The request head exceeds the limit (limits.head_size)";
-        let connections = "Too many connections (limits.connections)";
-        Self {
-            head_too_large: refusal(ErrorCode::HeadTooLarge, head),
-            too_many_connections: refusal(ErrorCode::TooManyConnections, connections),
-            tell,
-        }
-    }
-}
-
-/// A whole answer as bytes: Pingora has not seen the request, so it cannot write one.
-fn refusal(code: ErrorCode, message: &str) -> Vec<u8> {
-    let row = code.row();
-    let body = error_body(Dialect::OpenAi, code, message, None);
-    let reason = http::StatusCode::from_u16(row.status).ok().and_then(|s| s.canonical_reason());
-    let head = format!(
-        "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         x-should-retry: {}\r\n{}connection: close\r\n\r\n",
-        row.status,
-        reason.unwrap_or_default(),
-        body.len(),
-        row.retry,
-        if row.retry { "retry-after: 1\r\n" } else { "" },
-    );
-    [head.into_bytes(), body].concat()
-}
 
 /// Pingora's HTTP application with every client stream wrapped.
 pub(crate) struct Guarded<A> {
@@ -127,11 +106,16 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
         let open = Counted::new(&self.open);
         let limits = (self.limits)();
         if open.count() > limits.connections {
-            (self.refusals.tell)(ErrorCode::TooManyConnections);
-            refuse(&mut stream, &self.refusals.too_many_connections).await;
+            let over = open.count() - limits.connections;
+            self.refusals.turn_away(&mut stream, over).await;
             return None;
         }
-        let guarded = GuardStream::new(stream, limits, Arc::clone(&self.refusals));
+        if let Some(bytes) = limits.send_buffer
+            && let Err(error) = set_snd_buf(stream.id(), bytes)
+        {
+            tracing::debug!(%error, "a client's send buffer stays as it is");
+        }
+        let guarded = GuardStream::new(stream, limits);
         self.inner.process_new(Box::new(guarded), shutdown).await
     }
 
@@ -143,31 +127,19 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
     }
 }
 
-/// Turns a connection over the limit away, without reading from it.
-async fn refuse(stream: &mut Stream, answer: &[u8]) {
-    let told = async {
-        stream.write_all(answer).await?;
-        stream.flush().await
-    };
-    match tokio::time::timeout(Duration::from_secs(1), told).await {
-        Ok(Ok(())) => Shutdown::shutdown(&mut **stream).await,
-        Ok(Err(_)) | Err(_) => tracing::debug!("a client over the limit was not told so"),
-    }
-}
-
 /// What Pingora reads and writes.
 pub(crate) struct GuardStream(Arc<ClientStream>);
 
 impl GuardStream {
-    fn new(stream: Stream, limits: ConnectionLimits, refusals: Arc<Refusals>) -> Self {
+    fn new(stream: Stream, limits: ConnectionLimits) -> Self {
         let inner = Inner {
             stream,
             ahead: BytesMut::with_capacity(HEAD_CHUNK),
             next_read: HEAD_CHUNK,
-            phase: Phase::Head { searched: 0 },
+            phase: Phase::NEXT_HEAD,
             deadline: None,
+            refused: None,
             limits,
-            refusals,
         };
         Self(Arc::new(ClientStream(Mutex::new(inner))))
     }
@@ -202,23 +174,44 @@ struct Inner {
     next_read: usize,
     phase: Phase,
     deadline: Option<Pin<Box<Sleep>>>,
+    refused: Option<RefusedHead>,
     limits: ConnectionLimits,
-    refusals: Arc<Refusals>,
+}
+
+/// A head that Pingora never sees.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RefusedHead {
+    /// What is wrong with it.
+    pub(crate) flaw: Flaw,
+    /// The dialect of the path it asks for.
+    pub(crate) dialect: Dialect,
 }
 
 enum Phase {
-    /// Looking for the end of a head; `searched` bytes of `ahead` hold none.
-    Head { searched: usize },
+    /// Looking for the end of a head; `searched` bytes of `ahead` hold none. One empty line may
+    /// stand before it.
+    Head { searched: usize, may_skip: bool },
     /// Handing a complete head to Pingora, so many bytes of it left.
     Deliver { left: usize },
+    /// Handing what is left of [`STAND_IN`] to Pingora.
+    Refused { left: &'static [u8] },
     /// Behind a head: the bytes belong to its body, or to the next request.
     Body,
+}
+
+impl Phase {
+    const NEXT_HEAD: Self = Self::Head { searched: 0, may_skip: true };
 }
 
 impl ClientStream {
     /// Expects a new head next: the body of the last request has been read.
     pub(crate) fn expect_head(&self) {
-        self.0.lock().phase = Phase::Head { searched: 0 };
+        self.0.lock().phase = Phase::NEXT_HEAD;
+    }
+
+    /// Why the request at hand is only a stand-in for one that is refused, if it is.
+    pub(crate) fn refused(&self) -> Option<RefusedHead> {
+        self.0.lock().refused
     }
 
     /// Takes a body of `total` bytes if it was read along with its head, without a copy. The next
@@ -330,37 +323,67 @@ impl Inner {
                     };
                     return Poll::Ready(Ok(()));
                 }
-                Phase::Head { searched } => {
-                    let from = searched.saturating_sub(3);
-                    if let Some(end) = head_end(&self.ahead, from) {
-                        self.deadline = None;
-                        self.phase = Phase::Deliver { left: end };
+                Phase::Refused { left } => {
+                    let (now, later) = left.split_at(left.len().min(out.remaining()));
+                    out.put_slice(now);
+                    self.phase =
+                        if later.is_empty() { Phase::Body } else { Phase::Refused { left: later } };
+                    return Poll::Ready(Ok(()));
+                }
+                Phase::Head { searched, may_skip } => {
+                    if may_skip && self.ahead.starts_with(b"\r\n") {
+                        self.ahead.advance(2);
+                        self.phase = Phase::Head { searched: 0, may_skip: false };
                         continue;
                     }
-                    let searched = self.ahead.len();
-                    self.phase = Phase::Head { searched };
-                    if searched > self.limits.head_size {
-                        return self.refuse(cx);
+                    match self.look_for_head(searched) {
+                        Ok(Some(end)) => {
+                            self.deadline = None;
+                            self.phase = Phase::Deliver { left: end };
+                            continue;
+                        }
+                        Ok(None) => {
+                            let searched = self.ahead.len();
+                            self.phase = Phase::Head { searched, may_skip };
+                        }
+                        Err(flaw) => {
+                            self.refuse(flaw);
+                            continue;
+                        }
                     }
                     self.ahead.reserve(self.next_read);
                     let read = read_some(&mut self.stream, cx, &mut self.ahead, self.next_read);
                     match read {
                         Poll::Ready(Ok(0)) => {
-                            // What there is of the head goes on, so that Pingora sees a cut head.
-                            self.phase = Phase::Body;
-                            return self.poll_rest(cx, out);
+                            // Nobody waits for an answer to half a head.
+                            self.ahead.clear();
+                            return Poll::Ready(Ok(()));
                         }
                         Poll::Ready(Ok(_)) => {}
                         Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                        Poll::Pending => return self.wait_for_head(cx),
+                        Poll::Pending => ready!(self.wait_for_head(cx)),
                     }
                 }
             }
         }
     }
 
+    /// Where the head ends that `ahead` begins with, once it is there and nothing is wrong with it.
+    fn look_for_head(&self, searched: usize) -> Result<Option<usize>, Flaw> {
+        let end = head_end(&self.ahead, searched.saturating_sub(3));
+        if end.unwrap_or(self.ahead.len()) > self.limits.head_size {
+            return Err(Flaw::TooLarge);
+        }
+        match end.and_then(|end| self.ahead.get(..end)) {
+            Some(head) => strict::check(head, self.limits.head_fields).map(|()| end),
+            // A CR at the very front may be half of an empty line.
+            None if *self.ahead == *b"\r" => Ok(None),
+            None => strict::check_begun(&self.ahead, searched).map(|()| None),
+        }
+    }
+
     // A head that has begun must end in time; an idle connection is Pingora's keep-alive to judge.
-    fn wait_for_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn wait_for_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.ahead.is_empty() {
             if self.next_read > HEAD_CHUNK {
                 // There may be many idle connections, and idle for long.
@@ -371,7 +394,16 @@ impl Inner {
         let time = self.limits.head_time;
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
         ready!(deadline.as_mut().poll(cx));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        self.refuse(Flaw::Late);
+        Poll::Ready(())
+    }
+
+    fn refuse(&mut self, flaw: Flaw) {
+        let is_anthropic = strict::asked_path(&self.ahead).starts_with(b"/v1/messages");
+        let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
+        self.deadline = None;
+        self.refused = Some(RefusedHead { flaw, dialect });
+        self.phase = Phase::Refused { left: STAND_IN };
     }
 
     fn poll_rest(&mut self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -382,18 +414,6 @@ impl Inner {
         out.put_slice(self.ahead.get(..count).unwrap_or_default());
         self.ahead.advance(count);
         Poll::Ready(Ok(()))
-    }
-
-    fn refuse(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A fresh answer fits the socket's buffer; where it does not, closing says enough.
-        (self.refusals.tell)(ErrorCode::HeadTooLarge);
-        let stream = Pin::new(&mut self.stream);
-        if stream.poll_write(cx, &self.refusals.head_too_large).is_ready() {
-            let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-            tracing::debug!(is_sent = flushed.is_ready(), "refused an oversized head");
-        }
-        self.ahead.clear();
-        Poll::Ready(Err(io::ErrorKind::InvalidData.into()))
     }
 }
 
@@ -407,14 +427,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_a_whole_answer() {
-        let refusals = Refusals::new(Box::new(|_code| ()));
-        for bytes in [refusals.head_too_large, refusals.too_many_connections] {
-            let text = String::from_utf8(bytes).unwrap();
-            let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head}");
-            assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
-        }
+    fn the_stand_in_of_a_refused_head_is_a_good_one() {
+        assert_eq!(strict::check(STAND_IN, 1), Ok(()));
     }
 
     #[test]
