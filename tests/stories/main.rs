@@ -31,6 +31,7 @@ mod explain_tells_why;
 mod faults_under_load;
 mod handover_refuses_nobody;
 mod health_and_breaker;
+mod hostile_clients_are_survived;
 mod keys_open_the_door;
 mod models_are_routed;
 mod monitoring_files_are_true;
@@ -87,6 +88,7 @@ fn main() {
         faults_under_load,
         handover_refuses_nobody,
         health_and_breaker,
+        hostile_clients_are_survived,
         keys_open_the_door,
         models_are_routed,
         monitoring_files_are_true,
