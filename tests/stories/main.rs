@@ -22,6 +22,7 @@ mod aliases_and_fallbacks;
 mod backend_failure_retries;
 mod bad_requests_are_refused;
 mod capabilities_decide;
+mod chaos_corrupts_nothing;
 mod clients_that_leave;
 mod clocks_end_what_hangs;
 mod config_and_cli;
@@ -80,6 +81,7 @@ fn main() {
         backend_failure_retries,
         bad_requests_are_refused,
         capabilities_decide,
+        chaos_corrupts_nothing,
         clients_that_leave,
         clocks_end_what_hangs,
         config_and_cli,
