@@ -30,6 +30,7 @@ mod discovery_learns;
 mod end_to_end;
 mod explain_tells_why;
 mod faults_under_load;
+mod fuzz_corpora_replay;
 mod handover_refuses_nobody;
 mod health_and_breaker;
 mod hostile_clients_are_survived;
@@ -89,6 +90,7 @@ fn main() {
         explain_tells_why,
         faults_under_load,
         handover_refuses_nobody,
+        fuzz_corpora_replay,
         health_and_breaker,
         hostile_clients_are_survived,
         keys_open_the_door,
