@@ -1,0 +1,362 @@
+//! The reliability contract, row by row, with the tests that hold it: every row has one, and every
+//! test named here exists. A row is a fault, an attack or a limit; `SECURITY.md` says what for.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// The rows of each part of the contract.
+const PARTS: &[(char, usize)] =
+    &[('A', 18), ('B', 12), ('C', 5), ('D', 4), ('E', 7), ('F', 4), ('G', 7), ('H', 2)];
+
+/// What each row asks for, and who checks it: `file::function`, a story unless it has a folder.
+const ROWS: &[(&str, &str, &[&str])] = &[
+    (
+        "A1",
+        "refused connections are hidden",
+        &[
+            "backend_failure_retries::refused_connections_are_hidden",
+            "health_and_breaker::a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns",
+        ],
+    ),
+    (
+        "A2",
+        "so are connections that close unread",
+        &[
+            "backend_failure_retries::a_request_nobody_read_goes_elsewhere_byte_for_byte",
+            "backend_failure_retries::connections_closed_at_accept_never_run_a_request_twice",
+        ],
+    ),
+    (
+        "A3",
+        "and idle ones that close when they are used again",
+        &["backend_failure_retries::a_stale_connection_is_replaced_and_its_request_runs_once"],
+    ),
+    (
+        "A4",
+        "a backend that answers 429 or 503 rests",
+        &[
+            "backend_failure_retries::a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks",
+            "faults_under_load::faults_that_can_be_hidden_are_hidden_under_load",
+        ],
+    ),
+    (
+        "A5",
+        "the refusal of all is relayed",
+        &["overload_rests::the_last_refusal_is_relayed_exactly"],
+    ),
+    (
+        "A6",
+        "a 500 is relayed, once",
+        &["backend_failure_retries::a_500_is_relayed_and_repeated_only_when_told"],
+    ),
+    (
+        "A7",
+        "what was read and not answered is not repeated",
+        &["backend_failure_retries::a_request_that_was_read_is_repeated_only_when_told"],
+    ),
+    (
+        "A8",
+        "silence before the head ends",
+        &["clocks_end_what_hangs::silence_before_the_head_is_a_504_and_ends_at_the_engine_too"],
+    ),
+    (
+        "A9",
+        "a broken answer never looks whole",
+        &[
+            "streams_break_honestly::a_broken_stream_ends_with_an_error_in_its_dialect",
+            "streams_break_honestly::a_broken_answer_is_visibly_broken",
+        ],
+    ),
+    (
+        "A10",
+        "silence within an answer ends it",
+        &[
+            "clocks_end_what_hangs::silence_between_tokens_ends_a_stream_in_its_dialect",
+            "clocks_end_what_hangs::silence_within_a_whole_answer_breaks_it_visibly",
+        ],
+    ),
+    (
+        "A11",
+        "what is not an answer is a 502",
+        &[
+            "streams_break_honestly::what_is_not_an_answer_is_a_502",
+            "src/proxy/response.rs::framing_is_read_as_every_parser_reads_it",
+        ],
+    ),
+    (
+        "A12",
+        "a second answer poisons nobody",
+        &["streams_break_honestly::a_response_nobody_asked_for_is_discarded"],
+    ),
+    (
+        "A13",
+        "interim answers do no harm",
+        &["streams_break_honestly::what_is_legal_but_unusual_passes"],
+    ),
+    (
+        "A14",
+        "large heads pass within a limit",
+        &["streams_break_honestly::what_is_legal_but_unusual_passes"],
+    ),
+    ("A15", "all down is told at once", &["overload_rests::all_down_is_told_at_once"]),
+    (
+        "A16",
+        "when faults end, so do errors",
+        &[
+            "health_and_breaker::a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns",
+            "health_and_breaker::a_backend_that_was_down_for_a_while_is_used_within_three_seconds",
+        ],
+    ),
+    (
+        "A17",
+        "every byte is right, whatever fails",
+        &[
+            "faults_under_load::every_byte_is_right_whatever_fails_under_load",
+            "chaos_corrupts_nothing::every_byte_is_right_while_anything_fails",
+            "chaos_corrupts_nothing::faults_that_can_be_hidden_stay_hidden_while_they_change",
+        ],
+    ),
+    (
+        "A18",
+        "nothing is repeated once an answer began",
+        &["streams_break_honestly::an_answer_that_began_is_never_repeated"],
+    ),
+    (
+        "B1",
+        "two framings are none",
+        &[
+            "smuggling_is_refused::heads_that_parsers_disagree_on_are_refused",
+            "src/proxy/strict/tests.rs::what_passes_reads_alike_everywhere",
+        ],
+    ),
+    (
+        "B2",
+        "HTTP/1.0 has no chunks",
+        &["smuggling_is_refused::heads_that_parsers_disagree_on_are_refused"],
+    ),
+    (
+        "B3",
+        "malformed chunks are refused",
+        &[
+            "smuggling_is_refused::chunks_that_parsers_disagree_on_are_refused",
+            "bad_requests_are_refused::broken_chunks_reach_nobody",
+        ],
+    ),
+    (
+        "B4",
+        "what is forwarded is well-formed",
+        &[
+            "smuggling_is_refused::no_header_reaches_a_backend_that_is_not_meant_for_it",
+            "src/proxy/headers.rs::only_what_is_meant_for_the_engine_reaches_it",
+        ],
+    ),
+    (
+        "B5",
+        "malformed heads are refused",
+        &[
+            "smuggling_is_refused::heads_that_parsers_disagree_on_are_refused",
+            "smuggling_is_refused::a_client_that_speaks_something_else_is_told_at_once",
+        ],
+    ),
+    (
+        "B6",
+        "what is legal but unusual is served",
+        &["smuggling_is_refused::what_is_legal_but_unusual_is_served"],
+    ),
+    (
+        "B7",
+        "no host name becomes an address",
+        &["paths_and_methods::nothing_in_a_request_names_another_backend"],
+    ),
+    ("B8", "only known paths are forwarded", &["paths_and_methods::unknown_paths_are_404"]),
+    ("B9", "upgrades are ignored", &["smuggling_is_refused::upgrades_are_ignored"]),
+    (
+        "B10",
+        "leftover bodies are no requests",
+        &[
+            "bad_requests_are_refused::leftover_bodies_are_no_requests",
+            "streams_break_honestly::an_early_answer_is_relayed_and_poisons_nobody",
+        ],
+    ),
+    (
+        "B11",
+        "hop-by-hop fields stay here",
+        &[
+            "smuggling_is_refused::no_header_reaches_a_backend_that_is_not_meant_for_it",
+            "src/proxy/headers.rs::nominated_fields_stay_here_but_our_own_cannot_be_nominated_away",
+        ],
+    ),
+    (
+        "B12",
+        "oversized heads are refused",
+        &["smuggling_is_refused::heads_beyond_the_limits_are_refused_in_flat_memory"],
+    ),
+    (
+        "C1",
+        "bad JSON is a 400",
+        &["bad_requests_are_refused::broken_json_is_a_400_and_reaches_nobody"],
+    ),
+    ("C2", "depth bombs are cheap", &["bad_requests_are_refused::depth_bombs_are_cheap"]),
+    (
+        "C3",
+        "too large is a 413 that can be read",
+        &["bad_requests_are_refused::too_large_is_a_413_that_can_be_read"],
+    ),
+    (
+        "C4",
+        "compressed bodies are a 415",
+        &["bad_requests_are_refused::compressed_bodies_are_a_415"],
+    ),
+    (
+        "C5",
+        "bodies arrive as they were sent",
+        &["openai_chat_answers::bodies_of_every_size_arrive_byte_for_byte"],
+    ),
+    (
+        "D1",
+        "who leaves frees the engine",
+        &["clients_that_leave::leaving_closes_the_upstream_at_once_in_every_phase"],
+    ),
+    (
+        "D2",
+        "and starts nothing new",
+        &[
+            "clients_that_leave::leaving_while_connecting_starts_nothing_new",
+            "clients_that_leave::leaving_between_attempts_starts_nothing_new",
+        ],
+    ),
+    (
+        "D3",
+        "also in the middle of an upload",
+        &["clients_that_leave::leaving_during_the_upload_starts_nothing"],
+    ),
+    (
+        "D4",
+        "and hurts nobody else",
+        &["clients_that_leave::neighbours_of_those_who_leave_are_untouched"],
+    ),
+    (
+        "E1",
+        "slow senders end in time",
+        &[
+            "hostile_clients_are_survived::slow_heads_and_bodies_end_in_time",
+            "bad_requests_are_refused::a_body_that_never_comes_times_out",
+        ],
+    ),
+    (
+        "E2",
+        "stalled readers hold little",
+        &[
+            "hostile_clients_are_survived::stalled_readers_hold_little_and_lose_nothing",
+            "hostile_clients_are_survived::a_reader_that_never_reads_is_let_go",
+        ],
+    ),
+    (
+        "E3",
+        "idle connections cost little",
+        &["hostile_clients_are_survived::idle_connections_cost_little_and_are_served_later"],
+    ),
+    (
+        "E4",
+        "neighbours of attackers stay fast",
+        &["hostile_clients_are_survived::neighbours_of_attackers_stay_fast"],
+    ),
+    (
+        "E7",
+        "over a limit is a 503 at once",
+        &[
+            "hostile_clients_are_survived::connections_over_the_limit_are_told_so_at_once",
+            "overload_rests::held_bodies_are_bounded_before_they_are_read",
+        ],
+    ),
+    (
+        "F3",
+        "a stop finishes streams",
+        &[
+            "stopping_finishes_streams::streams_in_flight_are_finished_and_new_requests_refused",
+            "stopping_finishes_streams::the_drain_timeout_ends_what_does_not_end",
+        ],
+    ),
+    (
+        "G1",
+        "keys and prompts are shown nowhere",
+        &["keys_open_the_door::no_key_and_no_prompt_is_ever_shown"],
+    ),
+    ("G2", "log lines cannot be forged", &["keys_open_the_door::log_lines_cannot_be_forged"]),
+    ("G3", "junk names collapse", &["admin_port_tells::junk_names_collapse_into_one_series"]),
+    (
+        "G4",
+        "the admin port keeps to itself",
+        &[
+            "admin_port_tells::web_pages_are_refused",
+            "admin_port_tells::garbage_does_not_end_it",
+            "paths_and_methods::unknown_paths_are_404",
+        ],
+    ),
+    (
+        "G6",
+        "no request names a backend",
+        &["paths_and_methods::nothing_in_a_request_names_another_backend"],
+    ),
+    ("H1", "the SDKs work", &["tests/e2e/cases/chat.py::case_chat_stream"]),
+    ("H2", "two hundred of them at once", &["tests/e2e/cases/load.py::case_200_streams"]),
+];
+
+/// Rows whose tests are still to be written. A row with a test must not be among them.
+const OPEN: &[&str] = &["E5", "E6", "F1", "F2", "F4", "G5", "G7"];
+
+fn source(test: &str) -> (String, String) {
+    let (place, name) = test.rsplit_once("::").unwrap();
+    let is_story = !place.contains('/');
+    let file = if is_story { format!("tests/stories/{place}.rs") } else { place.to_owned() };
+    (file, name.to_owned())
+}
+
+#[test]
+fn every_row_of_the_contract_has_a_test_that_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
+    for (row, what, tests) in ROWS {
+        assert!(!OPEN.contains(row), "R.{row} ({what}) has tests and is not open any more");
+        assert!(!tests.is_empty(), "R.{row} ({what}) has no test");
+        *rows.entry(row).or_default() += 1;
+        for test in *tests {
+            let (file, name) = source(test);
+            let text = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| {
+                panic!("R.{row} ({what}): {file}: {error}");
+            });
+            let exists = [format!("fn {name}("), format!("def {name}(")]
+                .iter()
+                .any(|definition| text.contains(definition.as_str()));
+            assert!(exists, "R.{row} ({what}): {test} does not exist");
+        }
+    }
+    let expected =
+        PARTS.iter().flat_map(|(part, count)| (1..=*count).map(move |row| format!("{part}{row}")));
+    for row in expected {
+        let count = rows.remove(row.as_str()).unwrap_or_default();
+        let is_open = OPEN.contains(&row.as_str());
+        assert_eq!(count, usize::from(!is_open), "rows called R.{row}");
+    }
+    assert!(rows.is_empty(), "rows the contract does not have: {rows:?}");
+}
+
+#[test]
+fn the_threat_model_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let missing: Vec<&str> = links.clone().filter(|link| !root.join(link).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(links.count() > 20);
+    let rows = text
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .skip_while(|line| !line.starts_with("| attack |"));
+    for row in rows.skip(1) {
+        assert!(row.contains("](tests/") || row.contains("](src/"), "no test: {row}");
+    }
+}
