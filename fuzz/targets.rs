@@ -141,6 +141,8 @@ pub fn read_head(bytes: &[u8]) {
         authority: "engine:8000",
         body_length: 7,
         request_id: &HeaderValue::from_static("id"),
+        traceparent: None,
+        passes_tracestate: true,
         key_in_anthropic_style: false,
     };
     let mut out = Vec::new();

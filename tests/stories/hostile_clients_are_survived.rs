@@ -284,7 +284,7 @@ fn connections_over_the_limit_are_told_so_at_once() {
     let mut waiting = fleet.begin(&chat("m", "hello"));
     block_on(gate.reached_by(1));
     let held: Vec<Client> = (0..19).map(|_| Client::connect(fleet.penstock.data)).collect();
-    fleet.wait_metric("penstock_client_connections", 20.0);
+    fleet.wait_metric("penstock_connections", 20.0);
     for _ in 0..10 {
         let (answer, took) = timed(|| fleet.chat());
         assert_eq!((answer.status, answer.error_code().as_str()), (503, "too_many_connections"));

@@ -329,7 +329,7 @@ fn no_header_reaches_a_backend_that_is_not_meant_for_it() {
     let received = engine.received().pop().unwrap();
     let mut names: Vec<_> = received.headers.iter().map(|(name, _)| name.to_lowercase()).collect();
     names.sort();
-    assert_eq!(names, ["content-length", "host", "x-kept", "x-request-id"]);
+    assert_eq!(names, ["content-length", "host", "traceparent", "x-kept", "x-request-id"]);
     assert_eq!(received.header("host"), Some(engine.addr().to_string().as_str()));
     assert_eq!(received.header("content-length"), Some(body.len().to_string().as_str()));
 }
