@@ -18,7 +18,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use penstock::api::{OPERATIONS, Operation};
 use penstock::config::{BackendConfig, Config, Environment};
-use penstock::proxy::headers::{OwnFields, write_request_head};
+use penstock::proxy::headers::to_backend;
 use penstock::proxy::splice::{splice, wire_name};
 use penstock::proxy::strict;
 use penstock::scan::{EventScanner, ScanError, ScanOptions, Syntax, find_usage, scan};
@@ -137,16 +137,7 @@ pub fn read_head(bytes: &[u8]) {
         let name = HeaderName::from_bytes(field.name.as_bytes()).expect("a name");
         fields.append(name, HeaderValue::from_bytes(field.value).expect("a value"));
     }
-    let own = OwnFields {
-        authority: "engine:8000",
-        body_length: 7,
-        request_id: &HeaderValue::from_static("id"),
-        traceparent: None,
-        passes_tracestate: true,
-        key_in_anthropic_style: false,
-    };
-    let mut out = Vec::new();
-    write_request_head(&mut out, "/v1/chat/completions", &fields, &BackendConfig::default(), own);
+    let out = to_backend(&fields, &BackendConfig::default());
     assert_eq!(strict::check(&out, 103), Ok(()), "{}", out.escape_ascii());
     let text = String::from_utf8_lossy(&out).to_ascii_lowercase();
     assert_eq!(text.matches("\r\ncontent-length: 7\r\n").count(), 1);
