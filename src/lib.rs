@@ -1,8 +1,9 @@
 //! penstock: a load balancer for LLM servers on Pingora.
 //!
 //! Layers, each importing only from those before it:
-//! `units`, `clock`, `outbox`, `systemd` < `api` < `config` < `registry` < `scan` < `routing`, `probe` < `generation` <
-//! `proxy` < `explain`, `fleet`, `metrics`, `decisions`, `access_log`, `spans` < `life` < `admin`, `demo` < `server` < `cli`.
+//! `units`, `clock`, `outbox`, `systemd` < `api`, `tls` < `config` < `registry` < `dial`, `scan` <
+//! `routing`, `probe` < `generation` < `proxy` < `explain`, `fleet`, `metrics`, `decisions`,
+//! `access_log`, `spans` < `life` < `admin`, `demo` < `server` < `cli`.
 //!
 //! Reading guide: [`scan`] finds out what a request needs, [`routing`] decides who takes it,
 //! [`proxy`] gets it there and back. `proxy/mod.rs` tells the life of a request.
@@ -15,6 +16,7 @@ pub mod clock;
 pub mod config;
 pub mod decisions;
 pub mod demo;
+mod dial;
 pub mod explain;
 pub mod fleet;
 pub mod generation;
@@ -29,4 +31,5 @@ pub mod scan;
 pub mod server;
 pub mod spans;
 pub mod systemd;
+pub mod tls;
 pub mod units;

@@ -1,14 +1,16 @@
 //! The composition root: the only file that sees everything. Builds the data plane, the checks, the
 //! admin port and the signals, and runs them as services of one Pingora server.
 
-use std::net::{SocketAddr, TcpListener};
+mod listeners;
+
+pub(crate) use listeners::try_listen;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use pingora::apps::ServerApp;
-use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
@@ -17,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::access_log::{AccessLog, AccessLogError};
 use crate::admin::Admin;
-use crate::config::{Config, ConfigSource};
+use crate::config::{Config, ConfigSource, ListenAddress};
 use crate::decisions::DecisionLog;
 use crate::generation::Generation;
 use crate::life::{
@@ -30,9 +32,8 @@ use crate::proxy::{DataPlane, Proxy};
 use crate::routing::RequestObserver;
 use crate::spans::SpanExporter;
 use crate::systemd::Notifier;
+use crate::tls::TlsError;
 
-/// Answers up to this size leave in one write together with their head.
-const WRITE_BUFFER: usize = 2048;
 /// A year.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long a stop waits for the last lines of logs.
@@ -45,7 +46,7 @@ pub enum ServerError {
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: ListenAddress,
         /// What the system says.
         source: std::io::Error,
     },
@@ -58,6 +59,9 @@ pub enum ServerError {
     /// There is no thread for the export of spans.
     #[error("the export of spans cannot start: {0}")]
     Spans(std::io::Error),
+    /// A certificate cannot be used.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] TlsError),
 }
 
 /// What a server is told besides its configuration.
@@ -79,17 +83,15 @@ pub struct ServeOptions {
 /// # Errors
 /// [`ServerError`] when it cannot start.
 pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerError> {
-    let addresses: Vec<SocketAddr> =
-        config.server.listen.iter().chain(&config.admin.listen).copied().collect();
-    let names: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let addresses = listeners::addresses(&config);
+    let names: Vec<String> = addresses.iter().map(ListenAddress::socket_name).collect();
     let inherited = options.inheritance.as_mut().map(|one| one.claim(&names));
-    for address in &addresses {
-        let is_ours =
-            |sockets: &Vec<Socket>| sockets.iter().any(|(name, _)| *name == address.to_string());
+    for (address, own) in addresses.into_iter().zip(names) {
+        let is_ours = |sockets: &Vec<Socket>| sockets.iter().any(|(name, _)| *name == own);
         // Asked for ahead, because Pingora ends the process when it cannot listen.
         if !inherited.as_ref().is_some_and(is_ours) {
-            let free = TcpListener::bind(address);
-            free.map_err(|source| ServerError::Listen { address: *address, source })?;
+            let free = try_listen(&address);
+            free.map_err(|source| ServerError::Listen { address, source })?;
         }
     }
     raise_limit(&config);
@@ -146,7 +148,7 @@ impl Parts {
             observers.push(Box::new(Arc::clone(spans)));
         }
         let prober = Prober::new(&generation.registry, &generation.config, seed);
-        let proxy = Arc::new(Proxy::new(generation, observers, seed));
+        let proxy = Arc::new(Proxy::new(generation, observers, seed)?);
         let stop = Arc::new(Stop::new(last_words(access_log.as_ref(), spans.as_ref())));
         let notifier = Arc::new(Notifier::of_process());
         Ok(Self { proxy, prober, metrics, decisions, access_log, spans, sockets, stop, notifier })
@@ -214,9 +216,8 @@ impl Parts {
         let app = DataPlane(Arc::clone(&self.proxy)).into_app(conf);
         let mut data = Service::new("penstock data".to_owned(), app);
         data.threads = Some(config.server.threads);
-        for address in &config.server.listen {
-            let buffers = L4BufferSettings::new(0, WRITE_BUFFER);
-            data.add_listener(ListenerConfig::tcp(address.to_string()).l4_buffer(buffers));
+        for listener in listeners::listeners(config) {
+            data.add_listener(listener);
         }
         Listening::new(data, Arc::clone(&self.sockets), Ends::WithTheOthers)
     }

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 /// never import each other.
 const LAYERS: &[&[&str]] = &[
     &["units", "clock", "outbox", "systemd"],
-    &["api"],
+    &["api", "tls"],
     &["config"],
     &["registry"],
-    &["scan"],
+    &["dial", "scan"],
     &["routing", "probe"],
     &["generation"],
     &["proxy"],
@@ -27,7 +27,7 @@ const LAYERS: &[&[&str]] = &[
 /// `clock` hands out timestamps, which are a unit; `systemd` is told durations.
 const EXCEPTIONS: &[(&str, &str)] =
     &[("clock", "units"), ("systemd", "units"), ("explain", "fleet")];
-const NAMES_PINGORA: &[&str] = &["proxy", "probe", "life", "admin", "server"];
+const NAMES_PINGORA: &[&str] = &["dial", "proxy", "probe", "life", "admin", "server"];
 const MAX_LINES: usize = 500;
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

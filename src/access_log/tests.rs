@@ -35,7 +35,7 @@ fn about<'a>() -> About<'a> {
     About {
         request_id: "r-1",
         key: Some("team-a"),
-        client: Some("[::1]:5".parse().unwrap()),
+        client: Some("::1".parse().unwrap()),
         method: "POST",
         path: "/v1/chat/completions",
         asked: Some("gpt-4o"),
@@ -58,7 +58,7 @@ fn parse(line: &[u8]) -> Value {
 fn a_line_tells_the_whole_request() {
     let line = line::to_line(&outcome(about()), Duration::from_secs(1_795_204_406));
     let expected = json!({
-        "time": "2026-11-20T19:53:26.000Z", "id": "r-1", "key": "team-a", "client": "[::1]:5",
+        "time": "2026-11-20T19:53:26.000Z", "id": "r-1", "key": "team-a", "client": "::1",
         "method": "POST", "path": "/v1/chat/completions", "operation": "chat",
         "model_asked": "gpt-4o", "model": "llama3:70b", "backend": "gpu-a", "status": 200,
         "error": null, "outcome": "ok", "stream": true, "fallback": false, "attempts": 2,

@@ -31,7 +31,7 @@ impl Port {
         config.admin.token = token.map(|token| Secret::new(token).unwrap());
         let generation = Arc::new(Generation::new(config));
         let metrics = Arc::new(Metrics::new(&generation).unwrap());
-        let proxy = Arc::new(Proxy::new(generation, Vec::new(), 1));
+        let proxy = Arc::new(Proxy::new(generation, Vec::new(), 1).unwrap());
         let (waiting, stopping) = (Arc::default(), Arc::default());
         let admin = Admin {
             proxy: Arc::clone(&proxy),

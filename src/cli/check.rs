@@ -6,7 +6,7 @@ use clap::Args;
 use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::config::{BackendConfig, Config, Strategy};
+use crate::config::{BackendConfig, Config, Listener, Strategy};
 use crate::generation::Generation;
 
 const AFTER_HELP: &str = "\
@@ -59,7 +59,7 @@ fn summarize(generation: &Generation) -> Vec<String> {
 }
 
 fn listeners(config: &Config) -> String {
-    let data: Vec<String> = config.server.listen.iter().map(ToString::to_string).collect();
+    let data: Vec<String> = config.server.listen.iter().map(Listener::describe).collect();
     let admin = config.admin.listen.map_or_else(|| "off".to_owned(), |admin| admin.to_string());
     format!("{}, admin {admin}", data.join(", "))
 }

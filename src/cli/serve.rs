@@ -7,6 +7,7 @@ use rand::{Rng, SeedableRng};
 use super::error::CliError;
 use super::logging;
 use super::source::ConfigArgs;
+use crate::config::Listener;
 use crate::life::{Inheritance, Successor};
 use crate::server::{self, ServeOptions};
 
@@ -53,8 +54,9 @@ fn start(args: &ServeArgs, inheritance: Option<Inheritance>) -> Result<(), CliEr
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let (listen, backends) = (&config.server.listen, config.backends.len());
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), ?listen, backends, "starting");
+    let listen: Vec<String> = config.server.listen.iter().map(Listener::describe).collect();
+    let (listen, backends) = (listen.join(", "), config.backends.len());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), listen, backends, "starting");
     let options = ServeOptions {
         seed: SmallRng::from_os_rng().random(),
         source: Some(source),

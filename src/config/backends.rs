@@ -1,5 +1,7 @@
 //! `backends:` the engines to send requests to.
 
+use std::path::PathBuf;
+
 use super::collections::{List, Maybe};
 use super::document::{Content, Node};
 use super::dump::Dump;
@@ -11,7 +13,8 @@ use super::setting::{Setting, choice, section};
 use super::shape::Shape;
 use super::timeouts::TimeoutOverrides;
 use super::url::BackendUrl;
-use super::values::{AtLeastOne, Name};
+use super::values::{AtLeastOne, FilePath, Name};
+use crate::tls::{ClientTls, ClientTlsFiles, TlsError};
 
 choice! {
     /// The software a backend runs.
@@ -62,6 +65,39 @@ choice! {
 choice!(@setting AuthorizationPolicy);
 
 section! {
+    /// How TLS is spoken to a backend.
+    pub struct BackendTls {
+        /// A PEM file: whom to trust; without one, whom this machine trusts.
+        pub ca: Option<PathBuf> ["ca" as Maybe<FilePath>] = None,
+        /// A PEM file: the certificate shown to the backend.
+        pub cert: Option<PathBuf> ["cert" as Maybe<FilePath>] = None,
+        /// A PEM file: its private key.
+        pub key: Option<PathBuf> ["key" as Maybe<FilePath>] = None,
+        /// The name asked for (SNI) and expected in the backend's certificate; the URL's host
+        /// unless given.
+        pub server_name: Option<String> ["server_name" as Maybe<String>] = None,
+        /// Whether the backend's certificate is verified. false trusts whoever answers.
+        pub verify: bool = true,
+    }
+}
+
+impl BackendConfig {
+    /// The TLS of connections to it.
+    ///
+    /// # Errors
+    /// [`TlsError`] when its files cannot be used.
+    pub fn client_tls(&self) -> Result<ClientTls, TlsError> {
+        ClientTls::load(ClientTlsFiles {
+            ca: self.tls.ca.as_ref(),
+            identity: self.tls.cert.as_ref().zip(self.tls.key.as_ref()),
+            server_name: self.tls.server_name.as_deref().unwrap_or(&self.url.host),
+            verify: self.tls.verify,
+            http2: self.http2,
+        })
+    }
+}
+
+section! {
     /// An engine to send requests to.
     pub struct BackendConfig requires ["url"] {
         /// What it is called in metrics, logs and paths; host and port unless given.
@@ -83,6 +119,10 @@ section! {
         /// What becomes of the client's Authorization header: strip, pass or replace. Unless set:
         /// replace with an api_key, else strip when there are client keys, else pass.
         pub authorization: AuthorizationPolicy = AuthorizationPolicy::Pass,
+        /// How TLS is spoken to it, where its URL is https.
+        pub tls: BackendTls = BackendTls::default(),
+        /// Whether it is spoken to in HTTP/2: many requests on one connection.
+        pub http2: bool = false,
         /// The models it serves; asked for when left out.
         pub models: Option<Vec<ModelEntry>> ["models" as Maybe<List<ModelItem>>] = None,
         /// What differs from the global `health`.

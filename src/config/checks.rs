@@ -1,13 +1,13 @@
 //! What no single value shows: rules across the file. Run on a configuration that was read without
 //! a fault, with the tree at hand for the positions.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::document::{Entry, Node};
 use super::error::{Oddity, Place, Problem};
 use super::reader::Reader;
-use super::{AuthorizationPolicy, Config, HealthConfig};
+use super::{AuthorizationPolicy, BackendConfig, BackendTls, Config, HealthConfig, ListenAddress};
+use crate::tls::ServerTls;
 use crate::units::show_duration;
 
 /// More backends than this do not fit the sets that routing works with.
@@ -26,29 +26,45 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
 
 fn check_listeners(config: &Config, root: &Node, reader: &mut Reader) {
     let server = root.at("server");
-    let mut seen: Vec<SocketAddr> = Vec::new();
-    for (index, address) in config.server.listen.iter().enumerate() {
-        check_listener(*address, &mut seen, place_of_item(server.at("listen"), index), reader);
+    let list = server.at("listen");
+    let mut seen: Vec<ListenAddress> = Vec::new();
+    for (index, listener) in config.server.listen.iter().enumerate() {
+        let item = list.items().get(index).unwrap_or(list);
+        check_address(&listener.address, &mut seen, &item.at("address").place, reader);
+        if listener.proxy_protocol && config.server.trusted_proxies.is_empty() {
+            reader.fault(item.key_place("proxy_protocol"), Problem::NoTrustedProxies);
+        }
+        if let Some(tls) = &listener.tls {
+            if let Err(source) = ServerTls::load(tls.files(), listener.speaks_http2()) {
+                let key = format!("server.listen[{index}].tls");
+                reader.fault(item.key_place("tls"), Problem::Tls { key, source });
+            }
+            if tls.client_ca.is_none() && item.at("tls").entry("client_certificates").is_some() {
+                let place = item.at("tls").key_place("client_certificates");
+                reader.fault(place, Problem::NoClientCa);
+            }
+        }
     }
     let Some(admin) = config.admin.listen else { return };
     let place = &root.at("admin").at("listen").place;
-    check_listener(admin, &mut seen, place, reader);
+    check_address(&ListenAddress::Tcp(admin), &mut seen, place, reader);
     if !admin.ip().is_loopback() && config.admin.token.is_none() {
         reader.fault(place, Problem::AdminNeedsToken { listen: admin });
     }
 }
 
-fn check_listener(
-    address: SocketAddr,
-    seen: &mut Vec<SocketAddr>,
+fn check_address(
+    address: &ListenAddress,
+    seen: &mut Vec<ListenAddress>,
     place: &Place,
     reader: &mut Reader,
 ) {
     // Port 0 is a new port each time.
-    if address.port() != 0 && seen.contains(&address) {
-        reader.fault(place, Problem::ListenTwice { address });
+    let is_new = matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
+    if !is_new && seen.contains(address) {
+        reader.fault(place, Problem::ListenTwice { address: address.clone() });
     }
-    seen.push(address);
+    seen.push(address.clone());
 }
 
 fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
@@ -142,6 +158,7 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
             reader.fault(place, Problem::NothingToReplaceWith { name: name() });
         }
         check_spelled_once(item, format!("backends[{index}]"), "api_key", reader);
+        check_backend_tls(backend, (item, index), reader);
         if let Some(Entry { node, .. }) = item.entry("health") {
             check_health(&backend.health, node, reader);
         }
@@ -155,7 +172,20 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-/// Where item `index` of a list was written.
-fn place_of_item(list: &Node, index: usize) -> &Place {
-    list.items().get(index).map_or(&list.place, |item| &item.place)
+fn check_backend_tls(backend: &BackendConfig, (item, index): (&Node, usize), reader: &mut Reader) {
+    let tls = item.at("tls");
+    if backend.url.https {
+        if let Err(source) = backend.client_tls() {
+            let key = format!("backends[{index}].tls");
+            reader.fault(item.key_place("tls"), Problem::Tls { key, source });
+        }
+    } else if backend.tls != BackendTls::default() {
+        let name = backend.name.clone();
+        reader.fault(item.key_place("tls"), Problem::TlsWithoutHttps { name });
+    }
+    if backend.tls.cert.is_some() != backend.tls.key.is_some() {
+        let section = format!("backends[{index}].tls");
+        let key = if backend.tls.cert.is_some() { "key" } else { "cert" };
+        reader.fault(&tls.place, Problem::MissingKey { key: key.to_owned(), section });
+    }
 }

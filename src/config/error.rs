@@ -128,7 +128,15 @@ pub enum Problem {
     #[error("'admin.listen' is {listen}, which others can reach: set 'admin.token_file'")]
     AdminNeedsToken { listen: SocketAddr },
     #[error("{address} is listened on twice")]
-    ListenTwice { address: SocketAddr },
+    ListenTwice { address: super::ListenAddress },
+    #[error("'proxy_protocol' needs 'server.trusted_proxies': nobody else may connect")]
+    NoTrustedProxies,
+    #[error("'client_certificates' needs a 'client_ca' that signs them")]
+    NoClientCa,
+    #[error("'{key}': {source}")]
+    Tls { key: String, source: crate::tls::TlsError },
+    #[error("backend '{name}' has 'tls' and a URL that does not begin with https://")]
+    TlsWithoutHttps { name: String },
     #[error("the client keys '{first}' and '{second}' are the same")]
     ClientKeyTwice { first: String, second: String },
     #[error("'routing.weights' sum to {sum}, they must sum to 100")]

@@ -1,23 +1,30 @@
 //! `server:` the data port.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::collections::OneOrMore;
+use super::collections::{List, OneOrMore};
 use super::document::{Content, Node};
 use super::dump::Dump;
+use super::listener::{Listener, ListenerItem};
+use super::proxies::TrustedProxy;
 use super::reader::Reader;
-use super::setting::{Setting, section};
+use super::setting::{Setting, choice, section};
 use super::shape::Shape;
 use super::values::{AtLeastOne, Positive};
 
 section! {
     /// The data port: where clients call.
     pub struct ServerConfig {
-        /// Addresses to listen on.
-        pub listen: Vec<SocketAddr> ["listen" as OneOrMore<SocketAddr>] =
-            vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080)],
+        /// Addresses to listen on, each just that or with what is spoken there.
+        pub listen: Vec<Listener> ["listen" as OneOrMore<ListenerItem>] =
+            vec![Listener::default()],
+        /// Proxies whose word about a client's address is taken: by PROXY header, or by
+        /// X-Forwarded-For.
+        pub trusted_proxies: Vec<TrustedProxy> ["trusted_proxies" as List<TrustedProxy>] =
+            Vec::new(),
+        /// What backends are told of where a request came from: off or append.
+        pub forwarded_for: ForwardedFor = ForwardedFor::Off,
         /// Threads that serve requests; auto is one per core this process may use.
         pub threads: usize ["threads" as Threads] = available_threads(),
         /// How long requests are still taken after a stop was asked for, while the readiness check
@@ -31,6 +38,17 @@ section! {
         pub keep_alive: Duration ["keep_alive" as Positive] = Duration::from_secs(75),
     }
 }
+
+choice! {
+    /// What backends are told of where a request came from.
+    pub enum ForwardedFor {
+        /// Nothing: X-Forwarded-* and the like are taken off.
+        Off = "off",
+        /// X-Forwarded-For with the client's address added, and X-Forwarded-Proto.
+        Append = "append",
+    }
+}
+choice!(@setting ForwardedFor);
 
 const MOST_THREADS: usize = 1024;
 

@@ -43,7 +43,18 @@ pub enum UrlError {
 }
 
 impl BackendUrl {
-    /// Host and port as in a Host header or a name: `10.0.0.5:8000`, `[::1]:8000`.
+    /// The value of a Host header: without the port where it is the scheme's own (RFC 9110 §4.2.3),
+    /// since some services compare it with their name.
+    pub fn host_field(&self) -> String {
+        let own_port = if self.https { 443 } else { 80 };
+        let authority = self.authority();
+        match authority.strip_suffix(&format!(":{own_port}")) {
+            Some(host) if self.port == own_port => host.to_owned(),
+            Some(_) | None => authority,
+        }
+    }
+
+    /// Host and port as in a name: `10.0.0.5:8000`, `[::1]:8000`.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)

@@ -1,6 +1,7 @@
 //! How single values are written: numbers, durations, sizes, addresses, names.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
@@ -242,6 +243,28 @@ impl Setting for String {
 
     fn dump(value: &Self) -> Dump {
         Dump::text(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
+
+/// The path of a file, relative to the configuration's folder.
+pub(super) struct FilePath;
+
+impl Setting for FilePath {
+    type Value = PathBuf;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<PathBuf> {
+        let given = reader.scalar(node, "the path of a file")?;
+        let path = reader.base_dir().join(given);
+        // Whole, so that a dump means the same file wherever it is loaded.
+        Some(std::path::absolute(&path).unwrap_or(path))
+    }
+
+    fn dump(value: &PathBuf) -> Dump {
+        if value.as_os_str().is_empty() { Dump::Null } else { Dump::text(&value.to_string_lossy()) }
     }
 
     fn shape() -> Shape {

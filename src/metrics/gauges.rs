@@ -6,6 +6,7 @@ use super::Metrics;
 use super::samples::{Sample, Samples, from_size, number, one, to_sample};
 use crate::config::LimitsConfig;
 use crate::outbox::Deliveries;
+use crate::proxy::{ClosedFor, Closings};
 use crate::registry::{Backend, BackendId, BreakerState, FleetSnapshot, Health};
 use crate::units::Timestamp;
 
@@ -25,6 +26,12 @@ pub struct Scrape<'a> {
     pub limits: &'a LimitsConfig,
     /// Idle connections kept to a backend.
     pub idle_connections: &'a dyn Fn(BackendId) -> usize,
+    /// Why client connections were closed without an answer.
+    pub closings: &'a Closings,
+    /// When the certificate of each listener expires, in seconds since 1970.
+    pub certificates: &'a [(String, u64)],
+    /// How often a changed certificate could not be used.
+    pub certificate_failures: u64,
     /// What the system says of this process.
     pub process: ProcessFigures,
     /// What became of the access log's lines.
@@ -118,6 +125,20 @@ pub(super) fn connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
 
 pub(super) fn max_connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     one(from_size(scrape.limits.connections))
+}
+
+pub(super) fn closings(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    let count = |reason: ClosedFor| to_sample(scrape.closings.count(reason));
+    ClosedFor::ALL.iter().map(|reason| number(&[reason.name()], count(*reason))).collect()
+}
+
+pub(super) fn certificates(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    let certificates = scrape.certificates.iter();
+    certificates.map(|(listen, expires_at)| number(&[listen], to_sample(*expires_at))).collect()
+}
+
+pub(super) fn certificate_failures(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(to_sample(scrape.certificate_failures))
 }
 
 pub(super) fn models(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

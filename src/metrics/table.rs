@@ -73,7 +73,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 41] = [
+pub const METRICS: [MetricRow; 44] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -215,6 +215,24 @@ pub const METRICS: [MetricRow; 41] = [
         &["result"],
         gauges::spans,
         "spans of traces; `result` is sent, dropped (`tracing.queue` was full) or failed (the collector did not take them)",
+    ),
+    counter(
+        "penstock_connections_closed_total",
+        &["reason"],
+        gauges::closings,
+        "client connections closed without an answer; `reason` is tls (the handshake failed), proxy_header, too_slow (`limits.header`) or http2 (its rules or `limits.http2`)",
+    ),
+    gauge(
+        "penstock_tls_certificate_expiry_timestamp_seconds",
+        &["listen"],
+        gauges::certificates,
+        "when a listener's certificate expires, in seconds since 1970",
+    ),
+    counter(
+        "penstock_tls_certificate_failures_total",
+        &[],
+        gauges::certificate_failures,
+        "changed certificates that could not be used; the old one went on serving",
     ),
     gauge("penstock_models", &[], gauges::models, "models the fleet serves, as far as known"),
     counter(

@@ -8,6 +8,7 @@ use super::*;
 use crate::api::Operation;
 use crate::config::{Config, Environment};
 use crate::outbox::Deliveries;
+use crate::proxy::Closings;
 use crate::registry::Outcome;
 use crate::routing::About;
 use crate::scan::Usage;
@@ -74,6 +75,9 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
         connections: 9,
         limits: &generation.config.limits,
         idle_connections: &|id| usize::from(id.0) + 5,
+        closings: &Closings::default(),
+        certificates: &[("0.0.0.0:8443".to_owned(), 1_800_000_000)],
+        certificate_failures: 1,
         process: ProcessFigures {
             resident_bytes: Some(1),
             open_files: Some(2),

@@ -1,15 +1,14 @@
-//! The HTTP client behind checks and discovery: Pingora's pooled connector, small answers only.
+//! The HTTP client behind checks and discovery: a connection per question, small answers only.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::Method;
 use http::header::{self, HeaderValue};
-use pingora::connectors::http::Connector;
 use pingora::http::RequestHeader;
-use pingora::protocols::http::client::HttpSession;
-use pingora::upstreams::peer::HttpPeer;
+use pingora::protocols::http::v1::client::HttpSession;
 
+use crate::dial::{DialError, Dialer};
 use crate::registry::Backend;
 
 /// The most bytes of an answer that are read.
@@ -47,11 +46,12 @@ pub enum ProbeError {
 }
 
 /// Asks backends small questions.
-pub struct ProbeClient(Connector);
+pub struct ProbeClient(Dialer);
 
 impl Default for ProbeClient {
     fn default() -> Self {
-        Self(Connector::new(None))
+        // Every check tries whether a connection can be made.
+        Self(Dialer::new(Duration::ZERO))
     }
 }
 
@@ -83,27 +83,29 @@ impl ProbeClient {
         backend: &Backend,
         question: Question<'_>,
     ) -> Result<(u16, Bytes), ProbeError> {
-        let address = backend.state.address().ok_or(ProbeError::NoAddress)?;
-        let url = &backend.config.url;
-        let mut peer = HttpPeer::new(address, url.https, url.host.clone());
-        peer.options.connection_timeout = Some(question.timeout);
-        peer.options.total_connection_timeout = Some(question.timeout);
-        peer.options.read_timeout = Some(question.timeout);
-        peer.options.idle_timeout = Some(Duration::from_secs(4));
+        let stream = self.0.connect(backend, question.timeout).await.map_err(no_connection)?;
         let failed = |error: Box<pingora::Error>| ProbeError::Connection(error.etype().as_static());
-        let (mut session, _reused) = self.0.get_http_session(&peer).await.map_err(failed)?;
+        let mut session = HttpSession::new(stream);
         let head = request_head(backend, question)?;
         session.write_request_header(Box::new(head)).await.map_err(failed)?;
         if let Some(body) = question.body {
-            let body = Bytes::copy_from_slice(body.as_bytes());
-            session.write_request_body(body, true).await.map_err(failed)?;
+            session.write_body(body.as_bytes()).await.map_err(failed)?;
         }
-        session.finish_request_body().await.map_err(failed)?;
-        session.read_response_header().await.map_err(failed)?;
-        let status = session.response_header().map_or(0, |head| head.status.as_u16());
+        session.finish_body().await.map_err(failed)?;
+        session.read_response().await.map_err(failed)?;
+        let status = session.get_status().map_or(0, |status| status.as_u16());
         let body = read_body(&mut session).await?;
-        self.0.release_http_session(session, &peer, Some(Duration::from_secs(4))).await;
         Ok((status, body))
+    }
+}
+
+fn no_connection(error: DialError) -> ProbeError {
+    match error {
+        DialError::NoAddress => ProbeError::NoAddress,
+        DialError::TimedOut => ProbeError::TimedOut,
+        DialError::Refused | DialError::Tls | DialError::Http2 => {
+            ProbeError::Connection(error.text())
+        }
     }
 }
 
@@ -113,6 +115,7 @@ fn request_head(backend: &Backend, question: Question<'_>) -> Result<RequestHead
         let target = format!("{}{}", backend.config.url.base_path, question.path);
         let mut head = RequestHeader::build(method, target.as_bytes(), Some(6))?;
         head.insert_header(header::HOST, &*backend.authority)?;
+        head.insert_header(header::CONNECTION, HeaderValue::from_static("close"))?;
         head.insert_header(header::USER_AGENT, HeaderValue::from_static("penstock-probe"))?;
         if let Some(key) = &backend.config.api_key {
             head.insert_header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()))?;
@@ -129,7 +132,7 @@ fn request_head(backend: &Backend, question: Question<'_>) -> Result<RequestHead
 async fn read_body(session: &mut HttpSession) -> Result<Bytes, ProbeError> {
     let mut body = BytesMut::new();
     loop {
-        match session.read_response_body().await {
+        match session.read_body_bytes().await {
             Ok(Some(part)) => body.extend_from_slice(&part),
             Ok(None) => return Ok(body.freeze()),
             Err(_broken) => return Err(ProbeError::Connection("the answer broke off")),
@@ -148,12 +151,6 @@ trait StaticName {
 impl StaticName for pingora::ErrorType {
     fn as_static(&self) -> &'static str {
         match self {
-            Self::ConnectTimedout => "connect timed out",
-            Self::ConnectRefused => "connection refused",
-            Self::ConnectNoRoute => "no route to the backend",
-            Self::TLSHandshakeFailure | Self::HandshakeError => "TLS handshake failed",
-            Self::TLSHandshakeTimedout => "TLS handshake timed out",
-            Self::InvalidCert => "the backend's certificate is not valid",
             Self::ReadTimedout => "no answer in time",
             Self::ConnectionClosed => "the backend closed the connection",
             Self::InvalidHTTPHeader => "the answer is not HTTP",

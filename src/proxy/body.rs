@@ -15,9 +15,9 @@ use pingora_proxy::Session;
 use tokio::time::Sleep;
 
 use super::chunked::{ChunkDecoder, ChunkError};
+use super::client::Client;
 use super::context::{BodyBudget, BodyClaim, HeldBody};
 use super::failure::OwnError;
-use super::guard::ClientStream;
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::config::LimitsConfig;
@@ -43,6 +43,8 @@ pub(super) enum BodyLength {
     None,
     Known(u64),
     Chunked,
+    /// By HTTP/2's frames; the length where the client gives one, which the frames then have.
+    Framed(Option<u64>),
 }
 
 /// Why a body was not read.
@@ -81,8 +83,10 @@ impl BodyLength {
             return Err(OwnError::new(ErrorCode::UnsupportedEncoding, message));
         }
         match self {
-            Self::Known(bytes) if bytes > limits.body.0 => Err(too_large(limits.body)),
-            Self::None | Self::Known(_) | Self::Chunked => Ok(()),
+            Self::Known(bytes) | Self::Framed(Some(bytes)) if bytes > limits.body.0 => {
+                Err(too_large(limits.body))
+            }
+            Self::None | Self::Known(_) | Self::Chunked | Self::Framed(_) => Ok(()),
         }
     }
 }
@@ -102,7 +106,7 @@ pub(super) fn take_over(session: &mut Session) {
 
 /// One body being read.
 pub(super) struct BodyReader<'a> {
-    client: &'a ClientStream,
+    client: &'a Client,
     limits: &'a LimitsConfig,
     budget: &'a Arc<BodyBudget>,
     pace: Pace,
@@ -110,7 +114,7 @@ pub(super) struct BodyReader<'a> {
 
 impl<'a> BodyReader<'a> {
     pub(super) fn new(
-        client: &'a ClientStream,
+        client: &'a Client,
         limits: &'a LimitsConfig,
         budget: &'a Arc<BodyBudget>,
     ) -> Self {
@@ -123,6 +127,7 @@ impl<'a> BodyReader<'a> {
             BodyLength::None => HeldBody::new(BytesMut::new(), self.claim(0)?),
             BodyLength::Known(bytes) => self.read_known(bytes).await?,
             BodyLength::Chunked => self.read_chunked().await?,
+            BodyLength::Framed(length) => self.read_framed(length).await?,
         };
         self.client.expect_head();
         Ok(body)
@@ -182,6 +187,21 @@ impl<'a> BodyReader<'a> {
                 return Ok(HeldBody::new(body, claim));
             }
         }
+    }
+
+    async fn read_framed(&mut self, length: Option<u64>) -> Result<HeldBody, BodyError> {
+        let known = length.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let mut claim = self.claim(known)?;
+        let mut body = BytesMut::with_capacity(known);
+        while self.read_some(&mut body, CHUNK_READ).await? > 0 {
+            if body.len() > self.limits.body.to_usize() {
+                return Err(BodyError::Answer(too_large(self.limits.body)));
+            }
+            if !claim.grow_to(body.len()) {
+                return Err(memory_full());
+            }
+        }
+        Ok(HeldBody::new(body, claim))
     }
 
     async fn read_some(&mut self, into: &mut BytesMut, limit: usize) -> Result<usize, BodyError> {
@@ -263,7 +283,9 @@ impl Pace {
 
 /// Reads and drops what a client still sends after an early answer, for a while, so that it gets
 /// to read that answer instead of a reset.
-pub(super) async fn drain(client: &ClientStream) {
+pub(super) async fn drain(client: &Client) {
+    // A stream of HTTP/2 is told to stop, and its connection goes on.
+    let Client::Http1(client) = client else { return };
     let limit = if client.refused().is_some() { REFUSED_DRAIN_BYTES } else { DRAIN_BYTES };
     let mut scrap = BytesMut::with_capacity(CHUNK_READ);
     let drained = async {

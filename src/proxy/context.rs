@@ -1,5 +1,6 @@
 //! What a request carries through its life.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::HeaderValue;
 
 use super::body::BodyLength;
-use super::guard::ClientStream;
+use super::client::Client;
 use crate::api::{Dialect, ErrorCode, Operation, TraceContext};
 use crate::generation::Generation;
 use crate::registry::{BackendId, BackendSet, FleetSnapshot, Outcome};
@@ -25,7 +26,9 @@ pub struct RequestContext {
     pub(super) operation: Option<Operation>,
     /// Position of the client's key in the configuration.
     pub(super) key: Option<usize>,
-    pub(super) client: Option<Arc<ClientStream>>,
+    pub(super) client: Option<Client>,
+    /// Who asks, as far as proxies that are trusted say so; `None` over a Unix socket.
+    pub(super) client_address: Option<IpAddr>,
     /// How the body is framed; Pingora's own view of it is taken away.
     pub(super) body_length: BodyLength,
     pub(super) body_is_read: bool,

@@ -9,8 +9,9 @@ use std::task::{Context, Poll};
 use pingora::protocols::Stream;
 use tokio::io::AsyncWrite;
 
+use super::client::Client;
 use super::clocks::Deadline;
-use super::guard::{ClientStream, poll_read_into};
+use super::guard::poll_read_into;
 use super::response::{AnswerHead, BadAnswer, HeadReader};
 use super::upstream::{Connection, READ_CHUNK};
 use crate::api::ErrorCode;
@@ -36,7 +37,7 @@ pub(super) enum Stop {
 /// A connection in use for one request.
 pub(super) struct Exchange<'a> {
     pub(super) connection: Connection,
-    pub(super) client: &'a ClientStream,
+    pub(super) client: &'a Client,
     pub(super) deadline: &'a mut Deadline,
     next_read: usize,
 }
@@ -44,7 +45,7 @@ pub(super) struct Exchange<'a> {
 impl<'a> Exchange<'a> {
     pub(super) fn new(
         connection: Connection,
-        client: &'a ClientStream,
+        client: &'a Client,
         deadline: &'a mut Deadline,
     ) -> Self {
         Self { connection, client, deadline, next_read: READ_CHUNK }
@@ -117,7 +118,7 @@ impl<'a> Exchange<'a> {
 /// The backend's progress first; else whether the client left or the clock ran out.
 pub(super) fn or_interrupted<T>(
     progress: Poll<T>,
-    client: &ClientStream,
+    client: &Client,
     deadline: &mut Deadline,
     cx: &mut Context<'_>,
 ) -> Poll<Result<T, Stop>> {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use pingora::http::ResponseHeader;
 
 use super::exchange::Stop;
-use super::upstream::ConnectError;
 use crate::api::ErrorCode;
+use crate::dial::DialError;
 use crate::registry::Outcome;
 use crate::routing::RouteError;
 use crate::units::Timestamp;
@@ -25,7 +25,7 @@ pub(super) struct HeldAnswer {
 #[derive(Debug)]
 pub(super) enum Failure {
     /// No connection, or it closed before the whole request was written.
-    NotSent(ConnectError),
+    NotSent(DialError),
     /// The backend closed without an answer. `is_unread`: it cannot have read the whole request.
     Unanswered { is_unread: bool },
     /// It refused with 429 or 503.
@@ -57,7 +57,7 @@ impl Failure {
         match stop {
             Stop::ClientGone => Self::ClientGone,
             Stop::TimedOut(code) => Self::TimedOut(code),
-            Stop::ClosedWhileSending => Self::NotSent(ConnectError::Refused),
+            Stop::ClosedWhileSending => Self::NotSent(DialError::Refused),
             Stop::Closed => Self::Unanswered { is_unread },
             Stop::Bad(reason) => Self::BadAnswer(bad_answer_text(reason)),
         }
@@ -88,10 +88,10 @@ impl Failure {
     /// The error the client gets when this was the last attempt.
     pub(super) fn code(&self) -> ErrorCode {
         match self {
-            Self::NotSent(ConnectError::TimedOut) => ErrorCode::ConnectTimeout,
-            Self::NotSent(ConnectError::NoAddress | ConnectError::Refused) => {
-                ErrorCode::ConnectFailed
-            }
+            Self::NotSent(DialError::TimedOut) => ErrorCode::ConnectTimeout,
+            Self::NotSent(
+                DialError::NoAddress | DialError::Refused | DialError::Tls | DialError::Http2,
+            ) => ErrorCode::ConnectFailed,
             Self::Unanswered { .. } => ErrorCode::UpstreamClosed,
             Self::Refused(_) => ErrorCode::AllBackendsBusy,
             Self::TimedOut(code) => *code,
@@ -103,12 +103,12 @@ impl Failure {
     /// The same in words, without addresses.
     pub(super) fn message(&self) -> String {
         match self {
-            Self::NotSent(ConnectError::TimedOut) => {
+            Self::NotSent(DialError::TimedOut) => {
                 "No backend accepted a connection in time".to_owned()
             }
-            Self::NotSent(ConnectError::NoAddress | ConnectError::Refused) => {
-                "No backend accepted a connection".to_owned()
-            }
+            Self::NotSent(
+                DialError::NoAddress | DialError::Refused | DialError::Tls | DialError::Http2,
+            ) => "No backend accepted a connection".to_owned(),
             Self::Unanswered { .. } => {
                 "The backend closed the connection without an answer; the request is not \
                  repeated, because it may have been processed"

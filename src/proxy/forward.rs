@@ -12,19 +12,20 @@ use pingora_proxy::Session;
 use super::Proxy;
 use super::answer::add_common_fields;
 use super::attempts::{Served, client_gone};
+use super::client::Client;
 use super::clocks::Deadline;
 use super::context::{Call, RequestContext};
 use super::exchange::{Exchange, Stop};
 use super::failure::{Failure, HeldAnswer, timeout_message};
-use super::guard::ClientStream;
-use super::headers::{OwnFields, write_request_head};
+use super::headers::{Forwarding, OwnFields, write_request_head};
 use super::relay::{RelayEnd, RelayTerms, Watch};
 use super::response::{AnswerHead, Framing};
 use super::settle::{Ended, retry_after};
 use super::splice::{splice, total_len, wire_name};
-use super::upstream::{ConnectError, Connection};
+use super::upstream::Connection;
 use crate::api::{Dialect, ErrorCode, TraceContext, error_event};
 use crate::clock::now;
+use crate::dial::DialError;
 use crate::registry::{Backend, InflightGuard, Outcome, Serving};
 use crate::units::{Timestamp, TokenCount};
 
@@ -46,7 +47,7 @@ pub(super) enum AttemptEnd {
 pub(super) struct Attempt<'a> {
     pub(super) serving: &'a Serving,
     pub(super) backend: &'a Backend,
-    client: &'a ClientStream,
+    client: &'a Client,
     pub(super) started: Timestamp,
     /// 1 for the first one.
     pub(super) number: u32,
@@ -70,7 +71,7 @@ impl Proxy {
         let backend = serving.and_then(|row| fleet.topology.backends.get(usize::from(row.backend)));
         let client = ctx.client.clone();
         let (Some(serving), Some(backend), Some(client)) = (serving, backend, client) else {
-            return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
+            return AttemptEnd::Failed(Failure::NotSent(DialError::NoAddress));
         };
         let place = Mutex::new(Some(guard));
         let attempt = Attempt {
@@ -138,10 +139,8 @@ impl Proxy {
             return Ok(idle);
         }
         let timeout = attempt.serving.timeouts.connect;
-        let config = &attempt.backend.config;
         // Boxed: Pingora's connect is large, and every open stream would carry room for it along.
-        let mut connecting =
-            Box::pin(self.upstreams.connect(config, &attempt.serving.state, timeout));
+        let mut connecting = Box::pin(self.upstreams.connect(attempt.backend, timeout));
         poll_fn(|cx| {
             if let Poll::Ready(connected) = connecting.as_mut().poll(cx) {
                 return Poll::Ready(connected.map_err(Failure::NotSent));
@@ -319,12 +318,24 @@ async fn ask(
         request_id: &ctx.request_id,
         trace: attempt.trace,
         key_in_anthropic_style: ctx.dialect == Dialect::Anthropic,
+        forwarding: forwarding(ctx, attempt.client),
     };
     let mut head = Vec::with_capacity(1024);
     write_request_head(&mut head, target, &client.headers, &attempt.backend.config, own);
     let sent = head.len() + own.body_length;
     let [before, new, behind] = parts;
     (exchange.ask([&head, before, new, behind]).await, sent)
+}
+
+fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
+    let server = &ctx.generation.config.server;
+    let origin = client.origin();
+    Forwarding {
+        policy: server.forwarded_for,
+        is_trusted: origin.peer.is_trusted(&server.trusted_proxies),
+        peer: origin.peer.address(),
+        is_tls: origin.is_tls,
+    }
 }
 
 /// The name the backend knows the model by.

@@ -1,13 +1,15 @@
 //! Which header fields go where: the head a backend gets, and what every answer carries.
 
 use std::io::Write;
+use std::net::IpAddr;
 
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
+use super::guard::FORWARDED_FOR;
 use super::trace::{TRACEPARENT, TRACESTATE};
 use crate::api::TraceContext;
-use crate::config::{AuthorizationPolicy, BackendConfig};
+use crate::config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
 
 /// `x-request-id`.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -53,6 +55,58 @@ fn is_replaced(name: &HeaderName) -> bool {
         || *name == REQUEST_ID
 }
 
+/// Fields that say where a request came from. A client may claim anything there, an engine has no
+/// use for them, and a service elsewhere is not to learn who our clients are.
+fn is_forwarding(name: &HeaderName) -> bool {
+    *name == FORWARDED_FOR
+        || *name == header::FORWARDED
+        || matches!(
+            name.as_str(),
+            "x-forwarded-proto" | "x-forwarded-host" | "x-forwarded-port" | "x-real-ip"
+        )
+}
+
+/// What a backend is told of where a request came from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Forwarding {
+    pub(super) policy: ForwardedFor,
+    /// Whether the other end of the connection is a proxy whose word is passed on.
+    pub(super) is_trusted: bool,
+    /// The other end.
+    pub(super) peer: Option<IpAddr>,
+    pub(super) is_tls: bool,
+}
+
+impl Forwarding {
+    fn passes_on(&self) -> bool {
+        self.is_trusted && self.policy == ForwardedFor::Append
+    }
+
+    /// Whether a field of the client's is not sent on.
+    fn keeps_back(&self, name: &HeaderName) -> bool {
+        is_forwarding(name) && (*name == FORWARDED_FOR || !self.passes_on())
+    }
+
+    fn write(&self, out: &mut Vec<u8>, client: &HeaderMap) {
+        if self.policy == ForwardedFor::Off {
+            return;
+        }
+        let mut addresses: Vec<String> = Vec::new();
+        if self.passes_on() {
+            let told = client.get_all(FORWARDED_FOR).iter();
+            addresses.extend(told.filter_map(|value| Some(value.to_str().ok()?.to_owned())));
+        }
+        addresses.extend(self.peer.map(|peer| peer.to_string()));
+        if !addresses.is_empty() {
+            write_field(out, FORWARDED_FOR.as_str(), addresses.join(", ").as_bytes());
+        }
+        if !self.passes_on() || !client.contains_key("x-forwarded-proto") {
+            let scheme: &[u8] = if self.is_tls { b"https" } else { b"http" };
+            write_field(out, "x-forwarded-proto", scheme);
+        }
+    }
+}
+
 /// Writes the head a backend gets: the client's fields without those of its own connection, one
 /// Content-Length, and credentials by the backend's policy.
 pub(super) fn write_request_head(
@@ -88,6 +142,7 @@ pub(super) fn write_request_head(
             || is_replaced(name)
             || is_twin(name)
             || is_traced
+            || own.forwarding.keeps_back(name)
             || (is_key && !passes_key)
             || (nominates && is_nominated(client, name));
         if stays_here {
@@ -95,6 +150,7 @@ pub(super) fn write_request_head(
         }
         write_field(out, name.as_str(), value.as_bytes());
     }
+    own.forwarding.write(out, client);
     if let (AuthorizationPolicy::Replace, Some(key)) = (backend.authorization, &backend.api_key) {
         if own.key_in_anthropic_style {
             write_field(out, "x-api-key", key.reveal().as_bytes());
@@ -115,6 +171,12 @@ pub fn to_backend(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
         request_id: &HeaderValue::from_static("id-1"),
         trace: None,
         key_in_anthropic_style: false,
+        forwarding: Forwarding {
+            policy: ForwardedFor::Off,
+            is_trusted: false,
+            peer: None,
+            is_tls: false,
+        },
     };
     let mut out = Vec::new();
     write_request_head(&mut out, "/v1/chat/completions", client, backend, own);
@@ -130,6 +192,7 @@ pub(super) struct OwnFields<'a> {
     /// The trace that is handed on, and the attempt's own span in it.
     pub(super) trace: Option<(TraceContext, u64)>,
     pub(super) key_in_anthropic_style: bool,
+    pub(super) forwarding: Forwarding,
 }
 
 fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {

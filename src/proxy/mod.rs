@@ -12,13 +12,16 @@ mod auth;
 mod body;
 mod budget;
 mod chunked;
+mod client;
 mod clocks;
+mod closings;
 mod context;
 mod exchange;
 mod failure;
 mod forward;
 mod guard;
 pub mod headers;
+mod http2;
 mod local;
 mod relay;
 mod request;
@@ -29,6 +32,7 @@ pub mod strict;
 mod trace;
 mod upstream;
 
+pub use closings::{ClosedFor, Closings};
 pub use context::RequestContext;
 
 use std::sync::Arc;
@@ -50,12 +54,14 @@ use crate::generation::Generation;
 use crate::registry::{BackendId, BackendSet, Outcome};
 use crate::routing::{About, RequestObserver, RequestOutcome};
 use crate::scan::{ScanOptions, scan};
+use crate::tls::{Refreshed, TlsError};
 use attempts::client_gone;
 use body::{BodyError, BodyLength, BodyReader};
 use budget::Budget;
+use client::Client;
 use context::{BodyBudget, Call, Counted, Ending, HeldBody};
 use failure::OwnError;
-use guard::{ConnectionLimits, GuardStream, Guarded, Refusals};
+use guard::{ConnectionLimits, Guarded, Ports, Refusals};
 use upstream::Upstreams;
 
 /// How long connections stay open without a request once the listeners are closed.
@@ -71,6 +77,9 @@ pub struct Proxy {
     in_flight: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
     stopping: Arc<AtomicBool>,
+    closings: Closings,
+    ports: Ports,
+    certificate_failures: AtomicU64,
     retries: Budget,
     hashes: ahash::RandomState,
     seeds: AtomicU64,
@@ -78,13 +87,19 @@ pub struct Proxy {
 
 impl Proxy {
     /// A data plane for a configuration. `seed` starts everything random in it.
+    ///
+    /// # Errors
+    /// [`TlsError`] when a listener's certificate cannot be used.
     pub fn new(
         generation: Arc<Generation>,
         observers: Vec<Box<dyn RequestObserver>>,
         seed: u64,
-    ) -> Self {
+    ) -> Result<Self, TlsError> {
         let limits = &generation.config.limits;
-        Self {
+        Ok(Self {
+            ports: Ports::open(&generation.config.server.listen)?,
+            closings: Closings::default(),
+            certificate_failures: AtomicU64::new(0),
             upstreams: Upstreams::new(limits),
             retries: Budget::new(&generation.config.routing.retry_budget),
             started_with: generation.config.clone(),
@@ -96,7 +111,7 @@ impl Proxy {
             stopping: Arc::default(),
             hashes: ahash::RandomState::new(),
             seeds: AtomicU64::new(seed),
-        }
+        })
     }
 
     /// The configuration in force.
@@ -151,11 +166,40 @@ impl Proxy {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Closes idle connections whose time is up or whose backend is gone. To be called about once a
-    /// second.
+    /// Why client connections were closed without an answer.
+    pub fn closings(&self) -> &Closings {
+        &self.closings
+    }
+
+    /// When the certificate of each listener with TLS expires, in seconds since 1970.
+    pub fn certificates(&self) -> impl Iterator<Item = (String, u64)> {
+        self.ports.tls().filter_map(|(address, tls)| Some((address.to_string(), tls.expires_at()?)))
+    }
+
+    /// How often a changed certificate could not be used.
+    pub fn certificate_failures(&self) -> u64 {
+        self.certificate_failures.load(Ordering::Relaxed)
+    }
+
+    fn refresh_certificates(&self) {
+        for (listen, tls) in self.ports.tls() {
+            match tls.refresh() {
+                Refreshed::Unchanged => {}
+                Refreshed::Replaced => tracing::info!(%listen, "read a new certificate"),
+                Refreshed::Failed(error) => {
+                    self.certificate_failures.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(%listen, %error, "the old certificate goes on serving");
+                }
+            }
+        }
+    }
+
+    /// Closes idle connections whose time is up or whose backend is gone, and reads certificates
+    /// again whose files have changed. To be called about once a second.
     pub fn sweep(&self) {
         let fleet = self.generation.load().registry.snapshot();
         self.upstreams.sweep(&fleet.topology.backends);
+        self.refresh_certificates();
     }
 
     // SplitMix64 (Steele, Lea, Flood 2014): a fresh seed per call from one counter.
@@ -177,9 +221,7 @@ impl Proxy {
         let is_last = self.stopping.load(Ordering::Relaxed);
         session.set_keepalive((!is_last).then(|| keep_alive.as_secs().max(1)));
         session.set_write_timeout(Some(limits.client_write));
-        let stream = session.as_downstream().stream();
-        let guarded = stream.and_then(|stream| stream.as_ref().as_any().downcast_ref());
-        ctx.client = guarded.map(GuardStream::client);
+        ctx.client = Client::of(session);
         let Some(client) = ctx.client.clone() else {
             let message = "The connection is not one this proxy reads from";
             return self
@@ -189,7 +231,10 @@ impl Proxy {
         if let Some(refused) = client.refused() {
             return self.answer_refused(session, ctx, refused).await;
         }
-        let length = BodyLength::of(&session.req_header().headers);
+        let headers = &session.req_header().headers;
+        let trusted = &ctx.generation.config.server.trusted_proxies;
+        ctx.client_address = client.origin().client(headers, trusted);
+        let length = client.body_length(headers);
         ctx.body_length = length;
         body::take_over(session);
         let Some(operation) = self.read_head(session, ctx).await? else {
@@ -215,7 +260,7 @@ impl Proxy {
         &self,
         session: &mut Session,
         ctx: &RequestContext,
-        (client, length): (&guard::ClientStream, BodyLength),
+        (client, length): (&Client, BodyLength),
     ) -> Result<HeldBody, BodyError> {
         let limits = &ctx.generation.config.limits;
         let headers = &session.req_header().headers;
@@ -279,12 +324,11 @@ impl Proxy {
 fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
     let head = session.req_header();
     let keys = &ctx.generation.config.auth.keys;
-    let client = session.as_downstream().client_addr().and_then(|address| address.as_inet());
     let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
     About {
         request_id: ctx.request_id.to_str().unwrap_or_default(),
         key: ctx.key.and_then(|position| keys.get(position)).map(|key| key.name.as_str()),
-        client: client.copied(),
+        client: ctx.client_address,
         method: head.method.as_str(),
         path: head.uri.path(),
         asked: ctx.ending.asked.as_deref(),
@@ -360,12 +404,12 @@ impl DataPlane {
         // Asked for each connection: a reload may have changed them.
         let limits =
             Box::new(move || ConnectionLimits::of(&current.generation.load().config.limits));
-        let open = Arc::clone(&self.0.connections);
         let plane = Arc::clone(&self.0);
+        let guarded = Arc::clone(&plane);
         let tell = Box::new(move |code| plane.tell_refused(code));
         let mut proxy = HttpProxy::new(self, Arc::clone(conf));
         proxy.handle_init_modules();
-        Guarded::new(proxy, limits, open, Refusals::new(tell))
+        Guarded::new(proxy, guarded, limits, Refusals::new(tell))
     }
 }
 
@@ -383,6 +427,7 @@ impl ProxyHttp for DataPlane {
             operation: None,
             key: None,
             client: None,
+            client_address: None,
             body_length: BodyLength::None,
             body_is_read: false,
             client_hash: 0,

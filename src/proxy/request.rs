@@ -166,15 +166,15 @@ impl Proxy {
             let key = auth::check_key(&ctx.generation.config.auth, &head.headers);
             ctx.key = key.map_err(|error| OwnError { closes: has_body, ..error })?;
         }
-        ctx.client_hash = self.hash_client(session, ctx.key);
+        ctx.client_hash = self.hash_client(ctx);
         Ok(())
     }
 
-    fn hash_client(&self, session: &Session, key: Option<usize>) -> u64 {
+    fn hash_client(&self, ctx: &RequestContext) -> u64 {
         let mut hasher = self.hashes.build_hasher();
-        match (key, session.as_downstream().client_addr()) {
+        match (ctx.key, ctx.client_address) {
             (Some(key), _) => key.hash(&mut hasher),
-            (None, Some(address)) => address.as_inet().map(|inet| inet.ip()).hash(&mut hasher),
+            (None, Some(address)) => address.hash(&mut hasher),
             (None, None) => {}
         }
         hasher.finish()

@@ -1,5 +1,4 @@
-//! Connections to backends: made by Pingora's connector (TCP, TLS), kept between requests in
-//! Pingora's lock-free pool nodes, without the watcher task its own pool spawns per release.
+//! Connections to backends, kept between requests in Pingora's lock-free pool nodes, without the watcher task its own pool spawns per release.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,16 +8,14 @@ use std::time::Duration;
 use ahash::HashSet;
 use bytes::BytesMut;
 use once_cell::sync::OnceCell;
-use pingora::ErrorType;
-use pingora::connectors::TransportConnector;
 use pingora::protocols::Stream;
 use pingora::protocols::l4::ext::get_tcp_info;
-use pingora::upstreams::peer::HttpPeer;
 use pingora_pool::PoolNode;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::clock::now;
-use crate::config::{BackendConfig, LimitsConfig};
+use crate::config::LimitsConfig;
+use crate::dial::{DialError, Dialer, Http2Stream};
 use crate::registry::{Backend, BackendId, BackendState, MAX_BACKENDS};
 use crate::units::{Timestamp, to_micros};
 
@@ -39,22 +36,14 @@ impl Connection {
     /// Whether the kernel says that some of the `sent` bytes never reached the other side, so the
     /// engine cannot have read the whole request. Only meaningful on a fresh connection.
     pub(super) fn is_unread(&self, sent: usize) -> bool {
+        if let Some(stream) = self.stream.as_any().downcast_ref::<Http2Stream>() {
+            return stream.was_refused();
+        }
         // Under TLS the bytes on the wire are not the bytes of the request.
         !self.is_tls
             && !self.is_reused
             && get_tcp_info(self.stream.id()).is_ok_and(|info| info.tcpi_bytes_acked < sent as u64)
     }
-}
-
-/// Why there is no connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ConnectError {
-    /// The name has not been resolved.
-    NoAddress,
-    /// Refused, unreachable, or the TLS handshake failed.
-    Refused,
-    /// Nothing within the connect timeout.
-    TimedOut,
 }
 
 struct Idle {
@@ -73,7 +62,7 @@ struct Shelf {
 
 /// Every idle connection, by backend.
 pub(super) struct Upstreams {
-    connector: TransportConnector,
+    dialer: Dialer,
     shelves: Box<[OnceCell<Shelf>]>,
     idle_micros: AtomicU64,
     idle_limit: AtomicUsize,
@@ -82,7 +71,7 @@ pub(super) struct Upstreams {
 impl Upstreams {
     pub(super) fn new(limits: &LimitsConfig) -> Self {
         let upstreams = Self {
-            connector: TransportConnector::new(None),
+            dialer: Dialer::new(limits.idle_timeout),
             shelves: (0..MAX_BACKENDS).map(|_| OnceCell::new()).collect(),
             idle_micros: AtomicU64::new(0),
             idle_limit: AtomicUsize::new(0),
@@ -93,6 +82,7 @@ impl Upstreams {
 
     /// Keeps connections by these limits from now on.
     pub(super) fn follow(&self, limits: &LimitsConfig) {
+        self.dialer.follow(limits.idle_timeout);
         self.idle_micros.store(to_micros(limits.idle_timeout), Ordering::Relaxed);
         self.idle_limit.store(limits.idle_connections, Ordering::Relaxed);
     }
@@ -124,23 +114,11 @@ impl Upstreams {
     /// A new connection.
     pub(super) async fn connect(
         &self,
-        config: &BackendConfig,
-        state: &BackendState,
+        backend: &Backend,
         timeout: Duration,
-    ) -> Result<Connection, ConnectError> {
-        let address = state.address().ok_or(ConnectError::NoAddress)?;
-        let is_tls = config.url.https;
-        let mut peer = HttpPeer::new(address, is_tls, config.url.host.clone());
-        peer.options.connection_timeout = Some(timeout);
-        peer.options.total_connection_timeout = Some(timeout);
-        let connected = self.connector.new_stream(&peer).await;
-        let stream = connected.map_err(|error| match error.etype() {
-            ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout => ConnectError::TimedOut,
-            _ => {
-                tracing::debug!(backend = %state.name, %error, "no connection");
-                ConnectError::Refused
-            }
-        })?;
+    ) -> Result<Connection, DialError> {
+        let stream = self.dialer.connect(backend, timeout).await?;
+        let is_tls = backend.config.url.https;
         let read = BytesMut::with_capacity(READ_CHUNK);
         Ok(Connection { stream, read, is_reused: false, is_tls })
     }
@@ -163,6 +141,7 @@ impl Upstreams {
     /// Closes idle connections whose time is up, whose backend has closed them, or whose backend is
     /// not among `backends` any more.
     pub(super) fn sweep(&self, backends: &[Backend]) {
+        self.dialer.sweep();
         let (now, timeout) = (now(), self.idle_timeout());
         let serials: HashSet<u64> = backends.iter().map(|backend| backend.state.serial).collect();
         for shelf in self.shelves.iter().filter_map(OnceCell::get) {

@@ -23,6 +23,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::config::{BackendConfig, Config, Engine, ModelEntry};
+use crate::tls::ClientTls;
 
 /// What one decision reads.
 #[derive(Debug, Default)]
@@ -94,7 +95,8 @@ impl Registry {
                         None => config.models.clone().map(Arc::new),
                     },
                     told,
-                    authority: config.url.authority().into(),
+                    authority: config.url.host_field().into(),
+                    tls: client_tls(config),
                     config: Arc::new(config.clone()),
                     state,
                 }
@@ -161,6 +163,20 @@ impl Registry {
         let state = Arc::new(BackendState::new(BackendId(number), config));
         known.push((identity, Arc::downgrade(&state)));
         state
+    }
+}
+
+/// The configuration was found to be in order, so only a file that has vanished since is in the way.
+fn client_tls(config: &BackendConfig) -> Option<Arc<ClientTls>> {
+    if !config.url.https {
+        return None;
+    }
+    match config.client_tls() {
+        Ok(tls) => Some(Arc::new(tls)),
+        Err(error) => {
+            tracing::error!(backend = config.name, %error, "TLS to a backend cannot be set up");
+            None
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::api::{Capabilities, Offer, Operations};
 use crate::config::{
     BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
 };
+use crate::tls::ClientTls;
 use crate::units::{TokenCount, to_micros};
 
 /// The number of a model in one topology.
@@ -58,6 +59,8 @@ pub struct Backend {
     pub told: Option<Arc<Vec<ModelEntry>>>,
     /// Host and port, as they stand in the Host header.
     pub authority: Arc<str>,
+    /// How TLS is spoken to it, where it is.
+    pub tls: Option<Arc<ClientTls>>,
 }
 
 /// Measured latencies of one model on one backend, as moving averages.

@@ -1,7 +1,7 @@
 //! What happens to a request, told to whoever wants to know: metrics, the decision log, later the
 //! ledger and the access log. The proxy reports and imports none of them.
 
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ pub struct About<'a> {
     /// The name of the client's key.
     pub key: Option<&'a str>,
     /// The client's address.
-    pub client: Option<SocketAddr>,
+    pub client: Option<IpAddr>,
     /// The method.
     pub method: &'a str,
     /// The path without its query, in which some clients send keys.

@@ -43,7 +43,7 @@ pub(super) fn of_request(
     span.text("http.request.method", Some(method(about.method)));
     span.text("url.path", Some(about.path));
     span.number("http.response.status_code", Some(outcome.status.into()));
-    span.text("client.address", about.client.map(|client| client.ip().to_string()).as_deref());
+    span.text("client.address", about.client.map(|client| client.to_string()).as_deref());
     span.text("penstock.request_id", Some(about.request_id));
     span.text("penstock.key", about.key);
     span.text("penstock.operation", outcome.operation.map(Operation::name));

@@ -1,11 +1,11 @@
 //! This machine: files, clock, ports.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
 
 use super::finding::Finding;
 use crate::clock::unix_seconds;
-use crate::config::Config;
+use crate::config::{Config, ListenAddress};
+use crate::server::try_listen;
 
 /// What a process has open besides connections.
 const OTHER_FILES: usize = 200;
@@ -17,11 +17,10 @@ const OLDEST: u64 = 4_102_444_800;
 pub(super) fn look(config: &Config, is_running: bool) -> Vec<Finding> {
     let mut findings = vec![clock(unix_seconds())];
     findings.extend(open_files().map(|limit| files(config, limit)));
-    let admin = config.admin.listen.iter();
-    findings.extend(
-        config.server.listen.iter().map(|address| port("server.listen", *address, is_running)),
-    );
-    findings.extend(admin.map(|address| port("admin.listen", *address, is_running)));
+    let data = config.server.listen.iter();
+    findings.extend(data.map(|listener| port("server.listen", &listener.address, is_running)));
+    let admin = config.admin.listen.map(ListenAddress::Tcp);
+    findings.extend(admin.map(|address| port("admin.listen", &address, is_running)));
     findings
 }
 
@@ -59,9 +58,9 @@ fn files(config: &Config, limit: u64) -> Finding {
     Finding::warn("files", message, remedy)
 }
 
-fn port(about: &str, address: SocketAddr, is_running: bool) -> Finding {
-    match TcpListener::bind(address) {
-        Ok(_free) => Finding::ok(about, format!("{address} is free")),
+fn port(about: &str, address: &ListenAddress, is_running: bool) -> Finding {
+    match try_listen(address) {
+        Ok(()) => Finding::ok(about, format!("{address} is free")),
         Err(error) if error.kind() == ErrorKind::AddrInUse && is_running => {
             Finding::ok(about, format!("{address} is taken, by the running penstock we take it"))
         }
@@ -85,6 +84,8 @@ fn port(about: &str, address: SocketAddr, is_running: bool) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::super::finding::Level;
     use super::*;
 
@@ -106,11 +107,12 @@ mod tests {
     #[test]
     fn taken_ports_are_told_from_free_ones() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = taken.local_addr().unwrap();
-        assert_eq!(port("x", address, false).level, Level::Warn);
-        assert_eq!(port("x", address, true).level, Level::Ok);
+        let address = ListenAddress::Tcp(taken.local_addr().unwrap());
+        assert_eq!(port("x", &address, false).level, Level::Warn);
+        assert_eq!(port("x", &address, true).level, Level::Ok);
         drop(taken);
-        assert_eq!(port("x", address, false).level, Level::Ok);
-        assert_eq!(port("x", "192.0.2.1:80".parse().unwrap(), false).level, Level::Fail);
+        assert_eq!(port("x", &address, false).level, Level::Ok);
+        let elsewhere = ListenAddress::Tcp("192.0.2.1:80".parse().unwrap());
+        assert_eq!(port("x", &elsewhere, false).level, Level::Fail);
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::finding::Finding;
-use crate::config::{BackendConfig, Config, LogTarget};
+use crate::config::{BackendConfig, Config, ListenAddress, Listener, LogTarget};
 
 /// uvicorn, on which most engines stand, closes idle connections after this.
 const UVICORN_KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -55,8 +55,12 @@ fn secrets_for_all(config: &Config, path: &Path) -> Option<Finding> {
 }
 
 fn open_door(config: &Config) -> Option<Finding> {
-    let is_open = |ip: IpAddr| !ip.is_loopback();
-    let reachable = config.server.listen.iter().any(|address| is_open(address.ip()));
+    let is_open = |listener: &Listener| match &listener.address {
+        ListenAddress::Unix(_) => false,
+        // Who must show a certificate is known.
+        ListenAddress::Tcp(address) => !address.ip().is_loopback() && !listener.knows_clients(),
+    };
+    let reachable = config.server.listen.iter().any(is_open);
     (config.auth.keys.is_empty() && reachable).then(|| {
         Finding::warn(
             "config",

@@ -54,9 +54,7 @@ fn reference_with_all_options() -> String {
             // The option stands below the empty default it replaces.
             let key = line.split(':').next().unwrap_or_default();
             lines.retain(|earlier| {
-                !earlier.starts_with(&format!("{key}: [] "))
-                    && *earlier != format!("{key}: []")
-                    && *earlier != format!("{key}: {{}}")
+                !earlier.starts_with(&format!("{key}: [")) && *earlier != format!("{key}: {{}}")
             });
             lines.push(line);
         } else {

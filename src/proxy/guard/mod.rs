@@ -3,9 +3,15 @@
 //! stays here, where the proxy reads it straight into the one buffer it is kept in; pipelined
 //! requests wait their turn.
 
+mod origin;
 mod pingora_io;
+mod port;
+mod proxy_header;
 mod refusals;
+mod serve;
 
+pub(crate) use origin::{FORWARDED_FOR, Origin};
+pub(crate) use port::Ports;
 pub(crate) use refusals::Refusals;
 
 use std::fmt;
@@ -13,7 +19,6 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,19 +26,20 @@ use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
 use memchr::memmem;
 use parking_lot::Mutex;
-use pingora::apps::ServerApp;
+use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::protocols::Stream;
 use pingora::protocols::l4::ext::set_snd_buf;
 use pingora::server::ShutdownWatch;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::LINGER;
 use super::context::Counted;
 use super::strict::{self, Flaw};
+use super::{LINGER, Proxy};
 use crate::api::Dialect;
 use crate::config::LimitsConfig;
 use crate::units::ByteSize;
+use port::Welcomed;
 
 /// Reads of a head and of whatever follows it.
 const HEAD_CHUNK: usize = 4096;
@@ -79,35 +85,36 @@ pub(crate) type CurrentLimits = Box<dyn Fn() -> ConnectionLimits + Send + Sync>;
 /// Pingora's HTTP application with every client stream wrapped.
 pub(crate) struct Guarded<A> {
     inner: Arc<A>,
+    proxy: Arc<Proxy>,
     limits: CurrentLimits,
-    open: Arc<AtomicUsize>,
-    refusals: Arc<Refusals>,
+    refusals: Refusals,
 }
 
-impl<A> Guarded<A> {
-    /// Wraps the streams given to `inner`, and counts them in `open`.
+impl<A: HttpServerApp + Send + Sync + 'static> Guarded<A> {
+    /// Wraps the streams given to `inner`, which answers for `proxy`.
     pub(crate) fn new(
         inner: A,
+        proxy: Arc<Proxy>,
         limits: CurrentLimits,
-        open: Arc<AtomicUsize>,
         refusals: Refusals,
     ) -> Self {
-        Self { inner: Arc::new(inner), limits, open, refusals: Arc::new(refusals) }
+        Self { inner: Arc::new(inner), proxy, limits, refusals }
     }
 }
 
 #[async_trait]
-impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
     async fn process_new(
         self: &Arc<Self>,
         mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let open = Counted::new(&self.open);
+        let open = Counted::new(&self.proxy.connections);
         let limits = (self.limits)();
+        let port = self.proxy.ports.of(&stream)?;
         if open.count() > limits.connections {
             let over = open.count() - limits.connections;
-            self.refusals.turn_away(&mut stream, over).await;
+            self.refusals.turn_away(&mut stream, (over, port.is_encrypted())).await;
             return None;
         }
         if let Some(bytes) = limits.send_buffer
@@ -115,8 +122,14 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
         {
             tracing::debug!(%error, "a client's send buffer stays as it is");
         }
-        let guarded = GuardStream::new(stream, limits);
-        self.inner.process_new(Box::new(guarded), shutdown).await
+        if port.is_plain() {
+            let origin = Origin { peer: port.peer(&stream), is_tls: false };
+            let ahead = BytesMut::new();
+            let welcomed = Welcomed { stream, ahead, origin, is_http2: false };
+            return self.serve_http1(welcomed, limits, shutdown).await;
+        }
+        // Boxed: a handshake is large, and plain connections need not carry room for one.
+        Box::pin(self.serve_welcomed(stream, (port, limits), shutdown)).await
     }
 
     async fn cleanup(&self) {
@@ -131,17 +144,19 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
 pub(crate) struct GuardStream(Arc<ClientStream>);
 
 impl GuardStream {
-    fn new(stream: Stream, limits: ConnectionLimits) -> Self {
+    fn new(welcomed: Welcomed, limits: ConnectionLimits) -> Self {
+        let Welcomed { stream, mut ahead, origin, .. } = welcomed;
+        ahead.reserve(HEAD_CHUNK);
         let inner = Inner {
             stream,
-            ahead: BytesMut::with_capacity(HEAD_CHUNK),
+            ahead,
             next_read: HEAD_CHUNK,
             phase: Phase::NEXT_HEAD,
             deadline: None,
             refused: None,
             limits,
         };
-        Self(Arc::new(ClientStream(Mutex::new(inner))))
+        Self(Arc::new(ClientStream { inner: Mutex::new(inner), origin }))
     }
 
     /// The stream behind, for as long as the request needs it.
@@ -158,7 +173,10 @@ impl fmt::Debug for GuardStream {
 
 /// The client's connection, shared by Pingora's session and the request's own code. Only one task
 /// ever uses it, so the lock is never contended.
-pub(crate) struct ClientStream(Mutex<Inner>);
+pub(crate) struct ClientStream {
+    inner: Mutex<Inner>,
+    origin: Origin,
+}
 
 impl fmt::Debug for ClientStream {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,20 +222,25 @@ impl Phase {
 }
 
 impl ClientStream {
+    /// Where the connection came from.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
+    }
+
     /// Expects a new head next: the body of the last request has been read.
     pub(crate) fn expect_head(&self) {
-        self.0.lock().phase = Phase::NEXT_HEAD;
+        self.inner.lock().phase = Phase::NEXT_HEAD;
     }
 
     /// Why the request at hand is only a stand-in for one that is refused, if it is.
     pub(crate) fn refused(&self) -> Option<RefusedHead> {
-        self.0.lock().refused
+        self.inner.lock().refused
     }
 
     /// Takes a body of `total` bytes if it was read along with its head, without a copy. The next
     /// request is then expected to be about as long.
     pub(crate) fn take_body(&self, total: usize) -> Option<BytesMut> {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         // A client that sends one body like this sends more: one read for the whole request.
         let whole = total + HEAD_CHUNK;
         inner.next_read = if whole <= WHOLE_LIMIT { whole } else { HEAD_CHUNK };
@@ -238,7 +261,7 @@ impl ClientStream {
         into: &mut BytesMut,
         limit: usize,
     ) -> Poll<io::Result<usize>> {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         if !inner.ahead.is_empty() {
             let count = inner.ahead.len().min(limit);
             into.extend_from_slice(inner.ahead.get(..count).unwrap_or_default());
@@ -251,7 +274,7 @@ impl ClientStream {
     /// Gives back bytes that were read past the end of a body.
     pub(crate) fn unread(&self, bytes: &[u8]) {
         if !bytes.is_empty() {
-            let mut inner = self.0.lock();
+            let mut inner = self.inner.lock();
             let mut ahead = BytesMut::with_capacity(bytes.len() + inner.ahead.len());
             ahead.extend_from_slice(bytes);
             ahead.extend_from_slice(&inner.ahead);
@@ -261,7 +284,7 @@ impl ClientStream {
 
     /// Frees the room kept for the next head: a stream may last for minutes.
     pub(crate) fn shrink(&self) {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         if inner.ahead.is_empty() {
             inner.ahead = BytesMut::new();
         }
@@ -269,13 +292,13 @@ impl ClientStream {
 
     /// Ends the answer's side of the connection.
     pub(crate) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.lock().stream).poll_shutdown(cx)
+        Pin::new(&mut self.inner.lock().stream).poll_shutdown(cx)
     }
 
     /// Ready once the client has closed or reset the connection. What it sends ahead of its next
     /// request is kept.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         let Inner { stream, ahead, .. } = &mut *inner;
         while ahead.len() < PIPELINE_LIMIT {
             match ready!(read_some(stream, cx, ahead, HEAD_CHUNK)) {

@@ -20,7 +20,7 @@ impl AsyncRead for GuardStream {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.0.lock().poll_head(cx, out)
+        self.0.inner.lock().poll_head(cx, out)
     }
 }
 
@@ -30,7 +30,7 @@ impl AsyncWrite for GuardStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.0.lock().stream).poll_write(cx, bytes)
+        Pin::new(&mut self.0.inner.lock().stream).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -38,19 +38,19 @@ impl AsyncWrite for GuardStream {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.0.lock().stream).poll_write_vectored(cx, parts)
+        Pin::new(&mut self.0.inner.lock().stream).poll_write_vectored(cx, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.0.lock().stream.is_write_vectored()
+        self.0.inner.lock().stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.0.lock().stream).poll_flush(cx)
+        Pin::new(&mut self.0.inner.lock().stream).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.0.lock().stream).poll_shutdown(cx)
+        Pin::new(&mut self.0.inner.lock().stream).poll_shutdown(cx)
     }
 }
 
@@ -66,35 +66,35 @@ impl Shutdown for GuardStream {
 
 impl UniqueID for GuardStream {
     fn id(&self) -> UniqueIDType {
-        self.0.0.lock().stream.id()
+        self.0.inner.lock().stream.id()
     }
 }
 
 impl Ssl for GuardStream {
     fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
-        self.0.0.lock().stream.get_ssl_digest()
+        self.0.inner.lock().stream.get_ssl_digest()
     }
 
     fn selected_alpn_proto(&self) -> Option<pingora::protocols::ALPN> {
-        self.0.0.lock().stream.selected_alpn_proto()
+        self.0.inner.lock().stream.selected_alpn_proto()
     }
 }
 
 impl GetTimingDigest for GuardStream {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.0.0.lock().stream.get_timing_digest()
+        self.0.inner.lock().stream.get_timing_digest()
     }
 }
 
 impl GetProxyDigest for GuardStream {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.0.0.lock().stream.get_proxy_digest()
+        self.0.inner.lock().stream.get_proxy_digest()
     }
 }
 
 impl GetSocketDigest for GuardStream {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.0.0.lock().stream.get_socket_digest()
+        self.0.inner.lock().stream.get_socket_digest()
     }
 }
 

@@ -26,10 +26,11 @@ impl Refusals {
         Self { too_many_connections: refusal(ErrorCode::TooManyConnections, message), tell }
     }
 
-    /// Turns a connection away of which there are `over` more than allowed.
-    pub(super) async fn turn_away(&self, stream: &mut Stream, over: usize) {
+    /// Turns a connection away of which there are `over` more than allowed. One that is to be
+    /// encrypted is just closed: a handshake costs more than an answer.
+    pub(super) async fn turn_away(&self, stream: &mut Stream, (over, is_encrypted): (usize, bool)) {
         (self.tell)(ErrorCode::TooManyConnections);
-        if over <= REFUSED_AT_ONCE {
+        if over <= REFUSED_AT_ONCE && !is_encrypted {
             refuse(stream, &self.too_many_connections).await;
         }
     }

@@ -1,0 +1,168 @@
+//! The TLS of a listener. Its files are looked at again while it runs: a new certificate serves the
+//! next handshake, a broken one changes nothing.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use x509_parser::prelude::FromDer;
+
+use super::{TlsError, VERSIONS, pem, protocols, provider};
+
+/// Whether clients show a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// A handshake without one fails.
+    Required,
+    /// One that is shown must be good.
+    Optional,
+}
+
+/// Where a listener's certificates are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerTlsFiles {
+    /// The certificate, and those between it and a root.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Who signs the certificates of clients, when they are asked for one.
+    pub client_ca: Option<(PathBuf, ClientAuth)>,
+}
+
+impl ServerTlsFiles {
+    fn stamp(&self) -> Stamp {
+        let client_ca = self.client_ca.as_ref().map(|(path, _)| path);
+        let paths = [Some(&self.cert), Some(&self.key), client_ca];
+        paths.map(|path| {
+            let about = std::fs::metadata(path?).ok()?;
+            Some((about.modified().ok()?, about.len()))
+        })
+    }
+}
+
+/// When files were changed, and how long they are.
+type Stamp = [Option<(SystemTime, u64)>; 3];
+
+/// The TLS of a listener, as it is now.
+pub struct ServerTls {
+    files: ServerTlsFiles,
+    http2: bool,
+    now: ArcSwap<Loaded>,
+    seen: Mutex<Stamp>,
+}
+
+struct Loaded {
+    config: Arc<ServerConfig>,
+    expires_at: Option<u64>,
+}
+
+/// What came of looking at the files again.
+#[derive(Debug)]
+pub enum Refreshed {
+    /// They are as they were.
+    Unchanged,
+    /// The next handshake uses what they say.
+    Replaced,
+    /// They cannot be used; what was read before still is.
+    Failed(TlsError),
+}
+
+impl ServerTls {
+    /// Reads the files; `http2` offers HTTP/2 to clients.
+    ///
+    /// # Errors
+    /// [`TlsError`] when a file cannot be read, or they do not fit together.
+    pub fn load(files: ServerTlsFiles, http2: bool) -> Result<Self, TlsError> {
+        let seen = Mutex::new(files.stamp());
+        let now = ArcSwap::from_pointee(Loaded::read(&files, http2)?);
+        Ok(Self { files, http2, now, seen })
+    }
+
+    /// The settings for the next handshake.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.now.load().config)
+    }
+
+    /// When the certificate expires, in seconds since 1970; `None` where it does not say.
+    pub fn expires_at(&self) -> Option<u64> {
+        self.now.load().expires_at
+    }
+
+    /// The certificate's file.
+    pub fn certificate(&self) -> &std::path::Path {
+        &self.files.cert
+    }
+
+    /// Reads the files again when they have changed.
+    pub fn refresh(&self) -> Refreshed {
+        let stamp = self.files.stamp();
+        let mut seen = self.seen.lock();
+        if *seen == stamp {
+            return Refreshed::Unchanged;
+        }
+        // A pair is written one file after the other: what fails now is tried again with the next
+        // change, and that comes when the second file is written.
+        *seen = stamp;
+        match Loaded::read(&self.files, self.http2) {
+            Ok(loaded) => {
+                self.now.store(Arc::new(loaded));
+                Refreshed::Replaced
+            }
+            Err(error) => Refreshed::Failed(error),
+        }
+    }
+}
+
+impl std::fmt::Debug for ServerTls {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("ServerTls").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    fn read(files: &ServerTlsFiles, http2: bool) -> Result<Self, TlsError> {
+        let certificates = pem::read_certificates(&files.cert)?;
+        let expires_at = certificates.first().and_then(expiry);
+        let key = pem::read_key(&files.key)?;
+        let setup = |source| TlsError::Setup { source };
+        let builder = ServerConfig::builder_with_provider(provider());
+        let builder = builder.with_protocol_versions(VERSIONS).map_err(setup)?;
+        let builder = match &files.client_ca {
+            None => builder.with_no_client_auth(),
+            Some((path, auth)) => {
+                builder.with_client_cert_verifier(client_verifier(path.clone(), *auth)?)
+            }
+        };
+        let mut config = builder
+            .with_single_cert(certificates, key)
+            .map_err(|source| TlsError::KeyMismatch { path: files.key.clone(), source })?;
+        config.alpn_protocols = protocols(http2);
+        // Stateless resumption: a returning client is known without memory per client here.
+        config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(setup)?;
+        Ok(Self { config: Arc::new(config), expires_at })
+    }
+}
+
+fn client_verifier(
+    path: PathBuf,
+    auth: ClientAuth,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let roots = Arc::new(pem::read_roots(&path)?);
+    let builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
+    let builder = match auth {
+        ClientAuth::Required => builder,
+        ClientAuth::Optional => builder.allow_unauthenticated(),
+    };
+    builder.build().map_err(|source| TlsError::ClientCa { path, source })
+}
+
+fn expiry(certificate: &CertificateDer<'_>) -> Option<u64> {
+    let (_rest, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).ok()?;
+    u64::try_from(parsed.validity().not_after.timestamp()).ok()
+}
