@@ -20,6 +20,7 @@ mod support;
 mod admin_port_tells;
 mod aliases_and_fallbacks;
 mod backend_failure_retries;
+mod backends_over_tls;
 mod bad_requests_are_refused;
 mod capabilities_decide;
 mod chaos_corrupts_nothing;
@@ -34,7 +35,10 @@ mod fuzz_corpora_replay;
 mod handover_refuses_nobody;
 mod health_and_breaker;
 mod hostile_clients_are_survived;
+mod http2_attacks_are_bounded;
+mod http2_clients_are_served;
 mod keys_open_the_door;
+mod listeners_speak_tls;
 mod models_are_routed;
 mod monitoring_files_are_true;
 mod nothing_leaks_or_strays;
@@ -80,6 +84,7 @@ fn main() {
         admin_port_tells,
         aliases_and_fallbacks,
         backend_failure_retries,
+        backends_over_tls,
         bad_requests_are_refused,
         capabilities_decide,
         chaos_corrupts_nothing,
@@ -93,7 +98,10 @@ fn main() {
         fuzz_corpora_replay,
         health_and_breaker,
         hostile_clients_are_survived,
+        http2_attacks_are_bounded,
+        http2_clients_are_served,
         keys_open_the_door,
+        listeners_speak_tls,
         models_are_routed,
         monitoring_files_are_true,
         nothing_leaks_or_strays,

@@ -32,6 +32,10 @@ pub struct Setup<'a> {
     pub backend: &'a str,
     /// How fast the engines are.
     pub pace: Pace,
+    /// Further listeners: items of `server.listen`.
+    pub listeners: &'a [String],
+    /// Further keys of `server`.
+    pub server: &'a str,
 }
 
 impl Default for Setup<'_> {
@@ -44,6 +48,8 @@ impl Default for Setup<'_> {
             sections: "",
             backend: "",
             pace: Pace::at_once(8),
+            listeners: &[],
+            server: "",
         }
     }
 }
@@ -64,7 +70,8 @@ impl Fleet {
     pub fn of(models: &[&str], setup: Setup<'_>) -> Self {
         let engines: Vec<StandIn> =
             (0..models.len()).map(|index| engine(&name(index), setup.pace)).collect();
-        let penstock = Penstock::start(&yaml(&engines, models, setup));
+        let yaml = yaml(&engines, models, setup);
+        let penstock = Penstock::start_listening(setup.listeners, setup.server, &yaml);
         Self { penstock, engines }
     }
 

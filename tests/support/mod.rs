@@ -1,9 +1,12 @@
 //! What stories need: a running penstock, stand-in engines, and a client that sees every byte.
 
+pub mod certificates;
 pub mod client;
 pub mod command;
 pub mod engines;
 pub mod fleet;
+pub mod http2;
+pub mod http2_engine;
 pub mod load;
 pub mod penstock;
 pub mod promql;

@@ -40,8 +40,17 @@ pub fn binary() -> Command {
 
 /// A configuration with the sections every penstock here has.
 fn whole(data: SocketAddr, admin: SocketAddr, yaml: &str) -> String {
+    whole_with((data, admin), ("", ""), yaml)
+}
+
+/// The same with further listeners and keys of `server`.
+fn whole_with(
+    (data, admin): (SocketAddr, SocketAddr),
+    (listeners, server): (&str, &str),
+    yaml: &str,
+) -> String {
     format!(
-        "server: {{ listen: [\"{data}\"], threads: 2, drain_timeout: 5s }}\n\
+        "server: {{ listen: [\"{data}\"{listeners}], threads: 2, drain_timeout: 5s, {server} }}\n\
          admin: {{ listen: \"{admin}\" }}\n{yaml}"
     )
 }
@@ -67,11 +76,28 @@ impl Penstock {
         Self::spawn(yaml, &[])
     }
 
+    /// Starts penstock with further listeners (items of `server.listen`) and keys of `server`.
+    pub fn start_listening(listeners: &[String], server: &str, yaml: &str) -> Self {
+        let listeners: String = listeners.iter().map(|item| format!(", {item}")).collect();
+        let penstock = Self::spawn_listening((&listeners, server), yaml, &[]);
+        penstock.wait_ready();
+        penstock
+    }
+
     fn spawn(yaml: &str, environment: &[(&str, &str)]) -> Self {
+        Self::spawn_listening(("", ""), yaml, environment)
+    }
+
+    fn spawn_listening(
+        (listeners, server): (&str, &str),
+        yaml: &str,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let (data, admin) = (free_address(), free_address());
         let config = scratch("penstock.yaml");
         let log = config.with_extension("log");
-        std::fs::write(&config, whole(data, admin, yaml)).unwrap();
+        let text = whole_with((data, admin), (listeners, server), yaml);
+        std::fs::write(&config, text).unwrap();
         let child = binary()
             .args(["serve", "--config"])
             .arg(&config)

@@ -1,0 +1,279 @@
+//! An attacker speaks HTTP/2: floods of resets, headers and empty frames end with the connection or
+//! change nothing, memory stays where it was, and a good client is served meanwhile. What could mean
+//! something else in HTTP/1.1 never gets that far.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use h2::Reason;
+use penstock::demo::Pace;
+
+use crate::support::client::{self, chat};
+use crate::support::fleet::{CHAT, Fleet, Setup};
+use crate::support::http2::{End, Http2, head, send_all};
+use crate::support::{block_on, free_address};
+
+crate::trials![
+    a_rapid_reset_is_told_to_calm_down,
+    requests_that_are_given_up_are_counted,
+    floods_of_frames_are_bounded,
+    a_header_bomb_is_bounded,
+    what_http1_would_read_differently_is_refused,
+    lengths_that_are_wrong_break_their_stream,
+];
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const ALLOWED_GROWTH: f64 = 64.0 * 1024.0 * 1024.0;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+fn start(setup: Setup<'_>) -> (Fleet, SocketAddr) {
+    let address = free_address();
+    let listener = format!("{{ address: \"{address}\", http2: true }}");
+    let fleet = Fleet::start(1, Setup { listeners: &[listener], ..setup });
+    (fleet, address)
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// `:method POST, :scheme http, :path /v1/chat/completions, :authority x` in HPACK, uncompressed.
+fn post_block() -> Vec<u8> {
+    let path = CHAT.as_bytes();
+    let length = u8::try_from(path.len()).unwrap();
+    [&[0x83, 0x86, 0x04, length][..], path, &[0x01, 0x01, b'x']].concat()
+}
+
+/// A connection on which anything may be written.
+struct Raw(TcpStream);
+
+impl Raw {
+    fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut raw = Self(stream);
+        raw.write(PREFACE);
+        raw.write(&frame(SETTINGS, 0, 0, &[]));
+        raw
+    }
+
+    /// Writes as long as the other side takes it; says whether it does.
+    fn write(&mut self, bytes: &[u8]) -> bool {
+        self.0.write_all(bytes).is_ok()
+    }
+}
+
+fn resident(fleet: &Fleet) -> f64 {
+    fleet.metric("penstock_process_resident_bytes")
+}
+
+/// A good client of another connection, while `attack` goes on; memory before and behind it.
+fn during(fleet: &Fleet, attack: impl FnOnce() + Send) {
+    assert_eq!(fleet.chat().status, 200);
+    let before = resident(fleet);
+    std::thread::scope(|scope| {
+        let attack = scope.spawn(attack);
+        let mut slowest = Duration::ZERO;
+        while !attack.is_finished() {
+            let (answer, took) = client::timed(|| fleet.chat());
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            slowest = slowest.max(took);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        attack.join().unwrap();
+        assert!(slowest < Duration::from_secs(5), "a good client waited {slowest:?}");
+    });
+    let growth = resident(fleet) - before;
+    assert!(growth < ALLOWED_GROWTH, "memory grew by {growth} bytes");
+    fleet.wait_idle();
+}
+
+fn a_rapid_reset_is_told_to_calm_down() {
+    let (fleet, address) = start(Setup::default());
+    during(&fleet, || {
+        for _ in 0..5 {
+            let mut raw = Raw::connect(address);
+            let block = post_block();
+            let mut stream = 1;
+            let mut is_open = true;
+            let started = Instant::now();
+            while is_open && stream < 200_000 && started.elapsed() < Duration::from_secs(8) {
+                let mut burst = Vec::new();
+                for _ in 0..50 {
+                    burst.extend(frame(HEADERS, END_HEADERS, stream, &block));
+                    burst.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+                    stream += 2;
+                }
+                is_open = raw.write(&burst);
+            }
+            assert!(!is_open, "{stream} streams were reset without an end");
+        }
+    });
+    assert!(fleet.metric("penstock_connections_closed_total{reason=\"http2\"}") >= 1.0);
+}
+
+fn requests_that_are_given_up_are_counted() {
+    let pace = Pace { first_token: Duration::from_secs(30), per_token: Duration::ZERO, tokens: 1 };
+    let sections = "limits: { http2: { resets: 5 } }";
+    let (fleet, address) = start(Setup { pace, sections, ..Setup::default() });
+    let client = Http2::connect(address);
+    let body = chat("m", "hello").to_string();
+    for number in 1..=6 {
+        let mut pending = client.begin("POST", CHAT, &[]);
+        block_on(send_all(&mut pending.body, body.as_bytes(), true)).unwrap();
+        fleet.wait_fact("a", "in_flight", &serde_json::json!(1));
+        pending.body.send_reset(Reason::CANCEL);
+        block_on(fleet.a().wait_for(move |counters| counters.cancelled == number)).unwrap();
+        fleet.wait_fact("a", "in_flight", &serde_json::json!(0));
+    }
+    // The seventh is one too many.
+    let (_answer, end) = client.send(head("GET", "/health", &[]), true).read();
+    assert!(matches!(end, End::Reset(_)), "{end:?}");
+    let reason = client.wait_end().and_then(|error| error.reason());
+    assert_eq!(reason, Some(Reason::ENHANCE_YOUR_CALM));
+    fleet.wait_metric("penstock_connections_closed_total{reason=\"http2\"}", 1.0);
+}
+
+fn floods_of_frames_are_bounded() {
+    let (fleet, address) = start(Setup::default());
+    let block = post_block();
+    let opened = frame(HEADERS, END_HEADERS, 1, &block);
+    let floods = [
+        ("empty DATA", opened.clone(), frame(DATA, 0, 1, &[])),
+        ("CONTINUATION", frame(HEADERS, 0, 1, &block), frame(CONTINUATION, 0, 1, b"\0\x01a\x01b")),
+        ("empty CONTINUATION", frame(HEADERS, 0, 1, &block), frame(CONTINUATION, 0, 1, &[])),
+        ("SETTINGS", Vec::new(), frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])),
+        ("PING", Vec::new(), frame(PING, 0, 0, &[0; 8])),
+    ];
+    for (name, first, flood) in floods {
+        during(&fleet, || {
+            let mut raw = Raw::connect(address);
+            let burst = flood.repeat(1000);
+            let mut is_open = raw.write(&first);
+            let started = Instant::now();
+            // Nothing is read, so what cannot be answered must not be taken either.
+            while is_open && started.elapsed() < Duration::from_secs(3) {
+                is_open = raw.write(&burst);
+            }
+            let is_answered_only_when_read = matches!(name, "SETTINGS" | "PING");
+            assert!(!is_open || is_answered_only_when_read, "{name}: it goes on and on");
+        });
+    }
+}
+
+fn a_header_bomb_is_bounded() {
+    let (fleet, address) = start(Setup::default());
+    // One field of 4000 bytes goes into the table; then one byte each repeats it.
+    let mut block = post_block();
+    block.extend([0x40, 0x01, b'a', 0x7f, 0xa1, 0x1e]);
+    block.extend([b'b'; 4000]);
+    block.extend([0xbe; 12_000]);
+    assert!(block.len() < 16 * 1024 + 1000);
+    let (first, second) = block.split_at(16_000);
+    during(&fleet, || {
+        let mut raw = Raw::connect(address);
+        for stream in (1..400).step_by(2) {
+            let bomb = [
+                frame(HEADERS, END_STREAM, stream, first),
+                frame(CONTINUATION, END_HEADERS, stream, second),
+            ];
+            if !raw.write(&bomb.concat()) {
+                return;
+            }
+        }
+    });
+    assert_eq!(fleet.a().received().iter().filter(|got| got.header("a").is_some()).count(), 0);
+}
+
+fn what_http1_would_read_differently_is_refused() {
+    let (fleet, address) = start(Setup::default());
+    assert_eq!(fleet.chat().status, 200);
+    let literal = |name: &[u8], value: &[u8]| {
+        let length = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();
+        [&[0, length(name)][..], name, &[length(value)], value].concat()
+    };
+    for (name, value) in [
+        (&b"transfer-encoding"[..], &b"chunked"[..]),
+        (b"connection", b"close"),
+        (b"keep-alive", b"5"),
+        (b"upgrade", b"h2c"),
+        (b"proxy-connection", b"close"),
+        (b"te", b"gzip"),
+        (b"Upper", b"1"),
+        (b"x", b"a\r\nhost: evil"),
+        (b"x", b"a\nb"),
+        (b"x", b"a\0b"),
+        (b"x\r\ny", b"1"),
+        (b"x y", b"1"),
+        (b"x:y", b"1"),
+        (b"", b"1"),
+        (b":path", b"/v1/models"),
+        (b":unknown", b"1"),
+        (b"host", b"evil"),
+        (b"content-length", b"5, 5"),
+        (b"content-length", b"+5"),
+    ] {
+        let block = [post_block(), literal(name, value)].concat();
+        let mut raw = Raw::connect(address);
+        raw.write(&frame(HEADERS, END_HEADERS, 1, &block));
+        raw.write(&frame(DATA, END_STREAM, 1, b"hello"));
+        // The stream is over; so is the connection, where the fault is one of its own.
+        raw.0.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let mut answer = Vec::new();
+        let _read = raw.0.read_to_end(&mut answer);
+        let name = String::from_utf8_lossy(name).into_owned();
+        assert!(refuses(&answer), "{name}: {answer:?}");
+    }
+    for path in ["/v1/chat completions", "/v1/\r\nx: y", "http://evil/v1/models", "", "v1/models"] {
+        let length = u8::try_from(path.len()).unwrap();
+        let block = [&[0x83, 0x86, 0x04, length][..], path.as_bytes(), &[0x01, 0x01, b'x']];
+        let mut raw = Raw::connect(address);
+        raw.write(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &block.concat()));
+        raw.0.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let mut answer = Vec::new();
+        let _read = raw.0.read_to_end(&mut answer);
+        assert!(refuses(&answer), "{path:?}: {answer:?}");
+    }
+    assert_eq!(fleet.requests(), 1, "nothing of it reached an engine");
+}
+
+/// Whether frames end stream 1 by a reset, or the connection by GOAWAY, and answer nothing.
+fn refuses(mut frames: &[u8]) -> bool {
+    while frames.len() >= 9 {
+        let length =
+            usize::from(frames[0]) << 16 | usize::from(frames[1]) << 8 | usize::from(frames[2]);
+        match frames[3] {
+            HEADERS => return false,
+            RST_STREAM | 7 => return true,
+            _ => frames = &frames[(9 + length).min(frames.len())..],
+        }
+    }
+    // Closed without a word.
+    frames.is_empty()
+}
+
+fn lengths_that_are_wrong_break_their_stream() {
+    let (fleet, address) = start(Setup::default());
+    let client = Http2::connect(address);
+    let body = chat("m", "hello").to_string();
+    for wrong in [body.len() - 1, body.len() + 1] {
+        let wrong = wrong.to_string();
+        let mut pending = client.begin("POST", CHAT, &[("content-length", &wrong)]);
+        let _sent = block_on(send_all(&mut pending.body, body.as_bytes(), true));
+        let (answer, end) = pending.read();
+        assert_eq!(end, End::Reset(Some(Reason::PROTOCOL_ERROR)), "{wrong}: {}", answer.status);
+    }
+    assert_eq!(client.get("/health").status, 200, "the connection goes on");
+    assert_eq!(fleet.requests(), 0);
+}

@@ -1,0 +1,114 @@
+//! Certificates of the test's own: an authority, and what it signs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rcgen::KeyPair;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use super::penstock::scratch;
+
+/// Who signs.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    /// Its own certificate as a file.
+    pub file: PathBuf,
+}
+
+/// A certificate and its key, as files.
+#[derive(Clone)]
+pub struct Issued {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Authority {
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let file = scratch("ca.pem");
+        std::fs::write(&file, issuer.pem()).unwrap();
+        Self { issuer, file }
+    }
+
+    /// A certificate for a name or an address.
+    pub fn issue(&self, name: &str) -> Issued {
+        let cert = scratch("cert.pem");
+        let issued = Issued { key: cert.with_file_name("key.pem"), cert };
+        self.issue_into(name, &issued);
+        issued
+    }
+
+    /// The same, written over another one's files.
+    pub fn issue_into(&self, name: &str, files: &Issued) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        std::fs::write(&files.cert, cert.pem()).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+    }
+
+    /// A client that trusts this authority, offers `protocols`, and shows `own`.
+    pub fn client(&self, protocols: &[&str], own: Option<&Issued>) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&self.file).unwrap()).unwrap();
+        let builder = ClientConfig::builder_with_provider(provider());
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_root_certificates(roots);
+        let mut config = match own {
+            None => builder.with_no_client_auth(),
+            Some(own) => builder.with_client_auth_cert(vec![own.cert()], own.key()).unwrap(),
+        };
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Arc::new(config)
+    }
+}
+
+impl Issued {
+    fn cert(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(&self.cert).unwrap()
+    }
+
+    fn key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from_pem_file(&self.key).unwrap()
+    }
+
+    /// A server that shows this certificate, offers `protocols`, and wants clients to show one of
+    /// `clients`.
+    pub fn server(&self, protocols: &[&str], clients: Option<&Authority>) -> Arc<ServerConfig> {
+        let builder = ServerConfig::builder_with_provider(provider());
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(authority) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(CertificateDer::from_pem_file(&authority.file).unwrap()).unwrap();
+                let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+                    Arc::new(roots),
+                    provider(),
+                );
+                builder.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        let mut config = builder.with_single_cert(vec![self.cert()], self.key()).unwrap();
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Arc::new(config)
+    }
+
+    /// `tls:` of a listener.
+    pub fn yaml(&self) -> String {
+        format!("cert: {}, key: {}", self.cert.display(), self.key.display())
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
