@@ -23,6 +23,8 @@ ENGINE_KEY = "sk-engine-0003"
 # Quick checks: the waits of the fault cases are bounded by these.
 HEALTH = {
     "interval": "500ms", "unhealthy_interval": "200ms", "timeout": "1s", "rise": 1, "fall": 2,
+    # In turn from the first request on: what the cases count.
+    "slow_start": "0s",
 }
 
 
