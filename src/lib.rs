@@ -1,7 +1,7 @@
 //! penstock: a load balancer for LLM servers on Pingora.
 //!
 //! Layers, each importing only from those before it:
-//! `units`, `clock`, `outbox`, `systemd` < `api`, `tls` < `config` < `registry` < `dial`, `scan` <
+//! `units`, `hex`, `clock`, `outbox`, `systemd` < `api`, `tls` < `config` < `registry` < `dial`, `scan` <
 //! `routing`, `probe` < `generation` < `proxy` < `explain`, `fleet`, `metrics`, `decisions`,
 //! `access_log`, `spans` < `life` < `admin`, `demo` < `server` < `cli`.
 //!
@@ -20,6 +20,7 @@ mod dial;
 pub mod explain;
 pub mod fleet;
 pub mod generation;
+mod hex;
 pub mod life;
 pub mod metrics;
 pub mod outbox;

@@ -1,6 +1,5 @@
 //! Which header fields go where: the head a backend gets, and what every answer carries.
 
-use std::io::Write;
 use std::net::IpAddr;
 
 use http::HeaderMap;
@@ -127,8 +126,7 @@ pub(super) fn write_request_head(
     out.extend_from_slice(own.request_id.as_bytes());
     out.extend_from_slice(b"\r\n");
     if let Some((trace, span)) = own.trace {
-        // Writing to memory does not fail.
-        write!(out, "traceparent: {}\r\n", trace.traceparent(span)).unwrap_or_default();
+        write_field(out, TRACEPARENT.as_str(), &trace.traceparent(span));
     }
     // The client's state belongs to the client's trace.
     let is_followed = own.trace.is_none_or(|(trace, _)| trace.caller.is_some());

@@ -402,8 +402,7 @@ impl DataPlane {
     pub fn into_app(self, conf: &Arc<ServerConf>) -> impl ServerApp + Send + Sync + 'static {
         let current = Arc::clone(&self.0);
         // Asked for each connection: a reload may have changed them.
-        let limits =
-            Box::new(move || ConnectionLimits::of(&current.generation.load().config.limits));
+        let limits = Box::new(move || ConnectionLimits::of(&current.generation.load().config));
         let plane = Arc::clone(&self.0);
         let guarded = Arc::clone(&plane);
         let tell = Box::new(move |code| plane.tell_refused(code));

@@ -17,6 +17,7 @@ use super::strict::MAX_TARGET;
 use super::{Proxy, auth, local};
 use crate::api::{Dialect, ErrorCode, Operation};
 use crate::config::Cors;
+use crate::hex;
 
 const MAX_REQUEST_ID: usize = 128;
 
@@ -220,8 +221,11 @@ impl Proxy {
     }
 
     fn make_request_id(&self) -> HeaderValue {
-        let id = format!("{:016x}{:016x}", self.next_seed(), self.next_seed());
-        HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("-"))
+        let mut id = [0; 32];
+        let (before, behind) = id.split_at_mut(16);
+        hex::write(&self.next_seed().to_be_bytes(), before);
+        hex::write(&self.next_seed().to_be_bytes(), behind);
+        HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
     }
 }
 

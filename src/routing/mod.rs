@@ -7,6 +7,7 @@ mod explain;
 mod filters;
 mod observer;
 mod resolve;
+mod scratch;
 mod strategy;
 
 pub use error::RouteError;
@@ -14,6 +15,7 @@ pub use explain::{CandidateReport, Explanation};
 pub use filters::{Fit, RejectReason};
 pub use observer::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
 pub use resolve::Names;
+pub use scratch::Scratch;
 
 use std::sync::atomic::Ordering;
 
@@ -89,12 +91,6 @@ impl Chance for Peek<'_> {
     fn rng(&mut self) -> &mut SmallRng {
         &mut self.rng
     }
-}
-
-/// Space a decision works in, kept by its caller so that no decision allocates.
-#[derive(Debug, Default)]
-pub struct Scratch {
-    rows: Vec<u32>,
 }
 
 /// Where a request goes.

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use rand::Rng;
-
 use super::filters::{Terms, fitting};
-use super::{Chance, RouteInput, Scratch};
+use super::scratch::{Rows, Scratch};
+use super::{Chance, RouteInput};
 use crate::config::{Strategy, Weights};
 use crate::registry::{Model, ModelId, Serving};
 
@@ -36,24 +35,19 @@ impl Choice<'_> {
         if strategy == Strategy::Smart {
             return self.best(terms);
         }
-        let rows = &mut scratch.rows;
-        rows.clear();
+        let mut rows = scratch.rows(self.model.serving.len());
         let fitting = fitting(self.input, self.model, terms);
         let candidates = if strategy == Strategy::PriorityOnly {
-            keep_least(fitting, rows)
+            keep_least(fitting, &mut rows)
         } else {
-            rows.extend(fitting.map(|(row, _)| row));
-            u32::try_from(rows.len()).ok()?
+            fitting.for_each(|(row, _)| rows.add(row));
+            rows.count()
         };
-        if rows.is_empty() {
-            return None;
-        }
         let row = match strategy {
             Strategy::Smart | Strategy::RoundRobin | Strategy::PriorityOnly => {
-                self.in_turn(chance, rows)
+                rows.in_turn(|| chance.turn(self.id))
             }
-            Strategy::Random if rows.len() == 1 => rows.first().copied(),
-            Strategy::Random => rows.get(chance.rng().random_range(0..rows.len())).copied(),
+            Strategy::Random => rows.at_random(chance.rng()),
         };
         Some(Picked { row: row?, candidates })
     }
@@ -74,28 +68,25 @@ impl Choice<'_> {
         }
         (candidates > 0).then_some(Picked { row: best, candidates })
     }
-
-    fn in_turn(&self, chance: &mut impl Chance, rows: &[u32]) -> Option<u32> {
-        let count = u64::try_from(rows.len()).ok()?;
-        let at = chance.turn(self.id).checked_rem(count)?;
-        rows.get(usize::try_from(at).ok()?).copied()
-    }
 }
 
 /// Keeps the rows of the best priority and, among those, of the least load; returns how many there
 /// were to choose from. Each load is read once: it may change meanwhile.
-fn keep_least<'a>(fitting: impl Iterator<Item = (u32, &'a Serving)>, rows: &mut Vec<u32>) -> u32 {
+#[inline(always)]
+fn keep_least<'a>(fitting: impl Iterator<Item = (u32, &'a Serving)>, rows: &mut Rows<'_>) -> u32 {
     let mut candidates = 0;
-    let mut least = (u32::MAX, u32::MAX);
+    let mut least = u64::MAX;
     for (row, candidate) in fitting {
         candidates += 1;
-        let found = (candidate.priority, candidate.state.load.in_flight());
+        // As one number: pairs are compared by two branches that nobody can predict.
+        let load = candidate.state.load.in_flight();
+        let found = u64::from(candidate.priority) << 32 | u64::from(load);
         if found < least {
             least = found;
             rows.clear();
         }
-        if found <= least {
-            rows.push(row);
+        if found == least {
+            rows.add(row);
         }
     }
     candidates

@@ -83,6 +83,12 @@ fn check_selector(selector: &Selector, shown: &BTreeSet<String>) -> Result<(), S
     Ok(())
 }
 
+/// The labels of the metrics an expression names.
+fn labels_of(parsed: &Expression) -> BTreeSet<&'static str> {
+    let rows = parsed.selectors.iter().filter_map(|one| row(&one.metric));
+    rows.flat_map(|(row, _)| row.labels).copied().collect()
+}
+
 fn check(expression: &str, shown: &BTreeSet<String>) -> Result<Expression, String> {
     let parsed = promql::parse(expression);
     if parsed.selectors.is_empty() {
@@ -92,13 +98,7 @@ fn check(expression: &str, shown: &BTreeSet<String>) -> Result<Expression, Strin
         check_selector(selector, shown)?;
     }
     let has_le = parsed.selectors.iter().any(|one| one.metric.ends_with("_bucket"));
-    let of_metrics: BTreeSet<&str> = parsed
-        .selectors
-        .iter()
-        .filter_map(|one| row(&one.metric))
-        .flat_map(|(row, _)| row.labels)
-        .copied()
-        .collect();
+    let of_metrics = labels_of(&parsed);
     for label in &parsed.grouped {
         let is_known = of_metrics.contains(label.as_str())
             || is_of_the_scrape(label)
@@ -162,13 +162,7 @@ fn the_alerts_ask_for_what_there_is() {
             let text = rule["expr"].as_str().unwrap();
             let parsed =
                 check(text, &shown).unwrap_or_else(|error| panic!("{name}: {error}: {text}"));
-            let labels: BTreeSet<&str> = parsed
-                .selectors
-                .iter()
-                .filter_map(|one| row(&one.metric))
-                .flat_map(|(row, _)| row.labels)
-                .copied()
-                .collect();
+            let labels = labels_of(&parsed);
             assert!(["page", "ticket"].contains(&rule["labels"]["severity"].as_str().unwrap()));
             for key in ["summary", "description"] {
                 let text = rule["annotations"][key].as_str().unwrap();

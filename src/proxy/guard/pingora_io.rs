@@ -1,4 +1,5 @@
-//! A guarded stream as Pingora knows streams: everything but reading goes straight to the socket.
+//! A guarded stream as Pingora knows streams: what is read comes after the head,
+//! which Pingora has already.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::GuardStream;
+use super::stream::GuardStream;
 
 impl AsyncRead for GuardStream {
     fn poll_read(
@@ -20,7 +21,7 @@ impl AsyncRead for GuardStream {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.inner.lock().poll_head(cx, out)
+        self.0.inner.lock().poll_rest(cx, out)
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use super::origin::{Origin, Peer};
 use super::proxy_header::{self, Header};
+use super::stream::put_ahead;
 use crate::config::{ListenAddress, Listener, TrustedProxy};
 use crate::tls::{ServerTls, TlsError};
 
@@ -240,9 +241,7 @@ impl AsyncRead for Rejoined {
         if self.ahead.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, out);
         }
-        let count = self.ahead.len().min(out.remaining());
-        out.put_slice(self.ahead.get(..count).unwrap_or_default());
-        self.ahead.advance(count);
+        put_ahead(&mut self.ahead, out);
         Poll::Ready(Ok(()))
     }
 }

@@ -1,26 +1,43 @@
 //! From an accepted connection to the HTTP it speaks.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use pingora::apps::{HttpServerApp, ServerApp};
+use bytes::BytesMut;
+use pingora::apps::HttpServerApp;
 use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
+use tokio::time::{Instant, Sleep};
 
 use super::port::{Port, Rejoined, Unwelcome, Welcomed};
-use super::{ConnectionLimits, GuardStream, Guarded};
+use super::{ClientStream, ConnectionLimits, GuardStream, Guarded};
 use crate::proxy::closings::ClosedFor;
 use crate::proxy::http2;
 
 impl<A: HttpServerApp + Send + Sync + 'static> Guarded<A> {
-    /// Hands a connection to Pingora, its stream wrapped.
+    /// Serves one request after the other. Pingora comes in when a head is there: its part takes
+    /// tens of kilobytes.
     pub(super) async fn serve_http1(
         &self,
         welcomed: Welcomed,
         limits: ConnectionLimits,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let guarded = GuardStream::new(welcomed, limits);
-        self.inner.process_new(Box::new(guarded), shutdown).await
+        let client = Arc::new(ClientStream::new(welcomed, limits));
+        let mut stream: Stream = Box::new(GuardStream(Arc::clone(&client)));
+        let closing = pin!(self.closing.cancelled());
+        let idle = pin!(tokio::time::sleep(limits.idle));
+        let mut waiting = Waiting { closing, idle, limit: limits.idle };
+        while let Some(head) = waiting.for_head(&client).await {
+            let mut session = ServerSession::new_http1(stream);
+            session.set_pipelined_prefix(head);
+            (stream, _) = self.inner.process_new_http(session, shutdown).await?.consume();
+        }
+        None
     }
 
     /// Serves a connection on which something comes before HTTP/1.1, or instead of it.
@@ -57,5 +74,45 @@ impl<A: HttpServerApp + Send + Sync + 'static> Guarded<A> {
             Unwelcome::Tls => ClosedFor::Tls,
         };
         self.proxy.closings.note(reason);
+    }
+}
+
+/// Waits for the next head of a connection, as long as it may be idle and until all such
+/// connections are closed.
+struct Waiting<'a, C> {
+    closing: Pin<&'a mut C>,
+    /// Runs on while requests are served, and is set anew only when it runs out: most waits are far
+    /// shorter than it is.
+    idle: Pin<&'a mut Sleep>,
+    limit: Duration,
+}
+
+impl<C: Future> Waiting<'_, C> {
+    async fn for_head(&mut self, client: &ClientStream) -> Option<BytesMut> {
+        let mut since = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(head) = client.poll_head(cx) {
+                return Poll::Ready(head);
+            }
+            if self.closing.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            if !client.is_idle() {
+                return Poll::Pending;
+            }
+            let ends = *since.get_or_insert_with(Instant::now) + self.limit;
+            self.poll_idle(cx, ends).map(|()| None)
+        })
+        .await
+    }
+
+    fn poll_idle(&mut self, cx: &mut Context<'_>, ends: Instant) -> Poll<()> {
+        loop {
+            ready!(self.idle.as_mut().poll(cx));
+            if Instant::now() >= ends {
+                return Poll::Ready(());
+            }
+            self.idle.as_mut().reset(ends);
+        }
     }
 }

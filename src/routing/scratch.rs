@@ -1,0 +1,59 @@
+//! Space a decision works in, kept by its caller so that no decision allocates.
+
+use rand::Rng;
+
+/// Space a decision works in, kept by its caller so that no decision allocates.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    rows: Vec<u32>,
+}
+
+impl Scratch {
+    /// Room for up to `most` rows, none in it yet.
+    pub(super) fn rows(&mut self, most: usize) -> Rows<'_> {
+        if self.rows.len() < most {
+            self.rows.resize(most, 0);
+        }
+        Rows { room: &mut self.rows, count: 0 }
+    }
+}
+
+/// The rows a decision chooses from. They fill room that was made before: a vector that may grow at
+/// every push costs a third of a decision.
+#[derive(Debug)]
+pub(super) struct Rows<'a> {
+    room: &'a mut [u32],
+    count: usize,
+}
+
+impl Rows<'_> {
+    #[inline(always)]
+    pub(super) fn add(&mut self, row: u32) {
+        if let Some(slot) = self.room.get_mut(self.count) {
+            *slot = row;
+            self.count += 1;
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.count).unwrap_or(u32::MAX)
+    }
+
+    /// The row whose turn it is; the turn is asked for only when there are rows.
+    pub(super) fn in_turn(&self, turn: impl FnOnce() -> u64) -> Option<u32> {
+        let count = u64::try_from(self.count).ok().filter(|count| *count > 0)?;
+        let at = turn().checked_rem(count)?;
+        self.room.get(usize::try_from(at).ok()?).copied()
+    }
+
+    /// One of the rows, each as likely as the others. A single one is not drawn.
+    pub(super) fn at_random(&self, rng: &mut impl Rng) -> Option<u32> {
+        let at = if self.count > 1 { rng.random_range(0..self.count) } else { 0 };
+        self.room.get(at).copied().filter(|_| self.count > 0)
+    }
+}
