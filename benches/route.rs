@@ -88,6 +88,8 @@ impl<'a> Decider<'a> {
             fleet: &self.fleet,
             tried: &tried,
             now: Timestamp(1_000_000),
+            prompt: None,
+            session: None,
         };
         let mut chance = Live { topology: &self.fleet.topology, rng: &mut self.rng };
         let routed = self.generation.router.route(&input, &mut chance, &mut self.scratch);

@@ -44,6 +44,8 @@ pub fn explain(
         fleet,
         tried: &BackendSet::default(),
         now,
+        prompt: None,
+        session: None,
     };
     let explanation = generation.router.explain(&input, chance);
     let requirements = profile.to_requirements(body);

@@ -1,8 +1,8 @@
 //! penstock: a load balancer for LLM servers on Pingora.
 //!
 //! Layers, each importing only from those before it:
-//! `units`, `hex`, `clock`, `outbox`, `systemd` < `api`, `tls` < `config` < `registry` < `dial`, `scan` <
-//! `routing`, `probe` < `generation` < `proxy` < `explain`, `fleet`, `metrics`, `decisions`,
+//! `units`, `hex`, `clock`, `outbox`, `systemd`, `scoring` < `api`, `tls` < `config` < `registry` <
+//! `dial`, `scan` < `routing`, `probe` < `generation` < `proxy` < `explain`, `fleet`, `metrics`, `decisions`,
 //! `access_log`, `spans` < `life` < `admin`, `demo` < `server` < `cli`.
 //!
 //! Reading guide: [`scan`] finds out what a request needs, [`routing`] decides who takes it,
@@ -29,6 +29,7 @@ pub mod proxy;
 pub mod registry;
 pub mod routing;
 pub mod scan;
+pub mod scoring;
 pub mod server;
 pub mod spans;
 pub mod systemd;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Layers from the bottom up; a module imports only from rows above its own. Modules of one row
 /// never import each other.
 const LAYERS: &[&[&str]] = &[
-    &["units", "hex", "clock", "outbox", "systemd"],
+    &["units", "hex", "clock", "outbox", "systemd", "scoring"],
     &["api", "tls"],
     &["config"],
     &["registry"],

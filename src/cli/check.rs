@@ -73,6 +73,12 @@ fn strategy(config: &Config) -> String {
             weights.priority, weights.load, weights.latency
         ),
         Strategy::RoundRobin | Strategy::PriorityOnly | Strategy::Random => name.to_owned(),
+        Strategy::Weighted => {
+            let scorers = config.routing.scorer_specs();
+            let scorers: Vec<String> =
+                scorers.iter().map(|one| format!("{} {}", one.name, one.weight)).collect();
+            format!("{name} ({}; {})", scorers.join(", "), config.routing.picker.name())
+        }
     }
 }
 

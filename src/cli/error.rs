@@ -48,6 +48,8 @@ pub(super) enum CliError {
          ask the running one: POST /handover on its admin port"
     )]
     NothingToTakeOver(io::Error),
+    #[error("standard input: {0}")]
+    Input(io::Error),
     #[error("logging cannot be set up: {0}")]
     Logging(#[from] tracing_subscriber::util::TryInitError),
     #[error("the stand-in engines cannot be started: {0}")]
@@ -83,6 +85,7 @@ impl CliError {
             | Self::DemoNotReady(_)
             | Self::Runtime(_)
             | Self::Ill { .. }
+            | Self::Input(_)
             | Self::Output(_) => FAILED,
         }
     }

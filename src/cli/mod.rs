@@ -13,6 +13,7 @@ mod explain;
 mod logging;
 mod man;
 mod output;
+mod score;
 mod serve;
 mod source;
 mod top;
@@ -53,6 +54,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Show where a request would go, and why
     Explain(explain::ExplainArgs),
+    /// Score backends by readings given line by line, as JSON
+    Score(score::ScoreArgs),
     /// Look for trouble: this machine, the configuration, every backend
     Doctor(doctor::DoctorArgs),
     /// Watch a running penstock: its fleet, rates, latencies and errors
@@ -85,6 +88,7 @@ fn run_command(command: Command, output: &mut Output) -> u8 {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args, output),
         Command::Explain(args) => explain::run(&args, output),
+        Command::Score(args) => score::run(&args, output),
         Command::Doctor(args) => doctor::run(&args, output),
         Command::Top(args) => top::run(&args, output),
         Command::Demo(args) => demo::run(&args),

@@ -32,7 +32,7 @@ struct Overrides {
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<String>,
 
-    /// routing.strategy: smart, round_robin, priority_only or random
+    /// routing.strategy: smart, round_robin, priority_only, random or weighted
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
 

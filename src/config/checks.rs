@@ -6,7 +6,11 @@ use std::time::Duration;
 use super::document::{Entry, Node};
 use super::error::{Oddity, Place, Problem};
 use super::reader::Reader;
-use super::{AuthorizationPolicy, BackendConfig, BackendTls, Config, HealthConfig, ListenAddress};
+use super::{
+    AuthorizationPolicy, BackendConfig, BackendTls, Config, HealthConfig, ListenAddress,
+    RoutingConfig, Strategy,
+};
+use crate::scoring::{Picker, Preset};
 use crate::tls::ServerTls;
 use crate::units::show_duration;
 
@@ -115,9 +119,33 @@ fn check_routing(config: &Config, root: &Node, reader: &mut Reader) {
     if sum != 100 {
         reader.fault(node.key_place("weights"), Problem::WeightSum { sum });
     }
+    check_scorers(routing, node, reader);
     let rest = &routing.rest;
     let place = node.key_place("rest");
     check_order(("routing.rest.min", rest.min), ("routing.rest.max", rest.max), place, reader);
+}
+
+fn check_scorers(routing: &RoutingConfig, node: &Node, reader: &mut Reader) {
+    if !routing.scorers.is_empty() && routing.preset.is_some() {
+        reader.fault(node.key_place("preset"), Problem::ScorersAndPreset);
+    }
+    if routing.strategy != Strategy::Weighted {
+        let strategy = routing.strategy.name();
+        for (key, is_set) in [
+            ("scorers", !routing.scorers.is_empty()),
+            ("preset", routing.preset.is_some()),
+            ("picker", routing.picker != Picker::default()),
+        ] {
+            if is_set {
+                reader.warn(node.key_place(key), Oddity::NotWeighted { key, strategy });
+            }
+        }
+    } else if let Some(preset) = routing.preset.and_then(Preset::find)
+        && let Some(warning) = preset.warning
+    {
+        let oddity = Oddity::Preset { preset: preset.name, warning };
+        reader.warn(node.key_place("preset"), oddity);
+    }
 }
 
 fn check_health(health: &HealthConfig, node: &Node, reader: &mut Reader) {

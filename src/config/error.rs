@@ -109,6 +109,14 @@ pub enum Problem {
     WrongValue { key: String, given: String, expected: String },
     #[error("unknown value '{given}' of '{key}'{} (known: {known})", suggest(suggestion.as_deref()))]
     UnknownValue { key: String, given: String, suggestion: Option<String>, known: String },
+    #[error("'{key}': {reason}")]
+    Scoring { key: String, reason: String },
+    #[error(
+        "'{key}' is no longer a setting: list what counts under 'routing.scorers', as in {instead}"
+    )]
+    Replaced { key: String, instead: &'static str },
+    #[error("give either 'routing.scorers' or 'routing.preset', not both")]
+    ScorersAndPreset,
     #[error("'{key}': {source}")]
     Unit { key: String, source: UnitError },
     #[error("'{key}': {source}")]
@@ -187,6 +195,10 @@ pub enum Oddity {
         suggest(suggestion.as_deref())
     )]
     UnknownStrategy { given: String, suggestion: Option<String>, known: String },
+    #[error("preset '{preset}': {warning}")]
+    Preset { preset: &'static str, warning: &'static str },
+    #[error("'routing.{key}' has no effect: 'routing.strategy' is '{strategy}', not 'weighted'")]
+    NotWeighted { key: &'static str, strategy: &'static str },
     #[error("alias '{alias}' takes {hops} hops; resolution stops after {limit}, at '{reached}'")]
     LongAliasChain { alias: String, hops: usize, limit: usize, reached: String },
     #[error("alias '{alias}' hides the model '{alias}' of backend '{backend}': aliases go first")]

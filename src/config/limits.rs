@@ -16,6 +16,8 @@ section! {
     pub struct LimitsConfig {
         /// The largest request body.
         pub body: ByteSize ["body" as BodyLimit] = ByteSize::mib(32),
+        /// The prefix indexes of all models, which the weighted strategy keeps.
+        pub prefix_memory: ByteSize = ByteSize::mib(256),
         /// All request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
         /// How long a request head, or a TLS handshake, may take to arrive.

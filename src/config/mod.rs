@@ -24,6 +24,7 @@ mod models_check;
 mod proxies;
 mod reader;
 mod routing;
+mod scorers;
 mod secret;
 mod server;
 mod setting;

@@ -8,10 +8,12 @@ use super::document::Node;
 use super::dump::Dump;
 use super::error::Oddity;
 use super::reader::Reader;
+use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::setting::{Setting, choice, section};
 use super::shape::Shape;
 use super::suggest::nearest;
 use super::values::{Positive, Share};
+use crate::scoring::{Picker, Preset, ScorerSpec};
 
 choice! {
     /// How one of the candidates is chosen.
@@ -24,6 +26,8 @@ choice! {
         PriorityOnly = "priority_only",
         /// Any, by chance.
         Random = "random",
+        /// The highest sum of weighted scores.
+        Weighted = "weighted",
     }
 }
 
@@ -58,8 +62,15 @@ choice!(@setting UnknownCapability);
 section! {
     /// How a backend is chosen, and what happens when it fails.
     pub struct RoutingConfig {
-        /// smart, round_robin, priority_only or random.
+        /// smart, round_robin, priority_only, random or weighted.
         pub strategy: Strategy = Strategy::Smart,
+        /// What counts how much in the weighted strategy: name, weight, and the scorer's own
+        /// parameters. Without any, and without a preset, that of llm-d: 3 : 2 : 2.
+        pub scorers: Vec<ScorerSpec> ["scorers" as Scorers] = Vec::new(),
+        /// A list of scorers by name, in place of one's own.
+        pub preset: Option<&'static str> ["preset" as PresetName] = None,
+        /// How one of the scored backends is picked.
+        pub picker: Picker ["picker" as PickerSetting] = Picker::MaxScore,
         /// How often a request may be repeated on another backend.
         pub max_retries: u32 = 2,
         /// How many repeats all requests together may cause.
@@ -90,6 +101,17 @@ section! {
         pub reserve_output: bool = false,
         /// How long a backend rests after its own 429 or 503.
         pub rest: RestConfig = RestConfig::default(),
+    }
+}
+
+impl RoutingConfig {
+    /// The scorers of the weighted strategy: one's own, those of the preset, or llm-d's.
+    pub fn scorer_specs(&self) -> Vec<ScorerSpec> {
+        if !self.scorers.is_empty() {
+            return self.scorers.clone();
+        }
+        let preset = Preset::find(self.preset.unwrap_or("llm-d"));
+        preset.map(Preset::specs).unwrap_or_default()
     }
 }
 

@@ -190,6 +190,11 @@ impl<S: Section> Setting for S {
         };
         for entry in entries {
             if !S::keys().any(|key| key.name == entry.key) {
+                if let Some(instead) = replaced(&entry.key) {
+                    let key = entry.key.clone();
+                    reader.fault(&entry.place, Problem::Replaced { key, instead });
+                    continue;
+                }
                 let suggestion = nearest(&entry.key, S::keys().map(|key| key.name));
                 let problem = Problem::UnknownKey {
                     key: entry.key.clone(),
@@ -230,5 +235,14 @@ impl<S: Section> Setting for S {
             required: S::REQUIRED,
             fields: S::keys().map(field).collect(),
         })
+    }
+}
+
+/// What to write in place of a key that other routers of this kind once had.
+fn replaced(key: &str) -> Option<&'static str> {
+    match super::suggest::normalize(key).as_str() {
+        "cache_weight" | "routing_cache_weight" => Some("{name: prefix-affinity, weight: 3}"),
+        "load_weight" | "routing_load_weight" => Some("{name: queue-depth, weight: 2}"),
+        _ => None,
     }
 }

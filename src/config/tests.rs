@@ -3,6 +3,7 @@
 mod files;
 mod loading;
 mod rules;
+mod scorers;
 
 use std::path::Path;
 

@@ -37,6 +37,8 @@ impl Story {
             fleet: &fleet,
             tried: &BackendSet::default(),
             now: Timestamp(0),
+            prompt: None,
+            session: None,
         };
         let mut chance = Peek { topology: &fleet.topology, rng: SmallRng::seed_from_u64(1) };
         let mut scratch = Scratch::default();

@@ -14,13 +14,16 @@ use super::failure::{Failure, OwnError, Repeat};
 use super::forward::AttemptEnd;
 use crate::clock::now;
 use crate::registry::{InflightGuard, Outcome};
-use crate::routing::{Live, RouteError, RouteInput, Routed, RoutingDecision, Scratch};
+use crate::routing::{
+    Live, RouteError, RouteInput, Routed, RoutingDecision, Scratch, Weighted, prompt_chain,
+};
+use crate::scoring::prefix::Chain;
 
 /// How often a decision is made anew because another request took the last place first.
 const RACES: usize = 64;
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static SCRATCH: RefCell<(Scratch, Chain)> = RefCell::default();
 }
 
 /// How a request ended, for the caller that owns the session.
@@ -69,6 +72,27 @@ impl Proxy {
         ctx: &RequestContext,
         call: &Call,
     ) -> Result<(RoutingDecision, InflightGuard), RouteError> {
+        SCRATCH.with_borrow_mut(|(scratch, chain)| {
+            let weighted = ctx.generation.router.weighted();
+            let weighted = weighted.filter(|weighted| weighted.profile().reads_prompts());
+            if let Some(weighted) = weighted {
+                read_prompt(ctx, call, (weighted, chain));
+            }
+            let prompt = weighted.map(|_| &*chain);
+            let (decision, guard) = self.decide(ctx, call, (prompt, scratch))?;
+            if let (Some(weighted), Some(chain)) = (weighted, prompt) {
+                weighted.record(&call.fleet.topology, &decision, chain);
+            }
+            Ok((decision, guard))
+        })
+    }
+
+    fn decide(
+        &self,
+        ctx: &RequestContext,
+        call: &Call,
+        (prompt, scratch): (Option<&Chain>, &mut Scratch),
+    ) -> Result<(RoutingDecision, InflightGuard), RouteError> {
         let router = &ctx.generation.router;
         let topology = &*call.fleet.topology;
         let mut rng = SmallRng::seed_from_u64(self.next_seed());
@@ -81,16 +105,19 @@ impl Proxy {
                 fleet: &call.fleet,
                 tried: &call.tried,
                 now: now(),
+                prompt,
+                session: call.session,
             };
             let mut chance = Live { topology, rng: &mut rng };
-            let decision =
-                SCRATCH.with_borrow_mut(|scratch| router.route(&input, &mut chance, scratch))?;
+            let decision = router.route(&input, &mut chance, scratch)?;
             let serving = decision.serving(topology).ok_or_else(saturated)?;
             let place =
                 InflightGuard::try_reserve(&serving.state, serving.max_in_flight, decision.probe);
             if let Some(mut guard) = place {
                 let (streaming, limit) = (call.profile.streaming, call.profile.max_tokens);
-                guard.forecast(serving.latency.forecast(streaming, limit), input.now);
+                let forecast = serving.latency.forecast(streaming, limit);
+                guard.weigh(call.profile.estimated_tokens.0, forecast.tokens.0);
+                guard.forecast(forecast, input.now);
                 return Ok((decision, guard));
             }
         }
@@ -142,6 +169,13 @@ impl Proxy {
         };
         self.answer_error(session, ctx, error).await
     }
+}
+
+/// Cuts the request's prompt into blocks, where its body is still held.
+fn read_prompt(ctx: &RequestContext, call: &Call, (weighted, chain): (&Weighted, &mut Chain)) {
+    let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
+    let model = ctx.generation.router.names.resolve(&call.model);
+    prompt_chain(&call.profile, body, (model, weighted.prefix_terms()), chain);
 }
 
 fn has_left(ctx: &RequestContext) -> bool {

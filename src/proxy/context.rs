@@ -71,6 +71,8 @@ pub(super) struct Call {
     pub(super) body: Option<HeldBody>,
     pub(super) fleet: Arc<FleetSnapshot>,
     pub(super) tried: BackendSet,
+    /// A hash of what names the session it belongs to, where that counts.
+    pub(super) session: Option<u64>,
     pub(super) decision: Option<RoutingDecision>,
 }
 

@@ -57,6 +57,15 @@ pub(super) struct Attempt<'a> {
     pub(super) place: Mutex<Option<InflightGuard>>,
 }
 
+impl Attempt<'_> {
+    /// The prompt has been computed: its tokens wait for nothing any more.
+    fn answered(&self) {
+        if let Some(place) = &mut *self.place.lock() {
+            place.answered();
+        }
+    }
+}
+
 impl Proxy {
     /// Makes one attempt with the decision in `call`, and lets the backend's state learn from it.
     pub(super) async fn attempt(
@@ -267,6 +276,9 @@ impl Proxy {
             if let Some(place) = forecast {
                 state.forecasts.add(place, tokens);
             }
+            if is_first {
+                attempt.answered();
+            }
             for observer in &self.observers {
                 if is_first {
                     observer.first_token(id, now().since(arrived_at));
@@ -282,6 +294,9 @@ impl Proxy {
         call: &Call,
         (head, attempt): (&AnswerHead, &Attempt<'_>),
     ) {
+        if !head.is_event_stream {
+            attempt.answered();
+        }
         ctx.ending.status = head.status;
         ctx.ending.first_token = (!head.is_event_stream).then(now);
         ctx.ending.provider = Some(attempt.backend.config.engine.provider());

@@ -41,6 +41,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use http::HeaderMap;
 use http::header::{self, HeaderValue};
 use pingora::apps::ServerApp;
 use pingora::server::configuration::ServerConf;
@@ -52,7 +53,7 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::generation::Generation;
 use crate::registry::{BackendId, BackendSet, Outcome};
-use crate::routing::{About, RequestObserver, RequestOutcome};
+use crate::routing::{About, RequestObserver, RequestOutcome, SessionField};
 use crate::scan::{ScanOptions, scan};
 use crate::tls::{Refreshed, TlsError};
 use attempts::client_gone;
@@ -388,9 +389,26 @@ fn scan_call(
         model,
         body: Some(body),
         fleet,
+        session: session_of(ctx, &session.req_header().headers),
         tried: BackendSet::default(),
         decision: None,
     })
+}
+
+/// A hash of what names the session of a request, where the strategy asks for one.
+fn session_of(ctx: &RequestContext, headers: &HeaderMap) -> Option<u64> {
+    let field = ctx.generation.router.weighted()?.session_field()?;
+    let named = match field {
+        SessionField::Header(name) => headers.get(name)?.as_bytes(),
+        SessionField::Cookie(name) => {
+            let fields = headers.get_all(header::COOKIE).iter();
+            let mut cookies = fields.flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
+            cookies.find_map(|cookie| {
+                cookie.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+            })?
+        }
+    };
+    Some(xxhash_rust::xxh3::xxh3_64(named)).filter(|_| !named.is_empty())
 }
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].

@@ -10,7 +10,7 @@ use arc_swap::ArcSwapOption;
 
 use super::forecast::Forecasts;
 use super::health::{Breaker, Health, HealthTracker, Outcome, Rest};
-use super::load::Load;
+use super::load::{Load, Work};
 use super::ramp::Ramp;
 use crate::config::{BackendConfig, BreakerConfig};
 use crate::units::{Timestamp, to_micros};
@@ -74,6 +74,8 @@ pub struct BackendState {
     pub name: Box<str>,
     /// Where it listens, resolved in the background.
     pub addresses: ArcSwapOption<Vec<SocketAddr>>,
+    /// Tokens of the requests in flight.
+    pub work: Work,
     /// When what is in flight will have ended.
     pub forecasts: Forecasts,
     ramp: Ramp,
@@ -91,6 +93,7 @@ impl BackendState {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             name: config.name.as_str().into(),
             load: Load::default(),
+            work: Work::default(),
             health: HealthTracker::default(),
             breaker: Breaker::default(),
             rest: Rest::default(),

@@ -14,6 +14,25 @@ pub struct Load {
     total: AtomicU64,
 }
 
+/// How many tokens the requests in flight on a backend are about.
+#[derive(Debug, Default)]
+pub struct Work {
+    tokens: AtomicU64,
+    prefill_tokens: AtomicU64,
+}
+
+impl Work {
+    /// Tokens of the requests in flight: their prompts, and what they are expected to yield.
+    pub fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Relaxed)
+    }
+
+    /// Tokens of the prompts in flight that were not answered with a first byte.
+    pub fn prefill_tokens(&self) -> u64 {
+        self.prefill_tokens.load(Ordering::Relaxed)
+    }
+}
+
 impl Load {
     /// Requests dispatched and not ended.
     pub fn in_flight(&self) -> u32 {
@@ -59,6 +78,9 @@ pub struct InflightGuard {
     state: Arc<BackendState>,
     probe: Probe,
     forecast: Option<PlaceId>,
+    /// What the request adds to the tokens in flight, and to those not answered yet.
+    tokens: u64,
+    prefill_tokens: u64,
 }
 
 impl InflightGuard {
@@ -75,7 +97,8 @@ impl InflightGuard {
             return None;
         }
         if state.load.try_add(limit) {
-            return Some(Self { state: Arc::clone(state), probe, forecast: None });
+            let state = Arc::clone(state);
+            return Some(Self { state, probe, forecast: None, tokens: 0, prefill_tokens: 0 });
         }
         free_probe(state, probe);
         None
@@ -84,6 +107,23 @@ impl InflightGuard {
     /// The backend the place is on.
     pub fn backend(&self) -> &Arc<BackendState> {
         &self.state
+    }
+
+    /// Counts the request's tokens for as long as it is in flight.
+    pub fn weigh(&mut self, prompt: u32, expected: u32) {
+        let work = &self.state.work;
+        (self.prefill_tokens, self.tokens) =
+            (prompt.into(), u64::from(prompt) + u64::from(expected));
+        work.prefill_tokens.fetch_add(self.prefill_tokens, Ordering::Relaxed);
+        work.tokens.fetch_add(self.tokens, Ordering::Relaxed);
+    }
+
+    /// The first byte of the answer has come: the prompt has been computed.
+    pub fn answered(&mut self) {
+        let tokens = std::mem::take(&mut self.prefill_tokens);
+        if tokens > 0 {
+            self.state.work.prefill_tokens.fetch_sub(tokens, Ordering::Relaxed);
+        }
     }
 
     /// Lets the request be forecast for as long as it is in flight.
@@ -104,6 +144,10 @@ impl InflightGuard {
 
 impl Drop for InflightGuard {
     fn drop(&mut self) {
+        self.answered();
+        if self.tokens > 0 {
+            self.state.work.tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+        }
         self.state.load.in_flight.fetch_sub(1, Ordering::AcqRel);
         free_probe(&self.state, self.probe);
         if let Some(place) = self.forecast {

@@ -5,6 +5,7 @@ mod backend;
 mod forecast;
 mod health;
 mod load;
+mod prefixes;
 mod ramp;
 mod topology;
 
@@ -13,7 +14,8 @@ pub use backend::{
 };
 pub use forecast::{Forecast, Forecasts, PlaceId};
 pub use health::{Breaker, BreakerState, Health, HealthTracker, Outcome, Rest};
-pub use load::{InflightGuard, Load, Probe};
+pub use load::{InflightGuard, Load, Probe, Work};
+pub use prefixes::{Lane, Prefixes};
 pub use topology::{Backend, Model, ModelId, ModelLatency, Serving, Topology, TopologyRules};
 
 use std::sync::atomic::Ordering;
@@ -23,6 +25,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::config::{BackendConfig, Config, Engine, ModelEntry};
+use crate::scoring::prefix::Budget;
 use crate::tls::ClientTls;
 
 /// What one decision reads.
@@ -57,7 +60,7 @@ impl Registry {
     /// The registry of a configuration; models that are not declared stay unknown until
     /// [`Registry::discovered`].
     pub fn new(config: &Config) -> Self {
-        Self::build(config, Arc::default(), &FleetSnapshot::default())
+        Self::build(config, Arc::default(), (&FleetSnapshot::default(), Budget::new(0)))
     }
 
     /// The registry of the configuration that takes this one's place. A backend that is the same by
@@ -65,16 +68,21 @@ impl Registry {
     /// models it told.
     #[must_use]
     pub fn succeeded_by(&self, config: &Config) -> Self {
-        Self::build(config, Arc::clone(&self.known), &self.snapshot())
+        let budget = Arc::clone(&self.rules.prefix_budget);
+        Self::build(config, Arc::clone(&self.known), (&self.snapshot(), budget))
     }
 
-    fn build(config: &Config, known: Known, previous: &FleetSnapshot) -> Self {
+    fn build(
+        config: &Config,
+        known: Known,
+        (previous, budget): (&FleetSnapshot, Arc<Budget>),
+    ) -> Self {
         let registry = Self {
             current: ArcSwap::from_pointee(FleetSnapshot {
                 topology: Arc::clone(&previous.topology),
             }),
             known,
-            rules: TopologyRules::new(config),
+            rules: TopologyRules::new(config, budget),
         };
         let backends = config
             .backends
@@ -104,6 +112,11 @@ impl Registry {
             .collect();
         registry.publish(backends);
         registry
+    }
+
+    /// Memory set aside for the prefix indexes of all models, in bytes.
+    pub fn prefix_bytes(&self) -> usize {
+        self.rules.prefix_budget.used()
     }
 
     /// The snapshot now. Cheap and lock-free; hold it for one request, not longer.

@@ -10,10 +10,13 @@ use ahash::HashMap;
 
 use super::backend::{BackendId, SharedBackend};
 use super::forecast::Forecast;
+use super::prefixes::{Lane, Prefixes};
 use crate::api::{Capabilities, Offer, Operations};
 use crate::config::{
     BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
 };
+use crate::scoring::Candidate;
+use crate::scoring::prefix::Budget;
 use crate::tls::ClientTls;
 use crate::units::{TokenCount, to_micros};
 
@@ -27,12 +30,15 @@ pub struct TopologyRules {
     unknown_capability: UnknownCapability,
     timeouts: TimeoutsConfig,
     models: BTreeMap<String, ModelConfig>,
+    pub(super) prefix_budget: Arc<Budget>,
 }
 
 impl TopologyRules {
-    /// The rules of a configuration.
-    pub fn new(config: &Config) -> Self {
+    /// The rules of a configuration, its prefix indexes within `prefix_budget`.
+    pub fn new(config: &Config, prefix_budget: Arc<Budget>) -> Self {
+        prefix_budget.set_limit(config.limits.prefix_memory.to_usize());
         Self {
+            prefix_budget,
             unknown_capability: config.routing.unknown_capability,
             timeouts: config.timeouts.clone(),
             models: config.models.clone(),
@@ -169,6 +175,10 @@ pub struct Serving {
     pub state: SharedBackend,
     /// What is learned about the model on this backend.
     pub latency: Arc<ModelLatency>,
+    /// A hash of the backend's name, the same in every process.
+    pub key: u64,
+    /// The backend's place in the model's prefix index.
+    pub lane: Lane,
     /// The clocks of an attempt.
     // Boxed: a decision passes over every row, and needs none of them.
     pub timeouts: Box<TimeoutsConfig>,
@@ -183,12 +193,15 @@ pub struct Model {
     pub serving: Box<[Serving]>,
     /// The model's rotation, shared by every topology that knows the model.
     pub turn: Arc<AtomicU64>,
+    /// Which prompts went where, shared in the same way.
+    pub prefixes: Arc<Prefixes>,
 }
 
 /// Rotation and latencies, carried from one topology to the next.
 #[derive(Debug, Default)]
 struct Carried {
     turns: HashMap<Box<str>, Arc<AtomicU64>>,
+    prefixes: HashMap<Box<str>, Arc<Prefixes>>,
     latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
 }
 
@@ -226,22 +239,34 @@ impl Topology {
         let mut topology = Self { backends, is_complete, ..Self::default() };
         for name in order {
             let rows = serving.remove(&name).unwrap_or_default();
-            topology.add(name, rows, &carried);
+            topology.add(name, rows, (&carried, rules));
         }
         topology
     }
 
-    fn add(&mut self, name: Box<str>, serving: Vec<Serving>, carried: &Carried) {
+    fn add(
+        &mut self,
+        name: Box<str>,
+        mut serving: Vec<Serving>,
+        (carried, rules): (&Carried, &TopologyRules),
+    ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let turn = carried.turns.get(&name).cloned().unwrap_or_default();
+        let fresh = || Arc::new(Prefixes::new(Arc::clone(&rules.prefix_budget)));
+        let prefixes = carried.prefixes.get(&name).cloned().unwrap_or_else(fresh);
+        let lanes = prefixes.assign(serving.iter().map(|row| row.state.serial));
+        for (row, lane) in serving.iter_mut().zip(lanes) {
+            row.lane = lane;
+        }
         self.by_name.insert(name.clone(), ModelId(number));
-        self.models.push(Model { name, serving: serving.into(), turn });
+        self.models.push(Model { name, serving: serving.into(), turn, prefixes });
     }
 
     fn carry(&self) -> Carried {
         let mut carried = Carried::default();
         for model in &self.models {
             carried.turns.insert(model.name.clone(), Arc::clone(&model.turn));
+            carried.prefixes.insert(model.name.clone(), Arc::clone(&model.prefixes));
             for row in &model.serving {
                 carried.latencies.insert((row.id, model.name.clone()), Arc::clone(&row.latency));
             }
@@ -317,6 +342,8 @@ fn serve(
             .map(Box::from),
         state: Arc::clone(&backend.state),
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
+        key: Candidate::new(&backend.config.name).key,
+        lane: Lane { shard: 0, bit: 0 },
         timeouts: Box::new(rules.timeouts(&backend.config, &entry.id)),
     }
 }

@@ -6,16 +6,20 @@ mod error;
 mod explain;
 mod filters;
 mod observer;
+mod prompt;
 mod resolve;
 mod scratch;
 mod strategy;
+mod weighted;
 
 pub use error::RouteError;
 pub use explain::{CandidateReport, Explanation};
 pub use filters::{Fit, RejectReason};
 pub use observer::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
+pub use prompt::prompt_chain;
 pub use resolve::Names;
 pub use scratch::Scratch;
+pub use weighted::{SessionField, Weighted};
 
 use std::sync::atomic::Ordering;
 
@@ -26,6 +30,7 @@ use crate::registry::{
     BackendId, BackendSet, FleetSnapshot, Health, Model, ModelId, Probe, Serving, Topology,
 };
 use crate::scan::RequestProfile;
+use crate::scoring::prefix::Chain;
 use crate::units::{Timestamp, TokenCount};
 use filters::{Terms, Who};
 use strategy::{Choice, Picked};
@@ -45,6 +50,10 @@ pub struct RouteInput<'a> {
     pub tried: &'a BackendSet,
     /// The time of the decision.
     pub now: Timestamp,
+    /// The prompt in blocks, where the strategy asks for it.
+    pub prompt: Option<&'a Chain>,
+    /// A hash of what names the request's session.
+    pub session: Option<u64>,
 }
 
 /// Rotation and randomness of one decision.
@@ -133,6 +142,7 @@ pub struct Router {
     fallback_on_saturation: bool,
     reserve_output: bool,
     panic_threshold: f64,
+    weighted: Option<Weighted>,
 }
 
 impl Router {
@@ -145,7 +155,15 @@ impl Router {
             fallback_on_saturation: config.fallback_on_saturation,
             reserve_output: config.reserve_output,
             panic_threshold: config.panic_threshold,
+            weighted: (config.strategy == Strategy::Weighted)
+                .then(|| Weighted::new(config))
+                .flatten(),
         }
+    }
+
+    /// The weighted strategy, where it is in use.
+    pub fn weighted(&self) -> Option<&Weighted> {
+        self.weighted.as_ref()
     }
 
     /// The strategy in use.
@@ -215,7 +233,8 @@ impl Router {
         let topology = &*input.fleet.topology;
         let id = topology.model_id(name)?;
         let model = topology.model(id)?;
-        let choice = Choice { input, model, id, weights: &self.weights };
+        let weighted = self.weighted.as_ref();
+        let choice = Choice { input, model, id, weights: &self.weights, weighted };
         let in_panic = self.is_in_panic(model);
         let mut pick = |who| {
             let terms = Terms { who, in_panic, at_once: false };

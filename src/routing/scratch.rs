@@ -2,10 +2,13 @@
 
 use rand::Rng;
 
+use super::weighted::WeightedScratch;
+
 /// Space a decision works in, kept by its caller so that no decision allocates.
 #[derive(Debug, Default)]
 pub struct Scratch {
     rows: Vec<u32>,
+    pub(super) weighted: WeightedScratch,
 }
 
 impl Scratch {

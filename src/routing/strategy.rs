@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::filters::{Terms, fitting};
 use super::scratch::{Rows, Scratch};
+use super::weighted::Weighted;
 use super::{Chance, RouteInput};
 use crate::config::{Strategy, Weights};
 use crate::registry::{Model, ModelId, Serving};
@@ -14,6 +15,7 @@ pub(super) struct Choice<'a> {
     pub(super) model: &'a Model,
     pub(super) id: ModelId,
     pub(super) weights: &'a Weights,
+    pub(super) weighted: Option<&'a Weighted>,
 }
 
 /// What was picked.
@@ -35,6 +37,10 @@ impl Choice<'_> {
         if strategy == Strategy::Smart {
             return self.best(terms);
         }
+        if let Some(weighted) = self.weighted {
+            let place = (self.input, self.model, self.id);
+            return weighted.pick(place, terms, (chance, &mut scratch.weighted));
+        }
         let mut rows = scratch.rows(self.model.serving.len());
         let fitting = fitting(self.input, self.model, terms);
         let candidates = if strategy == Strategy::PriorityOnly {
@@ -44,9 +50,10 @@ impl Choice<'_> {
             rows.count()
         };
         let row = match strategy {
-            Strategy::Smart | Strategy::RoundRobin | Strategy::PriorityOnly => {
-                rows.in_turn(|| chance.turn(self.id))
-            }
+            Strategy::Smart
+            | Strategy::RoundRobin
+            | Strategy::PriorityOnly
+            | Strategy::Weighted => rows.in_turn(|| chance.turn(self.id)),
             Strategy::Random => rows.at_random(chance.rng()),
         };
         Some(Picked { row: row?, candidates })

@@ -7,6 +7,8 @@ mod fallbacks;
 mod filtering;
 mod live_registry;
 mod strategies;
+mod sweep;
+mod weighted;
 
 use std::path::Path;
 
@@ -114,6 +116,8 @@ impl Fleet {
             fleet: &snapshot,
             tried: &self.tried,
             now: self.now,
+            prompt: None,
+            session: None,
         };
         let mut chance = Live { topology: &snapshot.topology, rng: &mut self.rng };
         self.router.route(&input, &mut chance, &mut self.scratch)

@@ -7,6 +7,7 @@ mod cursor;
 mod json;
 mod marks;
 mod multipart;
+mod outline;
 mod part;
 mod profile;
 mod prompt;
@@ -18,6 +19,7 @@ mod usage;
 
 pub use cursor::Syntax;
 pub use multipart::MultipartSyntax;
+pub use outline::{CacheSalt, Outline, OutlineSink};
 pub use profile::{RequestProfile, RequestRequirements, TokenEstimate};
 pub use sse::{EventScanner, Progress};
 pub use usage::{Usage, find_usage};

@@ -8,7 +8,7 @@ use crate::routing::{Live, Names, RouteInput};
 
 #[test]
 fn decisions_allocate_nothing() {
-    for strategy in ["smart", "round_robin", "priority_only", "random"] {
+    for strategy in ["smart", "round_robin", "priority_only", "random", "weighted"] {
         let routing = format!(
             "routing: {{ strategy: {strategy}, aliases: {{ gpt-4: m, old: gpt-4 }}, fallbacks: {{ ghost: [m] }} }}"
         );
@@ -23,6 +23,8 @@ fn decisions_allocate_nothing() {
                 fleet: &snapshot,
                 tried: &fleet.tried,
                 now: NOW,
+                prompt: None,
+                session: None,
             };
             let mut chance = Live { topology: &snapshot.topology, rng: &mut fleet.rng };
             fleet.router.route(&input, &mut chance, &mut fleet.scratch).is_ok()

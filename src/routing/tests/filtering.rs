@@ -235,8 +235,8 @@ proptest! {
             tokens: TokenCount(tokens),
             fleet: &snapshot,
             tried: &fleet.tried,
-            now: fleet.now,
-        };
+            now: fleet.now,prompt: None, session: None,
+};
         let model = snapshot.topology.model(snapshot.topology.model_id("m").unwrap()).unwrap();
         let verdict = filters::check(&input, &model.serving[0]);
         for (who, is_fit) in [

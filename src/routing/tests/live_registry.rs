@@ -33,7 +33,16 @@ impl<'a> Decider<'a> {
         let request = Ask::of(model).profile();
         let tried = BackendSet::default();
         let tokens = request.estimated_tokens;
-        let input = RouteInput { request: &request, model, tokens, fleet, tried: &tried, now: NOW };
+        let input = RouteInput {
+            request: &request,
+            model,
+            tokens,
+            fleet,
+            tried: &tried,
+            now: NOW,
+            prompt: None,
+            session: None,
+        };
         let mut chance = Live { topology: &fleet.topology, rng: &mut self.rng };
         self.router.route(&input, &mut chance, &mut self.scratch)
     }

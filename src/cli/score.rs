@@ -1,0 +1,66 @@
+//! `penstock score`: drives the scorers with readings one makes up. One JSON object per line in,
+//! one out: for research, for tests, and to see what a weight does.
+
+mod answer;
+mod book;
+mod line;
+
+use std::io::{self, BufRead};
+
+use clap::Args;
+
+use super::error::CliError;
+use super::output::Output;
+use book::Book;
+
+const AFTER_HELP: &str = "\
+Reads one JSON object per line from standard input and prints one per line, in order:
+
+  {\"scorers\": \"prefix-affinity:3,queue-depth:2\", \"backends\": [
+     {\"name\": \"a\", \"waiting\": 0, \"running\": 2, \"kv_utilization\": 0.4},
+     {\"name\": \"b\", \"waiting\": 5, \"running\": 8, \"kv_utilization\": 0.9}]}
+
+gives {\"weights\", \"scores\", \"totals\", \"winner\"}, and more where it applies: \"probabilities\" with a
+picker that draws, \"prefix\" with a \"request\". A reading that is missing or null is not known. Wrong
+lines give {\"error\": {\"message\"}}. All lines with a \"request\" share one prefix index, which notes
+every winner. --schema prints what a line may hold.
+
+Exit codes: 0 all lines were answered, 1 standard input or output failed.";
+
+/// What a line may hold and what it gives.
+const SCHEMA: &str = include_str!("score/schema.json");
+
+/// The longest line that is read.
+const LINE_LIMIT: u64 = 64 << 20;
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct ScoreArgs {
+    /// Print the JSON Schema of a line and of its answer
+    #[arg(long)]
+    schema: bool,
+}
+
+pub(super) fn run(args: &ScoreArgs, output: &mut Output) -> Result<(), CliError> {
+    if args.schema {
+        return output.line(SCHEMA.trim_end());
+    }
+    let mut input = io::stdin().lock();
+    let mut book = Book::default();
+    while let Some(line) = read_line(&mut input)? {
+        if !line.trim_ascii().is_empty() {
+            output.line(book.answer(&line))?;
+        }
+    }
+    Ok(())
+}
+
+fn read_line(input: &mut impl BufRead) -> Result<Option<Vec<u8>>, CliError> {
+    let mut line = Vec::new();
+    let read = io::Read::take(&mut *input, LINE_LIMIT).read_until(b'\n', &mut line);
+    let count = read.map_err(CliError::Input)?;
+    Ok((count > 0).then_some(line))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! What is remembered from line to line: which prompts went where.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::Operation;
+use crate::routing::prompt_chain;
+use crate::scan::{RequestProfile, ScanOptions, scan};
+use crate::scoring::prefix::{Budget, Chain, PrefixIndex};
+use crate::scoring::{Ask, Candidate, PrefixTerms, ScorerSpec};
+
+use super::answer::Answer;
+use super::line::{Line, RequestLine};
+
+/// What the prefix index of the process may take.
+const INDEX_BYTES: usize = 1 << 30;
+/// Backends the index tells apart.
+const BACKENDS: usize = 64;
+
+/// Who was sent what, by model and block size.
+#[derive(Debug)]
+pub(super) struct Book {
+    indexes: BTreeMap<(String, u32), PrefixIndex>,
+    lanes: BTreeMap<String, usize>,
+    budget: Arc<Budget>,
+    /// Requests placed so far.
+    placed: u64,
+}
+
+impl Default for Book {
+    fn default() -> Self {
+        Self {
+            indexes: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            budget: Budget::new(INDEX_BYTES),
+            placed: 0,
+        }
+    }
+}
+
+/// A request, understood.
+struct Understood {
+    chain: Chain,
+    key: (String, u32),
+    ask: Ask,
+}
+
+impl Book {
+    /// Answers a line, also a wrong one.
+    pub(super) fn answer(&mut self, text: &[u8]) -> String {
+        let answer = Line::read(text).and_then(|line| self.place(&line));
+        answer.map_or_else(|message| Answer::error(&message), |answer| answer.to_json())
+    }
+
+    fn place(&mut self, line: &Line) -> Result<Answer, String> {
+        let specs = line.specs()?;
+        let profile = line.profile(&specs)?;
+        let terms = prefix_terms(&specs)?;
+        let mut candidates: Vec<Candidate> =
+            line.backends.iter().map(super::line::BackendLine::to_candidate).collect();
+        // By name: the order of the line is no reason to prefer anybody.
+        let mut names: Vec<&str> = line.backends.iter().map(|one| one.name.as_str()).collect();
+        names.sort_unstable();
+        for (candidate, backend) in candidates.iter_mut().zip(&line.backends) {
+            let place = names.binary_search(&backend.name.as_str()).unwrap_or_default();
+            candidate.place = u32::try_from(place).unwrap_or(u32::MAX);
+        }
+        let understood =
+            line.request.as_ref().map(|request| understand(request, terms)).transpose()?;
+        if let Some(request) = &understood {
+            self.find_prefixes(line, request, &mut candidates)?;
+        }
+        let ask = understood.as_ref().map_or_else(
+            || Ask { block_tokens: terms.block_tokens, ..Ask::default() },
+            |request| Ask { turn: self.placed, ..request.ask },
+        );
+        let answer = Answer::new(line, (&profile, &ask), &candidates);
+        if let (Some(request), Some(winner)) = (understood, answer.winner()) {
+            self.record(request, winner, terms);
+        }
+        Ok(answer)
+    }
+
+    fn lane(&mut self, name: &str) -> Result<usize, String> {
+        let next = self.lanes.len();
+        if let Some(lane) = self.lanes.get(name) {
+            return Ok(*lane);
+        }
+        if next == BACKENDS {
+            return Err(format!("the prefix index tells at most {BACKENDS} backends apart"));
+        }
+        self.lanes.insert(name.to_owned(), next);
+        Ok(next)
+    }
+
+    fn find_prefixes(
+        &mut self,
+        line: &Line,
+        request: &Understood,
+        candidates: &mut [Candidate],
+    ) -> Result<(), String> {
+        let mut lanes = Vec::new();
+        for backend in &line.backends {
+            lanes.push(self.lane(&backend.name)?);
+        }
+        let mask = lanes.iter().fold(0_u64, |mask, lane| mask | 1 << lane);
+        let mut matched = [0_u32; BACKENDS];
+        if let Some(index) = self.indexes.get(&request.key) {
+            index.longest(request.chain.hashes(), mask, |lane, blocks| {
+                if let Some(slot) = matched.get_mut(lane) {
+                    *slot = blocks;
+                }
+            });
+        }
+        for ((candidate, backend), lane) in candidates.iter_mut().zip(&line.backends).zip(lanes) {
+            if !backend.has_prefix() {
+                candidate.matched_blocks = matched.get(lane).copied().unwrap_or_default();
+                candidate.prompt_blocks = request.chain.blocks();
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, request: Understood, winner: &str, terms: PrefixTerms) {
+        self.placed += 1;
+        let Some(lane) = self.lanes.get(winner).copied() else { return };
+        let budget = &self.budget;
+        let index = self
+            .indexes
+            .entry(request.key)
+            .or_insert_with(|| PrefixIndex::new(terms.capacity, Arc::clone(budget)));
+        index.set_capacity(lane, terms.capacity);
+        index.record(lane, request.chain.hashes());
+    }
+}
+
+fn prefix_terms(specs: &[ScorerSpec]) -> Result<PrefixTerms, String> {
+    PrefixTerms::of(specs).map_err(|error| error.to_string())
+}
+
+fn understand(request: &RequestLine, terms: PrefixTerms) -> Result<Understood, String> {
+    let path = request.path.split('?').next().unwrap_or_default();
+    let operation =
+        Operation::from_path(path).ok_or_else(|| format!("request.path: unknown path {path}"))?;
+    let body = request.body.as_bytes();
+    let profile: RequestProfile = scan(operation, None, body, ScanOptions::default())
+        .map_err(|error| format!("request.body: {error}"))?;
+    let model = profile.model_name(body).into_owned();
+    let mut chain = Chain::default();
+    prompt_chain(&profile, body, (&model, terms), &mut chain);
+    let ask = Ask {
+        turn: 0,
+        first_block: chain.first(),
+        last_block: chain.last(),
+        block_tokens: terms.block_tokens,
+        prompt_tokens: profile.estimated_tokens.0,
+        session: request.session.as_ref().map(|text| xxhash_rust::xxh3::xxh3_64(text.as_bytes())),
+    };
+    Ok(Understood { chain, key: (model, terms.block_tokens), ask })
+}

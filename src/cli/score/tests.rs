@@ -1,0 +1,156 @@
+use serde_json::{Value, json};
+
+use super::book::Book;
+
+fn ask(book: &mut Book, line: &Value) -> Value {
+    serde_json::from_str(&book.answer(line.to_string().as_bytes())).unwrap()
+}
+
+fn once(line: &Value) -> Value {
+    ask(&mut Book::default(), line)
+}
+
+fn three() -> Value {
+    json!([
+        {"name": "a", "waiting": 0, "running": 2, "kv_utilization": 0.4},
+        {"name": "b", "waiting": 5, "running": 8, "kv_utilization": 0.9},
+        {"name": "c", "waiting": 1, "running": 3, "pending": 2, "kv_utilization": null},
+    ])
+}
+
+#[test]
+fn a_line_is_scored_as_the_formulas_say() {
+    let answer = once(&json!({"scorers": "queue-depth:2,kv_utilization:2", "backends": three()}));
+    assert_eq!(answer["weights"], json!({"queue-depth": 0.5, "kv-utilization": 0.5}));
+    assert_eq!(answer["scores"]["queue-depth"], json!({"a": 1.0, "b": 0.0, "c": 7.0 / 11.0}));
+    assert_eq!(answer["scores"]["kv-utilization"]["a"], json!(0.6));
+    assert_eq!(answer["scores"]["kv-utilization"]["c"], json!(0.0), "null is not known");
+    assert_eq!(answer["totals"]["a"], json!(0.8));
+    assert_eq!(answer["winner"], "a");
+    assert!(answer.get("probabilities").is_none() && answer.get("prefix").is_none());
+}
+
+#[test]
+fn without_scorers_it_is_three_two_two() {
+    let answer = once(&json!({"backends": three()}));
+    for (name, part) in [("prefix-affinity", 3.0), ("queue-depth", 2.0), ("kv-utilization", 2.0)] {
+        let weight = answer["weights"][name].as_f64().unwrap();
+        assert!((weight - part / 7.0).abs() < 1e-12, "{name}: {weight}");
+    }
+    let preset = once(&json!({"preset": "llm-d", "backends": three()}));
+    assert_eq!(answer, preset);
+    let listed = json!([
+        {"name": "prefix_affinity", "weight": 3, "block_size": 16},
+        {"name": "queue-depth", "weight": 2},
+        {"name": "kv-utilization", "weight": 2},
+    ]);
+    assert_eq!(once(&json!({"scorers": listed, "backends": three()})), answer);
+}
+
+#[test]
+fn half_a_load_is_no_load() {
+    let backends = json!([{"name": "a", "waiting": 0, "pending": 0}, {"name": "b", "waiting": 9, "running": 9}]);
+    let answer = once(&json!({"scorers": "load-balance:1", "backends": backends}));
+    assert_eq!(answer["scores"]["load-balance"]["a"], json!(0.0));
+    assert_eq!(answer["winner"], "b");
+}
+
+#[test]
+fn requests_are_remembered_from_line_to_line() {
+    let mut book = Book::default();
+    let text = "a system prompt that many share. ".repeat(40);
+    let line = |user: &str| {
+        let body = json!({"model": "m", "messages": [
+            {"role": "system", "content": text}, {"role": "user", "content": user}]});
+        json!({"scorers": "prefix-affinity:3,load-balance:1", "request": {"body": body.to_string()},
+            "backends": [{"name": "a", "waiting": 0, "running": 0}, {"name": "b", "waiting": 0, "running": 0}]})
+    };
+    let first = ask(&mut book, &line("one"));
+    let home = first["winner"].as_str().unwrap().to_owned();
+    assert_eq!(first["prefix"][&home]["matched"], 0);
+    let total = first["prefix"][&home]["total"].as_u64().unwrap();
+    assert_eq!(total, 20, "1320 characters and a little make 20 blocks of 64");
+    let second = ask(&mut book, &line("two"));
+    assert_eq!(second["winner"], home.as_str());
+    assert_eq!(second["prefix"][&home]["matched"], 20, "all full blocks are the system prompt's");
+    let other = if home == "a" { "b" } else { "a" };
+    assert_eq!(second["prefix"][other]["matched"], 0);
+    assert_eq!(once(&line("two"))["prefix"][&home]["matched"], 0, "another process, another index");
+}
+
+#[test]
+fn what_is_said_of_prefixes_beats_the_index() {
+    let backends = json!([
+        {"name": "a", "prefix": {"matched": 1, "total": 4}},
+        {"name": "b", "prefix": {"matched": 3, "total": 4}},
+    ]);
+    let answer = once(&json!({"preset": "prefix-affinity", "backends": backends}));
+    assert_eq!(answer["scores"]["prefix-affinity"], json!({"a": 0.25, "b": 0.75}));
+    assert_eq!(answer["prefix"]["b"], json!({"matched": 3, "total": 4}));
+}
+
+#[test]
+fn drawing_pickers_tell_their_odds_and_follow_the_seed() {
+    let line = |seed: u64| {
+        json!({"scorers": "load-balance:1", "picker": {"name": "softmax", "temperature": 0.5},
+            "backends": three(), "seed": seed})
+    };
+    let answer = once(&line(1));
+    let odds = answer["probabilities"].as_object().unwrap();
+    let sum: f64 = odds.values().filter_map(Value::as_f64).sum();
+    assert!((sum - 1.0).abs() < 1e-9);
+    assert_eq!(once(&line(1)), answer);
+    let winners: std::collections::BTreeSet<String> =
+        (0..40).map(|seed| once(&line(seed))["winner"].to_string()).collect();
+    assert!(winners.len() > 1);
+}
+
+#[test]
+fn wrong_lines_are_told_and_the_next_one_is_answered() {
+    let mut book = Book::default();
+    for (line, expected) in [
+        ("{", "EOF"),
+        ("[]", "invalid"),
+        (r#"{"backends":[]}"#, "there are no backends"),
+        (r#"{"backends":[{"name":"a"},{"name":"a"}]}"#, "backend 'a' is listed twice"),
+        (r#"{"backends":[{"name":"a","queue":1}]}"#, "unknown field `queue`"),
+        (r#"{"backends":[{"name":"a"}],"scorers":"x:1"}"#, "unknown scorer 'x'"),
+        (r#"{"backends":[{"name":"a"}],"scorers":"queue-depth:0"}"#, "above 0, not 0"),
+        (r#"{"backends":[{"name":"a"}],"preset":"best"}"#, "unknown preset 'best'; there is llm-d"),
+        (r#"{"backends":[{"name":"a"}],"preset":"lmetric","scorers":"queue-depth:1"}"#, "either"),
+        (r#"{"backends":[{"name":"a"}],"picker":"first"}"#, "unknown picker 'first'"),
+        (
+            r#"{"backends":[{"name":"a"}],"request":{"body":"{"}}"#,
+            "request.body: the body is not valid JSON",
+        ),
+        (r#"{"backends":[{"name":"a"}],"request":{"path":"/x","body":"{}"}}"#, "unknown path /x"),
+        (
+            r#"{"backends":[{"name":"a"}],"scorers":[{"name":"prefix-affinity","block_size":999}]}"#,
+            "from 1 to 256",
+        ),
+    ] {
+        let answer: Value = serde_json::from_str(&book.answer(line.as_bytes())).unwrap();
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(expected), "{line}: {message}");
+    }
+    assert_eq!(ask(&mut book, &json!({"backends": three()}))["winner"], "a");
+}
+
+#[test]
+fn the_schema_names_what_a_line_may_hold() {
+    let schema: Value = serde_json::from_str(super::SCHEMA).unwrap();
+    let names = |at: &str| -> Vec<String> {
+        let found = schema.pointer(at).unwrap().as_object().unwrap();
+        found.keys().cloned().collect()
+    };
+    // What is not there is refused with the list of what is.
+    let refusal = |line: &str| Book::default().answer(line.as_bytes());
+    let line = refusal(r#"{"nonsense":1}"#);
+    for name in names("/$defs/line/properties") {
+        assert!(line.contains(&format!("`{name}`")), "{name}: {line}");
+    }
+    let backend = refusal(r#"{"backends":[{"nonsense":1}]}"#);
+    for name in names("/$defs/line/properties/backends/items/properties") {
+        assert!(backend.contains(&format!("`{name}`")), "{name}: {backend}");
+    }
+}

@@ -1,0 +1,98 @@
+//! What the weighted strategy is made of, as it is written.
+
+use super::*;
+use crate::scoring::{Picker, ScorerSpec, Value};
+
+fn routing(text: &str) -> Config {
+    load(&format!("backends: [http://a]\nrouting: {text}"))
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn refused(text: &str) -> String {
+    load(&format!("backends: [http://a]\nrouting: {text}")).unwrap_err()
+}
+
+#[test]
+fn scorers_are_a_list_or_one_line() {
+    let listed = routing(
+        "{ strategy: weighted, scorers: [{ name: prefix_affinity, weight: 3, block_size: 32 }, { name: queue-depth }] }",
+    );
+    let mut prefix = ScorerSpec::new("prefix_affinity", 3.0);
+    prefix.params.set("block-size", Value::Number(32.0));
+    assert_eq!(listed.routing.scorers, [prefix, ScorerSpec::new("queue-depth", 1.0)]);
+    let line = routing("{ strategy: Weighted, scorers: \"queue-depth:2, kv-utilization\" }");
+    let expected = [ScorerSpec::new("queue-depth", 2.0), ScorerSpec::new("kv-utilization", 1.0)];
+    assert_eq!(line.routing.scorers, expected);
+    for config in [listed, line] {
+        let back = load(&config.to_masked_yaml()).unwrap();
+        assert_eq!(back.routing.scorer_specs().len(), config.routing.scorer_specs().len());
+        assert!(config.warnings.is_empty());
+    }
+}
+
+#[test]
+fn without_scorers_it_is_that_of_llm_d() {
+    let names = |config: &Config| -> Vec<String> {
+        config
+            .routing
+            .scorer_specs()
+            .into_iter()
+            .map(|one| format!("{}:{}", one.name, one.weight))
+            .collect()
+    };
+    let plain = routing("{ strategy: weighted }");
+    assert_eq!(names(&plain), ["prefix-affinity:3", "queue-depth:2", "kv-utilization:2"]);
+    assert_eq!(names(&routing("{ strategy: weighted, preset: LMetric }")), ["new-prefill-batch:1"]);
+}
+
+#[test]
+fn pickers_are_named_or_have_a_temperature() {
+    let picker =
+        |text: &str| routing(&format!("{{ strategy: weighted, picker: {text} }}")).routing.picker;
+    assert_eq!(picker("power_of_two"), Picker::PowerOfTwo);
+    assert_eq!(picker("softmax"), Picker::Softmax { temperature: 0.1 });
+    assert_eq!(picker("{ name: softmax, temperature: 0.5 }"), Picker::Softmax { temperature: 0.5 });
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_place() {
+    for (text, expected) in [
+        (
+            "{ scorers: [{ name: queue-dept, weight: 1 }] }",
+            "unknown scorer 'queue-dept'; there is prefix-affinity",
+        ),
+        ("{ scorers: [{ name: queue-depth, weight: 0 }] }", "above 0, not 0"),
+        (
+            "{ scorers: [{ name: queue-depth, weight: much }] }",
+            "'routing.scorers[0].weight' is 'much'",
+        ),
+        ("{ scorers: [{ weight: 1 }] }", "missing key 'name'"),
+        ("{ scorers: [{ name: queue-depth }, { name: queue_depth }] }", "listed twice"),
+        ("{ scorers: [{ name: queue-depth, depth: 3 }] }", "no parameters, and so no 'depth'"),
+        ("{ scorers: [{ name: prefix-affinity, block-size: 300 }] }", "from 1 to 256"),
+        ("{ scorers: { queue-depth: 1 } }", "expected a list of scorers"),
+        ("{ preset: best }", "unknown value 'best'"),
+        ("{ preset: llm-d, scorers: \"queue-depth:1\" }", "not both"),
+        ("{ picker: first }", "unknown picker 'first'"),
+        ("{ picker: { name: max-score, temperature: 1 } }", "belongs to the picker softmax"),
+        ("{ cache_weight: 0.5 }", "'cache_weight' is no longer a setting"),
+        ("{ load-weight: 0.5 }", "under 'routing.scorers', as in {name: queue-depth, weight: 2}"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains(expected) && error.contains("penstock.yaml:2:"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_or_a_bad_one_is_warned_of() {
+    let warnings = |text: &str| {
+        routing(text).warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let idle = warnings("{ preset: llm-d }");
+    assert!(
+        idle.contains("'routing.preset' has no effect: 'routing.strategy' is 'smart'"),
+        "{idle}"
+    );
+    let busiest = warnings("{ strategy: weighted, preset: always-busiest }");
+    assert!(busiest.contains("for tests only"), "{busiest}");
+}

@@ -1,0 +1,39 @@
+//! A request's prompt as a chain of block hashes.
+
+use crate::scan::{Outline, OutlineSink, RequestProfile};
+use crate::scoring::PrefixTerms;
+use crate::scoring::prefix::{Chain, ChainBuilder};
+
+/// Bytes of text a token stands for.
+const TEXT_PER_TOKEN: usize = 4;
+
+/// Hashes the prompt in `body` into `chain`; empty for operations that have none. `model` is the name
+/// the engines know: adapters are models of their own, and share nothing. Allocates only when the
+/// prompt is longer than any before.
+pub fn prompt_chain(
+    request: &RequestProfile,
+    body: &[u8],
+    (model, terms): (&str, PrefixTerms),
+    chain: &mut Chain,
+) {
+    let outline = Outline::of(request.operation, body);
+    let salt = outline.map(|outline| outline.salt()).unwrap_or_default();
+    let seed = ChainBuilder::seed(&[model.as_bytes(), salt.bytes]);
+    let block = terms.block_tokens as usize * TEXT_PER_TOKEN;
+    let builder = ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize));
+    if let Some(outline) = outline {
+        outline.write(&mut Blocks(builder));
+    }
+}
+
+struct Blocks<'a>(ChainBuilder<'a>);
+
+impl OutlineSink for Blocks<'_> {
+    fn add(&mut self, piece: &[u8]) {
+        self.0.add(piece);
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.is_full()
+    }
+}

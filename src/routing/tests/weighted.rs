@@ -1,0 +1,184 @@
+//! The weighted strategy over real fleets: prompts go to where they were before, and load decides
+//! where that knows nothing.
+
+use super::{Ask, Fleet, NOW, alike, backend};
+use crate::api::Operation;
+use crate::registry::Health;
+use crate::routing::{Live, RouteInput, RoutingDecision, prompt_chain};
+use crate::scan::{RequestProfile, ScanOptions, scan};
+use crate::scoring::prefix::Chain;
+
+/// A decision about a body.
+fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
+    let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+    let model = profile.model_name(body.as_bytes()).into_owned();
+    let terms = fleet.router.weighted().unwrap().prefix_terms();
+    let mut chain = Chain::default();
+    prompt_chain(&profile, body.as_bytes(), (&model, terms), &mut chain);
+    let decision = route_chain(fleet, (&profile, &model), &chain);
+    let snapshot = fleet.registry.snapshot();
+    (decision.serving(&snapshot.topology).unwrap().state.name.to_string(), decision)
+}
+
+/// A decision about a prompt, recorded as the proxy records it.
+pub(super) fn route_chain(
+    fleet: &mut Fleet,
+    (profile, model): (&RequestProfile, &str),
+    chain: &Chain,
+) -> RoutingDecision {
+    let snapshot = fleet.registry.snapshot();
+    let input = RouteInput {
+        request: profile,
+        model,
+        tokens: fleet.router.tokens_to_fit(profile),
+        fleet: &snapshot,
+        tried: &fleet.tried,
+        now: NOW,
+        prompt: Some(chain),
+        session: None,
+    };
+    let mut chance = Live { topology: &snapshot.topology, rng: &mut fleet.rng };
+    let decision = fleet.router.route(&input, &mut chance, &mut fleet.scratch).unwrap();
+    fleet.router.weighted().unwrap().record(&snapshot.topology, &decision, chain);
+    decision
+}
+
+fn chat(model: &str, system: &str, user: &str) -> String {
+    serde_json::json!({"model": model, "messages": [
+        {"role": "system", "content": system}, {"role": "user", "content": user}]})
+    .to_string()
+}
+
+fn prompt(family: usize) -> String {
+    format!("Family {family}: {}", "be kind and brief. ".repeat(60))
+}
+
+const PREFIX: &str =
+    "routing: { strategy: weighted, scorers: \"prefix-affinity:3,load-balance:1\" }\n";
+
+#[test]
+fn a_prompt_goes_where_its_beginning_went() {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(8, "m")));
+    for family in 0..20 {
+        let (home, _) = route(&mut fleet, &chat("m", &prompt(family), "first"));
+        for turn in 0..5 {
+            let body = chat("m", &prompt(family), &format!("turn {turn}"));
+            assert_eq!(route(&mut fleet, &body).0, home, "family {family}");
+        }
+    }
+}
+
+#[test]
+fn strangers_spread_and_every_process_agrees_where_to() {
+    let yaml = format!("{PREFIX}{}", alike(8, "m"));
+    let (mut one, mut other) = (Fleet::of(&yaml), Fleet::of(&yaml));
+    let mut homes = std::collections::BTreeMap::new();
+    for family in 0..200 {
+        let body = chat("m", &prompt(family), "hello");
+        let home = route(&mut one, &body).0;
+        assert_eq!(route(&mut other, &body).0, home);
+        *homes.entry(home).or_insert(0) += 1;
+    }
+    assert!(homes.len() == 8 && homes.values().all(|count| (10..=45).contains(count)), "{homes:?}");
+}
+
+#[test]
+fn load_moves_a_prompt_that_its_home_has_no_room_for() {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
+    let (home, _) = route(&mut fleet, &chat("m", &prompt(1), "first"));
+    fleet.set_health(&home, Health::Unhealthy);
+    let (next, decision) = route(&mut fleet, &chat("m", &prompt(1), "second"));
+    assert_ne!(next, home);
+    assert_eq!(decision.candidates, 3);
+    fleet.set_health(&home, Health::Healthy);
+    let balanced = "routing: { strategy: weighted, scorers: \"load-balance:1\" }\n";
+    let mut fleet = Fleet::of(&format!("{balanced}{}", alike(4, "m")));
+    for (index, load) in [3, 0, 2, 5].into_iter().enumerate() {
+        fleet.state(&format!("b{index}")).load.set_in_flight(load);
+    }
+    assert_eq!(route(&mut fleet, &chat("m", &prompt(1), "x")).0, "b1", "the least loaded");
+}
+
+#[test]
+fn models_share_no_prefixes() {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(8, "m, n")));
+    let same = (0..40).filter(|family| {
+        let first = route(&mut fleet, &chat("m", &prompt(*family), "x")).0;
+        first == route(&mut fleet, &chat("n", &prompt(*family), "x")).0
+    });
+    assert!(same.count() < 20, "where a model's prompts went says nothing of another's");
+}
+
+#[test]
+fn filters_come_before_scores() {
+    let mut yaml = PREFIX.to_owned() + "backends:\n";
+    yaml += &backend("small", 1, "models: [{ id: m, context_length: 100 }]");
+    yaml += &backend("large", 2, "models: [{ id: m, context_length: 100000 }]");
+    let mut fleet = Fleet::of(&yaml);
+    fleet.state("large").load.set_in_flight(50);
+    assert_eq!(route(&mut fleet, &chat("m", &prompt(3), "x")).0, "large");
+    assert_eq!(fleet.backend_for(Ask { tokens: 5, ..Ask::of("m") }), "small");
+}
+
+#[test]
+fn a_backend_that_left_and_came_back_has_forgotten() {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(2, "m")));
+    let body = chat("m", &prompt(1), "x");
+    let home = route(&mut fleet, &body).0;
+    let held = |fleet: &Fleet| {
+        let snapshot = fleet.registry.snapshot();
+        let model = snapshot.topology.model(snapshot.topology.model_id("m").unwrap()).unwrap();
+        let row = model.serving.iter().find(|row| *row.state.name == *home);
+        row.map(|row| model.prefixes.held(row.lane))
+    };
+    assert!(held(&fleet).unwrap() > 10);
+    assert!(fleet.registry.prefix_bytes() > 0);
+    let parse = |yaml: &str| {
+        let environment = crate::config::Environment::default();
+        crate::config::Config::parse(yaml, "t", std::path::Path::new(""), &environment).unwrap()
+    };
+    let other = if home == "b0" { 1 } else { 0 };
+    let without = backend(&format!("b{other}"), 8000 + other, "models: [m]");
+    let smaller = fleet.registry.succeeded_by(&parse(&format!("{PREFIX}backends:\n{without}")));
+    fleet.registry = smaller;
+    assert_eq!(held(&fleet), None);
+    assert_eq!(fleet.registry.prefix_bytes(), 0, "what nobody uses is given back");
+    fleet.registry = fleet.registry.succeeded_by(&parse(&format!("{PREFIX}{}", alike(2, "m"))));
+    assert_eq!(held(&fleet), Some(0));
+}
+
+#[test]
+fn decisions_over_prompts_allocate_nothing() {
+    let mut fleet = Fleet::of(&format!("routing: {{ strategy: weighted }}\n{}", alike(64, "m")));
+    let body = chat("m", &"a long \"system\" prompt\n".repeat(700), "hello");
+    route(&mut fleet, &body);
+    let snapshot = fleet.registry.snapshot();
+    let Fleet { router, rng, scratch, tried, .. } = &mut fleet;
+    let weighted = router.weighted().unwrap();
+    let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+    let mut chain = Chain::default();
+    let mut decide = || {
+        prompt_chain(&profile, body.as_bytes(), ("m", weighted.prefix_terms()), &mut chain);
+        let input = RouteInput {
+            request: &profile,
+            model: "m",
+            tokens: profile.estimated_tokens,
+            fleet: &snapshot,
+            tried,
+            now: NOW,
+            prompt: Some(&chain),
+            session: None,
+        };
+        let mut chance = Live { topology: &snapshot.topology, rng };
+        let decision = router.route(&input, &mut chance, scratch).unwrap();
+        weighted.record(&snapshot.topology, &decision, &chain);
+        chain.blocks()
+    };
+    assert!(decide() > 200);
+    let counted = allocation_counter::measure(|| {
+        for _ in 0..10 {
+            assert!(std::hint::black_box(decide()) > 200);
+        }
+    });
+    assert_eq!(counted.count_total, 0);
+}

@@ -1,0 +1,188 @@
+//! The weighted strategy: readings of every candidate, scored and picked by a profile.
+
+use super::filters::{Terms, fitting};
+use super::strategy::Picked;
+use super::{Chance, RouteInput, RoutingDecision};
+use crate::config::RoutingConfig;
+use crate::registry::{Model, ModelId, Serving, Topology};
+use crate::scoring::prefix::{Chain, LANES};
+use crate::scoring::{Ask, Candidate, PrefixTerms, Profile, Sheet, Value};
+
+/// Where a request says which session it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionField {
+    /// A header.
+    Header(String),
+    /// A cookie.
+    Cookie(String),
+}
+
+/// Decides by weighted scores.
+#[derive(Debug)]
+pub struct Weighted {
+    profile: Profile,
+    terms: PrefixTerms,
+    reads_prefixes: bool,
+    session: Option<SessionField>,
+}
+
+/// Space the weighted strategy works in.
+#[derive(Debug, Default)]
+pub(super) struct WeightedScratch {
+    pub(super) rows: Vec<u32>,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) sheet: Sheet,
+}
+
+impl Weighted {
+    /// The one a configuration asks for; its scorers have been checked.
+    pub(super) fn new(config: &RoutingConfig) -> Option<Self> {
+        let specs = config.scorer_specs();
+        let profile = Profile::new(&specs, config.picker).ok()?;
+        let session = specs.iter().find(|spec| spec.name.replace('_', "-") == "session-affinity");
+        let session = session.map(|spec| {
+            let text = |wanted: &str| {
+                let found = spec.params.iter().find(|(name, _)| *name == wanted);
+                found.and_then(|(_, value)| match value {
+                    Value::Text(text) => Some(text.clone()),
+                    Value::Number(_) => None,
+                })
+            };
+            match (text("header"), text("cookie")) {
+                (None, Some(cookie)) => SessionField::Cookie(cookie),
+                (header, _) => {
+                    SessionField::Header(header.unwrap_or_else(|| "x-session-id".to_owned()))
+                }
+            }
+        });
+        Some(Self {
+            reads_prefixes: profile.reads_prefixes(),
+            terms: PrefixTerms::of(&specs).unwrap_or_default(),
+            profile,
+            session,
+        })
+    }
+
+    /// Its scorers and picker.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// How prompts are cut into blocks, where it is asked what is cached, or which prompt it is.
+    pub fn prefix_terms(&self) -> PrefixTerms {
+        self.terms
+    }
+
+    /// Whether it asks what is cached where, so that decisions must be recorded.
+    pub fn reads_prefixes(&self) -> bool {
+        self.reads_prefixes
+    }
+
+    /// Where requests name their session, if that counts.
+    pub fn session_field(&self) -> Option<&SessionField> {
+        self.session.as_ref()
+    }
+
+    /// Notes where a prompt goes, so that the next one like it goes there too.
+    pub fn record(&self, topology: &Topology, decision: &RoutingDecision, chain: &Chain) {
+        if !self.reads_prefixes || chain.blocks() == 0 {
+            return;
+        }
+        let model = topology.model(decision.model);
+        if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
+            model.prefixes.record(serving.lane, chain.hashes(), self.terms.capacity);
+        }
+    }
+
+    pub(super) fn pick(
+        &self,
+        (input, model, id): (&RouteInput<'_>, &Model, ModelId),
+        terms: Terms,
+        (chance, scratch): (&mut impl Chance, &mut WeightedScratch),
+    ) -> Option<Picked> {
+        scratch.rows.clear();
+        scratch.rows.extend(fitting(input, model, terms).map(|(row, _)| row));
+        let mut ask = self.gather((input, model), scratch);
+        if !self.profile.reads_prompts() && !scratch.rows.is_empty() {
+            ask.turn = chance.turn(id);
+        }
+        let WeightedScratch { rows, candidates, sheet } = scratch;
+        let chosen = self.profile.pick(&ask, candidates, (sheet, chance.rng()))?;
+        let row = rows.get(chosen).copied()?;
+        Some(Picked { row, candidates: u32::try_from(rows.len()).ok()? })
+    }
+
+    /// Reads everything the scorers want to know of the rows in `scratch`.
+    pub(super) fn gather(
+        &self,
+        (input, model): (&RouteInput<'_>, &Model),
+        scratch: &mut WeightedScratch,
+    ) -> Ask {
+        let WeightedScratch { rows, candidates, .. } = scratch;
+        let blocks = input.prompt.map_or(0, Chain::blocks);
+        let servings =
+            rows.iter().filter_map(|row| Some((*row, model.serving.get(*row as usize)?)));
+        candidates.clear();
+        candidates.extend(servings.map(|(row, serving)| Candidate {
+            place: row,
+            prompt_blocks: blocks,
+            ..readings(serving)
+        }));
+        if self.reads_prefixes && blocks > 0 {
+            find_prefixes((input, model), rows, candidates);
+        }
+        Ask {
+            first_block: input.prompt.map_or(0, Chain::first),
+            last_block: input.prompt.map_or(0, Chain::last),
+            turn: 0,
+            block_tokens: self.terms.block_tokens,
+            prompt_tokens: input.request.estimated_tokens.0,
+            session: input.session,
+        }
+    }
+}
+
+fn readings(serving: &Serving) -> Candidate {
+    let in_flight = f64::from(serving.state.load.in_flight());
+    let first_token = serving.latency.micros(true);
+    Candidate {
+        key: serving.key,
+        // Until the engine tells more, what we sent it ourselves is its load.
+        load: Some(in_flight),
+        in_flight,
+        tokens_in_flight: serving.state.work.tokens() as f64,
+        prefill_tokens: serving.state.work.prefill_tokens() as f64,
+        priority: serving.priority,
+        latency_ms: (first_token > 0).then(|| f64::from(first_token) / 1000.0),
+        ..Candidate::default()
+    }
+}
+
+/// Fills in how much of the prompt each candidate is believed to have cached, in one walk per 64
+/// backends.
+fn find_prefixes(
+    (input, model): (&RouteInput<'_>, &Model),
+    rows: &[u32],
+    candidates: &mut [Candidate],
+) {
+    let Some(chain) = input.prompt else { return };
+    let lane_of = |row: &u32| model.serving.get(*row as usize).map(|serving| serving.lane);
+    let shards = model.prefixes.shards();
+    for (number, shard) in (0_u16..).zip(shards.iter()) {
+        let (mut mask, mut places) = (0_u64, [0_u16; LANES]);
+        for (place, lane) in (0_u16..).zip(rows.iter().map(lane_of)) {
+            if let Some(lane) = lane.filter(|lane| lane.shard == number)
+                && let Some(slot) = places.get_mut(usize::from(lane.bit))
+            {
+                mask |= 1 << lane.bit;
+                *slot = place;
+            }
+        }
+        shard.longest(chain.hashes(), mask, |lane, length| {
+            let place = places.get(lane).copied().unwrap_or(u16::MAX);
+            if let Some(candidate) = candidates.get_mut(usize::from(place)) {
+                candidate.matched_blocks = length;
+            }
+        });
+    }
+}

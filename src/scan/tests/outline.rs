@@ -1,0 +1,122 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+#[derive(Default)]
+struct Kept(Vec<u8>);
+
+impl OutlineSink for Kept {
+    fn add(&mut self, piece: &[u8]) {
+        self.0.extend_from_slice(piece);
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+}
+
+fn outline(operation: Operation, body: &str) -> Vec<u8> {
+    let mut kept = Kept::default();
+    Outline::of(operation, body.as_bytes()).unwrap().write(&mut kept);
+    kept.0
+}
+
+fn chat(body: &str) -> Vec<u8> {
+    outline(Operation::Chat, body)
+}
+
+#[test]
+fn the_layout_of_a_body_makes_no_difference() {
+    let plain = chat(r#"{"model":"m","messages":[{"role":"user","content":"é \"x\" 😀"}]}"#);
+    for same in [
+        r#"{"messages":[{"content":"é \"x\" 😀","role":"user"}],"model":"other","stream":true}"#,
+        r#"{ "messages" : [ { "role" : "user" , "content" : "\u00e9 \u0022x\u0022 \ud83d\ude00" } ] }"#,
+        r#"{"messages":[{"role":"\u0075ser","content":[{"type":"text","text":"é \"x\" 😀"}]}]}"#,
+        r#"{"messages":[{"role":"user","content":[{"text":"é \"x\" 😀","type":"text"}]}]}"#,
+    ] {
+        assert_eq!(chat(same), plain, "{same}");
+    }
+    assert!(String::from_utf8_lossy(&plain).contains("é \"x\" 😀"));
+}
+
+#[test]
+fn what_an_engine_reads_makes_a_difference() {
+    let base = r#"{"messages":[{"role":"user","content":"hi"}]}"#;
+    for other in [
+        r#"{"messages":[{"role":"system","content":"hi"}]}"#,
+        r#"{"messages":[{"role":"user","content":"ho"}]}"#,
+        r#"{"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function"}]}"#,
+        r#"{"messages":[{"role":"user","content":"hi","name":"bob"}]}"#,
+        r#"{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}]}"#,
+        r#"{"messages":[{"role":"user","content":[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"x"}}]}]}"#,
+    ] {
+        assert_ne!(chat(other), chat(base), "{other}");
+    }
+    let image = |url| {
+        chat(
+            &json!({"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": url}}]}]})
+            .to_string(),
+        )
+    };
+    assert_ne!(image("a"), image("b"));
+    assert!(image(&"x".repeat(100_000)).len() < 100, "an image counts by its hash");
+}
+
+#[test]
+fn longer_conversations_begin_like_shorter_ones() {
+    let turns: Vec<Value> = (0..6)
+        .map(|turn| json!({"role": if turn % 2 == 0 { "user" } else { "assistant" }, "content": format!("turn {turn}")}))
+        .collect();
+    let body = |count: usize| json!({"tools": [{"a": 1}], "messages": turns[..count]}).to_string();
+    let whole = chat(&body(6));
+    for count in 0..6 {
+        let part = chat(&body(count));
+        assert!(whole.starts_with(&part) && part.len() < whole.len());
+    }
+}
+
+#[test]
+fn tools_come_first_and_spacing_in_them_does_not_count() {
+    let tight = chat(r#"{"messages":[],"tools":[{"name":"a b","n":1}]}"#);
+    let loose = chat("{\"tools\" : [ {\"name\": \"a b\",\n \"n\": 1 } ], \"messages\": []}");
+    assert_eq!(tight, loose);
+    assert!(tight.starts_with(TOOLS) && String::from_utf8_lossy(&tight).contains("a b"));
+}
+
+#[test]
+fn other_dialects_have_outlines_of_their_own() {
+    let plain = outline(Operation::Completions, r#"{"prompt":"once upon\na time"}"#);
+    assert_eq!(plain, b"once upon\na time", "the decoded prompt alone");
+    let messages = outline(
+        Operation::Messages,
+        r#"{"messages":[{"role":"user","content":"hi"}],"system":"be kind"}"#,
+    );
+    let chat = chat(
+        r#"{"messages":[{"role":"system","content":"be kind"},{"role":"user","content":"hi"}]}"#,
+    );
+    assert_eq!(messages, chat);
+    let responses = outline(Operation::Responses, r#"{"input":"hi","instructions":"be kind"}"#);
+    assert_eq!(responses, chat);
+    assert!(Outline::of(Operation::Embeddings, b"{}").is_none());
+}
+
+#[test]
+fn a_salt_is_told() {
+    let body = br#"{"messages":[],"cache_salt":"team a"}"#;
+    assert_eq!(Outline::of(Operation::Chat, body).unwrap().salt().bytes, b"\"team a\"");
+    assert_eq!(Outline::of(Operation::Chat, b"{}").unwrap().salt().bytes, b"");
+}
+
+proptest! {
+    #[test]
+    fn every_text_is_found_decoded(text: String, name: String) {
+        let body = json!({"messages": [{"role": "user", "content": text, "x": name}]}).to_string();
+        let mut expected = [MESSAGE, b"user", CONTENT, text.as_bytes(), OTHER].concat();
+        expected.extend_from_slice(json!(name).to_string().as_bytes());
+        prop_assert_eq!(chat(&body), expected);
+        let spaced = serde_json::to_string_pretty(&serde_json::from_str::<Value>(&body).unwrap()).unwrap();
+        prop_assert_eq!(chat(&spaced), chat(&body));
+    }
+}

@@ -1,0 +1,120 @@
+//! A scorer's own parameters, as a configuration or a command line gives them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::normalize;
+
+/// One parameter's value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A number.
+    Number(f64),
+    /// A text.
+    Text(String),
+}
+
+/// Parameters by name; a name may be spelt with `-` or `_`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Params(BTreeMap<String, Value>);
+
+/// Why parameters are refused.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ParamError {
+    /// The scorer has no such parameter.
+    Unknown {
+        /// What was given.
+        given: String,
+        /// What there is.
+        known: &'static [&'static str],
+    },
+    /// The value is of the wrong kind or out of range.
+    Bad {
+        /// Of which parameter.
+        name: &'static str,
+        /// What it must be.
+        expected: &'static str,
+    },
+}
+
+impl std::error::Error for ParamError {}
+
+impl fmt::Display for ParamError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { given, known: [] } => {
+                write!(out, "it has no parameters, and so no '{given}'")
+            }
+            Self::Unknown { given, known } => {
+                write!(out, "it has no parameter '{given}'; there is {}", known.join(", "))
+            }
+            Self::Bad { name, expected } => write!(out, "'{name}' must be {expected}"),
+        }
+    }
+}
+
+impl Params {
+    /// Adds a parameter, or replaces it.
+    pub fn set(&mut self, name: &str, value: Value) {
+        self.0.insert(normalize(name), value);
+    }
+
+    /// Whether none are given.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Every parameter with its value, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// Refuses what is not in `known`.
+    pub(super) fn only(&self, known: &'static [&'static str]) -> Result<(), ParamError> {
+        match self.0.keys().find(|name| !known.contains(&name.as_str())) {
+            Some(given) => Err(ParamError::Unknown { given: given.clone(), known }),
+            None => Ok(()),
+        }
+    }
+
+    /// A number above `above`, or `default` where none is given.
+    pub(super) fn number_above(
+        &self,
+        name: &'static str,
+        above: f64,
+        default: f64,
+    ) -> Result<f64, ParamError> {
+        match self.0.get(name) {
+            None => Ok(default),
+            Some(Value::Number(number)) if number.is_finite() && *number > above => Ok(*number),
+            Some(_) => Err(ParamError::Bad { name, expected: expected_above(above) }),
+        }
+    }
+
+    /// A whole number of at least 1, or `default` where none is given.
+    pub(super) fn count(&self, name: &'static str, default: u32) -> Result<u32, ParamError> {
+        const EXPECTED: &str = "a whole number from 1 to 16777216";
+        match self.0.get(name) {
+            None => Ok(default),
+            Some(Value::Number(number)) => {
+                let is_fit = number.fract() == 0.0 && (1.0..=16_777_216.0).contains(number);
+                let count = is_fit.then(|| format!("{number:.0}").parse().ok()).flatten();
+                count.ok_or(ParamError::Bad { name, expected: EXPECTED })
+            }
+            Some(Value::Text(_)) => Err(ParamError::Bad { name, expected: EXPECTED }),
+        }
+    }
+
+    /// A text that is not empty.
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<&str>, ParamError> {
+        match self.0.get(name) {
+            None => Ok(None),
+            Some(Value::Text(text)) if !text.trim().is_empty() => Ok(Some(text.trim())),
+            Some(_) => Err(ParamError::Bad { name, expected: "a text that is not empty" }),
+        }
+    }
+}
+
+fn expected_above(above: f64) -> &'static str {
+    if above >= 1.0 { "a number above 1" } else { "a number above 0" }
+}

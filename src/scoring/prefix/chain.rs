@@ -1,0 +1,160 @@
+//! A prompt as a chain of block hashes.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The longest block: 256 tokens of 4 bytes.
+const MAX_BLOCK: usize = 1024;
+
+/// The hashes of a prompt's full blocks, in order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chain {
+    hashes: Vec<u64>,
+    seed: u64,
+}
+
+impl Chain {
+    /// A prompt whose blocks are known by their hashes: from a trace, or made up.
+    pub fn of(hashes: Vec<u64>) -> Self {
+        Self { hashes, seed: 0 }
+    }
+
+    /// One hash per full block.
+    pub fn hashes(&self) -> &[u64] {
+        &self.hashes
+    }
+
+    /// The hash of the first block; without one, of the model.
+    pub fn first(&self) -> u64 {
+        self.hashes.first().copied().unwrap_or(self.seed)
+    }
+
+    /// The hash of the last block, which depends on all before it; without one, of the model.
+    pub fn last(&self) -> u64 {
+        self.hashes.last().copied().unwrap_or(self.seed)
+    }
+
+    /// How many full blocks there are.
+    pub fn blocks(&self) -> u32 {
+        u32::try_from(self.hashes.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Makes a [`Chain`] of text that comes in pieces. Where the pieces are cut makes no difference.
+#[derive(Debug)]
+pub struct ChainBuilder<'a> {
+    chain: &'a mut Chain,
+    last: u64,
+    block: usize,
+    most: usize,
+    begun: [u8; MAX_BLOCK],
+    filled: usize,
+}
+
+impl<'a> ChainBuilder<'a> {
+    /// Starts `chain` anew, with blocks of `block` bytes (1..=1024) and at most `most` of them. `seed`
+    /// keeps apart what must not be mixed: models, adapters, cache salts.
+    pub fn new(chain: &'a mut Chain, seed: u64, (block, most): (usize, usize)) -> Self {
+        chain.hashes.clear();
+        chain.seed = seed;
+        let block = block.clamp(1, MAX_BLOCK);
+        Self { chain, last: seed, block, most, begun: [0; MAX_BLOCK], filled: 0 }
+    }
+
+    /// A seed for what must not be mixed with anything else.
+    pub fn seed(parts: &[&[u8]]) -> u64 {
+        parts.iter().fold(0, |seed, part| xxh3_64_with_seed(part, seed))
+    }
+
+    /// Whether more text makes no difference.
+    pub fn is_full(&self) -> bool {
+        self.chain.hashes.len() >= self.most
+    }
+
+    /// Adds text.
+    pub fn add(&mut self, mut text: &[u8]) {
+        if self.filled > 0 {
+            let taken = text.len().min(self.block - self.filled);
+            self.keep(text.get(..taken).unwrap_or_default());
+            text = text.get(taken..).unwrap_or_default();
+            if self.filled < self.block {
+                return;
+            }
+            self.filled = 0;
+            let begun = self.begun;
+            self.end_block(begun.get(..self.block).unwrap_or_default());
+        }
+        // Whole blocks are hashed where they lie.
+        let mut blocks = text.chunks_exact(self.block);
+        for block in &mut blocks {
+            if self.is_full() {
+                return;
+            }
+            self.end_block(block);
+        }
+        self.keep(blocks.remainder());
+    }
+
+    fn keep(&mut self, part: &[u8]) {
+        let to = self.begun.get_mut(self.filled..self.filled + part.len());
+        to.unwrap_or_default().copy_from_slice(part);
+        self.filled += part.len();
+    }
+
+    fn end_block(&mut self, block: &[u8]) {
+        if !self.is_full() {
+            self.last = xxh3_64_with_seed(block, self.last);
+            self.chain.hashes.push(self.last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn chain(parts: &[&[u8]], seed: u64, most: usize) -> Chain {
+        let mut chain = Chain::default();
+        let mut builder = ChainBuilder::new(&mut chain, seed, (64, most));
+        parts.iter().for_each(|part| builder.add(part));
+        chain
+    }
+
+    #[test]
+    fn a_chain_has_a_hash_per_full_block_and_says_where_prompts_part() {
+        let text: Vec<u8> = (0..200).collect();
+        let whole = chain(&[&text], 1, 100);
+        assert_eq!(whole.blocks(), 3, "the tail of 8 bytes is no block");
+        let mut other = text.clone();
+        other[130] = 0;
+        let other = chain(&[&other], 1, 100);
+        assert_eq!(whole.hashes()[..2], other.hashes()[..2]);
+        assert_ne!(whole.hashes()[2], other.hashes()[2]);
+        assert_ne!(whole.first(), chain(&[&text], 2, 100).first(), "another model");
+        assert_eq!(chain(&[&text], 1, 2).hashes(), &whole.hashes()[..2]);
+        assert_eq!(chain(&[b"short"], 7, 2).first(), 7);
+    }
+
+    #[test]
+    fn equal_blocks_at_different_places_have_different_hashes() {
+        let chain = chain(&[&[b'x'; 256]], 1, 100);
+        let distinct: std::collections::BTreeSet<_> = chain.hashes().iter().collect();
+        assert_eq!(distinct.len(), 4);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_no_difference(text: Vec<u8>, cuts in prop::collection::vec(0_usize..200, 0..8)) {
+            let mut parts: Vec<&[u8]> = Vec::new();
+            let mut rest = &text[..];
+            for cut in cuts {
+                let (part, behind) = rest.split_at(cut.min(rest.len()));
+                parts.push(part);
+                rest = behind;
+            }
+            parts.push(rest);
+            prop_assert_eq!(chain(&parts, 3, 1000), chain(&[&text], 3, 1000));
+        }
+    }
+}

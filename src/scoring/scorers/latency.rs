@@ -1,0 +1,27 @@
+//! A scorer by measured latency.
+
+use super::{Scorer, ScorerRow, least_is_best};
+use crate::scoring::candidate::{Ask, Candidate};
+
+pub(super) const LATENCY: ScorerRow = ScorerRow {
+    name: "latency",
+    formula: "least is best of the average TTFT x (in flight + 1)",
+    source: "peak EWMA, as in Finagle and linkerd, with TTFT as the time of an answer",
+    unknown: "a backend without samples counts as the fastest known: it must get some to have any",
+    params: &[],
+    build: |_| Ok(Box::new(Latency)),
+};
+
+#[derive(Debug)]
+struct Latency;
+
+impl Scorer for Latency {
+    fn score(&self, _ask: &Ask, candidates: &[Candidate], scores: &mut [f64]) {
+        let known = candidates.iter().filter_map(|one| one.latency_ms);
+        let fastest = known.fold(f64::INFINITY, f64::min);
+        let fastest = if fastest.is_finite() { fastest } else { 1.0 };
+        least_is_best(candidates, scores, |one| {
+            Some(one.latency_ms.unwrap_or(fastest) * (one.in_flight + 1.0))
+        });
+    }
+}

@@ -1,0 +1,24 @@
+//! Scorers in one line: `prefix-affinity:3,queue-depth:2`.
+
+use super::profile::ScorerSpec;
+
+/// Reads `name:weight,name:weight`; a name alone weighs 1.
+///
+/// # Errors
+/// What is wrong, in words, with the part it is wrong in.
+pub fn parse_scorers(text: &str) -> Result<Vec<ScorerSpec>, String> {
+    text.split(',').map(parse_one).collect()
+}
+
+fn parse_one(part: &str) -> Result<ScorerSpec, String> {
+    let part = part.trim();
+    let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
+    let (name, weight) = (name.trim(), weight.trim());
+    if name.is_empty() {
+        return Err(format!("'{part}' names no scorer; write name:weight,name:weight"));
+    }
+    let weight = weight.parse().map_err(|_not_a_number| {
+        format!("the weight of '{name}' must be a number, not '{weight}'")
+    })?;
+    Ok(ScorerSpec::new(name, weight))
+}
