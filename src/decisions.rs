@@ -1,6 +1,7 @@
 //! The last decisions, for operators who ask where requests went: an observer that writes into a
 //! ring of fixed size. Writing never waits and never allocates.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -8,7 +9,7 @@ use serde::Serialize;
 
 use crate::api::{Capabilities, Operation};
 use crate::config::Strategy;
-use crate::routing::{RequestObserver, Routed};
+use crate::routing::{RequestObserver, Routed, ScoreCard};
 use crate::scan::RequestRequirements;
 use crate::units::{Timestamp, TokenCount};
 
@@ -57,6 +58,8 @@ struct Entry {
     estimated_tokens: TokenCount,
     needs: Capabilities,
     streaming: bool,
+    card: Option<ScoreCard>,
+    scorers: [&'static str; 8],
 }
 
 /// A decision that was acted on, as `/decisions` shows it. Long names are cut off.
@@ -86,6 +89,22 @@ pub struct DecisionReport {
     pub candidates: u32,
     /// 1 for the first attempt of a request.
     pub attempt: u32,
+    /// What the scorers of the weighted strategy made of the backend.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scoring: Option<ScoringReport>,
+}
+
+/// What scorers made of a backend that was picked.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ScoringReport {
+    /// The sum of its scores by weight, 0..=1.
+    pub total: f32,
+    /// Each scorer's own score, 0..=1.
+    pub scores: BTreeMap<&'static str, f32>,
+    /// Leading blocks of the prompt it was believed to have cached.
+    pub matched_blocks: u32,
+    /// Full blocks of the prompt.
+    pub prompt_blocks: u32,
 }
 
 /// The last [`DECISIONS_KEPT`] decisions.
@@ -151,6 +170,8 @@ impl Entry {
             estimated_tokens: request.estimated_tokens,
             needs: request.needs,
             streaming: request.streaming,
+            card: decision.card,
+            scorers: event.scorers,
         }
     }
 
@@ -175,6 +196,12 @@ impl Entry {
             assumed: self.is_assumed,
             candidates: self.candidates,
             attempt: self.attempt,
+            scoring: self.card.map(|card| ScoringReport {
+                total: card.total,
+                scores: self.scorers.into_iter().zip(card.scores().iter().copied()).collect(),
+                matched_blocks: card.matched_blocks,
+                prompt_blocks: card.prompt_blocks,
+            }),
         }
     }
 }

@@ -8,13 +8,14 @@ mod text;
 pub use question::{DEFAULT_PATH, Question, QuestionError};
 pub use text::render_text;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::api::{ErrorCode, Operation};
 use crate::generation::Generation;
 use crate::registry::{BackendSet, FleetSnapshot};
-use crate::routing::{Chance, RouteInput, RoutingDecision};
+use crate::routing::{Chance, RouteInput, RoutingDecision, prompt_chain};
 use crate::scan::{ScanOptions, scan};
+use crate::scoring::prefix::Chain;
 use crate::units::Timestamp;
 
 /// Decides about a request as the proxy would and says why: `{"requirements", "decision"}`, or
@@ -37,23 +38,37 @@ pub fn explain(
         Ok(profile) => profile,
         Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
     };
+    let model = profile.model_name(body);
+    let mut prompt = Chain::default();
+    if let Some(weighted) = generation.router.weighted() {
+        let name = generation.router.names.resolve(&model);
+        prompt_chain(&profile, body, (name, weighted.prefix_terms()), &mut prompt);
+    }
     let input = RouteInput {
         request: &profile,
-        model: &profile.model_name(body),
+        model: &model,
         tokens: generation.router.tokens_to_fit(&profile),
         fleet,
         tried: &BackendSet::default(),
         now,
-        prompt: None,
-        session: None,
+        prompt: Some(&prompt),
+        session: session(generation, question),
     };
     let explanation = generation.router.explain(&input, chance);
+    if let (Ok(decision), Some(weighted), true) =
+        (&explanation.result, generation.router.weighted(), chance.is_acted_on())
+    {
+        weighted.record(&fleet.topology, decision, &prompt);
+    }
     let requirements = profile.to_requirements(body);
     let candidates = explanation.candidates;
     match explanation.result {
         Ok(decision) => json!({
             "requirements": requirements,
-            "decision": with_candidates(decision_value(fleet, &decision), json!(candidates)),
+            "decision": with_candidates(
+                with_weights(decision_value(fleet, &decision), generation),
+                json!(candidates),
+            ),
         }),
         Err(error) => json!({
             "requirements": requirements,
@@ -61,6 +76,12 @@ pub fn explain(
             "candidates": candidates,
         }),
     }
+}
+
+/// The session the question's headers name, where that counts.
+fn session(generation: &Generation, question: &Question) -> Option<u64> {
+    let field = generation.router.weighted()?.session_field()?;
+    field.read(|name| question.header(name).map(str::as_bytes).into_iter())
 }
 
 /// An error as `explain` shows it; also for questions that cannot be read.
@@ -101,6 +122,21 @@ fn decision_value(fleet: &FleetSnapshot, decision: &RoutingDecision) -> Value {
         "assumed": decision.is_assumed,
         "strategy": decision.strategy.name(),
     })
+}
+
+/// Adds how much each scorer counts, where scorers decide.
+fn with_weights(mut decision: Value, generation: &Generation) -> Value {
+    if let (Some(fields), Some(weighted)) = (decision.as_object_mut(), generation.router.weighted())
+    {
+        let weights: Map<String, Value> = weighted
+            .profile()
+            .weights()
+            .map(|(name, part)| (name.to_owned(), json!(part)))
+            .collect();
+        fields.insert("weights".to_owned(), weights.into());
+        fields.insert("picker".to_owned(), json!(weighted.profile().picker().name()));
+    }
+    decision
 }
 
 fn with_candidates(mut decision: Value, candidates: Value) -> Value {

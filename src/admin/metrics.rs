@@ -14,6 +14,7 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         fleet: &call.generation.registry.snapshot(),
         in_flight: proxy.in_flight(),
         held_body_bytes: proxy.held_bytes(),
+        prefix_index_bytes: call.generation.registry.prefix_bytes(),
         connections: proxy.connections(),
         limits: &call.generation.config.limits,
         idle_connections: &|id| proxy.idle_connections(id),

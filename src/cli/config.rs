@@ -8,6 +8,7 @@ use super::source::ConfigArgs;
 use crate::config::json_schema;
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, once")]
 pub(super) enum ConfigCommand {
     /// Print the configuration in effect as YAML: every setting shown, secrets masked
     ///

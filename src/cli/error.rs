@@ -48,6 +48,14 @@ pub(super) enum CliError {
          ask the running one: POST /handover on its admin port"
     )]
     NothingToTakeOver(io::Error),
+    #[error("{flag} is no longer an option: use --routing-scorers, as in \"{instead}:2\"")]
+    ReplacedFlag { flag: &'static str, instead: &'static str },
+    #[error("--routing-policy: unknown '{given}'; there is {known}")]
+    UnknownPolicy { given: String, known: String },
+    #[error("--routing-scorers: {0}")]
+    Scorers(String),
+    #[error("{}: {reason}", path.display())]
+    PolicyFile { path: PathBuf, reason: String },
     #[error("standard input: {0}")]
     Input(io::Error),
     #[error("logging cannot be set up: {0}")]
@@ -76,6 +84,10 @@ impl CliError {
             | Self::Header { .. }
             | Self::NothingToTakeOver(_)
             | Self::AdminUrl(_)
+            | Self::ReplacedFlag { .. }
+            | Self::UnknownPolicy { .. }
+            | Self::Scorers(_)
+            | Self::PolicyFile { .. }
             | Self::AdminHttps => USAGE,
             Self::Client(_)
             | Self::AdminRefused { .. }

@@ -13,6 +13,7 @@ mod explain;
 mod logging;
 mod man;
 mod output;
+mod routing;
 mod score;
 mod serve;
 mod source;

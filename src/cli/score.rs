@@ -11,6 +11,7 @@ use clap::Args;
 
 use super::error::CliError;
 use super::output::Output;
+use super::routing::RoutingArgs;
 use book::Book;
 
 const AFTER_HELP: &str = "\
@@ -39,6 +40,9 @@ pub(super) struct ScoreArgs {
     /// Print the JSON Schema of a line and of its answer
     #[arg(long)]
     schema: bool,
+
+    #[command(flatten)]
+    routing: RoutingArgs,
 }
 
 pub(super) fn run(args: &ScoreArgs, output: &mut Output) -> Result<(), CliError> {
@@ -46,7 +50,7 @@ pub(super) fn run(args: &ScoreArgs, output: &mut Output) -> Result<(), CliError>
         return output.line(SCHEMA.trim_end());
     }
     let mut input = io::stdin().lock();
-    let mut book = Book::default();
+    let mut book = Book::new(args.routing.scorers()?);
     while let Some(line) = read_line(&mut input)? {
         if !line.trim_ascii().is_empty() {
             output.line(book.answer(&line))?;

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::error::CliError;
 use super::output::Output;
+use super::routing::RoutingArgs;
 use crate::config::{Config, ConfigSource, Environment};
 
 const DEFAULT_FILE: &str = "/etc/penstock/penstock.yaml";
@@ -19,6 +20,9 @@ pub(super) struct ConfigArgs {
 
     #[command(flatten)]
     overrides: Overrides,
+
+    #[command(flatten)]
+    routing: RoutingArgs,
 }
 
 #[derive(Debug, Default, Args)]
@@ -53,10 +57,12 @@ impl ConfigArgs {
 
     /// Where it comes from.
     pub(super) fn source(&self) -> Result<ConfigSource, CliError> {
+        let mut overrides = self.overrides.settings();
+        overrides.extend(self.routing.settings()?);
         Ok(ConfigSource {
             path: self.path()?.to_owned(),
             environment: Environment::of_process(),
-            overrides: self.overrides.settings(),
+            overrides,
         })
     }
 

@@ -55,6 +55,7 @@ impl Story {
             decision: &self.decision,
             fleet: &self.fleet,
             attempt: 1,
+            scorers: [""; 8],
         }
     }
 }

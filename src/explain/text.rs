@@ -59,6 +59,28 @@ fn candidate_lines(candidates: &[Value], decision: Option<&Value>) -> Vec<String
     std::iter::once("candidates".to_owned()).chain(candidates.iter().map(line)).collect()
 }
 
+/// `total 0.83 (prefix-affinity 0.50 with 10/20 blocks, queue-depth 1.00), `; empty without scorers.
+fn scores_text(candidate: &Value) -> String {
+    let (Some(total), Some(scores)) = (
+        candidate.get("total").and_then(Value::as_f64),
+        candidate.get("scores").and_then(Value::as_object),
+    ) else {
+        return String::new();
+    };
+    let one = |(name, score): (&String, &Value)| {
+        let blocks = match name.as_str() {
+            "prefix-affinity" => {
+                let (matched, all) = ("matched_blocks", "prompt_blocks");
+                format!(" with {}/{} blocks", number(candidate, matched), number(candidate, all))
+            }
+            _ => String::new(),
+        };
+        format!("{name} {:.2}{blocks}", score.as_f64().unwrap_or_default())
+    };
+    let scores: Vec<String> = scores.iter().map(one).collect();
+    format!("total {total:.3} ({}), ", scores.join(", "))
+}
+
 fn verdict(candidate: &Value, is_picked: bool) -> String {
     let excluded = text(candidate, "excluded");
     if is_picked && !excluded.is_empty() {
@@ -70,9 +92,10 @@ fn verdict(candidate: &Value, is_picked: bool) -> String {
     }
     let score = candidate.get("score").and_then(Value::as_f64);
     let score = score.map_or_else(String::new, |score| format!("score {score:.2}, "));
+    let scores = scores_text(candidate);
     let assumed = if is_true(candidate, "assumed") { ", capabilities assumed" } else { "" };
     format!(
-        "{score}priority {}, {} in flight, {:.1} ms{assumed}",
+        "{score}{scores}priority {}, {} in flight, {:.1} ms{assumed}",
         number(candidate, "priority"),
         number(candidate, "in_flight"),
         candidate.get("latency_ms").and_then(Value::as_f64).unwrap_or_default(),

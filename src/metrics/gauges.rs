@@ -20,6 +20,8 @@ pub struct Scrape<'a> {
     pub in_flight: usize,
     /// Bytes of request bodies held.
     pub held_body_bytes: usize,
+    /// Bytes the prefix indexes take.
+    pub prefix_index_bytes: usize,
     /// Client connections open.
     pub connections: usize,
     /// The bounds in force.
@@ -117,6 +119,21 @@ pub(super) fn held_body_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Sample
 
 pub(super) fn max_held_body_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     one(to_sample(scrape.limits.buffered_bodies.0))
+}
+
+pub(super) fn prefix_index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.prefix_index_bytes))
+}
+
+pub(super) fn prefix_blocks(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    let models = scrape.fleet.topology.models();
+    per_backend(scrape, |backend| {
+        let rows =
+            models.iter().flat_map(|model| model.serving.iter().map(move |row| (model, row)));
+        let own = rows.filter(|(_, row)| row.id == backend.state.id);
+        let held: u64 = own.map(|(model, row)| u64::from(model.prefixes.held(row.lane))).sum();
+        Some(to_sample(held))
+    })
 }
 
 pub(super) fn connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

@@ -73,7 +73,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 44] = [
+pub const METRICS: [MetricRow; 46] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -196,6 +196,18 @@ pub const METRICS: [MetricRow; 44] = [
         &[],
         gauges::max_held_body_bytes,
         "the most there may be: `limits.buffered_bodies`",
+    ),
+    gauge(
+        "penstock_prefix_index_bytes",
+        &[],
+        gauges::prefix_index_bytes,
+        "memory of the prefix indexes of all models; the most is `limits.prefix_memory`",
+    ),
+    gauge(
+        "penstock_backend_prefix_blocks",
+        BACKEND,
+        gauges::prefix_blocks,
+        "blocks of prompts it is believed to have cached",
     ),
     gauge("penstock_connections", &[], gauges::connections, "client connections open"),
     gauge(

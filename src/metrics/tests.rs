@@ -72,6 +72,7 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
         fleet: &generation.registry.snapshot(),
         in_flight: 3,
         held_body_bytes: 4096,
+        prefix_index_bytes: 0,
         connections: 9,
         limits: &generation.config.limits,
         idle_connections: &|id| usize::from(id.0) + 5,

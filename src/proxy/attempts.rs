@@ -145,6 +145,7 @@ impl Proxy {
             decision,
             fleet: &call.fleet,
             attempt: ctx.ending.attempts,
+            scorers: ctx.generation.router.weighted().map_or([""; 8], Weighted::scorer_names),
         };
         for observer in &self.observers {
             observer.routed(&event);

@@ -376,7 +376,7 @@ fn finish_head(
     if ctx.generation.config.routing.expose_decision {
         header.insert_header(BACKEND, &*attempt.serving.state.name)?;
         if let Some(decision) = &call.decision {
-            let code = format!(
+            let mut code = format!(
                 "{};candidates={};attempt={}{}{}",
                 decision.strategy.name(),
                 decision.candidates,
@@ -384,6 +384,9 @@ fn finish_head(
                 if decision.is_fallback { ";fallback" } else { "" },
                 if decision.is_assumed { ";assumed" } else { "" },
             );
+            if let Some(weighted) = ctx.generation.router.weighted() {
+                code.extend(decision.card.map(|card| weighted.to_text(&card)));
+            }
             header.insert_header(DECISION, code)?;
         }
     }

@@ -53,7 +53,7 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::generation::Generation;
 use crate::registry::{BackendId, BackendSet, Outcome};
-use crate::routing::{About, RequestObserver, RequestOutcome, SessionField};
+use crate::routing::{About, RequestObserver, RequestOutcome};
 use crate::scan::{ScanOptions, scan};
 use crate::tls::{Refreshed, TlsError};
 use attempts::client_gone;
@@ -398,17 +398,7 @@ fn scan_call(
 /// A hash of what names the session of a request, where the strategy asks for one.
 fn session_of(ctx: &RequestContext, headers: &HeaderMap) -> Option<u64> {
     let field = ctx.generation.router.weighted()?.session_field()?;
-    let named = match field {
-        SessionField::Header(name) => headers.get(name)?.as_bytes(),
-        SessionField::Cookie(name) => {
-            let fields = headers.get_all(header::COOKIE).iter();
-            let mut cookies = fields.flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
-            cookies.find_map(|cookie| {
-                cookie.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")
-            })?
-        }
-    };
-    Some(xxhash_rust::xxh3::xxh3_64(named)).filter(|_| !named.is_empty())
+    field.read(|name| headers.get_all(name).iter().map(HeaderValue::as_bytes))
 }
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].

@@ -1,12 +1,15 @@
 //! A decision laid open: every candidate with its score or the reason it was left out.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::filters::{self, Fit, RejectReason};
 use super::strategy;
+use super::weighted::Marks;
 use super::{Chance, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::config::Strategy;
-use crate::registry::Serving;
+use crate::registry::{Model, Serving};
 use crate::units::to_millis;
 
 /// One backend that serves a model in question.
@@ -19,6 +22,18 @@ pub struct CandidateReport {
     /// Its score by the `smart` formula, 0..=100; only when it may take the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<f64>,
+    /// What each scorer of the weighted strategy makes of it, 0..=1, before weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scores: Option<BTreeMap<&'static str, f64>>,
+    /// The sum of those by weight, 0..=1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<f64>,
+    /// Leading blocks of the prompt it is believed to have cached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched_blocks: Option<u32>,
+    /// Full blocks of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_blocks: Option<u32>,
     /// Whether a needed capability is assumed, not known.
     pub assumed: bool,
     /// Its priority.
@@ -62,7 +77,9 @@ impl Router {
         };
         let streaming = input.request.streaming;
         let in_panic = self.is_in_panic(model);
-        let report = |candidate: &Serving| {
+        let marks = self.marks((input, model), in_panic);
+        let report = |(row, candidate): (u32, &Serving)| {
+            let marks = marks.iter().find(|marks| marks.row == row);
             let verdict = verdict(input, candidate, in_panic);
             let points = strategy::points(candidate, streaming, &self.weights);
             CandidateReport {
@@ -70,6 +87,10 @@ impl Router {
                 model: name.to_owned(),
                 score: (verdict.is_ok() && self.strategy == Strategy::Smart)
                     .then(|| f64::from(points) / 100.0),
+                scores: marks.map(|marks| marks.scores.iter().copied().collect()),
+                total: marks.map(|marks| marks.total),
+                matched_blocks: marks.map(|marks| marks.matched_blocks),
+                prompt_blocks: marks.map(|marks| marks.prompt_blocks),
                 assumed: verdict.is_ok_and(|fit| !fit.is_known),
                 priority: candidate.priority,
                 in_flight: candidate.state.load.in_flight(),
@@ -78,7 +99,20 @@ impl Router {
                 reason: verdict.err().map(|reason| in_words(reason, input)),
             }
         };
-        model.serving.iter().map(report).collect()
+        (0_u32..).zip(&model.serving).map(report).collect()
+    }
+
+    /// What the scorers make of those that may take the request: of those known to have what it
+    /// needs, else of those assumed to.
+    fn marks(&self, (input, model): (&RouteInput<'_>, &Model), in_panic: bool) -> Vec<Marks> {
+        let Some(weighted) = &self.weighted else { return Vec::new() };
+        let fits = |candidate: &Serving| verdict(input, candidate, in_panic).ok();
+        let fitting =
+            (0_u32..).zip(&model.serving).filter_map(|(row, one)| Some((row, fits(one)?)));
+        let fitting: Vec<(u32, Fit)> = fitting.collect();
+        let any_known = fitting.iter().any(|(_, fit)| fit.is_known);
+        let counts = |(_, fit): &&(u32, Fit)| fit.is_known || !any_known;
+        weighted.marks((input, model), fitting.iter().filter(counts).map(|(row, _)| *row).collect())
     }
 }
 

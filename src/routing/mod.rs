@@ -19,7 +19,7 @@ pub use observer::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed}
 pub use prompt::prompt_chain;
 pub use resolve::Names;
 pub use scratch::Scratch;
-pub use weighted::{SessionField, Weighted};
+pub use weighted::{ScoreCard, SessionField, Weighted};
 
 use std::sync::atomic::Ordering;
 
@@ -62,6 +62,8 @@ pub trait Chance {
     fn turn(&mut self, model: ModelId) -> u64;
     /// The generator random picks draw from.
     fn rng(&mut self) -> &mut SmallRng;
+    /// Whether what is decided is done, so that later decisions may build on it.
+    fn is_acted_on(&self) -> bool;
 }
 
 /// Chance for decisions that are acted on: the turn moves on.
@@ -80,6 +82,10 @@ impl Chance for Live<'_> {
 
     fn rng(&mut self) -> &mut SmallRng {
         self.rng
+    }
+
+    fn is_acted_on(&self) -> bool {
+        true
     }
 }
 
@@ -100,10 +106,14 @@ impl Chance for Peek<'_> {
     fn rng(&mut self) -> &mut SmallRng {
         &mut self.rng
     }
+
+    fn is_acted_on(&self) -> bool {
+        false
+    }
 }
 
 /// Where a request goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RoutingDecision {
     /// The backend.
     pub backend: BackendId,
@@ -123,6 +133,8 @@ pub struct RoutingDecision {
     pub candidates: u32,
     /// The slot the attempt must take along.
     pub probe: Probe,
+    /// What the scorers of the weighted strategy made of it.
+    pub card: Option<ScoreCard>,
 }
 
 impl RoutingDecision {
@@ -251,7 +263,7 @@ impl Router {
         let known = pick(Who::Known);
         let is_assumed = known.is_none();
         let picked = known.or_else(|| pick(Who::Usable));
-        let Picked { row, candidates } = picked?;
+        let Picked { row, candidates, card } = picked?;
         let backend = model.serving.get(row as usize)?;
         let probe = if backend.state.breaker.is_closed() { Probe::None } else { Probe::Breaker };
         Some(RoutingDecision {
@@ -264,6 +276,7 @@ impl Router {
             in_panic,
             candidates,
             probe,
+            card,
         })
     }
 
@@ -313,6 +326,7 @@ impl Router {
             in_panic: false,
             candidates: 1,
             probe: Probe::Rest,
+            card: None,
         })
     }
 }

@@ -28,6 +28,8 @@ pub struct Routed<'a> {
     pub fleet: &'a FleetSnapshot,
     /// 1 for the first attempt.
     pub attempt: u32,
+    /// The names of the scorers of the decision's card, in its order.
+    pub scorers: [&'static str; 8],
 }
 
 /// The end of one attempt.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::filters::{Terms, fitting};
 use super::scratch::{Rows, Scratch};
-use super::weighted::Weighted;
+use super::weighted::{ScoreCard, Weighted};
 use super::{Chance, RouteInput};
 use crate::config::{Strategy, Weights};
 use crate::registry::{Model, ModelId, Serving};
@@ -24,6 +24,8 @@ pub(super) struct Picked {
     pub(super) row: u32,
     /// Among how many.
     pub(super) candidates: u32,
+    /// What its scorers made of it.
+    pub(super) card: Option<ScoreCard>,
 }
 
 impl Choice<'_> {
@@ -56,7 +58,7 @@ impl Choice<'_> {
             | Strategy::Weighted => rows.in_turn(|| chance.turn(self.id)),
             Strategy::Random => rows.at_random(chance.rng()),
         };
-        Some(Picked { row: row?, candidates })
+        Some(Picked { row: row?, candidates, card: None })
     }
 
     // Scored as they are found: a second pass over them would cost as much as the first.
@@ -73,7 +75,7 @@ impl Choice<'_> {
                 (most, best) = (points, row);
             }
         }
-        (candidates > 0).then_some(Picked { row: best, candidates })
+        (candidates > 0).then_some(Picked { row: best, candidates, card: None })
     }
 }
 

@@ -17,6 +17,25 @@ pub enum SessionField {
     Cookie(String),
 }
 
+impl SessionField {
+    /// A hash of what names the session, given the values of any header.
+    pub fn read<'a, V: Iterator<Item = &'a [u8]>>(
+        &self,
+        values: impl FnOnce(&str) -> V,
+    ) -> Option<u64> {
+        let named = match self {
+            Self::Header(name) => values(name).next()?,
+            Self::Cookie(name) => {
+                let mut cookies = values("cookie").flat_map(|all| all.split(|byte| *byte == b';'));
+                cookies.find_map(|cookie| {
+                    cookie.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+                })?
+            }
+        };
+        (!named.is_empty()).then(|| xxhash_rust::xxh3::xxh3_64(named))
+    }
+}
+
 /// Decides by weighted scores.
 #[derive(Debug)]
 pub struct Weighted {
@@ -24,6 +43,62 @@ pub struct Weighted {
     terms: PrefixTerms,
     reads_prefixes: bool,
     session: Option<SessionField>,
+}
+
+/// The most scorers a [`ScoreCard`] has room for.
+const CARD_SCORES: usize = 8;
+
+/// What the scorers made of the backend that was picked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScoreCard {
+    /// The weighted sum, 0..=1.
+    pub total: f32,
+    /// Leading blocks of the prompt it is believed to have cached.
+    pub matched_blocks: u32,
+    /// Full blocks of the prompt.
+    pub prompt_blocks: u32,
+    scores: [f32; CARD_SCORES],
+    count: u8,
+}
+
+impl ScoreCard {
+    /// The score of each of the first scorers of the profile, in its order, 0..=1.
+    pub fn scores(&self) -> &[f32] {
+        self.scores.get(..usize::from(self.count)).unwrap_or_default()
+    }
+
+    fn of(profile: &Profile, chosen: usize, candidate: &Candidate, sheet: &Sheet) -> Self {
+        let mut scores = [0.0; CARD_SCORES];
+        let all = profile.weights().enumerate();
+        let given = all.map(|(index, _)| sheet.scores(index).get(chosen).copied());
+        let mut count = 0;
+        for (slot, score) in scores.iter_mut().zip(given) {
+            *slot = to_f32(score.unwrap_or_default());
+            count += 1;
+        }
+        Self {
+            total: to_f32(sheet.totals().get(chosen).copied().unwrap_or_default()),
+            matched_blocks: candidate.matched_blocks,
+            prompt_blocks: candidate.prompt_blocks,
+            scores,
+            count,
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "0..=1, for people to read")]
+fn to_f32(score: f64) -> f32 {
+    score as f32
+}
+
+/// What the scorers make of one candidate, for explanations.
+#[derive(Debug, Clone)]
+pub(super) struct Marks {
+    pub(super) row: u32,
+    pub(super) scores: Vec<(&'static str, f64)>,
+    pub(super) total: f64,
+    pub(super) matched_blocks: u32,
+    pub(super) prompt_blocks: u32,
 }
 
 /// Space the weighted strategy works in.
@@ -61,6 +136,25 @@ impl Weighted {
             profile,
             session,
         })
+    }
+
+    /// The names of its first scorers, in the order of a [`ScoreCard`].
+    pub fn scorer_names(&self) -> [&'static str; CARD_SCORES] {
+        let mut names = [""; CARD_SCORES];
+        for (slot, (name, _)) in names.iter_mut().zip(self.profile.weights()) {
+            *slot = name;
+        }
+        names
+    }
+
+    /// What a header says of a card: `;total=0.830;blocks=12/20;prefix-affinity=0.600`.
+    pub fn to_text(&self, card: &ScoreCard) -> String {
+        let ScoreCard { total, matched_blocks, prompt_blocks, .. } = card;
+        let mut text = format!(";total={total:.3};blocks={matched_blocks}/{prompt_blocks}");
+        for ((name, _), score) in self.profile.weights().zip(card.scores()) {
+            text += &format!(";{name}={score:.3}");
+        }
+        text
     }
 
     /// Its scorers and picker.
@@ -109,7 +203,29 @@ impl Weighted {
         let WeightedScratch { rows, candidates, sheet } = scratch;
         let chosen = self.profile.pick(&ask, candidates, (sheet, chance.rng()))?;
         let row = rows.get(chosen).copied()?;
-        Some(Picked { row, candidates: u32::try_from(rows.len()).ok()? })
+        let card = ScoreCard::of(&self.profile, chosen, candidates.get(chosen)?, sheet);
+        Some(Picked { row, candidates: u32::try_from(rows.len()).ok()?, card: Some(card) })
+    }
+
+    /// What the scorers make of each of the rows, were these all the candidates.
+    pub(super) fn marks(&self, place: (&RouteInput<'_>, &Model), rows: Vec<u32>) -> Vec<Marks> {
+        let mut scratch = WeightedScratch { rows, ..WeightedScratch::default() };
+        let ask = self.gather(place, &mut scratch);
+        let WeightedScratch { rows, candidates, mut sheet } = scratch;
+        self.profile.score(&ask, &candidates, &mut sheet);
+        let of = |(index, (row, candidate)): (usize, (&u32, &Candidate))| {
+            let given = |(number, (name, _)): (usize, (&'static str, f64))| {
+                (name, sheet.scores(number).get(index).copied().unwrap_or_default())
+            };
+            Marks {
+                row: *row,
+                scores: self.profile.weights().enumerate().map(given).collect(),
+                total: sheet.totals().get(index).copied().unwrap_or_default(),
+                matched_blocks: candidate.matched_blocks,
+                prompt_blocks: candidate.prompt_blocks,
+            }
+        };
+        rows.iter().zip(&candidates).enumerate().map(of).collect()
     }
 
     /// Reads everything the scorers want to know of the rows in `scratch`.

@@ -50,6 +50,7 @@ mod readme_is_true;
 mod recovery_is_gentle;
 mod reload_drops_nothing;
 mod requests_are_logged;
+mod scores_decide;
 mod smuggling_is_refused;
 mod stopping_finishes_streams;
 mod strategies_spread;
@@ -115,6 +116,7 @@ fn main() {
         requests_are_logged,
         smuggling_is_refused,
         stopping_finishes_streams,
+        scores_decide,
         strategies_spread,
         streams_break_honestly,
         systemd_is_told,

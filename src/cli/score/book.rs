@@ -25,16 +25,15 @@ pub(super) struct Book {
     budget: Arc<Budget>,
     /// Requests placed so far.
     placed: u64,
+    /// The scorers of lines that name none.
+    usual: Option<Vec<ScorerSpec>>,
 }
 
-impl Default for Book {
-    fn default() -> Self {
-        Self {
-            indexes: BTreeMap::new(),
-            lanes: BTreeMap::new(),
-            budget: Budget::new(INDEX_BYTES),
-            placed: 0,
-        }
+impl Book {
+    /// An empty one; `usual` are the scorers of lines that name none.
+    pub(super) fn new(usual: Option<Vec<ScorerSpec>>) -> Self {
+        let budget = Budget::new(INDEX_BYTES);
+        Self { indexes: BTreeMap::new(), lanes: BTreeMap::new(), budget, placed: 0, usual }
     }
 }
 
@@ -53,7 +52,7 @@ impl Book {
     }
 
     fn place(&mut self, line: &Line) -> Result<Answer, String> {
-        let specs = line.specs()?;
+        let specs = line.specs(self.usual.as_deref())?;
         let profile = line.profile(&specs)?;
         let terms = prefix_terms(&specs)?;
         let mut candidates: Vec<Candidate> =

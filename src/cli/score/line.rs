@@ -115,9 +115,10 @@ impl Line {
         Ok(line)
     }
 
-    /// The scorers it asks for: 3 : 2 : 2 of llm-d where it names none.
-    pub(super) fn specs(&self) -> Result<Vec<ScorerSpec>, String> {
+    /// The scorers it asks for; where it names none the `usual` ones, else 3 : 2 : 2 of llm-d.
+    pub(super) fn specs(&self, usual: Option<&[ScorerSpec]>) -> Result<Vec<ScorerSpec>, String> {
         match (&self.scorers, &self.preset) {
+            (None, None) if usual.is_some() => Ok(usual.unwrap_or_default().to_vec()),
             (Some(_), Some(_)) => Err("give either scorers or a preset".to_owned()),
             (Some(Scorers::Text(text)), None) => parse_scorers(text),
             (Some(Scorers::List(list)), None) => list.iter().map(ScorerLine::to_spec).collect(),

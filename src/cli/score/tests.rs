@@ -7,7 +7,7 @@ fn ask(book: &mut Book, line: &Value) -> Value {
 }
 
 fn once(line: &Value) -> Value {
-    ask(&mut Book::default(), line)
+    ask(&mut Book::new(None), line)
 }
 
 fn three() -> Value {
@@ -57,7 +57,7 @@ fn half_a_load_is_no_load() {
 
 #[test]
 fn requests_are_remembered_from_line_to_line() {
-    let mut book = Book::default();
+    let mut book = Book::new(None);
     let text = "a system prompt that many share. ".repeat(40);
     let line = |user: &str| {
         let body = json!({"model": "m", "messages": [
@@ -107,7 +107,7 @@ fn drawing_pickers_tell_their_odds_and_follow_the_seed() {
 
 #[test]
 fn wrong_lines_are_told_and_the_next_one_is_answered() {
-    let mut book = Book::default();
+    let mut book = Book::new(None);
     for (line, expected) in [
         ("{", "EOF"),
         ("[]", "invalid"),
@@ -144,7 +144,7 @@ fn the_schema_names_what_a_line_may_hold() {
         found.keys().cloned().collect()
     };
     // What is not there is refused with the list of what is.
-    let refusal = |line: &str| Book::default().answer(line.as_bytes());
+    let refusal = |line: &str| Book::new(None).answer(line.as_bytes());
     let line = refusal(r#"{"nonsense":1}"#);
     for name in names("/$defs/line/properties") {
         assert!(line.contains(&format!("`{name}`")), "{name}: {line}");
