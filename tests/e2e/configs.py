@@ -15,6 +15,7 @@ EMBED = "tiny-embed"
 SLOW = "tiny-slow"
 LOCKED = "tiny/locked:1"
 DOOMED = "tiny-doomed"
+CACHED = "tiny-cached"
 
 KEY_LIMITED = "sk-limited-0001"
 KEY_FREE = "sk-free-0002"
@@ -130,6 +131,30 @@ def down(env: "Env") -> Setup:
     return Setup({"health": HEALTH, "backends": backends}, {DOOMED})
 
 
+def cached(env: "Env", routing: dict[str, Any]) -> Setup:
+    """Four engines that keep the KV cache of the last prompts of their slots."""
+    backends = []
+    for number in range(4):
+        name = f"cached-{number}"
+        if name not in env.engines:
+            env.add_engine(name, CACHED, parallel=2, ctx=2 * 2048, cache=1)
+        backends.append({"name": name, "url": env.engines[name].url, "engine": "llamacpp"})
+    routing = {"expose_decision": True, **routing}
+    return Setup({"routing": routing, "health": HEALTH, "backends": backends}, {CACHED})
+
+
+def cached_in_turn(env: "Env") -> Setup:
+    """Those engines in turn."""
+    return cached(env, {"strategy": "round_robin"})
+
+
+def cached_by_prefix(env: "Env") -> Setup:
+    """The same by what they have cached, against load."""
+    return cached(env, {"strategy": "weighted", "preset": "lmetric"})
+
+
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
+    "cached-in-turn": cached_in_turn,
+    "cached-by-prefix": cached_by_prefix,
 }

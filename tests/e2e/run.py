@@ -23,7 +23,7 @@ sys.dont_write_bytecode = True
 
 MODULES = (
     "catalogue", "chat", "operations", "fidelity", "routing", "errors", "auth", "cancel", "load",
-    "faults", "dashboard",
+    "faults", "dashboard", "prefix",
 )
 NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "yaml")
 CASE_LIMIT = 25.0

@@ -1,0 +1,66 @@
+"""Prompts go where their beginning is cached: what the engines themselves report of it."""
+import collections
+import concurrent.futures
+import random
+
+import configs
+from env import Env
+
+CONVERSATIONS = 8
+TURNS = 5
+HOT = 32
+
+
+def words(seed: str, count: int) -> str:
+    """Text that is the same for the same seed."""
+    source = random.Random(seed)
+    return " ".join("".join(source.choices("abcdefgh", k=4)) for _ in range(count))
+
+
+def talk(env: Env, proxy: str, number: int) -> tuple[int, int]:
+    """One conversation; the tokens of its prompts, and those found cached."""
+    client = env.openai(configs.CACHED, proxy)
+    messages = [{"role": "system", "content": f"{words(proxy, 20)} {words(f'{proxy} {number}', 60)}"}]
+    asked = cached = 0
+    for turn in range(TURNS):
+        messages.append({"role": "user", "content": words(f"{proxy} {number} {turn}", 12)})
+        answer = client.chat.completions.create(
+            model=configs.CACHED, messages=messages, max_tokens=16, temperature=0, seed=1)
+        asked += answer.usage.prompt_tokens
+        cached += answer.usage.prompt_tokens_details.cached_tokens
+        messages.append({"role": "assistant", "content": words(f"{proxy} {number} {turn} a", 4)})
+    return asked, cached
+
+
+def play(env: Env, proxy: str) -> float:
+    """Conversations side by side, all with one system prompt; the part of all prompts found cached."""
+    env.proxy(proxy)
+    with concurrent.futures.ThreadPoolExecutor(CONVERSATIONS) as pool:
+        found = list(pool.map(lambda number: talk(env, proxy, number), range(CONVERSATIONS)))
+    return sum(cached for _, cached in found) / sum(asked for asked, _ in found)
+
+
+def case_prefixes_raise_what_engines_find_cached(env: Env) -> None:
+    """The same conversations by prefix and in turn: the engines' own count of cached tokens."""
+    in_turn, by_prefix = play(env, "cached-in-turn"), play(env, "cached-by-prefix")
+    print(f"cached tokens: {by_prefix:.0%} of the prompts by prefix, {in_turn:.0%} in turn")
+    assert by_prefix > 0.4 and by_prefix > 1.5 * in_turn, (by_prefix, in_turn)
+
+
+def case_a_hot_prefix_is_spread(env: Env) -> None:
+    """Many at once with one beginning: no engine gets much more than its part."""
+    system = words("hot", 80)
+
+    def ask(number: int) -> str:
+        client = env.openai(configs.CACHED, "cached-by-prefix")
+        raw = client.chat.completions.with_raw_response.create(
+            model=configs.CACHED, max_tokens=24, temperature=0, seed=1,
+            messages=[{"role": "system", "content": system}, {"role": "user", "content": words(f"hot {number}", 12)}])
+        assert raw.parse().usage.completion_tokens > 0
+        return raw.headers["x-penstock-backend"]
+
+    with concurrent.futures.ThreadPoolExecutor(HOT) as pool:
+        shares = collections.Counter(pool.map(ask, range(HOT)))
+    print(f"a hot prefix, {HOT} at once: {sorted(shares.values(), reverse=True)}")
+    assert len(shares) == 4, shares
+    assert max(shares.values()) <= HOT // 2, shares
