@@ -1,0 +1,191 @@
+//! What the weighted strategy costs: cutting a prompt into blocks, finding them in the index of a
+//! full fleet, the whole decision, and noting where it went.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    reason = "criterion's macros, a bench's own data, and a report of percentiles"
+)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use penstock::api::Operation;
+use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
+use penstock::generation::Generation;
+use penstock::registry::{BackendSet, FleetSnapshot, Health};
+use penstock::routing::{Live, RouteInput, Scratch, prompt_chain};
+use penstock::scan::{RequestProfile, ScanOptions, scan};
+use penstock::scoring::PrefixTerms;
+use penstock::scoring::prefix::{Budget, Chain, PrefixIndex};
+use penstock::units::Timestamp;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+const BACKENDS: usize = 64;
+/// 16 KiB of prompt are 256 blocks of 64 bytes.
+const PROMPT: usize = 16 << 10;
+
+fn body(number: usize) -> Vec<u8> {
+    let sentence = format!("Request {number} has a long prompt, with some text in every block.\\n");
+    let text: String = sentence.chars().cycle().take(PROMPT).collect();
+    format!(r#"{{"model":"m","messages":[{{"role":"system","content":"{text}"}},{{"role":"user","content":"go on"}}],"stream":true}}"#)
+        .into_bytes()
+}
+
+fn generation() -> Generation {
+    let mut config = Config::default();
+    config.routing.strategy = Strategy::Weighted;
+    for index in 0..BACKENDS {
+        config.backends.push(BackendConfig {
+            name: format!("backend-{index}"),
+            url: format!("http://127.0.0.1:{}", 10_000 + index).parse().unwrap(),
+            models: Some(vec![ModelEntry { id: "m".to_owned(), ..ModelEntry::default() }]),
+            ..BackendConfig::default()
+        });
+    }
+    let generation = Generation::new(config);
+    for (index, backend) in generation.registry.snapshot().topology.backends.iter().enumerate() {
+        backend.state.health.set(Health::Healthy);
+        backend.state.load.set_in_flight(u32::try_from(index % 17).unwrap());
+    }
+    generation
+}
+
+struct Decider<'a> {
+    generation: &'a Generation,
+    fleet: Arc<FleetSnapshot>,
+    rng: SmallRng,
+    scratch: Scratch,
+    chain: Chain,
+}
+
+impl<'a> Decider<'a> {
+    fn new(generation: &'a Generation) -> Self {
+        Self {
+            fleet: generation.registry.snapshot(),
+            generation,
+            rng: SmallRng::seed_from_u64(1),
+            scratch: Scratch::default(),
+            chain: Chain::default(),
+        }
+    }
+
+    /// All there is to a decision: blocks, lookup, scores, pick, record.
+    fn decide(&mut self, profile: &RequestProfile, body: &[u8]) -> u16 {
+        let weighted = self.generation.router.weighted().unwrap();
+        prompt_chain(profile, body, ("m", weighted.prefix_terms()), &mut self.chain);
+        let tried = BackendSet::default();
+        let input = RouteInput {
+            request: profile,
+            model: "m",
+            tokens: profile.estimated_tokens,
+            fleet: &self.fleet,
+            tried: &tried,
+            now: Timestamp(1_000_000),
+            prompt: Some(&self.chain),
+            session: None,
+        };
+        let mut chance = Live { topology: &self.fleet.topology, rng: &mut self.rng };
+        let routed = self.generation.router.route(&input, &mut chance, &mut self.scratch).unwrap();
+        weighted.record(&self.fleet.topology, &routed, &self.chain);
+        routed.backend.0
+    }
+}
+
+fn profile(body: &[u8]) -> RequestProfile {
+    scan(Operation::Chat, None, body, ScanOptions::default()).unwrap()
+}
+
+fn decision(criterion: &mut Criterion) {
+    let generation = generation();
+    let mut decider = Decider::new(&generation);
+    let bodies: Vec<(RequestProfile, Vec<u8>)> =
+        (0..32).map(|number| body(number)).map(|body| (profile(&body), body)).collect();
+    for (profile, body) in &bodies {
+        for _ in 0..4 {
+            decider.decide(profile, body);
+        }
+    }
+    assert!(decider.chain.blocks() >= 256);
+    let (first, body) = &bodies[0];
+    criterion.bench_function("weighted/decision, 64 backends, 256 blocks", |bencher| {
+        bencher.iter(|| black_box(decider.decide(first, body)));
+    });
+    let allocated = allocation_counter::measure(|| {
+        for (profile, body) in &bodies {
+            black_box(decider.decide(profile, body));
+        }
+    });
+    assert_eq!(allocated.count_total, 0, "a decision allocates");
+    let mut took: Vec<_> = bodies
+        .iter()
+        .cycle()
+        .take(20_000)
+        .map(|(profile, body)| {
+            let began = Instant::now();
+            black_box(decider.decide(profile, body));
+            began.elapsed()
+        })
+        .collect();
+    took.sort();
+    println!("weighted/decision: p50 {:?}, p99 {:?}", took[10_000], took[19_800]);
+    criterion.bench_function("weighted/blocks of 16 KiB", |bencher| {
+        let mut chain = Chain::default();
+        bencher.iter(|| {
+            prompt_chain(first, black_box(body), ("m", PrefixTerms::default()), &mut chain);
+            chain.blocks()
+        });
+    });
+}
+
+fn index(criterion: &mut Criterion) {
+    let chain: Vec<u64> =
+        (0..256_u64).map(|block| xxhash_rust::xxh3::xxh3_64(&block.to_le_bytes())).collect();
+    let mut index = PrefixIndex::new(31_250, Budget::new(1 << 30));
+    for lane in 0..BACKENDS {
+        let held = chain.get(..4 * (lane + 1)).unwrap();
+        index.record(lane, held);
+        // What else it holds: the table is as large as that of a fleet at work.
+        for family in 0..8_u64 {
+            let other: Vec<u64> = (0..256_u64)
+                .map(|block| {
+                    let seed = (lane as u64) << 32 | family;
+                    xxhash_rust::xxh3::xxh3_64_with_seed(&block.to_le_bytes(), seed + 1)
+                })
+                .collect();
+            index.record(lane, &other);
+        }
+    }
+    criterion.bench_function("index/lookup, 256 blocks x 64 backends", |bencher| {
+        bencher.iter(|| {
+            let mut sum = 0;
+            index.longest(black_box(&chain), u64::MAX, |_, length| sum += length);
+            sum
+        });
+    });
+    criterion.bench_function("index/record, 256 blocks known", |bencher| {
+        bencher.iter(|| index.record(63, black_box(&chain)));
+    });
+    let mut family = 1 << 40;
+    criterion.bench_function("index/record, 256 blocks new", |bencher| {
+        bencher.iter_batched(
+            || {
+                family += 1;
+                (0..256_u64)
+                    .map(|block| xxhash_rust::xxh3::xxh3_64_with_seed(&block.to_le_bytes(), family))
+                    .collect::<Vec<_>>()
+            },
+            |new| index.record(7, &new),
+            criterion::BatchSize::SmallInput,
+        );
+    });
+}
+
+criterion_group!(benches, decision, index);
+criterion_main!(benches);
