@@ -106,7 +106,7 @@ fn decision(criterion: &mut Criterion) {
     let generation = generation();
     let mut decider = Decider::new(&generation);
     let bodies: Vec<(RequestProfile, Vec<u8>)> =
-        (0..32).map(|number| body(number)).map(|body| (profile(&body), body)).collect();
+        (0..32).map(body).map(|body| (profile(&body), body)).collect();
     for (profile, body) in &bodies {
         for _ in 0..4 {
             decider.decide(profile, body);

@@ -26,6 +26,7 @@ fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
         first_token: Some(Duration::from_micros(31_500)),
         took: Duration::from_millis(900),
         usage: None,
+        expected_cached: None,
         token_events: 11,
         about,
     }

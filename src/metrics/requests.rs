@@ -51,6 +51,8 @@ pub(super) struct TokenSeries {
     pub(super) input: AtomicU64,
     pub(super) output: AtomicU64,
     pub(super) cached: AtomicU64,
+    /// What the prefix index expected to be cached, of the same requests.
+    pub(super) expected: AtomicU64,
 }
 
 /// What OpenTelemetry's conventions ask for.
@@ -126,6 +128,7 @@ impl RequestSeries {
             add(&self.tokens.input, usage.prompt_tokens);
             add(&self.tokens.output, usage.completion_tokens);
             add(&self.tokens.cached, usage.cached_tokens);
+            add(&self.tokens.expected, outcome.expected_cached);
         }
         if let Some(gen_ai) = &self.gen_ai {
             gen_ai.count(outcome);

@@ -105,8 +105,12 @@ pub(super) fn tokens(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
     for (key, series) in metrics.requests.tokens.sorted() {
         let model = metrics.model_names.name(key.model);
         let backend = metrics.backend_names.name(key.backend);
-        let kinds =
-            [("input", &series.input), ("output", &series.output), ("cached", &series.cached)];
+        let kinds = [
+            ("input", &series.input),
+            ("output", &series.output),
+            ("cached", &series.cached),
+            ("expected", &series.expected),
+        ];
         samples.extend(kinds.into_iter().filter_map(|(kind, counter)| {
             let count = counter.load(Ordering::Relaxed);
             (count > 0).then(|| number(&[&model, &backend, kind], to_sample(count)))

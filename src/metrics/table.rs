@@ -102,7 +102,7 @@ pub const METRICS: [MetricRow; 46] = [
         "penstock_tokens_total",
         &["model", "backend", "type"],
         samples::tokens,
-        "tokens as the engines counted them; `type` is input, output or cached (a part of input)",
+        "tokens as the engines counted them; `type` is input, output, cached (a part of input), or expected: what the prefix index believed to be cached, where the engine says what was",
     ),
     counter(
         "penstock_attempts_total",

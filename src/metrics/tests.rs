@@ -46,6 +46,7 @@ fn outcome<'a>(model: &'a str, backend: (u16, &'a str)) -> RequestOutcome<'a> {
             completion_tokens: Some(11),
             cached_tokens: Some(64),
         }),
+        expected_cached: Some(48),
         token_events: 11,
         about: About::default(),
     }
@@ -141,6 +142,7 @@ fn a_request_shows_up_in_every_metric_it_belongs_to() {
         r#"penstock_stream_tokens_total{backend="1a"} 0"#,
         r#"penstock_attempts_total{backend="a",outcome="fault",code="connect_failed"} 1"#,
         r#"penstock_tokens_total{model="m",backend="a",type="cached"} 64"#,
+        r#"penstock_tokens_total{model="m",backend="a",type="expected"} 48"#,
         r#"penstock_errors_total{code="body_memory_full"} 0"#,
         r#"penstock_backend_up{backend="a"} 1"#,
         r#"penstock_backend_up{backend="1a"} 0"#,

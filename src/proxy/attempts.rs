@@ -52,7 +52,10 @@ impl Proxy {
             self.tell_routed(ctx, &call, &decision);
             call.decision = Some(decision);
             match self.attempt(session, ctx, &mut call, guard).await {
-                AttemptEnd::Relayed(served) => return served,
+                AttemptEnd::Relayed(served) => {
+                    learn_cached(ctx, &call, &decision);
+                    return served;
+                }
                 AttemptEnd::Failed(Failure::ClientGone) => return client_gone(ctx),
                 AttemptEnd::Failed(failure) => {
                     call.tried.insert(decision.backend);
@@ -169,6 +172,15 @@ impl Proxy {
             (None, None) => return Ok(()),
         };
         self.answer_error(session, ctx, error).await
+    }
+}
+
+/// Lets the prefix index learn from what the engine said it had cached.
+fn learn_cached(ctx: &mut RequestContext, call: &Call, decision: &RoutingDecision) {
+    let cached = ctx.ending.usage.and_then(|usage| usage.cached_tokens);
+    if let (Some(cached), Some(weighted)) = (cached, ctx.generation.router.weighted()) {
+        weighted.learn(&call.fleet.topology, decision, cached);
+        ctx.ending.expected_cached = decision.card.map(|card| card.expected_tokens());
     }
 }
 

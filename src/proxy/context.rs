@@ -57,6 +57,9 @@ pub(super) struct Ending {
     pub(super) first_token: Option<Timestamp>,
     pub(super) usage: Option<crate::scan::Usage>,
     pub(super) token_events: u32,
+    /// The tokens of the prompt that the engine was believed to have cached, where it says how many
+    /// it had.
+    pub(super) expected_cached: Option<u32>,
     pub(super) estimated_tokens: Option<TokenCount>,
     /// Bytes of the request's body.
     pub(super) bytes_in: usize,

@@ -288,6 +288,7 @@ impl Proxy {
             first_token: None,
             took: Duration::ZERO,
             usage: None,
+            expected_cached: None,
             token_events: 0,
             about: About::default(),
         };
@@ -312,6 +313,7 @@ impl Proxy {
             first_token: ending.first_token.map(|at| at.since(ctx.arrived_at)),
             took: now().since(ctx.arrived_at),
             usage: ending.usage,
+            expected_cached: ending.expected_cached,
             token_events: ending.token_events,
             about: about(session, ctx),
         };

@@ -82,6 +82,8 @@ pub struct RequestOutcome<'a> {
     pub took: Duration,
     /// Tokens the engine counted.
     pub usage: Option<Usage>,
+    /// Tokens of the prompt the engine was believed to have cached; only beside its own count.
+    pub expected_cached: Option<u32>,
     /// Events that carried tokens, counted in the stream.
     pub token_events: u32,
     /// What nothing is counted by.

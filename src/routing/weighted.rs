@@ -57,6 +57,9 @@ pub struct ScoreCard {
     pub matched_blocks: u32,
     /// Full blocks of the prompt.
     pub prompt_blocks: u32,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    first_block: u64,
     scores: [f32; CARD_SCORES],
     count: u8,
 }
@@ -67,7 +70,16 @@ impl ScoreCard {
         self.scores.get(..usize::from(self.count)).unwrap_or_default()
     }
 
-    fn of(profile: &Profile, chosen: usize, candidate: &Candidate, sheet: &Sheet) -> Self {
+    /// The tokens it is believed to have cached.
+    pub fn expected_tokens(&self) -> u32 {
+        self.matched_blocks.saturating_mul(self.block_tokens)
+    }
+
+    fn of(
+        profile: &Profile,
+        (chosen, candidate): (usize, &Candidate),
+        (ask, sheet): (&Ask, &Sheet),
+    ) -> Self {
         let mut scores = [0.0; CARD_SCORES];
         let all = profile.weights().enumerate();
         let given = all.map(|(index, _)| sheet.scores(index).get(chosen).copied());
@@ -80,6 +92,8 @@ impl ScoreCard {
             total: to_f32(sheet.totals().get(chosen).copied().unwrap_or_default()),
             matched_blocks: candidate.matched_blocks,
             prompt_blocks: candidate.prompt_blocks,
+            block_tokens: ask.block_tokens,
+            first_block: ask.first_block,
             scores,
             count,
         }
@@ -188,6 +202,22 @@ impl Weighted {
         }
     }
 
+    /// Learns from what an engine said it had cached: when that is less than a block of a prompt it
+    /// was believed to have two of, it has forgotten the beginning, and so every prompt like it.
+    /// Whether it has.
+    pub fn learn(&self, topology: &Topology, decision: &RoutingDecision, cached: u32) -> bool {
+        let Some(card) = decision.card.filter(|_| self.reads_prefixes) else { return false };
+        if card.matched_blocks < 2 || cached >= card.block_tokens {
+            return false;
+        }
+        let model = topology.model(decision.model);
+        if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
+            // Without its first block a chain is never found again; the others age out.
+            model.prefixes.forget(serving.lane, &[card.first_block], 0);
+        }
+        true
+    }
+
     pub(super) fn pick(
         &self,
         (input, model, id): (&RouteInput<'_>, &Model, ModelId),
@@ -203,7 +233,7 @@ impl Weighted {
         let WeightedScratch { rows, candidates, sheet } = scratch;
         let chosen = self.profile.pick(&ask, candidates, (sheet, chance.rng()))?;
         let row = rows.get(chosen).copied()?;
-        let card = ScoreCard::of(&self.profile, chosen, candidates.get(chosen)?, sheet);
+        let card = ScoreCard::of(&self.profile, (chosen, candidates.get(chosen)?), (&ask, sheet));
         Some(Picked { row, candidates: u32::try_from(rows.len()).ok()?, card: Some(card) })
     }
 

@@ -182,3 +182,21 @@ fn decisions_over_prompts_allocate_nothing() {
     });
     assert_eq!(counted.count_total, 0);
 }
+
+#[test]
+fn an_engine_that_has_forgotten_a_prompt_is_believed() {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
+    let body = chat("m", &prompt(1), "x");
+    let (_, first) = route(&mut fleet, &body);
+    let (home, again) = route(&mut fleet, &body);
+    let topology = std::sync::Arc::clone(&fleet.registry.snapshot().topology);
+    let learn = |fleet: &Fleet, decision, cached| {
+        fleet.router.weighted().unwrap().learn(&topology, decision, cached)
+    };
+    assert!(!learn(&fleet, &first, 0), "nothing was expected of it");
+    assert!(!learn(&fleet, &again, 64), "it had some of it");
+    assert!(route(&mut fleet, &body).1.card.unwrap().matched_blocks > 10);
+    assert!(learn(&fleet, &again, 3));
+    let (next, decision) = route(&mut fleet, &body);
+    assert_eq!(decision.card.unwrap().matched_blocks, 0, "from {home} to {next}");
+}
