@@ -33,7 +33,7 @@ const PROMPT: usize = 16 << 10;
 
 fn body(number: usize) -> Vec<u8> {
     let sentence = format!("Request {number} has a long prompt, with some text in every block.\\n");
-    let text: String = sentence.chars().cycle().take(PROMPT).collect();
+    let text = sentence.repeat(PROMPT.div_ceil(sentence.len() - 1));
     format!(r#"{{"model":"m","messages":[{{"role":"system","content":"{text}"}},{{"role":"user","content":"go on"}}],"stream":true}}"#)
         .into_bytes()
 }
