@@ -36,6 +36,7 @@ class Setup:
     config: dict[str, Any]
     models: set[str]
     key: str = "any"
+    tls: dict[str, str] | None = None
 
 
 def main(env: "Env") -> Setup:
@@ -153,8 +154,16 @@ def cached_by_prefix(env: "Env") -> Setup:
     return cached(env, {"strategy": "weighted", "preset": "lmetric"})
 
 
+def tls(env: "Env") -> Setup:
+    """One engine behind a further port that speaks TLS, and HTTP/2 where asked for."""
+    backends = [{"name": "plain-a", "url": env.engines["plain-a"].url}]
+    files = {"cert": str(env.tls.cert), "key": str(env.tls.key)}
+    return Setup({"health": HEALTH, "backends": backends}, {PLAIN}, tls=files)
+
+
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
     "cached-in-turn": cached_in_turn,
     "cached-by-prefix": cached_by_prefix,
+    "tls": tls,
 }

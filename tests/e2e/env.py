@@ -1,5 +1,6 @@
 """What a case works with: engines, penstock in several configurations, SDK clients."""
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,22 @@ class Skip(Exception):
     """This case cannot run here; the text says why."""
 
 
+@dataclass
+class Certificates:
+    """PEM files: an authority, and what it signed for 127.0.0.1."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+
 class Env:
     """Everything that runs, started when first needed and ended by `close`."""
 
-    def __init__(self, binary: Path | None, work: Path) -> None:
+    def __init__(self, binary: Path | None, work: Path, tls: Certificates | None = None) -> None:
         self.work = work
         self.binary = binary
+        self.tls = tls
         self.engines: dict[str, Engine] = {}
         self._proxies: dict[str, Penstock] = {}
         self._keys: dict[str, str] = {}
@@ -86,7 +97,7 @@ class Env:
             raise Skip("needs penstock")
         if name not in self._proxies:
             setup = configs.CONFIGS[name](self)
-            proxy = self.keep(Penstock(self.binary, self.work, name, setup.config))
+            proxy = self.keep(Penstock(self.binary, self.work, name, setup.config, setup.tls))
             self._proxies[name] = proxy
             self._keys[name] = setup.key
             headers = {"authorization": f"Bearer {setup.key}"}

@@ -79,11 +79,15 @@ class Engine:
 
 
 class Penstock:
-    """`penstock serve` on a configuration file of its own."""
+    """`penstock serve` on a configuration file of its own, with a second port where `tls` is given."""
 
-    def __init__(self, binary: Path, work: Path, name: str, config: dict[str, Any]) -> None:
+    def __init__(
+        self, binary: Path, work: Path, name: str, config: dict[str, Any],
+        tls: dict[str, str] | None = None,
+    ) -> None:
         self._binary = binary
         self._config = config
+        self._tls = tls
         self._file = work / f"penstock-{name}.yaml"
         self.log = work / f"penstock-{name}.log"
         self.log.unlink(missing_ok=True)
@@ -100,8 +104,13 @@ class Penstock:
         port, admin_port = wire.free_port(), wire.free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.admin = f"http://127.0.0.1:{admin_port}"
+        listen: list[Any] = [f"127.0.0.1:{port}"]
+        if self._tls is not None:
+            tls_port = wire.free_port()
+            self.tls_url = f"https://127.0.0.1:{tls_port}"
+            listen.append({"address": f"127.0.0.1:{tls_port}", "tls": self._tls})
         config = {
-            "server": {"listen": [f"127.0.0.1:{port}"], "drain_timeout": "2s"},
+            "server": {"listen": listen, "drain_timeout": "2s"},
             "admin": {"listen": f"127.0.0.1:{admin_port}"},
             **self._config,
         }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the end-to-end cases: real engines, penstock in front of them, real SDKs.
 
-    python run.py --penstock PATH --work DIR [--only NAME]... [--list]
+    python run.py --penstock PATH --work DIR [--tls CA CERT KEY] [--only NAME]... [--list]
 
 With `--penstock none` the cases that make sense without it run straight against one engine:
 that shows what the engine itself answers.  One line per case (`ok`, `FAIL`, `skip`); the
@@ -23,9 +23,9 @@ sys.dont_write_bytecode = True
 
 MODULES = (
     "catalogue", "chat", "operations", "fidelity", "routing", "errors", "auth", "cancel", "load",
-    "faults", "dashboard", "prefix",
+    "faults", "tls", "dashboard", "prefix",
 )
-NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "yaml")
+NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "yaml", "h2")
 CASE_LIMIT = 25.0
 RUN_LIMIT = 88.0
 
@@ -115,6 +115,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--penstock", help="the binary, or `none`")
     parser.add_argument("--work", type=Path, help="where models, configurations and logs go")
+    parser.add_argument("--tls", type=Path, nargs=3, metavar=("CA", "CERT", "KEY"),
+                        help="PEM files: an authority, what it signed for 127.0.0.1, and its key")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
@@ -130,7 +132,7 @@ def main() -> int:
     if options.penstock is None or not chosen:
         parser.error("--penstock is needed" if chosen else "no case of that name")
 
-    from env import Env
+    from env import Certificates, Env
 
     signal.signal(signal.SIGALRM, on_alarm)
     signal.signal(signal.SIGTERM, on_term)
@@ -138,7 +140,8 @@ def main() -> int:
     binary = None if options.penstock == "none" else Path(options.penstock).resolve()
     work = options.work or Path(tempfile.mkdtemp(prefix="penstock-e2e-"))
     work.mkdir(parents=True, exist_ok=True)
-    env = Env(binary, work.resolve())
+    tls = Certificates(*(path.resolve() for path in options.tls)) if options.tls else None
+    env = Env(binary, work.resolve(), tls)
     try:
         return 1 if run(env, chosen, deadline) else 0
     finally:

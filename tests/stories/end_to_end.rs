@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::support::certificates::Authority;
+
 static SUMMARY: OnceLock<String> = OnceLock::new();
 
 crate::trials![real_engines_and_sdks];
@@ -28,10 +30,14 @@ fn real_engines_and_sdks() {
     };
     let work = crate::support::penstock::scratch("e2e");
     std::fs::create_dir_all(&work).unwrap();
+    let authority = Authority::new("end to end");
+    let issued = authority.issue("127.0.0.1");
     let output = Command::new(python)
         .arg(cases().join("run.py"))
         .args(["--penstock", env!("CARGO_BIN_EXE_penstock"), "--work"])
         .arg(&work)
+        .arg("--tls")
+        .args([&authority.file, &issued.cert, &issued.key])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

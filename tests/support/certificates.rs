@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rcgen::KeyPair;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa};
+use rcgen::{ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -29,6 +29,8 @@ impl Authority {
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // What strict clients, such as Python's, want of an authority and, below, of its signature.
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let file = scratch("ca.pem");
@@ -50,6 +52,7 @@ impl Authority {
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         std::fs::write(&files.cert, cert.pem()).unwrap();
