@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -73,8 +74,11 @@ class Run:
         os.sched_setaffinity(0, {self.rig_cpu})
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        ports = processes.free_ports(BACKENDS + 2 * len(PEERS))
+        ports = processes.free_ports(BACKENDS + len(proxies.DOORS) * len(PEERS))
         self.backends, rest = ports[:BACKENDS], ports[BACKENDS:]
+        self.folder = tempfile.TemporaryDirectory(prefix="penstock-rig-")
+        certificate = Path(self.folder.name)
+        subprocess.run([rig / "certificate", certificate], check=True)
         self.peers = []
         for peer in proxies.known(chosen.penstock, rig).values():
             if peer.name not in chosen.peers:
@@ -82,7 +86,8 @@ class Run:
             if not proxies.is_installed(peer.name):
                 print(f"{peer.name} is not installed: skipped", file=sys.stderr)
                 continue
-            peer.place(rest.pop(), rest.pop(), self.backends, proxy_cpu)
+            doors = {door: rest.pop() for door in proxies.DOORS}
+            peer.place(doors, self.backends, proxy_cpu, certificate)
             self.peers.append(peer)
         self.out = chosen.out.open("w") if chosen.out else None
 

@@ -9,12 +9,17 @@ import time
 
 import processes
 
-# What the clients do: connections, and the arguments of loadgen that make the request.
+# What the clients do: the proxy's door they take, connections, and the other arguments of loadgen.
 SCENARIOS = {
-    "S1": (32, ["--body", 300]),
-    "S2": (16, ["--body", 32 << 10]),
-    "S3": (4, ["--body", 1 << 20, "--image"]),
-    "S4pace": (40, ["--body", 300, "--stream"]),
+    "S1": ("plain", 32, ["--body", 300]),
+    "S2": ("plain", 16, ["--body", 32 << 10]),
+    "S3": ("plain", 4, ["--body", 1 << 20, "--image"]),
+    "S4pace": ("plain", 40, ["--body", 300, "--stream"]),
+    "S1tls": ("tls", 32, ["--body", 300]),
+    "S2tls": ("tls", 16, ["--body", 32 << 10]),
+    "S1h2c": ("http2", 8, ["--body", 300, "--http2", "--streams", 4]),
+    "S1h2": ("tls", 8, ["--body", 300, "--http2", "--streams", 4]),
+    "handshake": ("tls", 16, ["--body", 300, "--fresh"]),
 }
 PACED = dict(event_gap_ms=5, events=200)
 
@@ -51,13 +56,14 @@ class Clients:
 
 def cpu_per_unit(peer, engine, scenario, seconds):
     """Runs the clients once and divides the proxy's CPU time by all they finished."""
-    connections, arguments = SCENARIOS[scenario]
+    door, connections, arguments = SCENARIOS[scenario]
+    trust = ["--ca", peer.certificate / "cert.pem"] if door == "tls" else []
     engine.set(**PACED)
     pid = peer.process.pid
     seen, cpu, machine = engine.get("/_stats"), processes.cpu_time(pid), processes.cpu_ticks(peer.cpu)
     began = time.monotonic()
-    with Clients(engine.rig, engine.cpu, peer.port, "--connections", connections,
-                 "--seconds", seconds, *arguments) as clients:
+    with Clients(engine.rig, engine.cpu, peer.doors[door], "--connections", connections,
+                 "--seconds", seconds, *arguments, *trust) as clients:
         result = clients.result(seconds + 40)
     wall = time.monotonic() - began
     spent = processes.cpu_between(cpu, processes.cpu_time(pid))

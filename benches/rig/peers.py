@@ -13,6 +13,8 @@ HERE = Path(__file__).resolve().parent
 CHAT = "/v1/chat/completions"
 PROBE = json.dumps({"model": "mock-model", "messages": [{"role": "user", "content": "hello"}]})
 READY_SECONDS = 20
+# The ports of a proxy: for HTTP/1.1, for HTTP/2 without TLS, for both with it, and its own.
+DOORS = ("plain", "http2", "tls", "admin")
 
 
 def ask(port, method, path, body=None):
@@ -80,11 +82,15 @@ class Peer:
 
     def __init__(self, name, command, conf=None, version=None):
         self.name, self.command, self.conf, self.version_command = name, command, conf, version
-        self.port = self.admin = self.cpu = None
-        self.backends, self.process, self.run = [], None, None
+        self.cpu = self.certificate = None
+        self.doors, self.backends, self.process, self.run = {}, [], None, None
 
-    def place(self, port, admin, backends, cpu):
-        self.port, self.admin, self.cpu = port, admin, cpu
+    @property
+    def port(self):
+        return self.doors["plain"]
+
+    def place(self, doors, backends, cpu, certificate):
+        self.doors, self.cpu, self.certificate = doors, cpu, certificate
         self.backends = [f"127.0.0.1:{backend}" for backend in backends]
 
     def version(self):
@@ -94,11 +100,14 @@ class Peer:
         return (done.stdout + done.stderr).strip().splitlines()[0]
 
     def __enter__(self):
-        processes.wait_free(self.port)
-        processes.wait_free(self.admin)
+        for port in self.doors.values():
+            processes.wait_free(port)
         self.run = Path(tempfile.mkdtemp(prefix=f"penstock-rig-{self.name}-"))
         values = {"{conf}": self.render() if self.conf else "", "{run}": self.run,
-                  "{port}": f"127.0.0.1:{self.port}", "{backends}": ",".join(self.backends)}
+                  "{cert}": self.certificate / "cert.pem", "{key}": self.certificate / "key.pem",
+                  "{backends}": ",".join(self.backends)}
+        for door, port in self.doors.items():
+            values["{" + door + "}"] = f"127.0.0.1:{port}"
         command = [values.get(part, part) for part in self.command]
         self.process = processes.start(command, self.cpu, self.run / "log")
         try:
@@ -124,8 +133,9 @@ class Peer:
                 one = line.removeprefix("#each").replace("@@BACKEND@@", backend)
                 lines.append(one.replace("@@INDEX@@", str(index)))
         text = "\n".join(lines) + "\n"
-        for name, value in (("PORT", self.port), ("ADMIN", self.admin), ("RUN", self.run)):
-            text = text.replace(f"@@{name}@@", str(value))
+        values = {"run": self.run, "certificate": self.certificate, **self.doors}
+        for name, value in values.items():
+            text = text.replace(f"@@{name.upper()}@@", str(value))
         path = self.run / self.conf
         path.write_text(text)
         return path
@@ -136,7 +146,8 @@ def known(penstock, rig):
     return {peer.name: peer for peer in (
         Peer("penstock", [penstock, "serve", "--config", "{conf}"], "penstock.yaml",
              [penstock, "--version"]),
-        Peer("floor", [rig / "floor", "{port}", "{backends}"]),
+        Peer("floor", [rig / "floor", "{plain}", "{http2}", "{tls}", "{cert}", "{key}",
+                       "{backends}"]),
         Peer("nginx", ["nginx", "-e", "stderr", "-p", "{run}", "-c", "{conf}"], "nginx.conf",
              ["nginx", "-v"]),
         Peer("haproxy", ["haproxy", "-db", "-f", "{conf}"], "haproxy.cfg", ["haproxy", "-v"]),

@@ -1,7 +1,8 @@
-//! What the rig's two ends share: arguments, the clock both can read, and plain HTTP/1.1.
-//! The stand-in engine is `bin/mockllm`, the clients are `bin/loadgen`, `bin/floor.rs` is the least
-//! a Pingora proxy can be.
+//! What the rig's two ends share: arguments, the clock both can read, connections, and HTTP/1.1 on
+//! them. The stand-in engine is `bin/mockllm`, the clients are `bin/loadgen`, `bin/floor.rs` is the
+//! least a Pingora proxy can be, `bin/certificate.rs` makes what all proxies show.
 
 pub mod args;
 pub mod clock;
+pub mod link;
 pub mod wire;

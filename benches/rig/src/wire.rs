@@ -2,10 +2,8 @@
 //! end of the connection.
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
-const READ_AHEAD: usize = 64 * 1024;
+use crate::link::Link;
 
 /// Why a message ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,16 +78,14 @@ impl Head {
 /// A connection and what was read ahead on it.
 #[derive(Debug)]
 pub struct Wire {
-    stream: TcpStream,
+    link: Link,
     ahead: BytesMut,
 }
 
 impl Wire {
-    /// Wraps a connection; small writes leave at once.
-    pub fn new(stream: TcpStream) -> Self {
-        // Fails only on a connection that is gone, which the first read tells.
-        drop(stream.set_nodelay(true));
-        Self { stream, ahead: BytesMut::new() }
+    /// Wraps a connection.
+    pub fn new(link: Link) -> Self {
+        Self { link, ahead: BytesMut::new() }
     }
 
     /// Writes it all.
@@ -97,13 +93,17 @@ impl Wire {
     /// # Errors
     /// [`Broken::Failed`] when the peer takes no more.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        self.stream.write_all(bytes).await.map_err(|_| Broken::Failed)
+        self.link.write(bytes).await.map_err(|_| Broken::Failed)
     }
 
     /// Whether nothing was sent or closed on it while it lay idle.
     pub fn is_quiet(&self) -> bool {
-        let read = self.stream.try_read(&mut [0]);
-        self.ahead.is_empty() && read.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
+        self.ahead.is_empty() && self.link.is_quiet()
+    }
+
+    /// Takes leave of the peer.
+    pub async fn close(self) {
+        self.link.close().await;
     }
 
     /// Returns once the peer has left. What it sends meanwhile is kept for the next message.
@@ -116,10 +116,7 @@ impl Wire {
     }
 
     async fn fill(&mut self) -> Result<(), Broken> {
-        // An idle connection holds no buffer: a thousand open streams are a measurement, too.
-        self.stream.readable().await.map_err(|_| Broken::Failed)?;
-        self.ahead.reserve(READ_AHEAD);
-        match self.stream.read_buf(&mut self.ahead).await {
+        match self.link.read(&mut self.ahead).await {
             Ok(0) => Err(Broken::Closed),
             Ok(_) => Ok(()),
             Err(_) => Err(Broken::Failed),

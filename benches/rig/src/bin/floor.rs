@@ -2,17 +2,20 @@
 //! failed connect repeated up to three times, one thread. Its limits in time are penstock's own, so
 //! that it arms as many timers; TCP_NODELAY is set by Pingora on both sides.
 //!
-//! `floor LISTEN BACKEND[,BACKEND...]`
+//! `floor LISTEN LISTEN_HTTP2 LISTEN_TLS CERT KEY BACKEND[,BACKEND...]`: the second port also takes
+//! HTTP/2 by prior knowledge, the third HTTP/1.1 and HTTP/2 over TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use pingora::apps::HttpServerOptions;
 use pingora::lb::LoadBalancer;
 use pingora::lb::health_check::TcpHealthCheck;
 use pingora::lb::selection::RoundRobin;
+use pingora::listeners::tls::TlsSettings;
 use pingora::prelude::{Error, HTTPStatus, HttpPeer, Result, Server, background_service};
-use pingora::proxy::{ProxyHttp, Session, http_proxy_service};
+use pingora::proxy::{ProxyHttp, ProxyServiceBuilder, Session, http_proxy_service};
 use pingora::server::configuration::ServerConf;
 
 #[global_allocator]
@@ -66,9 +69,10 @@ impl ProxyHttp for Floor {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let listen = arguments.next().expect("an address to listen on");
-    let backends = arguments.next().expect("the addresses of the backends");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [listen, listen_http2, listen_tls, cert, key, backends] = &arguments[..] else {
+        panic!("six arguments: three addresses to listen on, certificate, key, backends");
+    };
     let conf = ServerConf {
         threads: 1,
         upstream_keepalive_pool_size: 2048,
@@ -85,8 +89,18 @@ fn main() {
     balancer.health_check_frequency = Some(Duration::from_secs(1));
     let checks = background_service("checks", balancer);
     let mut proxy = http_proxy_service(&server.configuration, Floor(checks.task()));
-    proxy.add_tcp(&listen);
+    proxy.add_tcp(listen);
     server.add_service(proxy);
+    // A service of its own: looking for HTTP/2 is no part of the plain port's work.
+    let mut options = HttpServerOptions::default();
+    options.h2c = true;
+    let other = ProxyServiceBuilder::new(&server.configuration, Floor(checks.task()));
+    let mut other = other.server_options(options).build();
+    other.add_tcp(listen_http2);
+    let mut tls = TlsSettings::intermediate(cert, key).expect("a certificate and its key");
+    tls.enable_h2();
+    other.add_tls_with_settings(listen_tls, None, tls);
+    server.add_service(other);
     server.add_service(checks);
     server.run_forever();
 }

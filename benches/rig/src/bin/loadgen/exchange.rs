@@ -1,60 +1,106 @@
 //! One request and its answer, checked: anything but a whole 200 with `choices`, or a stream up to
 //! its `[DONE]`, is an error with a name.
 
+use std::rc::Rc;
+
+use bytes::Bytes;
+use http::Request;
 use penstock_rig::clock::now_ns;
+use penstock_rig::link::Link;
 use penstock_rig::wire::{Broken, Wire};
 use tokio::net::TcpStream;
 
+use crate::http2::Shared;
 use crate::record::Record;
+use crate::tls::Tls;
 
 const STAMP: usize = 16;
 
-/// What every connection sends.
+/// What every client sends, and how.
 pub(crate) struct Plan {
     pub(crate) to: String,
-    pub(crate) request: Vec<u8>,
+    pub(crate) tls: Option<Tls>,
+    /// A connection is closed after its first answer.
+    pub(crate) is_fresh: bool,
     pub(crate) is_stream: bool,
+    /// The whole request in HTTP/1.1.
+    pub(crate) request: Vec<u8>,
+    /// The same in two parts for HTTP/2.
+    pub(crate) head: Request<()>,
+    pub(crate) body: Bytes,
 }
 
-/// Sends the request, on a kept connection if there is one, and reads the answer.
-pub(crate) async fn exchange(
-    kept: &mut Option<Wire>,
-    plan: &Plan,
-    record: &Record,
-) -> Result<(), String> {
+impl Plan {
+    /// A new connection.
+    pub(crate) async fn connect(&self) -> Result<Link, String> {
+        let stream = TcpStream::connect(&self.to).await.map_err(|_| "connect".to_owned())?;
+        let Some(tls) = &self.tls else { return Ok(Link::plain(stream)) };
+        // As in `Link::plain`.
+        drop(stream.set_nodelay(true));
+        Ok(Link::Tls(Box::new(tls.over(stream).await?)))
+    }
+}
+
+/// A client: it has one request under way at a time.
+pub(crate) enum Client {
+    /// On a connection of its own, kept from one request to the next.
+    Http1(Option<Wire>),
+    /// On a connection it shares with others.
+    Http2(Rc<Shared>),
+}
+
+impl Client {
+    /// Sends the request and reads the answer.
+    pub(crate) async fn exchange(&mut self, plan: &Plan, record: &Record) -> Result<(), String> {
+        match self {
+            Self::Http1(kept) => exchange(kept, plan, record).await,
+            Self::Http2(shared) => shared.exchange(plan, record).await,
+        }
+    }
+
+    /// Leaves the connection behind, for whatever went wrong on it.
+    pub(crate) async fn forget(&mut self) {
+        match self {
+            Self::Http1(kept) => *kept = None,
+            Self::Http2(shared) => shared.forget().await,
+        }
+    }
+}
+
+async fn exchange(kept: &mut Option<Wire>, plan: &Plan, record: &Record) -> Result<(), String> {
     let named = |part: &str, broken: Broken| format!("{part}-{}", broken.name());
     let mut wire = match kept.take().filter(Wire::is_quiet) {
         Some(wire) => wire,
-        None => Wire::new(TcpStream::connect(&plan.to).await.map_err(|_| "connect".to_owned())?),
+        None => Wire::new(plan.connect().await?),
     };
     wire.write(&plan.request).await.map_err(|broken| named("write", broken))?;
     let head = wire.head().await.map_err(|broken| named("head", broken))?;
     let head = head.ok_or_else(|| "head-closed".to_owned())?;
-    let mut answer = Answer { is_stream: plan.is_stream, ..Answer::default() };
+    let mut answer = Answer::new(plan.is_stream);
     let read = wire.body(&head, true, |piece| answer.take(piece, record)).await;
     read.map_err(|broken| named("body", broken))?;
-    if head.word(1) != "200" {
-        return Err(format!("http-{}", head.word(1)));
-    }
-    if !answer.is_complete {
-        return Err(if plan.is_stream { "stream-cut" } else { "odd-body" }.to_owned());
-    }
-    if !head.closes && (head.is_chunked || head.length.is_some()) {
+    answer.judge(head.word(1).parse().unwrap_or_default())?;
+    if plan.is_fresh {
+        wire.close().await;
+    } else if !head.closes && (head.is_chunked || head.length.is_some()) {
         *kept = Some(wire);
     }
     Ok(())
 }
 
 /// An answer as it comes in. Marks may be cut by the pieces, so the end of one piece is kept.
-#[derive(Default)]
-struct Answer {
+pub(crate) struct Answer {
     is_stream: bool,
     is_complete: bool,
     carried: Vec<u8>,
 }
 
 impl Answer {
-    fn take(&mut self, piece: &[u8], record: &Record) {
+    pub(crate) fn new(is_stream: bool) -> Self {
+        Self { is_stream, is_complete: false, carried: Vec::new() }
+    }
+
+    pub(crate) fn take(&mut self, piece: &[u8], record: &Record) {
         self.carried.extend_from_slice(piece);
         let mark: &[u8] = if self.is_stream { b"[DONE]" } else { b"\"choices\"" };
         let mut at = 0;
@@ -74,5 +120,16 @@ impl Answer {
         let keep = rest.len().min(STAMP + 1);
         let from = self.carried.len() - keep;
         self.carried.drain(..from);
+    }
+
+    /// What is to be said of it, once it has ended.
+    pub(crate) fn judge(&self, status: u16) -> Result<(), String> {
+        if status != 200 {
+            return Err(format!("http-{status}"));
+        }
+        if !self.is_complete {
+            return Err(if self.is_stream { "stream-cut" } else { "odd-body" }.to_owned());
+        }
+        Ok(())
     }
 }

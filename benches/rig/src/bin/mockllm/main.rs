@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use penstock_rig::args;
+use penstock_rig::link::Link;
 use penstock_rig::wire::{Broken, Wire};
 use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_local};
@@ -62,7 +63,7 @@ async fn main() {
                 let engine = Rc::clone(&engine);
                 spawn_local(async move {
                     // However it ends: a client that left early has been noted.
-                    serve(Wire::new(stream), &engine).await.ok();
+                    serve(Wire::new(Link::plain(stream)), &engine).await.ok();
                 });
             }
         });
