@@ -36,12 +36,15 @@ pub struct CacheSalt<'a> {
 /// Where the values of a body lie.
 #[derive(Debug, Clone, Copy, Default)]
 struct Places {
-    tools: Option<usize>,
-    functions: Option<usize>,
-    system: Option<usize>,
-    prompt: Option<usize>,
-    salt: Option<usize>,
+    tools: Option<Span>,
+    functions: Option<Span>,
+    system: Option<Span>,
+    prompt: Option<Span>,
+    salt: Option<Span>,
 }
+
+/// Where a value begins and ends.
+type Span = (usize, usize);
 
 #[derive(Clone, Copy)]
 enum Field {
@@ -93,48 +96,49 @@ impl<'a> Outline<'a> {
                 Field::Salt => Some(&mut places.salt),
                 Field::Other => None,
             };
+            let span = take(cursor, kind)?;
             if let Some(place) = place {
-                *place = Some(cursor.at);
+                *place = Some(span);
             }
-            cursor.skip(kind)
+            Ok(())
         });
         walked.ok().map(|()| Self { body, operation, places })
     }
 
     /// What else the engine keeps apart.
     pub fn salt(&self) -> CacheSalt<'a> {
-        let raw = self.places.salt.map(|at| value(self.body, at));
+        let raw = self.places.salt.map(|span| part(self.body, span));
         CacheSalt { bytes: raw.unwrap_or_default() }
     }
 
     /// Hands the outline to `sink`.
     pub fn write(&self, sink: &mut impl OutlineSink) {
         let Places { tools, functions, system, prompt, .. } = self.places;
-        for at in [tools, functions].into_iter().flatten() {
+        for span in [tools, functions].into_iter().flatten() {
             sink.add(TOOLS);
-            write_compact(value(self.body, at), sink);
+            write_compact(part(self.body, span), sink);
         }
-        if let Some(at) = system {
+        if let Some(span) = system {
             sink.add(MESSAGE);
             sink.add(b"system");
             sink.add(CONTENT);
-            self.write_content(at, sink);
+            self.write_content(span, sink);
         }
-        let Some(at) = prompt else { return };
+        let Some(span) = prompt else { return };
         let written = match self.operation {
-            Operation::Completions => self.write_plain(at, sink),
-            _ => self.write_messages(at, sink),
+            Operation::Completions => self.write_plain(span, sink),
+            _ => self.write_messages(span, sink),
         };
         debug_assert!(written.is_ok(), "the body has been scanned");
     }
 
-    fn write_messages(&self, at: usize, sink: &mut impl OutlineSink) -> Result<(), Syntax> {
-        let mut cursor = cursor(self.body, at);
+    fn write_messages(&self, span: Span, sink: &mut impl OutlineSink) -> Result<(), Syntax> {
+        let mut cursor = cursor(self.body, span.0);
         if cursor.peek() == b'"' {
             sink.add(MESSAGE);
             sink.add(b"user");
             sink.add(CONTENT);
-            self.write_content(at, sink);
+            self.write_content(span, sink);
             return Ok(());
         }
         cursor.elements(|cursor, kind| {
@@ -159,38 +163,40 @@ impl<'a> Outline<'a> {
             _ => None,
         };
         cursor.members(Members::named(of), |cursor, member, kind| {
+            let span = take(cursor, kind)?;
             match member {
-                Some(true) => role = Some(cursor.at),
-                Some(false) => content = Some(cursor.at),
+                Some(true) => role = Some(span),
+                Some(false) => content = Some(span),
                 None => others = true,
             }
-            cursor.skip(kind)
+            Ok(())
         })?;
         sink.add(MESSAGE);
-        if let Some(at) = role {
-            write_text(value(self.body, at), sink);
+        if let Some(span) = role {
+            write_text(part(self.body, span), sink);
         }
         sink.add(CONTENT);
-        if let Some(at) = content {
-            self.write_content(at, sink);
+        if let Some(span) = content {
+            self.write_content(span, sink);
         }
         if !others {
             return Ok(());
         }
         let mut again = self::cursor(self.body, start);
         again.members(Members::named(of), |cursor, member, kind| {
+            let span = take(cursor, kind)?;
             if member.is_none() {
                 sink.add(OTHER);
-                write_compact(value(self.body, cursor.at), sink);
+                write_compact(part(self.body, span), sink);
             }
-            cursor.skip(kind)
+            Ok(())
         })
     }
 
-    fn write_content(&self, at: usize, sink: &mut impl OutlineSink) {
-        let mut cursor = cursor(self.body, at);
+    fn write_content(&self, span: Span, sink: &mut impl OutlineSink) {
+        let mut cursor = cursor(self.body, span.0);
         if cursor.peek() != b'[' {
-            return write_value(self.body, at, sink);
+            return write_value(part(self.body, span), sink);
         }
         let mut is_first = true;
         let walked = cursor.elements(|cursor, kind| {
@@ -202,8 +208,8 @@ impl<'a> Outline<'a> {
                 sink.add(PART);
             }
             if kind != b'{' {
-                write_value(self.body, cursor.at, sink);
-                return cursor.skip(kind);
+                write_value(part(self.body, take(cursor, kind)?), sink);
+                return Ok(());
             }
             self.write_part(cursor, sink)
         });
@@ -216,17 +222,19 @@ impl<'a> Outline<'a> {
         sink: &mut impl OutlineSink,
     ) -> Result<(), Syntax> {
         let start = cursor.at;
-        let mut part = Part::EMPTY;
+        let mut found = Part::EMPTY;
         let mut text = None;
         let members = Members::with_likely(&PartMember::LIKELY, PartMember::of);
         cursor.members(members, |cursor, member, kind| {
+            let from = cursor.at;
+            found.read(member, cursor, kind)?;
             if matches!(member, PartMember::Text) {
-                text = Some(cursor.at);
+                text = Some((from, cursor.at));
             }
-            part.read(member, cursor, kind)
+            Ok(())
         })?;
-        match (part.kind, text) {
-            (PartKind::Text, Some(at)) => write_value(self.body, at, sink),
+        match (found.kind, text) {
+            (PartKind::Text, Some(span)) => write_value(part(self.body, span), sink),
             (PartKind::Image, _) => {
                 // By its hash: an image is long, and says nothing about what follows it in blocks.
                 sink.add(IMAGE);
@@ -239,18 +247,17 @@ impl<'a> Outline<'a> {
     }
 
     /// A prompt as it is; of several, each behind a mark.
-    fn write_plain(&self, at: usize, sink: &mut impl OutlineSink) -> Result<(), Syntax> {
-        let mut cursor = cursor(self.body, at);
+    fn write_plain(&self, span: Span, sink: &mut impl OutlineSink) -> Result<(), Syntax> {
+        let mut cursor = cursor(self.body, span.0);
         if cursor.peek() != b'[' {
-            write_value(self.body, at, sink);
+            write_value(part(self.body, span), sink);
             return Ok(());
         }
         cursor.elements(|cursor, kind| {
-            if !sink.is_full() {
-                write_value(self.body, cursor.at, sink);
-                sink.add(PART);
-            }
-            cursor.skip(kind)
+            let span = take(cursor, kind)?;
+            write_value(part(self.body, span), sink);
+            sink.add(PART);
+            Ok(())
         })
     }
 }
@@ -261,18 +268,18 @@ fn cursor(body: &[u8], at: usize) -> Cursor<'_> {
     cursor
 }
 
-/// The bytes of the value that begins at `at`.
-fn value(body: &[u8], at: usize) -> &[u8] {
-    let mut cursor = cursor(body, at);
-    let kind = cursor.peek();
-    let start = cursor.at;
-    let skipped = cursor.skip(kind);
-    debug_assert!(skipped.is_ok(), "the body has been scanned");
-    body.get(start..cursor.at).unwrap_or_default()
+/// Takes the value at the cursor, which starts with `kind`; says where it lies.
+fn take(cursor: &mut Cursor<'_>, kind: u8) -> Result<Span, Syntax> {
+    let from = cursor.at;
+    cursor.skip(kind)?;
+    Ok((from, cursor.at))
 }
 
-fn write_value(body: &[u8], at: usize, sink: &mut impl OutlineSink) {
-    let raw = value(body, at);
+fn part(body: &[u8], (from, to): Span) -> &[u8] {
+    body.get(from..to).unwrap_or_default()
+}
+
+fn write_value(raw: &[u8], sink: &mut impl OutlineSink) {
     if raw.first() == Some(&b'"') { write_text(raw, sink) } else { write_compact(raw, sink) }
 }
 
@@ -287,6 +294,11 @@ fn write_text(raw: &[u8], sink: &mut impl OutlineSink) {
         }
         let (plain, escape) = rest.split_at(at);
         sink.add(plain);
+        if let Some((simple, behind)) = simple_escape(escape) {
+            sink.add(simple);
+            rest = behind;
+            continue;
+        }
         let length = escape_length(escape);
         let (escape, behind) = escape.split_at(length.min(escape.len()));
         for character in Unescape::new(escape) {
@@ -295,6 +307,22 @@ fn write_text(raw: &[u8], sink: &mut impl OutlineSink) {
         rest = behind;
     }
     sink.add(rest);
+}
+
+/// What an escape of two characters stands for, and what follows it.
+fn simple_escape(escape: &[u8]) -> Option<(&'static [u8], &[u8])> {
+    let plain: &[u8] = match escape.get(1)? {
+        b'n' => b"\n",
+        b'"' => b"\"",
+        b'\\' => b"\\",
+        b'/' => b"/",
+        b't' => b"\t",
+        b'r' => b"\r",
+        b'b' => b"\x08",
+        b'f' => b"\x0c",
+        _ => return None,
+    };
+    Some((plain, escape.get(2..)?))
 }
 
 fn escape_length(escape: &[u8]) -> usize {

@@ -80,8 +80,9 @@ impl<'a> ChainBuilder<'a> {
                 return;
             }
             self.filled = 0;
-            let begun = self.begun;
-            self.end_block(begun.get(..self.block).unwrap_or_default());
+            let hash =
+                xxh3_64_with_seed(self.begun.get(..self.block).unwrap_or_default(), self.last);
+            self.end_block(hash);
         }
         // Whole blocks are hashed where they lie.
         let mut blocks = text.chunks_exact(self.block);
@@ -89,7 +90,7 @@ impl<'a> ChainBuilder<'a> {
             if self.is_full() {
                 return;
             }
-            self.end_block(block);
+            self.end_block(xxh3_64_with_seed(block, self.last));
         }
         self.keep(blocks.remainder());
     }
@@ -100,10 +101,10 @@ impl<'a> ChainBuilder<'a> {
         self.filled += part.len();
     }
 
-    fn end_block(&mut self, block: &[u8]) {
+    fn end_block(&mut self, hash: u64) {
         if !self.is_full() {
-            self.last = xxh3_64_with_seed(block, self.last);
-            self.chain.hashes.push(self.last);
+            self.last = hash;
+            self.chain.hashes.push(hash);
         }
     }
 }
