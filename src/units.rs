@@ -19,6 +19,11 @@ impl Timestamp {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
+    /// This point in time, `wait` earlier; the clock's start when that lies before it.
+    pub fn before(self, wait: Duration) -> Self {
+        Self(self.0.saturating_sub(to_micros(wait)))
+    }
+
     /// This point in time, `wait` later.
     pub fn after(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(to_micros(wait)))

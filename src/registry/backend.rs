@@ -12,6 +12,7 @@ use super::forecast::Forecasts;
 use super::health::{Breaker, Health, HealthTracker, Outcome, Rest};
 use super::load::{Load, Work};
 use super::ramp::Ramp;
+use super::telemetry::Telemetry;
 use crate::config::{BackendConfig, BreakerConfig};
 use crate::units::{Timestamp, to_micros};
 
@@ -78,6 +79,8 @@ pub struct BackendState {
     pub work: Work,
     /// When what is in flight will have ended.
     pub forecasts: Forecasts,
+    /// What its engine told of itself.
+    pub telemetry: Telemetry,
     ramp: Ramp,
     next_address: AtomicU32,
     checked_at: AtomicU64,
@@ -99,6 +102,7 @@ impl BackendState {
             rest: Rest::default(),
             ramp: Ramp::default(),
             forecasts: Forecasts::default(),
+            telemetry: Telemetry::default(),
             draining: AtomicBool::new(false),
             warming: AtomicBool::new(false),
             addresses: ArcSwapOption::empty(),

@@ -7,6 +7,7 @@ mod health;
 mod load;
 mod prefixes;
 mod ramp;
+mod telemetry;
 mod topology;
 
 pub use backend::{
@@ -16,6 +17,7 @@ pub use forecast::{Forecast, Forecasts, PlaceId};
 pub use health::{Breaker, BreakerState, Health, HealthTracker, Outcome, Rest};
 pub use load::{InflightGuard, Load, Probe, Work};
 pub use prefixes::{Lane, Prefixes};
+pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, ModelLatency, Serving, Topology, TopologyRules};
 
 use std::sync::atomic::Ordering;
@@ -148,6 +150,14 @@ impl Registry {
             self.publish(backends);
         }
         changed
+    }
+
+    /// Forgets what was learned about a process that is gone: its latencies, model by model.
+    pub fn forget_latencies(&self, id: BackendId) {
+        for model in self.current.load().topology.models() {
+            let rows = model.serving.iter().filter(|row| row.id == id);
+            rows.for_each(|row| row.latency.forget());
+        }
     }
 
     fn publish(&self, backends: Vec<Backend>) {

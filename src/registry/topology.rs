@@ -115,6 +115,13 @@ impl ModelLatency {
         average(&self.length, tokens.0.into());
     }
 
+    /// Forgets all of it.
+    pub fn forget(&self) {
+        for average in [&self.first_token, &self.answer, &self.length] {
+            average.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// What can be expected of a request.
     pub fn forecast(&self, streaming: bool, max_tokens: Option<TokenCount>) -> Forecast {
         if !streaming {

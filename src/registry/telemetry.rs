@@ -1,0 +1,218 @@
+//! What an engine last told of itself, as decisions read it: published whole by the scraper, read
+//! without a lock. Keeps to the truth: unknown until the first sample and not a guess behind its age.
+
+mod cell;
+mod details;
+
+pub use details::{Adapters, EngineDetails};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+
+use super::load::Load;
+use crate::units::Timestamp;
+use cell::SampleCell;
+
+/// A sample older than this many of its intervals says nothing any more.
+const FRESH_INTERVALS: u32 = 3;
+/// A backend whose scrapes fail is given up no sooner than this.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+
+/// What one scrape found, whole. What the engine does not show is `None`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EngineSample {
+    /// Requests that wait for a place in the engine's batch.
+    pub waiting: Option<f32>,
+    /// Requests in its batch.
+    pub running: Option<f32>,
+    /// The share of its KV cache in use.
+    pub kv_utilization: Option<f32>,
+    /// What we had in flight there when the scrape was sent.
+    pub in_flight: u32,
+    /// When it was sent.
+    pub sent_at: Timestamp,
+    /// The time to the next scrape as planned now: what the sample's age is measured in.
+    pub interval: Duration,
+}
+
+impl EngineSample {
+    /// The same with what is not finite unknown, and what is out of range at the end of it.
+    #[must_use]
+    pub fn in_range(self) -> Self {
+        let within = |value: Option<f32>, most: f32| {
+            value.filter(|value| value.is_finite()).map(|value| value.clamp(0.0, most))
+        };
+        Self {
+            waiting: within(self.waiting, f32::MAX),
+            running: within(self.running, f32::MAX),
+            kv_utilization: within(self.kv_utilization, 1.0),
+            ..self
+        }
+    }
+}
+
+/// How far a backend's telemetry can be relied on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// Never scraped; not the same as idle.
+    #[default]
+    Unknown,
+    /// The last sample is at most three intervals old.
+    Fresh,
+    /// It is older: only what we know ourselves counts.
+    Stale,
+    /// Older than that and than two seconds, and the last scrape failed: to be left out while
+    /// another backend is fresh.
+    Failing,
+}
+
+impl Standing {
+    /// Every standing.
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Fresh, Self::Stale, Self::Failing];
+
+    /// Its name in answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Fresh => "fresh",
+            Self::Stale => "stale",
+            Self::Failing => "failing",
+        }
+    }
+}
+
+/// What a decision reads of one backend's telemetry. Numbers are finite and in range.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Readings {
+    /// Requests waiting in the engine; `None` unless a fresh sample says.
+    pub waiting: Option<f32>,
+    /// Requests running there; `None` unless a fresh sample says.
+    pub running: Option<f32>,
+    /// The effective load in requests: waiting + running + what was dispatched since the scrape was
+    /// sent − what ended since, at least 0; our own requests in flight where that is unknown.
+    pub load: f32,
+    /// The share of the KV cache in use; `None` unless a fresh sample says.
+    pub kv_utilization: Option<f32>,
+    /// The age of the last sample; `None` before the first.
+    pub age: Option<Duration>,
+    /// How far this can be relied on.
+    pub standing: Standing,
+}
+
+/// The telemetry of one backend.
+#[derive(Debug, Default)]
+pub struct Telemetry {
+    sample: SampleCell,
+    is_failing: AtomicBool,
+    epoch: AtomicU32,
+    scrapes: AtomicU64,
+    failures: AtomicU64,
+    prefix_hits: AtomicU64,
+    prefix_queries: AtomicU64,
+    details: ArcSwapOption<EngineDetails>,
+}
+
+impl Telemetry {
+    /// What is known at `now` of the backend that has `load`. Takes no lock and allocates nothing.
+    #[expect(clippy::cast_precision_loss, reason = "a load needs few digits")]
+    pub fn read(&self, load: &Load, now: Timestamp) -> Readings {
+        let in_flight = load.in_flight();
+        let own = in_flight as f32;
+        let Some(sample) = self.sample.read() else {
+            return Readings { load: own, ..Readings::default() };
+        };
+        let age = now.since(sample.sent_at);
+        let standing = self.standing(&sample, age);
+        let (age, unsure) = (Some(age), Readings { load: own, ..Readings::default() });
+        if standing != Standing::Fresh {
+            return Readings { age, standing, ..unsure };
+        }
+        let EngineSample { waiting, running, kv_utilization, .. } = sample;
+        let since = (i64::from(in_flight) - i64::from(sample.in_flight)) as f32;
+        let told = waiting.zip(running).map(|(waiting, running)| waiting + running + since);
+        let load = told.map_or(own, |load| load.clamp(0.0, f32::MAX));
+        Readings { waiting, running, load, kv_utilization, age, standing }
+    }
+
+    fn standing(&self, sample: &EngineSample, age: Duration) -> Standing {
+        if age <= sample.interval.saturating_mul(FRESH_INTERVALS) {
+            return Standing::Fresh;
+        }
+        let is_failing = self.is_failing.load(Ordering::Relaxed);
+        if is_failing && age > GIVEN_UP_AFTER { Standing::Failing } else { Standing::Stale }
+    }
+
+    /// The last sample; `None` before the first.
+    pub fn sample(&self) -> Option<EngineSample> {
+        self.sample.read()
+    }
+
+    /// Takes in what a scrape found.
+    pub fn publish(&self, sample: EngineSample) {
+        self.sample.write(sample.in_range());
+        self.is_failing.store(false, Ordering::Relaxed);
+        self.scrapes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes in that a scrape failed.
+    pub fn fail(&self) {
+        self.is_failing.store(true, Ordering::Relaxed);
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Scrapes that succeeded, and that failed.
+    pub fn scrapes(&self) -> (u64, u64) {
+        (self.scrapes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
+    }
+
+    /// How often the engine was seen to have restarted. Who learned something of it compares: what
+    /// was learned in another epoch is about a process that is gone.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// What changes rarely; `None` before the engine has told any of it.
+    pub fn details(&self) -> Option<Arc<EngineDetails>> {
+        self.details.load_full()
+    }
+
+    /// Takes in what changes rarely. Returns whether it shows that the engine has restarted.
+    pub fn learn_details(&self, new: &EngineDetails) -> bool {
+        let old = self.details.load();
+        if old.as_deref() == Some(new) {
+            return false;
+        }
+        let has_restarted = old.as_deref().is_some_and(|old| new.is_younger_than(old));
+        let mut kept = new.clone();
+        // Several processes behind one address take turns, and none of them has restarted.
+        let started = [new.started_at, old.as_deref().and_then(|old| old.started_at)];
+        kept.started_at = started.into_iter().flatten().reduce(f64::max);
+        self.details.store(Some(Arc::new(kept)));
+        if has_restarted {
+            self.epoch.fetch_add(1, Ordering::Relaxed);
+        }
+        has_restarted
+    }
+
+    /// Counts a restart that something else than its start time showed.
+    pub fn restart(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Tokens found in the engine's prefix cache, and tokens looked up, since it started.
+    pub fn prefix_cache(&self) -> (u64, u64) {
+        (self.prefix_hits.load(Ordering::Relaxed), self.prefix_queries.load(Ordering::Relaxed))
+    }
+
+    /// Takes these in.
+    pub fn learn_prefix_cache(&self, hits: u64, queries: u64) {
+        self.prefix_hits.store(hits, Ordering::Relaxed);
+        self.prefix_queries.store(queries, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;
