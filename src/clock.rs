@@ -53,6 +53,12 @@ pub fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
+/// The time the calling thread has spent on a processor.
+pub fn thread_cpu_time() -> Duration {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map(Duration::from).unwrap_or_default()
+}
+
 /// A clock that stands still until it is told to move.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);

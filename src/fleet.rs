@@ -2,6 +2,7 @@
 //! into a registry, so that `explain` can answer for a fleet that is elsewhere.
 
 mod rows;
+mod telemetry;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -104,6 +105,9 @@ fn overlay_row(registry: &Registry, row: &BackendRow, now: Timestamp) -> Result<
     }
     if let Some(took) = duration_of(row, "latency_ms", row.latency_ms.map(|ms| ms / 1e3))? {
         state.set_check_latency(took);
+    }
+    if let Some(told) = &row.telemetry {
+        told.overlay(row, state, now)?;
     }
     if let Some(rest) = duration_of(row, "resting_for_s", row.resting_for_s)? {
         state.rest.until(now.after(rest), row.resting_status.unwrap_or(503));

@@ -167,6 +167,7 @@ impl Parts {
                 access_log: self.access_log.clone(),
                 spans: self.spans.clone(),
                 waiting: self.prober.waiting(),
+                scraping: self.prober.scraper().budget(),
                 stopping: self.proxy.stopping(),
                 commands,
             };
@@ -178,6 +179,8 @@ impl Parts {
             server.add_service(Listening::new(service, sockets, Ends::WhenHandedOver));
         }
         server.add_service(background_service("penstock checks", self.prober.clone()));
+        // One thread: what it spends on all scrapes is what its clock says.
+        server.add_service(background_service("penstock telemetry", self.prober.scraper()));
         let reopener = LogReopener(self.access_log);
         server.add_service(background_service("penstock logs", reopener));
         let waiting = self.prober.waiting();

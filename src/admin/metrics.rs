@@ -22,6 +22,7 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         certificates: &proxy.certificates().collect::<Vec<_>>(),
         certificate_failures: proxy.certificate_failures(),
         process: read_process(),
+        scraping: &admin.scraping,
         access_log: admin.access_log.as_ref().map(|log| log.deliveries()).unwrap_or_default(),
         spans: admin.spans.as_ref().map(|spans| spans.deliveries()).unwrap_or_default(),
     };

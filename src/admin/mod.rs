@@ -29,6 +29,7 @@ use crate::decisions::DecisionLog;
 use crate::generation::Generation;
 use crate::life::Commands;
 use crate::metrics::Metrics;
+use crate::probe::ScrapeBudget;
 use crate::proxy::Proxy;
 use crate::spans::SpanExporter;
 use answer::{Answer, Refusal};
@@ -51,6 +52,8 @@ pub struct Admin {
     pub spans: Option<Arc<SpanExporter>>,
     /// Backends whose first check has not ended.
     pub waiting: Arc<AtomicUsize>,
+    /// What asking engines for their metrics costs.
+    pub scraping: Arc<ScrapeBudget>,
     /// Set once the process was told to stop.
     pub stopping: Arc<AtomicBool>,
     /// What the process can be asked to do.

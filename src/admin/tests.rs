@@ -40,6 +40,7 @@ impl Port {
             access_log: None,
             spans: None,
             waiting: Arc::clone(&waiting),
+            scraping: Arc::default(),
             stopping: Arc::clone(&stopping),
             commands: crate::life::Commands::channel().0,
         };

@@ -11,6 +11,7 @@ use super::reader::Reader;
 use super::secret::{InlineSecret, Secret, SecretFile};
 use super::setting::{Setting, choice, section};
 use super::shape::Shape;
+use super::telemetry::BackendTelemetry;
 use super::timeouts::TimeoutOverrides;
 use super::url::BackendUrl;
 use super::values::{AtLeastOne, FilePath, Name};
@@ -129,6 +130,8 @@ section! {
         pub health: HealthConfig = HealthConfig::default(),
         /// What differs from the global `timeouts`.
         pub timeouts: TimeoutOverrides = TimeoutOverrides::default(),
+        /// Where its metrics are, for the global `telemetry`.
+        pub telemetry: BackendTelemetry = BackendTelemetry::default(),
     }
 }
 

@@ -30,7 +30,7 @@ section! {
         /// gives it all at once.
         pub slow_start: Duration = Duration::from_secs(5),
         /// The path to ask; the engine's own unless set.
-        pub path: Option<String> ["path" as Maybe<CheckPath>] = None,
+        pub path: Option<String> ["path" as Maybe<PagePath>] = None,
         /// When requests themselves tell that a backend is ill.
         pub breaker: BreakerConfig = BreakerConfig::default(),
     }
@@ -54,10 +54,10 @@ section! {
     }
 }
 
-/// The path of a health check.
-struct CheckPath;
+/// The path of a page that a backend is asked for.
+pub(super) struct PagePath;
 
-impl Setting for CheckPath {
+impl Setting for PagePath {
     type Value = String;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<String> {

@@ -31,6 +31,7 @@ mod setting;
 mod shape;
 mod source;
 mod suggest;
+mod telemetry;
 mod timeouts;
 mod tracing;
 mod url;
@@ -64,6 +65,7 @@ pub use secret::{Secret, SecretError};
 pub use server::{Cors, ForwardedFor, ServerConfig};
 pub use source::ConfigSource;
 pub(crate) use suggest::nearest;
+pub use telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};
 pub use timeouts::{TimeoutOverrides, TimeoutsConfig};
 pub use tracing::TracingConfig;
 pub use url::{BackendUrl, UrlError};
@@ -102,6 +104,8 @@ section! {
         pub timeouts: TimeoutsConfig = TimeoutsConfig::default(),
         /// Asking backends which models they serve.
         pub discovery: DiscoveryConfig = DiscoveryConfig::default(),
+        /// Asking engines how busy they are.
+        pub telemetry: TelemetryConfig = TelemetryConfig::default(),
         /// What differs for single models.
         pub models: BTreeMap<String, ModelConfig> ["models" as Table<ModelConfig>] =
             BTreeMap::new(),

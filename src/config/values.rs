@@ -45,7 +45,7 @@ macro_rules! whole_number {
     )+};
 }
 const WHOLE_NUMBER: &str = "a whole number, 0 or more";
-whole_number!(u32, usize);
+whole_number!(u16, u32, usize);
 
 /// A number that must not be 0.
 pub(super) struct AtLeastOne<N>(std::marker::PhantomData<N>);

@@ -7,6 +7,7 @@ mod http2_stream;
 
 pub(crate) use http2_stream::Http2Stream;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use pingora::ErrorType;
@@ -89,6 +90,19 @@ impl Dialer {
         connected
     }
 
+    /// A connection to another port of a backend, where no TLS is spoken.
+    pub(crate) async fn connect_plain(
+        &self,
+        backend: &Backend,
+        port: u16,
+        timeout: Duration,
+    ) -> Result<Stream, DialError> {
+        let mut address = backend.state.address().ok_or(DialError::NoAddress)?;
+        address.set_port(port);
+        let connected = tokio::time::timeout(timeout, self.open_socket(backend, address)).await;
+        connected.unwrap_or(Err(DialError::TimedOut))
+    }
+
     /// Uses connections over HTTP/2 by this limit from now on.
     pub(crate) fn follow(&self, idle_timeout: Duration) {
         self.links.follow(idle_timeout);
@@ -101,19 +115,26 @@ impl Dialer {
 
     async fn open(&self, backend: &Backend) -> Result<Stream, DialError> {
         let address = backend.state.address().ok_or(DialError::NoAddress)?;
-        let url = &backend.config.url;
-        // TLS is not Pingora's: it would build its settings anew for every connection.
-        let peer = HttpPeer::new(address, false, url.host.clone());
-        let connected = self.connector.new_stream(&peer).await;
-        let stream = connected.map_err(|error| match error.etype() {
-            ErrorType::ConnectTimedout => DialError::TimedOut,
-            _ => DialError::Refused,
-        })?;
-        match (url.https, &backend.tls) {
+        let stream = self.open_socket(backend, address).await?;
+        match (backend.config.url.https, &backend.tls) {
             (false, _) => Ok(stream),
             (true, Some(tls)) => secure(stream, tls).await,
             (true, None) => Err(DialError::Tls),
         }
+    }
+
+    // TLS is not Pingora's: it would build its settings anew for every connection.
+    async fn open_socket(
+        &self,
+        backend: &Backend,
+        address: SocketAddr,
+    ) -> Result<Stream, DialError> {
+        let peer = HttpPeer::new(address, false, backend.config.url.host.clone());
+        let connected = self.connector.new_stream(&peer).await;
+        connected.map_err(|error| match error.etype() {
+            ErrorType::ConnectTimedout => DialError::TimedOut,
+            _ => DialError::Refused,
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::telemetry::TelemetryRow;
 use crate::api::Operation;
 use crate::config::ModelEntry;
 use crate::registry::{Backend, BackendState, BreakerState, Health, Serving, Topology};
@@ -29,6 +30,9 @@ pub(super) struct BackendRow {
     pub(super) models: Option<Vec<Value>>,
     pub(super) checked_s_ago: Option<f64>,
     pub(super) requests_total: Option<u64>,
+    /// What its engine told of itself; left out before it told anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) telemetry: Option<TelemetryRow>,
     /// Of a backend that drains: when what is in flight will have ended, as far as that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) empty_in_s: Option<f64>,
@@ -102,6 +106,7 @@ impl BackendRow {
             }),
             checked_s_ago: state.checked_at().map(|at| now.since(at).as_secs_f64()),
             requests_total: Some(state.load.total()),
+            telemetry: TelemetryRow::of(state, now),
             empty_in_s: empty_in(state, now),
         }
     }

@@ -143,3 +143,29 @@ fn dumps_that_do_not_fit_say_where() {
         assert!(error.contains(reason), "{dump}: {error}");
     }
 }
+
+#[test]
+fn what_an_engine_told_goes_out_and_comes_back() {
+    let told = json!({
+        "waiting": 2.0, "running": 3.0, "kv_utilization": 0.25, "load": 6.0, "age_s": 0.5,
+        "standing": "fresh", "block_size": 16, "blocks": 700, "adapters_running": ["sql"],
+        "adapters_waiting": [], "max_adapters": 4,
+    });
+    let row = |told: &Value| json!({"name": "gpu-a", "in_flight": 5, "telemetry": told});
+    let laid = lay(&json!({"backends": [row(&told)]})).unwrap();
+    assert_eq!(dump(&laid, NOW)["backends"][0]["telemetry"], told);
+    for (standing, age) in [("stale", 0.9), ("unknown", 0.0)] {
+        let old = json!({"waiting": 2.0, "running": 3.0, "age_s": age, "standing": standing});
+        let laid = lay(&json!({"backends": [row(&old)]})).unwrap();
+        let state = &laid.registry.snapshot().topology.backends[0].state;
+        let readings = state.telemetry.read(&state.load, NOW);
+        assert_eq!((readings.standing.name(), readings.load), (standing, 5.0));
+    }
+    let later = Timestamp(100_000_000);
+    let failing = json!({"backends": [row(&json!({"age_s": 9.0, "standing": "failing"}))]});
+    let generation = generation();
+    overlay(&generation.registry, &failing, later).unwrap();
+    let shown = &dump(&generation, later)["backends"][0]["telemetry"];
+    assert_eq!(*shown, json!({"load": 5.0, "age_s": 9.0, "standing": "failing"}));
+    assert!(lay(&json!({"backends": [row(&json!({"age_s": -1.0}))]})).is_err());
+}

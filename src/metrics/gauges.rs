@@ -6,8 +6,9 @@ use super::Metrics;
 use super::samples::{Sample, Samples, from_size, number, one, to_sample};
 use crate::config::LimitsConfig;
 use crate::outbox::Deliveries;
+use crate::probe::ScrapeBudget;
 use crate::proxy::{ClosedFor, Closings};
-use crate::registry::{Backend, BackendId, BreakerState, FleetSnapshot, Health};
+use crate::registry::{Backend, BackendId, BreakerState, FleetSnapshot, Health, Readings};
 use crate::units::Timestamp;
 
 /// What is read at the time of a scrape.
@@ -34,6 +35,8 @@ pub struct Scrape<'a> {
     pub certificates: &'a [(String, u64)],
     /// How often a changed certificate could not be used.
     pub certificate_failures: u64,
+    /// What asking engines for their metrics costs.
+    pub scraping: &'a ScrapeBudget,
     /// What the system says of this process.
     pub process: ProcessFigures,
     /// What became of the access log's lines.
@@ -107,6 +110,61 @@ pub(super) fn check_seconds(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples 
         Some(backend.state.check_latency()).filter(|took| *took > Duration::ZERO)
     };
     per_backend(scrape, |backend| latency(backend).map(|took| took.as_secs_f64()))
+}
+
+/// One sample per backend whose telemetry has a value for it.
+fn told(scrape: &Scrape<'_>, read: impl Fn(Readings) -> Option<f64>) -> Samples {
+    per_backend(scrape, |backend| {
+        let state = &backend.state;
+        read(state.telemetry.read(&state.load, scrape.now))
+    })
+}
+
+pub(super) fn waiting(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    told(scrape, |readings| readings.waiting.map(f64::from))
+}
+
+pub(super) fn running(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    told(scrape, |readings| readings.running.map(f64::from))
+}
+
+pub(super) fn kv_utilization(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    told(scrape, |readings| readings.kv_utilization.map(f64::from))
+}
+
+pub(super) fn telemetry_age(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    told(scrape, |readings| readings.age.map(|age| age.as_secs_f64()))
+}
+
+pub(super) fn scrapes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    let mut samples = Vec::new();
+    for backend in &scrape.fleet.topology.backends {
+        let (passed, failed) = backend.state.telemetry.scrapes();
+        if passed + failed > 0 {
+            let row = |result, count| number(&[&backend.state.name, result], to_sample(count));
+            samples.extend([row("passed", passed), row("failed", failed)]);
+        }
+    }
+    samples
+}
+
+pub(super) fn restarts(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    per_backend(scrape, |backend| {
+        let telemetry = &backend.state.telemetry;
+        telemetry.sample().map(|_| telemetry.epoch().into())
+    })
+}
+
+pub(super) fn scrape_stretch(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(scrape.scraping.stretch())
+}
+
+pub(super) fn scraped_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(to_sample(scrape.scraping.bytes()))
+}
+
+pub(super) fn scrape_cpu(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(scrape.scraping.cpu_time().as_secs_f64())
 }
 
 pub(super) fn in_flight(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

@@ -73,7 +73,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 46] = [
+pub const METRICS: [MetricRow; 55] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -188,6 +188,60 @@ pub const METRICS: [MetricRow; 46] = [
         BACKEND,
         gauges::check_seconds,
         "how long the last health check that passed took; absent before the first",
+    ),
+    gauge(
+        "penstock_backend_waiting",
+        BACKEND,
+        gauges::waiting,
+        "requests that wait in the engine, whoever sent them, as it tells; like the next two absent unless a scrape told it lately",
+    ),
+    gauge(
+        "penstock_backend_running",
+        BACKEND,
+        gauges::running,
+        "requests the engine works on, whoever sent them, as it tells",
+    ),
+    gauge(
+        "penstock_backend_kv_utilization",
+        BACKEND,
+        gauges::kv_utilization,
+        "the share of the engine's KV cache in use, as it tells",
+    ),
+    gauge(
+        "penstock_backend_telemetry_age_seconds",
+        BACKEND,
+        gauges::telemetry_age,
+        "the age of what the engine told last; absent before the first time",
+    ),
+    counter(
+        "penstock_backend_scrapes_total",
+        &["backend", "result"],
+        gauges::scrapes,
+        "questions to the engine how busy it is; `result` is passed or failed",
+    ),
+    counter(
+        "penstock_backend_restarts_total",
+        BACKEND,
+        gauges::restarts,
+        "times the engine was seen to have started anew; what was learned of it is forgotten then",
+    ),
+    gauge(
+        "penstock_telemetry_stretch",
+        &[],
+        gauges::scrape_stretch,
+        "the factor by which `telemetry.interval` and `telemetry.idle_interval` are stretched to stay within `telemetry.max_cpu` and `telemetry.max_rate`; 1 when they are not",
+    ),
+    counter(
+        "penstock_telemetry_bytes_total",
+        &[],
+        gauges::scraped_bytes,
+        "bytes of metrics read from engines",
+    ),
+    counter(
+        "penstock_telemetry_cpu_seconds_total",
+        &[],
+        gauges::scrape_cpu,
+        "processor time spent on asking engines how busy they are",
     ),
     gauge("penstock_in_flight", &[], gauges::in_flight, "requests under way on the data port"),
     gauge("penstock_held_body_bytes", &[], gauges::held_body_bytes, "bytes of request bodies held"),

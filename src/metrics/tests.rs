@@ -8,8 +8,9 @@ use super::*;
 use crate::api::Operation;
 use crate::config::{Config, Environment};
 use crate::outbox::Deliveries;
+use crate::probe::ScrapeBudget;
 use crate::proxy::Closings;
-use crate::registry::Outcome;
+use crate::registry::{EngineSample, Outcome};
 use crate::routing::About;
 use crate::scan::Usage;
 use crate::units::Timestamp;
@@ -69,6 +70,7 @@ fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
 
 fn page(metrics: &Metrics, generation: &Generation) -> String {
     metrics.render(&Scrape {
+        scraping: &ScrapeBudget::default(),
         now: Timestamp(1_000_000),
         fleet: &generation.registry.snapshot(),
         in_flight: 3,
@@ -100,6 +102,14 @@ fn exercise(metrics: &Metrics, generation: &Generation) {
     let state = generation.registry.snapshot().topology.backends[0].state.clone();
     let at = Timestamp(5);
     state.learn_check(crate::registry::Check { at, passed: Some(Duration::from_millis(2)) }, 1, 1);
+    state.telemetry.publish(EngineSample {
+        waiting: Some(2.0),
+        running: Some(3.0),
+        kv_utilization: Some(0.5),
+        in_flight: 0,
+        sent_at: Timestamp(900_000),
+        interval: Duration::from_secs(1),
+    });
     metrics.first_token(BackendId(0), Duration::from_millis(30));
     metrics.progress(BackendId(0), 3);
     let code = Some(ErrorCode::ConnectFailed);

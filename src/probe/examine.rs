@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::client::{ProbeClient, ProbeError, Question};
-use super::engines::{check_path, facts};
+use super::engines::{check_path, facts, families};
 use super::{discover, dns};
 use crate::clock::now;
 use crate::config::{Engine, ModelEntry};
@@ -81,10 +81,11 @@ impl ProbeClient {
             }),
             None => None,
         };
-        let metrics = if facts.families.is_empty() {
+        let families = families(engine);
+        let metrics = if families.is_empty() {
             None
         } else {
-            let missing = self.missing_metrics(backend, facts.families).await;
+            let missing = self.missing_metrics(backend, &families).await;
             Some(MetricsPage { missing, remedy: facts.metrics_remedy })
         };
         let (keep_alive, clock) =
@@ -131,7 +132,7 @@ impl ProbeClient {
     async fn missing_metrics(
         &self,
         backend: &Backend,
-        families: &'static [&'static [&'static str]],
+        families: &[Vec<&'static str>],
     ) -> Result<Vec<&'static str>, ProbeError> {
         let path = "/metrics";
         let (status, body) = self.get(backend, path).await?;
@@ -139,13 +140,13 @@ impl ProbeClient {
             return Err(ProbeError::Status { path: path.to_owned(), status });
         }
         let page = String::from_utf8_lossy(&body);
-        let is_shown = |name: &&&str| {
+        let is_shown = |name: &&str| {
             page.lines().any(|line| {
-                line.strip_prefix(**name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+                line.strip_prefix(*name).is_some_and(|rest| rest.starts_with(['{', ' ']))
             })
         };
         // Each family has one name per age of its engine.
-        let missing = families.iter().filter(|names| !names.iter().any(|name| is_shown(&name)));
+        let missing = families.iter().filter(|names| !names.iter().any(is_shown));
         Ok(missing.filter_map(|names| names.first().copied()).collect())
     }
 }

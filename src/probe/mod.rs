@@ -7,9 +7,15 @@ mod discover;
 mod dns;
 mod engines;
 mod examine;
+mod exposition;
+mod families;
+mod page;
+mod scrape;
 
 pub use client::{ProbeClient, ProbeError};
 pub use examine::{Examination, KeepAlive, MetricsPage};
+pub use page::{EnginePage, PageReader};
+pub use scrape::{ScrapeBudget, Scraper};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,6 +50,7 @@ struct Shared {
     rng: Mutex<SmallRng>,
     waiting: Arc<AtomicUsize>,
     batches: mpsc::UnboundedSender<Batch>,
+    scraper: Scraper,
     /// Until the service runs.
     queue: Mutex<Option<mpsc::UnboundedReceiver<Batch>>>,
 }
@@ -84,6 +91,7 @@ impl Prober {
             rng: Mutex::new(SmallRng::seed_from_u64(seed)),
             waiting: Arc::new(AtomicUsize::new(backends)),
             batches,
+            scraper: Scraper::new(seed.wrapping_add(1)),
             queue: Mutex::new(Some(queue)),
         }));
         let _first_checks = prober.watch(registry, config);
@@ -94,6 +102,11 @@ impl Prober {
     /// for it to reach zero.
     pub fn waiting(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.0.waiting)
+    }
+
+    /// What scrapes the same backends: a service of its own.
+    pub fn scraper(&self) -> Scraper {
+        self.0.scraper.clone()
     }
 
     /// Watches the backends of this registry from now on, and no others. What is returned is done
@@ -111,6 +124,7 @@ impl Prober {
             waiting: Arc::clone(&self.0.waiting),
             ended: Arc::clone(&ended),
         };
+        self.0.scraper.watch(registry, config);
         let discovery = config.discovery.clone();
         let batch = Batch { registry: Arc::clone(registry), discovery, round };
         let is_watched = self.0.batches.send(batch).is_ok();

@@ -1,0 +1,217 @@
+//! Reads Prometheus' text format over bytes: only the lines of wanted families are looked into, and
+//! nothing is allocated. What is not a well-formed line is passed over, as a page may hold anything.
+
+use memchr::{memchr, memchr2, memchr3};
+
+/// Longer names are never wanted.
+const LONGEST_NAME: usize = 128;
+
+/// The families to read, found by their names. A family is told by its place in the list.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// By length, so that most lines are done with after a look at where their name ends.
+    by_length: Vec<(&'static [u8], usize)>,
+    lengths: u128,
+}
+
+impl Wanted {
+    /// Families by name; names of 128 bytes and more are never found.
+    pub(super) fn new(names: impl IntoIterator<Item = &'static str>) -> Self {
+        let mut by_length: Vec<_> =
+            names.into_iter().enumerate().map(|(index, name)| (name.as_bytes(), index)).collect();
+        by_length.retain(|(name, _)| name.len() < LONGEST_NAME);
+        by_length.sort_by_key(|(name, _)| name.len());
+        let lengths = by_length.iter().fold(0, |all, (name, _)| all | 1 << name.len());
+        Self { by_length, lengths }
+    }
+
+    /// The samples of these families on a page, in its order.
+    pub(super) fn samples<'a>(&'a self, page: &'a [u8]) -> impl Iterator<Item = Sample<'a>> {
+        Lines(page).filter_map(|line| self.sample(line))
+    }
+
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        if name.len() >= LONGEST_NAME || self.lengths & (1 << name.len()) == 0 {
+            return None;
+        }
+        let from = self.by_length.partition_point(|(other, _)| other.len() < name.len());
+        let behind = self.by_length.get(from..)?.iter();
+        let mut alike = behind.take_while(|(other, _)| other.len() == name.len());
+        alike.find(|(other, _)| *other == name).map(|(_, index)| *index)
+    }
+
+    /// Comments begin with a name nobody wants, and need no rule of their own.
+    fn sample<'a>(&self, line: &'a [u8]) -> Option<Sample<'a>> {
+        let line = skip_blanks(line);
+        let (name, rest) = line.split_at_checked(memchr3(b'{', b' ', b'\t', line)?)?;
+        let family = self.find(name)?;
+        let rest = skip_blanks(rest);
+        let (labels, rest) = match rest.split_first() {
+            Some((b'{', inside)) => Labels::split(inside)?,
+            Some(_) | None => (Labels(&[]), rest),
+        };
+        Some(Sample { family, labels, value: read_value(rest)? })
+    }
+}
+
+/// One line of a wanted family.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Sample<'a> {
+    /// Its family's place in the list of those wanted.
+    pub(super) family: usize,
+    /// Its labels.
+    pub(super) labels: Labels<'a>,
+    /// Its value; may be infinite or not a number.
+    pub(super) value: f64,
+}
+
+/// The labels of a sample: what stands between the braces, well-formed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Labels<'a>(&'a [u8]);
+
+impl<'a> Labels<'a> {
+    /// Every name with its value, in the order of the page.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'a [u8], LabelValue<'a>)> + use<'a> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let (name, value, behind) = read_label(rest)?;
+            rest = skip_comma(behind);
+            Some((name, value))
+        })
+    }
+
+    /// The value of the label called `name`.
+    pub(super) fn get(&self, name: &str) -> Option<LabelValue<'a>> {
+        self.iter().find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
+    }
+
+    /// Takes the labels off the text behind an opening brace; gives them and what is behind the
+    /// closing one.
+    fn split(inside: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let mut rest = inside;
+        loop {
+            rest = skip_blanks(rest);
+            if let Some((b'}', behind)) = rest.split_first() {
+                let length = inside.len().checked_sub(rest.len())?;
+                return Some((Self(inside.get(..length)?), behind));
+            }
+            let (_, _, behind) = read_label(rest)?;
+            rest = skip_blanks(behind);
+            match rest.split_first() {
+                Some((b',', behind)) => rest = behind,
+                Some((b'}', _)) => {}
+                Some(_) | None => return None,
+            }
+        }
+    }
+}
+
+/// A label's value as it stands on the page, its escapes among it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct LabelValue<'a>(&'a [u8]);
+
+impl<'a> LabelValue<'a> {
+    /// The bytes it stands for, one by one.
+    pub(super) fn bytes(self) -> impl Iterator<Item = u8> + use<'a> {
+        let mut rest = self.0.iter();
+        std::iter::from_fn(move || match rest.next()? {
+            b'\\' => Some(match rest.next()? {
+                b'n' => b'\n',
+                byte => *byte,
+            }),
+            byte => Some(*byte),
+        })
+    }
+
+    /// Whether it stands for `text`.
+    pub(super) fn is(self, text: &str) -> bool {
+        self.bytes().eq(text.bytes())
+    }
+
+    /// The number it stands for, where it is one.
+    pub(super) fn to_number(self) -> Option<f64> {
+        std::str::from_utf8(self.0).ok()?.parse().ok()
+    }
+}
+
+struct Lines<'a>(&'a [u8]);
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let end = memchr(b'\n', self.0).unwrap_or(self.0.len());
+        let (line, rest) = self.0.split_at_checked(end)?;
+        self.0 = rest.get(1..).unwrap_or_default();
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
+    }
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+fn skip_blanks(text: &[u8]) -> &[u8] {
+    let blanks = text.iter().take_while(|byte| is_blank(**byte)).count();
+    text.get(blanks..).unwrap_or_default()
+}
+
+fn skip_comma(text: &[u8]) -> &[u8] {
+    let text = skip_blanks(text);
+    text.strip_prefix(b",").unwrap_or(text)
+}
+
+/// Takes a word off the front; gives it and what is behind it.
+fn split_word(text: &[u8]) -> (&[u8], &[u8]) {
+    let end = memchr2(b' ', b'\t', text).unwrap_or(text.len());
+    text.split_at_checked(end).unwrap_or((text, &[]))
+}
+
+/// Takes `name="value"` off the front; gives both and what is behind them.
+fn read_label(text: &[u8]) -> Option<(&[u8], LabelValue<'_>, &[u8])> {
+    let text = skip_blanks(text);
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let length = text.iter().take_while(|byte| is_name(byte)).count();
+    let (name, rest) = text.split_at_checked(length)?;
+    if name.first().is_none_or(u8::is_ascii_digit) {
+        return None;
+    }
+    let rest = skip_blanks(rest).strip_prefix(b"=")?;
+    let rest = skip_blanks(rest).strip_prefix(b"\"")?;
+    let mut end = 0;
+    loop {
+        end += memchr2(b'"', b'\\', rest.get(end..)?)?;
+        if rest.get(end) == Some(&b'"') {
+            let (value, behind) = rest.split_at_checked(end)?;
+            return Some((name, LabelValue(value), behind.get(1..)?));
+        }
+        if !matches!(rest.get(end + 1)?, b'\\' | b'"' | b'n') {
+            return None;
+        }
+        end += 2;
+    }
+}
+
+/// The value of a line, behind which there may be a timestamp and an exemplar.
+fn read_value(text: &[u8]) -> Option<f64> {
+    let (word, rest) = split_word(skip_blanks(text));
+    let value = to_number(word)?;
+    let rest = skip_blanks(rest);
+    let is_end = |rest: &[u8]| rest.first().is_none_or(|first| *first == b'#');
+    if is_end(rest) {
+        return Some(value);
+    }
+    let (timestamp, rest) = split_word(rest);
+    to_number(timestamp)?;
+    is_end(skip_blanks(rest)).then_some(value)
+}
+
+fn to_number(word: &[u8]) -> Option<f64> {
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! Where each engine tells how busy it is.
+
+use super::super::engines::{metrics_paths, slots_path};
+use super::super::page::{EnginePage, PageReader, read_slots};
+use crate::config::BackendConfig;
+
+/// Where llama.cpp tells how much its slots hold.
+pub(super) const PROPS: &str = "/props";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Prometheus,
+    /// llama.cpp's list of slots.
+    Slots,
+}
+
+/// A page that may tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) path: String,
+    form: Form,
+}
+
+impl Source {
+    /// What the page tells.
+    pub(super) fn read(&self, reader: &PageReader, page: &[u8]) -> Option<EnginePage> {
+        match self.form {
+            Form::Prometheus => reader.read(page),
+            Form::Slots => read_slots(page),
+        }
+    }
+}
+
+/// The pages to try for a backend, the likeliest first; none when it is not to be asked.
+pub(super) fn sources(config: &BackendConfig) -> Vec<Source> {
+    if !config.telemetry.enabled {
+        return Vec::new();
+    }
+    let of = |form| move |path: &str| Source { path: path.to_owned(), form };
+    if let Some(path) = &config.telemetry.path {
+        return vec![of(Form::Prometheus)(path)];
+    }
+    let pages = metrics_paths(config.engine).iter().copied().map(of(Form::Prometheus));
+    pages.chain(slots_path(config.engine).map(of(Form::Slots))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Engine;
+
+    #[test]
+    fn every_engine_is_asked_where_it_tells() {
+        let paths = |engine, path: Option<&str>| {
+            let mut config = BackendConfig { engine, ..BackendConfig::default() };
+            config.telemetry.path = path.map(str::to_owned);
+            sources(&config).into_iter().map(|source| source.path).collect::<Vec<_>>()
+        };
+        assert_eq!(paths(Engine::Vllm, None), ["/metrics"]);
+        assert_eq!(paths(Engine::TrtLlm, None), ["/prometheus/metrics", "/metrics"]);
+        assert_eq!(paths(Engine::LlamaCpp, None), ["/metrics", "/slots"]);
+        assert_eq!(paths(Engine::Auto, None), ["/metrics", "/slots"]);
+        assert_eq!(paths(Engine::Auto, Some("/m")), ["/m"]);
+        assert!(paths(Engine::Ollama, None).is_empty(), "it has none");
+        assert_eq!(paths(Engine::Ollama, Some("/m")), ["/m"]);
+        let mut off = BackendConfig { engine: Engine::Vllm, ..BackendConfig::default() };
+        off.telemetry.enabled = false;
+        assert!(sources(&off).is_empty());
+    }
+}
