@@ -96,6 +96,9 @@ fn answer(shared: &Shared, head: &Head, body: &[u8]) -> Answer {
         let message = "Incorrect API key provided.";
         return Answer::Whole(answers::refusal(operation, 401, "invalid_api_key", message));
     }
+    if let Some(text) = shared.script.page(path).filter(|_| head.is_probe()) {
+        return Answer::Whole(Whole::text(text));
+    }
     if head.is_probe() {
         return Answer::Whole(info::page(&shared.spec, shared.script.health(), path, body));
     }

@@ -166,6 +166,11 @@ impl StandIn {
         self.shared.script.set_health(status);
     }
 
+    /// Puts a text at a path such as `/metrics`, in the place of what is there; or takes it away.
+    pub fn set_page(&self, path: &str, text: Option<&str>) {
+        self.shared.script.set_page(path, text);
+    }
+
     /// Refuses new connections; open ones go on. The port stays reserved.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! When things go wrong: the queue in which an engine's faults wait for their request.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Fault;
@@ -16,6 +16,7 @@ struct Plan {
     always: Option<Fault>,
     probes: Option<Fault>,
     health: u16,
+    pages: BTreeMap<String, String>,
 }
 
 impl Script {
@@ -26,6 +27,7 @@ impl Script {
             always: None,
             probes: None,
             health: 200,
+            pages: BTreeMap::new(),
         }))
     }
 
@@ -47,6 +49,19 @@ impl Script {
 
     pub(super) fn set_health(&self, status: u16) {
         self.lock().health = status;
+    }
+
+    pub(super) fn set_page(&self, path: &str, text: Option<&str>) {
+        let pages = &mut self.lock().pages;
+        match text {
+            Some(text) => _ = pages.insert(path.to_owned(), text.to_owned()),
+            None => _ = pages.remove(path),
+        }
+    }
+
+    /// The page that was put at `path`.
+    pub(super) fn page(&self, path: &str) -> Option<String> {
+        self.lock().pages.get(path).cloned()
     }
 
     pub(super) fn health(&self) -> u16 {

@@ -161,9 +161,17 @@ def tls(env: "Env") -> Setup:
     return Setup({"health": HEALTH, "backends": backends}, {PLAIN}, tls=files)
 
 
+def telemetry(env: "Env") -> Setup:
+    """An engine that is asked how busy it is, as often as it may be."""
+    backends = [{"name": "slow", "url": env.engines["slow"].url}]
+    config = {"telemetry": {"enabled": True}, "health": HEALTH, "backends": backends}
+    return Setup(config, {SLOW})
+
+
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
     "cached-in-turn": cached_in_turn,
     "cached-by-prefix": cached_by_prefix,
     "tls": tls,
+    "telemetry": telemetry,
 }

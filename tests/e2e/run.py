@@ -23,7 +23,7 @@ sys.dont_write_bytecode = True
 
 MODULES = (
     "catalogue", "chat", "operations", "fidelity", "routing", "errors", "auth", "cancel", "load",
-    "faults", "tls", "dashboard", "prefix",
+    "faults", "tls", "dashboard", "prefix", "telemetry",
 )
 NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "yaml", "h2")
 CASE_LIMIT = 25.0

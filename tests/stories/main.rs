@@ -29,6 +29,7 @@ mod clocks_end_what_hangs;
 mod config_and_cli;
 mod discovery_learns;
 mod end_to_end;
+mod engines_tell_their_load;
 mod explain_tells_why;
 mod faults_under_load;
 mod fuzz_corpora_replay;
@@ -93,6 +94,7 @@ fn main() {
         clocks_end_what_hangs,
         config_and_cli,
         discovery_learns,
+        engines_tell_their_load,
         explain_tells_why,
         faults_under_load,
         handover_refuses_nobody,

@@ -71,6 +71,10 @@ impl Whole {
         Self { status, content_type, headers: Vec::new(), body, wait: Duration::ZERO }
     }
 
+    pub(super) fn text(text: String) -> Self {
+        Self { content_type: "text/plain", ..Self::json(200, text.into_bytes()) }
+    }
+
     pub(super) fn value(status: u16, value: &Value) -> Self {
         Self::json(status, value.to_string().into_bytes())
     }
