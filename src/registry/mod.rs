@@ -16,7 +16,7 @@ pub use backend::{
 pub use forecast::{Forecast, Forecasts, PlaceId};
 pub use health::{Breaker, BreakerState, Health, HealthTracker, Outcome, Rest};
 pub use load::{InflightGuard, Load, Probe, Work};
-pub use prefixes::{Lane, Prefixes};
+pub use prefixes::{Kept, Lane, Prefixes};
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, ModelLatency, Serving, Topology, TopologyRules};
 

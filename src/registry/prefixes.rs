@@ -21,13 +21,24 @@ pub struct Lane {
 pub struct Prefixes {
     lanes: Mutex<Vec<Option<u64>>>,
     shards: Mutex<Vec<PrefixIndex>>,
+    /// The epoch of the engine in each lane; locked behind `shards`.
+    epochs: Mutex<Vec<u32>>,
     budget: Arc<Budget>,
+}
+
+/// What is known of a backend's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// The most blocks it holds.
+    pub capacity: u32,
+    /// How often its engine has restarted.
+    pub epoch: u32,
 }
 
 impl Prefixes {
     /// An empty index, its memory a part of `budget`.
     pub fn new(budget: Arc<Budget>) -> Self {
-        Self { lanes: Mutex::default(), shards: Mutex::default(), budget }
+        Self { lanes: Mutex::default(), shards: Mutex::default(), epochs: Mutex::default(), budget }
     }
 
     /// The lanes of the backends that serve the model now, by their serials and in their order; what
@@ -66,13 +77,24 @@ impl Prefixes {
         self.shards.lock()
     }
 
-    /// Notes that a backend was sent a prompt; it holds at most `capacity` blocks.
-    pub fn record(&self, lane: Lane, chain: &[u64], capacity: u32) {
+    /// Notes that a backend was sent a prompt. What it was sent before its engine restarted is
+    /// forgotten.
+    pub fn record(&self, lane: Lane, chain: &[u64], kept: Kept) {
+        let capacity = kept.capacity;
+        let place = usize::from(lane.shard) * LANES + usize::from(lane.bit);
         let mut shards = self.shards.lock();
         while shards.len() <= usize::from(lane.shard) {
             shards.push(PrefixIndex::new(capacity, Arc::clone(&self.budget)));
         }
         if let Some(shard) = shards.get_mut(usize::from(lane.shard)) {
+            let mut epochs = self.epochs.lock();
+            if epochs.len() <= place {
+                epochs.resize(place + 1, kept.epoch);
+            }
+            if let Some(epoch) = epochs.get_mut(place).filter(|epoch| **epoch != kept.epoch) {
+                *epoch = kept.epoch;
+                shard.clear(usize::from(lane.bit));
+            }
             shard.set_capacity(usize::from(lane.bit), capacity);
             shard.record(usize::from(lane.bit), chain);
         }
@@ -103,6 +125,8 @@ impl Prefixes {
 mod tests {
     use super::*;
 
+    const KEPT: Kept = Kept { capacity: 100, epoch: 0 };
+
     fn ids(serials: &[u64]) -> impl Iterator<Item = u64> + Clone + '_ {
         serials.iter().copied()
     }
@@ -112,7 +136,7 @@ mod tests {
         let prefixes = Prefixes::new(Budget::new(1 << 20));
         let first = prefixes.assign(ids(&[7, 3, 9]));
         for lane in &first {
-            prefixes.record(*lane, &[1, 2, 3], 100);
+            prefixes.record(*lane, &[1, 2, 3], KEPT);
         }
         let second = prefixes.assign(ids(&[9, 7, 4]));
         assert_eq!((second[0], second[1]), (first[2], first[0]), "whatever their order");
@@ -129,9 +153,22 @@ mod tests {
         let all: Vec<u64> = (0..200).collect();
         let lanes = prefixes.assign(ids(&all));
         assert_eq!(lanes[199], Lane { shard: 3, bit: 7 });
-        prefixes.record(lanes[199], &[1, 2], 100);
-        prefixes.record(lanes[135], &[1, 2, 3], 100);
+        prefixes.record(lanes[199], &[1, 2], KEPT);
+        prefixes.record(lanes[135], &[1, 2, 3], KEPT);
         let held: Vec<u32> = [199, 135, 7].map(|index| prefixes.held(lanes[index])).into();
         assert_eq!(held, [2, 3, 0], "lanes of equal bits are not mixed up");
+    }
+
+    #[test]
+    fn a_restart_forgets_and_capacity_follows() {
+        let prefixes = Prefixes::new(Budget::new(1 << 20));
+        let lanes = prefixes.assign(ids(&[1, 2]));
+        for lane in &lanes {
+            prefixes.record(*lane, &[1, 2, 3, 4], KEPT);
+        }
+        prefixes.record(lanes[0], &[9], Kept { epoch: 1, ..KEPT });
+        assert_eq!((prefixes.held(lanes[0]), prefixes.held(lanes[1])), (1, 4));
+        prefixes.record(lanes[1], &[1], Kept { capacity: 2, ..KEPT });
+        assert_eq!(prefixes.held(lanes[1]), 2);
     }
 }

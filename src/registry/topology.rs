@@ -178,6 +178,8 @@ pub struct Serving {
     pub context_length: Option<TokenCount>,
     /// The backend's own name for the model, where it differs.
     pub upstream_id: Option<Box<str>>,
+    /// The model's name.
+    pub model: Box<str>,
     /// What is learned about the backend.
     pub state: SharedBackend,
     /// What is learned about the model on this backend.
@@ -189,6 +191,13 @@ pub struct Serving {
     /// The clocks of an attempt.
     // Boxed: a decision passes over every row, and needs none of them.
     pub timeouts: Box<TimeoutsConfig>,
+}
+
+impl Serving {
+    /// The name an engine's adapters know the model by.
+    pub fn adapter_name(&self) -> &str {
+        self.upstream_id.as_deref().unwrap_or(&self.model)
+    }
 }
 
 /// A model and every backend that serves it, in the order of the configuration.
@@ -347,6 +356,7 @@ fn serve(
             .as_deref()
             .filter(|upstream| *upstream != entry.id)
             .map(Box::from),
+        model: entry.id.as_str().into(),
         state: Arc::clone(&backend.state),
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
         key: Candidate::new(&backend.config.name).key,

@@ -4,9 +4,10 @@ use super::filters::{Terms, fitting};
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
-use crate::registry::{Model, ModelId, Serving, Topology};
+use crate::registry::{Kept, Model, ModelId, Serving, Standing, Topology};
 use crate::scoring::prefix::{Chain, LANES};
-use crate::scoring::{Ask, Candidate, PrefixTerms, Profile, Sheet, Value};
+use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms, Profile, Sheet, Value};
+use crate::units::Timestamp;
 
 /// Where a request says which session it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,9 +43,12 @@ pub struct Weighted {
     profile: Profile,
     terms: PrefixTerms,
     reads_prefixes: bool,
+    reads_adapters: bool,
     session: Option<SessionField>,
 }
 
+/// The most blocks a backend is believed to keep, whatever its engine tells.
+const MAX_CAPACITY: u32 = 1 << 22;
 /// The most scorers a [`ScoreCard`] has room for.
 const CARD_SCORES: usize = 8;
 
@@ -146,6 +150,7 @@ impl Weighted {
         });
         Some(Self {
             reads_prefixes: profile.reads_prefixes(),
+            reads_adapters: specs.iter().any(|one| one.name.replace('_', "-") == "lora-affinity"),
             terms: PrefixTerms::of(&specs).unwrap_or_default(),
             profile,
             session,
@@ -198,7 +203,15 @@ impl Weighted {
         }
         let model = topology.model(decision.model);
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            model.prefixes.record(serving.lane, chain.hashes(), self.terms.capacity);
+            let telemetry = &serving.state.telemetry;
+            let told = telemetry.details().and_then(|details| details.capacity_tokens());
+            let blocks = told.map(|tokens| tokens / u64::from(self.terms.block_tokens));
+            let blocks = blocks.filter(|blocks| *blocks > 0);
+            let capacity = blocks.map_or(self.terms.capacity, |blocks| {
+                u32::try_from(blocks).unwrap_or(u32::MAX).min(MAX_CAPACITY)
+            });
+            let kept = Kept { capacity, epoch: telemetry.epoch() };
+            model.prefixes.record(serving.lane, chain.hashes(), kept);
         }
     }
 
@@ -226,6 +239,7 @@ impl Weighted {
     ) -> Option<Picked> {
         scratch.rows.clear();
         scratch.rows.extend(fitting(input, model, terms).map(|(row, _)| row));
+        leave_failing_out((input, model), &mut scratch.rows);
         let mut ask = self.gather((input, model), scratch);
         if !self.profile.reads_prompts() && !scratch.rows.is_empty() {
             ask.turn = chance.turn(id);
@@ -272,8 +286,10 @@ impl Weighted {
         candidates.extend(servings.map(|(row, serving)| Candidate {
             place: row,
             prompt_blocks: blocks,
-            ..readings(serving)
+            adapter: if self.reads_adapters { adapter(serving) } else { Adapter::Unknown },
+            ..readings(serving, input.now)
         }));
+        fill_in_median(candidates);
         if self.reads_prefixes && blocks > 0 {
             find_prefixes((input, model), rows, candidates);
         }
@@ -288,19 +304,79 @@ impl Weighted {
     }
 }
 
-fn readings(serving: &Serving) -> Candidate {
-    let in_flight = f64::from(serving.state.load.in_flight());
+/// Leaves out backends whose engines have not answered for long, while another's has.
+fn leave_failing_out((input, model): (&RouteInput<'_>, &Model), rows: &mut Vec<u32>) {
+    let standing = |row: &u32| {
+        let state = &model.serving.get(*row as usize)?.state;
+        Some(state.telemetry.read(&state.load, input.now).standing)
+    };
+    let is = |wanted| move |row: &u32| standing(row) == Some(wanted);
+    if rows.iter().any(is(Standing::Failing)) && rows.iter().any(is(Standing::Fresh)) {
+        rows.retain(|row| standing(row) != Some(Standing::Failing));
+    }
+}
+
+fn readings(serving: &Serving, now: Timestamp) -> Candidate {
+    let state = &serving.state;
+    let told = state.telemetry.read(&state.load, now);
     let first_token = serving.latency.micros(true);
+    // Stale is not unknown: the median of the others stands in for what was read too long ago.
+    let is_stale = matches!(told.standing, Standing::Stale | Standing::Failing);
+    let kv_utilization = told.kv_utilization.map(f64::from);
     Candidate {
         key: serving.key,
-        // Until the engine tells more, what we sent it ourselves is its load.
-        load: Some(in_flight),
-        in_flight,
-        tokens_in_flight: serving.state.work.tokens() as f64,
-        prefill_tokens: serving.state.work.prefill_tokens() as f64,
+        waiting: told.waiting.map(f64::from),
+        running: told.running.map(f64::from),
+        load: Some(told.load.into()),
+        kv_utilization: if is_stale { Some(STALE) } else { kv_utilization },
+        in_flight: f64::from(state.load.in_flight()),
+        tokens_in_flight: state.work.tokens() as f64,
+        prefill_tokens: state.work.prefill_tokens() as f64,
         priority: serving.priority,
         latency_ms: (first_token > 0).then(|| f64::from(first_token) / 1000.0),
         ..Candidate::default()
+    }
+}
+
+/// Stands for a KV cache whose use was told too long ago, until the median of the others is known.
+const STALE: f64 = -1.0;
+
+/// Puts the median of what is known in the place of what is stale; nothing where nothing is known.
+fn fill_in_median(candidates: &mut [Candidate]) {
+    let is_stale = |one: &Candidate| one.kv_utilization == Some(STALE);
+    if !candidates.iter().any(is_stale) {
+        return;
+    }
+    let known = |one: &Candidate| one.kv_utilization.filter(|part| *part >= 0.0);
+    let count = candidates.iter().filter_map(known).count();
+    // The one with as many below it as above; few enough to count for each.
+    let below =
+        |part: f64| candidates.iter().filter_map(known).filter(|other| *other < part).count();
+    let median = candidates
+        .iter()
+        .filter_map(known)
+        .filter(|part| below(*part) <= count.saturating_sub(1) / 2)
+        .fold(None, |most: Option<f64>, part| Some(most.map_or(part, |most| most.max(part))));
+    for one in candidates.iter_mut().filter(|one| is_stale(one)) {
+        one.kv_utilization = median;
+    }
+}
+
+/// Where the model, as an adapter, stands on a backend.
+fn adapter(serving: &Serving) -> Adapter {
+    let Some(details) = serving.state.telemetry.details() else { return Adapter::Unknown };
+    let Some(adapters) = &details.adapters else { return Adapter::Unknown };
+    let name = serving.adapter_name();
+    let has = |list: &[Box<str>]| list.iter().any(|one| **one == *name);
+    let used = adapters.running.len() + adapters.waiting.len();
+    if has(&adapters.running) {
+        Adapter::Active
+    } else if adapters.max.is_some_and(|max| used < max as usize) {
+        Adapter::FreeSlot
+    } else if has(&adapters.waiting) {
+        Adapter::Waiting
+    } else {
+        Adapter::Absent
     }
 }
 
@@ -330,5 +406,28 @@ fn find_prefixes(
                 candidate.matched_blocks = length;
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stale_counts_as_the_median_of_the_rest() {
+        let with = |kv_utilization| Candidate { kv_utilization, ..Candidate::default() };
+        let medians = |given: &[Option<f64>]| {
+            let mut all: Vec<Candidate> = given.iter().copied().map(with).collect();
+            fill_in_median(&mut all);
+            all.into_iter().map(|one| one.kv_utilization).collect::<Vec<_>>()
+        };
+        let stale = Some(STALE);
+        assert_eq!(
+            medians(&[Some(0.9), stale, Some(0.1), None, Some(0.5)]),
+            [Some(0.9), Some(0.5), Some(0.1), None, Some(0.5)]
+        );
+        assert_eq!(medians(&[stale, Some(0.2), Some(0.4)]), [Some(0.2), Some(0.2), Some(0.4)]);
+        assert_eq!(medians(&[stale, None, stale]), [None, None, None]);
+        assert_eq!(medians(&[Some(0.7), Some(0.7), stale])[2], Some(0.7));
     }
 }

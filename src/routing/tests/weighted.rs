@@ -200,3 +200,42 @@ fn an_engine_that_has_forgotten_a_prompt_is_believed() {
     let (next, decision) = route(&mut fleet, &body);
     assert_eq!(decision.card.unwrap().matched_blocks, 0, "from {home} to {next}");
 }
+
+#[test]
+fn what_engines_tell_decides() {
+    use std::time::Duration;
+
+    use crate::registry::EngineSample;
+
+    let scorers = "routing: { strategy: weighted, scorers: \"queue-depth:1,kv-utilization:1\" }\n";
+    let mut fleet = Fleet::of(&format!("{scorers}{}", alike(3, "m")));
+    let tell = |fleet: &Fleet, name: &str, (waiting, running, kv), ago: u64| {
+        fleet.state(name).telemetry.publish(EngineSample {
+            waiting: Some(waiting),
+            running: Some(running),
+            kv_utilization: Some(kv),
+            in_flight: 0,
+            sent_at: crate::units::Timestamp(NOW.0 - ago * 1000),
+            interval: Duration::from_millis(100),
+        });
+    };
+    tell(&fleet, "b0", (9.0, 9.0, 0.9), 50);
+    tell(&fleet, "b1", (0.0, 1.0, 0.2), 50);
+    tell(&fleet, "b2", (3.0, 4.0, 0.4), 50);
+    let body = chat("m", &prompt(1), "x");
+    assert_eq!(route(&mut fleet, &body).0, "b1");
+    fleet.state("b1").load.set_in_flight(30);
+    assert_eq!(route(&mut fleet, &body).0, "b2", "what was sent since counts");
+    fleet.state("b1").load.set_in_flight(0);
+    // An engine that has not answered for long is left out while another has.
+    let idle = (0.0, 0.0, 0.0);
+    tell(&fleet, "b0", idle, 3000);
+    assert_eq!(route(&mut fleet, &body).1.candidates, 3, "stale alone is no reason");
+    fleet.state("b0").telemetry.fail();
+    assert_eq!(route(&mut fleet, &body).1.candidates, 2);
+    for name in ["b1", "b2"] {
+        tell(&fleet, name, idle, 3000);
+        fleet.state(name).telemetry.fail();
+    }
+    assert_eq!(route(&mut fleet, &body).1.candidates, 3, "all alike: by what we know ourselves");
+}
