@@ -4,26 +4,23 @@
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 
-use bytes::Bytes;
-use http::header::{self, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use pingora_proxy::Session;
 
 use super::Proxy;
-use super::answer::add_common_fields;
+use super::ask::ask;
 use super::attempts::{Served, client_gone};
 use super::client::Client;
 use super::clocks::Deadline;
 use super::context::{Call, RequestContext};
 use super::exchange::{Exchange, Stop};
-use super::failure::{Failure, HeldAnswer, timeout_message};
-use super::headers::{Forwarding, OwnFields, write_request_head};
+use super::failure::{Failure, HeldAnswer};
 use super::relay::{RelayEnd, RelayTerms, Watch};
-use super::response::{AnswerHead, Framing};
+use super::relayed::{break_off, finish_head};
+use super::response::AnswerHead;
 use super::settle::{Ended, retry_after};
-use super::splice::{splice, total_len, wire_name};
 use super::upstream::Connection;
-use crate::api::{Dialect, ErrorCode, TraceContext, error_event};
+use crate::api::{ErrorCode, TraceContext};
 use crate::clock::now;
 use crate::dial::DialError;
 use crate::registry::{Backend, InflightGuard, Outcome, Serving};
@@ -31,9 +28,6 @@ use crate::units::{Timestamp, TokenCount};
 
 /// The most bytes of a refusal that are held back.
 const HELD_LIMIT: usize = 64 * 1024;
-const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
-const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// How an attempt ended.
 pub(super) enum AttemptEnd {
@@ -47,7 +41,7 @@ pub(super) enum AttemptEnd {
 pub(super) struct Attempt<'a> {
     pub(super) serving: &'a Serving,
     pub(super) backend: &'a Backend,
-    client: &'a Client,
+    pub(super) client: &'a Client,
     pub(super) started: Timestamp,
     /// 1 for the first one.
     pub(super) number: u32,
@@ -309,117 +303,4 @@ impl Proxy {
             }
         }
     }
-}
-
-/// Writes the request onto the connection and reads the answer's head; also says how many bytes
-/// the request has.
-async fn ask(
-    exchange: &mut Exchange<'_>,
-    session: &Session,
-    ctx: &RequestContext,
-    (call, attempt): (&Call, &Attempt<'_>),
-) -> (Result<AnswerHead, Stop>, usize) {
-    let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
-    let name = upstream_name(call, attempt.serving);
-    let wire = wire_name(call.profile.operation.row().body, name);
-    // Compared decoded: a name the client wrote with escapes is still that name.
-    let parts =
-        if *name == *call.model { [body, &[], &[]] } else { splice(body, &call.profile, &wire) };
-    let client = session.req_header();
-    let target = client.uri.path_and_query().map_or("/", |target| target.as_str());
-    let own = OwnFields {
-        authority: &attempt.backend.authority,
-        body_length: total_len(&parts),
-        request_id: &ctx.request_id,
-        trace: attempt.trace,
-        key_in_anthropic_style: ctx.dialect == Dialect::Anthropic,
-        forwarding: forwarding(ctx, attempt.client),
-    };
-    let mut head = Vec::with_capacity(1024);
-    write_request_head(&mut head, target, &client.headers, &attempt.backend.config, own);
-    let sent = head.len() + own.body_length;
-    let [before, new, behind] = parts;
-    (exchange.ask([&head, before, new, behind]).await, sent)
-}
-
-fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
-    let server = &ctx.generation.config.server;
-    let origin = client.origin();
-    Forwarding {
-        policy: server.forwarded_for,
-        is_trusted: origin.peer.is_trusted(&server.trusted_proxies),
-        peer: origin.peer.address(),
-        is_tls: origin.is_tls,
-    }
-}
-
-/// The name the backend knows the model by.
-fn upstream_name<'a>(call: &'a Call, serving: &'a Serving) -> &'a str {
-    let resolved = call.decision.as_ref().and_then(|found| call.fleet.topology.model(found.model));
-    let own = serving.upstream_id.as_deref();
-    own.or(resolved.map(|model| &*model.name)).unwrap_or(&call.model)
-}
-
-/// Adds to an answer's head what penstock has to say.
-fn finish_head(
-    head: &mut AnswerHead,
-    ctx: &RequestContext,
-    session: &Session,
-    (call, attempt): (&Call, &Attempt<'_>),
-) -> pingora::Result<()> {
-    let header = &mut head.header;
-    add_common_fields(header, ctx)?;
-    if head.is_event_stream {
-        header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
-        header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))?;
-    }
-    if ctx.generation.config.routing.expose_decision {
-        header.insert_header(BACKEND, &*attempt.serving.state.name)?;
-        if let Some(decision) = &call.decision {
-            let mut code = format!(
-                "{};candidates={};attempt={}{}{}",
-                decision.strategy.name(),
-                decision.candidates,
-                ctx.ending.attempts,
-                if decision.is_fallback { ";fallback" } else { "" },
-                if decision.is_assumed { ";assumed" } else { "" },
-            );
-            if let Some(weighted) = ctx.generation.router.weighted() {
-                code.extend(decision.card.map(|card| weighted.to_text(&card)));
-            }
-            header.insert_header(DECISION, code)?;
-        }
-    }
-    let is_open_ended = matches!(head.framing, Framing::Chunked | Framing::UntilClose);
-    if is_open_ended && session.req_header().version == http::Version::HTTP_11 {
-        let chunked = HeaderValue::from_static("chunked");
-        header.insert_header(header::TRANSFER_ENCODING, chunked)?;
-    }
-    Ok(())
-}
-
-/// Ends an answer that broke off: a stream with an error event in the client's dialect, anything
-/// else with framing that no client takes for a whole answer.
-async fn break_off(
-    session: &mut Session,
-    ctx: &RequestContext,
-    (code, watch): (ErrorCode, &Watch),
-) -> Served {
-    let message = timeout_message(code);
-    let broken = || {
-        let cut = pingora::ErrorType::ConnectionClosed;
-        pingora::Error::e_explain(cut, "the backend's answer broke off")
-    };
-    let Some(ending) = watch.is_stream().then_some(ctx.operation).flatten() else {
-        return broken();
-    };
-    let mut event = Vec::new();
-    if !watch.is_between_events() {
-        // Whatever half-sent event there is must end before the error can be read.
-        event.extend_from_slice(b"\n\n");
-    }
-    event.extend_from_slice(&error_event(ending.row().stream_ending, code, message));
-    let downstream = session.as_downstream_mut();
-    downstream.set_keepalive(None);
-    downstream.write_response_body(Bytes::from(event), true).await
 }

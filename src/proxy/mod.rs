@@ -1,12 +1,13 @@
-//! The data plane: Pingora's `ProxyHttp`, with requests answered in `request_filter`.
+//! The data plane: what all its requests share, and their way through it.
 //!
 //! Life of a request: `guard` hands Pingora its head once `strict` has passed it (else 400, 408, 414,
 //! 431, and the connection ends); `request` judges what it asks (401, 404, 405, 413, 415)
 //! and answers what needs no backend; `body` reads it whole, under a clock and a bound; `scan` finds
-//! what it needs; `attempts` decides and repeats; `forward` makes one attempt (connect, send,
-//! receive); `relay` passes the answer on; the end is told to the observers.
+//! what it needs; `attempts` decides and repeats; `forward` makes one attempt (connect, `ask`,
+//! receive); `relay` passes the answer on; the end is told to the `observers`.
 
 mod answer;
+mod ask;
 mod attempts;
 mod auth;
 mod body;
@@ -23,7 +24,10 @@ mod guard;
 pub mod headers;
 mod http2;
 mod local;
+mod observers;
+mod plane;
 mod relay;
+mod relayed;
 mod request;
 mod response;
 mod settle;
@@ -34,35 +38,31 @@ mod upstream;
 
 pub use closings::{ClosedFor, Closings};
 pub use context::RequestContext;
+pub use plane::DataPlane;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
 use http::HeaderMap;
 use http::header::{self, HeaderValue};
-use pingora::apps::ServerApp;
-use pingora::server::configuration::ServerConf;
-use pingora::upstreams::peer::HttpPeer;
-use pingora_proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
+use pingora_proxy::Session;
 
-use crate::api::{Dialect, ErrorCode, Operation};
-use crate::clock::now;
+use crate::api::{ErrorCode, Operation};
 use crate::config::Config;
 use crate::generation::Generation;
-use crate::registry::{BackendId, BackendSet, Outcome};
-use crate::routing::{About, RequestObserver, RequestOutcome};
+use crate::registry::{BackendId, BackendSet};
+use crate::routing::RequestObserver;
 use crate::scan::{ScanOptions, scan};
 use crate::tls::{Refreshed, TlsError};
 use attempts::client_gone;
 use body::{BodyError, BodyLength, BodyReader};
 use budget::Budget;
 use client::Client;
-use context::{BodyBudget, Call, Counted, Ending, HeldBody};
+use context::{BodyBudget, Call, HeldBody};
 use failure::OwnError;
-use guard::{ConnectionLimits, Guarded, Ports, Refusals};
+use guard::Ports;
 use upstream::Upstreams;
 
 /// How long connections stay open without a request once the listeners are closed.
@@ -272,93 +272,6 @@ impl Proxy {
         }
         BodyReader::new(client, limits, &self.bodies).read(length).await
     }
-
-    /// A client got no further than the guard.
-    fn tell_refused(&self, code: ErrorCode) {
-        let told = RequestOutcome {
-            operation: None,
-            model: None,
-            backend: None,
-            status: code.row().status,
-            code: Some(code),
-            outcome: Outcome::Client,
-            is_streaming: false,
-            is_fallback: false,
-            attempts: 0,
-            first_token: None,
-            took: Duration::ZERO,
-            usage: None,
-            expected_cached: None,
-            token_events: 0,
-            about: About::default(),
-        };
-        for observer in &self.observers {
-            observer.finished(&told);
-        }
-    }
-
-    fn finish(&self, session: &Session, ctx: &RequestContext) {
-        let ending = &ctx.ending;
-        let outcome = ending.outcome.unwrap_or_else(|| own_outcome(ending));
-        let told = RequestOutcome {
-            operation: ctx.operation,
-            model: ending.model.as_deref(),
-            backend: ending.backend.as_ref().map(|(id, name)| (*id, &**name)),
-            status: ending.status,
-            code: ending.code,
-            outcome,
-            is_streaming: ending.is_streaming,
-            is_fallback: ending.is_fallback,
-            attempts: ending.attempts,
-            first_token: ending.first_token.map(|at| at.since(ctx.arrived_at)),
-            took: now().since(ctx.arrived_at),
-            usage: ending.usage,
-            expected_cached: ending.expected_cached,
-            token_events: ending.token_events,
-            about: about(session, ctx),
-        };
-        for observer in &self.observers {
-            observer.finished(&told);
-        }
-    }
-}
-
-/// Who asked, and for what.
-fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
-    let head = session.req_header();
-    let keys = &ctx.generation.config.auth.keys;
-    let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
-    About {
-        request_id: ctx.request_id.to_str().unwrap_or_default(),
-        key: ctx.key.and_then(|position| keys.get(position)).map(|key| key.name.as_str()),
-        client: ctx.client_address,
-        method: head.method.as_str(),
-        path: head.uri.path(),
-        asked: ctx.ending.asked.as_deref(),
-        provider: ctx.ending.provider,
-        estimated_tokens: ctx.ending.estimated_tokens,
-        bytes_in: to_u64(ctx.ending.bytes_in),
-        bytes_out: to_u64(session.as_downstream().body_bytes_sent()),
-        trace: ctx.trace,
-    }
-}
-
-/// The class of an answer penstock gave itself.
-fn own_outcome(ending: &Ending) -> Outcome {
-    let busy = [
-        ErrorCode::AllBackendsBusy,
-        ErrorCode::BackendsResting,
-        ErrorCode::BodyMemoryFull,
-        ErrorCode::DiscoveryPending,
-    ];
-    match (ending.code, ending.status) {
-        (Some(code), status) if busy.contains(&code) => {
-            Outcome::Busy { rest: Duration::ZERO, status }
-        }
-        (_, 500..) => Outcome::Fault,
-        (_, 400..=499) => Outcome::Client,
-        _ => Outcome::Ok,
-    }
 }
 
 fn scan_call(
@@ -401,91 +314,4 @@ fn scan_call(
 fn session_of(ctx: &RequestContext, headers: &HeaderMap) -> Option<u64> {
     let field = ctx.generation.router.weighted()?.session_field()?;
     field.read(|name| headers.get_all(name).iter().map(HeaderValue::as_bytes))
-}
-
-/// The data plane as a Pingora service, sharing one [`Proxy`].
-#[derive(Clone)]
-pub struct DataPlane(pub Arc<Proxy>);
-
-impl DataPlane {
-    /// The application behind the data port's listeners.
-    pub fn into_app(self, conf: &Arc<ServerConf>) -> impl ServerApp + Send + Sync + 'static {
-        let current = Arc::clone(&self.0);
-        // Asked for each connection: a reload may have changed them.
-        let limits = Box::new(move || ConnectionLimits::of(&current.generation.load().config));
-        let plane = Arc::clone(&self.0);
-        let guarded = Arc::clone(&plane);
-        let tell = Box::new(move |code| plane.tell_refused(code));
-        let mut proxy = HttpProxy::new(self, Arc::clone(conf));
-        proxy.handle_init_modules();
-        Guarded::new(proxy, guarded, limits, Refusals::new(tell))
-    }
-}
-
-#[async_trait]
-impl ProxyHttp for DataPlane {
-    type CTX = RequestContext;
-
-    fn new_ctx(&self) -> RequestContext {
-        RequestContext {
-            generation: self.0.generation(),
-            arrived_at: now(),
-            request_id: HeaderValue::from_static("-"),
-            trace: None,
-            dialect: Dialect::OpenAi,
-            operation: None,
-            key: None,
-            client: None,
-            client_address: None,
-            body_length: BodyLength::None,
-            body_is_read: false,
-            client_hash: 0,
-            cors_origin: None,
-            ending: Ending::default(),
-            _counted: Counted::new(&self.0.in_flight),
-        }
-    }
-
-    // No modules: answers are never compressed, buffered or otherwise touched.
-    fn init_downstream_modules(&self, _modules: &mut pingora::modules::http::HttpModules) {}
-
-    async fn request_filter(
-        &self,
-        session: &mut Session,
-        ctx: &mut RequestContext,
-    ) -> pingora::Result<bool> {
-        let handled = self.0.handle(session, ctx).await;
-        self.0.finish(session, ctx);
-        handled.map(|()| true)
-    }
-
-    // Every request is answered in `request_filter`; nothing may slip past it to an address.
-    async fn upstream_peer(
-        &self,
-        _session: &mut Session,
-        _ctx: &mut RequestContext,
-    ) -> pingora::Result<Box<HttpPeer>> {
-        let reason = "requests are forwarded by the request filter";
-        pingora::Error::e_explain(pingora::ErrorType::HTTPStatus(404), reason)
-    }
-
-    async fn fail_to_proxy(
-        &self,
-        session: &mut Session,
-        _error: &pingora::Error,
-        _ctx: &mut RequestContext,
-    ) -> FailToProxy {
-        let is_answered = session.response_written().is_some();
-        tracing::debug!(is_answered, "a request ended without a whole answer");
-        FailToProxy { error_code: 0, can_reuse_downstream: false }
-    }
-
-    fn suppress_error_log(
-        &self,
-        _session: &Session,
-        _ctx: &RequestContext,
-        _error: &pingora::Error,
-    ) -> bool {
-        true
-    }
 }
