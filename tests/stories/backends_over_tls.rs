@@ -14,7 +14,7 @@ use crate::support::certificates::Authority;
 use crate::support::client::{chat, streaming_chat};
 use crate::support::engines::engine;
 use crate::support::eventually;
-use crate::support::fleet::{CHAT, SOON};
+use crate::support::fleet::{CHAT, SOON, begin, read_until};
 use crate::support::http2_engine::{Http2Engine, Reply};
 use crate::support::penstock::Penstock;
 
@@ -184,16 +184,18 @@ fn engines_may_be_spoken_to_in_http2() {
         let answer = penstock.post(CHAT, &streaming_chat("m", "hello"));
         assert_eq!(answer.text().matches("data: ").count(), 3, "{}", answer.text());
         assert!(answer.is_whole && answer.text().ends_with("[DONE]\n\n"));
-        let clients: Vec<_> = (0..20)
-            .map(|_| crate::support::fleet::begin(penstock.data, CHAT, &chat("m", "hello")))
-            .collect();
+        let clients: Vec<_> =
+            (0..20).map(|_| begin(penstock.data, CHAT, &chat("m", "hello"))).collect();
         for mut client in clients {
             assert_eq!(client.read_answer().unwrap().status, 200);
         }
         assert!(engine.connections() <= 6, "{} connections", engine.connections());
         engine.script([Reply::CutStream]);
-        let answer = penstock.post(CHAT, &streaming_chat("m", "hello"));
-        assert!(answer.text().contains("\"error\"") && !answer.text().contains("[DONE]"));
+        let mut client = begin(penstock.data, CHAT, &streaming_chat("m", "hello"));
+        let mut told = read_until(&mut client, "data: ");
+        engine.cut_stream();
+        told += &read_until(&mut client, "\r\n0\r\n\r\n");
+        assert!(told.contains("\"error\"") && !told.contains("[DONE]"), "{told}");
     }
 }
 
@@ -248,7 +250,7 @@ fn leaving_resets_the_stream_at_the_engine() {
     for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
         let (before, begun) = (engine.resets(), engine.requests() + 1);
         engine.script([Reply::Hang]);
-        let client = crate::support::fleet::begin(penstock.data, CHAT, &body);
+        let client = begin(penstock.data, CHAT, &body);
         eventually("it has begun", SOON, || engine.requests() == begun);
         drop(client);
         eventually("the stream is reset", SOON, || engine.resets() == before + 1);

@@ -15,8 +15,9 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 use crate::support::client::{Answer, Client, chat, streaming_chat};
-use crate::support::fleet::{CHAT, Fleet, Setup, engine, name};
-use crate::support::{block_on, is_long};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, engine, name};
+use crate::support::pace::{pause_between_readings, pause_until};
+use crate::support::{block_on, eventually, is_long};
 
 crate::trials![
     faults_that_can_be_hidden_stay_hidden_while_they_change,
@@ -118,7 +119,7 @@ fn flip(engines: &[StandIn], moods: &[Mood], steady: usize, is_over: &AtomicBool
     let mut until_next = || {
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(1) && !is_over.load(Ordering::Relaxed) {
-            thread::sleep(Duration::from_millis(100));
+            pause_between_readings(Duration::from_millis(100));
             receipts.collect(engines);
         }
     };
@@ -163,7 +164,7 @@ fn drive(fleet: &Fleet) -> Vec<Exchange> {
         let mut exchanges = Vec::new();
         for turn in 0..turns {
             let due = TURN * turn + TURN * number / CLIENTS;
-            thread::sleep(due.saturating_sub(started.elapsed()));
+            pause_until(started, due);
             let text = format!("request {turn} of client {number}");
             let body = if (turn + number).is_multiple_of(2) {
                 chat("m", &text)
@@ -285,9 +286,8 @@ fn every_byte_is_right_while_anything_fails() {
     println!("chaos, any faults: {good} of {} right", exchanges.len());
     assert!(good * 4 > exchanges.len(), "{good} of {} went well", exchanges.len());
     // And when the faults end, so do the errors.
-    thread::sleep(Duration::from_secs(3));
-    for _ in 0..40 {
-        assert_eq!(fleet.chat().status, 200);
-    }
+    let is_well = || (0..40).all(|_| fleet.chat().status == 200);
+    eventually("no request fails any more", SOON, is_well);
+    assert!(is_well(), "and none fails again");
     fleet.wait_idle();
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::support::client::{Answer, Client, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Setup, name, reference};
+use crate::support::pace::pause_until;
 
 crate::trials![
     faults_that_can_be_hidden_are_hidden_under_load,
@@ -41,7 +42,7 @@ fn drive<'a>(fleet: &Fleet, cases: &'a [Case]) -> Vec<(&'a Case, Answer)> {
                 let mut answers = Vec::new();
                 for (turn, case) in (0_u32..62).zip(cases.iter().cycle().skip(number as usize)) {
                     let due = Duration::from_millis(40) * turn + Duration::from_millis(5) * number;
-                    std::thread::sleep(due.saturating_sub(started.elapsed()));
+                    pause_until(started, due);
                     client.send("POST", CHAT, &[], case.body.to_string().as_bytes());
                     let answer = client.read_answer().unwrap();
                     let is_told = answer.status == 200 && answer.text().contains("\"error\"");

@@ -38,18 +38,18 @@ fn a_new_process_takes_over_under_load() {
     let mut penstock = Penstock::start(&yaml);
     let mut stream = begin(penstock.data, CHAT, &streaming_chat("stream", "hello"));
     block_on(slow.wait_for(|counters| counters.events >= 2)).unwrap();
-    let mut successor = None;
-    let (sent, failed) = Load::during(&penstock, || {
-        std::thread::sleep(Duration::from_millis(200));
+    let mut seen = None;
+    let (sent, failed) = Load::during(&penstock, |load| {
+        load.wait_for(50);
         let answer = hand_over(&penstock);
         assert_eq!(answer.status, 200, "{}", answer.text());
-        successor = Some(Successor::of(&answer));
-        std::thread::sleep(Duration::from_millis(1500));
+        // The old process lives until its stream is over, and the load goes on beyond that.
+        seen = Some((Successor::of(&answer), stream.read_answer().unwrap()));
+        load.wait_for(50);
     });
-    let successor = successor.unwrap();
+    let (successor, answer) = seen.unwrap();
     assert_eq!(failed, 0, "of {sent} requests during a hand-over");
     assert!(sent > 100, "{sent}");
-    let answer = stream.read_answer().unwrap();
     assert!(answer.is_whole && answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
     assert_eq!((slow.counters().answered, slow.counters().cancelled), (1, 0));
     assert_eq!(penstock.wait_end(PATIENCE).code(), Some(0), "the old one ends when it is done");

@@ -13,6 +13,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::support::client::{Client, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup, reference};
+use crate::support::pace::{pause_between_drips, pause_between_requests};
 use crate::support::{block_on, eventually, is_long};
 
 crate::trials![
@@ -86,7 +87,7 @@ fn a_slow_but_steady_upload_is_served() {
     let mut client = Client::connect(fleet.penstock.data);
     for part in head.as_bytes().chunks(8).chain(body.as_bytes().chunks(body.len() / 60)) {
         client.send_bytes(part);
-        thread::sleep(Duration::from_millis(100));
+        pause_between_drips(Duration::from_millis(100));
     }
     assert_eq!(client.read_answer().unwrap().status, 200);
 }
@@ -248,7 +249,7 @@ fn neighbours_of_attackers_stay_fast() {
                     while !is_over.load(Ordering::Relaxed) {
                         attack(&mut held);
                         // An attacker on this machine must leave it some time for the defence.
-                        thread::sleep(Duration::from_millis(2));
+                        pause_between_requests(Duration::from_millis(2));
                     }
                 });
             }

@@ -12,6 +12,7 @@ use penstock::demo::Pace;
 use crate::support::client::{self, chat};
 use crate::support::fleet::{CHAT, Fleet, Setup};
 use crate::support::http2::{End, Http2, head, send_all};
+use crate::support::pace::pause_between_requests;
 use crate::support::{block_on, free_address};
 
 crate::trials![
@@ -89,7 +90,7 @@ fn during(fleet: &Fleet, attack: impl FnOnce() + Send) {
             let (answer, took) = client::timed(|| fleet.chat());
             assert_eq!(answer.status, 200, "{}", answer.text());
             slowest = slowest.max(took);
-            std::thread::sleep(Duration::from_millis(20));
+            pause_between_requests(Duration::from_millis(20));
         }
         attack.join().unwrap();
         assert!(slowest < Duration::from_secs(5), "a good client waited {slowest:?}");

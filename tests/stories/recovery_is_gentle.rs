@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::support::client::{self, Client, chat, streaming_chat};
 use crate::support::engines::{backend, shares, start};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup, begin, read_until};
+use crate::support::pace::pause_between_requests;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
@@ -34,7 +35,7 @@ fn drive(penstock: &Penstock, clients: usize, takes: Duration) -> Vec<(Duration,
                     if status != 200 {
                         failures.lock().unwrap().push((started.elapsed(), status));
                     }
-                    std::thread::sleep(Duration::from_millis(10));
+                    pause_between_requests(Duration::from_millis(10));
                 }
             });
         }
@@ -114,7 +115,8 @@ fn the_configuration_drains_and_the_fleet_says_how_long() {
     let report = penstock.reload().json();
     assert_eq!(report["changed"][0]["setting"], "backends[a].drain", "{report}");
     assert_eq!(penstock.backend("a")["health"], "draining");
-    std::thread::sleep(Duration::from_millis(500));
+    let events = a.counters().events;
+    block_on(a.wait_for(move |counters| counters.events >= events + 10)).unwrap();
     let left = penstock.backend("a")["empty_in_s"].as_f64().unwrap();
     assert!((0.3..20.0).contains(&left), "about two seconds are left, not {left}");
     assert_eq!(penstock.chat("m").status, 200);

@@ -63,12 +63,12 @@ fn five_reloads_under_load_fail_no_request_and_cut_no_stream() {
         format!("routing: {{ aliases: {{ x: m }} }}\n{}", only_m(&[&a, &c])),
         only_m(&[&a, &b]),
     ];
-    let (sent, failed) = Load::during(&penstock, || {
+    let (sent, failed) = Load::during(&penstock, |load| {
         for yaml in &rounds {
-            std::thread::sleep(Duration::from_millis(100));
+            load.wait_for(40);
             reload(&penstock, yaml);
         }
-        std::thread::sleep(Duration::from_millis(100));
+        load.wait_for(40);
     });
     assert_eq!(failed, 0, "of {sent} requests during five reloads");
     assert!(sent > 100, "{sent}");
@@ -85,9 +85,9 @@ fn a_fleet_may_move_to_other_engines_under_load() {
     // The same names at other addresses: every backend is a new one, nothing is known of it.
     let (old, new) = (engine("a", &["m"]), engine("a", &["m"]));
     let penstock = Penstock::start(&list(&[&old], ""));
-    let (sent, failed) = Load::during(&penstock, || {
+    let (sent, failed) = Load::during(&penstock, |load| {
         for turn in 0..6 {
-            std::thread::sleep(Duration::from_millis(50));
+            load.wait_for(20);
             let report = reload(&penstock, &list(&[if turn % 2 == 0 { &new } else { &old }], ""));
             assert_eq!(report["changed"][0]["setting"], "backends[a].url", "{report}");
         }

@@ -23,7 +23,7 @@ pub enum Reply {
     Reset(Reason),
     /// The connection is cut instead of an answer.
     CutConnection,
-    /// The stream is reset after its first event.
+    /// The stream is reset after its first event, once [`Http2Engine::cut_stream`] says so.
     CutStream,
     /// Not at all.
     Hang,
@@ -43,6 +43,7 @@ struct Shared {
     received: Mutex<Vec<Received>>,
     connections: AtomicUsize,
     resets: AtomicUsize,
+    may_cut: Notify,
 }
 
 pub struct Http2Engine {
@@ -80,6 +81,11 @@ impl Http2Engine {
 
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Resets the stream that waits for it.
+    pub fn cut_stream(&self) {
+        self.shared.may_cut.notify_one();
     }
 
     /// Streams that were given up while they hung.
@@ -149,7 +155,8 @@ async fn exchange(
             let event = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
             send.send_data(event.into(), false).unwrap();
             if reply.is_some() {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                // A reset overtakes what was sent before it: not until that has arrived.
+                shared.may_cut.notified().await;
                 return send.send_reset(Reason::INTERNAL_ERROR);
             }
             send.send_data(event.into(), false).unwrap();

@@ -4,8 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::client::{Client, chat};
+use super::eventually;
 use super::fleet::CHAT;
+use super::pace::pause_between_requests;
 use super::penstock::Penstock;
+
+/// Long enough for some hundred requests on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How they went.
 #[derive(Default)]
@@ -15,19 +20,37 @@ pub struct Load {
     failed: AtomicUsize,
 }
 
+/// Ends a load when it is dropped.
+struct EndsWith<'a>(&'a AtomicBool);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 impl Load {
     /// Runs `work` while requests for `m` are sent; returns how many were, and how many failed.
-    pub fn during(penstock: &Penstock, work: impl FnOnce()) -> (usize, usize) {
+    pub fn during(penstock: &Penstock, work: impl FnOnce(&Self)) -> (usize, usize) {
         let load = Self::default();
         std::thread::scope(|scope| {
             for number in 0..4 {
                 let load = &load;
                 scope.spawn(move || load.send_all(penstock, number % 2 == 0));
             }
-            work();
-            load.is_over.store(true, Ordering::Release);
+            // Also when the work fails: the scope waits for its threads.
+            let _over = EndsWith(&load.is_over);
+            work(&load);
         });
         (load.sent.into_inner(), load.failed.into_inner())
+    }
+
+    /// Waits until so many more requests are over.
+    pub fn wait_for(&self, requests: usize) {
+        let sent = || self.sent.load(Ordering::Relaxed);
+        let before = sent();
+        let what = format!("{requests} more requests are over");
+        eventually(&what, PATIENCE, || sent() >= before + requests);
     }
 
     fn send_all(&self, penstock: &Penstock, keeps_alive: bool) {
@@ -46,7 +69,7 @@ impl Load {
             if !keeps_alive || !is_good || is_last {
                 client = Client::connect(penstock.data);
             }
-            std::thread::sleep(Duration::from_millis(2));
+            pause_between_requests(Duration::from_millis(2));
         }
     }
 }

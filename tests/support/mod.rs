@@ -8,6 +8,7 @@ pub mod fleet;
 pub mod http2;
 pub mod http2_engine;
 pub mod load;
+pub mod pace;
 pub mod penstock;
 pub mod promql;
 
@@ -69,11 +70,14 @@ pub fn is_long() -> bool {
     std::env::var_os("PENSTOCK_LONG").is_some()
 }
 
+/// Between two looks at something that tells nobody when it changes.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// Waits until `check` holds, and panics with `what` when it does not within `limit`.
 pub fn eventually(what: &str, limit: Duration, mut check: impl FnMut() -> bool) {
     let started = Instant::now();
     while !check() {
         assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(LOOK_AGAIN);
     }
 }
