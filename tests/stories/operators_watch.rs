@@ -59,7 +59,8 @@ fn top_prints_a_frame() {
     assert!(!line("ttft p50").starts_with("ttft p50 -"), "{text}");
     let a: Vec<&str> = line("a ").split_whitespace().collect();
     assert_eq!(&a[..3], ["a", "ready", "auto"]);
-    assert_eq!(a[3], "0/8");
+    // Whoever asks meanwhile may be in flight at the moment of the frame.
+    assert!(["0/8", "1/8"].contains(&a[3]), "{a:?}");
     assert_ne!(a[5], "0", "attempts: {a:?}");
     assert!(line("b ").contains("draining"), "{text}");
     assert!(line("errors/s").contains("model_not_found"), "{text}");
