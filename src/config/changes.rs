@@ -9,13 +9,15 @@ use super::setting::Setting;
 use super::{BackendConfig, Config};
 
 /// Settings that are read once, at the start. A name covers everything below it.
-const READ_AT_START: [&str; 7] = [
+const READ_AT_START: [&str; 9] = [
     "server.listen",
     "server.threads",
     "admin.listen",
     "log.format",
     "access_log",
-    "tracing",
+    "tracing.otlp_endpoint",
+    "tracing.service_name",
+    "tracing.queue",
     "limits.metric_models",
 ];
 /// What is shown of a secret.
@@ -221,6 +223,12 @@ mod tests {
         let new = config(&format!("server: {{ threads: 1000, drain_timeout: 1s }}\n{one}"));
         let changes = Changes::between(&config(one), &new);
         assert_eq!(changes.needing_restart(), ["server.threads"]);
+        let traced = config(&format!(
+            "tracing: {{ propagate: false, sample: 0.5, service_name: x, queue: 9 }}\n{one}"
+        ));
+        let changes = Changes::between(&config(one), &traced);
+        assert_eq!(changes.settings.len(), 4, "{changes:?}");
+        assert_eq!(changes.needing_restart(), ["tracing.service_name", "tracing.queue"]);
         assert!(is_below("server.listen[0]", "server.listen"));
         assert!(!is_below("server.listeners", "server.listen"));
     }

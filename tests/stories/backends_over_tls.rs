@@ -20,6 +20,7 @@ use crate::support::penstock::Penstock;
 
 crate::trials![
     an_engine_behind_tls_is_verified,
+    a_reload_changes_who_is_trusted,
     penstock_shows_its_own_certificate,
     a_service_is_called_by_its_name,
     engines_may_be_spoken_to_in_http2,
@@ -122,6 +123,42 @@ fn an_engine_behind_tls_is_verified() {
     assert_eq!(engine.counters().requests, before);
     let penstock = serve(&url, "tls: { verify: false }");
     assert_eq!(penstock.chat("m").status, 200, "an operator may say so");
+}
+
+fn a_reload_changes_who_is_trusted() {
+    let (authority, stranger) = (Authority::new("the authority"), Authority::new("a stranger"));
+    let engine = engine("one", &["m"]);
+    let files = authority.issue("localhost");
+    let front = Front::start(engine.addr(), files.server(&["http/1.1"], None));
+    let yaml = |trusted: &Authority| {
+        format!(
+            "health: {{ interval: 100ms, unhealthy_interval: 100ms, fall: 1, rise: 1 }}\n\
+             limits: {{ idle_timeout: 1s }}\n\
+             backends:\n  - {{ name: a, url: \"https://localhost:{}\", models: [m], \
+             tls: {{ ca: {} }} }}\n",
+            front.address.port(),
+            trusted.file.display()
+        )
+    };
+    let penstock = Penstock::start_unready(&yaml(&stranger));
+    wait_unhealthy(&penstock);
+    assert_eq!(penstock.chat("m").status, 503);
+    let reload = |trusted| {
+        penstock.rewrite(&yaml(trusted));
+        let report = penstock.reload().json();
+        assert_eq!(report["changed"][0]["setting"], "backends[a].tls.ca", "{report}");
+        assert_eq!(report["restart_needed"], json!([]), "{report}");
+    };
+    reload(&authority);
+    eventually("the new authority is trusted", SOON, || penstock.chat("m").status == 200);
+    let trusted = engine.counters().requests;
+    reload(&stranger);
+    // Connections from before may be used once more before they have been idle too long.
+    wait_unhealthy(&penstock);
+    eventually("nobody is asked any more", SOON, || penstock.chat("m").status == 503);
+    reload(&authority);
+    eventually("it is trusted again", SOON, || penstock.chat("m").status == 200);
+    assert!(engine.counters().requests > trusted);
 }
 
 fn penstock_shows_its_own_certificate() {

@@ -2,7 +2,11 @@
 //! listening sockets, and no connection is refused and no stream cut. One that cannot start changes
 //! nothing.
 
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use penstock::demo::{EngineModel, EngineSpec, Pace};
@@ -12,11 +16,12 @@ use crate::support::command::run_with;
 use crate::support::engines::{backend, engine, start};
 use crate::support::fleet::{CHAT, begin};
 use crate::support::load::Load;
-use crate::support::penstock::{Penstock, Successor};
+use crate::support::penstock::{Penstock, Successor, scratch};
 use crate::support::{block_on, eventually};
 
 crate::trials![
     a_new_process_takes_over_under_load,
+    a_unix_socket_is_handed_over_too,
     a_process_that_cannot_start_leaves_the_old_one_serving,
     there_is_nothing_to_take_over_by_hand,
 ];
@@ -67,6 +72,51 @@ fn a_new_process_takes_over_under_load() {
     third.signal("TERM");
     let is_refused = || TcpStream::connect(penstock.data).is_err();
     eventually("the last one takes the sockets along", PATIENCE, is_refused);
+}
+
+/// A request to a Unix socket; its status line, or why there is none.
+fn ask_over(path: &Path) -> std::io::Result<String> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.lines().next().unwrap_or_default().to_owned())
+}
+
+fn a_unix_socket_is_handed_over_too() {
+    let one = engine("one", &["m"]);
+    let path = scratch("api.sock");
+    let listener = format!("{{ address: \"unix:{}\" }}", path.display());
+    let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
+    let mut penstock = Penstock::start_listening(&[listener], "", &yaml);
+    eventually("the socket is there", PATIENCE, || ask_over(&path).is_ok());
+    let is_over = AtomicBool::new(false);
+    let (successor, asked) = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut asked = 0;
+                    while !is_over.load(Ordering::Acquire) {
+                        let answer = ask_over(&path);
+                        assert_eq!(answer.unwrap(), "HTTP/1.1 200 OK", "request {asked}");
+                        asked += 1;
+                    }
+                    asked
+                })
+            })
+            .collect();
+        let successor = Successor::of(&hand_over(&penstock));
+        let ended = penstock.wait_end(PATIENCE);
+        is_over.store(true, Ordering::Release);
+        assert_eq!(ended.code(), Some(0));
+        let asked = clients.into_iter().map(|client| client.join().unwrap()).sum::<usize>();
+        (successor, asked)
+    });
+    println!("{asked} requests over a Unix socket during a hand-over");
+    assert!(asked > 10 && successor.is_alive());
+    assert_eq!(ask_over(&path).unwrap(), "HTTP/1.1 200 OK", "the old one did not take it along");
+    assert_eq!(penstock.chat("m").status, 200);
 }
 
 fn a_process_that_cannot_start_leaves_the_old_one_serving() {

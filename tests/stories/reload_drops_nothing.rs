@@ -24,6 +24,8 @@ crate::trials![
     a_new_backend_serves_as_soon_as_the_reload_is_answered,
     secrets_in_files_are_read_again_and_never_shown,
     limits_follow_and_what_needs_a_restart_is_named,
+    proxies_are_trusted_from_a_reload_on,
+    traces_follow_a_reload,
 ];
 
 const SLOW: Pace =
@@ -277,4 +279,57 @@ fn limits_follow_and_what_needs_a_restart_is_named() {
     let again = penstock.reload().json();
     assert_eq!(again["changed"], json!([]), "nothing changed since");
     assert_eq!(again["restart_needed"], report["restart_needed"], "still to be done");
+}
+
+fn proxies_are_trusted_from_a_reload_on() {
+    let one = engine("one", &["m"]);
+    let server = "forwarded_for: append, trusted_proxies: [10.0.0.0/8]";
+    let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
+    let penstock = Penstock::start_listening(&[], server, &yaml);
+    // One connection throughout: what is trusted is asked for each request.
+    let mut kept = Client::connect(penstock.data);
+    let mut told = || {
+        let fields = [("x-forwarded-for", "198.51.100.7")];
+        kept.send("POST", CHAT, &fields, chat("m", "hello").to_string().as_bytes());
+        assert_eq!(kept.read_answer().unwrap().status, 200);
+        let received = one.received().pop().unwrap();
+        received.header("x-forwarded-for").map(str::to_owned)
+    };
+    assert_eq!(told().as_deref(), Some("127.0.0.1"), "a stranger is not believed");
+    let text = std::fs::read_to_string(&penstock.config).unwrap();
+    let change = |from: &str, to: &str| {
+        assert!(text.contains(from));
+        std::fs::write(&penstock.config, text.replace(from, to)).unwrap();
+        let report = penstock.reload().json();
+        assert_eq!(report["result"], "applied", "{report}");
+        assert_eq!(report["restart_needed"], json!([]), "{report}");
+    };
+    change("10.0.0.0/8", "127.0.0.1");
+    assert_eq!(told().as_deref(), Some("198.51.100.7, 127.0.0.1"));
+    change("10.0.0.0/8", "10.0.0.0/9");
+    assert_eq!(told().as_deref(), Some("127.0.0.1"), "nor is one that is trusted no more");
+}
+
+fn traces_follow_a_reload() {
+    let one = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
+    let penstock = Penstock::start(&yaml);
+    let traceparent = || {
+        assert_eq!(penstock.chat("m").status, 200);
+        one.received().pop().unwrap().header("traceparent").map(str::to_owned)
+    };
+    assert!(traceparent().is_some_and(|trace| trace.ends_with("-01")));
+    for (section, restart) in [
+        ("sample: 0", json!([])),
+        ("propagate: false", json!([])),
+        ("sample: 0, service_name: x", json!(["tracing.service_name"])),
+    ] {
+        let report = reload(&penstock, &format!("tracing: {{ {section} }}\n{yaml}"));
+        assert_eq!(report["restart_needed"], restart, "{section}");
+        let trace = traceparent();
+        match section {
+            "propagate: false" => assert_eq!(trace, None),
+            _ => assert!(trace.is_some_and(|trace| trace.ends_with("-00")), "{section}"),
+        }
+    }
 }
