@@ -18,8 +18,10 @@ use pingora::protocols::{ALPN, Stream};
 use pingora::upstreams::peer::HttpPeer;
 use tokio_rustls::TlsConnector;
 
+use crate::clock::now;
 use crate::registry::Backend;
 use crate::tls::ClientTls;
+use crate::units::Timestamp;
 use http2::Links;
 
 /// Why there is no connection.
@@ -69,14 +71,15 @@ impl Dialer {
         backend: &Backend,
         timeout: Duration,
     ) -> Result<Stream, DialError> {
+        let until = now().after(timeout);
         let connecting = async {
             if !backend.config.http2 {
-                return self.open(backend).await;
+                return self.open(backend, until).await;
             }
             if let Some(stream) = self.links.take(backend) {
                 return Ok(stream);
             }
-            let wire = self.open(backend).await?;
+            let wire = self.open(backend, until).await?;
             if backend.config.url.https && wire.selected_alpn_proto() != Some(ALPN::H2) {
                 return Err(DialError::Http2);
             }
@@ -97,10 +100,7 @@ impl Dialer {
         port: u16,
         timeout: Duration,
     ) -> Result<Stream, DialError> {
-        let mut address = backend.state.address().ok_or(DialError::NoAddress)?;
-        address.set_port(port);
-        let connected = tokio::time::timeout(timeout, self.open_socket(backend, address)).await;
-        connected.unwrap_or(Err(DialError::TimedOut))
+        self.reach(backend, Some(port), now().after(timeout)).await
     }
 
     /// Uses connections over HTTP/2 by this limit from now on.
@@ -113,14 +113,42 @@ impl Dialer {
         self.links.sweep();
     }
 
-    async fn open(&self, backend: &Backend) -> Result<Stream, DialError> {
-        let address = backend.state.address().ok_or(DialError::NoAddress)?;
-        let stream = self.open_socket(backend, address).await?;
+    async fn open(&self, backend: &Backend, until: Timestamp) -> Result<Stream, DialError> {
+        let stream = self.reach(backend, None, until).await?;
         match (backend.config.url.https, &backend.tls) {
             (false, _) => Ok(stream),
             (true, Some(tls)) => secure(stream, tls).await,
             (true, None) => Err(DialError::Tls),
         }
+    }
+
+    /// Connects to the first of the backend's addresses that takes a connection, at its own port or
+    /// another. Each gets its part of the time that is left, so that one that swallows packets leaves
+    /// some to the others.
+    async fn reach(
+        &self,
+        backend: &Backend,
+        port: Option<u16>,
+        until: Timestamp,
+    ) -> Result<Stream, DialError> {
+        let addresses = backend.state.addresses.in_turn();
+        let mut failed = DialError::NoAddress;
+        for (index, address) in addresses.iter().enumerate() {
+            let left = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
+            let part = until.since(now()) / left;
+            let mut to = *address;
+            to.set_port(port.unwrap_or(to.port()));
+            let connected = tokio::time::timeout(part, self.open_socket(backend, to)).await;
+            failed = match connected.unwrap_or(Err(DialError::TimedOut)) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => error,
+            };
+            // Another port says nothing about the one requests go to.
+            if port.is_none() {
+                backend.state.addresses.note_failure(*address);
+            }
+        }
+        Err(failed)
     }
 
     // TLS is not Pingora's: it would build its settings anew for every connection.
@@ -153,4 +181,81 @@ async fn secure(stream: Stream, tls: &ClientTls) -> Result<Stream, DialError> {
 /// The socket below a stream that is nothing but one.
 fn to_socket(stream: Stream) -> Option<Box<SocketStream>> {
     stream.into_any().downcast().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::path::Path;
+
+    use socket2::{Domain, Socket, Type};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::config::{Config, Environment};
+    use crate::registry::Registry;
+
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    fn backend_at(addresses: &[SocketAddr]) -> Backend {
+        let yaml = "backends: [{ url: 'http://engines.test:8000', engine: vllm }]";
+        let config = Config::parse(yaml, "x", Path::new("."), &Environment::default()).unwrap();
+        let backend = Registry::new(&config).snapshot().topology.backends[0].clone();
+        backend.state.addresses.publish(addresses.to_vec());
+        backend
+    }
+
+    /// An address nobody listens on.
+    async fn closed() -> SocketAddr {
+        TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+    }
+
+    async fn took(dialer: &Dialer, backend: &Backend) -> Duration {
+        let started = now();
+        let connected = dialer.connect(backend, PATIENCE).await;
+        assert!(connected.is_ok(), "{:?}", connected.err());
+        now().since(started)
+    }
+
+    #[tokio::test]
+    async fn the_other_addresses_of_a_name_are_tried_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let open = listener.local_addr().unwrap();
+        let backend = backend_at(&[closed().await, open, closed().await]);
+        let dialer = Dialer::new(Duration::ZERO);
+        for _ in 0..6 {
+            took(&dialer, &backend).await;
+            listener.accept().await.unwrap();
+        }
+        let nobody = backend_at(&[closed().await, closed().await]);
+        assert_eq!(dialer.connect(&nobody, PATIENCE).await.err(), Some(DialError::Refused));
+        assert_eq!(
+            dialer.connect(&backend_at(&[]), PATIENCE).await.err(),
+            Some(DialError::NoAddress)
+        );
+    }
+
+    #[tokio::test]
+    async fn one_that_swallows_packets_leaves_time_for_the_others_and_comes_last_then() {
+        // A queue of connections that is full: who connects waits.
+        let hole = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        hole.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        hole.listen(0).unwrap();
+        let full = hole.local_addr().unwrap().as_socket().unwrap();
+        let patience = Duration::from_millis(100);
+        let queue = || std::net::TcpStream::connect_timeout(&full, patience).ok();
+        let queued: Vec<_> = std::iter::from_fn(queue).take(16).collect();
+        assert!(queued.len() < 16, "the queue does not fill");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let backend = backend_at(&[full, listener.local_addr().unwrap()]);
+        let dialer = Dialer::new(Duration::ZERO);
+        let first = took(&dialer, &backend).await;
+        assert!(first >= PATIENCE / 2 && first < PATIENCE, "{first:?}");
+        for _ in 0..4 {
+            let next = took(&dialer, &backend).await;
+            assert!(next < PATIENCE / 2, "{next:?}: it is asked last now");
+        }
+        let alone = backend_at(&[full]);
+        assert_eq!(dialer.connect(&alone, patience).await.err(), Some(DialError::TimedOut));
+    }
 }

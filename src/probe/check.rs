@@ -38,7 +38,7 @@ impl Checks {
 
     /// Runs one check; returns the new verdict when it changed.
     pub(super) async fn run(&mut self) -> Option<Health> {
-        if self.checker.backend.state.addresses.load().is_none() {
+        if self.checker.backend.state.addresses.first().is_none() {
             // Nothing to connect to is a failed check, too.
             self.checker.learn(Err(ProbeError::NoAddress));
         } else {
@@ -62,8 +62,7 @@ struct OneAddress(Backend);
 #[async_trait]
 impl ServiceDiscovery for OneAddress {
     async fn discover(&self) -> pingora::Result<(BTreeSet<Peer>, HashMap<u64, bool>)> {
-        let addresses = self.0.state.addresses.load();
-        let first = addresses.as_deref().and_then(|all| all.first());
+        let first = self.0.state.addresses.first();
         let peer = first.map(|address| Peer::new(&address.to_string())).transpose()?;
         Ok((peer.into_iter().collect(), HashMap::new()))
     }

@@ -1,7 +1,6 @@
 //! Names to addresses, in the background: the hot path finds them ready.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use crate::registry::Backend;
 
@@ -10,7 +9,7 @@ use crate::registry::Backend;
 pub(super) async fn resolve(backend: &Backend) -> bool {
     let url = &backend.config.url;
     if let Ok(address) = url.host.parse::<IpAddr>() {
-        publish(backend, vec![SocketAddr::new(address, url.port)]);
+        backend.state.addresses.publish(vec![SocketAddr::new(address, url.port)]);
         return true;
     }
     match tokio::net::lookup_host((url.host.as_str(), url.port)).await {
@@ -20,7 +19,7 @@ pub(super) async fn resolve(backend: &Backend) -> bool {
             found.dedup();
             let is_found = !found.is_empty();
             if is_found {
-                publish(backend, found);
+                backend.state.addresses.publish(found);
             }
             is_found
         }
@@ -28,12 +27,5 @@ pub(super) async fn resolve(backend: &Backend) -> bool {
             tracing::warn!(backend = %backend.state.name, %error, "the backend's name does not resolve");
             false
         }
-    }
-}
-
-fn publish(backend: &Backend, addresses: Vec<SocketAddr>) {
-    let known = backend.state.addresses.load();
-    if known.as_deref() != Some(&addresses) {
-        backend.state.addresses.store(Some(Arc::new(addresses)));
     }
 }

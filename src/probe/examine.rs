@@ -153,7 +153,7 @@ impl ProbeClient {
 
 /// Sends one small request and watches what becomes of the connection.
 async fn watch_idle(backend: &Backend, watch: Duration) -> Option<(KeepAlive, Option<u64>)> {
-    let address = backend.state.address().filter(|_| !backend.config.url.https)?;
+    let address = backend.state.addresses.first().filter(|_| !backend.config.url.https)?;
     let timeout = backend.config.health.timeout;
     let connecting = tokio::time::timeout(timeout, TcpStream::connect(address)).await;
     let mut stream = connecting.ok()?.ok()?;

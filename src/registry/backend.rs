@@ -1,13 +1,11 @@
 //! A backend as the balancer knows it while it runs: its identity and everything learned about it.
 //! All of it is atomics, read by decisions and written by attempts and checks.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
-
+use super::addresses::Addresses;
 use super::forecast::Forecasts;
 use super::health::{Breaker, Health, HealthTracker, Outcome, Rest};
 use super::load::{Load, Work};
@@ -74,7 +72,7 @@ pub struct BackendState {
     /// Its name in configuration, metrics and messages.
     pub name: Box<str>,
     /// Where it listens, resolved in the background.
-    pub addresses: ArcSwapOption<Vec<SocketAddr>>,
+    pub addresses: Addresses,
     /// Tokens of the requests in flight.
     pub work: Work,
     /// When what is in flight will have ended.
@@ -82,7 +80,6 @@ pub struct BackendState {
     /// What its engine told of itself.
     pub telemetry: Telemetry,
     ramp: Ramp,
-    next_address: AtomicU32,
     checked_at: AtomicU64,
 }
 
@@ -105,19 +102,10 @@ impl BackendState {
             telemetry: Telemetry::default(),
             draining: AtomicBool::new(false),
             warming: AtomicBool::new(false),
-            addresses: ArcSwapOption::empty(),
+            addresses: Addresses::default(),
             check_micros: AtomicU32::new(0),
-            next_address: AtomicU32::new(0),
             checked_at: AtomicU64::new(0),
         }
-    }
-
-    /// The next address to connect to, in turn when the name has several.
-    pub fn address(&self) -> Option<SocketAddr> {
-        let addresses = self.addresses.load();
-        let addresses = addresses.as_deref()?;
-        let turn = self.next_address.fetch_add(1, Ordering::Relaxed) as usize;
-        addresses.get(turn.checked_rem(addresses.len())?).copied()
     }
 
     /// What people see: draining wins over the checks' verdict.

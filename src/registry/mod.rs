@@ -1,6 +1,7 @@
 //! The fleet as decisions see it: an immutable snapshot of who serves what, over atomics that say
 //! how each backend is doing. Pure: nothing here does I/O; probes and attempts report in.
 
+mod addresses;
 mod backend;
 mod forecast;
 mod health;
@@ -10,6 +11,7 @@ mod ramp;
 mod telemetry;
 mod topology;
 
+pub use addresses::Addresses;
 pub use backend::{
     BackendId, BackendSet, BackendState, Check, MAX_BACKENDS, SharedBackend, Source,
 };

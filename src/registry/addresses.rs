@@ -1,0 +1,108 @@
+//! Where a backend listens. A name may have several addresses, and not all of them need work: those
+//! that did not lately are tried last.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+use smallvec::SmallVec;
+
+/// The addresses of one backend, resolved in the background.
+#[derive(Debug, Default)]
+pub struct Addresses {
+    known: ArcSwapOption<Known>,
+    next: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Known {
+    all: Box<[SocketAddr]>,
+    /// A bit for each of the first 64 that could not be connected to since they were resolved.
+    failed: AtomicU64,
+}
+
+impl Known {
+    fn has_failed(&self, index: usize) -> bool {
+        index < 64 && self.failed.load(Ordering::Relaxed) >> index & 1 == 1
+    }
+}
+
+impl Addresses {
+    /// Takes over what a name resolves to; each address is as good as the others again.
+    pub fn publish(&self, all: Vec<SocketAddr>) {
+        match &*self.known.load() {
+            Some(known) if *known.all == *all => known.failed.store(0, Ordering::Relaxed),
+            Some(_) | None => {
+                let known = Known { all: all.into(), failed: AtomicU64::new(0) };
+                self.known.store(Some(Arc::new(known)));
+            }
+        }
+    }
+
+    /// One of them, always the same; `None` until the name has been resolved.
+    pub fn first(&self) -> Option<SocketAddr> {
+        self.known.load().as_ref()?.all.first().copied()
+    }
+
+    /// All of them in the order to try them: another one first each time, those that failed last.
+    pub fn in_turn(&self) -> SmallVec<[SocketAddr; 2]> {
+        let known = self.known.load();
+        let Some(known) = &*known else { return SmallVec::new() };
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) as usize;
+        let start = turn.checked_rem(known.all.len()).unwrap_or(0);
+        let indexed = known.all.iter().enumerate();
+        let rotated = indexed.clone().skip(start).chain(indexed.take(start));
+        let (bad, good): (SmallVec<[_; 2]>, SmallVec<[_; 2]>) =
+            rotated.partition(|(index, _)| known.has_failed(*index));
+        good.into_iter().chain(bad).map(|(_, address)| *address).collect()
+    }
+
+    /// An address could not be connected to.
+    pub fn note_failure(&self, address: SocketAddr) {
+        if let Some(known) = &*self.known.load()
+            && let Some(index) = known.all.iter().position(|one| *one == address)
+            && index < 64
+        {
+            known.failed.fetch_or(1 << index, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn ports(addresses: &Addresses) -> Vec<u16> {
+        addresses.in_turn().iter().map(SocketAddr::port).collect()
+    }
+
+    #[test]
+    fn each_is_tried_first_in_its_turn() {
+        let addresses = Addresses::default();
+        assert!(ports(&addresses).is_empty() && addresses.first().is_none());
+        addresses.publish(vec![at(1), at(2), at(3)]);
+        assert_eq!(ports(&addresses), [1, 2, 3]);
+        assert_eq!(ports(&addresses), [2, 3, 1]);
+        assert_eq!(ports(&addresses), [3, 1, 2]);
+        assert_eq!(addresses.first(), Some(at(1)));
+    }
+
+    #[test]
+    fn those_that_failed_come_last_until_the_name_is_resolved_again() {
+        let addresses = Addresses::default();
+        addresses.publish(vec![at(1), at(2), at(3)]);
+        addresses.note_failure(at(2));
+        addresses.note_failure(at(9));
+        assert_eq!(ports(&addresses), [1, 3, 2]);
+        assert_eq!(ports(&addresses), [3, 1, 2]);
+        addresses.publish(vec![at(1), at(2), at(3)]);
+        assert_eq!(ports(&addresses), [3, 1, 2]);
+        assert_eq!(ports(&addresses), [1, 2, 3]);
+        assert_eq!(ports(&addresses), [2, 3, 1]);
+    }
+}
