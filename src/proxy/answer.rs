@@ -63,7 +63,7 @@ impl Proxy {
         downstream.write_response_header(Box::new(head)).await?;
         downstream.write_response_body(body, true).await?;
         if closes && let Some(client) = &ctx.client {
-            body::drain(client).await;
+            body::drain(client, &self.refused_drains).await;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio::time::Sleep;
 
 use super::chunked::{ChunkDecoder, ChunkError};
 use super::client::Client;
-use super::context::{BodyBudget, BodyClaim, HeldBody};
+use super::context::{BodyBudget, BodyClaim, Counted, HeldBody};
 use super::failure::OwnError;
 use crate::api::ErrorCode;
 use crate::clock::now;
@@ -35,6 +36,12 @@ const DRAIN_BYTES: usize = 64 << 20;
 /// The same behind a head that was refused: whoever sends more than this there is no client to be
 /// kind to.
 const REFUSED_DRAIN_BYTES: usize = 1 << 20;
+/// How long such a client waits between two reads. Without it a few senders of large heads are always
+/// ready to be read, and each of them takes as many turns as a good client.
+const REFUSED_DRAIN_PAUSE: Duration = Duration::from_millis(10);
+/// Such clients that are drained at one time; of further ones the rest is thrown away by the system,
+/// and whoever still sends may miss the answer. A flood of large heads costs no more than reading them.
+const REFUSED_DRAINS: usize = 32;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// How a request's body is framed.
@@ -283,10 +290,15 @@ impl Pace {
 
 /// Reads and drops what a client still sends after an early answer, for a while, so that it gets
 /// to read that answer instead of a reset.
-pub(super) async fn drain(client: &Client) {
+pub(super) async fn drain(client: &Client, refused: &Arc<AtomicUsize>) {
     // A stream of HTTP/2 is told to stop, and its connection goes on.
     let Client::Http1(client) = client else { return };
-    let limit = if client.refused().is_some() { REFUSED_DRAIN_BYTES } else { DRAIN_BYTES };
+    let is_refused = client.is_refused();
+    let counted = is_refused.then(|| Counted::new(refused));
+    if counted.as_ref().is_some_and(|counted| counted.count() > REFUSED_DRAINS) {
+        return;
+    }
+    let limit = if is_refused { REFUSED_DRAIN_BYTES } else { DRAIN_BYTES };
     let mut scrap = BytesMut::with_capacity(CHUNK_READ);
     let drained = async {
         // The answer is complete: a client that reads to the end must not wait for the drain.
@@ -302,7 +314,10 @@ pub(super) async fn drain(client: &Client) {
                 Err(error) => return Err(error),
             }
             // A crowd that keeps sending must not keep the others waiting.
-            tokio::task::yield_now().await;
+            match is_refused {
+                true => tokio::time::sleep(REFUSED_DRAIN_PAUSE).await,
+                false => tokio::task::yield_now().await,
+            }
         }
         io::Result::Ok(total)
     };

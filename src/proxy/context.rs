@@ -9,6 +9,7 @@ use http::header::HeaderValue;
 
 use super::body::BodyLength;
 use super::client::Client;
+use super::strict::Asked;
 use crate::api::{Dialect, ErrorCode, Operation, TraceContext};
 use crate::generation::Generation;
 use crate::registry::{BackendId, BackendSet, FleetSnapshot, Outcome};
@@ -63,6 +64,8 @@ pub(super) struct Ending {
     pub(super) estimated_tokens: Option<TokenCount>,
     /// Bytes of the request's body.
     pub(super) bytes_in: usize,
+    /// What a head asked for that nobody else has seen.
+    pub(super) refused: Option<Box<Asked>>,
 }
 
 /// A request that has been read, scanned, and is on its way to a backend.
@@ -80,16 +83,16 @@ pub(super) struct Call {
 }
 
 /// A request or connection under way, counted for as long as it lives.
-pub(super) struct Counted(Arc<AtomicUsize>);
+pub(crate) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    pub(super) fn new(counter: &Arc<AtomicUsize>) -> Self {
+    pub(crate) fn new(counter: &Arc<AtomicUsize>) -> Self {
         counter.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(counter))
     }
 
     /// How many there are, this one included.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
 }

@@ -37,7 +37,9 @@ mod trace;
 mod upstream;
 
 pub use closings::{ClosedFor, Closings};
+pub(crate) use context::Counted;
 pub use context::RequestContext;
+pub(crate) use guard::Refusal;
 pub use plane::DataPlane;
 
 use std::sync::Arc;
@@ -77,6 +79,8 @@ pub struct Proxy {
     bodies: Arc<BodyBudget>,
     in_flight: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
+    /// Clients whose heads were refused and that still send.
+    refused_drains: Arc<AtomicUsize>,
     stopping: Arc<AtomicBool>,
     closings: Closings,
     ports: Ports,
@@ -109,6 +113,7 @@ impl Proxy {
             bodies: Arc::default(),
             in_flight: Arc::default(),
             connections: Arc::default(),
+            refused_drains: Arc::default(),
             stopping: Arc::default(),
             hashes: ahash::RandomState::new(),
             seeds: AtomicU64::new(seed),
@@ -229,11 +234,13 @@ impl Proxy {
                 .answer_error(session, ctx, OwnError::new(ErrorCode::InternalError, message))
                 .await;
         };
+        let trusted = &ctx.generation.config.server.trusted_proxies;
         if let Some(refused) = client.refused() {
+            // No field of such a head says who sent it.
+            ctx.client_address = client.origin().client(&HeaderMap::new(), trusted);
             return self.answer_refused(session, ctx, refused).await;
         }
         let headers = &session.req_header().headers;
-        let trusted = &ctx.generation.config.server.trusted_proxies;
         ctx.client_address = client.origin().client(headers, trusted);
         let length = client.body_length(headers);
         ctx.body_length = length;

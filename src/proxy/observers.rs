@@ -1,5 +1,6 @@
 //! What observers are told once a request is over.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use pingora_proxy::Session;
@@ -13,7 +14,7 @@ use crate::routing::{About, RequestOutcome};
 
 impl Proxy {
     /// A client got no further than the guard.
-    pub(super) fn tell_refused(&self, code: ErrorCode) {
+    pub(super) fn tell_refused(&self, code: ErrorCode, client: Option<IpAddr>) {
         let told = RequestOutcome {
             operation: None,
             model: None,
@@ -29,7 +30,7 @@ impl Proxy {
             usage: None,
             expected_cached: None,
             token_events: 0,
-            about: About::default(),
+            about: About { client, ..About::default() },
         };
         for observer in &self.observers {
             observer.finished(&told);
@@ -65,14 +66,19 @@ impl Proxy {
 /// Who asked, and for what.
 fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
     let head = session.req_header();
+    // Pingora was given a stand-in for a head that was refused.
+    let (method, path) = match ctx.ending.refused.as_deref() {
+        Some(asked) => (asked.method.as_str(), asked.path.as_str()),
+        None => (head.method.as_str(), head.uri.path()),
+    };
     let keys = &ctx.generation.config.auth.keys;
     let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
     About {
         request_id: ctx.request_id.to_str().unwrap_or_default(),
         key: ctx.key.and_then(|position| keys.get(position)).map(|key| key.name.as_str()),
         client: ctx.client_address,
-        method: head.method.as_str(),
-        path: head.uri.path(),
+        method,
+        path,
         asked: ctx.ending.asked.as_deref(),
         provider: ctx.ending.provider,
         estimated_tokens: ctx.ending.estimated_tokens,

@@ -28,7 +28,7 @@ impl DataPlane {
         let limits = Box::new(move || ConnectionLimits::of(&current.generation.load().config));
         let plane = Arc::clone(&self.0);
         let guarded = Arc::clone(&plane);
-        let tell = Box::new(move |code| plane.tell_refused(code));
+        let tell = Box::new(move |code, client| plane.tell_refused(code, client));
         let mut proxy = HttpProxy::new(self, Arc::clone(conf));
         proxy.handle_init_modules();
         Guarded::new(proxy, guarded, limits, Refusals::new(tell))

@@ -113,8 +113,9 @@ impl Proxy {
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
-        RefusedHead { flaw, dialect }: RefusedHead,
+        RefusedHead { flaw, dialect, asked }: RefusedHead,
     ) -> pingora::Result<()> {
+        ctx.ending.refused = Some(Box::new(asked));
         ctx.request_id = self.make_request_id();
         ctx.dialect = dialect;
         let error = OwnError::new(flaw.code(), flaw.to_string());

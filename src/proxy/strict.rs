@@ -1,6 +1,10 @@
 //! What a request head must look like before Pingora sees it: framed and written in the one way
 //! every parser reads alike. Looks at the raw bytes once, keeps nothing and allocates nothing.
 
+mod asked;
+
+pub use asked::Asked;
+
 use memchr::{memchr, memchr_iter, memrchr};
 
 use crate::api::ErrorCode;

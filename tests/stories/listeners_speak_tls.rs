@@ -14,7 +14,7 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 
 use crate::support::certificates::{Authority, Issued};
-use crate::support::client::{Client, chat};
+use crate::support::client::{Client, chat, timed};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
 use crate::support::http2::Http2;
 use crate::support::penstock::scratch;
@@ -26,6 +26,7 @@ crate::trials![
     clients_may_have_to_show_a_certificate,
     a_returning_client_resumes_its_session,
     a_handshake_that_never_ends_is_closed,
+    clients_over_the_limit_are_told_so_over_tls_too,
     a_unix_socket_serves_too,
     a_proxy_header_is_taken_from_trusted_proxies_only,
     forwarded_addresses_go_on_as_configured,
@@ -162,6 +163,39 @@ fn a_handshake_that_never_ends_is_closed() {
     }
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     fleet.wait_metric("penstock_connections_closed_total{reason=\"too_slow\"}", 2.0);
+}
+
+fn clients_over_the_limit_are_told_so_over_tls_too() {
+    let authority = Authority::new("the authority");
+    let setup = Setup { sections: "limits: { connections: 4 }", ..Setup::default() };
+    let (fleet, address) = start(&tls(&authority.issue("localhost"), ""), setup);
+    let held: Vec<Client> = (0..4).map(|_| Client::connect(fleet.penstock.data)).collect();
+    fleet.wait_metric("penstock_connections", 4.0);
+    let config = authority.client(&["http/1.1"], None);
+    let ask_once = || secure(address, &config).and_then(|mut stream| ask(&mut stream, ""));
+    for _ in 0..20 {
+        let (answer, took) = timed(|| ask_once().unwrap());
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(answer.contains("too_many_connections") && answer.contains("retry-after: 1\r\n"));
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+    let client = Http2::connect_tls(address, "localhost", authority.client(&["h2"], None));
+    let answer = client.post(CHAT, &chat("m", "hello"));
+    assert_eq!((answer.status, &*answer.error_code()), (503, "too_many_connections"));
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(client.wait_end().and_then(|error| error.reason()), None, "it is let go in peace");
+    // Of those that never shake hands only some are waited for, and not for long.
+    let started = Instant::now();
+    let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(address)).collect();
+    for client in &mut crowd {
+        assert!(client.read_raw().is_ok_and(|bytes| bytes.is_empty()), "it is closed");
+    }
+    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+    assert!(fleet.metric("penstock_errors_total{code=\"too_many_connections\"") > 120.0);
+    assert_eq!(fleet.requests(), 0);
+    drop(held);
+    let is_served = || ask_once().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"));
+    eventually("there is room again", SOON, is_served);
 }
 
 fn a_unix_socket_serves_too() {

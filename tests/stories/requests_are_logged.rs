@@ -20,6 +20,7 @@ crate::trials![
     tokens_are_the_engines_or_marked_as_estimated,
     clients_that_left_are_told_apart,
     lines_cannot_be_forged,
+    refused_heads_leave_a_line_too,
     secrets_are_in_no_line,
     a_rotated_file_is_opened_anew,
     a_stop_leaves_no_line_behind,
@@ -162,6 +163,66 @@ fn lines_cannot_be_forged() {
     assert_eq!(told[0]["model_asked"], evil, "what was asked is there, escaped");
     assert_eq!(told[2]["id"], "a\"b\\c");
     let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+    assert!(text.lines().all(|line| line.len() < 4096), "lines are bounded");
+}
+
+fn refused_heads_leave_a_line_too() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let sections = "limits: { connections: 1 }\n";
+    let penstock =
+        Penstock::start(&format!("{section}{sections}backends:\n{}", backend(&one, "models: [m]")));
+    let good = "POST /v1/messages?key=sk-1 HTTP/1.1\r\nhost: a\r\n";
+    for (head, method, asked, code) in [
+        (format!("{good}host: b\r\n\r\n"), json!("POST"), json!("/v1/messages"), "invalid_request"),
+        (format!("{good}x: \0\r\n\r\n"), json!("POST"), json!("/v1/messages"), "invalid_request"),
+        (
+            "GET /\u{1b}[31m HTTP/1.1\r\n".to_owned(),
+            json!("GET"),
+            json!("/\u{1b}[31m"),
+            "invalid_request",
+        ),
+        ("sk-1 sk-2 sk-3\r\n".to_owned(), Value::Null, Value::Null, "invalid_request"),
+        (
+            format!("GET /{} HTTP/1.1\r\n", "a".repeat(17 << 10)),
+            json!("GET"),
+            Value::Null,
+            "uri_too_long",
+        ),
+    ] {
+        let before = lines(&path).len();
+        eventually("there is room", SOON, || {
+            penstock.admin("/metrics").text().contains("penstock_connections 0")
+        });
+        let mut client = Client::connect(penstock.data);
+        client.send_bytes(head.as_bytes());
+        assert!(client.read_answer().unwrap().status >= 400);
+        // The line comes once what else it might send need not be waited for.
+        drop(client);
+        let line = wait_for(&path, before + 1).remove(before);
+        assert_eq!((&line["client"], &line["method"]), (&json!("127.0.0.1"), &method), "{line}");
+        assert_eq!(line["error"], code, "{line}");
+        match &asked {
+            Value::Null if code == "uri_too_long" => {
+                assert!(line["path"].as_str().unwrap().starts_with("/aaaa"), "{line}");
+            }
+            _ => assert_eq!(line["path"], asked, "{line}"),
+        }
+    }
+    let _held = Client::connect(penstock.data);
+    eventually("it is held", SOON, || {
+        penstock.admin("/metrics").text().contains("penstock_connections 1")
+    });
+    let before = lines(&path).len();
+    assert_eq!(penstock.chat("m").status, 503);
+    let line = wait_for(&path, before + 1).remove(before);
+    assert_eq!(
+        (&line["client"], &line["error"]),
+        (&json!("127.0.0.1"), &json!("too_many_connections"))
+    );
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("sk-"), "{text}");
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
     assert!(text.lines().all(|line| line.len() < 4096), "lines are bounded");
 }

@@ -21,6 +21,7 @@ crate::trials![
     upgrades_are_ignored,
     no_header_reaches_a_backend_that_is_not_meant_for_it,
     heads_beyond_the_limits_are_refused_in_flat_memory,
+    the_limit_of_a_head_is_exact,
     a_client_that_speaks_something_else_is_told_at_once,
 ];
 
@@ -332,6 +333,29 @@ fn no_header_reaches_a_backend_that_is_not_meant_for_it() {
     assert_eq!(names, ["content-length", "host", "traceparent", "x-kept", "x-request-id"]);
     assert_eq!(received.header("host"), Some(engine.addr().to_string().as_str()));
     assert_eq!(received.header("content-length"), Some(body.len().to_string().as_str()));
+}
+
+fn the_limit_of_a_head_is_exact() {
+    let (_engine, penstock) = start("limits: { head_size: 2KiB }");
+    let sized = |size: usize| {
+        let (before, behind) = ("GET /health HTTP/1.1\r\nhost: t\r\nx: ", "\r\n\r\n");
+        format!("{before}{}{behind}", "x".repeat(size - before.len() - behind.len()))
+    };
+    let (whole, larger) = (sized(2048), sized(2049));
+    for piece in [1, 1000, 2047, 2048, 5000] {
+        let mut client = Client::connect(penstock.data);
+        // One behind the other, so that a read ends anywhere.
+        for head in [&whole, &whole, &larger] {
+            let status = if head.len() > 2048 { 431 } else { 200 };
+            head.as_bytes().chunks(piece).for_each(|part| client.send_bytes(part));
+            assert_eq!(client.read_answer().unwrap().status, status, "in pieces of {piece}");
+        }
+        let mut client = Client::connect(penstock.data);
+        client.send_bytes(format!("{whole}{whole}{larger}").as_bytes());
+        for status in [200, 200, 431] {
+            assert_eq!(client.read_answer().unwrap().status, status, "all at once");
+        }
+    }
 }
 
 fn heads_beyond_the_limits_are_refused_in_flat_memory() {

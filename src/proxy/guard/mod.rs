@@ -13,7 +13,7 @@ mod stream;
 
 pub(crate) use origin::{FORWARDED_FOR, Origin};
 pub(crate) use port::Ports;
-pub(crate) use refusals::Refusals;
+pub(crate) use refusals::{Refusal, Refusals};
 pub(crate) use stream::{ClientStream, GuardStream, RefusedHead, poll_read_into};
 
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Guarded<A> {
 impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
     async fn process_new(
         self: &Arc<Self>,
-        mut stream: Stream,
+        stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let open = Counted::new(&self.proxy.connections);
@@ -103,7 +103,10 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
         let port = self.proxy.ports.of(&stream)?;
         if open.count() > limits.connections {
             let over = open.count() - limits.connections;
-            self.refusals.turn_away(&mut stream, (over, port.is_encrypted())).await;
+            let generation = self.proxy.generation();
+            let trusted = &generation.config.server.trusted_proxies;
+            // Boxed: there may be a handshake in it, and nobody else need carry room for one.
+            Box::pin(self.refusals.turn_away(stream, (port, trusted), over)).await;
             return None;
         }
         if let Some(bytes) = limits.send_buffer

@@ -18,7 +18,7 @@ use tokio::time::Sleep;
 use super::port::Welcomed;
 use super::{ConnectionLimits, Origin};
 use crate::api::Dialect;
-use crate::proxy::strict::{self, Flaw};
+use crate::proxy::strict::{self, Asked, Flaw};
 
 /// Reads of a head and of whatever follows it.
 const HEAD_CHUNK: usize = 4096;
@@ -72,17 +72,19 @@ pub(super) struct Inner {
     /// The body of the last request has been read, or there has been no request.
     is_between: bool,
     deadline: Option<Pin<Box<Sleep>>>,
-    refused: Option<RefusedHead>,
+    refused: Option<Flaw>,
     limits: ConnectionLimits,
 }
 
 /// A head that Pingora never sees.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct RefusedHead {
     /// What is wrong with it.
     pub(crate) flaw: Flaw,
     /// The dialect of the path it asks for.
     pub(crate) dialect: Dialect,
+    /// What it asks for, as far as that can be told.
+    pub(crate) asked: Asked,
 }
 
 impl ClientStream {
@@ -134,7 +136,17 @@ impl ClientStream {
 
     /// Why the request at hand is only a stand-in for one that is refused, if it is.
     pub(crate) fn refused(&self) -> Option<RefusedHead> {
-        self.inner.lock().refused
+        let inner = self.inner.lock();
+        let flaw = inner.refused?;
+        // Nothing has been taken off what was read: the head is still there, as far as it came.
+        let is_anthropic = strict::asked_path(&inner.ahead).starts_with(b"/v1/messages");
+        let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
+        Some(RefusedHead { flaw, dialect, asked: Asked::of(&inner.ahead) })
+    }
+
+    /// Whether it is a stand-in.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.inner.lock().refused.is_some()
     }
 
     /// Takes a body of `total` bytes if it was read along with its head, without a copy. The next
@@ -293,9 +305,7 @@ impl Inner {
     }
 
     fn refuse(&mut self, flaw: Flaw) -> BytesMut {
-        let is_anthropic = strict::asked_path(&self.ahead).starts_with(b"/v1/messages");
-        let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
-        self.refused = Some(RefusedHead { flaw, dialect });
+        self.refused = Some(flaw);
         BytesMut::from(STAND_IN)
     }
 

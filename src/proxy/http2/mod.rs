@@ -3,11 +3,15 @@
 
 mod half;
 mod head;
+mod progress;
+mod refusal;
 mod session;
 
 pub(super) use half::ClientHalf;
+pub(super) use refusal::turn_away;
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::task::Poll;
@@ -30,6 +34,7 @@ use super::guard::Origin;
 use crate::clock::now;
 use crate::config::Http2Limits;
 use crate::units::{ByteSize, Timestamp};
+use progress::{Due, Patience, Watched};
 use session::Http2Session;
 
 /// Requests that break the rules of HTTP/2 or of our own strictness, after which a connection is
@@ -96,6 +101,8 @@ enum Next {
     /// The other side closed, or broke the rules.
     Ended(Option<h2::Error>),
     Idle,
+    /// The client does not end what it has begun.
+    Late,
     Stop,
 }
 
@@ -108,19 +115,25 @@ impl Connection {
     {
         let generation = self.proxy.generation();
         let limits = &generation.config.limits;
-        let greeted = builder(&limits.http2).handshake(stream);
+        let due = Due::new(Patience { head: limits.header, body: limits.body_read });
+        let watched = Watched::new(stream, Arc::clone(&due));
+        let greeted = builder(&limits.http2).handshake(watched);
         match tokio::time::timeout(limits.header, greeted).await {
             Ok(Ok(wire)) => {
                 drop(generation);
-                self.run(app, wire, shutdown).await;
+                self.run(app, (wire, &due), shutdown).await;
             }
             Ok(Err(error)) => self.note_end(&error),
             Err(_elapsed) => self.proxy.closings.note(ClosedFor::TooSlow),
         }
     }
 
-    async fn run<A, S>(&self, app: &Arc<A>, mut wire: Wire<S>, shutdown: &ShutdownWatch)
-    where
+    async fn run<A, S>(
+        &self,
+        app: &Arc<A>,
+        (mut wire, due): (Wire<S>, &Due),
+        shutdown: &ShutdownWatch,
+    ) where
         A: HttpServerApp + Send + Sync + 'static,
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -134,8 +147,11 @@ impl Connection {
         // Held once the process is to end: it waits for what this connection still has to deliver.
         let mut finishing = None;
         let mut is_leaving = false;
+        let mut late = pin!(due.passed());
         loop {
-            match next(&mut wire, &streams, patience, (&mut watch, finishing.is_none())).await {
+            let stop = (&mut watch, finishing.is_none());
+            let clocks = (streams.idle_for(patience), late.as_mut());
+            match next(&mut wire, clocks, stop).await {
                 Next::Request(accepted) => {
                     if judge.is_too_much(&streams) {
                         self.proxy.closings.note(ClosedFor::Http2);
@@ -155,6 +171,10 @@ impl Connection {
                     finishing = Some(Counted::new(&self.proxy.in_flight));
                     wire.graceful_shutdown();
                     (is_leaving, patience) = (true, GOODBYE);
+                }
+                Next::Late => {
+                    self.proxy.closings.note(ClosedFor::TooSlow);
+                    return end_abruptly(wire).await;
                 }
                 Next::Idle if is_leaving => return,
                 Next::Idle => {
@@ -206,8 +226,7 @@ impl Connection {
 
 async fn next<S>(
     wire: &mut Wire<S>,
-    streams: &Streams,
-    patience: Duration,
+    (idle, late): (impl Future<Output = ()>, impl Future<Output = ()>),
     (watch, may_stop): (&mut ShutdownWatch, bool),
 ) -> Next
 where
@@ -229,7 +248,8 @@ where
             Some(Err(error)) => Next::Ended(Some(error)),
             None => Next::Ended(None),
         },
-        () = streams.idle_for(patience) => Next::Idle,
+        () = late => Next::Late,
+        () = idle => Next::Idle,
     }
 }
 
