@@ -166,6 +166,7 @@ impl Parts {
                 decisions: Arc::clone(&self.decisions),
                 access_log: self.access_log.clone(),
                 spans: self.spans.clone(),
+                callers: Arc::default(),
                 waiting: self.prober.waiting(),
                 scraping: self.prober.scraper().budget(),
                 stopping: self.proxy.stopping(),

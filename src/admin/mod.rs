@@ -5,6 +5,7 @@
 mod answer;
 mod dashboard;
 mod decisions;
+mod door;
 mod fleet;
 mod gate;
 mod health;
@@ -33,6 +34,8 @@ use crate::probe::ScrapeBudget;
 use crate::proxy::Proxy;
 use crate::spans::SpanExporter;
 use answer::{Answer, Refusal};
+pub use door::Callers;
+use door::Door;
 use gate::Access;
 
 /// How long a caller may take no byte of an answer.
@@ -50,6 +53,8 @@ pub struct Admin {
     pub access_log: Option<Arc<AccessLog>>,
     /// The spans it sends, where there is a collector.
     pub spans: Option<Arc<SpanExporter>>,
+    /// Who is connected.
+    pub callers: Arc<Callers>,
     /// Backends whose first check has not ended.
     pub waiting: Arc<AtomicUsize>,
     /// What asking engines for their metrics costs.
@@ -184,7 +189,8 @@ static ENDPOINTS: [Endpoint; 15] = [
 impl Admin {
     /// The application behind the admin port's listener.
     pub fn into_app(self) -> impl ServerApp + Send + Sync + 'static {
-        HttpServer::new_app(self)
+        let (proxy, callers) = (Arc::clone(&self.proxy), Arc::clone(&self.callers));
+        Door::new(HttpServer::new_app(self), proxy, callers)
     }
 
     async fn answer(&self, session: &mut ServerSession) -> Result<Answer, Refusal> {

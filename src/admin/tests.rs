@@ -39,6 +39,7 @@ impl Port {
             decisions: Arc::default(),
             access_log: None,
             spans: None,
+            callers: Arc::default(),
             waiting: Arc::clone(&waiting),
             scraping: Arc::default(),
             stopping: Arc::clone(&stopping),

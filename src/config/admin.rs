@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::collections::{Off, Or};
 use super::secret::{Secret, SecretFile};
 use super::setting::section;
+use super::values::AtLeastOne;
 
 section! {
     /// The admin port: metrics, health, fleet, explain.
@@ -12,6 +13,8 @@ section! {
         /// The address to listen on, or off. Others than loopback need a token.
         pub listen: Option<SocketAddr> ["listen" as Or<Off, SocketAddr>] =
             Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)),
+        /// The most connections at one time.
+        pub connections: usize ["connections" as AtLeastOne<usize>] = 256,
         /// A file with the token callers must send as `Authorization: Bearer`.
         pub token: Option<Secret> ["token_file" as SecretFile] = None,
     }

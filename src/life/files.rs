@@ -23,10 +23,11 @@ pub fn raise_limit(config: &Config) {
     }
 }
 
-/// One socket per client connection, and one to a backend for each request in flight.
+/// One socket per connection, and one to a backend for each request in flight.
 fn needed(config: &Config) -> u64 {
     let connections = u64::try_from(config.limits.connections).unwrap_or(u64::MAX);
-    connections.saturating_mul(2).saturating_add(OTHERS)
+    let admin = u64::try_from(config.admin.connections).unwrap_or(u64::MAX);
+    connections.saturating_mul(2).saturating_add(admin).saturating_add(OTHERS)
 }
 
 #[cfg(test)]
@@ -37,7 +38,8 @@ mod tests {
     fn a_client_needs_two_sockets() {
         let mut config = Config::default();
         config.limits.connections = 1000;
-        assert_eq!(needed(&config), 2256);
+        config.admin.connections = 100;
+        assert_eq!(needed(&config), 2356);
     }
 
     #[test]

@@ -25,6 +25,12 @@ pub struct Scrape<'a> {
     pub prefix_index_bytes: usize,
     /// Client connections open.
     pub connections: usize,
+    /// Connections to the admin port.
+    pub admin_connections: usize,
+    /// The most there may be.
+    pub max_admin_connections: usize,
+    /// Connections to the admin port that were turned away.
+    pub admin_refused: u64,
     /// The bounds in force.
     pub limits: &'a LimitsConfig,
     /// Idle connections kept to a backend.
@@ -200,6 +206,18 @@ pub(super) fn connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
 
 pub(super) fn max_connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     one(from_size(scrape.limits.connections))
+}
+
+pub(super) fn admin_connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.admin_connections))
+}
+
+pub(super) fn max_admin_connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.max_admin_connections))
+}
+
+pub(super) fn admin_refused(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(to_sample(scrape.admin_refused))
 }
 
 pub(super) fn closings(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

@@ -73,7 +73,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 55] = [
+pub const METRICS: [MetricRow; 58] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -269,6 +269,24 @@ pub const METRICS: [MetricRow; 55] = [
         &[],
         gauges::max_connections,
         "the most there may be: `limits.connections`",
+    ),
+    gauge(
+        "penstock_admin_connections",
+        &[],
+        gauges::admin_connections,
+        "connections to the admin port, the scrape's own among them",
+    ),
+    gauge(
+        "penstock_max_admin_connections",
+        &[],
+        gauges::max_admin_connections,
+        "the most there may be: `admin.connections`",
+    ),
+    counter(
+        "penstock_admin_connections_refused_total",
+        &[],
+        gauges::admin_refused,
+        "connections to the admin port over `admin.connections`",
     ),
     counter(
         "penstock_access_log_lines_total",

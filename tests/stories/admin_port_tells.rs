@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, chat, request};
+use crate::support::client::{Answer, Client, chat, request, timed};
 use crate::support::command::{file, run};
 use crate::support::engines::{backend, backends, engine, shares};
 use crate::support::penstock::Penstock;
@@ -23,6 +23,7 @@ crate::trials![
     metrics_count_what_happened,
     junk_names_collapse_into_one_series,
     garbage_does_not_end_it,
+    a_crowd_is_told_so_at_once,
     its_log_lines_cannot_be_forged,
 ];
 
@@ -293,6 +294,42 @@ fn garbage_does_not_end_it() {
     let value: Value = penstock.admin("/health/live").json();
     assert_eq!(value["status"], "alive");
     assert!(!penstock.log().contains("panicked"), "{}", penstock.log());
+}
+
+fn a_crowd_is_told_so_at_once() {
+    let engine = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
+    let penstock = Penstock::start_with(&yaml, &[("PENSTOCK_ADMIN_CONNECTIONS", "8")]);
+    let held: Vec<Client> = (0..8).map(|_| Client::connect(penstock.admin)).collect();
+    // Some of a crowd are closed without a word.
+    let status = || {
+        let mut client = Client::connect(penstock.admin);
+        let head = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let written = std::io::Write::write_all(&mut client.stream, head);
+        written.and_then(|()| client.read_answer()).map_or(0, |answer| answer.status)
+    };
+    eventually("it is full", Duration::from_secs(5), || status() == 503);
+    for _ in 0..10 {
+        let (answer, took) = timed(|| penstock.admin("/metrics"));
+        assert_eq!((answer.status, &*answer.error_code()), (503, "too_many_connections"));
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+    // More than are told so: nobody waits for long, and the data port does not notice.
+    let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(penstock.admin)).collect();
+    assert_eq!(penstock.chat("m").status, 200);
+    for client in &mut crowd {
+        let answer = client.read_answer();
+        assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status == 503));
+    }
+    drop((held, crowd));
+    eventually("there is room again", Duration::from_secs(5), || status() == 200);
+    let page = penstock.admin("/metrics").text();
+    assert!(page.contains("penstock_max_admin_connections 8\n"), "{page}");
+    let refused = page.lines().find_map(|line| {
+        line.strip_prefix("penstock_admin_connections_refused_total ")?.parse::<f64>().ok()
+    });
+    assert!(refused.unwrap() >= 110.0, "{refused:?}");
 }
 
 fn its_log_lines_cannot_be_forged() {
