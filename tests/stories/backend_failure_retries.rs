@@ -80,6 +80,8 @@ fn a_stale_connection_is_replaced_and_its_request_runs_once() {
     let expected = reference("a", CHAT, &chat("m", "hello"));
     assert_eq!(fleet.chat().status, 200);
     block_on(fleet.a().wait_for(|counters| counters.answered == 1)).unwrap();
+    // The client may have its answer before the connection is put aside.
+    fleet.wait_metric("penstock_backend_idle_connections{backend=\"a\"", 1.0);
     // The engine closes at the very moment the idle connection is used again.
     fleet.a().script([Fault::CloseUnread]);
     let answer = fleet.chat();
