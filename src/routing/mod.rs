@@ -7,6 +7,7 @@ mod explain;
 mod filters;
 mod observer;
 mod prompt;
+mod readings;
 mod resolve;
 mod scratch;
 mod strategy;

@@ -1,0 +1,136 @@
+//! What scorers read of a backend: what its engine told, what we know ourselves, and what it is
+//! believed to have cached.
+
+use super::RouteInput;
+use crate::registry::{Model, Serving, Standing};
+use crate::scoring::prefix::LANES;
+use crate::scoring::{Adapter, Candidate};
+use crate::units::Timestamp;
+
+/// Leaves out backends whose engines have not answered for long, while another's has.
+pub(super) fn leave_failing_out((input, model): (&RouteInput<'_>, &Model), rows: &mut Vec<u32>) {
+    let standing = |row: &u32| {
+        let state = &model.serving.get(*row as usize)?.state;
+        Some(state.telemetry.read(&state.load, input.now).standing)
+    };
+    let is = |wanted| move |row: &u32| standing(row) == Some(wanted);
+    if rows.iter().any(is(Standing::Failing)) && rows.iter().any(is(Standing::Fresh)) {
+        rows.retain(|row| standing(row) != Some(Standing::Failing));
+    }
+}
+
+pub(super) fn readings(serving: &Serving, now: Timestamp) -> Candidate {
+    let state = &serving.state;
+    let told = state.telemetry.read(&state.load, now);
+    let first_token = serving.latency.micros(true);
+    // Stale is not unknown: the median of the others stands in for what was read too long ago.
+    let is_stale = matches!(told.standing, Standing::Stale | Standing::Failing);
+    let kv_utilization = told.kv_utilization.map(f64::from);
+    Candidate {
+        key: serving.key,
+        waiting: told.waiting.map(f64::from),
+        running: told.running.map(f64::from),
+        load: Some(told.load.into()),
+        kv_utilization: if is_stale { Some(STALE) } else { kv_utilization },
+        in_flight: f64::from(state.load.in_flight()),
+        tokens_in_flight: state.work.tokens() as f64,
+        prefill_tokens: state.work.prefill_tokens() as f64,
+        priority: serving.priority,
+        latency_ms: (first_token > 0).then(|| f64::from(first_token) / 1000.0),
+        ..Candidate::default()
+    }
+}
+
+/// Stands for a KV cache whose use was told too long ago, until the median of the others is known.
+const STALE: f64 = -1.0;
+
+/// Puts the median of what is known in the place of what is stale; nothing where nothing is known.
+pub(super) fn fill_in_median(candidates: &mut [Candidate]) {
+    let is_stale = |one: &Candidate| one.kv_utilization == Some(STALE);
+    if !candidates.iter().any(is_stale) {
+        return;
+    }
+    let known = |one: &Candidate| one.kv_utilization.filter(|part| *part >= 0.0);
+    let count = candidates.iter().filter_map(known).count();
+    // The one with as many below it as above; few enough to count for each.
+    let below =
+        |part: f64| candidates.iter().filter_map(known).filter(|other| *other < part).count();
+    let median = candidates
+        .iter()
+        .filter_map(known)
+        .filter(|part| below(*part) <= count.saturating_sub(1) / 2)
+        .fold(None, |most: Option<f64>, part| Some(most.map_or(part, |most| most.max(part))));
+    for one in candidates.iter_mut().filter(|one| is_stale(one)) {
+        one.kv_utilization = median;
+    }
+}
+
+/// Where the model, as an adapter, stands on a backend.
+pub(super) fn adapter(serving: &Serving) -> Adapter {
+    let Some(details) = serving.state.telemetry.details() else { return Adapter::Unknown };
+    let Some(adapters) = &details.adapters else { return Adapter::Unknown };
+    let name = serving.adapter_name();
+    let has = |list: &[Box<str>]| list.iter().any(|one| **one == *name);
+    let used = adapters.running.len() + adapters.waiting.len();
+    if has(&adapters.running) {
+        Adapter::Active
+    } else if adapters.max.is_some_and(|max| used < max as usize) {
+        Adapter::FreeSlot
+    } else if has(&adapters.waiting) {
+        Adapter::Waiting
+    } else {
+        Adapter::Absent
+    }
+}
+
+/// Fills in how much of the prompt each candidate is believed to have cached, in one walk per 64
+/// backends.
+pub(super) fn find_prefixes(
+    (input, model): (&RouteInput<'_>, &Model),
+    rows: &[u32],
+    candidates: &mut [Candidate],
+) {
+    let Some(chain) = input.prompt else { return };
+    let lane_of = |row: &u32| model.serving.get(*row as usize).map(|serving| serving.lane);
+    let shards = model.prefixes.shards();
+    for (number, shard) in (0_u16..).zip(shards.iter()) {
+        let (mut mask, mut places) = (0_u64, [0_u16; LANES]);
+        for (place, lane) in (0_u16..).zip(rows.iter().map(lane_of)) {
+            if let Some(lane) = lane.filter(|lane| lane.shard == number)
+                && let Some(slot) = places.get_mut(usize::from(lane.bit))
+            {
+                mask |= 1 << lane.bit;
+                *slot = place;
+            }
+        }
+        shard.longest(chain.hashes(), mask, |lane, length| {
+            let place = places.get(lane).copied().unwrap_or(u16::MAX);
+            if let Some(candidate) = candidates.get_mut(usize::from(place)) {
+                candidate.matched_blocks = length;
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stale_counts_as_the_median_of_the_rest() {
+        let with = |kv_utilization| Candidate { kv_utilization, ..Candidate::default() };
+        let medians = |given: &[Option<f64>]| {
+            let mut all: Vec<Candidate> = given.iter().copied().map(with).collect();
+            fill_in_median(&mut all);
+            all.into_iter().map(|one| one.kv_utilization).collect::<Vec<_>>()
+        };
+        let stale = Some(STALE);
+        assert_eq!(
+            medians(&[Some(0.9), stale, Some(0.1), None, Some(0.5)]),
+            [Some(0.9), Some(0.5), Some(0.1), None, Some(0.5)]
+        );
+        assert_eq!(medians(&[stale, Some(0.2), Some(0.4)]), [Some(0.2), Some(0.2), Some(0.4)]);
+        assert_eq!(medians(&[stale, None, stale]), [None, None, None]);
+        assert_eq!(medians(&[Some(0.7), Some(0.7), stale])[2], Some(0.7));
+    }
+}
