@@ -8,6 +8,7 @@ use super::weighted::WeightedScratch;
 #[derive(Debug, Default)]
 pub struct Scratch {
     rows: Vec<u32>,
+    keys: Vec<u64>,
     pub(super) weighted: WeightedScratch,
 }
 
@@ -16,8 +17,9 @@ impl Scratch {
     pub(super) fn rows(&mut self, most: usize) -> Rows<'_> {
         if self.rows.len() < most {
             self.rows.resize(most, 0);
+            self.keys.resize(most, 0);
         }
-        Rows { room: &mut self.rows, count: 0 }
+        Rows { room: &mut self.rows, keys: &mut self.keys, count: 0 }
     }
 }
 
@@ -26,6 +28,7 @@ impl Scratch {
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
     room: &'a mut [u32],
+    keys: &'a mut [u64],
     count: usize,
 }
 
@@ -38,9 +41,29 @@ impl Rows<'_> {
         }
     }
 
+    /// Adds a row with what it is to be kept by.
     #[inline(always)]
-    pub(super) fn clear(&mut self) {
-        self.count = 0;
+    pub(super) fn add_keyed(&mut self, row: u32, key: u64) {
+        if let Some(slot) = self.keys.get_mut(self.count) {
+            *slot = key;
+        }
+        self.add(row);
+    }
+
+    /// Keeps the rows that were added with this key.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, key: u64) {
+        let mut kept = 0;
+        for at in 0..self.count {
+            if self.keys.get(at) == Some(&key) {
+                let row = self.room.get(at).copied().unwrap_or_default();
+                if let Some(slot) = self.room.get_mut(kept) {
+                    *slot = row;
+                }
+                kept += 1;
+            }
+        }
+        self.count = kept;
     }
 
     pub(super) fn count(&self) -> u32 {

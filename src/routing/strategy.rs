@@ -64,18 +64,16 @@ impl Choice<'_> {
     // Scored as they are found: a second pass over them would cost as much as the first.
     fn best(&self, terms: Terms) -> Option<Picked> {
         let streaming = self.input.request.streaming;
-        let mut candidates = 0;
-        // One more than the points, so that the first candidate is better than none.
-        let (mut most, mut best) = (0, 0);
+        let (mut candidates, mut best) = (0, 0);
         for (row, candidate) in fitting(self.input, self.model, terms) {
             candidates += 1;
-            let points = points(candidate, streaming, self.weights) + 1;
-            // Strictly greater: of equals the first candidate wins.
-            if points > most {
-                (most, best) = (points, row);
-            }
+            let points = points(candidate, streaming, self.weights);
+            // As one number, so that no branch has to be guessed: more points, and of equals the
+            // first candidate.
+            best = best.max(u64::from(points) << 32 | u64::from(u32::MAX - row));
         }
-        (candidates > 0).then_some(Picked { row: best, candidates, card: None })
+        let row = u32::MAX - u32::try_from(best & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        (candidates > 0).then_some(Picked { row, candidates, card: None })
     }
 }
 
@@ -83,21 +81,16 @@ impl Choice<'_> {
 /// were to choose from. Each load is read once: it may change meanwhile.
 #[inline(always)]
 fn keep_least<'a>(fitting: impl Iterator<Item = (u32, &'a Serving)>, rows: &mut Rows<'_>) -> u32 {
-    let mut candidates = 0;
     let mut least = u64::MAX;
-    for (row, candidate) in fitting {
-        candidates += 1;
-        // As one number: pairs are compared by two branches that nobody can predict.
+    fitting.for_each(|(row, candidate)| {
+        // As one number, so that no branch has to be guessed.
         let load = candidate.state.load.in_flight();
         let found = u64::from(candidate.priority) << 32 | u64::from(load);
-        if found < least {
-            least = found;
-            rows.clear();
-        }
-        if found == least {
-            rows.add(row);
-        }
-    }
+        least = least.min(found);
+        rows.add_keyed(row, found);
+    });
+    let candidates = rows.count();
+    rows.keep(least);
     candidates
 }
 
