@@ -132,7 +132,7 @@ impl Weighted {
     pub(super) fn new(config: &RoutingConfig) -> Option<Self> {
         let specs = config.scorer_specs();
         let profile = Profile::new(&specs, config.picker).ok()?;
-        let session = specs.iter().find(|spec| spec.name.replace('_', "-") == "session-affinity");
+        let session = specs.iter().find(|spec| spec.is("session-affinity"));
         let session = session.map(|spec| {
             let text = |wanted: &str| {
                 let found = spec.params.iter().find(|(name, _)| *name == wanted);
@@ -150,7 +150,7 @@ impl Weighted {
         });
         Some(Self {
             reads_prefixes: profile.reads_prefixes(),
-            reads_adapters: specs.iter().any(|one| one.name.replace('_', "-") == "lora-affinity"),
+            reads_adapters: specs.iter().any(|one| one.is("lora-affinity")),
             terms: PrefixTerms::of(&specs).unwrap_or_default(),
             profile,
             session,

@@ -44,7 +44,7 @@ pub struct Candidate {
     pub prompt_blocks: u32,
     /// Lower is better.
     pub priority: u32,
-    /// Peak-sensitive average of the TTFT, in milliseconds.
+    /// The moving average of the TTFT, in milliseconds.
     pub latency_ms: Option<f64>,
     /// Where the request's adapter stands.
     pub adapter: Adapter,

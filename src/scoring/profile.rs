@@ -27,6 +27,11 @@ impl ScorerSpec {
     pub fn new(name: &str, weight: f64) -> Self {
         Self { name: name.to_owned(), weight, params: Params::default() }
     }
+
+    /// Whether it is the scorer of that name, in whatever spelling.
+    pub fn is(&self, name: &str) -> bool {
+        normalize(&self.name) == name
+    }
 }
 
 /// Why a list of scorers is refused.

@@ -1,6 +1,5 @@
 //! How prompts are cut into blocks, and how many of them are remembered.
 
-use super::normalize;
 use super::params::ParamError;
 use super::profile::ScorerSpec;
 
@@ -28,7 +27,7 @@ impl PrefixTerms {
     /// [`ParamError`] when one of them does not fit.
     pub fn of(specs: &[ScorerSpec]) -> Result<Self, ParamError> {
         let usual = Self::default();
-        let Some(spec) = specs.iter().find(|one| normalize(&one.name) == "prefix-affinity") else {
+        let Some(spec) = specs.iter().find(|one| one.is("prefix-affinity")) else {
             return Ok(usual);
         };
         let block_tokens = spec.params.count("block-size", usual.block_tokens)?;
