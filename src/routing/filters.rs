@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::RouteInput;
 use crate::api::{Capabilities, Offer};
-use crate::registry::{BreakerState, Health, Model, Probe, Serving};
+use crate::registry::{BackendState, BreakerState, Health, Model, Probe, Serving};
 use crate::units::{Timestamp, TokenCount};
 
 /// Why a backend that serves the model was left out.
@@ -120,8 +120,7 @@ pub(super) fn fitting<'a>(
 #[inline(always)]
 fn is_free(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool {
     let state = &*candidate.state;
-    let is_closed = state.breaker.is_closed();
-    if !is_closed && state.breaker.state(input.now) == BreakerState::Open {
+    if !state.breaker.is_closed() && is_open(state, input.now) {
         return false;
     }
     let health = state.health.status();
@@ -132,8 +131,17 @@ fn is_free(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool {
         && (!state.is_warming() || terms.at_once || !sits_out(input, candidate))
 }
 
+// Out of line, like `sits_out`: what is seldom asked would take registers from every candidate.
+#[cold]
+#[inline(never)]
+fn is_open(state: &BackendState, now: Timestamp) -> bool {
+    state.breaker.state(now) == BreakerState::Open
+}
+
 /// Whether a backend on its way back sits this decision out. Drawn from the time of the decision, so
 /// that the same question has the same answer.
+#[cold]
+#[inline(never)]
 pub(super) fn sits_out(input: &RouteInput<'_>, candidate: &Serving) -> bool {
     let share = candidate.state.share(input.now);
     // SplitMix64's mixing (Steele, Lea, Flood 2014), of which the upper bits make a number in 0..1.

@@ -16,19 +16,21 @@ pub fn prompt_chain(
     (model, terms): (&str, PrefixTerms),
     chain: &mut Chain,
 ) {
-    let outline = Outline::of(request.operation, body);
+    let outline = Outline::of(request, body);
     let salt = outline.map(|outline| outline.salt()).unwrap_or_default();
-    let seed = ChainBuilder::seed(&[model.as_bytes(), salt.bytes]);
+    let seed = ChainBuilder::seed(&[model.as_bytes(), salt]);
     let block = terms.block_tokens as usize * TEXT_PER_TOKEN;
-    let builder = ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize));
+    let mut blocks = Blocks(ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize)));
     if let Some(outline) = outline {
-        outline.write(&mut Blocks(builder));
+        outline.write(&mut blocks);
     }
+    blocks.0.finish();
 }
 
 struct Blocks<'a>(ChainBuilder<'a>);
 
 impl OutlineSink for Blocks<'_> {
+    #[inline]
     fn add(&mut self, piece: &[u8]) {
         self.0.add(piece);
     }

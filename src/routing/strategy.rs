@@ -63,15 +63,15 @@ impl Choice<'_> {
 
     // Scored as they are found: a second pass over them would cost as much as the first.
     fn best(&self, terms: Terms) -> Option<Picked> {
-        let streaming = self.input.request.streaming;
-        let (mut candidates, mut best) = (0, 0);
-        for (row, candidate) in fitting(self.input, self.model, terms) {
-            candidates += 1;
-            let points = points(candidate, streaming, self.weights);
+        let (streaming, weights) = (self.input.request.streaming, self.weights.clone());
+        let fitting = fitting(self.input, self.model, terms);
+        let (candidates, best) = fitting.fold((0, 0), |(candidates, best), (row, candidate)| {
+            let points = points(candidate, streaming, &weights);
             // As one number, so that no branch has to be guessed: more points, and of equals the
             // first candidate.
-            best = best.max(u64::from(points) << 32 | u64::from(u32::MAX - row));
-        }
+            let found = u64::from(points) << 32 | u64::from(u32::MAX - row);
+            (candidates + 1, u64::max(best, found))
+        });
         let row = u32::MAX - u32::try_from(best & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         (candidates > 0).then_some(Picked { row, candidates, card: None })
     }

@@ -19,7 +19,7 @@ use super::{Live, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
 use crate::registry::{BackendSet, Health, Registry, SharedBackend};
-use crate::scan::RequestProfile;
+use crate::scan::{PromptPlaces, RequestProfile};
 use crate::units::{ByteSpan, Timestamp, TokenCount};
 
 /// A moment with room before and after it.
@@ -59,6 +59,7 @@ impl<'a> Ask<'a> {
             estimated_tokens: TokenCount(self.tokens),
             max_tokens: self.max_tokens.map(TokenCount),
             needs: self.needs,
+            prompt: PromptPlaces::default(),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
 use super::prompt::{Layout, PROMPT_FIELDS, Prompt, PromptField, prompt_fields, read_prompt};
 use super::text::Text;
-use super::{RequestProfile, ScanError, ScanOptions, to_offset};
+use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
 use crate::api::{Capabilities, Operation};
 use crate::units::{ByteSpan, TokenCount};
 
@@ -38,6 +38,7 @@ struct Facts {
     limits: [Option<u32>; 3],
     prompts: [Prompt; PROMPT_FIELDS],
     messages_are_wrong: bool,
+    places: PromptPlaces,
 }
 
 /// Scans `body` as one JSON object.
@@ -57,6 +58,7 @@ pub(super) fn scan(
         limits: [None; 3],
         prompts: [Prompt::default(); PROMPT_FIELDS],
         messages_are_wrong: false,
+        places: PromptPlaces::default(),
     };
     let walked = walk(&mut cursor, operation, &mut facts);
     walked.map_err(|expected| ScanError::at(cursor.at, expected, body))?;
@@ -79,7 +81,7 @@ fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Res
             (Member::Messages, _) => Member::Other,
             _ => member,
         }
-        .read(cursor, kind, facts)
+        .take(cursor, kind, facts)
     })?;
     cursor.end()
 }
@@ -94,6 +96,7 @@ enum Member {
     ResponseFormat,
     TextFormat,
     Limit(usize),
+    Salt,
     Prompt(usize, Layout),
     /// The field of this name, if the operation has it.
     Messages,
@@ -118,8 +121,26 @@ impl Member {
             b"max_completion_tokens" => Self::Limit(0),
             b"max_output_tokens" => Self::Limit(1),
             b"max_tokens" => Self::Limit(2),
+            b"cache_salt" => Self::Salt,
             _ => Self::Other,
         }
+    }
+
+    /// Takes the value, and notes where it lies if it is a part of the prompt.
+    #[inline(always)]
+    fn take(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
+        let start = to_offset(cursor.at);
+        self.read(cursor, kind, facts)?;
+        let place = match self {
+            Self::Prompt(0, _) => &mut facts.places.main,
+            Self::Prompt(1, _) => &mut facts.places.system,
+            Self::Tools => &mut facts.places.tools,
+            Self::Functions => &mut facts.places.functions,
+            Self::Salt => &mut facts.places.salt,
+            _ => return Ok(()),
+        };
+        *place = ByteSpan { start, end: to_offset(cursor.at) };
+        Ok(())
     }
 
     #[inline(always)]
@@ -177,7 +198,7 @@ impl Member {
                     None => cursor.skip(kind),
                 }
             }
-            Self::Messages | Self::Other => cursor.skip(kind),
+            Self::Salt | Self::Messages | Self::Other => cursor.skip(kind),
         }
     }
 }
@@ -246,6 +267,7 @@ impl Facts {
             estimated_tokens: super::to_tokens(prompt.text),
             max_tokens: self.limits.into_iter().flatten().next().map(TokenCount),
             needs,
+            prompt: self.places,
         })
     }
 }

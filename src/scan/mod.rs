@@ -19,8 +19,8 @@ mod usage;
 
 pub use cursor::Syntax;
 pub use multipart::MultipartSyntax;
-pub use outline::{CacheSalt, Outline, OutlineSink};
-pub use profile::{RequestProfile, RequestRequirements, TokenEstimate};
+pub use outline::{Outline, OutlineSink};
+pub use profile::{PromptPlaces, RequestProfile, RequestRequirements, TokenEstimate};
 pub use sse::{EventScanner, Progress};
 pub use usage::{Usage, find_usage};
 

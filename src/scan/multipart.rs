@@ -3,7 +3,7 @@
 
 use memchr::memmem::Finder;
 
-use super::{RequestProfile, ScanError, ScanOptions, TokenEstimate};
+use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
 use super::{is_blank, to_offset, to_tokens};
 use crate::api::{Capabilities, Operation};
 use crate::units::ByteSpan;
@@ -167,6 +167,7 @@ pub(super) fn scan(
         estimated_tokens: to_tokens(form.prompt),
         max_tokens: None,
         needs: Capabilities::NONE,
+        prompt: PromptPlaces::default(),
     })
 }
 

@@ -4,11 +4,12 @@
 
 use memchr::{memchr, memchr2};
 
-use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Syntax};
 use super::part::{Part, PartKind, PartMember};
 use super::unescape::Unescape;
+use super::{RequestProfile, TokenEstimate};
 use crate::api::{BodyFormat, Operation};
+use crate::units::ByteSpan;
 
 /// Stand between the pieces of an outline: bytes that decoded text does not hold.
 const TOOLS: &[u8] = &[0xf8];
@@ -26,127 +27,83 @@ pub trait OutlineSink {
     fn is_full(&self) -> bool;
 }
 
-/// What keeps the caches of an engine apart beside the prompt itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CacheSalt<'a> {
-    /// The raw bytes of `cache_salt`, quotes and all; empty without one.
-    pub bytes: &'a [u8],
-}
-
-/// Where the values of a body lie.
-#[derive(Debug, Clone, Copy, Default)]
-struct Places {
-    tools: Option<Span>,
-    functions: Option<Span>,
-    system: Option<Span>,
-    prompt: Option<Span>,
-    salt: Option<Span>,
-}
+/// What most messages hold, and whether it is the role.
+const LIKELY_IN_MESSAGE: [(&[u8], Option<bool>); 2] =
+    [(b"role\":", Some(true)), (b"content\":", Some(false))];
 
 /// Where a value begins and ends.
 type Span = (usize, usize);
 
-#[derive(Clone, Copy)]
-enum Field {
-    Tools,
-    Functions,
-    System,
-    Prompt,
-    Salt,
-    Other,
-}
-
-/// The parts of a valid body that make up its prompt.
+/// The parts of a body that make up its prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct Outline<'a> {
     body: &'a [u8],
-    operation: Operation,
-    places: Places,
+    request: &'a RequestProfile,
 }
 
 impl<'a> Outline<'a> {
-    /// The outline of a body that `scan` has passed; `None` for operations without a prompt whose
-    /// beginning an engine could have cached.
-    pub fn of(operation: Operation, body: &'a [u8]) -> Option<Self> {
-        let names: [&[u8]; 2] = match operation {
-            Operation::Chat => [b"messages", b""],
-            Operation::Messages => [b"messages", b"system"],
-            Operation::Responses => [b"input", b"instructions"],
-            Operation::Completions => [b"prompt", b""],
-            _ => return None,
-        };
-        debug_assert_eq!(operation.row().body, BodyFormat::Json);
-        let of = |name: &[u8]| match name {
-            b"tools" => Field::Tools,
-            b"functions" => Field::Functions,
-            b"cache_salt" => Field::Salt,
-            name if name == names[0] => Field::Prompt,
-            name if name == names[1] => Field::System,
-            _ => Field::Other,
-        };
-        let mut places = Places::default();
-        let mut cursor = cursor(body, 0);
-        cursor.peek();
-        let walked = cursor.members(Members::named(of), |cursor, field, kind| {
-            let place = match field {
-                Field::Tools => Some(&mut places.tools),
-                Field::Functions => Some(&mut places.functions),
-                Field::System => Some(&mut places.system),
-                Field::Prompt => Some(&mut places.prompt),
-                Field::Salt => Some(&mut places.salt),
-                Field::Other => None,
-            };
-            let span = take(cursor, kind)?;
-            if let Some(place) = place {
-                *place = Some(span);
-            }
-            Ok(())
-        });
-        walked.ok().map(|()| Self { body, operation, places })
+    /// The outline of a body that `scan` made `request` of; `None` for operations without a prompt
+    /// whose beginning an engine could have cached.
+    pub fn of(request: &'a RequestProfile, body: &'a [u8]) -> Option<Self> {
+        let has_one = matches!(
+            request.operation,
+            Operation::Chat | Operation::Messages | Operation::Responses | Operation::Completions
+        );
+        debug_assert!(!has_one || request.operation.row().body == BodyFormat::Json);
+        has_one.then_some(Self { body, request })
     }
 
-    /// What else the engine keeps apart.
-    pub fn salt(&self) -> CacheSalt<'a> {
-        let raw = self.places.salt.map(|span| part(self.body, span));
-        CacheSalt { bytes: raw.unwrap_or_default() }
+    /// What keeps the caches of an engine apart beside the prompt itself: the raw bytes of
+    /// `cache_salt`, quotes and all; empty without one.
+    pub fn salt(&self) -> &'a [u8] {
+        self.request.prompt.salt.of(self.body)
     }
 
     /// Hands the outline to `sink`.
     pub fn write(&self, sink: &mut impl OutlineSink) {
-        let Places { tools, functions, system, prompt, .. } = self.places;
-        for span in [tools, functions].into_iter().flatten() {
+        let places = self.request.prompt;
+        for tools in [places.tools, places.functions].into_iter().filter(|span| !is_empty(*span)) {
             sink.add(TOOLS);
-            write_compact(part(self.body, span), sink);
+            write_compact(tools.of(self.body), sink);
         }
-        if let Some(span) = system {
+        if !is_empty(places.system) {
             sink.add(MESSAGE);
             sink.add(b"system");
             sink.add(CONTENT);
-            self.write_content(span, sink);
+            self.write_content(&mut cursor(self.body, places.system.range().start), sink);
         }
-        let Some(span) = prompt else { return };
-        let written = match self.operation {
-            Operation::Completions => self.write_plain(span, sink),
-            _ => self.write_messages(span, sink),
+        if is_empty(places.main) {
+            return;
+        }
+        let mut cursor = cursor(self.body, places.main.range().start);
+        let written = match self.request.operation {
+            Operation::Completions => self.write_plain(&mut cursor, sink),
+            _ => self.write_messages(&mut cursor, sink),
         };
         debug_assert!(written.is_ok(), "the body has been scanned");
     }
 
-    fn write_messages(&self, span: Span, sink: &mut impl OutlineSink) -> Result<(), Syntax> {
-        let mut cursor = cursor(self.body, span.0);
-        if cursor.peek() == b'"' {
-            sink.add(MESSAGE);
-            sink.add(b"user");
-            sink.add(CONTENT);
-            self.write_content(span, sink);
-            return Ok(());
-        }
-        cursor.elements(|cursor, kind| {
-            if kind != b'{' || sink.is_full() {
-                return cursor.skip(kind);
+    fn write_messages(
+        &self,
+        cursor: &mut Cursor<'_>,
+        sink: &mut impl OutlineSink,
+    ) -> Result<(), Syntax> {
+        match cursor.peek() {
+            b'"' => {
+                sink.add(MESSAGE);
+                sink.add(b"user");
+                sink.add(CONTENT);
+                self.write_content(cursor, sink);
+                Ok(())
             }
-            self.write_message(cursor, sink)
-        })
+            b'[' => cursor.elements(|cursor, kind| {
+                if kind != b'{' || sink.is_full() {
+                    return cursor.skip(kind);
+                }
+                self.write_message(cursor, sink)
+            }),
+            kind => cursor.skip(kind),
+        }
     }
 
     /// Role, content, and then whatever else there is, in its own order.
@@ -156,28 +113,35 @@ impl<'a> Outline<'a> {
         sink: &mut impl OutlineSink,
     ) -> Result<(), Syntax> {
         let start = cursor.at;
-        let (mut role, mut content, mut others) = (None, None, false);
+        let (mut role, mut content, mut is_written, mut others) = (None, None, false, false);
         let of = |name: &[u8]| match name {
             b"role" => Some(true),
             b"content" => Some(false),
             _ => None,
         };
-        cursor.members(Members::named(of), |cursor, member, kind| {
-            let span = take(cursor, kind)?;
-            match member {
-                Some(true) => role = Some(span),
-                Some(false) => content = Some(span),
-                None => others = true,
+        let members = Members::with_likely(&LIKELY_IN_MESSAGE, of);
+        cursor.members(members, |cursor, member, kind| {
+            match (member, role) {
+                (Some(true), _) => role = Some(take(cursor, kind)?),
+                // Nearly all messages begin with their role, so what they say needs no second look.
+                (Some(false), Some(span)) if !is_written => {
+                    is_written = true;
+                    self.begin_message(Some(span), sink);
+                    self.write_content(cursor, sink);
+                }
+                (Some(false), _) => content = Some(take(cursor, kind)?),
+                (None, _) => {
+                    others = true;
+                    cursor.skip(kind)?;
+                }
             }
             Ok(())
         })?;
-        sink.add(MESSAGE);
-        if let Some(span) = role {
-            write_text(part(self.body, span), sink);
+        if !is_written {
+            self.begin_message(role, sink);
         }
-        sink.add(CONTENT);
-        if let Some(span) = content {
-            self.write_content(span, sink);
+        if let Some((from, _)) = content {
+            self.write_content(&mut self::cursor(self.body, from), sink);
         }
         if !others {
             return Ok(());
@@ -193,10 +157,18 @@ impl<'a> Outline<'a> {
         })
     }
 
-    fn write_content(&self, span: Span, sink: &mut impl OutlineSink) {
-        let mut cursor = cursor(self.body, span.0);
+    fn begin_message(&self, role: Option<Span>, sink: &mut impl OutlineSink) {
+        sink.add(MESSAGE);
+        if let Some((from, _)) = role {
+            write_value(&mut cursor(self.body, from), sink);
+        }
+        sink.add(CONTENT);
+    }
+
+    /// Takes a string, or an array of parts.
+    fn write_content(&self, cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
         if cursor.peek() != b'[' {
-            return write_value(part(self.body, span), sink);
+            return write_value(cursor, sink);
         }
         let mut is_first = true;
         let walked = cursor.elements(|cursor, kind| {
@@ -208,7 +180,7 @@ impl<'a> Outline<'a> {
                 sink.add(PART);
             }
             if kind != b'{' {
-                write_value(part(self.body, take(cursor, kind)?), sink);
+                write_value(cursor, sink);
                 return Ok(());
             }
             self.write_part(cursor, sink)
@@ -234,7 +206,9 @@ impl<'a> Outline<'a> {
             Ok(())
         })?;
         match (found.kind, text) {
-            (PartKind::Text, Some(span)) => write_value(part(self.body, span), sink),
+            (PartKind::Text, Some((from, _))) => {
+                write_value(&mut self::cursor(self.body, from), sink);
+            }
             (PartKind::Image, _) => {
                 // By its hash: an image is long, and says nothing about what follows it in blocks.
                 sink.add(IMAGE);
@@ -247,19 +221,25 @@ impl<'a> Outline<'a> {
     }
 
     /// A prompt as it is; of several, each behind a mark.
-    fn write_plain(&self, span: Span, sink: &mut impl OutlineSink) -> Result<(), Syntax> {
-        let mut cursor = cursor(self.body, span.0);
+    fn write_plain(
+        &self,
+        cursor: &mut Cursor<'_>,
+        sink: &mut impl OutlineSink,
+    ) -> Result<(), Syntax> {
         if cursor.peek() != b'[' {
-            write_value(part(self.body, span), sink);
+            write_value(cursor, sink);
             return Ok(());
         }
-        cursor.elements(|cursor, kind| {
-            let span = take(cursor, kind)?;
-            write_value(part(self.body, span), sink);
+        cursor.elements(|cursor, _| {
+            write_value(cursor, sink);
             sink.add(PART);
             Ok(())
         })
     }
+}
+
+fn is_empty(span: ByteSpan) -> bool {
+    span.range().is_empty()
 }
 
 fn cursor(body: &[u8], at: usize) -> Cursor<'_> {
@@ -279,34 +259,44 @@ fn part(body: &[u8], (from, to): Span) -> &[u8] {
     body.get(from..to).unwrap_or_default()
 }
 
-fn write_value(raw: &[u8], sink: &mut impl OutlineSink) {
-    if raw.first() == Some(&b'"') { write_text(raw, sink) } else { write_compact(raw, sink) }
+/// Takes the value at the cursor: a string decoded, anything else without the space in it.
+fn write_value(cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
+    let kind = cursor.peek();
+    if kind == b'"' {
+        cursor.at = write_string(cursor.bytes, cursor.at, sink);
+        return;
+    }
+    let taken = take(cursor, kind);
+    debug_assert!(taken.is_ok(), "the body has been scanned");
+    if let Ok(span) = taken {
+        write_compact(part(cursor.bytes, span), sink);
+    }
 }
 
-/// Hands on a string, decoded; anything else as it is.
-fn write_text(raw: &[u8], sink: &mut impl OutlineSink) {
-    let Some(mut rest) = raw.strip_prefix(b"\"").and_then(|raw| raw.strip_suffix(b"\"")) else {
-        return sink.add(raw);
-    };
-    while let Some(at) = memchr(b'\\', rest) {
-        if sink.is_full() {
-            return;
-        }
-        let (plain, escape) = rest.split_at(at);
+/// Hands on the string that begins at `at`, decoded; says where it ends.
+fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) -> usize {
+    let mut rest = body.get(at + 1..).unwrap_or_default();
+    while let Some(found) = memchr2(b'"', b'\\', rest) {
+        let (plain, stop) = rest.split_at(found);
         sink.add(plain);
-        if let Some((simple, behind)) = simple_escape(escape) {
+        if stop.first() == Some(&b'"') {
+            return body.len() - stop.len() + 1;
+        }
+        if sink.is_full() {
+            return at + string_end(body.get(at..).unwrap_or_default());
+        }
+        if let Some((simple, behind)) = simple_escape(stop) {
             sink.add(simple);
             rest = behind;
             continue;
         }
-        let length = escape_length(escape);
-        let (escape, behind) = escape.split_at(length.min(escape.len()));
+        let (escape, behind) = stop.split_at(escape_length(stop).min(stop.len()));
         for character in Unescape::new(escape) {
             sink.add(character.encode_utf8(&mut [0; 4]).as_bytes());
         }
         rest = behind;
     }
-    sink.add(rest);
+    body.len()
 }
 
 /// What an escape of two characters stands for, and what follows it.

@@ -31,6 +31,23 @@ pub struct RequestProfile {
     pub max_tokens: Option<TokenCount>,
     /// What the model must be able to do.
     pub needs: Capabilities,
+    /// Where the prompt lies in a body of JSON.
+    pub prompt: PromptPlaces,
+}
+
+/// Where the values lie that make up a prompt; empty where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PromptPlaces {
+    /// `tools`.
+    pub tools: ByteSpan,
+    /// `functions`, as tools were called before.
+    pub functions: ByteSpan,
+    /// `system` or `instructions`, where the operation has it.
+    pub system: ByteSpan,
+    /// `messages`, `input` or `prompt`.
+    pub main: ByteSpan,
+    /// `cache_salt`, quotes and all.
+    pub salt: ByteSpan,
 }
 
 impl RequestProfile {

@@ -1,12 +1,13 @@
 //! The data port's listeners, built from the configuration by one function.
 
 use std::fs::Permissions;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
+use socket2::{Domain, Socket, Type};
 
 use crate::config::{Config, ListenAddress, Listener};
 
@@ -25,9 +26,16 @@ pub(super) fn addresses(config: &Config) -> Vec<ListenAddress> {
 /// What the system says against it.
 pub(crate) fn try_listen(address: &ListenAddress) -> std::io::Result<()> {
     match address {
-        ListenAddress::Tcp(address) => TcpListener::bind(address).map(drop),
+        ListenAddress::Tcp(address) => try_bind(*address),
         ListenAddress::Unix(path) => check_socket(path),
     }
+}
+
+// Bound, but not listening: who connects at this moment is refused, and not cut off afterwards.
+fn try_bind(address: SocketAddr) -> std::io::Result<()> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())
 }
 
 /// A socket left behind is taken over; one that answers, or a file that is none, is not.

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::block_on;
 use crate::support::certificates::Authority;
-use crate::support::client::{chat, streaming_chat};
+use crate::support::client::{self, chat, streaming_chat};
 use crate::support::engines::engine;
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, SOON, begin, read_until};
@@ -86,7 +86,7 @@ fn serve_unready(url: &str, rest: &str, is_ready: bool) -> Penstock {
 
 fn wait_unhealthy(penstock: &Penstock) {
     eventually("the check has failed", SOON, || {
-        std::net::TcpStream::connect(penstock.admin).is_ok()
+        client::is_ok(penstock.admin, "/health/live")
             && penstock.backend("a")["health"] == "unhealthy"
     });
 }

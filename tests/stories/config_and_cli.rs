@@ -204,9 +204,7 @@ fn the_smallest_file_serves() {
         .spawn()
         .unwrap();
     crate::support::eventually("it serves", Duration::from_secs(15), || {
-        std::net::TcpStream::connect(data).is_ok()
-            && std::net::TcpStream::connect(admin).is_ok()
-            && client::get(admin, "/health/ready").status == 200
+        client::is_ok(admin, "/health/ready") && std::net::TcpStream::connect(data).is_ok()
     });
     let answer = client::post(data, "/v1/chat/completions", &client::chat("m", "hello"));
     child.kill().unwrap();

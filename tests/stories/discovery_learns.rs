@@ -12,7 +12,7 @@ use penstock::api::Capabilities;
 use penstock::demo::{EngineModel, EngineSpec, Fault, Flavour, StandIn};
 use serde_json::{Value, json};
 
-use crate::support::client::chat;
+use crate::support::client::{self, chat};
 use crate::support::engines::{backend, engine, model, shares, start};
 use crate::support::eventually;
 use crate::support::penstock::Penstock;
@@ -318,9 +318,7 @@ fn readiness_waits_for_every_first_check() {
         backend(&hangs, "models: [n]")
     );
     let penstock = Penstock::start_unready(&yaml);
-    eventually("the admin port answers", SOON, || {
-        std::net::TcpStream::connect(penstock.admin).is_ok()
-    });
+    eventually("the admin port answers", SOON, || client::is_ok(penstock.admin, "/health/live"));
     let early = penstock.admin("/health/ready");
     if early.status != 200 {
         assert_eq!((early.status, &early.json()["status"]), (503, &json!("starting")));

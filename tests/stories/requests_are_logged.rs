@@ -305,8 +305,7 @@ fn lines_go_to_standard_output() {
         .spawn()
         .unwrap();
     eventually("penstock is ready", Duration::from_secs(15), || {
-        std::net::TcpStream::connect(admin).is_ok()
-            && crate::support::client::get(admin, "/health/ready").status == 200
+        crate::support::client::is_ok(admin, "/health/ready")
     });
     crate::support::client::post(data, CHAT, &chat("m", "hello"));
     let mut output = BufReader::new(child.stdout.take().unwrap());

@@ -204,6 +204,18 @@ pub fn get(address: SocketAddr, path: &str) -> Answer {
     request(address, "GET", path, &[], b"")
 }
 
+/// Whether `path` is answered with 200; not where nobody listens yet.
+pub fn is_ok(address: SocketAddr, path: &str) -> bool {
+    let ask = || {
+        let mut client = Client::over(TcpStream::connect(address)?);
+        client
+            .stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())?;
+        client.read_answer()
+    };
+    ask().is_ok_and(|answer| answer.status == 200)
+}
+
 /// How long `work` took.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let started = Instant::now();

@@ -111,8 +111,7 @@ impl Penstock {
 
     pub fn wait_ready(&self) {
         eventually("penstock is ready", Duration::from_secs(15), || {
-            std::net::TcpStream::connect(self.admin).is_ok()
-                && client::get(self.admin, "/health/ready").status == 200
+            client::is_ok(self.admin, "/health/ready")
                 && std::net::TcpStream::connect(self.data).is_ok()
         });
     }

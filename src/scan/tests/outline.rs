@@ -16,9 +16,18 @@ impl OutlineSink for Kept {
     }
 }
 
+/// The facts of a body, to which a model is added.
+fn scanned(operation: Operation, body: &str) -> (RequestProfile, String) {
+    let comma = if body.trim_start_matches('{').starts_with('}') { "" } else { "," };
+    let body = body.replacen('{', &format!(r#"{{"model":"m"{comma}"#), 1);
+    let options = crate::scan::ScanOptions::default();
+    (crate::scan::scan(operation, None, body.as_bytes(), options).unwrap(), body)
+}
+
 fn outline(operation: Operation, body: &str) -> Vec<u8> {
     let mut kept = Kept::default();
-    Outline::of(operation, body.as_bytes()).unwrap().write(&mut kept);
+    let (request, body) = scanned(operation, body);
+    Outline::of(&request, body.as_bytes()).unwrap().write(&mut kept);
     kept.0
 }
 
@@ -99,14 +108,19 @@ fn other_dialects_have_outlines_of_their_own() {
     assert_eq!(messages, chat);
     let responses = outline(Operation::Responses, r#"{"input":"hi","instructions":"be kind"}"#);
     assert_eq!(responses, chat);
-    assert!(Outline::of(Operation::Embeddings, b"{}").is_none());
+    let (request, body) = scanned(Operation::Embeddings, r#"{"input":"hi"}"#);
+    assert!(Outline::of(&request, body.as_bytes()).is_none());
 }
 
 #[test]
 fn a_salt_is_told() {
-    let body = br#"{"messages":[],"cache_salt":"team a"}"#;
-    assert_eq!(Outline::of(Operation::Chat, body).unwrap().salt().bytes, b"\"team a\"");
-    assert_eq!(Outline::of(Operation::Chat, b"{}").unwrap().salt().bytes, b"");
+    for (body, salt) in
+        [(r#"{"messages":[],"cache_salt":"team a"}"#, "\"team a\""), (r#"{"messages":[]}"#, "")]
+    {
+        let (request, body) = scanned(Operation::Chat, body);
+        let outline = Outline::of(&request, body.as_bytes()).unwrap();
+        assert_eq!(outline.salt(), salt.as_bytes());
+    }
 }
 
 proptest! {

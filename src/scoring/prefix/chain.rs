@@ -33,11 +33,27 @@ impl Chain {
         self.hashes.last().copied().unwrap_or(self.seed)
     }
 
+    /// Adds blocks up to `most`; returns the hash of the last one, before them `last`.
+    fn extend<'a>(
+        &mut self,
+        blocks: impl Iterator<Item = &'a [u8]>,
+        (mut last, most): (u64, usize),
+    ) -> u64 {
+        for block in blocks.take(most.saturating_sub(self.hashes.len())) {
+            last = xxh3_64_with_seed(block, last);
+            self.hashes.push(last);
+        }
+        last
+    }
+
     /// How many full blocks there are.
     pub fn blocks(&self) -> u32 {
         u32::try_from(self.hashes.len()).unwrap_or(u32::MAX)
     }
 }
+
+/// Text is gathered up to this before it is hashed: pieces are often shorter than a block.
+const STAGE: usize = 2 * MAX_BLOCK;
 
 /// Makes a [`Chain`] of text that comes in pieces. Where the pieces are cut makes no difference.
 #[derive(Debug)]
@@ -46,7 +62,7 @@ pub struct ChainBuilder<'a> {
     last: u64,
     block: usize,
     most: usize,
-    begun: [u8; MAX_BLOCK],
+    stage: [u8; STAGE],
     filled: usize,
 }
 
@@ -57,7 +73,7 @@ impl<'a> ChainBuilder<'a> {
         chain.hashes.clear();
         chain.seed = seed;
         let block = block.clamp(1, MAX_BLOCK);
-        Self { chain, last: seed, block, most, begun: [0; MAX_BLOCK], filled: 0 }
+        Self { chain, last: seed, block, most, stage: [0; STAGE], filled: 0 }
     }
 
     /// A seed for what must not be mixed with anything else.
@@ -71,41 +87,54 @@ impl<'a> ChainBuilder<'a> {
     }
 
     /// Adds text.
-    pub fn add(&mut self, mut text: &[u8]) {
+    #[inline]
+    pub fn add(&mut self, text: &[u8]) {
+        if let Some(room) = self.stage.get_mut(self.filled..self.filled + text.len()) {
+            room.copy_from_slice(text);
+            self.filled += text.len();
+        } else {
+            self.add_behind_stage(text);
+        }
+    }
+
+    /// Ends the chain: what does not fill a block is no part of it.
+    pub fn finish(mut self) {
+        self.hash_stage();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_behind_stage(&mut self, mut text: &[u8]) {
+        self.hash_stage();
         if self.filled > 0 {
             let taken = text.len().min(self.block - self.filled);
-            self.keep(text.get(..taken).unwrap_or_default());
-            text = text.get(taken..).unwrap_or_default();
+            let (begin, behind) = text.split_at(taken);
+            self.keep(begin);
+            text = behind;
             if self.filled < self.block {
                 return;
             }
-            self.filled = 0;
-            let hash =
-                xxh3_64_with_seed(self.begun.get(..self.block).unwrap_or_default(), self.last);
-            self.end_block(hash);
+            self.hash_stage();
         }
         // Whole blocks are hashed where they lie.
-        let mut blocks = text.chunks_exact(self.block);
-        for block in &mut blocks {
-            if self.is_full() {
-                return;
-            }
-            self.end_block(xxh3_64_with_seed(block, self.last));
-        }
-        self.keep(blocks.remainder());
+        let (whole, rest) = text.split_at(text.len() - text.len() % self.block);
+        self.last = self.chain.extend(whole.chunks_exact(self.block), (self.last, self.most));
+        self.keep(rest);
+    }
+
+    /// Hashes the full blocks gathered so far, and keeps the rest.
+    fn hash_stage(&mut self) {
+        let whole = self.filled - self.filled % self.block;
+        let blocks = self.stage.get(..whole).unwrap_or_default().chunks_exact(self.block);
+        self.last = self.chain.extend(blocks, (self.last, self.most));
+        self.stage.copy_within(whole..self.filled, 0);
+        self.filled -= whole;
     }
 
     fn keep(&mut self, part: &[u8]) {
-        let to = self.begun.get_mut(self.filled..self.filled + part.len());
+        let to = self.stage.get_mut(self.filled..self.filled + part.len());
         to.unwrap_or_default().copy_from_slice(part);
         self.filled += part.len();
-    }
-
-    fn end_block(&mut self, hash: u64) {
-        if !self.is_full() {
-            self.last = hash;
-            self.chain.hashes.push(hash);
-        }
     }
 }
 
@@ -119,6 +148,7 @@ mod tests {
         let mut chain = Chain::default();
         let mut builder = ChainBuilder::new(&mut chain, seed, (64, most));
         parts.iter().for_each(|part| builder.add(part));
+        builder.finish();
         chain
     }
 
