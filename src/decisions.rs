@@ -105,6 +105,11 @@ pub struct ScoringReport {
     pub matched_blocks: u32,
     /// Full blocks of the prompt.
     pub prompt_blocks: u32,
+    /// How old what its engine had told was; absent when it never told any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry_age_ms: Option<f64>,
+    /// How far that could be relied on: unknown, fresh, stale or failing.
+    pub telemetry: &'static str,
 }
 
 /// The last [`DECISIONS_KEPT`] decisions.
@@ -201,6 +206,8 @@ impl Entry {
                 scores: self.scorers.into_iter().zip(card.scores().iter().copied()).collect(),
                 matched_blocks: card.matched_blocks,
                 prompt_blocks: card.prompt_blocks,
+                telemetry_age_ms: card.told.age_ms(),
+                telemetry: card.told.standing.name(),
             }),
         }
     }

@@ -95,11 +95,23 @@ fn verdict(candidate: &Value, is_picked: bool) -> String {
     let scores = scores_text(candidate);
     let assumed = if is_true(candidate, "assumed") { ", capabilities assumed" } else { "" };
     format!(
-        "{score}{scores}priority {}, {} in flight, {:.1} ms{assumed}",
+        "{score}{scores}priority {}, {} in flight, {:.1} ms{}{assumed}",
         number(candidate, "priority"),
         number(candidate, "in_flight"),
         candidate.get("latency_ms").and_then(Value::as_f64).unwrap_or_default(),
+        telemetry_text(candidate),
     )
+}
+
+/// `, telemetry fresh, 31 ms old`; empty where telemetry does not count.
+fn telemetry_text(candidate: &Value) -> String {
+    let standing = text(candidate, "telemetry");
+    if standing.is_empty() {
+        return String::new();
+    }
+    let age = candidate.get("telemetry_age_ms").and_then(Value::as_f64);
+    let age = age.map_or_else(String::new, |age| format!(", {age:.0} ms old"));
+    format!(", telemetry {standing}{age}")
 }
 
 fn decision_text(decision: &Value) -> String {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::card::Told;
 use super::filters::{self, Fit, RejectReason};
+use super::readings;
 use super::strategy;
 use super::weighted::Marks;
 use super::{Chance, RouteError, RouteInput, Router, RoutingDecision, Scratch};
@@ -34,6 +36,12 @@ pub struct CandidateReport {
     /// Full blocks of the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_blocks: Option<u32>,
+    /// How old what its engine last told is; only where that counts, and absent before it told any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry_age_ms: Option<f64>,
+    /// How far that can be relied on: unknown, fresh, stale or failing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<&'static str>,
     /// Whether a needed capability is assumed, not known.
     pub assumed: bool,
     /// Its priority.
@@ -81,6 +89,8 @@ impl Router {
         let report = |(row, candidate): (u32, &Serving)| {
             let marks = marks.iter().find(|marks| marks.row == row);
             let verdict = verdict(input, candidate, in_panic);
+            let told = self.weighted.as_ref();
+            let told = told.map(|_| Told::of(&readings::told(candidate, input.now)));
             let points = strategy::points(candidate, streaming, &self.weights);
             CandidateReport {
                 backend: candidate.state.name.to_string(),
@@ -91,6 +101,8 @@ impl Router {
                 total: marks.map(|marks| marks.total),
                 matched_blocks: marks.map(|marks| marks.matched_blocks),
                 prompt_blocks: marks.map(|marks| marks.prompt_blocks),
+                telemetry_age_ms: told.and_then(|told| told.age_ms()),
+                telemetry: told.map(|told| told.standing.name()),
                 assumed: verdict.is_ok_and(|fit| !fit.is_known),
                 priority: candidate.priority,
                 in_flight: candidate.state.load.in_flight(),

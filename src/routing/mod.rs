@@ -2,6 +2,7 @@
 //! rotation and randomness come in as arguments. The proxy, `explain` and the tests call the same
 //! function. Reading order: [`Router::route`], then `filters`, then `strategy`.
 
+mod card;
 mod error;
 mod explain;
 mod filters;
@@ -13,6 +14,7 @@ mod scratch;
 mod strategy;
 mod weighted;
 
+pub use card::{ScoreCard, Told};
 pub use error::RouteError;
 pub use explain::{CandidateReport, Explanation};
 pub use filters::{Fit, RejectReason};
@@ -20,7 +22,7 @@ pub use observer::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed}
 pub use prompt::prompt_chain;
 pub use resolve::Names;
 pub use scratch::Scratch;
-pub use weighted::{ScoreCard, SessionField, Weighted};
+pub use weighted::{SessionField, Weighted};
 
 use std::sync::atomic::Ordering;
 

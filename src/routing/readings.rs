@@ -2,7 +2,7 @@
 //! believed to have cached.
 
 use super::RouteInput;
-use crate::registry::{Model, Serving, Standing};
+use crate::registry::{Model, Readings, Serving, Standing};
 use crate::scoring::prefix::LANES;
 use crate::scoring::{Adapter, Candidate};
 use crate::units::Timestamp;
@@ -19,9 +19,15 @@ pub(super) fn leave_failing_out((input, model): (&RouteInput<'_>, &Model), rows:
     }
 }
 
-pub(super) fn readings(serving: &Serving, now: Timestamp) -> Candidate {
+/// What an engine told of itself, as scorers read it.
+pub(super) fn told(serving: &Serving, now: Timestamp) -> Readings {
     let state = &serving.state;
-    let told = state.telemetry.read(&state.load, now);
+    state.telemetry.read(&state.load, now)
+}
+
+/// What scorers read of a backend whose engine told this.
+pub(super) fn readings(serving: &Serving, told: &Readings) -> Candidate {
+    let state = &serving.state;
     let first_token = serving.latency.micros(true);
     // Stale is not unknown: the median of the others stands in for what was read too long ago.
     let is_stale = matches!(told.standing, Standing::Stale | Standing::Failing);

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::card::ScoreCard;
 use super::filters::{Terms, fitting};
 use super::scratch::{Rows, Scratch};
-use super::weighted::{ScoreCard, Weighted};
+use super::weighted::Weighted;
 use super::{Chance, RouteInput};
 use crate::config::{Strategy, Weights};
 use crate::registry::{Model, ModelId, Serving};

@@ -1,7 +1,8 @@
 //! The weighted strategy: readings of every candidate, scored and picked by a profile.
 
+use super::card::{CARD_SCORES, ScoreCard, Told};
 use super::filters::{Terms, fitting};
-use super::readings::{adapter, fill_in_median, find_prefixes, leave_failing_out, readings};
+use super::readings::{adapter, fill_in_median, find_prefixes, leave_failing_out, readings, told};
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
@@ -49,65 +50,6 @@ pub struct Weighted {
 
 /// The most blocks a backend is believed to keep, whatever its engine tells.
 const MAX_CAPACITY: u32 = 1 << 22;
-/// The most scorers a [`ScoreCard`] has room for.
-const CARD_SCORES: usize = 8;
-
-/// What the scorers made of the backend that was picked.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ScoreCard {
-    /// The weighted sum, 0..=1.
-    pub total: f32,
-    /// Leading blocks of the prompt it is believed to have cached.
-    pub matched_blocks: u32,
-    /// Full blocks of the prompt.
-    pub prompt_blocks: u32,
-    /// Tokens of a block.
-    pub block_tokens: u32,
-    first_block: u64,
-    scores: [f32; CARD_SCORES],
-    count: u8,
-}
-
-impl ScoreCard {
-    /// The score of each of the first scorers of the profile, in its order, 0..=1.
-    pub fn scores(&self) -> &[f32] {
-        self.scores.get(..usize::from(self.count)).unwrap_or_default()
-    }
-
-    /// The tokens it is believed to have cached.
-    pub fn expected_tokens(&self) -> u32 {
-        self.matched_blocks.saturating_mul(self.block_tokens)
-    }
-
-    fn of(
-        profile: &Profile,
-        (chosen, candidate): (usize, &Candidate),
-        (ask, sheet): (&Ask, &Sheet),
-    ) -> Self {
-        let mut scores = [0.0; CARD_SCORES];
-        let all = profile.weights().enumerate();
-        let given = all.map(|(index, _)| sheet.scores(index).get(chosen).copied());
-        let mut count = 0;
-        for (slot, score) in scores.iter_mut().zip(given) {
-            *slot = to_f32(score.unwrap_or_default());
-            count += 1;
-        }
-        Self {
-            total: to_f32(sheet.totals().get(chosen).copied().unwrap_or_default()),
-            matched_blocks: candidate.matched_blocks,
-            prompt_blocks: candidate.prompt_blocks,
-            block_tokens: ask.block_tokens,
-            first_block: ask.first_block,
-            scores,
-            count,
-        }
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "0..=1, for people to read")]
-fn to_f32(score: f64) -> f32 {
-    score as f32
-}
 
 /// What the scorers make of one candidate, for explanations.
 #[derive(Debug, Clone)]
@@ -124,6 +66,7 @@ pub(super) struct Marks {
 pub(super) struct WeightedScratch {
     pub(super) rows: Vec<u32>,
     pub(super) candidates: Vec<Candidate>,
+    pub(super) told: Vec<Told>,
     pub(super) sheet: Sheet,
 }
 
@@ -166,10 +109,14 @@ impl Weighted {
         names
     }
 
-    /// What a header says of a card: `;total=0.830;blocks=12/20;prefix-affinity=0.600`.
+    /// What a header says of a card: `;total=0.830;blocks=12/20;telemetry-age-ms=31;prefix-affinity=0.600`.
+    /// An engine that never told anything has no age.
     pub fn to_text(&self, card: &ScoreCard) -> String {
         let ScoreCard { total, matched_blocks, prompt_blocks, .. } = card;
         let mut text = format!(";total={total:.3};blocks={matched_blocks}/{prompt_blocks}");
+        if let Some(age) = card.told.age_ms() {
+            text += &format!(";telemetry-age-ms={age:.0}");
+        }
         for ((name, _), score) in self.profile.weights().zip(card.scores()) {
             text += &format!(";{name}={score:.3}");
         }
@@ -244,10 +191,12 @@ impl Weighted {
         if !self.profile.reads_prompts() && !scratch.rows.is_empty() {
             ask.turn = chance.turn(id);
         }
-        let WeightedScratch { rows, candidates, sheet } = scratch;
+        let WeightedScratch { rows, candidates, told, sheet } = scratch;
         let chosen = self.profile.pick(&ask, candidates, (sheet, chance.rng()))?;
         let row = rows.get(chosen).copied()?;
-        let card = ScoreCard::of(&self.profile, (chosen, candidates.get(chosen)?), (&ask, sheet));
+        let told = told.get(chosen).copied().unwrap_or_default();
+        let one = (chosen, candidates.get(chosen)?, told);
+        let card = ScoreCard::of(&self.profile, one, (&ask, sheet));
         Some(Picked { row, candidates: u32::try_from(rows.len()).ok()?, card: Some(card) })
     }
 
@@ -255,7 +204,7 @@ impl Weighted {
     pub(super) fn marks(&self, place: (&RouteInput<'_>, &Model), rows: Vec<u32>) -> Vec<Marks> {
         let mut scratch = WeightedScratch { rows, ..WeightedScratch::default() };
         let ask = self.gather(place, &mut scratch);
-        let WeightedScratch { rows, candidates, mut sheet } = scratch;
+        let WeightedScratch { rows, candidates, mut sheet, .. } = scratch;
         self.profile.score(&ask, &candidates, &mut sheet);
         let of = |(index, (row, candidate)): (usize, (&u32, &Candidate))| {
             let given = |(number, (name, _)): (usize, (&'static str, f64))| {
@@ -278,16 +227,21 @@ impl Weighted {
         (input, model): (&RouteInput<'_>, &Model),
         scratch: &mut WeightedScratch,
     ) -> Ask {
-        let WeightedScratch { rows, candidates, .. } = scratch;
+        let WeightedScratch { rows, candidates, told: all_told, .. } = scratch;
         let blocks = input.prompt.map_or(0, Chain::blocks);
         let servings =
             rows.iter().filter_map(|row| Some((*row, model.serving.get(*row as usize)?)));
         candidates.clear();
-        candidates.extend(servings.map(|(row, serving)| Candidate {
-            place: row,
-            prompt_blocks: blocks,
-            adapter: if self.reads_adapters { adapter(serving) } else { Adapter::Unknown },
-            ..readings(serving, input.now)
+        all_told.clear();
+        candidates.extend(servings.map(|(row, serving)| {
+            let told = told(serving, input.now);
+            all_told.push(Told::of(&told));
+            Candidate {
+                place: row,
+                prompt_blocks: blocks,
+                adapter: if self.reads_adapters { adapter(serving) } else { Adapter::Unknown },
+                ..readings(serving, &told)
+            }
         }));
         fill_in_median(candidates);
         if self.reads_prefixes && blocks > 0 {

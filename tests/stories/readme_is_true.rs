@@ -277,6 +277,9 @@ const WIRE_NAMES: &[&str] = &[
     "resting_for_s",
     "resting_status",
     "upstream_model",
+    "matched_blocks",
+    "prompt_blocks",
+    "telemetry_age_ms",
     // Reasons why a candidate is left out, and states of a breaker.
     "breaker_open",
     "half_open",

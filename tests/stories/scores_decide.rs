@@ -7,10 +7,10 @@ use std::thread;
 use penstock::demo::{Fault, Gate};
 use serde_json::{Value, json};
 
-use crate::support::block_on;
 use crate::support::client::{self, Answer, Client};
 use crate::support::command::{Ran, file, run, run_with};
-use crate::support::fleet::{CHAT, Fleet, Setup};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
+use crate::support::{block_on, eventually};
 
 crate::trials![
     a_conversation_stays_with_its_backend,
@@ -18,6 +18,7 @@ crate::trials![
     the_least_loaded_is_found_by_load_alone,
     sessions_stay_by_header_and_by_cookie,
     a_decision_says_what_it_is_made_of,
+    a_decision_says_how_old_its_telemetry_was,
     flags_and_policy_files_choose_the_scorers,
     old_weights_name_what_replaces_them,
     lines_are_scored_in_order,
@@ -162,6 +163,41 @@ fn a_decision_says_what_it_is_made_of() {
             candidate["scores"]["prefix-affinity"].is_number() && candidate["total"].is_number()
         );
     }
+}
+
+fn a_decision_says_how_old_its_telemetry_was() {
+    let setup = Setup {
+        strategy: "weighted",
+        routing: "scorers: \"queue-depth:1\", expose_decision: true",
+        sections: "telemetry: { interval: 20ms, idle_interval: 50ms, max_cpu: 1 }",
+        backend: "engine: vllm",
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(2, setup);
+    let page = "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n";
+    fleet.a().set_page("/metrics", Some(page));
+    let question = json!({"path": CHAT, "body": conversation(1, 0).to_string()});
+    let explained = || client::post(fleet.penstock.admin, "/explain", &question).json();
+    let candidates = || explained()["decision"]["candidates"].clone();
+    eventually("the engine was asked", SOON, || candidates()[0]["telemetry"] == "fresh");
+    let told = candidates();
+    let age = told[0]["telemetry_age_ms"].as_f64().unwrap();
+    assert!((0.0..1000.0).contains(&age), "{told}");
+    assert_eq!(told[1]["telemetry"], "unknown", "it has no metrics");
+    assert_eq!(told[1]["telemetry_age_ms"], Value::Null);
+    let question = file("request.json", conversation(1, 0).to_string());
+    let admin = format!("http://{}", fleet.penstock.admin);
+    let ran = run(["explain", question.to_str().unwrap(), "--admin", &admin]);
+    assert!(ran.stdout.contains(", telemetry fresh, "), "{}", ran.stdout);
+    assert!(ran.stdout.contains(", telemetry unknown\n"), "{}", ran.stdout);
+    fleet.b().set_page("/metrics", Some(page));
+    eventually("the other was asked", SOON, || candidates()[1]["telemetry"] == "fresh");
+    let answer = fleet.penstock.post(CHAT, &conversation(1, 0));
+    let header = answer.header("x-penstock-decision").unwrap();
+    assert!(header.contains(";telemetry-age-ms="), "{header}");
+    let newest = fleet.penstock.admin("/decisions").json()["decisions"][0].clone();
+    assert_eq!(newest["scoring"]["telemetry"], "fresh");
+    assert!(newest["scoring"]["telemetry_age_ms"].as_f64() < Some(1000.0), "{newest}");
 }
 
 const THREE: &str = "backends:
