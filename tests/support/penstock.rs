@@ -33,9 +33,10 @@ pub fn scratch(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// The binary under test.
+/// The binary under test: the one built along with the tests, unless `PENSTOCK_BINARY` names another.
 pub fn binary() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_penstock"))
+    let other = std::env::var_os("PENSTOCK_BINARY");
+    Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_penstock").into()))
 }
 
 /// A configuration with the sections every penstock here has.
