@@ -79,7 +79,8 @@ impl<'a> Decider<'a> {
     /// All there is to a decision: blocks, lookup, scores, pick, record.
     fn decide(&mut self, profile: &RequestProfile, body: &[u8]) -> u16 {
         let weighted = self.generation.router.weighted().unwrap();
-        prompt_chain(profile, body, ("m", weighted.prefix_terms()), &mut self.chain);
+        let terms = weighted.prefix_terms(&self.fleet.topology, "m");
+        prompt_chain(profile, body, ("m", terms), &mut self.chain);
         let tried = BackendSet::default();
         let input = RouteInput {
             request: profile,

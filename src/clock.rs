@@ -39,6 +39,22 @@ pub fn now() -> Timestamp {
     Timestamp(to_micros(PROCESS_START.elapsed()))
 }
 
+/// Measures how long something takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// Starts to measure.
+    pub fn start() -> Self {
+        Self(monotonic())
+    }
+
+    /// The time since.
+    pub fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
 /// Seconds since 1970, for `created` fields and the like; never for measuring.
 pub fn unix_seconds() -> u64 {
     unix_time().as_secs()

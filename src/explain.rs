@@ -42,7 +42,8 @@ pub fn explain(
     let mut prompt = Chain::default();
     if let Some(weighted) = generation.router.weighted() {
         let name = generation.router.names.resolve(&model);
-        prompt_chain(&profile, body, (name, weighted.prefix_terms()), &mut prompt);
+        let terms = weighted.prefix_terms(&fleet.topology, name);
+        prompt_chain(&profile, body, (name, terms), &mut prompt);
     }
     let input = RouteInput {
         request: &profile,

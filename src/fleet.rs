@@ -74,6 +74,7 @@ pub fn overlay(registry: &Registry, dump: &Value, now: Timestamp) -> Result<(), 
         overlay_row(registry, &row, now)?;
         names.push(row.name);
     }
+    registry.snapshot().topology.follow_blocks();
     Ok(())
 }
 

@@ -14,7 +14,7 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         fleet: &call.generation.registry.snapshot(),
         in_flight: proxy.in_flight(),
         held_body_bytes: proxy.held_bytes(),
-        prefix_index_bytes: call.generation.registry.prefix_bytes(),
+        prefix_pool: call.generation.registry.prefix_pool(),
         connections: proxy.connections(),
         admin_connections: admin.callers.open(),
         max_admin_connections: call.generation.config.admin.connections,

@@ -8,7 +8,9 @@ use crate::config::LimitsConfig;
 use crate::outbox::Deliveries;
 use crate::probe::ScrapeBudget;
 use crate::proxy::{ClosedFor, Closings};
-use crate::registry::{Backend, BackendId, BreakerState, FleetSnapshot, Health, Readings};
+use crate::registry::{
+    Backend, BackendId, BreakerState, FleetSnapshot, Health, IndexPool, Readings,
+};
 use crate::units::Timestamp;
 
 /// What is read at the time of a scrape.
@@ -21,8 +23,8 @@ pub struct Scrape<'a> {
     pub in_flight: usize,
     /// Bytes of request bodies held.
     pub held_body_bytes: usize,
-    /// Bytes the prefix indexes take.
-    pub prefix_index_bytes: usize,
+    /// What the prefix indexes of all models have in common.
+    pub prefix_pool: &'a IndexPool,
     /// Client connections open.
     pub connections: usize,
     /// Connections to the admin port.
@@ -186,7 +188,19 @@ pub(super) fn max_held_body_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Sa
 }
 
 pub(super) fn prefix_index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    one(from_size(scrape.prefix_index_bytes))
+    one(from_size(scrape.prefix_pool.budget().used()))
+}
+
+pub(super) fn prefix_locks(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(to_sample(scrape.prefix_pool.locks_held().0))
+}
+
+pub(super) fn prefix_locks_held(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(scrape.prefix_pool.locks_held().1.as_secs_f64())
+}
+
+pub(super) fn prefix_lock_longest(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(scrape.prefix_pool.locks_held().2.as_secs_f64())
 }
 
 pub(super) fn prefix_blocks(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

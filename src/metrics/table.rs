@@ -73,7 +73,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 58] = [
+pub const METRICS: [MetricRow; 61] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -256,6 +256,24 @@ pub const METRICS: [MetricRow; 58] = [
         &[],
         gauges::prefix_index_bytes,
         "memory of the prefix indexes of all models; the most is `limits.prefix_memory`",
+    ),
+    counter(
+        "penstock_prefix_lock_samples_total",
+        &[],
+        gauges::prefix_locks,
+        "times the lock of a prefix index was held and measured: one in 16",
+    ),
+    counter(
+        "penstock_prefix_lock_seconds_total",
+        &[],
+        gauges::prefix_locks_held,
+        "how long it was held, of those measured",
+    ),
+    gauge(
+        "penstock_prefix_lock_longest_seconds",
+        &[],
+        gauges::prefix_lock_longest,
+        "the longest of them since the start",
     ),
     gauge(
         "penstock_backend_prefix_blocks",

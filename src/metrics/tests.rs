@@ -75,7 +75,7 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
         fleet: &generation.registry.snapshot(),
         in_flight: 3,
         held_body_bytes: 4096,
-        prefix_index_bytes: 0,
+        prefix_pool: generation.registry.prefix_pool(),
         connections: 9,
         admin_connections: 2,
         max_admin_connections: 256,

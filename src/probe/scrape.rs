@@ -261,7 +261,7 @@ impl Task {
 
     fn learn(&mut self, page: EnginePage, sent: &Fetched, took: Duration) {
         let telemetry = &self.backend.state.telemetry;
-        let has_later_start = telemetry.learn_details(&page.details);
+        let has_later_start = self.batch.registry.learn_details(&self.backend.state, &page.details);
         // Without a start time, work that is undone tells of a restart.
         let is_undone = page.details.started_at.is_none()
             && self.work.zip(page.work).is_some_and(|(before, now)| now < before);

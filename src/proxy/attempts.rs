@@ -188,7 +188,8 @@ fn learn_cached(ctx: &mut RequestContext, call: &Call, decision: &RoutingDecisio
 fn read_prompt(ctx: &RequestContext, call: &Call, (weighted, chain): (&Weighted, &mut Chain)) {
     let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
     let model = ctx.generation.router.names.resolve(&call.model);
-    prompt_chain(&call.profile, body, (model, weighted.prefix_terms()), chain);
+    let terms = weighted.prefix_terms(&call.fleet.topology, model);
+    prompt_chain(&call.profile, body, (model, terms), chain);
 }
 
 fn has_left(ctx: &RequestContext) -> bool {

@@ -18,7 +18,7 @@ pub use backend::{
 pub use forecast::{Forecast, Forecasts, PlaceId};
 pub use health::{Breaker, BreakerState, Health, HealthTracker, Outcome, Rest};
 pub use load::{InflightGuard, Load, Probe, Work};
-pub use prefixes::{Kept, Lane, Prefixes};
+pub use prefixes::{CacheEvent, IndexPool, Kept, Lane, Prefixes};
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, ModelLatency, Serving, Topology, TopologyRules};
 
@@ -29,7 +29,6 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::config::{BackendConfig, Config, Engine, ModelEntry};
-use crate::scoring::prefix::Budget;
 use crate::tls::ClientTls;
 
 /// What one decision reads.
@@ -64,7 +63,7 @@ impl Registry {
     /// The registry of a configuration; models that are not declared stay unknown until
     /// [`Registry::discovered`].
     pub fn new(config: &Config) -> Self {
-        Self::build(config, Arc::default(), (&FleetSnapshot::default(), Budget::new(0)))
+        Self::build(config, Arc::default(), (&FleetSnapshot::default(), Arc::default()))
     }
 
     /// The registry of the configuration that takes this one's place. A backend that is the same by
@@ -72,21 +71,21 @@ impl Registry {
     /// models it told.
     #[must_use]
     pub fn succeeded_by(&self, config: &Config) -> Self {
-        let budget = Arc::clone(&self.rules.prefix_budget);
-        Self::build(config, Arc::clone(&self.known), (&self.snapshot(), budget))
+        let pool = Arc::clone(&self.rules.prefix_pool);
+        Self::build(config, Arc::clone(&self.known), (&self.snapshot(), pool))
     }
 
     fn build(
         config: &Config,
         known: Known,
-        (previous, budget): (&FleetSnapshot, Arc<Budget>),
+        (previous, pool): (&FleetSnapshot, Arc<IndexPool>),
     ) -> Self {
         let registry = Self {
             current: ArcSwap::from_pointee(FleetSnapshot {
                 topology: Arc::clone(&previous.topology),
             }),
             known,
-            rules: TopologyRules::new(config, budget),
+            rules: TopologyRules::new(config, pool),
         };
         let backends = config
             .backends
@@ -118,9 +117,23 @@ impl Registry {
         registry
     }
 
-    /// Memory set aside for the prefix indexes of all models, in bytes.
-    pub fn prefix_bytes(&self) -> usize {
-        self.rules.prefix_budget.used()
+    /// What the prefix indexes of all models have in common.
+    pub fn prefix_pool(&self) -> &IndexPool {
+        &self.rules.prefix_pool
+    }
+
+    /// Takes in what an engine told of itself that changes rarely. Returns whether that shows that it
+    /// has restarted.
+    pub fn learn_details(&self, state: &BackendState, details: &EngineDetails) -> bool {
+        let block_size = || state.telemetry.details().and_then(|details| details.block_size);
+        let before = block_size();
+        let has_restarted = state.telemetry.learn_details(details);
+        if block_size() != before {
+            let topology = Arc::clone(&self.current.load().topology);
+            let serves = |model: &&Model| model.serving.iter().any(|row| row.id == state.id);
+            topology.models().iter().filter(serves).for_each(Model::follow_blocks);
+        }
+        has_restarted
     }
 
     /// The snapshot now. Cheap and lock-free; hold it for one request, not longer.

@@ -2,10 +2,16 @@
 //! topology.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
+use crate::clock::Stopwatch;
 use crate::scoring::prefix::{Budget, LANES, PrefixIndex};
+
+/// Of so many times a lock is held, one is measured.
+const MEASURED: u32 = 16;
 
 /// The place of a backend in a model's index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,14 +22,67 @@ pub struct Lane {
     pub bit: u8,
 }
 
+/// What the prefix indexes of all models have in common.
+#[derive(Debug, Default)]
+pub struct IndexPool {
+    budget: Arc<Budget>,
+    measured: AtomicU64,
+    held_nanos: AtomicU64,
+    longest_nanos: AtomicU64,
+}
+
+impl IndexPool {
+    /// The memory all of them may take.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// How long their locks were held: how often that was measured, which is every sixteenth time,
+    /// all those times together, and the longest of them.
+    pub fn locks_held(&self) -> (u64, Duration, Duration) {
+        let nanos = |of: &AtomicU64| Duration::from_nanos(of.load(Ordering::Relaxed));
+        let count = self.measured.load(Ordering::Relaxed);
+        (count, nanos(&self.held_nanos), nanos(&self.longest_nanos))
+    }
+
+    fn measure(&self, held: Duration) {
+        let nanos = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX);
+        self.measured.fetch_add(1, Ordering::Relaxed);
+        self.held_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
+    }
+}
+
 /// The prefix index of one model. The one lock of a decision: held for a lookup, and for a record.
 #[derive(Debug)]
 pub struct Prefixes {
     lanes: Mutex<Vec<Option<u64>>>,
-    shards: Mutex<Vec<PrefixIndex>>,
-    /// The epoch of the engine in each lane; locked behind `shards`.
-    epochs: Mutex<Vec<u32>>,
-    budget: Arc<Budget>,
+    shards: Mutex<Shards>,
+    /// Tokens of a block as the engines told; 0 where none did.
+    block_tokens: AtomicU32,
+    pool: Arc<IndexPool>,
+}
+
+#[derive(Debug, Default)]
+struct Shards {
+    indexes: Vec<PrefixIndex>,
+    /// The epoch of the engine in each lane.
+    epochs: Vec<u32>,
+    /// How often the lock was taken.
+    taken: u32,
+}
+
+/// What is to be believed of a backend's cache from now on, whoever says so: our own decisions, or
+/// an engine that publishes what becomes of its blocks (BlockStored, BlockRemoved and
+/// AllBlocksCleared of vLLM). Blocks are hashes of our own: who knows others translates them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheEvent<'a> {
+    /// It has the blocks of a prompt, from its beginning.
+    Stored(&'a [u64]),
+    /// It does not have these any more.
+    Removed(&'a [u64]),
+    /// It has none.
+    Cleared,
 }
 
 /// What is known of a backend's cache.
@@ -36,9 +95,14 @@ pub struct Kept {
 }
 
 impl Prefixes {
-    /// An empty index, its memory a part of `budget`.
-    pub fn new(budget: Arc<Budget>) -> Self {
-        Self { lanes: Mutex::default(), shards: Mutex::default(), epochs: Mutex::default(), budget }
+    /// An empty index, its memory a part of the pool's.
+    pub fn new(pool: Arc<IndexPool>) -> Self {
+        Self {
+            lanes: Mutex::default(),
+            shards: Mutex::default(),
+            block_tokens: AtomicU32::new(0),
+            pool,
+        }
     }
 
     /// The lanes of the backends that serve the model now, by their serials and in their order; what
@@ -49,7 +113,7 @@ impl Prefixes {
         for (place, lane) in lanes.iter_mut().enumerate() {
             if lane.is_some_and(|id| !backends.clone().any(|other| other == id)) {
                 *lane = None;
-                if let Some(shard) = shards.get_mut(place / LANES) {
+                if let Some(shard) = shards.indexes.get_mut(place / LANES) {
                     shard.clear(place % LANES);
                 }
             }
@@ -72,52 +136,90 @@ impl Prefixes {
         backends.map(place).collect()
     }
 
-    /// The indexes, for lookups.
-    pub fn shards(&self) -> MutexGuard<'_, Vec<PrefixIndex>> {
-        self.shards.lock()
+    /// Works on the indexes, for lookups: the first is of the first 64 lanes.
+    pub fn read<R>(&self, work: impl FnOnce(&[PrefixIndex]) -> R) -> R {
+        self.locked(|shards| work(&shards.indexes))
     }
 
     /// Notes that a backend was sent a prompt. What it was sent before its engine restarted is
     /// forgotten.
     pub fn record(&self, lane: Lane, chain: &[u64], kept: Kept) {
-        let capacity = kept.capacity;
-        let place = usize::from(lane.shard) * LANES + usize::from(lane.bit);
+        self.locked(|shards| {
+            shards.meet(lane, kept, &self.pool);
+            shards.apply(lane, CacheEvent::Stored(chain));
+        });
+    }
+
+    /// Takes in what became of a backend's cache.
+    pub fn apply(&self, lane: Lane, event: CacheEvent<'_>) {
+        self.locked(|shards| shards.apply(lane, event));
+    }
+
+    /// Tokens of a block, where the model's engines tell.
+    pub fn block_tokens(&self) -> Option<u32> {
+        Some(self.block_tokens.load(Ordering::Relaxed)).filter(|tokens| *tokens > 0)
+    }
+
+    /// Takes in the size of the engines' blocks. What was cut into others can never be found again.
+    pub fn follow(&self, block_tokens: Option<u32>) {
+        let tokens = block_tokens.unwrap_or(0);
+        if self.block_tokens.swap(tokens, Ordering::Relaxed) != tokens {
+            self.locked(|shards| {
+                for index in &mut shards.indexes {
+                    (0..LANES).for_each(|lane| index.clear(lane));
+                }
+            });
+        }
+    }
+
+    fn locked<R>(&self, work: impl FnOnce(&mut Shards) -> R) -> R {
         let mut shards = self.shards.lock();
-        while shards.len() <= usize::from(lane.shard) {
-            shards.push(PrefixIndex::new(capacity, Arc::clone(&self.budget)));
+        shards.taken = shards.taken.wrapping_add(1);
+        if !shards.taken.is_multiple_of(MEASURED) {
+            return work(&mut shards);
         }
-        if let Some(shard) = shards.get_mut(usize::from(lane.shard)) {
-            let mut epochs = self.epochs.lock();
-            if epochs.len() <= place {
-                epochs.resize(place + 1, kept.epoch);
-            }
-            if let Some(epoch) = epochs.get_mut(place).filter(|epoch| **epoch != kept.epoch) {
-                *epoch = kept.epoch;
-                shard.clear(usize::from(lane.bit));
-            }
-            shard.set_capacity(usize::from(lane.bit), capacity);
-            shard.record(usize::from(lane.bit), chain);
-        }
-    }
-
-    /// Forgets all but the first `kept` blocks of a prompt on a backend.
-    pub fn forget(&self, lane: Lane, chain: &[u64], kept: usize) {
-        if let Some(shard) = self.shards.lock().get_mut(usize::from(lane.shard)) {
-            shard.forget(usize::from(lane.bit), chain, kept);
-        }
-    }
-
-    /// Forgets all a backend is believed to have: it was started anew.
-    pub fn clear(&self, lane: Lane) {
-        if let Some(shard) = self.shards.lock().get_mut(usize::from(lane.shard)) {
-            shard.clear(usize::from(lane.bit));
-        }
+        let watch = Stopwatch::start();
+        let result = work(&mut shards);
+        drop(shards);
+        self.pool.measure(watch.elapsed());
+        result
     }
 
     /// Blocks a backend is believed to have.
     pub fn held(&self, lane: Lane) -> u32 {
         let shards = self.shards.lock();
-        shards.get(usize::from(lane.shard)).map_or(0, |shard| shard.held(usize::from(lane.bit)))
+        let index = shards.indexes.get(usize::from(lane.shard));
+        index.map_or(0, |index| index.held(usize::from(lane.bit)))
+    }
+}
+
+impl Shards {
+    /// Makes room for a backend, and forgets what it had before its engine restarted.
+    fn meet(&mut self, lane: Lane, kept: Kept, pool: &IndexPool) {
+        let (shard, bit) = (usize::from(lane.shard), usize::from(lane.bit));
+        while self.indexes.len() <= shard {
+            self.indexes.push(PrefixIndex::new(kept.capacity, Arc::clone(&pool.budget)));
+        }
+        let place = shard * LANES + bit;
+        if self.epochs.len() <= place {
+            self.epochs.resize(place + 1, kept.epoch);
+        }
+        let Some(index) = self.indexes.get_mut(shard) else { return };
+        if let Some(epoch) = self.epochs.get_mut(place).filter(|epoch| **epoch != kept.epoch) {
+            *epoch = kept.epoch;
+            index.clear(bit);
+        }
+        index.set_capacity(bit, kept.capacity);
+    }
+
+    fn apply(&mut self, lane: Lane, event: CacheEvent<'_>) {
+        let Some(index) = self.indexes.get_mut(usize::from(lane.shard)) else { return };
+        let lane = usize::from(lane.bit);
+        match event {
+            CacheEvent::Stored(chain) => index.record(lane, chain),
+            CacheEvent::Removed(blocks) => index.forget(lane, blocks, 0),
+            CacheEvent::Cleared => index.clear(lane),
+        }
     }
 }
 
@@ -127,13 +229,19 @@ mod tests {
 
     const KEPT: Kept = Kept { capacity: 100, epoch: 0 };
 
+    fn prefixes(bytes: usize) -> Prefixes {
+        let pool = IndexPool::default();
+        pool.budget.set_limit(bytes);
+        Prefixes::new(Arc::new(pool))
+    }
+
     fn ids(serials: &[u64]) -> impl Iterator<Item = u64> + Clone + '_ {
         serials.iter().copied()
     }
 
     #[test]
     fn backends_keep_their_lanes_and_what_leaves_is_forgotten() {
-        let prefixes = Prefixes::new(Budget::new(1 << 20));
+        let prefixes = prefixes(1 << 20);
         let first = prefixes.assign(ids(&[7, 3, 9]));
         for lane in &first {
             prefixes.record(*lane, &[1, 2, 3], KEPT);
@@ -143,13 +251,13 @@ mod tests {
         assert_eq!(second[2], first[1], "a free lane is used again");
         assert_eq!(prefixes.held(second[2]), 0);
         assert_eq!(prefixes.held(second[0]), 3);
-        prefixes.clear(second[0]);
+        prefixes.apply(second[0], CacheEvent::Cleared);
         assert_eq!(prefixes.held(second[0]), 0);
     }
 
     #[test]
     fn there_is_room_for_any_number_of_backends() {
-        let prefixes = Prefixes::new(Budget::new(1 << 24));
+        let prefixes = prefixes(1 << 24);
         let all: Vec<u64> = (0..200).collect();
         let lanes = prefixes.assign(ids(&all));
         assert_eq!(lanes[199], Lane { shard: 3, bit: 7 });
@@ -161,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_restart_forgets_and_capacity_follows() {
-        let prefixes = Prefixes::new(Budget::new(1 << 20));
+        let prefixes = prefixes(1 << 20);
         let lanes = prefixes.assign(ids(&[1, 2]));
         for lane in &lanes {
             prefixes.record(*lane, &[1, 2, 3, 4], KEPT);
@@ -170,5 +278,47 @@ mod tests {
         assert_eq!((prefixes.held(lanes[0]), prefixes.held(lanes[1])), (1, 4));
         prefixes.record(lanes[1], &[1], Kept { capacity: 2, ..KEPT });
         assert_eq!(prefixes.held(lanes[1]), 2);
+    }
+
+    #[test]
+    fn engines_may_say_themselves_what_becomes_of_their_blocks() {
+        let prefixes = prefixes(1 << 20);
+        let lanes = prefixes.assign(ids(&[1]));
+        prefixes.record(lanes[0], &[1, 2, 3, 4], KEPT);
+        let longest = |chain: &[u64]| {
+            let mut found = 0;
+            prefixes.read(|all| all[0].longest(chain, 1, |_, length| found = length));
+            found
+        };
+        prefixes.apply(lanes[0], CacheEvent::Removed(&[3]));
+        assert_eq!((longest(&[1, 2, 3, 4]), prefixes.held(lanes[0])), (2, 3));
+        prefixes.apply(lanes[0], CacheEvent::Stored(&[1, 2, 3]));
+        assert_eq!(longest(&[1, 2, 3, 4]), 4, "what lies behind was there all the time");
+        prefixes.apply(lanes[0], CacheEvent::Cleared);
+        assert_eq!((longest(&[1]), prefixes.held(lanes[0])), (0, 0));
+    }
+
+    #[test]
+    fn blocks_of_another_size_are_forgotten() {
+        let prefixes = prefixes(1 << 20);
+        let lanes = prefixes.assign(ids(&[1]));
+        assert_eq!(prefixes.block_tokens(), None);
+        prefixes.record(lanes[0], &[1, 2], KEPT);
+        prefixes.follow(None);
+        assert_eq!(prefixes.held(lanes[0]), 2);
+        prefixes.follow(Some(32));
+        assert_eq!((prefixes.block_tokens(), prefixes.held(lanes[0])), (Some(32), 0));
+        prefixes.record(lanes[0], &[7], KEPT);
+        prefixes.follow(Some(32));
+        assert_eq!(prefixes.held(lanes[0]), 1);
+    }
+
+    #[test]
+    fn every_sixteenth_lock_is_measured() {
+        let prefixes = prefixes(1 << 20);
+        (0..160).for_each(|_| prefixes.read(|_| ()));
+        let (count, all, longest) = prefixes.pool.locks_held();
+        assert_eq!(count, 10);
+        assert!(longest <= all && all > Duration::ZERO);
     }
 }

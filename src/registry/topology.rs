@@ -10,13 +10,12 @@ use ahash::HashMap;
 
 use super::backend::{BackendId, SharedBackend};
 use super::forecast::Forecast;
-use super::prefixes::{Lane, Prefixes};
+use super::prefixes::{IndexPool, Lane, Prefixes};
 use crate::api::{Capabilities, Offer, Operations};
 use crate::config::{
     BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
 };
 use crate::scoring::Candidate;
-use crate::scoring::prefix::Budget;
 use crate::tls::ClientTls;
 use crate::units::{TokenCount, to_micros};
 
@@ -30,15 +29,15 @@ pub struct TopologyRules {
     unknown_capability: UnknownCapability,
     timeouts: TimeoutsConfig,
     models: BTreeMap<String, ModelConfig>,
-    pub(super) prefix_budget: Arc<Budget>,
+    pub(super) prefix_pool: Arc<IndexPool>,
 }
 
 impl TopologyRules {
-    /// The rules of a configuration, its prefix indexes within `prefix_budget`.
-    pub fn new(config: &Config, prefix_budget: Arc<Budget>) -> Self {
-        prefix_budget.set_limit(config.limits.prefix_memory.to_usize());
+    /// The rules of a configuration, its prefix indexes of `prefix_pool`.
+    pub fn new(config: &Config, prefix_pool: Arc<IndexPool>) -> Self {
+        prefix_pool.budget().set_limit(config.limits.prefix_memory.to_usize());
         Self {
-            prefix_budget,
+            prefix_pool,
             unknown_capability: config.routing.unknown_capability,
             timeouts: config.timeouts.clone(),
             models: config.models.clone(),
@@ -213,6 +212,15 @@ pub struct Model {
     pub prefixes: Arc<Prefixes>,
 }
 
+impl Model {
+    /// Has prompts cut into blocks as large as the engines'; as the largest where they differ, for
+    /// none of them keeps less than a whole one.
+    pub(super) fn follow_blocks(&self) {
+        let details = self.serving.iter().filter_map(|row| row.state.telemetry.details());
+        self.prefixes.follow(details.filter_map(|details| details.block_size).max());
+    }
+}
+
 /// Rotation and latencies, carried from one topology to the next.
 #[derive(Debug, Default)]
 struct Carried {
@@ -268,14 +276,16 @@ impl Topology {
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let turn = carried.turns.get(&name).cloned().unwrap_or_default();
-        let fresh = || Arc::new(Prefixes::new(Arc::clone(&rules.prefix_budget)));
+        let fresh = || Arc::new(Prefixes::new(Arc::clone(&rules.prefix_pool)));
         let prefixes = carried.prefixes.get(&name).cloned().unwrap_or_else(fresh);
         let lanes = prefixes.assign(serving.iter().map(|row| row.state.serial));
         for (row, lane) in serving.iter_mut().zip(lanes) {
             row.lane = lane;
         }
         self.by_name.insert(name.clone(), ModelId(number));
-        self.models.push(Model { name, serving: serving.into(), turn, prefixes });
+        let model = Model { name, serving: serving.into(), turn, prefixes };
+        model.follow_blocks();
+        self.models.push(model);
     }
 
     fn carry(&self) -> Carried {
@@ -293,6 +303,11 @@ impl Topology {
     /// The model called `name`.
     pub fn model_id(&self, name: &str) -> Option<ModelId> {
         self.by_name.get(name).copied()
+    }
+
+    /// Has prompts of every model cut into blocks as large as its engines'.
+    pub fn follow_blocks(&self) {
+        self.models.iter().for_each(Model::follow_blocks);
     }
 
     /// The model with that number.

@@ -20,6 +20,7 @@ pub fn prompt_chain(
     let salt = outline.map(|outline| outline.salt()).unwrap_or_default();
     let seed = ChainBuilder::seed(&[model.as_bytes(), salt]);
     let block = terms.block_tokens as usize * TEXT_PER_TOKEN;
+    chain.set_block_tokens(terms.block_tokens);
     let mut blocks = Blocks(ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize)));
     if let Some(outline) = outline {
         outline.write(&mut blocks);

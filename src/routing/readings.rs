@@ -98,24 +98,25 @@ pub(super) fn find_prefixes(
 ) {
     let Some(chain) = input.prompt else { return };
     let lane_of = |row: &u32| model.serving.get(*row as usize).map(|serving| serving.lane);
-    let shards = model.prefixes.shards();
-    for (number, shard) in (0_u16..).zip(shards.iter()) {
-        let (mut mask, mut places) = (0_u64, [0_u16; LANES]);
-        for (place, lane) in (0_u16..).zip(rows.iter().map(lane_of)) {
-            if let Some(lane) = lane.filter(|lane| lane.shard == number)
-                && let Some(slot) = places.get_mut(usize::from(lane.bit))
-            {
-                mask |= 1 << lane.bit;
-                *slot = place;
+    model.prefixes.read(|shards| {
+        for (number, shard) in (0_u16..).zip(shards) {
+            let (mut mask, mut places) = (0_u64, [0_u16; LANES]);
+            for (place, lane) in (0_u16..).zip(rows.iter().map(lane_of)) {
+                if let Some(lane) = lane.filter(|lane| lane.shard == number)
+                    && let Some(slot) = places.get_mut(usize::from(lane.bit))
+                {
+                    mask |= 1 << lane.bit;
+                    *slot = place;
+                }
             }
+            shard.longest(chain.hashes(), mask, |lane, length| {
+                let place = places.get(lane).copied().unwrap_or(u16::MAX);
+                if let Some(candidate) = candidates.get_mut(usize::from(place)) {
+                    candidate.matched_blocks = length;
+                }
+            });
         }
-        shard.longest(chain.hashes(), mask, |lane, length| {
-            let place = places.get(lane).copied().unwrap_or(u16::MAX);
-            if let Some(candidate) = candidates.get_mut(usize::from(place)) {
-                candidate.matched_blocks = length;
-            }
-        });
-    }
+    });
 }
 
 #[cfg(test)]

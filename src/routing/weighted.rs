@@ -6,7 +6,7 @@ use super::readings::{adapter, fill_in_median, find_prefixes, leave_failing_out,
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
-use crate::registry::{Kept, Model, ModelId, Topology};
+use crate::registry::{CacheEvent, Kept, Model, ModelId, Topology};
 use crate::scoring::prefix::Chain;
 use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms, Profile, Sheet, Value};
 
@@ -128,9 +128,11 @@ impl Weighted {
         &self.profile
     }
 
-    /// How prompts are cut into blocks, where it is asked what is cached, or which prompt it is.
-    pub fn prefix_terms(&self) -> PrefixTerms {
-        self.terms
+    /// How prompts for a model are cut into blocks, where it is asked what is cached, or which prompt
+    /// it is.
+    pub fn prefix_terms(&self, topology: &Topology, model: &str) -> PrefixTerms {
+        let model = topology.model_id(model).and_then(|id| topology.model(id));
+        self.terms.following(model.and_then(|model| model.prefixes.block_tokens()))
     }
 
     /// Whether it asks what is cached where, so that decisions must be recorded.
@@ -152,7 +154,8 @@ impl Weighted {
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
             let telemetry = &serving.state.telemetry;
             let told = telemetry.details().and_then(|details| details.capacity_tokens());
-            let blocks = told.map(|tokens| tokens / u64::from(self.terms.block_tokens));
+            let block = chain.block_tokens().max(1);
+            let blocks = told.map(|tokens| tokens / u64::from(block));
             let blocks = blocks.filter(|blocks| *blocks > 0);
             let capacity = blocks.map_or(self.terms.capacity, |blocks| {
                 u32::try_from(blocks).unwrap_or(u32::MAX).min(MAX_CAPACITY)
@@ -173,7 +176,7 @@ impl Weighted {
         let model = topology.model(decision.model);
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
             // Without its first block a chain is never found again; the others age out.
-            model.prefixes.forget(serving.lane, &[card.first_block], 0);
+            model.prefixes.apply(serving.lane, CacheEvent::Removed(&[card.first_block]));
         }
         true
     }
@@ -251,7 +254,7 @@ impl Weighted {
             first_block: input.prompt.map_or(0, Chain::first),
             last_block: input.prompt.map_or(0, Chain::last),
             turn: 0,
-            block_tokens: self.terms.block_tokens,
+            block_tokens: input.prompt.map_or(self.terms.block_tokens, Chain::block_tokens),
             prompt_tokens: input.request.estimated_tokens.0,
             session: input.session,
         }

@@ -64,6 +64,11 @@ impl Params {
         self.0.is_empty()
     }
 
+    /// Whether this one is given.
+    pub(super) fn has(&self, name: &'static str) -> bool {
+        self.0.contains_key(name)
+    }
+
     /// Every parameter with its value, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))

@@ -23,7 +23,7 @@ fn prompt(prefix: u64, own: u64) -> Chain {
     let hash =
         |parts: [u64; 2]| xxhash_rust::xxh3::xxh3_64_with_seed(&parts[0].to_le_bytes(), parts[1]);
     let blocks = (0..PREFIX_BLOCKS).map(|block| hash([block, prefix]));
-    Chain::of(blocks.chain([hash([own, u64::MAX])]).collect())
+    Chain::of(blocks.chain([hash([own, u64::MAX])]).collect(), 16)
 }
 
 /// How many requests each backend got.

@@ -3,7 +3,7 @@
 
 use super::{Ask, Fleet, NOW, alike, backend};
 use crate::api::Operation;
-use crate::registry::Health;
+use crate::registry::{EngineDetails, Health};
 use crate::routing::{Live, RouteInput, RoutingDecision, prompt_chain};
 use crate::scan::{RequestProfile, ScanOptions, scan};
 use crate::scoring::prefix::Chain;
@@ -12,7 +12,8 @@ use crate::scoring::prefix::Chain;
 fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
     let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
     let model = profile.model_name(body.as_bytes()).into_owned();
-    let terms = fleet.router.weighted().unwrap().prefix_terms();
+    let topology = &fleet.registry.snapshot().topology;
+    let terms = fleet.router.weighted().unwrap().prefix_terms(topology, &model);
     let mut chain = Chain::default();
     prompt_chain(&profile, body.as_bytes(), (&model, terms), &mut chain);
     let decision = route_chain(fleet, (&profile, &model), &chain);
@@ -132,7 +133,7 @@ fn a_backend_that_left_and_came_back_has_forgotten() {
         row.map(|row| model.prefixes.held(row.lane))
     };
     assert!(held(&fleet).unwrap() > 10);
-    assert!(fleet.registry.prefix_bytes() > 0);
+    assert!(fleet.registry.prefix_pool().budget().used() > 0);
     let parse = |yaml: &str| {
         let environment = crate::config::Environment::default();
         crate::config::Config::parse(yaml, "t", std::path::Path::new(""), &environment).unwrap()
@@ -142,7 +143,7 @@ fn a_backend_that_left_and_came_back_has_forgotten() {
     let smaller = fleet.registry.succeeded_by(&parse(&format!("{PREFIX}backends:\n{without}")));
     fleet.registry = smaller;
     assert_eq!(held(&fleet), None);
-    assert_eq!(fleet.registry.prefix_bytes(), 0, "what nobody uses is given back");
+    assert_eq!(fleet.registry.prefix_pool().budget().used(), 0, "what nobody uses is given back");
     fleet.registry = fleet.registry.succeeded_by(&parse(&format!("{PREFIX}{}", alike(2, "m"))));
     assert_eq!(held(&fleet), Some(0));
 }
@@ -158,7 +159,8 @@ fn decisions_over_prompts_allocate_nothing() {
     let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
     let mut chain = Chain::default();
     let mut decide = || {
-        prompt_chain(&profile, body.as_bytes(), ("m", weighted.prefix_terms()), &mut chain);
+        let terms = weighted.prefix_terms(&snapshot.topology, "m");
+        prompt_chain(&profile, body.as_bytes(), ("m", terms), &mut chain);
         let input = RouteInput {
             request: &profile,
             model: "m",
@@ -238,4 +240,26 @@ fn what_engines_tell_decides() {
         fleet.state(name).telemetry.fail();
     }
     assert_eq!(route(&mut fleet, &body).1.candidates, 3, "all alike: by what we know ourselves");
+}
+
+#[test]
+fn blocks_are_as_large_as_the_engines_unless_the_size_is_given() {
+    let terms = |scorers: &str| {
+        let yaml = format!("routing: {{ strategy: weighted{scorers} }}\n{}", alike(3, "m"));
+        let fleet = Fleet::of(&yaml);
+        let terms = || {
+            let topology = &fleet.registry.snapshot().topology;
+            fleet.router.weighted().unwrap().prefix_terms(topology, "m").block_tokens
+        };
+        let before = terms();
+        for (name, block_size) in [("b0", 32), ("b1", 64)] {
+            let state = fleet.state(name);
+            let details =
+                EngineDetails { block_size: Some(block_size), ..EngineDetails::default() };
+            fleet.registry.learn_details(&state, &details);
+        }
+        (before, terms())
+    };
+    assert_eq!(terms(""), (16, 64), "the largest, for no engine keeps less than a block");
+    assert_eq!(terms(", scorers: [{ name: prefix-affinity, weight: 1, block-size: 8 }]"), (8, 8));
 }

@@ -10,17 +10,28 @@ const MAX_BLOCK: usize = 1024;
 pub struct Chain {
     hashes: Vec<u64>,
     seed: u64,
+    block_tokens: u32,
 }
 
 impl Chain {
-    /// A prompt whose blocks are known by their hashes: from a trace, or made up.
-    pub fn of(hashes: Vec<u64>) -> Self {
-        Self { hashes, seed: 0 }
+    /// A prompt whose blocks of `block_tokens` are known by their hashes: from a trace, or made up.
+    pub fn of(hashes: Vec<u64>, block_tokens: u32) -> Self {
+        Self { hashes, block_tokens, seed: 0 }
     }
 
     /// One hash per full block.
     pub fn hashes(&self) -> &[u64] {
         &self.hashes
+    }
+
+    /// Tokens of a block; 0 where nobody said.
+    pub fn block_tokens(&self) -> u32 {
+        self.block_tokens
+    }
+
+    /// Says how many tokens a block has.
+    pub fn set_block_tokens(&mut self, tokens: u32) {
+        self.block_tokens = tokens;
     }
 
     /// The hash of the first block; without one, of the model.

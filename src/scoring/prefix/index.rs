@@ -12,8 +12,8 @@ pub const LANES: usize = 64;
 /// What a chunk of nodes takes at most, with a block of its own for each of them.
 const CHUNK_BYTES: usize = CHUNK as usize * (16 + 36);
 
-/// How much memory all indexes together may take.
-#[derive(Debug)]
+/// How much memory all indexes together may take; nothing unless a limit is set.
+#[derive(Debug, Default)]
 pub struct Budget {
     limit: AtomicUsize,
     used: AtomicUsize,
