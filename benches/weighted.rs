@@ -12,14 +12,14 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::api::Operation;
 use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
 use penstock::generation::Generation;
-use penstock::registry::{BackendSet, FleetSnapshot, Health};
-use penstock::routing::{Live, RouteInput, Scratch, prompt_chain};
+use penstock::registry::{BackendSet, EngineSample, FleetSnapshot, Health};
+use penstock::routing::{Live, RouteInput, RoutingDecision, Scratch, prompt_chain};
 use penstock::scan::{RequestProfile, ScanOptions, scan};
 use penstock::scoring::PrefixTerms;
 use penstock::scoring::prefix::{Budget, Chain, PrefixIndex};
@@ -52,7 +52,16 @@ fn generation() -> Generation {
     let generation = Generation::new(config);
     for (index, backend) in generation.registry.snapshot().topology.backends.iter().enumerate() {
         backend.state.health.set(Health::Healthy);
-        backend.state.load.set_in_flight(u32::try_from(index % 17).unwrap());
+        let in_flight = u32::try_from(index % 17).unwrap();
+        backend.state.load.set_in_flight(in_flight);
+        backend.state.telemetry.publish(EngineSample {
+            waiting: Some(in_flight as f32 / 2.0),
+            running: Some(in_flight as f32),
+            kv_utilization: Some(0.01 * index as f32),
+            in_flight,
+            sent_at: Timestamp(950_000),
+            interval: Duration::from_millis(100),
+        });
     }
     generation
 }
@@ -76,8 +85,8 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// All there is to a decision: blocks, lookup, scores, pick, record.
-    fn decide(&mut self, profile: &RequestProfile, body: &[u8]) -> u16 {
+    /// All there is to a decision: blocks, lookup, scores, pick.
+    fn decide(&mut self, profile: &RequestProfile, body: &[u8]) -> RoutingDecision {
         let weighted = self.generation.router.weighted().unwrap();
         let terms = weighted.prefix_terms(&self.fleet.topology, "m");
         prompt_chain(profile, body, ("m", terms), &mut self.chain);
@@ -93,9 +102,15 @@ impl<'a> Decider<'a> {
             session: None,
         };
         let mut chance = Live { topology: &self.fleet.topology, rng: &mut self.rng };
-        let routed = self.generation.router.route(&input, &mut chance, &mut self.scratch).unwrap();
+        self.generation.router.route(&input, &mut chance, &mut self.scratch).unwrap()
+    }
+
+    /// The same, and a note of where it went.
+    fn decide_and_record(&mut self, profile: &RequestProfile, body: &[u8]) -> RoutingDecision {
+        let routed = self.decide(profile, body);
+        let weighted = self.generation.router.weighted().unwrap();
         weighted.record(&self.fleet.topology, &routed, &self.chain);
-        routed.backend.0
+        routed
     }
 }
 
@@ -110,7 +125,7 @@ fn decision(criterion: &mut Criterion) {
         (0..32).map(body).map(|body| (profile(&body), body)).collect();
     for (profile, body) in &bodies {
         for _ in 0..4 {
-            decider.decide(profile, body);
+            decider.decide_and_record(profile, body);
         }
     }
     assert!(decider.chain.blocks() >= 256);
@@ -120,7 +135,7 @@ fn decision(criterion: &mut Criterion) {
     });
     let allocated = allocation_counter::measure(|| {
         for (profile, body) in &bodies {
-            black_box(decider.decide(profile, body));
+            black_box(decider.decide_and_record(profile, body));
         }
     });
     assert_eq!(allocated.count_total, 0, "a decision allocates");
@@ -136,6 +151,9 @@ fn decision(criterion: &mut Criterion) {
         .collect();
     took.sort();
     println!("weighted/decision: p50 {:?}, p99 {:?}", took[10_000], took[19_800]);
+    criterion.bench_function("weighted/decision and record", |bencher| {
+        bencher.iter(|| black_box(decider.decide_and_record(first, body)));
+    });
     criterion.bench_function("weighted/blocks of 16 KiB", |bencher| {
         let mut chain = Chain::default();
         bencher.iter(|| {

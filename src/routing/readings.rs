@@ -7,18 +7,6 @@ use crate::scoring::prefix::LANES;
 use crate::scoring::{Adapter, Candidate};
 use crate::units::Timestamp;
 
-/// Leaves out backends whose engines have not answered for long, while another's has.
-pub(super) fn leave_failing_out((input, model): (&RouteInput<'_>, &Model), rows: &mut Vec<u32>) {
-    let standing = |row: &u32| {
-        let state = &model.serving.get(*row as usize)?.state;
-        Some(state.telemetry.read(&state.load, input.now).standing)
-    };
-    let is = |wanted| move |row: &u32| standing(row) == Some(wanted);
-    if rows.iter().any(is(Standing::Failing)) && rows.iter().any(is(Standing::Fresh)) {
-        rows.retain(|row| standing(row) != Some(Standing::Failing));
-    }
-}
-
 /// What an engine told of itself, as scorers read it.
 pub(super) fn told(serving: &Serving, now: Timestamp) -> Readings {
     let state = &serving.state;

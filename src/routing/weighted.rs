@@ -2,11 +2,11 @@
 
 use super::card::{CARD_SCORES, ScoreCard, Told};
 use super::filters::{Terms, fitting};
-use super::readings::{adapter, fill_in_median, find_prefixes, leave_failing_out, readings, told};
+use super::readings::{adapter, fill_in_median, find_prefixes, readings, told};
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
-use crate::registry::{CacheEvent, Kept, Model, ModelId, Topology};
+use crate::registry::{CacheEvent, Kept, Model, ModelId, Standing, Topology};
 use crate::scoring::prefix::Chain;
 use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms, Profile, Sheet, Value};
 
@@ -68,6 +68,20 @@ pub(super) struct WeightedScratch {
     pub(super) candidates: Vec<Candidate>,
     pub(super) told: Vec<Told>,
     pub(super) sheet: Sheet,
+}
+
+impl WeightedScratch {
+    /// Leaves out the rows whose engines have not answered for long, while another's has. Whether
+    /// there were any.
+    fn leave_failing_out(&mut self) -> bool {
+        let any = |standing| self.told.iter().any(|told| told.standing == standing);
+        let leaves_out = any(Standing::Failing) && any(Standing::Fresh);
+        if leaves_out {
+            let mut told = self.told.iter();
+            self.rows.retain(|_| told.next().is_some_and(|one| one.standing != Standing::Failing));
+        }
+        leaves_out
+    }
 }
 
 impl Weighted {
@@ -189,8 +203,10 @@ impl Weighted {
     ) -> Option<Picked> {
         scratch.rows.clear();
         scratch.rows.extend(fitting(input, model, terms).map(|(row, _)| row));
-        leave_failing_out((input, model), &mut scratch.rows);
         let mut ask = self.gather((input, model), scratch);
+        if scratch.leave_failing_out() {
+            ask = self.gather((input, model), scratch);
+        }
         if !self.profile.reads_prompts() && !scratch.rows.is_empty() {
             ask.turn = chance.turn(id);
         }
