@@ -1,4 +1,3 @@
-use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -331,96 +330,7 @@ mod sample {
     }
 }
 
-/// Gives whatever it was made with.
-#[derive(Debug)]
-struct Given(Vec<f64>);
-
-impl Scorer for Given {
-    fn score(&self, _ask: &Ask, _candidates: &[Candidate], scores: &mut [f64]) {
-        scores.copy_from_slice(&self.0[..scores.len()]);
-    }
-}
-
-fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
-    let reading = || prop::option::of(0.0_f64..1e6);
-    let one = (reading(), reading(), reading(), 0.0_f64..100.0, 0_u32..50, 0_u32..40, any::<u32>());
-    let one =
-        one.prop_map(|(waiting, running, kv, in_flight, matched, blocks, priority)| Candidate {
-            waiting,
-            running,
-            load: waiting.zip(running).map(|(waiting, running)| waiting + running),
-            kv_utilization: kv,
-            in_flight,
-            tokens_in_flight: in_flight * 1e5,
-            prefill_tokens: in_flight * 100.0,
-            matched_blocks: matched,
-            prompt_blocks: blocks,
-            priority,
-            latency_ms: kv,
-            ..Candidate::new(&priority.to_string())
-        });
-    prop::collection::vec(one, 1..20)
-}
-
-proptest! {
-    /// INV-1 and INV-2: whatever a scorer gives, every candidate's score is in 0..=1.
-    #[test]
-    fn every_score_of_every_scorer_is_in_range(candidates in candidates()) {
-        let ask = Ask { block_tokens: 16, prompt_tokens: 500, ..Ask::default() };
-        let all: Vec<_> = SCORERS.iter().map(|row| ScorerSpec::new(row.name, 1.0)).collect();
-        let mut sheet = Sheet::default();
-        Profile::new(&all, Picker::MaxScore).unwrap().score(&ask, &candidates, &mut sheet);
-        for index in 0..SCORERS.len() {
-            prop_assert_eq!(sheet.scores(index).len(), candidates.len());
-            prop_assert!(sheet.scores(index).iter().all(|score| (0.0..=1.0).contains(score)));
-        }
-        prop_assert!(sheet.totals().iter().all(|total| (0.0..=1.0 + 1e-9).contains(total)));
-    }
-
-    #[test]
-    fn outliers_are_clamped_before_they_are_weighted(
-        given in prop::collection::vec(prop::num::f64::ANY, 3), weight in 0.001_f64..1000.0
-    ) {
-        let fleet = ["a", "b", "c"].map(Candidate::new);
-        let scorers: Vec<(&'static str, Box<dyn Scorer>, f64)> = vec![
-            ("given", Box::new(Given(given.clone())), weight),
-            ("half", Box::new(Given(vec![0.5; 3])), 1.0),
-        ];
-        let profile = Profile::of(scorers, Picker::MaxScore).unwrap();
-        let mut sheet = Sheet::default();
-        profile.score(&Ask::default(), &fleet, &mut sheet);
-        for (total, given) in sheet.totals().iter().zip(&given) {
-            let clamped = if given.is_nan() { 0.0 } else { given.clamp(0.0, 1.0) };
-            let expected = (clamped * weight + 0.5) / (weight + 1.0);
-            prop_assert!((total - expected).abs() < 1e-9);
-        }
-    }
-
-    /// INV-3: the same question has the same answer, and the order of the fleet has no part in it.
-    #[test]
-    fn decisions_are_the_same_every_time(candidates in candidates(), seed: u64) {
-        let profile = profile("prefix-affinity:3,queue-depth:2,kv-utilization:2");
-        let ask = Ask { first_block: seed, ..Ask::default() };
-        let first = pick(&profile, &ask, &candidates, seed);
-        prop_assert_eq!(pick(&profile, &ask, &candidates, seed), first);
-        let mut turned = candidates.clone();
-        turned.reverse();
-        let again = pick(&profile, &ask, &turned, seed).map(|index| turned[index]);
-        let first = first.map(|index| candidates[index]);
-        prop_assert_eq!(again.map(|one| one.key), first.map(|one| one.key));
-    }
-
-    /// INV-6: weights count relative to each other. Powers of two, for those are exact.
-    #[test]
-    fn multiples_of_all_weights_change_nothing(candidates in candidates(), by in -20_i32..20) {
-        let scale = 2.0_f64.powi(by);
-        let scaled: Vec<_> = specs("prefix-affinity:3,queue-depth:2,kv-utilization:2")
-            .into_iter()
-            .map(|spec| ScorerSpec { weight: spec.weight * scale, ..spec })
-            .collect();
-        let scaled = Profile::new(&scaled, Picker::MaxScore).unwrap();
-        let plain = profile("prefix-affinity:3,queue-depth:2,kv-utilization:2");
-        let ask = Ask::default();
-        prop_assert_eq!(pick(&scaled, &ask, &candidates, 0), pick(&plain, &ask, &candidates, 0));
-    }
-}
+#[path = "tests/properties.rs"]
+mod properties;
+#[path = "tests/published.rs"]
+mod published;
