@@ -21,7 +21,12 @@ use penstock::config::{BackendConfig, Config, Environment};
 use penstock::proxy::headers::to_backend;
 use penstock::proxy::splice::{splice, wire_name};
 use penstock::proxy::strict;
-use penstock::scan::{EventScanner, ScanError, ScanOptions, Syntax, find_usage, scan};
+use penstock::routing::prompt_chain;
+use penstock::scan::{
+    EventScanner, RequestProfile, ScanError, ScanOptions, Syntax, find_usage, scan,
+};
+use penstock::scoring::PrefixTerms;
+use penstock::scoring::prefix::Chain;
 use serde_json::Value;
 
 /// A new name that needs escapes.
@@ -69,6 +74,16 @@ pub fn scan_json(bytes: &[u8]) {
     let mut wanted = value;
     wanted["model"] = Value::from(OTHER_NAME);
     assert_eq!(serde_json::from_slice::<Value>(&spliced).expect("still JSON"), wanted);
+    // And the prompt is the same, cut into the same blocks.
+    let renamed = scan(operation, None, &spliced, ScanOptions::default()).expect("still JSON");
+    assert_eq!(blocks(&renamed, &spliced), blocks(&profile, body));
+}
+
+fn blocks(profile: &RequestProfile, body: &[u8]) -> Chain {
+    let mut chain = Chain::default();
+    let terms = PrefixTerms { block_tokens: 1, ..PrefixTerms::default() };
+    prompt_chain(profile, body, ("m", terms), &mut chain);
+    chain
 }
 
 /// A form with the boundary `b`.
