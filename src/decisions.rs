@@ -1,7 +1,12 @@
 //! The last decisions, for operators who ask where requests went: an observer that writes into a
 //! ring of fixed size. Writing never waits and never allocates.
 
+mod captures;
+
+pub use captures::CAPTURES_KEPT;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -9,9 +14,10 @@ use serde::Serialize;
 
 use crate::api::{Capabilities, Operation};
 use crate::config::Strategy;
-use crate::routing::{RequestObserver, Routed, ScoreCard};
+use crate::routing::{Capture, RequestObserver, Routed, ScoreCard};
 use crate::scan::RequestRequirements;
 use crate::units::{Timestamp, TokenCount};
+use captures::Captures;
 
 /// How many decisions are kept.
 pub const DECISIONS_KEPT: usize = 256;
@@ -117,12 +123,13 @@ pub struct ScoringReport {
 pub struct DecisionLog {
     slots: Box<[Mutex<Option<Entry>>]>,
     next: AtomicU64,
+    captures: Captures,
 }
 
 impl Default for DecisionLog {
     fn default() -> Self {
         let slots = std::iter::repeat_with(Mutex::default).take(DECISIONS_KEPT).collect();
-        Self { slots, next: AtomicU64::new(0) }
+        Self { slots, next: AtomicU64::new(0), captures: Captures::default() }
     }
 }
 
@@ -130,6 +137,17 @@ impl DecisionLog {
     /// Decisions since the start.
     pub fn total(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
+    }
+
+    /// Decisions captured since [`DecisionLog::forget_captures`], and the last `count` of them, newest
+    /// first.
+    pub fn captured(&self, count: usize) -> (u64, Vec<Arc<Capture>>) {
+        self.captures.latest(count)
+    }
+
+    /// Gives back what captured decisions take up.
+    pub fn forget_captures(&self) {
+        self.captures.clear();
     }
 
     /// The last `count` decisions, newest first.
@@ -150,6 +168,11 @@ impl RequestObserver for DecisionLog {
         // of the log lost than a request that waits.
         if let Some(mut slot) = slot.and_then(|slot| slot.try_lock()) {
             *slot = Some(Entry::new(number, event));
+        }
+        if let Some(captured) = event.captured {
+            let mut captured: Capture = captured.clone();
+            captured.number = number;
+            self.captures.push(captured);
         }
     }
 }

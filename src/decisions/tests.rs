@@ -56,6 +56,7 @@ impl Story {
             fleet: &self.fleet,
             attempt: 1,
             scorers: [""; 8],
+            captured: None,
         }
     }
 }

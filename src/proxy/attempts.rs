@@ -15,7 +15,8 @@ use super::forward::AttemptEnd;
 use crate::clock::now;
 use crate::registry::{InflightGuard, Outcome};
 use crate::routing::{
-    Live, RouteError, RouteInput, Routed, RoutingDecision, Scratch, Weighted, prompt_chain,
+    Capture, Live, Noting, RouteError, RouteInput, Routed, RoutingDecision, Scratch, Weighted,
+    prompt_chain,
 };
 use crate::scoring::prefix::Chain;
 
@@ -24,6 +25,14 @@ const RACES: usize = 64;
 
 thread_local! {
     static SCRATCH: RefCell<(Scratch, Chain)> = RefCell::default();
+}
+
+/// Where a request goes, with its place there.
+struct Chosen {
+    decision: RoutingDecision,
+    guard: InflightGuard,
+    /// What the decision read, where that is asked for.
+    captured: Option<Box<Capture>>,
 }
 
 /// How a request ended, for the caller that owns the session.
@@ -40,7 +49,7 @@ impl Proxy {
         let mut last = None;
         self.retries.earn(&ctx.generation.config.routing.retry_budget);
         loop {
-            let (decision, guard) = match self.choose(ctx, &call) {
+            let Chosen { decision, guard, captured } = match self.choose(ctx, &call) {
                 Ok(chosen) => chosen,
                 Err(error) => return self.give_up(session, ctx, (last, Some(error))).await,
             };
@@ -49,7 +58,7 @@ impl Proxy {
                 return client_gone(ctx);
             }
             ctx.ending.attempts += 1;
-            self.tell_routed(ctx, &call, &decision);
+            self.tell_routed(ctx, &call, (&decision, captured.as_deref()));
             call.decision = Some(decision);
             match self.attempt(session, ctx, &mut call, guard).await {
                 AttemptEnd::Relayed(served) => {
@@ -70,11 +79,7 @@ impl Proxy {
     }
 
     /// Decides, and takes the place in flight that goes with the decision.
-    fn choose(
-        &self,
-        ctx: &RequestContext,
-        call: &Call,
-    ) -> Result<(RoutingDecision, InflightGuard), RouteError> {
+    fn choose(&self, ctx: &RequestContext, call: &Call) -> Result<Chosen, RouteError> {
         SCRATCH.with_borrow_mut(|(scratch, chain)| {
             let weighted = ctx.generation.router.weighted();
             let weighted = weighted.filter(|weighted| weighted.profile().reads_prompts());
@@ -82,11 +87,11 @@ impl Proxy {
                 read_prompt(ctx, call, (weighted, chain));
             }
             let prompt = weighted.map(|_| &*chain);
-            let (decision, guard) = self.decide(ctx, call, (prompt, scratch))?;
+            let chosen = self.decide(ctx, call, (prompt, scratch))?;
             if let (Some(weighted), Some(chain)) = (weighted, prompt) {
-                weighted.record(&call.fleet.topology, &decision, chain);
+                weighted.record(&call.fleet.topology, &chosen.decision, chain);
             }
-            Ok((decision, guard))
+            Ok(chosen)
         })
     }
 
@@ -95,7 +100,7 @@ impl Proxy {
         ctx: &RequestContext,
         call: &Call,
         (prompt, scratch): (Option<&Chain>, &mut Scratch),
-    ) -> Result<(RoutingDecision, InflightGuard), RouteError> {
+    ) -> Result<Chosen, RouteError> {
         let router = &ctx.generation.router;
         let topology = &*call.fleet.topology;
         let mut rng = SmallRng::seed_from_u64(self.next_seed());
@@ -111,8 +116,13 @@ impl Proxy {
                 prompt,
                 session: call.session,
             };
-            let mut chance = Live { topology, rng: &mut rng };
-            let decision = router.route(&input, &mut chance, scratch)?;
+            let (decision, notes) = if self.captures.lasts(|| input.now) {
+                let mut chance = Noting::new(topology, self.next_seed());
+                (router.route(&input, &mut chance, scratch)?, Some(chance.into_notes()))
+            } else {
+                let mut chance = Live { topology, rng: &mut rng };
+                (router.route(&input, &mut chance, scratch)?, None)
+            };
             let serving = decision.serving(topology).ok_or_else(saturated)?;
             let place =
                 InflightGuard::try_reserve(&serving.state, serving.max_in_flight, decision.probe);
@@ -121,7 +131,12 @@ impl Proxy {
                 let forecast = serving.latency.forecast(streaming, limit);
                 guard.weigh(call.profile.estimated_tokens.0, forecast.tokens.0);
                 guard.forecast(forecast, input.now);
-                return Ok((decision, guard));
+                let captured = notes.map(|notes| {
+                    let id = ctx.request_id.to_str().unwrap_or_default();
+                    let attempt = ctx.ending.attempts + 1;
+                    Box::new(router.capture((id, attempt), (&input, &decision), notes))
+                });
+                return Ok(Chosen { decision, guard, captured });
             }
         }
         Err(saturated())
@@ -139,7 +154,12 @@ impl Proxy {
             && self.retries.spend(&routing.retry_budget, now())
     }
 
-    fn tell_routed(&self, ctx: &RequestContext, call: &Call, decision: &RoutingDecision) {
+    fn tell_routed(
+        &self,
+        ctx: &RequestContext,
+        call: &Call,
+        (decision, captured): (&RoutingDecision, Option<&Capture>),
+    ) {
         let event = Routed {
             at: now(),
             request_id: ctx.request_id.to_str().unwrap_or_default(),
@@ -149,6 +169,7 @@ impl Proxy {
             fleet: &call.fleet,
             attempt: ctx.ending.attempts,
             scorers: ctx.generation.router.weighted().map_or([""; 8], Weighted::scorer_names),
+            captured,
         };
         for observer in &self.observers {
             observer.routed(&event);

@@ -55,7 +55,7 @@ use crate::api::{ErrorCode, Operation};
 use crate::config::Config;
 use crate::generation::Generation;
 use crate::registry::{BackendId, BackendSet};
-use crate::routing::RequestObserver;
+use crate::routing::{Lease, RequestObserver};
 use crate::scan::{ScanOptions, scan};
 use crate::tls::{Refreshed, TlsError};
 use attempts::client_gone;
@@ -88,6 +88,7 @@ pub struct Proxy {
     retries: Budget,
     hashes: ahash::RandomState,
     seeds: AtomicU64,
+    captures: Lease,
 }
 
 impl Proxy {
@@ -117,6 +118,7 @@ impl Proxy {
             stopping: Arc::default(),
             hashes: ahash::RandomState::new(),
             seeds: AtomicU64::new(seed),
+            captures: Lease::default(),
         })
     }
 
@@ -150,6 +152,11 @@ impl Proxy {
     /// What this process started with: addresses, threads and other things no reload changes.
     pub fn config(&self) -> &Config {
         &self.started_with
+    }
+
+    /// Until when decisions are captured.
+    pub fn captures(&self) -> &Lease {
+        &self.captures
     }
 
     /// Requests under way, local answers included.

@@ -91,7 +91,7 @@ impl Router {
             let verdict = verdict(input, candidate, in_panic);
             let told = self.weighted.as_ref();
             let told = told.map(|_| Told::of(&readings::told(candidate, input.now)));
-            let points = strategy::points(candidate, streaming, &self.weights);
+            let points = strategy::points(&(row, candidate), streaming, &self.weights);
             CandidateReport {
                 backend: candidate.state.name.to_string(),
                 model: name.to_owned(),
@@ -135,17 +135,12 @@ fn verdict(
 ) -> Result<Fit, RejectReason> {
     let fit = filters::check_in(input, candidate, in_panic)?;
     if filters::sits_out(input, candidate) {
-        return Err(RejectReason::SlowStart { percent: percent(candidate.state.share(input.now)) });
+        return Err(RejectReason::slow_start(input, candidate));
     }
     Ok(fit)
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..=100 by the clamp")]
-fn percent(share: f32) -> u8 {
-    (share.clamp(0.0, 1.0) * 100.0) as u8
-}
-
-fn in_words(reason: RejectReason, input: &RouteInput<'_>) -> String {
+pub(super) fn in_words(reason: RejectReason, input: &RouteInput<'_>) -> String {
     match reason {
         RejectReason::Tried => "an earlier attempt of this request failed there".to_owned(),
         RejectReason::Operation => {

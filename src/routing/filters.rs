@@ -59,6 +59,11 @@ impl RejectReason {
         }
     }
 
+    /// Of a backend that sits this decision out.
+    pub(super) fn slow_start(input: &RouteInput<'_>, candidate: &Serving) -> Self {
+        Self::SlowStart { percent: percent(candidate.state.share(input.now)) }
+    }
+
     /// Whether the backend could never take this request, however healthy and idle it were.
     pub fn is_lasting(self) -> bool {
         matches!(self, Self::Operation | Self::Capabilities(_) | Self::Context(_))
@@ -199,6 +204,26 @@ pub(super) fn check_in(
     Ok(Fit { is_known, probe })
 }
 
+/// Of backends that all rest the one that is due first, of equals the first; none where one is merely
+/// full.
+pub(super) fn first_due(
+    verdicts: impl Iterator<Item = (u32, Result<Fit, RejectReason>)>,
+) -> Option<u32> {
+    let mut first: Option<(Timestamp, u32)> = None;
+    for (row, verdict) in verdicts {
+        match verdict {
+            Err(RejectReason::Resting { until, .. })
+                if first.is_none_or(|(due, _)| until < due) =>
+            {
+                first = Some((until, row));
+            }
+            Err(RejectReason::Full { .. }) => return None,
+            Ok(_) | Err(_) => {}
+        }
+    }
+    first.map(|(_, row)| row)
+}
+
 /// Whether `candidate` could take the request if it were healthy and idle; `Ok(true)` when all it
 /// needs is known and not assumed.
 ///
@@ -218,4 +243,9 @@ pub(super) fn can_serve(input: &RouteInput<'_>, candidate: &Serving) -> Result<b
         return Err(RejectReason::Context(length));
     }
     Ok(candidate.known.contains(request.needs))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..=100 by the clamp")]
+fn percent(share: f32) -> u8 {
+    (share.clamp(0.0, 1.0) * 100.0) as u8
 }

@@ -2,24 +2,30 @@
 //! rotation and randomness come in as arguments. The proxy, `explain` and the tests call the same
 //! function. Reading order: [`Router::route`], then `filters`, then `strategy`.
 
+mod capture;
 mod card;
 mod error;
 mod explain;
 mod filters;
+mod notes;
 mod observer;
 mod prompt;
 mod readings;
+mod replay;
 mod resolve;
 mod scratch;
 mod strategy;
 mod weighted;
 
+pub use capture::{Capture, DecisionRecord, Lease};
 pub use card::{ScoreCard, Told};
 pub use error::RouteError;
 pub use explain::{CandidateReport, Explanation};
 pub use filters::{Fit, RejectReason};
+pub use notes::{Notes, Noting};
 pub use observer::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
 pub use prompt::prompt_chain;
+pub use replay::{CaptureError, Replayed};
 pub use resolve::Names;
 pub use scratch::Scratch;
 pub use weighted::{SessionField, Weighted};
@@ -67,6 +73,11 @@ pub trait Chance {
     fn rng(&mut self) -> &mut SmallRng;
     /// Whether what is decided is done, so that later decisions may build on it.
     fn is_acted_on(&self) -> bool;
+    /// Where what the decision reads is written down; nowhere, unless it is captured.
+    #[inline(always)]
+    fn notes(&mut self) -> Option<&mut Notes> {
+        None
+    }
 }
 
 /// Chance for decisions that are acted on: the turn moves on.
@@ -207,7 +218,7 @@ impl Router {
         if let Some(decision) = self.pick(target, input, chance, scratch) {
             return Ok(decision);
         }
-        if let Some(decision) = self.pick_first_due(target, input) {
+        if let Some(decision) = self.pick_first_due(target, input, chance) {
             return Ok(decision);
         }
         let chain = self.names.chain(input.model).unwrap_or_default();
@@ -302,22 +313,26 @@ impl Router {
 
     // When every candidate rests after its own 429 or 503, one request at a time finds out whether
     // the one that is due first is back.
-    fn pick_first_due(&self, name: &str, input: &RouteInput<'_>) -> Option<RoutingDecision> {
+    fn pick_first_due(
+        &self,
+        name: &str,
+        input: &RouteInput<'_>,
+        chance: &mut impl Chance,
+    ) -> Option<RoutingDecision> {
         let topology = &*input.fleet.topology;
         let id = topology.model_id(name)?;
-        let mut first: Option<(Timestamp, u32, BackendId)> = None;
-        for (row, candidate) in (0_u32..).zip(&topology.model(id)?.serving) {
-            match filters::check(input, candidate) {
-                Err(RejectReason::Resting { until, .. })
-                    if first.is_none_or(|(due, ..)| until < due) =>
-                {
-                    first = Some((until, row, candidate.id));
-                }
-                Err(RejectReason::Full { .. }) => return None,
-                Ok(_) | Err(_) => {}
+        let model = topology.model(id)?;
+        let rows = (0_u32..).zip(&model.serving);
+        let verdicts = rows.map(|(row, candidate)| (row, filters::check(input, candidate)));
+        let row = match chance.notes() {
+            None => filters::first_due(verdicts),
+            Some(notes) => {
+                let verdicts: Vec<_> = verdicts.collect();
+                notes.take_rests((input, model, id), &verdicts);
+                filters::first_due(verdicts.into_iter())
             }
-        }
-        let (_, row, backend) = first?;
+        }?;
+        let backend = topology.serving(id, row)?.id;
         let is_probed = topology.serving(id, row)?.state.rest.is_probed();
         (!is_probed).then_some(RoutingDecision {
             backend,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::RoutingDecision;
+use super::{Capture, RoutingDecision};
 use crate::api::{ErrorCode, Operation, TraceContext};
 use crate::registry::{BackendId, FleetSnapshot, Outcome};
 use crate::scan::{RequestProfile, Usage};
@@ -30,6 +30,8 @@ pub struct Routed<'a> {
     pub attempt: u32,
     /// The names of the scorers of the decision's card, in its order.
     pub scorers: [&'static str; 8],
+    /// What the decision read, where that is captured.
+    pub captured: Option<&'a Capture>,
 }
 
 /// The end of one attempt.

@@ -2,6 +2,7 @@
 //! its file; the names-only part is tested in `resolve`, the formula in `strategy`.
 
 mod allocations;
+mod captures;
 mod errors;
 mod fallbacks;
 mod filtering;

@@ -8,7 +8,7 @@ use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
 use crate::registry::{CacheEvent, Kept, Model, ModelId, Standing, Topology};
 use crate::scoring::prefix::Chain;
-use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms, Profile, Sheet, Value};
+use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms, Profile, ScorerSpec, Sheet, Value};
 
 /// Where a request says which session it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,7 @@ impl SessionField {
 /// Decides by weighted scores.
 #[derive(Debug)]
 pub struct Weighted {
+    specs: Vec<ScorerSpec>,
     profile: Profile,
     terms: PrefixTerms,
     reads_prefixes: bool,
@@ -111,6 +112,7 @@ impl Weighted {
             terms: PrefixTerms::of(&specs).unwrap_or_default(),
             profile,
             session,
+            specs,
         })
     }
 
@@ -135,6 +137,11 @@ impl Weighted {
             text += &format!(";{name}={score:.3}");
         }
         text
+    }
+
+    /// Its scorers as they were configured.
+    pub(super) fn specs(&self) -> &[ScorerSpec] {
+        &self.specs
     }
 
     /// Its scorers and picker.
@@ -202,19 +209,30 @@ impl Weighted {
         (chance, scratch): (&mut impl Chance, &mut WeightedScratch),
     ) -> Option<Picked> {
         scratch.rows.clear();
-        scratch.rows.extend(fitting(input, model, terms).map(|(row, _)| row));
+        let noted = chance.notes().map(|notes| notes.sift((input, model, id), terms));
+        match &noted {
+            Some(rows) => scratch.rows.extend_from_slice(rows),
+            None => scratch.rows.extend(fitting(input, model, terms).map(|(row, _)| row)),
+        }
+        if scratch.rows.is_empty() {
+            return None;
+        }
         let mut ask = self.gather((input, model), scratch);
         if scratch.leave_failing_out() {
             ask = self.gather((input, model), scratch);
         }
-        if !self.profile.reads_prompts() && !scratch.rows.is_empty() {
+        if !self.profile.reads_prompts() {
             ask.turn = chance.turn(id);
         }
         let WeightedScratch { rows, candidates, told, sheet } = scratch;
         let chosen = self.profile.pick(&ask, candidates, (sheet, chance.rng()))?;
         let row = rows.get(chosen).copied()?;
-        let told = told.get(chosen).copied().unwrap_or_default();
-        let one = (chosen, candidates.get(chosen)?, told);
+        if let (Some(fitting), Some(notes)) = (noted, chance.notes()) {
+            notes.take_scored((input, model, id), &fitting, (candidates, told));
+            notes.ask = Some(ask);
+            notes.total = sheet.totals().get(chosen).copied();
+        }
+        let one = (chosen, candidates.get(chosen)?, told.get(chosen).copied().unwrap_or_default());
         let card = ScoreCard::of(&self.profile, one, (&ask, sheet));
         Some(Picked { row, candidates: u32::try_from(rows.len()).ok()?, card: Some(card) })
     }

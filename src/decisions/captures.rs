@@ -1,0 +1,48 @@
+//! The last decisions that were captured whole, in bounded memory.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::routing::Capture;
+
+/// How many captured decisions are kept.
+pub const CAPTURES_KEPT: usize = 1024;
+/// How many backends all of them together may tell of: some 20 MiB.
+const ROWS_KEPT: usize = 65_536;
+
+/// The last captured decisions.
+#[derive(Debug, Default)]
+pub(super) struct Captures(Mutex<Ring>);
+
+#[derive(Debug, Default)]
+struct Ring {
+    kept: VecDeque<Arc<Capture>>,
+    rows: usize,
+    total: u64,
+}
+
+impl Captures {
+    /// Adds one; the oldest make room for it.
+    pub(super) fn push(&self, capture: Capture) {
+        let mut ring = self.0.lock();
+        ring.rows += capture.rows();
+        ring.total += 1;
+        ring.kept.push_back(Arc::new(capture));
+        while ring.kept.len() > CAPTURES_KEPT || (ring.rows > ROWS_KEPT && ring.kept.len() > 1) {
+            let Some(oldest) = ring.kept.pop_front() else { break };
+            ring.rows -= oldest.rows();
+        }
+    }
+
+    /// How many there have been since it was emptied, and the last `count`, newest first.
+    pub(super) fn latest(&self, count: usize) -> (u64, Vec<Arc<Capture>>) {
+        let ring = self.0.lock();
+        (ring.total, ring.kept.iter().rev().take(count).cloned().collect())
+    }
+
+    pub(super) fn clear(&self) {
+        *self.0.lock() = Ring::default();
+    }
+}

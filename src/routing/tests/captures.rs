@@ -1,0 +1,308 @@
+//! Captured decisions: they are those that would have been made without, and replay to the same.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::{Ask, Fleet, NOW, backend};
+use crate::api::Capabilities;
+use crate::registry::{EngineSample, Health, Probe};
+use crate::routing::{
+    Capture, CaptureError, Live, Noting, RouteInput, Router, RoutingDecision, Scratch,
+};
+use crate::scoring::prefix::Chain;
+use crate::scoring::{PICKERS, PRESETS, SCORERS};
+use crate::units::Timestamp;
+
+/// Every strategy, every preset with every picker, and every scorer beside another.
+fn routings() -> Vec<String> {
+    let mut all: Vec<String> = ["smart", "round_robin", "priority_only", "random"]
+        .map(|name| format!("strategy: {name}"))
+        .into();
+    for picker in PICKERS {
+        for preset in PRESETS {
+            all.push(format!("strategy: weighted, preset: {}, picker: {picker}", preset.name));
+        }
+    }
+    for row in SCORERS {
+        let scorers =
+            format!("[{{ name: {}, weight: 0.7 }}, {{ name: priority, weight: 0.1 }}]", row.name);
+        if row.name != "priority" {
+            all.push(format!("strategy: weighted, scorers: {scorers}"));
+        }
+    }
+    all.push("weights: { priority: 10, load: 20, latency: 70 }".to_owned());
+    all.push("strategy: weighted, picker: { name: softmax, temperature: 0.37 }".to_owned());
+    all
+}
+
+#[derive(Debug, Clone)]
+struct One {
+    priority: u32,
+    in_flight: u32,
+    limit: u32,
+    latency_ms: u64,
+    first_token_ms: u64,
+    can: u8,
+    health: u8,
+    is_warming: bool,
+    told: Option<(f32, f32, f32, u64, bool)>,
+    knows: usize,
+    rests_ms: u64,
+}
+
+fn one() -> impl Strategy<Value = One> {
+    let told = (0.0..50_f32, 0.0..50_f32, 0.0..1_f32, 0..4000_u64, any::<bool>());
+    let load = (0..5_u32, 0..40_u32, 1..60_u32, 0..900_u64, 0..900_u64);
+    let state = (0..5_u8, 0..12_u8, 0..8_u8, prop::option::of(told), 0..9_usize, 0..6000_u64);
+    (load, state).prop_map(|(load, (can, health, warming, told, knows, rests))| One {
+        priority: load.0,
+        in_flight: load.1,
+        limit: load.2,
+        latency_ms: load.3,
+        first_token_ms: load.4,
+        can,
+        health,
+        is_warming: warming == 0,
+        told,
+        knows,
+        rests_ms: rests.saturating_sub(4000),
+    })
+}
+
+fn fleet_of(routing: &str, all: &[One]) -> Fleet {
+    let lines: String = all
+        .iter()
+        .enumerate()
+        .map(|(index, one)| {
+            let can =
+                ["", ", capabilities: []", ", capabilities: [tools]"][usize::from(one.can % 3)];
+            let (priority, limit) = (one.priority, one.limit);
+            let rest = format!(
+                "priority: {priority}, max_in_flight: {limit}, models: [{{ id: m{can} }}, other]"
+            );
+            backend(&format!("b{index}"), 8000 + index, &rest)
+        })
+        .collect();
+    let routing = format!("routing: {{ {routing}, fallbacks: {{ ghost: [m] }} }}");
+    let fleet = Fleet::of(&format!("{routing}\nbackends:\n{lines}"));
+    let topology = std::sync::Arc::clone(&fleet.registry.snapshot().topology);
+    for (index, one) in all.iter().enumerate() {
+        let state = fleet.state(&format!("b{index}"));
+        if let Some((waiting, running, kv, ago, fails)) = one.told {
+            state.telemetry.publish(EngineSample {
+                waiting: Some(waiting),
+                running: Some(running),
+                kv_utilization: Some(kv),
+                in_flight: one.in_flight / 2,
+                sent_at: NOW.before(Duration::from_millis(ago)),
+                interval: Duration::from_millis(500),
+            });
+            if fails {
+                state.telemetry.fail();
+            }
+        }
+        state.load.set_in_flight(one.in_flight);
+        state.set_check_latency(Duration::from_millis(one.latency_ms));
+        if one.is_warming {
+            state.warm_up(NOW.before(Duration::from_secs(3)), Duration::from_secs(10));
+        }
+        if one.rests_ms > 0 {
+            state.rest.until(NOW.after(Duration::from_millis(one.rests_ms)), 503);
+        }
+        if one.health == 0 {
+            state.health.set(Health::Unhealthy);
+        }
+        let latency = &topology.models()[0].serving[index].latency;
+        latency.learn_first_token(Duration::from_millis(one.first_token_ms));
+    }
+    fleet
+}
+
+fn hashes(count: usize) -> Vec<u64> {
+    (0..count as u64).map(|block| block.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1).collect()
+}
+
+/// What was decided without and with notes, and what was captured.
+fn decide(
+    fleet: &Fleet,
+    ask: Ask<'_>,
+    (seed, turn): (u64, u64),
+) -> Option<(RoutingDecision, RoutingDecision, Capture)> {
+    let snapshot = fleet.registry.snapshot();
+    let topology = &*snapshot.topology;
+    let profile = ask.profile();
+    let chain = Chain::of(hashes(8), 16);
+    let input = RouteInput {
+        request: &profile,
+        model: ask.model,
+        tokens: fleet.router.tokens_to_fit(&profile),
+        fleet: &snapshot,
+        tried: &fleet.tried,
+        now: NOW,
+        prompt: Some(&chain),
+        session: Some(seed),
+    };
+    let model = &topology.models()[0];
+    let mut scratch = Scratch::default();
+    model.turn.store(turn, Ordering::Relaxed);
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let live = fleet.router.route(&input, &mut Live { topology, rng: &mut rng }, &mut scratch);
+    let moved = model.turn.swap(turn, Ordering::Relaxed);
+    let mut noting = Noting::new(topology, seed);
+    let noted = fleet.router.route(&input, &mut noting, &mut scratch);
+    assert_eq!(live, noted);
+    assert_eq!(model.turn.load(Ordering::Relaxed), moved, "the turn moves on as it does without");
+    let notes = noting.into_notes();
+    let noted = noted.ok()?;
+    let capture = fleet.router.capture(("req-1", 2), (&input, &noted), notes);
+    Some((live.ok()?, noted, capture))
+}
+
+/// The capture as it comes back from a file, and the router that it says decided.
+fn read_back(capture: &Capture) -> (Capture, Router) {
+    let text = serde_json::to_string(capture).unwrap();
+    let back = Capture::read_all(text.as_bytes()).unwrap().remove(0);
+    assert_eq!(&back, capture, "{text}");
+    let router = Router::new(&back.routing().unwrap());
+    (back, router)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn captured_decisions_are_the_same_and_replay_to_the_same(
+        all in prop::collection::vec(one(), 1..7),
+        (seed, turn) in (any::<u64>(), 0..1000_u64),
+        (streaming, needs) in (any::<bool>(), any::<bool>()),
+    ) {
+        for routing in routings() {
+            let fleet = fleet_of(&routing, &all);
+            let snapshot = fleet.registry.snapshot();
+            let model = &snapshot.topology.models()[0];
+            for (row, one) in model.serving.iter().zip(&all) {
+                let kept = crate::registry::Kept { capacity: 1000, epoch: 0 };
+                model.prefixes.record(row.lane, &hashes(one.knows.min(8)), kept);
+            }
+            let needs = if needs { Capabilities::TOOLS } else { Capabilities::NONE };
+            for model in ["m", "ghost"] {
+                let ask = Ask { needs, streaming, ..Ask::of(model) };
+                let Some((live, noted, capture)) = decide(&fleet, ask, (seed, turn)) else { continue };
+                prop_assert_eq!(live, noted);
+                let (back, router) = read_back(&capture);
+                let again = router.replay(&back, 0);
+                prop_assert!(again.is_identical(&back), "{} {:?} {:?}", routing, again, back);
+                prop_assert_eq!(all.len(), back.rows(), "every backend is told of");
+                if live.probe != Probe::Rest {
+                    prop_assert_eq!(live.candidates as usize, again.candidates.len());
+                }
+            }
+        }
+    }
+}
+
+fn plain(routing: &str) -> (Fleet, Capture) {
+    let healthy = |in_flight| One {
+        priority: 1,
+        in_flight,
+        limit: 100,
+        latency_ms: 5,
+        first_token_ms: 20,
+        can: 0,
+        health: 1,
+        is_warming: false,
+        told: Some((0.3, 1.7, 0.123_456_79, 40, false)),
+        knows: 0,
+        rests_ms: 0,
+    };
+    let fleet = fleet_of(routing, &[healthy(9), healthy(2), healthy(5)]);
+    let (_, _, capture) = decide(&fleet, Ask::of("m"), (7, 3)).unwrap();
+    (fleet, capture)
+}
+
+#[test]
+fn a_changed_reading_changes_the_decision() {
+    let (_, capture) = plain("strategy: weighted, scorers: \"load-balance:1\"");
+    assert_eq!(capture.decision.backend, "b1");
+    let text = serde_json::to_string(&capture).unwrap();
+    let changed = text.replace("\"load\":3.0", "\"load\":30.0");
+    assert_ne!(changed, text);
+    let changed = Capture::read_all(changed.as_bytes()).unwrap().remove(0);
+    let router = Router::new(&changed.routing().unwrap());
+    let again = router.replay(&changed, 0);
+    assert!(!again.is_identical(&changed) && !again.goes_there(&changed));
+    assert_eq!(again.backend.as_deref(), Some("b2"));
+}
+
+#[test]
+fn another_strategy_is_a_what_if() {
+    let (_, capture) = plain("strategy: smart");
+    assert_eq!(capture.decision.backend, "b1");
+    let fleet = Fleet::of(&format!(
+        "routing: {{ strategy: weighted, preset: always-busiest }}\n{}",
+        super::alike(1, "m")
+    ));
+    let again = fleet.router.replay(&capture, 0);
+    assert_eq!(again.backend.as_deref(), Some("b0"));
+    let scores = again.candidates[1].scores.as_ref().unwrap();
+    assert!(scores["busiest"] < 1.0, "{scores:?}");
+    let round =
+        Fleet::of(&format!("routing: {{ strategy: round_robin }}\n{}", super::alike(1, "m")));
+    let turns = [0, 1, 2, 3].map(|turn| round.router.replay(&capture, turn).backend.unwrap());
+    assert_eq!(turns, ["b0", "b1", "b2", "b0"], "where no turn was asked for it is counted");
+}
+
+#[test]
+fn files_are_read_in_every_form_and_others_refused() {
+    let (_, capture) = plain("strategy: weighted");
+    let one = serde_json::to_string(&capture).unwrap();
+    let pretty = serde_json::to_string_pretty(&capture).unwrap();
+    let read = |text: &str| Capture::read_all(text.as_bytes());
+    for (text, count) in [
+        (one.clone(), 1),
+        (pretty, 1),
+        (format!("{one}\n{one}\n\n{one}"), 3),
+        (format!("{{\"captured\": 2, \"decisions\": [{one}, {one}]}}"), 2),
+    ] {
+        assert_eq!(read(&text).unwrap(), vec![capture.clone(); count]);
+    }
+    for (text, reason) in [
+        ("", "holds no decision"),
+        ("{\"decisions\": []}", "holds no decision"),
+        ("{\"decisions\": [{\"number\": 1}]}", "was not captured, only listed"),
+        ("{\"backends\": []}", "was not captured"),
+        ("not JSON", "not JSON"),
+        ("[1, 2]", "not JSON"),
+        (&one.replace("\"version\":1", "\"version\":2"), "version 2"),
+        (&one.replace("\"turn\"", "\"tern\"").replace("\"seed\"", "\"sead\""), "sead"),
+        (&one[..one.len() / 2], "not JSON"),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+    for (from, to, reason) in [
+        ("\"weighted\"", "\"best\"", "no strategy 'best'"),
+        ("queue-depth", "queue-width", "queue-width"),
+        ("max-score", "min-score", "min-score"),
+        ("\"weight\":3.0", "\"weight\":-3.0", "above 0"),
+    ] {
+        let text = one.replacen(from, to, 1);
+        assert_ne!(text, one, "{from}");
+        let error: CaptureError = read(&text).unwrap()[0].routing().unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn a_lease_ends_by_itself() {
+    let lease = crate::routing::Lease::default();
+    assert!(!lease.lasts(|| panic!("nobody asks for the time")));
+    lease.extend(Timestamp(10));
+    assert!(lease.lasts(|| Timestamp(9)) && !lease.lasts(|| Timestamp(10)));
+    lease.end();
+    assert!(!lease.lasts(|| Timestamp(1)));
+}
