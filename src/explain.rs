@@ -3,9 +3,11 @@
 
 mod base64;
 mod question;
+mod replay;
 mod text;
 
 pub use question::{DEFAULT_PATH, Question, QuestionError};
+pub use replay::{render_replay, replay};
 pub use text::render_text;
 
 use serde_json::{Map, Value, json};

@@ -86,6 +86,8 @@ pub(super) enum Refusal {
     UnknownBackend { name: String },
     #[error("'n' must be a whole number")]
     NotACount,
+    #[error("'capture' must be true or false")]
+    NotAChoice,
     #[error("{0}")]
     NotAQuestion(#[from] QuestionError),
     #[error("the body is larger than {limit} (limits.body)")]
@@ -109,7 +111,7 @@ impl Refusal {
             Self::UnknownPath => (StatusCode::NOT_FOUND, "unknown_path"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::UnknownBackend { .. } => (StatusCode::NOT_FOUND, "unknown_backend"),
-            Self::NotACount => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::NotACount | Self::NotAChoice => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::NotAQuestion(_) => (StatusCode::BAD_REQUEST, "invalid_question"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),

@@ -1,5 +1,7 @@
 //! Decisions: those that were made, and what one would be.
 
+use std::time::Duration;
+
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::json;
@@ -7,20 +9,49 @@ use serde_json::json;
 use super::answer::{Answer, Refusal};
 use super::{Admin, Call};
 use crate::clock::now;
-use crate::decisions::DECISIONS_KEPT;
+use crate::decisions::{CAPTURES_KEPT, DECISIONS_KEPT};
 use crate::explain::{Question, explain as explain_question};
 use crate::routing::Peek;
 
-/// `/decisions`: the last ones, newest first; `n` says how many.
+/// How long decisions are captured after somebody asked for them.
+const CAPTURED_FOR: Duration = Duration::from_secs(60);
+
+/// `/decisions`: the last ones, newest first; `n` says how many. With `capture=true` those that were
+/// captured whole, from the first such question on; `capture=false` ends that and forgets them.
 pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
-    let given = call.query.split('&').find_map(|pair| pair.strip_prefix("n="));
-    let count = match given {
-        None => DECISIONS_KEPT,
-        Some(given) => given.parse().map_err(|_not_a_number| Refusal::NotACount)?,
+    let given = |key| call.query.split('&').find_map(|pair| pair.strip_prefix(key));
+    let count = match given("n=") {
+        None => None,
+        Some(given) => Some(given.parse().map_err(|_not_a_number| Refusal::NotACount)?),
     };
-    let decisions = admin.decisions.latest(count, now());
+    match given("capture=") {
+        Some("true") => return Ok(captured(admin, count.unwrap_or(CAPTURES_KEPT))),
+        Some("false") => {
+            admin.proxy.captures().end();
+            admin.decisions.forget_captures();
+        }
+        Some(_) => return Err(Refusal::NotAChoice),
+        None => {}
+    }
+    let decisions = admin.decisions.latest(count.unwrap_or(DECISIONS_KEPT), now());
     let (total, kept) = (admin.decisions.total(), DECISIONS_KEPT);
     Ok(Answer::json(&json!({"total": total, "kept": kept, "decisions": decisions})))
+}
+
+/// One decision a line, so that a file of them can be cut with the usual tools.
+fn captured(admin: &Admin, count: usize) -> Answer {
+    admin.proxy.captures().extend(now().after(CAPTURED_FOR));
+    let (total, decisions) = admin.decisions.captured(count);
+    let seconds = CAPTURED_FOR.as_secs();
+    let head = format!(
+        "{{\"captured\": {total}, \"kept\": {CAPTURES_KEPT}, \"captures_for_s\": {seconds}, \
+         \"decisions\": ["
+    );
+    // Maps with other keys than texts are all that could fail, and there are none.
+    let line = |one| serde_json::to_string(one).unwrap_or_default();
+    let lines: Vec<String> = decisions.iter().map(|one| line(&**one)).collect();
+    let end = if lines.is_empty() { "" } else { "\n" };
+    Answer::of("application/json", format!("{head}{end}{}{end}]}}\n", lines.join(",\n")))
 }
 
 /// `POST /explain`: decides about the request in the body and moves nothing.

@@ -169,7 +169,11 @@ static ENDPOINTS: [Endpoint; 15] = [
         fleet::dump,
         "every backend with its models, load and health; input of explain",
     ),
-    get(&["/decisions"], decisions::latest, "the last decisions, newest first; ?n= how many"),
+    get(
+        &["/decisions"],
+        decisions::latest,
+        "the last decisions, newest first; ?n= how many; ?capture=true all they read, from now on for a minute",
+    ),
     post(
         &["/explain"],
         decisions::explain,

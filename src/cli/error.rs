@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::client::ClientError;
 use crate::config::{ConfigError, UrlError};
 use crate::fleet::FleetError;
+use crate::routing::CaptureError;
 use crate::server::ServerError;
 
 /// All went well.
@@ -31,6 +32,10 @@ pub(super) enum CliError {
     NotJson { path: PathBuf, source: serde_json::Error },
     #[error("{}: {source}", path.display())]
     Fleet { path: PathBuf, source: FleetError },
+    #[error("{}: {source}", path.display())]
+    Capture { path: PathBuf, source: CaptureError },
+    #[error("{changed} of {all} decisions came out differently")]
+    NotIdentical { changed: usize, all: usize },
     #[error("'{given}' is not a header: write 'name: value'")]
     Header { given: String },
     #[error("--admin: {0}")]
@@ -81,6 +86,7 @@ impl CliError {
             | Self::Unreadable { .. }
             | Self::NotJson { .. }
             | Self::Fleet { .. }
+            | Self::Capture { .. }
             | Self::Header { .. }
             | Self::NothingToTakeOver(_)
             | Self::AdminUrl(_)
@@ -97,6 +103,7 @@ impl CliError {
             | Self::DemoNotReady(_)
             | Self::Runtime(_)
             | Self::Ill { .. }
+            | Self::NotIdentical { .. }
             | Self::Input(_)
             | Self::Output(_) => FAILED,
         }

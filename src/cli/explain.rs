@@ -1,5 +1,8 @@
 //! `penstock explain`: where a request would go, and why. Offline it decides by a configuration and
-//! a described fleet; with `--admin` it asks a running penstock.
+//! a described fleet; with `--admin` it asks a running penstock; with `--decision` it makes captured
+//! decisions anew.
+
+mod decision;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -35,25 +38,40 @@ keys are not asked for.
 with the body as a string, or in base64 as \"body_b64\". It prints one JSON object per line, in
 order; rotation advances from line to line.
 
+--decision makes decisions anew by all they read then, as the admin port has captured it:
+curl 'localhost:9090/decisions?capture=true' before the traffic and behind it. It needs no
+configuration; with --config or routing flags it shows where requests would have gone by those.
+
 Examples:
   penstock explain request.json --config penstock.yaml
   penstock explain - --path /v1/embeddings --json < request.json
   penstock explain --requests all.jsonl --fleet fleet.json --seed 7
   penstock explain request.json --admin http://127.0.0.1:9090
+  penstock explain --decision captured.json
+  penstock explain --decision captured.json --routing-scorers prefix-affinity:1,queue-depth:4
 
 Exit codes: 0 answered (a refused request is an answer, too), 1 the running penstock could not be
-asked, 2 the configuration, the fleet or a file is wrong.";
+asked or a captured decision came out differently, 2 the configuration, the fleet or a file is wrong.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct ExplainArgs {
     /// The body of one request, byte for byte as a client would send it; - is standard input
-    #[arg(value_name = "REQUEST.json", required_unless_present = "requests")]
+    #[arg(value_name = "REQUEST.json", required_unless_present_any = ["requests", "decision"])]
     request: Option<PathBuf>,
 
     /// Explain many requests, one JSON object per line; - is standard input
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["request", "path", "headers"])]
     requests: Option<PathBuf>,
+
+    /// Make captured decisions anew: what /decisions?capture=true answered, or decisions out of it,
+    /// one after the other; - is standard input
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["request", "requests", "path", "headers", "fleet", "seed", "admin"]
+    )]
+    decision: Option<PathBuf>,
 
     /// How the fleet is doing: a saved /fleet, or one written by hand
     #[arg(long, value_name = "DUMP.json")]
@@ -88,6 +106,9 @@ pub(super) struct ExplainArgs {
 }
 
 pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliError> {
+    if let Some(path) = &args.decision {
+        return decision::run(path, (&args.config, args.json), output);
+    }
     let mut source = match &args.admin {
         Some(url) => Source::There(AdminPort::new(url, args.admin_token_file.as_deref())?),
         None => Source::Here(Box::new(Local::new(args, output)?)),

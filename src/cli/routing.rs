@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::error::CliError;
-use crate::config::Strategy;
-use crate::scoring::{PRESETS, Preset, ScorerSpec, parse_scorers};
+use crate::config::{RoutingConfig, Strategy};
+use crate::scoring::{PRESETS, Picker, Preset, Profile, ScorerSpec, parse_scorers};
 
 /// The flags of every command that decides.
 #[derive(Debug, Default, Args)]
@@ -54,6 +54,27 @@ struct ScorerLine {
     weight: f64,
 }
 
+/// How backends are to be chosen, as far as it is said.
+#[derive(Debug, Default)]
+pub(super) struct RoutingChoice {
+    pub(super) strategy: Option<Strategy>,
+    pub(super) scorers: Option<Vec<ScorerSpec>>,
+}
+
+impl RoutingChoice {
+    /// Whether nothing is said.
+    pub(super) fn is_empty(&self) -> bool {
+        self.strategy.is_none() && self.scorers.is_none()
+    }
+
+    /// The routing with what is said in the place of what it says.
+    pub(super) fn apply(&self, routing: RoutingConfig) -> RoutingConfig {
+        let strategy = self.strategy.unwrap_or(routing.strategy);
+        let scorers = self.scorers.clone().unwrap_or(routing.scorers);
+        RoutingConfig { strategy, scorers, ..routing }
+    }
+}
+
 /// How backends are chosen.
 #[derive(Debug, Clone)]
 enum Policy {
@@ -79,6 +100,28 @@ impl RoutingArgs {
             set("routing.scorers", &scorers);
         }
         Ok(settings)
+    }
+
+    /// What the flags say of how backends are chosen. Scorers alone ask for the weighted strategy.
+    pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
+        let (policy, scorers) = self.read()?;
+        let mut choice = match policy {
+            Some(Policy::Strategy(strategy)) => {
+                RoutingChoice { strategy: Some(strategy), scorers: None }
+            }
+            Some(Policy::Preset(preset)) => {
+                RoutingChoice { strategy: Some(Strategy::Weighted), scorers: Some(preset.specs()) }
+            }
+            None => RoutingChoice::default(),
+        };
+        if let Some(text) = scorers {
+            let specs = parse_scorers(&text).map_err(CliError::Scorers)?;
+            let checked = Profile::new(&specs, Picker::default());
+            checked.map_err(|error| CliError::Scorers(error.to_string()))?;
+            choice.strategy.get_or_insert(Strategy::Weighted);
+            choice.scorers = Some(specs);
+        }
+        Ok(choice)
     }
 
     /// The scorers the flags ask for, if they ask for any.

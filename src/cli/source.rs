@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::error::CliError;
 use super::output::Output;
-use super::routing::RoutingArgs;
-use crate::config::{Config, ConfigSource, Environment};
+use super::routing::{RoutingArgs, RoutingChoice};
+use crate::config::{Config, ConfigSource, Environment, Strategy};
 
 const DEFAULT_FILE: &str = "/etc/penstock/penstock.yaml";
 
@@ -73,6 +73,25 @@ impl ConfigArgs {
             output.complain("warning", warning);
         }
         Ok(config)
+    }
+
+    /// Whether the command line names a file of its own. The one that the environment names is meant
+    /// for commands that cannot do without.
+    pub(super) fn is_told(&self) -> bool {
+        self.config.as_deref().map(Path::as_os_str)
+            != std::env::var_os("PENSTOCK_CONFIG").as_deref()
+    }
+
+    /// What the flags say of how backends are chosen.
+    pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
+        let mut choice = self.routing.choice()?;
+        if let (Some(given), None) = (&self.overrides.strategy, choice.strategy) {
+            let known =
+                || Strategy::ALL.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
+            let unknown = || CliError::UnknownPolicy { given: given.clone(), known: known() };
+            choice.strategy = Some(Strategy::from_name(given).ok_or_else(unknown)?);
+        }
+        Ok(choice)
     }
 
     /// The file it comes from.

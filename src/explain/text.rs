@@ -39,7 +39,7 @@ fn requirement_lines(requirements: &Value) -> [String; 3] {
     ]
 }
 
-fn candidate_lines(candidates: &[Value], decision: Option<&Value>) -> Vec<String> {
+pub(super) fn candidate_lines(candidates: &[Value], decision: Option<&Value>) -> Vec<String> {
     if candidates.is_empty() {
         return vec!["candidates  none".to_owned()];
     }

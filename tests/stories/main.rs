@@ -27,6 +27,7 @@ mod chaos_corrupts_nothing;
 mod clients_that_leave;
 mod clocks_end_what_hangs;
 mod config_and_cli;
+mod decisions_are_replayed;
 mod discovery_learns;
 mod end_to_end;
 mod engines_tell_their_load;
@@ -93,6 +94,7 @@ fn main() {
         clients_that_leave,
         clocks_end_what_hangs,
         config_and_cli,
+        decisions_are_replayed,
         discovery_learns,
         engines_tell_their_load,
         explain_tells_why,

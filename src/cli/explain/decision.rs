@@ -1,0 +1,80 @@
+//! `penstock explain --decision`: captured decisions made anew, by what they read or by another
+//! configuration.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::{ConfigArgs, open, unreadable};
+use crate::cli::error::CliError;
+use crate::cli::output::Output;
+use crate::explain::{render_replay, replay};
+use crate::routing::{Capture, Router};
+
+/// Replays every decision in a file, and says how many came out as they were.
+pub(super) fn run(
+    path: &Path,
+    (config, is_json): (&ConfigArgs, bool),
+    output: &mut Output,
+) -> Result<(), CliError> {
+    let mut text = Vec::new();
+    let read = open(path).and_then(|mut file| file.read_to_end(&mut text));
+    read.map_err(unreadable(path))?;
+    let refused = |source| CliError::Capture { path: path.to_owned(), source };
+    let mut captures = Capture::read_all(&text).map_err(refused)?;
+    // In the order they were made in, for strategies whose turns are counted here.
+    captures.sort_by_key(|capture| capture.number);
+    let whole = config.is_told().then(|| config.load_and_warn(output)).transpose()?;
+    let choice = config.choice()?;
+    let is_what_if = whole.is_some() || !choice.is_empty();
+    let (mut turns, mut changed) = (Turns::default(), 0);
+    for capture in &captures {
+        let routing = match &whole {
+            Some(config) => config.routing.clone(),
+            None => choice.apply(capture.routing().map_err(refused)?),
+        };
+        let router = Router::new(&routing);
+        let told = replay(capture, &router, (turns.of(capture), is_what_if));
+        let flag = |key| told.get(key).and_then(Value::as_bool);
+        let is_changed = flag("moved").or(flag("identical").map(|is| !is)).unwrap_or_default();
+        changed += usize::from(is_changed);
+        match is_json {
+            true => output.line(&told)?,
+            false => output.line(format!("{}\n", render_replay(&told)))?,
+        }
+    }
+    let all = captures.len();
+    output.line(summary(is_json, is_what_if, (all, changed)))?;
+    if changed > 0 && !is_what_if {
+        return Err(CliError::NotIdentical { changed, all });
+    }
+    Ok(())
+}
+
+fn summary(is_json: bool, is_what_if: bool, (all, changed): (usize, usize)) -> String {
+    let (key, count, words) = match is_what_if {
+        true => ("moved", changed, "would have gone elsewhere"),
+        false => ("identical", all - changed, "identical"),
+    };
+    if is_json {
+        let counts = [("decisions".to_owned(), json!(all)), (key.to_owned(), json!(count))];
+        return json!({ "summary": Map::from_iter(counts) }).to_string();
+    }
+    let noun = if all == 1 { "decision" } else { "decisions" };
+    format!("{all} {noun}, {count} {words}")
+}
+
+/// Whose turn it would be, model by model, where the strategy that decided did not ask.
+#[derive(Default)]
+struct Turns<'a>(BTreeMap<&'a str, u64>);
+
+impl<'a> Turns<'a> {
+    fn of(&mut self, capture: &'a Capture) -> u64 {
+        let next = self.0.entry(&capture.model).or_default();
+        let turn = *next;
+        *next += 1;
+        turn
+    }
+}
