@@ -72,6 +72,7 @@ impl Fleet {
 }
 
 #[test]
+#[allow(clippy::print_stdout, reason = "the figures beside the published ones")]
 fn three_to_two_to_two_spreads_as_the_published_formulas_do() {
     let ours = profile("prefix-affinity:3,waiting-queue:2,kv-utilization:2");
     for seed in 1..=5 {
