@@ -27,6 +27,8 @@ import table  # noqa: E402
 TARGET = HERE.parent.parent / "target" / "rig"
 PARTS = [*measures.SCENARIOS, "memory", "idle", "stalled", "cancel"]
 PEERS = ["penstock", "floor", "nginx", "haproxy"]
+# penstock with the strategy of this name, beside penstock with `smart`; only where it is asked for.
+ALL_PEERS = [*PEERS, "weighted"]
 BACKENDS = 4
 MEMORY_ROUNDS = 3
 
@@ -47,7 +49,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=5, help="of each run of the clients")
     parser.add_argument("--only", type=names(PARTS), default=PARTS, help=",".join(PARTS))
-    parser.add_argument("--peers", type=names(PEERS), default=PEERS, help=",".join(PEERS))
+    parser.add_argument("--peers", type=names(ALL_PEERS), default=PEERS, help=",".join(ALL_PEERS))
     parser.add_argument("--out", type=Path, help="also write the lines of JSON here")
     chosen = parser.parse_args()
     chosen.penstock = chosen.penstock.resolve()
@@ -74,7 +76,7 @@ class Run:
         os.sched_setaffinity(0, {self.rig_cpu})
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        ports = processes.free_ports(BACKENDS + len(proxies.DOORS) * len(PEERS))
+        ports = processes.free_ports(BACKENDS + len(proxies.DOORS) * len(ALL_PEERS))
         self.backends, rest = ports[:BACKENDS], ports[BACKENDS:]
         self.folder = tempfile.TemporaryDirectory(prefix="penstock-rig-")
         certificate = Path(self.folder.name)

@@ -80,8 +80,9 @@ class Engine:
 class Peer:
     """A proxy under test."""
 
-    def __init__(self, name, command, conf=None, version=None):
+    def __init__(self, name, command, conf=None, version=None, strategy="smart"):
         self.name, self.command, self.conf, self.version_command = name, command, conf, version
+        self.strategy = strategy
         self.cpu = self.certificate = None
         self.doors, self.backends, self.process, self.run = {}, [], None, None
 
@@ -133,7 +134,8 @@ class Peer:
                 one = line.removeprefix("#each").replace("@@BACKEND@@", backend)
                 lines.append(one.replace("@@INDEX@@", str(index)))
         text = "\n".join(lines) + "\n"
-        values = {"run": self.run, "certificate": self.certificate, **self.doors}
+        values = {"run": self.run, "certificate": self.certificate,
+                  "strategy": self.strategy, **self.doors}
         for name, value in values.items():
             text = text.replace(f"@@{name.upper()}@@", str(value))
         path = self.run / self.conf
@@ -146,6 +148,8 @@ def known(penstock, rig):
     return {peer.name: peer for peer in (
         Peer("penstock", [penstock, "serve", "--config", "{conf}"], "penstock.yaml",
              [penstock, "--version"]),
+        Peer("weighted", [penstock, "serve", "--config", "{conf}"], "penstock.yaml",
+             [penstock, "--version"], "weighted"),
         Peer("floor", [rig / "floor", "{plain}", "{http2}", "{tls}", "{cert}", "{key}",
                        "{backends}"]),
         Peer("nginx", ["nginx", "-e", "stderr", "-p", "{run}", "-c", "{conf}"], "nginx.conf",
@@ -155,4 +159,4 @@ def known(penstock, rig):
 
 
 def is_installed(name):
-    return name in ("penstock", "floor") or shutil.which(name) is not None
+    return name in ("penstock", "weighted", "floor") or shutil.which(name) is not None

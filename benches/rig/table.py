@@ -5,6 +5,7 @@ import statistics
 # Ratios to the floor that are aimed at; none where a figure is only to be known.
 BARS = {"S1": 0.80, "S2": 0.70, "S3": 1.05, "S4pace": 1.05,
         "S1tls": None, "S2tls": None, "S1h2c": None, "S1h2": None, "handshake": None}
+WEIGHTED = 1.15
 IDLE_MB, STREAM_KIB, STALLED_KIB, CANCEL_MS = 20, 64, 512, 100
 
 
@@ -21,16 +22,16 @@ def interval(values):
     return (ordered[rank - 1], ordered[count - rank]) if rank else None
 
 
-def ratios(rows, scenario, peer):
-    """penstock / peer of each round both were measured in."""
+def ratios(rows, scenario, peer, own="penstock"):
+    """own / peer of each round both were measured in."""
     cpu = {(row["peer"], row["round"]): row["cpu_us"]
            for row in rows if row["kind"] == "cpu" and row["scenario"] == scenario}
-    rounds = [index for name, index in cpu if name == "penstock" and (peer, index) in cpu]
-    return [cpu["penstock", index] / cpu[peer, index] for index in rounds if cpu[peer, index]]
+    rounds = [index for name, index in cpu if name == own and (peer, index) in cpu]
+    return [cpu[own, index] / cpu[peer, index] for index in rounds if cpu[peer, index]]
 
 
-def ratio(rows, scenario, peer):
-    values = ratios(rows, scenario, peer)
+def ratio(rows, scenario, peer, own="penstock"):
+    values = ratios(rows, scenario, peer, own)
     if not values:
         return "-"
     between = interval(values)
@@ -68,6 +69,16 @@ def cpu_table(rows, peers):
         yield line(f"{name}, per {unit}", *each, ratio(rows, name, "floor"), bar,
                    ratio(rows, name, "nginx"), ratio(rows, name, "haproxy"),
                    len({row["round"] for row in rows if row.get("scenario") == name}))
+    yield ""
+
+
+def strategy_table(rows, peers):
+    if not {"penstock", "weighted"} <= set(peers):
+        return
+    yield line("proxy CPU", "weighted / smart (95 %)", "bar")
+    yield "|---|---|---|"
+    for name in (name for name in BARS if ratios(rows, name, "penstock", "weighted")):
+        yield line(name, ratio(rows, name, "penstock", "weighted"), f"≤ {WEIGHTED:.2f}")
     yield ""
 
 
@@ -115,7 +126,7 @@ def cancel_table(rows):
 
 
 def tables(rows, peers):
-    parts = [*cpu_table(rows, peers), *memory_table(rows, peers),
+    parts = [*cpu_table(rows, peers), *strategy_table(rows, peers), *memory_table(rows, peers),
              *connection_table(rows, peers), *cancel_table(rows)]
     errors = sum(row["errors"] for row in rows if "errors" in row)
     parts.append(f"Errors: {errors}.")

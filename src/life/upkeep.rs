@@ -25,6 +25,9 @@ use crate::units::Timestamp;
 
 /// How often the fleet's idle connections are looked through, and the status is told.
 const TICK: Duration = Duration::from_secs(1);
+/// How often the status is told although it is the same: who took over from another process is not
+/// believed before the service manager has taken notice of that.
+const STATUS_AGAIN: Duration = Duration::from_secs(10);
 /// How often a stopping server looks whether it is idle, and a starting one whether it is ready.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long the first checks may take before the service manager hears that the start is done.
@@ -85,16 +88,17 @@ impl Upkeep {
     async fn tick(&self, shutdown: &mut ShutdownWatch) {
         let mut ticks = tokio::time::interval(TICK);
         let mut watchdog_due = now();
-        let mut told = String::new();
+        let (mut told, mut again) = (String::new(), now());
         while !*shutdown.borrow_and_update() {
             tokio::select! {
                 _ = ticks.tick() => {
                     self.proxy.sweep();
                     self.feed_watchdog(&mut watchdog_due).await;
                     let status = self.status();
-                    if self.notifier.is_heard() && status != told && !self.stop.is_handed_over() {
+                    let is_news = status != told || now() >= again;
+                    if self.notifier.is_heard() && is_news && !self.stop.is_handed_over() {
                         self.notifier.tell(&[State::Status(&status)]);
-                        told = status;
+                        (told, again) = (status, now().after(STATUS_AGAIN));
                     }
                 }
                 changed = shutdown.changed() => {

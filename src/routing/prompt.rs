@@ -36,6 +36,16 @@ impl OutlineSink for Blocks<'_> {
         self.0.add(piece);
     }
 
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        self.0.room()
+    }
+
+    #[inline]
+    fn fill(&mut self, count: usize) {
+        self.0.fill(count);
+    }
+
     fn is_full(&self) -> bool {
         self.0.is_full()
     }

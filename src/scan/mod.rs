@@ -4,6 +4,7 @@
 
 mod bytes;
 mod cursor;
+mod decode;
 mod json;
 mod marks;
 mod multipart;

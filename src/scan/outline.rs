@@ -5,6 +5,7 @@
 use memchr::{memchr, memchr2};
 
 use super::cursor::{Cursor, Members, Syntax};
+use super::decode::{Stop, decode};
 use super::part::{Part, PartKind, PartMember};
 use super::unescape::Unescape;
 use super::{RequestProfile, TokenEstimate};
@@ -23,6 +24,10 @@ const OTHER: &[u8] = &[0xfd];
 pub trait OutlineSink {
     /// The next piece.
     fn add(&mut self, piece: &[u8]);
+    /// Room for a further piece, never empty.
+    fn room(&mut self) -> &mut [u8];
+    /// So many bytes of the room are the next piece.
+    fn fill(&mut self, count: usize);
     /// Whether further pieces make no difference.
     fn is_full(&self) -> bool;
 }
@@ -274,45 +279,30 @@ fn write_value(cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
 }
 
 /// Hands on the string that begins at `at`, decoded; says where it ends.
-fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) -> usize {
-    let mut rest = body.get(at + 1..).unwrap_or_default();
-    while let Some(found) = memchr2(b'"', b'\\', rest) {
-        let (plain, stop) = rest.split_at(found);
-        sink.add(plain);
-        if stop.first() == Some(&b'"') {
-            return body.len() - stop.len() + 1;
+fn write_string(body: &[u8], mut at: usize, sink: &mut impl OutlineSink) -> usize {
+    let start = at;
+    at += 1;
+    loop {
+        let rest = body.get(at..).unwrap_or_default();
+        let (read, written, stop) = decode(rest, sink.room());
+        sink.fill(written);
+        at += read;
+        match stop {
+            Stop::Quote => return at + 1,
+            _ if sink.is_full() || rest.len() == read => {
+                return start + string_end(body.get(start..).unwrap_or_default());
+            }
+            Stop::Room => {}
+            Stop::LongEscape => {
+                let escape = body.get(at..).unwrap_or_default();
+                let escape = escape.get(..escape_length(escape)).unwrap_or(escape);
+                for character in Unescape::new(escape) {
+                    sink.add(character.encode_utf8(&mut [0; 4]).as_bytes());
+                }
+                at += escape.len();
+            }
         }
-        if sink.is_full() {
-            return at + string_end(body.get(at..).unwrap_or_default());
-        }
-        if let Some((simple, behind)) = simple_escape(stop) {
-            sink.add(simple);
-            rest = behind;
-            continue;
-        }
-        let (escape, behind) = stop.split_at(escape_length(stop).min(stop.len()));
-        for character in Unescape::new(escape) {
-            sink.add(character.encode_utf8(&mut [0; 4]).as_bytes());
-        }
-        rest = behind;
     }
-    body.len()
-}
-
-/// What an escape of two characters stands for, and what follows it.
-fn simple_escape(escape: &[u8]) -> Option<(&'static [u8], &[u8])> {
-    let plain: &[u8] = match escape.get(1)? {
-        b'n' => b"\n",
-        b'"' => b"\"",
-        b'\\' => b"\\",
-        b'/' => b"/",
-        b't' => b"\t",
-        b'r' => b"\r",
-        b'b' => b"\x08",
-        b'f' => b"\x0c",
-        _ => return None,
-    };
-    Some((plain, escape.get(2..)?))
 }
 
 fn escape_length(escape: &[u8]) -> usize {

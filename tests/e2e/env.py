@@ -61,12 +61,16 @@ class Env:
 
     def start(self) -> None:
         """Write the models and start the engines every run needs, side by side."""
-        for name, recipe in RECIPES.items():
-            write_model(str(self._model(name)), recipe)
+        self.prepare()
         for name in ENGINES:
             self._spawn(name, *ENGINES[name])
         for engine in self.engines.values():
             engine.await_ready()
+
+    def prepare(self) -> None:
+        """Write the models; engines start when they are added."""
+        for name, recipe in RECIPES.items():
+            write_model(str(self._model(name)), recipe)
 
     def close(self) -> None:
         """End every process and client."""

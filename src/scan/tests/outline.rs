@@ -4,11 +4,19 @@ use serde_json::{Value, json};
 use super::*;
 
 #[derive(Default)]
-struct Kept(Vec<u8>);
+struct Kept(Vec<u8>, [u8; 7]);
 
 impl OutlineSink for Kept {
     fn add(&mut self, piece: &[u8]) {
         self.0.extend_from_slice(piece);
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.1
+    }
+
+    fn fill(&mut self, count: usize) {
+        self.0.extend_from_slice(&self.1[..count]);
     }
 
     fn is_full(&self) -> bool {

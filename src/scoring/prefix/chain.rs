@@ -108,6 +108,21 @@ impl<'a> ChainBuilder<'a> {
         }
     }
 
+    /// Room for further text: at least as much as the longest block.
+    #[inline]
+    pub fn room(&mut self) -> &mut [u8] {
+        if self.filled > MAX_BLOCK {
+            self.hash_stage();
+        }
+        self.stage.get_mut(self.filled..).unwrap_or_default()
+    }
+
+    /// So many bytes of the room are text now.
+    #[inline]
+    pub fn fill(&mut self, count: usize) {
+        self.filled = STAGE.min(self.filled + count);
+    }
+
     /// Ends the chain: what does not fill a block is no part of it.
     pub fn finish(mut self) {
         self.hash_stage();

@@ -8,14 +8,31 @@ use crate::Engine;
 
 /// A whole JSON answer.
 pub(crate) fn json_answer(status: &str, body: &str) -> Vec<u8> {
-    let head = "content-type: application/json\r\ncontent-length";
-    format!("HTTP/1.1 {status}\r\n{head}: {}\r\n\r\n{body}", body.len()).into_bytes()
+    whole_answer((status, "application/json"), body)
+}
+
+fn whole_answer((status, kind): (&str, &str), body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}")
+        .into_bytes()
+}
+
+/// What vLLM tells of its load, as far as a balancer reads it.
+fn metrics(engine: &Engine) -> Vec<u8> {
+    let running = engine.running.get();
+    let page = format!(
+        "vllm:num_requests_running{{engine=\"0\",model_name=\"mock-model\"}} {running}\n\
+         vllm:num_requests_waiting{{engine=\"0\",model_name=\"mock-model\"}} 0\n\
+         vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"mock-model\"}} 0.25\n"
+    );
+    whole_answer(("200 OK", "text/plain; version=0.0.4"), &page)
 }
 
 /// Answers a GET.
 pub(crate) fn reply(engine: &Engine, target: &str) -> Vec<u8> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let body = match path {
+        "/metrics" => return metrics(engine),
         "/health" => json!({}),
         "/v1/models" => json!({"object": "list", "data": [
             {"id": "mock-model", "object": "model", "created": 0, "owned_by": "rig",
