@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::addresses::Addresses;
 use super::forecast::Forecasts;
 use super::health::{Breaker, Health, HealthTracker, Outcome, Rest};
-use super::load::{Load, Work};
+use super::load::{Load, Taken, Work};
 use super::ramp::Ramp;
 use super::telemetry::Telemetry;
 use crate::config::{BackendConfig, BreakerConfig};
@@ -88,10 +88,41 @@ const _: () = assert!(std::mem::offset_of!(BackendState, breaker) + size_of::<u6
 impl BackendState {
     /// A backend nothing is known about yet.
     pub fn new(id: BackendId, config: &BackendConfig) -> Self {
+        Self::named(id, SERIALS.fetch_add(1, Ordering::Relaxed), &config.name)
+    }
+
+    /// A stand-in for decisions that are not acted on; [`BackendState::follow`] keeps it up to date.
+    #[must_use]
+    pub fn stand_in(&self) -> Self {
+        let stand_in = Self::named(self.id, self.serial, &self.name);
+        stand_in.follow(self, None);
+        stand_in
+    }
+
+    /// Takes over what decisions read of the backend it stands in for, as if the request that
+    /// takes `own` of it were not in flight there.
+    pub fn follow(&self, other: &Self, own: Option<Taken>) {
+        self.load.follow(&other.load, own);
+        self.work.follow(&other.work, own);
+        self.health.set(other.health.status());
+        self.rest.follow(&other.rest);
+        self.breaker.follow(&other.breaker);
+        if let Some(own) = own {
+            own.free_probe(self);
+        }
+        self.ramp.follow(&other.ramp);
+        self.telemetry.follow(&other.telemetry);
+        for (flag, others) in [(&self.draining, &other.draining), (&self.warming, &other.warming)] {
+            flag.store(others.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.check_micros.store(other.check_micros(), Ordering::Relaxed);
+    }
+
+    fn named(id: BackendId, serial: u64, name: &str) -> Self {
         Self {
             id,
-            serial: SERIALS.fetch_add(1, Ordering::Relaxed),
-            name: config.name.as_str().into(),
+            serial,
+            name: name.into(),
             load: Load::default(),
             work: Work::default(),
             health: HealthTracker::default(),

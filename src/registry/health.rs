@@ -179,6 +179,12 @@ impl Breaker {
         }
     }
 
+    /// Takes over what requests meet at another one.
+    pub(super) fn follow(&self, other: &Self) {
+        self.open_until.store(other.open_until.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.probing.store(other.probing.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     pub(super) fn try_take_probe(&self) -> bool {
         !self.probing.swap(true, Ordering::AcqRel)
     }
@@ -342,6 +348,12 @@ impl Rest {
     pub fn until(&self, then: Timestamp, status: u16) {
         self.status.store(status.into(), Ordering::Relaxed);
         self.until.store(then.0, Ordering::Relaxed);
+    }
+
+    /// Takes over another one.
+    pub(super) fn follow(&self, other: &Self) {
+        self.until(Timestamp(other.until.load(Ordering::Relaxed)), other.status());
+        self.probing.store(other.is_probed(), Ordering::Relaxed);
     }
 
     /// Ends the rest: the backend answered.

@@ -21,6 +21,14 @@ pub struct Work {
     prefill_tokens: AtomicU64,
 }
 
+/// What one request in flight takes of its backend.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Taken {
+    probe: Probe,
+    tokens: u64,
+    prefill_tokens: u64,
+}
+
 impl Work {
     /// Tokens of the requests in flight: their prompts, and what they are expected to yield.
     pub fn tokens(&self) -> u64 {
@@ -30,6 +38,15 @@ impl Work {
     /// Tokens of the prompts in flight that were not answered with a first byte.
     pub fn prefill_tokens(&self) -> u64 {
         self.prefill_tokens.load(Ordering::Relaxed)
+    }
+
+    /// Takes over another's tokens, without those of `own`.
+    pub(super) fn follow(&self, other: &Self, own: Option<Taken>) {
+        let own = own.unwrap_or_default();
+        let without = |all: u64, own| all.saturating_sub(own);
+        self.tokens.store(without(other.tokens(), own.tokens), Ordering::Relaxed);
+        let prefill = without(other.prefill_tokens(), own.prefill_tokens);
+        self.prefill_tokens.store(prefill, Ordering::Relaxed);
     }
 }
 
@@ -47,6 +64,12 @@ impl Load {
     /// Pretends a load: for `explain` on a saved fleet and for tests.
     pub fn set_in_flight(&self, count: u32) {
         self.in_flight.store(count, Ordering::Relaxed);
+    }
+
+    /// Takes over another's requests in flight, without those of `own`.
+    pub(super) fn follow(&self, other: &Self, own: Option<Taken>) {
+        let own = u32::from(own.is_some());
+        self.set_in_flight(other.in_flight().saturating_sub(own));
     }
 
     fn try_add(&self, limit: u32) -> bool {
@@ -109,6 +132,12 @@ impl InflightGuard {
         &self.state
     }
 
+    /// What the request takes of its backend.
+    pub fn taken(&self) -> Taken {
+        let Self { probe, tokens, prefill_tokens, .. } = *self;
+        Taken { probe, tokens, prefill_tokens }
+    }
+
     /// Counts the request's tokens for as long as it is in flight.
     pub fn weigh(&mut self, prompt: u32, expected: u32) {
         let work = &self.state.work;
@@ -153,6 +182,13 @@ impl Drop for InflightGuard {
         if let Some(place) = self.forecast {
             self.state.forecasts.leave(place);
         }
+    }
+}
+
+impl Taken {
+    /// Gives the probe slot back that goes with it.
+    pub(super) fn free_probe(self, state: &BackendState) {
+        free_probe(state, self.probe);
     }
 }
 

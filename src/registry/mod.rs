@@ -17,7 +17,7 @@ pub use backend::{
 };
 pub use forecast::{Forecast, Forecasts, PlaceId};
 pub use health::{Breaker, BreakerState, Health, HealthTracker, Outcome, Rest};
-pub use load::{InflightGuard, Load, Probe, Work};
+pub use load::{InflightGuard, Load, Probe, Taken, Work};
 pub use prefixes::{CacheEvent, IndexPool, Kept, Lane, Prefixes};
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, ModelLatency, Serving, Topology, TopologyRules};

@@ -141,6 +141,17 @@ impl Prefixes {
         self.locked(|shards| work(&shards.indexes))
     }
 
+    /// Leading blocks of a prompt that a backend is believed to have.
+    pub fn matched(&self, lane: Lane, chain: &[u64]) -> u32 {
+        let mut length = 0;
+        self.read(|shards| {
+            if let Some(shard) = shards.get(usize::from(lane.shard)) {
+                shard.longest(chain, 1 << lane.bit, |_, found| length = found);
+            }
+        });
+        length
+    }
+
     /// Notes that a backend was sent a prompt. What it was sent before its engine restarted is
     /// forgotten.
     pub fn record(&self, lane: Lane, chain: &[u64], kept: Kept) {
@@ -251,6 +262,8 @@ mod tests {
         assert_eq!(second[2], first[1], "a free lane is used again");
         assert_eq!(prefixes.held(second[2]), 0);
         assert_eq!(prefixes.held(second[0]), 3);
+        assert_eq!(prefixes.matched(second[0], &[1, 2, 9]), 2);
+        assert_eq!(prefixes.matched(second[2], &[1, 2, 9]), 0);
         prefixes.apply(second[0], CacheEvent::Cleared);
         assert_eq!(prefixes.held(second[0]), 0);
     }

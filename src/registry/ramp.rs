@@ -23,6 +23,12 @@ impl Ramp {
         self.until.store(now.after(takes).0, Ordering::Relaxed);
     }
 
+    /// Takes over how far another one is.
+    pub(super) fn follow(&self, other: &Self) {
+        self.from.store(other.from.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.until.store(other.until.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// The share of its traffic that it may get: grows evenly from a tenth to all of it.
     #[expect(clippy::cast_precision_loss, reason = "a share needs few digits")]
     pub(super) fn share(&self, now: Timestamp) -> f32 {

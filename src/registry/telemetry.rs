@@ -145,6 +145,19 @@ impl Telemetry {
         if is_failing && age > GIVEN_UP_AFTER { Standing::Failing } else { Standing::Stale }
     }
 
+    /// Takes over what another one knows of its engine.
+    pub(super) fn follow(&self, other: &Self) {
+        if let Some(sample) = other.sample.read() {
+            self.sample.write(sample);
+        }
+        self.is_failing.store(other.is_failing.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.epoch.store(other.epoch(), Ordering::Relaxed);
+        let (own, told) = (self.details.load(), other.details.load());
+        if own.as_ref().map(Arc::as_ptr) != told.as_ref().map(Arc::as_ptr) {
+            self.details.store(Option::clone(&told));
+        }
+    }
+
     /// The last sample; `None` before the first.
     pub fn sample(&self) -> Option<EngineSample> {
         self.sample.read()

@@ -149,7 +149,7 @@ fn average(average: &AtomicU32, new: u64) {
 }
 
 /// One model on one backend: what a candidate is made of.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Serving {
     /// Index of the backend in [`Topology::backends`].
     pub backend: u16,
@@ -263,20 +263,47 @@ impl Topology {
         let mut topology = Self { backends, is_complete, ..Self::default() };
         for name in order {
             let rows = serving.remove(&name).unwrap_or_default();
-            topology.add(name, rows, (&carried, rules));
+            topology.add(name, rows, (&carried, &rules.prefix_pool));
         }
         topology
+    }
+
+    /// The same backends and models in the same places, for decisions that are not acted on: their
+    /// turns and prefix indexes are those of `before`, which belong to `pool`, and `stand_in` puts
+    /// something in the place of each backend's state.
+    pub fn beside(
+        &self,
+        before: &Self,
+        pool: &Arc<IndexPool>,
+        mut stand_in: impl FnMut(&SharedBackend) -> SharedBackend,
+    ) -> Self {
+        let carried = before.carry();
+        let stand_in_of = |backend: &Backend| {
+            let state = stand_in(&backend.state);
+            Backend { state, ..backend.clone() }
+        };
+        let backends: Vec<Backend> = self.backends.iter().map(stand_in_of).collect();
+        let mut beside = Self { is_complete: self.is_complete, ..Self::default() };
+        for model in &self.models {
+            let with_stand_in = |row: &Serving| {
+                let state = backends.get(usize::from(row.backend)).map(|backend| &backend.state);
+                Serving { state: Arc::clone(state.unwrap_or(&row.state)), ..row.clone() }
+            };
+            let rows = model.serving.iter().map(with_stand_in).collect();
+            beside.add(model.name.clone(), rows, (&carried, pool));
+        }
+        Self { backends, ..beside }
     }
 
     fn add(
         &mut self,
         name: Box<str>,
         mut serving: Vec<Serving>,
-        (carried, rules): (&Carried, &TopologyRules),
+        (carried, pool): (&Carried, &Arc<IndexPool>),
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let turn = carried.turns.get(&name).cloned().unwrap_or_default();
-        let fresh = || Arc::new(Prefixes::new(Arc::clone(&rules.prefix_pool)));
+        let fresh = || Arc::new(Prefixes::new(Arc::clone(pool)));
         let prefixes = carried.prefixes.get(&name).cloned().unwrap_or_else(fresh);
         let lanes = prefixes.assign(serving.iter().map(|row| row.state.serial));
         for (row, lane) in serving.iter_mut().zip(lanes) {

@@ -28,7 +28,7 @@ pub use prompt::prompt_chain;
 pub use replay::{CaptureError, Replayed};
 pub use resolve::Names;
 pub use scratch::Scratch;
-pub use weighted::{SessionField, Weighted};
+pub use weighted::{SessionField, Weighted, kept};
 
 use std::sync::atomic::Ordering;
 

@@ -6,7 +6,7 @@ use super::readings::{adapter, fill_in_median, find_prefixes, readings, told};
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
-use crate::registry::{CacheEvent, Kept, Model, ModelId, Standing, Topology};
+use crate::registry::{CacheEvent, Kept, Model, ModelId, Serving, Standing, Topology};
 use crate::scoring::prefix::Chain;
 use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms, Profile, ScorerSpec, Sheet, Value};
 
@@ -51,6 +51,18 @@ pub struct Weighted {
 
 /// The most blocks a backend is believed to keep, whatever its engine tells.
 const MAX_CAPACITY: u32 = 1 << 22;
+
+/// What a backend is believed to keep of prompts cut like `chain`: at most `capacity` blocks where its
+/// engine does not tell.
+pub fn kept(serving: &Serving, chain: &Chain, capacity: u32) -> Kept {
+    let telemetry = &serving.state.telemetry;
+    let told = telemetry.details().and_then(|details| details.capacity_tokens());
+    let blocks = told.map(|tokens| tokens / u64::from(chain.block_tokens().max(1)));
+    let capacity = blocks
+        .filter(|blocks| *blocks > 0)
+        .map_or(capacity, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX).min(MAX_CAPACITY));
+    Kept { capacity, epoch: telemetry.epoch() }
+}
 
 /// What the scorers make of one candidate, for explanations.
 #[derive(Debug, Clone)]
@@ -173,15 +185,7 @@ impl Weighted {
         }
         let model = topology.model(decision.model);
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            let telemetry = &serving.state.telemetry;
-            let told = telemetry.details().and_then(|details| details.capacity_tokens());
-            let block = chain.block_tokens().max(1);
-            let blocks = told.map(|tokens| tokens / u64::from(block));
-            let blocks = blocks.filter(|blocks| *blocks > 0);
-            let capacity = blocks.map_or(self.terms.capacity, |blocks| {
-                u32::try_from(blocks).unwrap_or(u32::MAX).min(MAX_CAPACITY)
-            });
-            let kept = Kept { capacity, epoch: telemetry.epoch() };
+            let kept = kept(serving, chain, self.terms.capacity);
             model.prefixes.record(serving.lane, chain.hashes(), kept);
         }
     }
