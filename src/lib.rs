@@ -2,7 +2,7 @@
 //!
 //! Layers, each importing only from those before it:
 //! `units`, `hex`, `clock`, `outbox`, `systemd`, `scoring` < `api`, `tls` < `config` < `registry` <
-//! `dial`, `scan` < `routing`, `probe` < `generation` < `proxy` < `explain`, `fleet`, `metrics`, `decisions`,
+//! `dial`, `scan` < `routing`, `probe` < `shadow` < `generation` < `proxy` < `explain`, `fleet`, `metrics`, `decisions`,
 //! `access_log`, `spans` < `life` < `admin`, `demo` < `server` < `cli`.
 //!
 //! Reading guide: [`scan`] finds out what a request needs, [`routing`] decides who takes it,
@@ -31,6 +31,7 @@ pub mod routing;
 pub mod scan;
 pub mod scoring;
 pub mod server;
+pub mod shadow;
 pub mod spans;
 pub mod systemd;
 pub mod tls;

@@ -10,13 +10,16 @@ mod outcome;
 mod page;
 mod reloads;
 mod requests;
+mod row;
 mod samples;
 mod series;
+mod shadow;
 mod table;
 
 pub use gauges::{ProcessFigures, Scrape};
 pub use reloads::Reloads;
-pub use table::{METRICS, MetricKind, MetricRow};
+pub use row::{MetricKind, MetricRow};
+pub use table::METRICS;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

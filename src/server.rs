@@ -59,6 +59,9 @@ pub enum ServerError {
     /// There is no thread for the export of spans.
     #[error("the export of spans cannot start: {0}")]
     Spans(std::io::Error),
+    /// There is no thread for a strategy that is tried out.
+    #[error("the shadow cannot start: {0}")]
+    Shadow(std::io::Error),
     /// A certificate cannot be used.
     #[error("TLS cannot be set up: {0}")]
     Tls(#[from] TlsError),
@@ -133,7 +136,8 @@ struct Parts {
 
 impl Parts {
     fn new(config: Config, seed: u64, sockets: Arc<Sockets>) -> Result<Self, ServerError> {
-        let generation = Arc::new(Generation::new(config));
+        let generation = Generation::new(config).with_shadow(None).map_err(ServerError::Shadow)?;
+        let generation = Arc::new(generation);
         let metrics = Arc::new(Metrics::new(&generation)?);
         let decisions = Arc::new(DecisionLog::default());
         let access_log = AccessLog::start(&generation.config.access_log)?.map(Arc::new);

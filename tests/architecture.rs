@@ -15,6 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["registry"],
     &["dial", "scan"],
     &["routing", "probe"],
+    &["shadow"],
     &["generation"],
     &["proxy"],
     &["explain", "fleet", "metrics", "decisions", "access_log", "spans"],

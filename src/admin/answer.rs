@@ -84,6 +84,8 @@ pub(super) enum Refusal {
     MethodNotAllowed { allow: &'static str },
     #[error("there is no backend '{name}'")]
     UnknownBackend { name: String },
+    #[error("no strategy is tried out: there is no `routing.shadow`")]
+    NoShadow,
     #[error("'n' must be a whole number")]
     NotACount,
     #[error("'capture' must be true or false")]
@@ -111,6 +113,7 @@ impl Refusal {
             Self::UnknownPath => (StatusCode::NOT_FOUND, "unknown_path"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::UnknownBackend { .. } => (StatusCode::NOT_FOUND, "unknown_backend"),
+            Self::NoShadow => (StatusCode::NOT_FOUND, "no_shadow"),
             Self::NotACount | Self::NotAChoice => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::NotAQuestion(_) => (StatusCode::BAD_REQUEST, "invalid_question"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
@@ -124,6 +127,9 @@ impl Refusal {
             }
             Self::NotReloaded(ReloadError::Busy | ReloadError::Stopping) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "busy")
+            }
+            Self::NotReloaded(ReloadError::Shadow(_)) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "not_reloaded")
             }
             Self::NotHandedOver(HandoverError::Busy | HandoverError::Stopping) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "busy")

@@ -27,6 +27,7 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         process: read_process(),
         scraping: &admin.scraping,
         access_log: admin.access_log.as_ref().map(|log| log.deliveries()).unwrap_or_default(),
+        shadow: call.generation.shadow.as_ref().map(|shadow| shadow.figures()),
         spans: admin.spans.as_ref().map(|spans| spans.deliveries()).unwrap_or_default(),
     };
     let page = admin.metrics.render(&scrape);

@@ -13,6 +13,7 @@ mod life;
 mod metrics;
 mod path;
 mod process;
+mod shadow;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -152,7 +153,7 @@ const fn page(endpoint: Endpoint) -> Endpoint {
     Endpoint { access: Access::Page, ..endpoint }
 }
 
-static ENDPOINTS: [Endpoint; 15] = [
+static ENDPOINTS: [Endpoint; 16] = [
     get(&["/"], index, "this list"),
     page(get(&["/dashboard"], dashboard::page, "the fleet, live, for browsers")),
     get(&["/metrics"], metrics::page, "Prometheus metrics"),
@@ -174,6 +175,7 @@ static ENDPOINTS: [Endpoint; 15] = [
         decisions::latest,
         "the last decisions, newest first; ?n= how many; ?capture=true all they read, from now on for a minute",
     ),
+    get(&["/shadow"], shadow::report, "what `routing.shadow` would have done, and found cached"),
     post(
         &["/explain"],
         decisions::explain,

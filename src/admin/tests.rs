@@ -13,6 +13,7 @@ use super::*;
 use crate::config::{Config, Environment, Secret};
 
 const FLEET: &str = "limits: { body: 4KiB }\n\
+    routing: { shadow: { strategy: random } }\n\
     backends:\n\
     - { name: eye, url: 'http://127.0.0.1:1', api_key: hush, models: [{ id: m }] }\n\
     - { name: ear, url: 'http://127.0.0.1:2' }\n";
@@ -29,7 +30,7 @@ impl Port {
         let environment = Environment::default();
         let mut config = Config::parse(yaml, "test.yaml", Path::new("."), &environment).unwrap();
         config.admin.token = token.map(|token| Secret::new(token).unwrap());
-        let generation = Arc::new(Generation::new(config));
+        let generation = Arc::new(Generation::new(config).with_shadow(None).unwrap());
         let metrics = Arc::new(Metrics::new(&generation).unwrap());
         let proxy = Arc::new(Proxy::new(generation, Vec::new(), 1).unwrap());
         let (waiting, stopping) = (Arc::default(), Arc::default());

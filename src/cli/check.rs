@@ -6,7 +6,7 @@ use clap::Args;
 use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::config::{BackendConfig, Config, Listener, Strategy};
+use crate::config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
 use crate::generation::Generation;
 
 const AFTER_HELP: &str = "\
@@ -35,8 +35,12 @@ fn summarize(generation: &Generation) -> Vec<String> {
     let config = &generation.config;
     let mut lines = vec![
         format!("listen      {}", listeners(config)),
-        format!("strategy    {}", strategy(config)),
+        format!("strategy    {}", strategy(&config.routing)),
     ];
+    lines.extend(config.routing.shadow.as_ref().map(|shadow| {
+        let tried_out = strategy(&config.routing.tried_out(shadow));
+        format!("shadow      {tried_out}, sample {}", shadow.sample)
+    }));
     let width = |text: fn(&BackendConfig) -> usize| config.backends.iter().map(text).max();
     let name = width(|backend| backend.name.chars().count()).unwrap_or(0);
     let url = width(|backend| backend.url.to_string().len()).unwrap_or(0);
@@ -64,20 +68,20 @@ fn listeners(config: &Config) -> String {
     format!("{}, admin {admin}", data.join(", "))
 }
 
-fn strategy(config: &Config) -> String {
-    let weights = &config.routing.weights;
-    let name = config.routing.strategy.name();
-    match config.routing.strategy {
+fn strategy(routing: &RoutingConfig) -> String {
+    let weights = &routing.weights;
+    let name = routing.strategy.name();
+    match routing.strategy {
         Strategy::Smart => format!(
             "{name} (priority {}, load {}, latency {})",
             weights.priority, weights.load, weights.latency
         ),
         Strategy::RoundRobin | Strategy::PriorityOnly | Strategy::Random => name.to_owned(),
         Strategy::Weighted => {
-            let scorers = config.routing.scorer_specs();
+            let scorers = routing.scorer_specs();
             let scorers: Vec<String> =
                 scorers.iter().map(|one| format!("{} {}", one.name, one.weight)).collect();
-            format!("{name} ({}; {})", scorers.join(", "), config.routing.picker.name())
+            format!("{name} ({}; {})", scorers.join(", "), routing.picker.name())
         }
     }
 }

@@ -114,20 +114,28 @@ fn check_spelled_once(item: &Node, section: String, key: &'static str, reader: &
 
 fn check_routing(config: &Config, root: &Node, reader: &mut Reader) {
     let (routing, node) = (&config.routing, root.at("routing"));
-    let weights = &routing.weights;
-    let sum = [weights.priority, weights.load, weights.latency].into_iter().map(u64::from).sum();
-    if sum != 100 {
-        reader.fault(node.key_place("weights"), Problem::WeightSum { sum });
+    check_strategy(routing, ("routing", node), reader);
+    if let Some(shadow) = &routing.shadow {
+        let tried_out = routing.tried_out(shadow);
+        check_strategy(&tried_out, ("routing.shadow", node.at("shadow")), reader);
     }
-    check_scorers(routing, node, reader);
     let rest = &routing.rest;
     let place = node.key_place("rest");
     check_order(("routing.rest.min", rest.min), ("routing.rest.max", rest.max), place, reader);
 }
 
-fn check_scorers(routing: &RoutingConfig, node: &Node, reader: &mut Reader) {
+fn check_strategy(
+    routing: &RoutingConfig,
+    (section, node): (&'static str, &Node),
+    reader: &mut Reader,
+) {
+    let weights = &routing.weights;
+    let sum = [weights.priority, weights.load, weights.latency].into_iter().map(u64::from).sum();
+    if sum != 100 {
+        reader.fault(node.key_place("weights"), Problem::WeightSum { section, sum });
+    }
     if !routing.scorers.is_empty() && routing.preset.is_some() {
-        reader.fault(node.key_place("preset"), Problem::ScorersAndPreset);
+        reader.fault(node.key_place("preset"), Problem::ScorersAndPreset { section });
     }
     if routing.strategy != Strategy::Weighted {
         let strategy = routing.strategy.name();
@@ -137,7 +145,7 @@ fn check_scorers(routing: &RoutingConfig, node: &Node, reader: &mut Reader) {
             ("picker", routing.picker != Picker::default()),
         ] {
             if is_set {
-                reader.warn(node.key_place(key), Oddity::NotWeighted { key, strategy });
+                reader.warn(node.key_place(key), Oddity::NotWeighted { section, key, strategy });
             }
         }
     } else if let Some(preset) = routing.preset.and_then(Preset::find)

@@ -115,8 +115,8 @@ pub enum Problem {
         "'{key}' is no longer a setting: list what counts under 'routing.scorers', as in {instead}"
     )]
     Replaced { key: String, instead: &'static str },
-    #[error("give either 'routing.scorers' or 'routing.preset', not both")]
-    ScorersAndPreset,
+    #[error("give either '{section}.scorers' or '{section}.preset', not both")]
+    ScorersAndPreset { section: &'static str },
     #[error("'{key}': {source}")]
     Unit { key: String, source: UnitError },
     #[error("'{key}': {source}")]
@@ -147,8 +147,8 @@ pub enum Problem {
     TlsWithoutHttps { name: String },
     #[error("the client keys '{first}' and '{second}' are the same")]
     ClientKeyTwice { first: String, second: String },
-    #[error("'routing.weights' sum to {sum}, they must sum to 100")]
-    WeightSum { sum: u64 },
+    #[error("'{section}.weights' sum to {sum}, they must sum to 100")]
+    WeightSum { section: &'static str, sum: u64 },
     #[error("'routing.aliases' has a cycle: {}", cycle.join(" -> "))]
     AliasCycle { cycle: Vec<String> },
     #[error("'{low}' is larger than '{high}'")]
@@ -191,14 +191,16 @@ impl fmt::Display for ConfigWarning {
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum Oddity {
     #[error(
-        "UNKNOWN STRATEGY '{given}' in 'routing.strategy', using 'smart' (known: {known}){}",
+        "UNKNOWN STRATEGY '{given}' in '{key}', using 'smart' (known: {known}){}",
         suggest(suggestion.as_deref())
     )]
-    UnknownStrategy { given: String, suggestion: Option<String>, known: String },
+    UnknownStrategy { key: String, given: String, suggestion: Option<String>, known: String },
     #[error("preset '{preset}': {warning}")]
     Preset { preset: &'static str, warning: &'static str },
-    #[error("'routing.{key}' has no effect: 'routing.strategy' is '{strategy}', not 'weighted'")]
-    NotWeighted { key: &'static str, strategy: &'static str },
+    #[error(
+        "'{section}.{key}' has no effect: '{section}.strategy' is '{strategy}', not 'weighted'"
+    )]
+    NotWeighted { section: &'static str, key: &'static str, strategy: &'static str },
     #[error("alias '{alias}' takes {hops} hops; resolution stops after {limit}, at '{reached}'")]
     LongAliasChain { alias: String, hops: usize, limit: usize, reached: String },
     #[error("alias '{alias}' hides the model '{alias}' of backend '{backend}': aliases go first")]

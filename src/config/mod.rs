@@ -28,6 +28,7 @@ mod scorers;
 mod secret;
 mod server;
 mod setting;
+mod shadow;
 mod shape;
 mod source;
 mod suggest;
@@ -63,6 +64,7 @@ pub use routing::{
 };
 pub use secret::{Secret, SecretError};
 pub use server::{Cors, ForwardedFor, ServerConfig};
+pub use shadow::ShadowConfig;
 pub use source::ConfigSource;
 pub(crate) use suggest::nearest;
 pub use telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};

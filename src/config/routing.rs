@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::collections::{List, Table};
+use super::collections::{List, Maybe, Table};
 use super::document::Node;
 use super::dump::Dump;
 use super::error::Oddity;
 use super::reader::Reader;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::setting::{Setting, choice, section};
+use super::shadow::ShadowConfig;
 use super::shape::Shape;
 use super::suggest::nearest;
 use super::values::{Positive, Share};
@@ -101,6 +102,8 @@ section! {
         pub reserve_output: bool = false,
         /// How long a backend rests after its own 429 or 503.
         pub rest: RestConfig = RestConfig::default(),
+        /// Another strategy that is tried out on live traffic; left out: none.
+        pub shadow: Option<ShadowConfig> ["shadow" as Maybe<ShadowConfig>] = None,
     }
 }
 
@@ -161,6 +164,7 @@ impl Setting for Strategy {
         reader.warn(
             &node.place,
             Oddity::UnknownStrategy {
+                key: reader.path(),
                 given: given.to_owned(),
                 suggestion: nearest(given, Self::names()).map(str::to_owned),
                 known: Self::names().collect::<Vec<_>>().join(", "),

@@ -26,7 +26,7 @@ choice!(@setting TelemetryUse);
 section! {
     /// Asking engines how busy they are, by the metrics they show.
     pub struct TelemetryConfig {
-        /// true, false, or auto: where `routing.strategy` is weighted.
+        /// true, false, or auto: where `routing.strategy` or that of its shadow is weighted.
         pub enabled: TelemetryUse = TelemetryUse::Auto,
         /// Time between two questions to an engine that has requests of ours.
         pub interval: Duration ["interval" as Positive] = Duration::from_millis(100),
@@ -61,14 +61,18 @@ impl Config {
         match self.telemetry.enabled {
             TelemetryUse::Always => true,
             TelemetryUse::Never => false,
-            TelemetryUse::Auto => match self.routing.strategy {
-                // These go by what penstock knows itself.
-                Strategy::Smart
-                | Strategy::RoundRobin
-                | Strategy::PriorityOnly
-                | Strategy::Random => false,
-                Strategy::Weighted => true,
-            },
+            TelemetryUse::Auto => {
+                let tried_out = self.routing.shadow.as_ref().map(|shadow| shadow.strategy);
+                reads_telemetry(self.routing.strategy) || tried_out.is_some_and(reads_telemetry)
+            }
         }
+    }
+}
+
+fn reads_telemetry(strategy: Strategy) -> bool {
+    match strategy {
+        // These go by what penstock knows itself.
+        Strategy::Smart | Strategy::RoundRobin | Strategy::PriorityOnly | Strategy::Random => false,
+        Strategy::Weighted => true,
     }
 }

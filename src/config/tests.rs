@@ -4,6 +4,7 @@ mod files;
 mod loading;
 mod rules;
 mod scorers;
+mod shadow;
 
 use std::path::Path;
 

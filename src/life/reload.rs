@@ -30,6 +30,9 @@ pub enum ReloadError {
     /// It did not come from a file.
     #[error("this penstock was not started with a configuration file")]
     NoFile,
+    /// There is no thread for the strategy it tries out.
+    #[error("the shadow cannot start: {0}")]
+    Shadow(#[source] std::io::Error),
     /// Too many reloads wait.
     #[error("other reloads are under way")]
     Busy,
@@ -106,7 +109,8 @@ impl Reloader {
         let before = self.proxy.generation();
         let changes = Changes::between(&before.config, &config);
         let restart = Changes::between(self.proxy.config(), &config);
-        let generation = Arc::new(before.succeeded_by(config));
+        let generation = before.succeeded_by(config).with_shadow(Some(&before));
+        let generation = Arc::new(generation.map_err(ReloadError::Shadow)?);
         let first_checks = self.prober.watch(&generation.registry, &generation.config);
         let is_checked = tokio::time::timeout(FIRST_CHECKS, first_checks).await.is_ok();
         tracing::debug!(is_checked, "the new configuration takes over");

@@ -11,6 +11,7 @@ use crate::proxy::{ClosedFor, Closings};
 use crate::registry::{
     Backend, BackendId, BreakerState, FleetSnapshot, Health, IndexPool, Readings,
 };
+use crate::shadow::ShadowFigures;
 use crate::units::Timestamp;
 
 /// What is read at the time of a scrape.
@@ -51,6 +52,8 @@ pub struct Scrape<'a> {
     pub access_log: Deliveries,
     /// What became of the spans of traces.
     pub spans: Deliveries,
+    /// What a strategy that is tried out has found.
+    pub shadow: Option<ShadowFigures>,
 }
 
 /// What the system says of this process; `None` where it does not say.

@@ -4,8 +4,9 @@ use prometheus::TextEncoder;
 use prometheus::core::Metric as _;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
+use super::row::{MetricKind, MetricRow};
 use super::samples::{Sample, Samples, Value};
-use super::table::{METRICS, MetricKind, MetricRow};
+use super::table::METRICS;
 use super::{Metrics, Scrape};
 
 /// The page to scrape.

@@ -2,78 +2,14 @@
 //! rendered from it row by row, so nothing is exported that is not described here; the README's
 //! table is printed from it too. A new metric is a row here and its samples.
 
-use super::samples::Samples;
-use super::{Metrics, Scrape, gauges, reloads, samples};
-
-/// What kind of metric it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricKind {
-    /// Only grows.
-    Counter,
-    /// Read at the time of a scrape.
-    Gauge,
-    /// A distribution.
-    Histogram,
-}
-
-impl MetricKind {
-    /// The name in Prometheus' text format.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-}
-
-/// One row of the table of metrics.
-pub struct MetricRow {
-    /// Its name; the unit is in it.
-    pub name: &'static str,
-    /// What kind of metric it is.
-    pub kind: MetricKind,
-    /// The names of its labels.
-    pub labels: &'static [&'static str],
-    /// What it means, for the README and for the page.
-    pub meaning: &'static str,
-    pub(super) samples: Read,
-}
-
-type Read = fn(&Metrics, &Scrape<'_>) -> Samples;
-
-const fn counter(
-    name: &'static str,
-    labels: &'static [&'static str],
-    samples: Read,
-    meaning: &'static str,
-) -> MetricRow {
-    MetricRow { name, kind: MetricKind::Counter, labels, meaning, samples }
-}
-
-const fn gauge(
-    name: &'static str,
-    labels: &'static [&'static str],
-    samples: Read,
-    meaning: &'static str,
-) -> MetricRow {
-    MetricRow { name, kind: MetricKind::Gauge, labels, meaning, samples }
-}
-
-const fn histogram(
-    name: &'static str,
-    labels: &'static [&'static str],
-    samples: Read,
-    meaning: &'static str,
-) -> MetricRow {
-    MetricRow { name, kind: MetricKind::Histogram, labels, meaning, samples }
-}
+use super::row::{MetricRow, counter, gauge, histogram};
+use super::{gauges, reloads, samples, shadow};
 
 const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 61] = [
+pub const METRICS: [MetricRow; 65] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -280,6 +216,30 @@ pub const METRICS: [MetricRow; 61] = [
         BACKEND,
         gauges::prefix_blocks,
         "blocks of prompts it is believed to have cached",
+    ),
+    counter(
+        "penstock_shadow_decisions_total",
+        &["result"],
+        shadow::decisions,
+        "first attempts by what `routing.shadow` would have done: same, other (another backend) or none (it had no backend); or not_sampled, or dropped (`routing.shadow.queue` or `routing.shadow.bodies` was full). Like the next three absent without a shadow",
+    ),
+    counter(
+        "penstock_shadow_prompt_tokens_total",
+        &[],
+        shadow::prompts,
+        "tokens of the prompts that were compared, in whole blocks",
+    ),
+    counter(
+        "penstock_shadow_expected_tokens_total",
+        &["side"],
+        shadow::expected,
+        "those of them that were expected to be cached where each `side` sends them: live, or shadow",
+    ),
+    gauge(
+        "penstock_shadow_index_bytes",
+        &[],
+        shadow::index_bytes,
+        "memory of the prefix indexes of both sides; the most is `routing.shadow.prefix_memory`",
     ),
     gauge("penstock_connections", &[], gauges::connections, "client connections open"),
     gauge(

@@ -13,6 +13,7 @@ use crate::proxy::Closings;
 use crate::registry::{EngineSample, Outcome};
 use crate::routing::About;
 use crate::scan::Usage;
+use crate::shadow::ShadowFigures;
 use crate::units::Timestamp;
 
 fn generation(yaml: &str) -> Generation {
@@ -93,6 +94,7 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
         },
         access_log: Deliveries { delivered: 5, dropped: 6, failed: 7 },
         spans: Deliveries::default(),
+        shadow: Some(ShadowFigures { same: 3, other: 1, live_tokens: 16, ..Default::default() }),
     })
 }
 
@@ -162,6 +164,8 @@ fn a_request_shows_up_in_every_metric_it_belongs_to() {
         r#"penstock_backend_max_in_flight{backend="a"} 4"#,
         r#"penstock_backend_check_seconds{backend="a"} 0.002"#,
         r#"penstock_backend_idle_connections{backend="1a"} 6"#,
+        r#"penstock_shadow_decisions_total{result="other"} 1"#,
+        r#"penstock_shadow_expected_tokens_total{side="live"} 16"#,
         "penstock_in_flight 3",
         "penstock_held_body_bytes 4096",
         "penstock_models 2",

@@ -12,6 +12,7 @@ use super::Proxy;
 use super::context::{Call, RequestContext};
 use super::failure::{Failure, OwnError, Repeat};
 use super::forward::AttemptEnd;
+use super::shadowing::show_shadow;
 use crate::clock::now;
 use crate::registry::{InflightGuard, Outcome};
 use crate::routing::{
@@ -59,6 +60,7 @@ impl Proxy {
             }
             ctx.ending.attempts += 1;
             self.tell_routed(ctx, &call, (&decision, captured.as_deref()));
+            let _in_flight = show_shadow(session, ctx, &call, (&decision, &guard));
             call.decision = Some(decision);
             match self.attempt(session, ctx, &mut call, guard).await {
                 AttemptEnd::Relayed(served) => {

@@ -3,7 +3,7 @@
 //! Life of a request: `guard` hands Pingora its head once `strict` has passed it (else 400, 408, 414,
 //! 431, and the connection ends); `request` judges what it asks (401, 404, 405, 413, 415)
 //! and answers what needs no backend; `body` reads it whole, under a clock and a bound; `scan` finds
-//! what it needs; `attempts` decides and repeats; `forward` makes one attempt (connect, `ask`,
+//! what it needs; `attempts` decides (and shows it to a shadow) and repeats; `forward` makes one attempt (connect, `ask`,
 //! receive); `relay` passes the answer on; the end is told to the `observers`.
 
 mod answer;
@@ -31,6 +31,7 @@ mod relayed;
 mod request;
 mod response;
 mod settle;
+mod shadowing;
 pub mod splice;
 pub mod strict;
 mod trace;

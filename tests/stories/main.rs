@@ -55,6 +55,7 @@ mod requests_are_logged;
 mod scores_decide;
 mod smuggling_is_refused;
 mod stopping_finishes_streams;
+mod strategies_are_tried_out;
 mod strategies_spread;
 mod streams_break_honestly;
 mod systemd_is_told;
@@ -121,6 +122,7 @@ fn main() {
         smuggling_is_refused,
         stopping_finishes_streams,
         scores_decide,
+        strategies_are_tried_out,
         strategies_spread,
         streams_break_honestly,
         systemd_is_told,

@@ -242,6 +242,13 @@ fn spans(prose: &str) -> Vec<&str> {
 /// Names of requests, answers and dumps, which no table of ours lists.
 const WIRE_NAMES: &[&str] = &[
     "answer_ms",
+    "begun_s_ago",
+    "expected_tokens",
+    "hit_rate",
+    "index_bytes",
+    "lag_ms",
+    "not_sampled",
+    "prompt_tokens",
     "bytes_in",
     "bytes_out",
     "duration_ms",

@@ -1,0 +1,40 @@
+//! Lets a strategy that is tried out (`routing.shadow`) see what was decided.
+
+use std::sync::Arc;
+
+use http::header::HeaderValue;
+use pingora_proxy::Session;
+
+use super::context::{Call, RequestContext};
+use crate::clock::now;
+use crate::registry::InflightGuard;
+use crate::routing::RoutingDecision;
+use crate::shadow::{InFlight, Shadow, Sighting};
+
+/// Shows a decision to the shadow, where there is one; repeats are not its business. What comes back
+/// is to be kept for as long as the attempt lasts.
+pub(super) fn show_shadow(
+    session: &Session,
+    ctx: &RequestContext,
+    call: &Call,
+    (decision, guard): (&RoutingDecision, &InflightGuard),
+) -> Option<InFlight> {
+    let shadow = ctx.generation.shadow.as_deref()?;
+    let body = call.body.as_ref().filter(|_| ctx.ending.attempts == 1)?;
+    shadow.show(Sighting {
+        at: now(),
+        request: call.profile,
+        body: body.bytes.clone(),
+        session: session_of(session, shadow),
+        fleet: Arc::clone(&call.fleet),
+        place: (decision.model, decision.row),
+        backend: decision.backend,
+        taken: guard.taken(),
+    })
+}
+
+fn session_of(session: &Session, shadow: &Shadow) -> Option<u64> {
+    let headers = &session.req_header().headers;
+    let values = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    shadow.session_field()?.read(values)
+}

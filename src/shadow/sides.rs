@@ -1,0 +1,116 @@
+//! What the two sides of a comparison know: fleets beside the live one, each with turns and prefix
+//! indexes of its own, filled in the same way.
+
+use std::sync::Arc;
+
+use super::Sighting;
+use crate::registry::{BackendId, FleetSnapshot, IndexPool, ModelId, SharedBackend};
+use crate::routing::kept;
+use crate::scoring::PrefixTerms;
+use crate::scoring::prefix::Chain;
+
+/// How prompts are kept track of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measure {
+    pub(super) terms: PrefixTerms,
+    /// The share of the conversations that are seen: only so much of a cache is theirs.
+    pub(super) sample: f64,
+}
+
+/// One side: a fleet beside the live one.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) fleet: FleetSnapshot,
+    pool: Arc<IndexPool>,
+}
+
+impl Side {
+    fn new(pool: Arc<IndexPool>) -> Self {
+        Self { fleet: FleetSnapshot::default(), pool }
+    }
+
+    fn follow(
+        &mut self,
+        fleet: &FleetSnapshot,
+        stand_in: impl FnMut(&SharedBackend) -> SharedBackend,
+    ) {
+        let beside = fleet.topology.beside(&self.fleet.topology, &self.pool, stand_in);
+        self.fleet.topology = Arc::new(beside);
+    }
+
+    /// How many leading blocks of a prompt a backend is believed to have.
+    pub(super) fn matched(&self, (model, row): (ModelId, u32), chain: &Chain) -> u32 {
+        let topology = &self.fleet.topology;
+        let found = topology.model(model).zip(topology.serving(model, row));
+        found.map_or(0, |(model, row)| model.prefixes.matched(row.lane, chain.hashes()))
+    }
+
+    /// Notes that a backend is sent a prompt.
+    pub(super) fn record(&self, (model, row): (ModelId, u32), chain: &Chain, measure: Measure) {
+        let topology = &self.fleet.topology;
+        let found = topology.model(model).zip(topology.serving(model, row));
+        if let Some((model, row)) = found.filter(|_| chain.blocks() > 0) {
+            let mut kept = kept(row, chain, measure.terms.capacity);
+            kept.capacity = part(kept.capacity, measure.sample);
+            model.prefixes.record(row.lane, chain.hashes(), kept);
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of a number is no larger, and at least 1"
+)]
+fn part(whole: u32, share: f64) -> u32 {
+    (f64::from(whole) * share).ceil().max(1.0) as u32
+}
+
+/// Both sides.
+#[derive(Debug)]
+pub(super) struct Sides {
+    /// The fleet they stand beside.
+    of: Arc<FleetSnapshot>,
+    /// Knows where requests were sent.
+    pub(super) live: Side,
+    /// Knows where the shadow would have sent them.
+    pub(super) shadow: Side,
+}
+
+impl Sides {
+    pub(super) fn new([live, shadow]: [Arc<IndexPool>; 2]) -> Self {
+        Self { of: Arc::default(), live: Side::new(live), shadow: Side::new(shadow) }
+    }
+
+    /// Lets both follow the fleet a decision was made over.
+    pub(super) fn follow(&mut self, fleet: &Arc<FleetSnapshot>) {
+        if Arc::ptr_eq(&self.of, fleet) {
+            return;
+        }
+        self.of = Arc::clone(fleet);
+        self.live.follow(fleet, Arc::clone);
+        let before = Arc::clone(&self.shadow.fleet.topology);
+        self.shadow.follow(fleet, |state| {
+            let known = before.backends.iter().find(|one| one.state.serial == state.serial);
+            known.map_or_else(|| Arc::new(state.stand_in()), |one| Arc::clone(&one.state))
+        });
+    }
+
+    /// Shows the shadow how the backends of the request's model are doing now. While the request is
+    /// in flight, it is left out: it was not there when the live decision was made.
+    pub(super) fn look(&self, seen: &Sighting, is_in_flight: bool) {
+        let (model, _) = seen.place;
+        let live = self.of.topology.model(model);
+        let beside = self.shadow.fleet.topology.model(model);
+        let Some((live, beside)) = live.zip(beside) else { return };
+        for side in [&self.live, &self.shadow] {
+            if let Some(model) = side.fleet.topology.model(model) {
+                model.prefixes.follow(live.prefixes.block_tokens());
+            }
+        }
+        for (row, stand_in) in live.serving.iter().zip(&beside.serving) {
+            let is_own = |backend: BackendId| is_in_flight && backend == seen.backend;
+            stand_in.state.follow(&row.state, is_own(row.id).then_some(seen.taken));
+        }
+    }
+}
