@@ -5,6 +5,7 @@ mod addresses;
 mod backend;
 mod forecast;
 mod health;
+mod latency;
 mod load;
 mod prefixes;
 mod ramp;
@@ -17,10 +18,11 @@ pub use backend::{
 };
 pub use forecast::{Forecast, Forecasts, PlaceId};
 pub use health::{Breaker, BreakerState, Health, HealthTracker, Outcome, Rest};
+pub use latency::ModelLatency;
 pub use load::{InflightGuard, Load, Probe, Taken, Work};
 pub use prefixes::{CacheEvent, IndexPool, Kept, Lane, Prefixes};
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
-pub use topology::{Backend, Model, ModelId, ModelLatency, Serving, Topology, TopologyRules};
+pub use topology::{Backend, Model, ModelId, Serving, Topology, TopologyRules};
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
