@@ -122,7 +122,7 @@ mod tests {
                     prop_assert_eq!(&room[..written], text.as_bytes());
                     prop_assert_eq!(read, raw.len() - 2);
                 }
-                Stop::LongEscape => prop_assert!(raw[1..].as_bytes()[read..].starts_with(b"\\u")),
+                Stop::LongEscape => prop_assert!(raw.as_bytes()[1 + read..].starts_with(b"\\u")),
                 Stop::Room => prop_assert_eq!(written, size),
             }
         }
