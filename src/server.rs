@@ -24,7 +24,7 @@ use crate::decisions::DecisionLog;
 use crate::generation::Generation;
 use crate::life::{
     ApplyLog, Commands, Ends, Inheritance, LastWords, Listening, Obedience, Reloader, Socket,
-    Sockets, Stop, StopSignal, Successor, Upkeep, raise_limit,
+    Sockets, Stop, StopSignal, Successor, Upkeep, outlive_signals, raise_limit,
 };
 use crate::metrics::Metrics;
 use crate::probe::Prober;
@@ -86,6 +86,7 @@ pub struct ServeOptions {
 /// # Errors
 /// [`ServerError`] when it cannot start.
 pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerError> {
+    outlive_signals();
     let addresses = listeners::addresses(&config);
     let names: Vec<String> = addresses.iter().map(ListenAddress::socket_name).collect();
     let inherited = options.inheritance.as_mut().map(|one| one.claim(&names));

@@ -15,5 +15,5 @@ pub use files::raise_limit;
 pub use handover::{HandoverError, Inheritance, Socket, Successor};
 pub use listening::{Ends, Listening, Sockets};
 pub use reload::{ApplyLog, BackendsReport, ReloadError, ReloadReport, Reloader};
-pub use stop::{LastWords, Stop, StopSignal};
+pub use stop::{LastWords, Stop, StopSignal, outlive_signals};
 pub use upkeep::Upkeep;

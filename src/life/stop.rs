@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -131,6 +132,15 @@ impl StopSignals {
 pub(super) fn watch_signal(kind: SignalKind) -> Option<Signal> {
     let watched = signal(kind);
     watched.inspect_err(|error| tracing::error!(%error, ?kind, "a signal cannot be watched")).ok()
+}
+
+/// Has SIGHUP and SIGUSR1 heard from now on, which by themselves end a process: who sends one just
+/// after the start, before anybody obeys it, means something else.
+pub fn outlive_signals() {
+    let Ok(runtime) = Builder::new_current_thread().enable_io().build() else { return };
+    let _entered = runtime.enter();
+    // What is watched once stays watched for the process, though nobody listens yet.
+    drop([SignalKind::hangup(), SignalKind::user_defined1()].map(watch_signal));
 }
 
 /// Waits for a signal; for ever when it is not watched.
