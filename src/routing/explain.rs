@@ -6,12 +6,13 @@ use serde::Serialize;
 
 use super::card::Told;
 use super::filters::{self, Fit, RejectReason};
+use super::notes::SILENT;
 use super::readings;
 use super::strategy;
 use super::weighted::Marks;
 use super::{Chance, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::config::Strategy;
-use crate::registry::{Model, Serving};
+use crate::registry::{Model, Serving, Standing};
 use crate::units::to_millis;
 
 /// One backend that serves a model in question.
@@ -87,28 +88,31 @@ impl Router {
         let in_panic = self.is_in_panic(model);
         let marks = self.marks((input, model), in_panic);
         let report = |(row, candidate): (u32, &Serving)| {
-            let marks = marks.iter().find(|marks| marks.row == row);
+            let scored = marks.iter().find(|marks| marks.row == row);
             let verdict = verdict(input, candidate, in_panic);
             let told = self.weighted.as_ref();
             let told = told.map(|_| Told::of(&readings::told(candidate, input.now)));
+            let is_silent = told.is_some_and(|told| told.standing == Standing::Failing)
+                && (scored.is_none() && !marks.is_empty() && verdict.is_ok());
             let points = strategy::points(&(row, candidate), streaming, &self.weights);
             CandidateReport {
                 backend: candidate.state.name.to_string(),
                 model: name.to_owned(),
                 score: (verdict.is_ok() && self.strategy == Strategy::Smart)
                     .then(|| f64::from(points) / 100.0),
-                scores: marks.map(|marks| marks.scores.iter().copied().collect()),
-                total: marks.map(|marks| marks.total),
-                matched_blocks: marks.map(|marks| marks.matched_blocks),
-                prompt_blocks: marks.map(|marks| marks.prompt_blocks),
+                scores: scored.map(|marks| marks.scores.iter().copied().collect()),
+                total: scored.map(|marks| marks.total),
+                matched_blocks: scored.map(|marks| marks.matched_blocks),
+                prompt_blocks: scored.map(|marks| marks.prompt_blocks),
                 telemetry_age_ms: told.and_then(|told| told.age_ms()),
                 telemetry: told.map(|told| told.standing.name()),
                 assumed: verdict.is_ok_and(|fit| !fit.is_known),
                 priority: candidate.priority,
                 in_flight: candidate.state.load.in_flight(),
                 latency_ms: to_millis(strategy::latency(candidate, streaming)),
-                excluded: verdict.err().map(RejectReason::name),
-                reason: verdict.err().map(|reason| in_words(reason, input)),
+                excluded: verdict.err().map(RejectReason::name).or(is_silent.then_some(SILENT.0)),
+                reason: (verdict.err().map(|reason| in_words(reason, input)))
+                    .or(is_silent.then(|| SILENT.1.to_owned())),
             }
         };
         (0_u32..).zip(&model.serving).map(report).collect()

@@ -14,6 +14,10 @@ use crate::registry::{Model, ModelId, Serving, Topology};
 use crate::scoring::{Ask, Candidate};
 use crate::units::Timestamp;
 
+/// Why a backend is left out whose engine has stopped telling how busy it is: shortly, and in words.
+pub(super) const SILENT: (&str, &str) =
+    ("telemetry", "its engine has not told anything for long, and another's has");
+
 /// Chance for decisions that are acted on and captured.
 #[derive(Debug)]
 pub struct Noting<'a> {
@@ -132,8 +136,8 @@ impl Notes {
                 ("assumed", reason.to_owned(), None)
             }
             Why::Failing => {
-                let reason = "its engine has not told anything for long, and another's has";
-                ("telemetry", reason.to_owned(), None)
+                let (name, reason) = SILENT;
+                (name, reason.to_owned(), None)
             }
             Why::Rejected(reason) => {
                 let due = match reason {

@@ -244,7 +244,10 @@ impl Weighted {
     /// What the scorers make of each of the rows, were these all the candidates.
     pub(super) fn marks(&self, place: (&RouteInput<'_>, &Model), rows: Vec<u32>) -> Vec<Marks> {
         let mut scratch = WeightedScratch { rows, ..WeightedScratch::default() };
-        let ask = self.gather(place, &mut scratch);
+        let mut ask = self.gather(place, &mut scratch);
+        if scratch.leave_failing_out() {
+            ask = self.gather(place, &mut scratch);
+        }
         let WeightedScratch { rows, candidates, mut sheet, .. } = scratch;
         self.profile.score(&ask, &candidates, &mut sheet);
         let of = |(index, (row, candidate)): (usize, (&u32, &Candidate))| {

@@ -11,7 +11,8 @@ use super::{Ask, Fleet, NOW, backend};
 use crate::api::Capabilities;
 use crate::registry::{EngineSample, Health, Probe};
 use crate::routing::{
-    Capture, CaptureError, Live, Noting, RouteInput, Router, RoutingDecision, Scratch,
+    CandidateReport, Capture, CaptureError, Live, Noting, RouteInput, Router, RoutingDecision,
+    Scratch,
 };
 use crate::scoring::prefix::Chain;
 use crate::scoring::{PICKERS, PRESETS, SCORERS};
@@ -236,6 +237,46 @@ fn a_changed_reading_changes_the_decision() {
     let again = router.replay(&changed, 0);
     assert!(!again.is_identical(&changed) && !again.goes_there(&changed));
     assert_eq!(again.backend.as_deref(), Some("b2"));
+}
+
+#[test]
+fn an_engine_that_is_silent_is_left_out_and_everybody_says_so() {
+    let (fleet, _) = plain("strategy: weighted, scorers: \"load-balance:1\"");
+    let silent = fleet.state("b1");
+    silent.telemetry.publish(EngineSample {
+        waiting: Some(0.0),
+        running: Some(0.0),
+        kv_utilization: None,
+        in_flight: 0,
+        sent_at: NOW.before(Duration::from_secs(4)),
+        interval: Duration::from_millis(500),
+    });
+    silent.telemetry.fail();
+    let (_, decision, capture) = decide(&fleet, Ask::of("m"), (7, 3)).unwrap();
+    assert_eq!((capture.decision.backend.as_str(), decision.candidates), ("b2", 2));
+    let left_out: Vec<_> = capture.left_out().map(|(name, _, why, _)| (name, why)).collect();
+    assert_eq!(left_out, [("b1", "telemetry")]);
+    let snapshot = fleet.registry.snapshot();
+    let topology = &*snapshot.topology;
+    let profile = Ask::of("m").profile();
+    let input = RouteInput {
+        request: &profile,
+        model: "m",
+        tokens: profile.estimated_tokens,
+        fleet: &snapshot,
+        tried: &fleet.tried,
+        now: NOW,
+        prompt: None,
+        session: None,
+    };
+    let mut rng = SmallRng::seed_from_u64(7);
+    let explained = fleet.router.explain(&input, &mut Live { topology, rng: &mut rng });
+    let excluded: Vec<_> = explained.candidates.iter().map(|one| one.excluded).collect();
+    assert_eq!(excluded, [None, Some("telemetry"), None]);
+    let again = fleet.router.replay(&capture, 0);
+    let totals =
+        |all: &[CandidateReport]| all.iter().filter_map(|one| one.total).collect::<Vec<_>>();
+    assert_eq!(totals(&explained.candidates), totals(&again.candidates));
 }
 
 #[test]
