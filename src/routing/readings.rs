@@ -13,10 +13,8 @@ pub(super) fn told(serving: &Serving, now: Timestamp) -> Readings {
     state.telemetry.read(&state.load, now)
 }
 
-/// What scorers read of a backend whose engine told this.
+/// What scorers read of a backend whose engine told this; see [`count_tokens`] and [`add_latency`].
 pub(super) fn readings(serving: &Serving, told: &Readings) -> Candidate {
-    let state = &serving.state;
-    let first_token = serving.latency.micros(true);
     // Stale is not unknown: the median of the others stands in for what was read too long ago.
     let is_stale = matches!(told.standing, Standing::Stale | Standing::Failing);
     let kv_utilization = told.kv_utilization.map(f64::from);
@@ -26,13 +24,24 @@ pub(super) fn readings(serving: &Serving, told: &Readings) -> Candidate {
         running: told.running.map(f64::from),
         load: Some(told.load.into()),
         kv_utilization: if is_stale { Some(STALE) } else { kv_utilization },
-        in_flight: f64::from(state.load.in_flight()),
-        tokens_in_flight: state.work.tokens() as f64,
-        prefill_tokens: state.work.prefill_tokens() as f64,
+        in_flight: f64::from(serving.state.load.in_flight()),
         priority: serving.priority,
-        latency_ms: (first_token > 0).then(|| f64::from(first_token) / 1000.0),
         ..Candidate::default()
     }
+}
+
+/// Adds what is in flight in tokens. Apart from the rest, like what follows: it lies in memory that few
+/// decisions touch.
+pub(super) fn count_tokens(serving: &Serving, into: &mut Candidate) {
+    let work = &serving.state.work;
+    into.tokens_in_flight = work.tokens() as f64;
+    into.prefill_tokens = work.prefill_tokens() as f64;
+}
+
+/// Adds how long first tokens take.
+pub(super) fn add_latency(serving: &Serving, into: &mut Candidate) {
+    let first_token = serving.latency.micros(true);
+    into.latency_ms = (first_token > 0).then(|| f64::from(first_token) / 1000.0);
 }
 
 /// Stands for a KV cache whose use was told too long ago, until the median of the others is known.

@@ -2,13 +2,15 @@
 
 use super::card::{CARD_SCORES, ScoreCard, Told};
 use super::filters::{Terms, fitting};
-use super::readings::{adapter, fill_in_median, find_prefixes, readings, told};
+use super::readings::{
+    adapter, add_latency, count_tokens, fill_in_median, find_prefixes, readings, told,
+};
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
 use crate::registry::{CacheEvent, Kept, Model, ModelId, Serving, Standing, Topology};
 use crate::scoring::prefix::Chain;
-use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms, Profile, ScorerSpec, Sheet, Value};
+use crate::scoring::{Ask, Candidate, PrefixTerms, Profile, ScorerSpec, Sheet, Value};
 
 /// Where a request says which session it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -280,12 +282,18 @@ impl Weighted {
         candidates.extend(servings.map(|(row, serving)| {
             let told = told(serving, input.now);
             all_told.push(Told::of(&told));
-            Candidate {
-                place: row,
-                prompt_blocks: blocks,
-                adapter: if self.reads_adapters { adapter(serving) } else { Adapter::Unknown },
-                ..readings(serving, &told)
+            let mut one =
+                Candidate { place: row, prompt_blocks: blocks, ..readings(serving, &told) };
+            if self.reads_adapters {
+                one.adapter = adapter(serving);
             }
+            if self.profile.reads_tokens() {
+                count_tokens(serving, &mut one);
+            }
+            if self.profile.reads_latencies() {
+                add_latency(serving, &mut one);
+            }
+            one
         }));
         fill_in_median(candidates);
         if self.reads_prefixes && blocks > 0 {

@@ -93,6 +93,8 @@ pub struct Profile {
     picker: Picker,
     reads_prefixes: bool,
     reads_prompts: bool,
+    reads_tokens: bool,
+    reads_latencies: bool,
 }
 
 #[derive(Debug)]
@@ -167,10 +169,15 @@ impl Profile {
             scorer,
             weight: weight / most / sum,
         };
-        let reads_prefixes = scorers.iter().any(|(_, scorer, _)| scorer.reads_prefixes());
-        let reads_prompts = scorers.iter().any(|(_, scorer, _)| scorer.reads_prompts());
-        let scorers = scorers.into_iter().map(weigh).collect();
-        Ok(Self { scorers, picker, reads_prefixes, reads_prompts })
+        let any = |reads: fn(&dyn Scorer) -> bool| scorers.iter().any(|(_, one, _)| reads(&**one));
+        Ok(Self {
+            picker,
+            reads_prefixes: any(|one| one.reads_prefixes()),
+            reads_prompts: any(|one| one.reads_prompts()),
+            reads_tokens: any(|one| one.reads_tokens()),
+            reads_latencies: any(|one| one.reads_latencies()),
+            scorers: scorers.into_iter().map(weigh).collect(),
+        })
     }
 
     /// Every scorer with its weight; the weights together are 1.
@@ -191,6 +198,16 @@ impl Profile {
     /// Whether any scorer asks which prompt it is, so that it must be cut into blocks.
     pub fn reads_prompts(&self) -> bool {
         self.reads_prompts
+    }
+
+    /// Whether any scorer reads how many tokens are in flight.
+    pub fn reads_tokens(&self) -> bool {
+        self.reads_tokens
+    }
+
+    /// Whether any scorer reads how long first tokens take.
+    pub fn reads_latencies(&self) -> bool {
+        self.reads_latencies
     }
 
     /// Fills in what every scorer makes of every candidate. Allocates only when there are more

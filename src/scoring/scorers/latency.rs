@@ -24,4 +24,8 @@ impl Scorer for Latency {
             Some(one.latency_ms.unwrap_or(fastest) * (one.in_flight + 1.0))
         });
     }
+
+    fn reads_latencies(&self) -> bool {
+        true
+    }
 }

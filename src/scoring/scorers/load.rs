@@ -62,6 +62,10 @@ impl Scorer for TokenLoad {
     fn score(&self, _ask: &Ask, candidates: &[Candidate], scores: &mut [f64]) {
         each(candidates, scores, |one| Some(1.0 - one.tokens_in_flight / self.limit));
     }
+
+    fn reads_tokens(&self) -> bool {
+        true
+    }
 }
 
 pub(super) const ACTIVE: ScorerRow = ScorerRow {

@@ -25,6 +25,16 @@ pub trait Scorer: std::fmt::Debug + Send + Sync {
     fn reads_prompts(&self) -> bool {
         self.reads_prefixes()
     }
+
+    /// Whether it reads how many tokens are in flight.
+    fn reads_tokens(&self) -> bool {
+        false
+    }
+
+    /// Whether it reads how long first tokens take.
+    fn reads_latencies(&self) -> bool {
+        false
+    }
 }
 
 /// Everything there is to say about a scorer.

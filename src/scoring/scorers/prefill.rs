@@ -31,6 +31,10 @@ impl Scorer for PrefillCost {
     fn reads_prefixes(&self) -> bool {
         true
     }
+
+    fn reads_tokens(&self) -> bool {
+        true
+    }
 }
 
 pub(super) const BATCH: ScorerRow = ScorerRow {
@@ -55,6 +59,10 @@ impl Scorer for NewPrefillBatch {
     }
 
     fn reads_prefixes(&self) -> bool {
+        true
+    }
+
+    fn reads_tokens(&self) -> bool {
         true
     }
 }
