@@ -59,7 +59,9 @@ fn generation(strategy: Strategy, backends: usize, models: usize) -> Generation 
 struct Decider<'a> {
     generation: &'a Generation,
     fleet: std::sync::Arc<FleetSnapshot>,
-    profile: RequestProfile,
+    /// Left to the end of the process: a copy for each decision would be measured along with it.
+    profile: &'static RequestProfile,
+    tried: BackendSet,
     rng: SmallRng,
     scratch: Scratch,
 }
@@ -68,7 +70,10 @@ impl<'a> Decider<'a> {
     fn new(generation: &'a Generation) -> Self {
         Self {
             fleet: generation.registry.snapshot(),
-            profile: scan(Operation::Chat, None, BODY, ScanOptions::default()).unwrap(),
+            profile: Box::leak(Box::new(
+                scan(Operation::Chat, None, BODY, ScanOptions::default()).unwrap(),
+            )),
+            tried: BackendSet::default(),
             generation,
             rng: SmallRng::seed_from_u64(1),
             scratch: Scratch::default(),
@@ -76,17 +81,16 @@ impl<'a> Decider<'a> {
     }
 
     fn decide(&mut self) -> u16 {
-        self.decide_for(&self.profile.clone(), "model-7")
+        self.decide_for(self.profile, "model-7")
     }
 
     fn decide_for(&mut self, profile: &RequestProfile, model: &str) -> u16 {
-        let tried = BackendSet::default();
         let input = RouteInput {
             request: profile,
             model,
             tokens: TokenCount(profile.estimated_tokens.0),
             fleet: &self.fleet,
-            tried: &tried,
+            tried: &self.tried,
             now: Timestamp(1_000_000),
             prompt: None,
             session: None,

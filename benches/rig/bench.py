@@ -27,8 +27,9 @@ import table  # noqa: E402
 TARGET = HERE.parent.parent / "target" / "rig"
 PARTS = [*measures.SCENARIOS, "memory", "idle", "stalled", "cancel"]
 PEERS = ["penstock", "floor", "nginx", "haproxy"]
-# penstock with the strategy of this name, beside penstock with `smart`; only where it is asked for.
-ALL_PEERS = [*PEERS, "weighted"]
+# penstock with `weighted` instead of `smart`, and with `smart` and `weighted` in its shadow; only where
+# they are asked for.
+ALL_PEERS = [*PEERS, "weighted", "shadow"]
 BACKENDS = 4
 MEMORY_ROUNDS = 3
 

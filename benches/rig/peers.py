@@ -150,6 +150,8 @@ def known(penstock, rig):
              [penstock, "--version"]),
         Peer("weighted", [penstock, "serve", "--config", "{conf}"], "penstock.yaml",
              [penstock, "--version"], "weighted"),
+        Peer("shadow", [penstock, "serve", "--config", "{conf}"], "penstock.yaml",
+             [penstock, "--version"], "smart, shadow: { strategy: weighted }"),
         Peer("floor", [rig / "floor", "{plain}", "{http2}", "{tls}", "{cert}", "{key}",
                        "{backends}"]),
         Peer("nginx", ["nginx", "-e", "stderr", "-p", "{run}", "-c", "{conf}"], "nginx.conf",
@@ -159,4 +161,4 @@ def known(penstock, rig):
 
 
 def is_installed(name):
-    return name in ("penstock", "weighted", "floor") or shutil.which(name) is not None
+    return name in ("penstock", "weighted", "shadow", "floor") or shutil.which(name) is not None

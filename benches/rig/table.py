@@ -5,7 +5,8 @@ import statistics
 # Ratios to the floor that are aimed at; none where a figure is only to be known.
 BARS = {"S1": 0.80, "S2": 0.70, "S3": 1.05, "S4pace": 1.05,
         "S1tls": None, "S2tls": None, "S1h2c": None, "S1h2": None, "handshake": None}
-WEIGHTED = 1.15
+# The same of penstock with other strategies to penstock with `smart`.
+STRATEGIES = {"weighted": 1.15, "shadow": None}
 IDLE_MB, STREAM_KIB, STALLED_KIB, CANCEL_MS = 20, 64, 512, 100
 
 
@@ -73,12 +74,15 @@ def cpu_table(rows, peers):
 
 
 def strategy_table(rows, peers):
-    if not {"penstock", "weighted"} <= set(peers):
+    others = [peer for peer in STRATEGIES if peer in peers and "penstock" in peers]
+    if not others:
         return
-    yield line("proxy CPU", "weighted / smart (95 %)", "bar")
-    yield "|---|---|---|"
-    for name in (name for name in BARS if ratios(rows, name, "penstock", "weighted")):
-        yield line(name, ratio(rows, name, "penstock", "weighted"), f"≤ {WEIGHTED:.2f}")
+    yield line("proxy CPU", *(f"{peer} / smart (95 %)" for peer in others))
+    yield "|---" * (len(others) + 1) + "|"
+    for name in (name for name in BARS if ratios(rows, name, "penstock", others[0])):
+        yield line(name, *(ratio(rows, name, "penstock", peer) for peer in others))
+    bars = (f"≤ {STRATEGIES[peer]:.2f}" if STRATEGIES[peer] else "" for peer in others)
+    yield line("bar", *bars)
     yield ""
 
 

@@ -133,20 +133,24 @@ fn is_free(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool {
         && (health == Health::Healthy || (terms.in_panic && health == Health::Unhealthy))
         && !state.rest.lasts(input.now)
         && state.load.in_flight() < candidate.max_in_flight
-        && (!state.is_warming() || terms.at_once || !sits_out(input, candidate))
+        && (!state.is_warming() || takes_part(input, candidate, terms))
 }
 
-// Out of line, like `sits_out`: what is seldom asked would take registers from every candidate.
+// Out of line, like `takes_part`: what is seldom asked would take registers from every candidate.
 #[cold]
 #[inline(never)]
 fn is_open(state: &BackendState, now: Timestamp) -> bool {
     state.breaker.state(now) == BreakerState::Open
 }
 
-/// Whether a backend on its way back sits this decision out. Drawn from the time of the decision, so
-/// that the same question has the same answer.
 #[cold]
 #[inline(never)]
+fn takes_part(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool {
+    terms.at_once || !sits_out(input, candidate)
+}
+
+/// Whether a backend on its way back sits this decision out. Drawn from the time of the decision, so
+/// that the same question has the same answer.
 pub(super) fn sits_out(input: &RouteInput<'_>, candidate: &Serving) -> bool {
     let share = candidate.state.share(input.now);
     // SplitMix64's mixing (Steele, Lea, Flood 2014), of which the upper bits make a number in 0..1.
