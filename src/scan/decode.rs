@@ -7,6 +7,7 @@ use wide::u8x16;
 const BLOCK: usize = 64;
 
 /// What the letter of an escape of two bytes stands for; 0 for all that are none.
+#[expect(clippy::indexing_slicing, reason = "a wrong index would not compile")]
 const MEANT: [u8; 256] = {
     let mut meant = [0; 256];
     let pairs = *b"n\nt\tr\rb\x08f\x0c\"\"\\\\//";
