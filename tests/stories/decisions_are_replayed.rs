@@ -9,6 +9,7 @@ use penstock::demo::{Fault, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, chat};
+use crate::support::collect_keys;
 use crate::support::command::{Ran, file, run, run_with};
 use crate::support::fleet::{CHAT, Fleet, Setup, yaml};
 
@@ -279,16 +280,6 @@ fn captures_hold_no_prompts_and_the_readme_names_their_keys() {
     told.iter().for_each(|one| collect_keys(one, &mut keys));
     let unknown: Vec<_> = keys.iter().filter(|key| !documented.contains(key.as_str())).collect();
     assert!(unknown.is_empty(), "the README does not explain {unknown:?}");
-}
-
-fn collect_keys(value: &Value, keys: &mut BTreeSet<String>) {
-    for (key, inner) in value.as_object().into_iter().flatten() {
-        keys.insert(key.clone());
-        collect_keys(inner, keys);
-    }
-    for inner in value.as_array().into_iter().flatten() {
-        collect_keys(inner, keys);
-    }
 }
 
 fn files_that_hold_no_decisions_are_refused() {

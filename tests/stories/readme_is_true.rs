@@ -11,6 +11,7 @@ use penstock::config::{json_schema, known_variables};
 use penstock::metrics::METRICS;
 use serde_json::Value;
 
+use crate::support::collect_keys;
 use crate::support::penstock::{Penstock, binary, scratch};
 
 crate::trials![
@@ -374,16 +375,6 @@ fn explained_lines_have_the_documented_keys() {
         Penstock::start("backends: [{ name: one, url: http://127.0.0.1:9, models: [] }]");
     for key in penstock.backend("one").as_object().unwrap().keys() {
         assert!(documented.contains(key.as_str()), "the README does not explain `{key}` of /fleet");
-    }
-}
-
-fn collect_keys(value: &Value, keys: &mut BTreeSet<String>) {
-    for (key, inner) in value.as_object().into_iter().flatten() {
-        keys.insert(key.clone());
-        collect_keys(inner, keys);
-    }
-    for inner in value.as_array().into_iter().flatten() {
-        collect_keys(inner, keys);
     }
 }
 

@@ -65,6 +65,17 @@ pub fn free_address() -> SocketAddr {
     }
 }
 
+/// Adds the keys of every object in `value`, however deep.
+pub fn collect_keys(value: &serde_json::Value, keys: &mut std::collections::BTreeSet<String>) {
+    for (key, inner) in value.as_object().into_iter().flatten() {
+        keys.insert(key.clone());
+        collect_keys(inner, keys);
+    }
+    for inner in value.as_array().into_iter().flatten() {
+        collect_keys(inner, keys);
+    }
+}
+
 /// Whether this is the long run, with time for soaks and a machine of its own.
 pub fn is_long() -> bool {
     std::env::var_os("PENSTOCK_LONG").is_some()
