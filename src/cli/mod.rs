@@ -12,6 +12,7 @@ mod error;
 mod explain;
 mod logging;
 mod man;
+mod orphan;
 mod output;
 mod routing;
 mod score;
@@ -74,6 +75,9 @@ enum Command {
 
 /// Runs the command the process was called with.
 pub fn run() -> ExitCode {
+    if let Some(code) = orphan::run(std::env::args_os().skip(1)) {
+        return code.into();
+    }
     match Cli::try_parse() {
         Ok(cli) => run_command(cli.command, &mut Output::of_process()).into(),
         // Also `--help` and `--version`: clap knows which go to standard output.

@@ -1,7 +1,8 @@
 //! Handing the listening sockets over to a new process, so that a new version takes a running one's
 //! place and no connection is refused. The old process starts the new one with its own arguments and
-//! `--take-over`; the two talk over a pair of sockets, of which the new one finds its end as its
-//! standard input. The sockets go over in one message; one line comes back: `ready`, or why not.
+//! `--take-over`, as an [`orphan`]; the two talk over a pair of sockets, of which the new one finds its
+//! end as its standard input. The sockets go over in one message; two lines come back: the id of the
+//! process, and `ready` or why not.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -11,8 +12,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
+
+use super::orphan;
 
 /// The flag a new process is started with.
 pub(super) const TAKE_OVER: &str = "--take-over";
@@ -90,29 +95,37 @@ impl Successor {
         }
         let (ours, theirs) = UnixStream::pair().map_err(HandoverError::Start)?;
         send(&ours, sockets).map_err(HandoverError::Start)?;
-        let mut child = self.start(theirs).map_err(HandoverError::Start)?;
-        match tokio::time::timeout(PATIENCE, read_line(ours)).await {
-            Ok(Ok(line)) if line.trim() == READY => Ok(child.id()),
-            Ok(Ok(line)) if line.trim().is_empty() => Err(ended(&mut child).await),
-            Ok(Ok(line)) => {
-                let status = ended(&mut child).await;
+        let mut starter = self.start(theirs).map_err(HandoverError::Start)?;
+        let mut pid = None;
+        let told = tokio::time::timeout(PATIENCE, listen(ours, &mut pid)).await;
+        match (told, pid) {
+            (Ok(Ok(line)), Some(pid)) if line == READY => {
+                end(&mut starter, None);
+                Ok(pid)
+            }
+            (Ok(Ok(line)), pid) if line.is_empty() => Err(ended(&mut starter, pid).await),
+            (Ok(Ok(line)), pid) => {
+                let status = ended(&mut starter, pid).await;
                 tracing::debug!(%status, "the new process has said why");
-                Err(HandoverError::Refused(line.trim().to_owned()))
+                Err(HandoverError::Refused(line))
             }
-            Ok(Err(error)) => {
+            (Ok(Err(error)), pid) => {
                 tracing::debug!(%error, "the new process hung up");
-                Err(ended(&mut child).await)
+                Err(ended(&mut starter, pid).await)
             }
-            Err(_elapsed) => {
-                let killed = child.kill().and_then(|()| child.wait());
-                tracing::debug!(is_ended = killed.is_ok(), "the new process took too long");
+            (Err(_elapsed), pid) => {
+                end(&mut starter, pid);
                 Err(HandoverError::TimedOut(PATIENCE))
             }
         }
     }
 
+    /// Starts it by way of a process in between, which is this very program even where a new
+    /// version lies in its place.
     fn start(&self, channel: UnixStream) -> io::Result<Child> {
-        Command::new(&self.program)
+        Command::new("/proc/self/exe")
+            .arg(orphan::COMMAND)
+            .arg(&self.program)
             .args(&self.arguments)
             .arg(TAKE_OVER)
             .stdin(Stdio::from(OwnedFd::from(channel)))
@@ -122,28 +135,45 @@ impl Successor {
     }
 }
 
-async fn read_line(channel: UnixStream) -> io::Result<String> {
+/// What the new process says, nothing if it ends without a word; `pid` is its id, once it is known.
+async fn listen(channel: UnixStream, pid: &mut Option<u32>) -> io::Result<String> {
     channel.set_nonblocking(true)?;
-    let mut line = String::new();
-    let mut reader = BufReader::new(tokio::net::UnixStream::from_std(channel)?);
-    reader.read_line(&mut line).await?;
-    Ok(line)
+    let mut lines = BufReader::new(tokio::net::UnixStream::from_std(channel)?).lines();
+    let first = lines.next_line().await?.unwrap_or_default();
+    *pid = first.parse().ok();
+    if pid.is_none() {
+        return Ok(first);
+    }
+    Ok(lines.next_line().await?.unwrap_or_default().trim().to_owned())
 }
 
-/// How a child ended that is not going to serve; it is made to when it does not by itself.
-async fn ended(child: &mut Child) -> HandoverError {
+/// How a process ended that is not going to serve; it is made to when it does not by itself.
+async fn ended(starter: &mut Child, pid: Option<u32>) -> HandoverError {
     let until = crate::clock::now().after(LAST_WORDS);
     while crate::clock::now() < until {
-        match child.try_wait() {
+        match starter.try_wait() {
             Ok(Some(status)) => return HandoverError::Ended(status),
             Ok(None) => tokio::time::sleep(Duration::from_millis(10)).await,
             Err(error) => return HandoverError::Start(error),
         }
     }
-    match child.kill().and_then(|()| child.wait()) {
+    end(starter, pid);
+    match starter.wait() {
         Ok(status) => HandoverError::Ended(status),
         Err(error) => HandoverError::Start(error),
     }
+}
+
+/// Ends the process in between, and with it the new one where its id is given.
+fn end(starter: &mut Child, pid: Option<u32>) {
+    // While the one in between lives, the id is nobody else's.
+    if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok())
+        && let Err(error) = kill(Pid::from_raw(pid), Signal::SIGKILL)
+    {
+        tracing::debug!(%error, "the new process was gone");
+    }
+    let ended = starter.kill().and_then(|()| starter.wait());
+    tracing::debug!(is_ended = ended.is_ok(), "the process in between is not needed any more");
 }
 
 fn send(channel: &UnixStream, sockets: &[Socket]) -> io::Result<()> {

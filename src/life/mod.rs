@@ -6,6 +6,7 @@ mod commands;
 mod files;
 mod handover;
 mod listening;
+pub(crate) mod orphan;
 mod reload;
 mod stop;
 mod upkeep;

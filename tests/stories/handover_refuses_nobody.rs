@@ -49,7 +49,10 @@ fn a_new_process_takes_over_under_load() {
         let answer = hand_over(&penstock);
         assert_eq!(answer.status, 200, "{}", answer.text());
         // The old process lives until its stream is over, and the load goes on beyond that.
-        seen = Some((Successor::of(&answer), stream.read_answer().unwrap()));
+        let successor = Successor::of(&answer);
+        // systemd waits at a stop for a main process only if it is nobody else's child.
+        assert_ne!(successor.parent(), penstock.pid(), "the old one lives, and is not its parent");
+        seen = Some((successor, stream.read_answer().unwrap()));
         load.wait_for(50);
     });
     let (successor, answer) = seen.unwrap();

@@ -215,6 +215,13 @@ impl Successor {
         status.is_ok_and(|text| !text.contains("State:\tZ"))
     }
 
+    /// Whose child it is.
+    pub fn parent(&self) -> u32 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+        parent.trim().parse().unwrap()
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args(["-s", name, &self.pid.to_string()]).status();
