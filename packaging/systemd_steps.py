@@ -6,10 +6,12 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 CONFIG = pathlib.Path("/etc/penstock/penstock.yaml")
@@ -276,7 +278,10 @@ def a_crash_is_mended():
 
 
 def a_stop_waits_for_streams():
-    """And no longer than for `drain_timeout`."""
+    """And no longer than for `drain_timeout`; also after a hand-over."""
+    before = pid()
+    assert ask(ADMIN, "POST", "/handover", timeout=60)[0] == 200
+    eventually("the old process is gone", lambda: not pathlib.Path(f"/proc/{before}").exists())
     short = Stream(2)
     started = time.monotonic()
     systemctl("stop", "penstock")
@@ -326,19 +331,91 @@ def low_ports_and_keys():
     assert fact("Result") == "success"
 
 
+def alias(name):
+    """A configuration told from others by a name for the model."""
+    configure(f"routing: {{ aliases: {{ {name}: m }} }}\n")
+
+
+def knows(name):
+    return f'"{name}"' in ask(DATA, "GET", "/v1/models")[1]
+
+
+def reload_and_ask(name):
+    """What `systemctl reload` put into force is in force once it returns."""
+    alias(name)
+    systemctl("reload", "penstock")
+    assert knows(name), name
+    assert fact("ActiveState") == "active" and fact("SubState") == "running"
+
+
 def reloads_as_newer_ones_do():
-    """The drop-in for systemd 253 and later."""
+    """The drop-in for systemd 253 and later: a reload is over when it says so, not before."""
     version = int(systemctl("--version").split()[1])
     if version < 253:
         return f"not with systemd {version}"
-    text = pathlib.Path("/usr/share/doc/penstock/notify-reload.conf").read_text()
-    drop_in(text)
+    drop_in(pathlib.Path("/usr/share/doc/penstock/notify-reload.conf").read_text())
     configure()
     systemctl("start", "penstock")
-    configure("routing: { aliases: { other: m } }\n")
+    assert fact("Type") == "notify-reload" and fact("ExecReload") == "", "a signal is all it takes"
+    before, stream = pid(), Stream(2)
+    for turn in range(5):
+        reload_and_ask(f"turn-{turn}")
+    refused = journal().count("is refused")
+    CONFIG.write_text("backends: {")
     systemctl("reload", "penstock")
-    assert '"other"' in ask(DATA, "GET", "/v1/models")[1], "in force once reload returns"
+    assert fact("ActiveState") == "active" and knows("turn-4"), "the one before goes on"
+    eventually("the fault is logged", lambda: journal().count("is refused") > refused)
+    assert stream.is_alive(), "it ran all the while"
+    assert stream.is_whole(), stream.text
+    assert pid() == before, "nothing was started anew"
+    hand_over_and_reload(before)
+    took = unready_backends_are_waited_for()
     systemctl("stop", "penstock")
+    assert fact("Result") == "success"
+    return f"a backend that says nothing takes {took:.1f} s"
+
+
+def hand_over_and_reload(before):
+    """Whoever asks right after a hand-over has the new process reloaded."""
+    alias("handed-over")
+    status, text = ask(ADMIN, "POST", "/handover", timeout=60)
+    assert status == 200, text
+    alias("after-it")
+    systemctl("reload", "penstock")
+    assert pid() == json.loads(text)["pid"] != before, text
+    # Up to then it takes connections too, and answers as it did.
+    eventually("the old process is gone", lambda: not pathlib.Path(f"/proc/{before}").exists())
+    assert knows("after-it"), "it was the new process that heard of it"
+    reload_and_ask("alone")
+
+
+def unready_backends_are_waited_for():
+    """A reload waits for the first check of a new backend, and no longer than for that."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        alias("waited")
+        more = f'{{ name: two, url: "http://127.0.0.1:{silent.getsockname()[1]}", models: [m] }}]'
+        CONFIG.write_text(CONFIG.read_text().replace("}]\n", f"}}, {more}\n"))
+        started = time.monotonic()
+        systemctl("reload", "penstock")
+        took = time.monotonic() - started
+        assert knows("waited") and fact("ActiveState") == "active"
+        return took
+
+
+def it_is_hardened():
+    """By the word of systemd itself; with the drop-in where there is one for it."""
+    checked = analyze("verify", "--man=no", "penstock.service")
+    assert not checked, checked
+    said = analyze("security", "--offline=yes", "--threshold=20", "penstock.service")
+    return said.splitlines()[-1].strip(" \u2192")
+
+
+def analyze(*arguments):
+    ran = subprocess.run(
+        ["systemd-analyze", "--no-pager", *arguments], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
 
 
 def journal():
@@ -358,6 +435,7 @@ STEPS = [
     a_bad_configuration_does_not_start,
     low_ports_and_keys,
     reloads_as_newer_ones_do,
+    it_is_hardened,
 ]
 
 
@@ -372,6 +450,8 @@ def main():
         print("every step went well", flush=True)
     except Exception as error:  # whatever it is, it is told
         print(f"{step.__name__}: {type(error).__name__}: {error}", flush=True)
+        traceback.print_tb(error.__traceback__, file=sys.stdout)
+        sys.stdout.flush()
         (TOLD / "journal").write_text(journal())
         (TOLD / "status").write_text(systemctl("show", "penstock"))
         os._exit(1)
