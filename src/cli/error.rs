@@ -55,8 +55,8 @@ pub(super) enum CliError {
     NothingToTakeOver(io::Error),
     #[error("{flag} is no longer an option: use --routing-scorers, as in \"{instead}:2\"")]
     ReplacedFlag { flag: &'static str, instead: &'static str },
-    #[error("--routing-policy: unknown '{given}'; there is {known}")]
-    UnknownPolicy { given: String, known: String },
+    #[error("{place}: unknown '{given}'; there is {known}")]
+    UnknownPolicy { place: String, given: String, known: String },
     #[error("--routing-scorers: {0}")]
     Scorers(String),
     #[error("{}: {reason}", path.display())]

@@ -93,8 +93,13 @@ pub(super) struct ExplainArgs {
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE")]
     headers: Vec<String>,
 
-    /// Ask a running penstock: the address of its admin port
-    #[arg(long, value_name = "URL", conflicts_with_all = ["fleet", "seed"])]
+    /// Ask a running penstock, which decides by its own rules: the address of its admin port
+    #[arg(
+        long,
+        value_name = "URL",
+        conflicts_with_all =
+            ["fleet", "seed", "strategy", "routing_policy", "routing_scorers", "policy_config"]
+    )]
     admin: Option<String>,
 
     /// The file with the admin port's token

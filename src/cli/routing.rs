@@ -155,11 +155,15 @@ impl RoutingArgs {
         };
         // Flags beat the file.
         let policy = self.routing_policy.as_deref().or(file.routing_policy.as_deref());
+        let place = match (&self.policy_config, &self.routing_policy) {
+            (Some(path), None) => format!("{}: routing-policy", path.display()),
+            (Some(_) | None, _) => "--routing-policy".to_owned(),
+        };
         let listed = file.routing_scorers.map(|list| {
             let one = |line: &ScorerLine| format!("{}:{}", line.name, line.weight);
             list.iter().map(one).collect::<Vec<_>>().join(",")
         });
-        let policy = policy.map(Policy::from_name).transpose()?;
+        let policy = policy.map(|name| Policy::from_name(name, place)).transpose()?;
         Ok((policy, self.routing_scorers.clone().or(listed)))
     }
 }
@@ -185,13 +189,14 @@ impl PolicyFile {
 }
 
 impl Policy {
-    fn from_name(name: &str) -> Result<Self, CliError> {
+    /// The one of this name; `place` says where it was named.
+    fn from_name(name: &str, place: String) -> Result<Self, CliError> {
         let strategy = Strategy::from_name(name).map(Self::Strategy);
         strategy.or_else(|| Preset::find(name).map(Self::Preset)).ok_or_else(|| {
             let strategies = Strategy::ALL.iter().map(|strategy| strategy.name());
             let presets = PRESETS.iter().map(|preset| preset.name);
             let known: Vec<_> = strategies.chain(presets).collect();
-            CliError::UnknownPolicy { given: name.to_owned(), known: known.join(", ") }
+            CliError::UnknownPolicy { place, given: name.to_owned(), known: known.join(", ") }
         })
     }
 }
@@ -242,7 +247,8 @@ mod tests {
             ])
         );
         let error = settings(&["--routing-policy", "best"]).unwrap_err();
-        assert!(error.contains("'best'") && error.contains("llm-d"), "{error}");
+        assert!(error.starts_with("--routing-policy: unknown 'best'"), "{error}");
+        assert!(error.contains("llm-d"), "{error}");
     }
 
     #[test]
@@ -276,6 +282,7 @@ mod tests {
             ("load_weight: 0.5", "list queue-depth under routing-scorers"),
             ("routing-polcy: weighted", "routing-polcy"),
             ("routing-scorers: [{name: x, wait: 1}]", "wait"),
+            ("routing-policy: best", "policy.yaml: routing-policy: unknown 'best'"),
         ] {
             let error = with(text, &[]).unwrap_err();
             assert!(error.contains(expected) && error.contains("policy.yaml"), "{error}");

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use super::error::CliError;
 use super::output::Output;
@@ -14,15 +15,50 @@ const DEFAULT_FILE: &str = "/etc/penstock/penstock.yaml";
 /// The flags every command with a configuration has.
 #[derive(Debug, Default, Args)]
 pub(super) struct ConfigArgs {
-    /// The configuration [default: /etc/penstock/penstock.yaml]
-    #[arg(long, short, value_name = "FILE", env = "PENSTOCK_CONFIG", hide_env_values = true)]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    file: FileArg,
 
     #[command(flatten)]
     overrides: Overrides,
 
     #[command(flatten)]
     routing: RoutingArgs,
+}
+
+#[derive(Debug, Default, Args)]
+struct FileFlag {
+    /// The configuration [default: /etc/penstock/penstock.yaml]
+    #[arg(long, short, value_name = "FILE", env = "PENSTOCK_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+}
+
+/// The flag, and whether it was written out.
+#[derive(Debug, Default)]
+struct FileArg {
+    path: Option<PathBuf>,
+    is_told: bool,
+}
+
+impl FromArgMatches for FileArg {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let is_told = matches.value_source("config") == Some(ValueSource::CommandLine);
+        Ok(Self { path: FileFlag::from_arg_matches(matches)?.config, is_told })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for FileArg {
+    fn augment_args(command: Command) -> Command {
+        FileFlag::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        FileFlag::augment_args_for_update(command)
+    }
 }
 
 #[derive(Debug, Default, Args)]
@@ -78,8 +114,7 @@ impl ConfigArgs {
     /// Whether the command line names a file of its own. The one that the environment names is meant
     /// for commands that cannot do without.
     pub(super) fn is_told(&self) -> bool {
-        self.config.as_deref().map(Path::as_os_str)
-            != std::env::var_os("PENSTOCK_CONFIG").as_deref()
+        self.file.is_told
     }
 
     /// What the flags say of how backends are chosen.
@@ -88,7 +123,10 @@ impl ConfigArgs {
         if let (Some(given), None) = (&self.overrides.strategy, choice.strategy) {
             let known =
                 || Strategy::ALL.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
-            let unknown = || CliError::UnknownPolicy { given: given.clone(), known: known() };
+            let unknown = || {
+                let (place, given) = ("--strategy".to_owned(), given.clone());
+                CliError::UnknownPolicy { place, given, known: known() }
+            };
             choice.strategy = Some(Strategy::from_name(given).ok_or_else(unknown)?);
         }
         Ok(choice)
@@ -97,7 +135,7 @@ impl ConfigArgs {
     /// The file it comes from.
     pub(super) fn path(&self) -> Result<&Path, CliError> {
         let default = Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists());
-        self.config.as_deref().or(default).ok_or(CliError::NoConfig)
+        self.file.path.as_deref().or(default).ok_or(CliError::NoConfig)
     }
 }
 

@@ -94,6 +94,7 @@ fn wrong_arguments_and_wrong_files_end_with_2() {
         (ask(&["--admin", "https://127.0.0.1:1"]), "only http://"),
         (ask(&["--admin", "127.0.0.1:1"]), "must start with http://"),
         (ask(&["--requests", "-"]), "cannot be used with"),
+        (ask(&["--admin", "http://127.0.0.1:1", "--strategy", "random"]), "cannot be used with"),
         ([ask(&["--fleet"]), words(&[fleet.path()])].concat(), "did you mean 'gpu-a'?"),
         ([ask(&["--fleet"]), words(&[good.path()])].concat(), "is not JSON"),
         (

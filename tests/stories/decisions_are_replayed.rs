@@ -191,6 +191,21 @@ fn other_rules_are_a_what_if() {
         "routing: { weights: { priority: 100, load: 0, latency: 0 } }\nbackends: [http://10.0.0.1:1]\n",
     );
     assert_eq!(moved(&["--config", config.to_str().unwrap()]), 48);
+    // Written out it counts, also where the environment says the same; in the environment alone not.
+    let captured = file("captured.json", &text);
+    let configured = |more: &[&str]| {
+        let arguments = ["explain", "--decision", captured.to_str().unwrap()];
+        let environment = [("PENSTOCK_CONFIG", config.to_str().unwrap())];
+        run_with(arguments.iter().chain(more), b"", &environment)
+    };
+    let ran = configured(&["--config", config.to_str().unwrap()]);
+    assert_eq!(last_line(&ran), "64 decisions, 48 would have gone elsewhere", "{}", ran.stderr);
+    assert_eq!(last_line(&configured(&[])), "64 decisions, 64 identical");
+    for flag in ["--strategy", "--routing-policy"] {
+        let ran = replay(&text, &[flag, "nope"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+        assert!(ran.stderr.contains(&format!("{flag}: unknown 'nope'")), "{}", ran.stderr);
+    }
     let told = replay(&text, &["--routing-policy", "random", "--json"]).json_lines();
     let (summary, told) = told.split_last().unwrap();
     let counted = told.iter().filter(|one| one["moved"] == true).count();
