@@ -34,6 +34,11 @@ pub(super) fn prompts(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     tokens.unwrap_or_default()
 }
 
+pub(super) fn lag(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    let seconds = scrape.shadow.map(|figures| one(to_sample(figures.lag_micros) / 1e6));
+    seconds.unwrap_or_default()
+}
+
 pub(super) fn index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     scrape.shadow.map(|figures| one(from_size(figures.index_bytes))).unwrap_or_default()
 }

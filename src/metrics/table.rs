@@ -9,7 +9,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 65] = [
+pub const METRICS: [MetricRow; 66] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -221,7 +221,7 @@ pub const METRICS: [MetricRow; 65] = [
         "penstock_shadow_decisions_total",
         &["result"],
         shadow::decisions,
-        "first attempts by what `routing.shadow` would have done: same, other (another backend) or none (it had no backend); or not_sampled, or dropped (`routing.shadow.queue` or `routing.shadow.bodies` was full). Like the next three absent without a shadow",
+        "first attempts by what `routing.shadow` would have done: same, other (another backend) or none (it had no backend); or not_sampled, or dropped (`routing.shadow.queue` or `routing.shadow.bodies` was full). Like the next four absent without a shadow",
     ),
     counter(
         "penstock_shadow_prompt_tokens_total",
@@ -234,6 +234,12 @@ pub const METRICS: [MetricRow; 65] = [
         &["side"],
         shadow::expected,
         "those of them that were expected to be cached where each `side` sends them: live, or shadow",
+    ),
+    counter(
+        "penstock_shadow_lag_seconds_total",
+        &[],
+        shadow::lag,
+        "how long after the live decisions the shadow made its own, all together: per decision the rate of this by that of same, other and none",
     ),
     gauge(
         "penstock_shadow_index_bytes",

@@ -94,7 +94,13 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
         },
         access_log: Deliveries { delivered: 5, dropped: 6, failed: 7 },
         spans: Deliveries::default(),
-        shadow: Some(ShadowFigures { same: 3, other: 1, live_tokens: 16, ..Default::default() }),
+        shadow: Some(ShadowFigures {
+            same: 3,
+            other: 1,
+            live_tokens: 16,
+            lag_micros: 2500,
+            ..Default::default()
+        }),
     })
 }
 
@@ -166,6 +172,7 @@ fn a_request_shows_up_in_every_metric_it_belongs_to() {
         r#"penstock_backend_idle_connections{backend="1a"} 6"#,
         r#"penstock_shadow_decisions_total{result="other"} 1"#,
         r#"penstock_shadow_expected_tokens_total{side="live"} 16"#,
+        "penstock_shadow_lag_seconds_total 0.0025",
         "penstock_in_flight 3",
         "penstock_held_body_bytes 4096",
         "penstock_models 2",

@@ -24,7 +24,9 @@ fn conf(name: &str) -> String {
 
 /// The metrics on the page of a penstock through which something has gone.
 fn metrics_shown() -> BTreeSet<String> {
-    let fleet = Fleet::start(1, Setup { backend: "max_in_flight: 9", ..Setup::default() });
+    let routing = "shadow: { strategy: weighted }";
+    let setup = Setup { backend: "max_in_flight: 9", routing, ..Setup::default() };
+    let fleet = Fleet::start(1, setup);
     assert_eq!(fleet.chat().status, 200);
     assert_eq!(fleet.stream().status, 200);
     fleet.wait_metric("penstock_requests_total{", 2.0);
@@ -47,7 +49,13 @@ fn known_values(label: &str) -> Option<BTreeSet<&'static str>> {
     match label {
         "outcome" => Some(["ok", "client", "busy", "fault", "cancel"].into()),
         "code" => Some(ERROR_CODES.iter().map(|row| row.name).chain(["none"]).collect()),
-        "result" => Some(["written", "sent", "dropped", "failed", "applied", "refused"].into()),
+        "result" => Some(
+            ["written", "sent", "dropped", "failed", "applied", "refused"]
+                .into_iter()
+                .chain(["same", "other", "none", "not_sampled"])
+                .collect(),
+        ),
+        "side" => Some(["live", "shadow"].into()),
         _ => None,
     }
 }
@@ -147,6 +155,9 @@ fn the_dashboard_asks_for_what_there_is() {
         assert!(is_of_the_scrape(label) || row(metric).unwrap().0.labels.contains(&label));
     }
     assert!(asked.len() >= 30, "the dashboard shows {} metrics", asked.len());
+    for row in METRICS.iter().filter(|row| row.name.starts_with("penstock_shadow_")) {
+        assert!(asked.contains(row.name), "{} is on no panel", row.name);
+    }
 }
 
 fn the_alerts_ask_for_what_there_is() {
@@ -196,6 +207,7 @@ fn what_is_not_there_is_found_out() {
         "penstock_requests_total",
         "sum(rate(penstock_requests_total{verb=\"x\"}[5m]))",
         "sum(rate(penstock_requests_total{outcome=\"failed\"}[5m]))",
+        "sum(rate(penstock_shadow_decisions_total{result=\"skipped\"}[5m]))",
         "sum by (backend) (rate(penstock_errors_total[5m]))",
         "histogram_quantile(0.9, sum(rate(penstock_ttft_seconds_bucket[5m])))",
         "rate(penstock_ttft_seconds[5m])",
