@@ -24,7 +24,17 @@ impl<'a> Figures<'a> {
 
     /// The value of a gauge now.
     pub(super) fn now(&self, name: &str) -> f64 {
-        self.after.sum(name, &[])
+        self.total(name, &[])
+    }
+
+    /// What a counter has come to.
+    pub(super) fn total(&self, name: &str, wanted: &[(&str, &str)]) -> f64 {
+        self.after.sum(name, wanted)
+    }
+
+    /// Whether there is such a metric.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.after.has(name)
     }
 
     /// How much a counter grew per second.

@@ -1,5 +1,7 @@
 //! One frame of the view: a few lines about all of it, and a row per backend.
 
+mod shadow;
+
 use serde_json::Value;
 
 use super::figures::Figures;
@@ -81,7 +83,9 @@ pub(super) struct Scene<'a> {
 
 /// Draws a frame; its lines have no ends.
 pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Vec<String> {
-    let mut lines = vec![title(scene), requests(figures), latencies(figures), Line::default()];
+    let mut lines = vec![title(scene), requests(figures), latencies(figures)];
+    lines.extend(shadow::shadow(figures));
+    lines.push(Line::default());
     let rows: Vec<Row> = scene
         .fleet
         .get("backends")

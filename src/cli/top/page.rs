@@ -33,9 +33,16 @@ impl Page {
         page
     }
 
+    /// Whether there is such a metric.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.samples(name).next().is_some()
+    }
+
     /// The sum of a metric's samples that have these labels.
     pub(super) fn sum(&self, name: &str, wanted: &[(&str, &str)]) -> f64 {
-        self.samples(name).filter(|sample| sample.has(wanted)).map(|sample| sample.value).sum()
+        // Not `sum`, which makes -0 of no samples.
+        let wanted = self.samples(name).filter(|sample| sample.has(wanted));
+        wanted.fold(0.0, |sum, sample| sum + sample.value)
     }
 
     /// The values a label has among a metric's samples, with the sum of each.

@@ -8,12 +8,16 @@ use super::super::page::Page;
 use super::*;
 
 fn frame(style: Style) -> Vec<String> {
+    frame_with("", style)
+}
+
+fn frame_with(more: &str, style: Style) -> Vec<String> {
     let page = |times: u32| {
         Page::parse(&format!(
             "penstock_requests_total{{outcome=\"ok\"}} {}\npenstock_requests_total{{outcome=\"fault\"}} {}\n\
              penstock_attempts_total{{backend=\"a\",outcome=\"fault\",code=\"x\"}} {times}\n\
              penstock_errors_total{{code=\"connect_failed\"}} {times}\n\
-             penstock_in_flight 7\npenstock_connections 90\npenstock_max_connections 100\n",
+             penstock_in_flight 7\npenstock_connections 90\npenstock_max_connections 100\n{more}",
             9 * times,
             times,
         ))
@@ -52,6 +56,22 @@ fn a_frame_tells_how_things_are() {
         assert!(text.contains(piece), "{piece} in\n{text}");
     }
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+}
+
+#[test]
+fn a_strategy_that_is_tried_out_has_a_line() {
+    let style = Style { width: 200, has_colours: false };
+    let lines = frame_with(
+        "penstock_shadow_decisions_total{result=\"same\"} 13\n\
+         penstock_shadow_decisions_total{result=\"other\"} 39\n\
+         penstock_shadow_decisions_total{result=\"dropped\"} 8\n\
+         penstock_shadow_prompt_tokens_total 1000\n\
+         penstock_shadow_expected_tokens_total{side=\"shadow\"} 694\n",
+        style,
+    );
+    let line = "shadow agrees 25.0 %   expected cached: live 0.0 %   shadow 69.4 %   dropped/s 0";
+    assert_eq!(lines[3], line);
+    assert!(!frame(style).join("\n").contains("shadow"), "where there is none");
 }
 
 #[test]
