@@ -1,18 +1,23 @@
 //! An operator tries another strategy on live traffic: it decides about every request and acts on
 //! none, and the figures say how often it would have gone elsewhere and what it would have found cached.
 
+use penstock::api::Capabilities;
+use penstock::demo::EngineSpec;
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Answer, Client};
-use crate::support::engines::shares;
+use crate::support::command::run;
+use crate::support::engines::{model, shares, start};
 use crate::support::eventually;
-use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric, yaml};
+use crate::support::penstock::Penstock;
 
 crate::trials![
     a_shadow_tells_what_prefixes_would_save,
     the_same_strategy_agrees_with_itself,
     a_shadow_finds_sessions_where_it_is_told_to,
     what_finds_no_room_is_dropped_and_served_all_the_same,
+    a_full_queue_drops_and_nobody_waits_for_it,
     a_shadow_comes_goes_and_stays_with_reloads,
 ];
 
@@ -81,6 +86,11 @@ fn a_shadow_tells_what_prefixes_would_save() {
     assert!(report["agreement"].as_f64().unwrap() < 0.6, "{report}");
     assert!(report["limit"].as_str().unwrap().contains("does not feel its own choices"));
     assert!(metric(&fleet.penstock, "penstock_shadow_index_bytes") > 0.0);
+    assert!(metric(&fleet.penstock, "penstock_shadow_lag_seconds_total") > 0.0);
+    let admin = format!("http://{}", fleet.penstock.admin);
+    let frame = run(["top", "--once", "--interval", "100ms", "--admin", &admin]).stdout;
+    let line = frame.lines().find(|line| line.starts_with("shadow agrees")).unwrap_or(&frame);
+    assert!(line.contains("cached: live 0.0 %   shadow "), "{line}");
     assert_eq!(
         metric(&fleet.penstock, "penstock_prefix_index_bytes"),
         0.0,
@@ -140,6 +150,37 @@ fn what_finds_no_room_is_dropped_and_served_all_the_same() {
         decided(&fleet, "same") + decided(&fleet, "other") == 1.0
     });
     assert_eq!(fleet.requests(), 9);
+}
+
+fn a_full_queue_drops_and_nobody_waits_for_it() {
+    // All of a prompt is cut, however long: that keeps the shadow busy for long enough.
+    let scorers = "[{ name: prefix-affinity, weight: 1, max-blocks: 1000000 }]";
+    let shadow = format!("shadow: {{ strategy: weighted, queue: 1, scorers: {scorers} }}");
+    let setup = Setup { strategy: "round_robin", routing: &shadow, ..Setup::default() };
+    let roomy = || [model("m", 4_000_000, Capabilities::ALL)];
+    let engines = vec![start(EngineSpec::new("a", roomy())), start(EngineSpec::new("b", roomy()))];
+    let fleet = Fleet { penstock: Penstock::start(&yaml(&engines, &["m"; 2], setup)), engines };
+    let long = client::chat("m", &"a long story, ".repeat(300_000));
+    let mut sent = 0;
+    eventually("the queue was full", SOON, || {
+        assert_eq!(fleet.penstock.post(CHAT, &long).status, 200);
+        for _ in 0..20 {
+            assert_eq!(fleet.chat().status, 200);
+        }
+        sent += 21;
+        decided(&fleet, "dropped") > 0.0
+    });
+    let seen = || decided(&fleet, "same") + decided(&fleet, "other");
+    eventually("what found room is compared", SOON, || {
+        seen() + decided(&fleet, "dropped") == f64::from(sent)
+    });
+    let (dropped, before) = (decided(&fleet, "dropped"), seen());
+    let counted = fleet.penstock.admin("/shadow").json()["decisions"]["dropped"].as_f64();
+    assert_eq!(counted, Some(dropped));
+    assert_eq!(fleet.requests(), usize::try_from(sent).unwrap(), "each is served, once");
+    assert_eq!(fleet.chat().status, 200);
+    eventually("there is room again", SOON, || seen() == before + 1.0);
+    assert_eq!(decided(&fleet, "dropped"), dropped);
 }
 
 fn a_shadow_comes_goes_and_stays_with_reloads() {
