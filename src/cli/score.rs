@@ -26,7 +26,7 @@ picker that draws, \"prefix\" with a \"request\". A reading that is missing or n
 lines give {\"error\": {\"message\"}}. All lines with a \"request\" share one prefix index, which notes
 every winner. --schema prints what a line may hold.
 
-Exit codes: 0 all lines were answered, 1 standard input or output failed.";
+Exit codes: 0 all lines were answered, 1 standard input or output failed, 2 the flags are wrong.";
 
 /// What a line may hold and what it gives.
 const SCHEMA: &str = include_str!("score/schema.json");

@@ -24,6 +24,7 @@ crate::trials![
     every_option_and_name_exists,
     explain_prints_what_the_readme_shows,
     explained_lines_have_the_documented_keys,
+    scored_lines_are_what_the_readme_shows,
     service_starts_what_the_readme_installs,
     links_lead_somewhere,
     backends_get_the_authorization_the_table_says,
@@ -376,6 +377,12 @@ fn explained_lines_have_the_documented_keys() {
     for key in penstock.backend("one").as_object().unwrap().keys() {
         assert!(documented.contains(key.as_str()), "the README does not explain `{key}` of /fleet");
     }
+}
+
+fn scored_lines_are_what_the_readme_shows() {
+    let printed = succeed(&["score"], &block("json", "{\"scorers\""));
+    let shown: Value = serde_json::from_str(&block("json", "{\"scores\"")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), shown);
 }
 
 fn service_starts_what_the_readme_installs() {
