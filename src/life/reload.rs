@@ -117,6 +117,7 @@ impl Reloader {
         // Counters first: an attempt on a new backend must find its own.
         self.metrics.learn_backends(&generation.registry.snapshot().topology);
         self.proxy.adopt(Arc::clone(&generation));
+        self.proxy.refresh_certificates();
         if let Some(apply) = &self.apply_log {
             apply(&generation.config.log);
         }

@@ -13,11 +13,14 @@ pub enum ClosedFor {
     TooSlow,
     /// It broke the rules of HTTP/2, or one of the limits in `limits.http2`.
     Http2,
+    /// Its client showed a certificate under authorities of which one is not trusted any more.
+    Distrusted,
 }
 
 impl ClosedFor {
     /// Every reason.
-    pub const ALL: [Self; 4] = [Self::Tls, Self::ProxyHeader, Self::TooSlow, Self::Http2];
+    pub const ALL: [Self; 5] =
+        [Self::Tls, Self::ProxyHeader, Self::TooSlow, Self::Http2, Self::Distrusted];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
@@ -26,6 +29,7 @@ impl ClosedFor {
             Self::ProxyHeader => "proxy_header",
             Self::TooSlow => "too_slow",
             Self::Http2 => "http2",
+            Self::Distrusted => "distrusted",
         }
     }
 }

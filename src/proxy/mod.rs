@@ -40,7 +40,7 @@ mod upstream;
 pub use closings::{ClosedFor, Closings};
 pub(crate) use context::Counted;
 pub use context::RequestContext;
-pub(crate) use guard::Refusal;
+pub(crate) use guard::{ClientStream, ConnectionLimits, Refusal, Waiting};
 pub use plane::DataPlane;
 
 use std::sync::Arc;
@@ -195,11 +195,14 @@ impl Proxy {
         self.certificate_failures.load(Ordering::Relaxed)
     }
 
-    fn refresh_certificates(&self) {
+    /// Reads certificates again whose files have changed.
+    pub fn refresh_certificates(&self) {
         for (listen, tls) in self.ports.tls() {
             match tls.refresh() {
                 Refreshed::Unchanged => {}
-                Refreshed::Replaced => tracing::info!(%listen, "read a new certificate"),
+                Refreshed::Replaced { is_distrusting } => {
+                    tracing::info!(%listen, is_distrusting, "read a new certificate");
+                }
                 Refreshed::Failed(error) => {
                     self.certificate_failures.fetch_add(1, Ordering::Relaxed);
                     tracing::error!(%listen, %error, "the old certificate goes on serving");

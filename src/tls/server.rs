@@ -7,10 +7,12 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use tokio_util::sync::CancellationToken;
 use x509_parser::prelude::FromDer;
 
 use super::{TlsError, VERSIONS, pem, protocols, provider};
@@ -60,6 +62,21 @@ pub struct ServerTls {
 struct Loaded {
     config: Arc<ServerConfig>,
     expires_at: Option<u64>,
+    trust: Option<Trust>,
+}
+
+/// Whose certificates clients may show.
+struct Trust {
+    roots: Arc<RootCertStore>,
+    /// Cancelled once one of them is not trusted any more.
+    ended: CancellationToken,
+}
+
+impl Trust {
+    /// Whether whoever was trusted by `before` still is.
+    fn includes(&self, before: &Self) -> bool {
+        before.roots.roots.iter().all(|root| self.roots.roots.contains(root))
+    }
 }
 
 /// What came of looking at the files again.
@@ -68,7 +85,11 @@ pub enum Refreshed {
     /// They are as they were.
     Unchanged,
     /// The next handshake uses what they say.
-    Replaced,
+    Replaced {
+        /// Not every authority of before is among those of now: the connections end whose clients
+        /// have shown a certificate.
+        is_distrusting: bool,
+    },
     /// They cannot be used; what was read before still is.
     Failed(TlsError),
 }
@@ -84,9 +105,11 @@ impl ServerTls {
         Ok(Self { files, http2, now, seen })
     }
 
-    /// The settings for the next handshake.
-    pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.now.load().config)
+    /// The settings for the next handshake, and what is cancelled once a certificate that a client
+    /// shows in it is worth nothing any more.
+    pub fn config(&self) -> (Arc<ServerConfig>, Option<CancellationToken>) {
+        let now = self.now.load();
+        (Arc::clone(&now.config), now.trust.as_ref().map(|trust| trust.ended.clone()))
     }
 
     /// When the certificate expires, in seconds since 1970; `None` where it does not say.
@@ -110,12 +133,28 @@ impl ServerTls {
         // change, and that comes when the second file is written.
         *seen = stamp;
         match Loaded::read(&self.files, self.http2) {
-            Ok(loaded) => {
-                self.now.store(Arc::new(loaded));
-                Refreshed::Replaced
-            }
+            Ok(loaded) => Refreshed::Replaced { is_distrusting: self.replace(loaded) },
             Err(error) => Refreshed::Failed(error),
         }
+    }
+
+    /// Returns whether an authority is not trusted any more.
+    fn replace(&self, mut loaded: Loaded) -> bool {
+        let before = self.now.load_full();
+        let (Some(trust), Some(old)) = (&mut loaded.trust, &before.trust) else {
+            self.now.store(Arc::new(loaded));
+            return false;
+        };
+        let is_distrusting = !trust.includes(old);
+        if !is_distrusting {
+            trust.ended = old.ended.clone();
+        }
+        // First: who comes back at once is to find the new ones.
+        self.now.store(Arc::new(loaded));
+        if is_distrusting {
+            old.ended.cancel();
+        }
+        is_distrusting
     }
 }
 
@@ -133,10 +172,13 @@ impl Loaded {
         let setup = |source| TlsError::Setup { source };
         let builder = ServerConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(VERSIONS).map_err(setup)?;
-        let builder = match &files.client_ca {
-            None => builder.with_no_client_auth(),
+        let (builder, trust) = match &files.client_ca {
+            None => (builder.with_no_client_auth(), None),
             Some((path, auth)) => {
-                builder.with_client_cert_verifier(client_verifier(path.clone(), *auth)?)
+                let roots = Arc::new(pem::read_roots(path)?);
+                let verifier = client_verifier(path.clone(), Arc::clone(&roots), *auth)?;
+                let trust = Trust { roots, ended: CancellationToken::new() };
+                (builder.with_client_cert_verifier(verifier), Some(trust))
             }
         };
         let mut config = builder
@@ -145,15 +187,15 @@ impl Loaded {
         config.alpn_protocols = protocols(http2);
         // Stateless resumption: a returning client is known without memory per client here.
         config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(setup)?;
-        Ok(Self { config: Arc::new(config), expires_at })
+        Ok(Self { config: Arc::new(config), expires_at, trust })
     }
 }
 
 fn client_verifier(
     path: PathBuf,
+    roots: Arc<RootCertStore>,
     auth: ClientAuth,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let roots = Arc::new(pem::read_roots(&path)?);
     let builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
     let builder = match auth {
         ClientAuth::Required => builder,

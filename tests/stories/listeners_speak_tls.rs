@@ -9,14 +9,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use penstock::demo::Pace;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde_json::json;
 
 use crate::support::certificates::{Authority, Issued};
-use crate::support::client::{Client, chat, timed};
+use crate::support::client::{Client, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
-use crate::support::http2::Http2;
+use crate::support::http2::{End, Http2};
 use crate::support::penstock::scratch;
 use crate::support::{eventually, free_address};
 
@@ -24,6 +25,7 @@ crate::trials![
     clients_are_served_over_tls_in_either_http,
     a_new_certificate_needs_no_restart,
     clients_may_have_to_show_a_certificate,
+    clients_of_an_authority_that_is_gone_are_let_go,
     a_returning_client_resumes_its_session,
     a_handshake_that_never_ends_is_closed,
     clients_over_the_limit_are_told_so_over_tls_too,
@@ -134,6 +136,88 @@ fn clients_may_have_to_show_a_certificate() {
     assert!(reaches(address, Some(&own)) && reaches(address, None));
     assert!(!reaches(address, Some(&foreign)), "one that is shown must be good");
     assert_eq!(fleet.requests(), 2);
+}
+
+/// Reads off an answer up to `end`.
+fn read_to(stream: &mut Secured, end: &str) -> String {
+    let mut answer = String::new();
+    while !answer.contains(end) {
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "it ended before {end:?}: {answer}");
+        answer += &String::from_utf8_lossy(&bytes[..count]);
+    }
+    answer
+}
+
+/// A connection that has been used and waits for more.
+fn used(address: SocketAddr, config: &Arc<ClientConfig>) -> Secured {
+    let mut stream = secure(address, config).unwrap();
+    ask_for_health(&mut stream);
+    stream
+}
+
+fn ask_for_health(stream: &mut Secured) {
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    assert!(read_to(stream, "\r\n\r\n").starts_with("HTTP/1.1 200"));
+}
+
+/// Whether the other side closes, which it need not say in TLS' own words.
+fn is_closed(stream: &mut Secured) -> bool {
+    match stream.read(&mut [0; 16]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::UnexpectedEof,
+    }
+}
+
+fn clients_of_an_authority_that_is_gone_are_let_go() {
+    let servers = Authority::new("servers");
+    let (old, new) = (Authority::new("old clients"), Authority::new("new clients"));
+    let (of_old, of_new) = (old.issue("a client"), new.issue("a client"));
+    let [old, new] = [old, new].map(|one| std::fs::read_to_string(one.file).unwrap());
+    let file = scratch("clients.pem");
+    std::fs::write(&file, &old).unwrap();
+    let rest = format!("client_ca: {}, client_certificates: optional", file.display());
+    let per_token = Duration::from_millis(50);
+    let pace = Pace { first_token: Duration::ZERO, per_token, tokens: 40 };
+    let setup = Setup { pace, ..Setup::default() };
+    let (fleet, address) = start(&tls(&servers.issue("localhost"), &rest), setup);
+    let http1 = |own| servers.client(&["http/1.1"], own);
+    let mut idle = used(address, &http1(Some(&of_old)));
+    let mut nobody = used(address, &http1(None));
+    let http2 = servers.client(&["h2"], Some(&of_old));
+    let idle_http2 = Http2::connect_tls(address, "localhost", Arc::clone(&http2));
+    assert_eq!(idle_http2.get("/health").status, 200);
+    let busy_http2 = Http2::connect_tls(address, "localhost", http2);
+    std::fs::write(&file, format!("{old}{new}")).unwrap();
+    assert_eq!(fleet.penstock.reload().status, 200);
+    ask_for_health(&mut idle);
+    assert_eq!(idle_http2.get("/health").status, 200, "one more authority ends nothing");
+    let mut of_new = used(address, &http1(Some(&of_new)));
+
+    let streaming = streaming_chat("m", "hello");
+    let mut busy = used(address, &http1(Some(&of_old)));
+    let length = streaming.to_string().len();
+    let head =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
+    busy.write_all(format!("{head}{streaming}").as_bytes()).unwrap();
+    assert!(read_to(&mut busy, "data:").starts_with("HTTP/1.1 200"));
+    let begun = busy_http2.begin_answer(CHAT, &streaming);
+    std::fs::write(&file, &new).unwrap();
+    assert_eq!(fleet.penstock.reload().status, 200);
+    assert!(is_closed(&mut idle), "while nothing is asked for");
+    eventually("the idle one over HTTP/2 ends", SOON, || idle_http2.is_over());
+    ask_for_health(&mut nobody);
+    assert!(read_to(&mut busy, "\r\n0\r\n\r\n").contains("data: [DONE]"));
+    assert!(is_closed(&mut busy), "after its answer");
+    let (answer, end) = begun.read();
+    assert!(end == End::Whole && answer.text().ends_with("data: [DONE]\n\n"), "{answer:?}");
+    eventually("the busy one over HTTP/2 ends, too", SOON, || busy_http2.is_over());
+    let again = secure(address, &http1(Some(&of_old))).and_then(|mut stream| ask(&mut stream, ""));
+    assert!(!again.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")), "nor does it come back");
+    // Of those that were under both it cannot be told which one it was.
+    assert!(is_closed(&mut of_new));
+    fleet.wait_metric("penstock_connections_closed_total{reason=\"distrusted\"}", 5.0);
 }
 
 fn a_returning_client_resumes_its_session() {

@@ -14,6 +14,7 @@ mod stream;
 pub(crate) use origin::{FORWARDED_FOR, Origin};
 pub(crate) use port::Ports;
 pub(crate) use refusals::{Refusal, Refusals};
+pub(crate) use serve::Waiting;
 pub(crate) use stream::{ClientStream, GuardStream, RefusedHead, poll_read_into};
 
 use std::sync::Arc;
@@ -117,7 +118,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
         if port.is_plain() {
             let origin = Origin { peer: port.peer(&stream), is_tls: false };
             let ahead = BytesMut::new();
-            let welcomed = Welcomed { stream, ahead, origin, is_http2: false };
+            let distrusted = None;
+            let welcomed = Welcomed { stream, ahead, origin, is_http2: false, distrusted };
             return self.serve_http1(welcomed, limits, shutdown).await;
         }
         // Boxed: a handshake is large, and plain connections need not carry room for one.

@@ -11,8 +11,9 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use pingora::listeners::tls::Acceptor;
 use pingora::protocols::l4::stream::Stream as SocketStream;
-use pingora::protocols::{ALPN, Stream};
+use pingora::protocols::{ALPN, Ssl, Stream};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio_util::sync::CancellationToken;
 
 use super::origin::{Origin, Peer};
 use super::proxy_header::{self, Header};
@@ -44,6 +45,8 @@ pub(crate) struct Welcomed {
     pub(crate) ahead: BytesMut,
     pub(crate) origin: Origin,
     pub(crate) is_http2: bool,
+    /// Cancelled once the certificate its client has shown is worth nothing any more.
+    pub(crate) distrusted: Option<CancellationToken>,
 }
 
 /// Why a connection was closed before HTTP was spoken on it.
@@ -154,8 +157,9 @@ impl Port {
                 peer = client;
             }
         }
+        let mut distrusted = None;
         if let Some(tls) = &self.tls {
-            stream = shake_hands(stream, &ahead, tls).await?;
+            (stream, distrusted) = shake_hands(stream, &ahead, tls).await?;
             ahead.clear();
         }
         let origin = Origin { peer, is_tls: self.tls.is_some() };
@@ -164,7 +168,7 @@ impl Port {
             (true, Some(_)) => stream.selected_alpn_proto() == Some(ALPN::H2),
             (true, None) => begins_with_http2(&mut stream, &mut ahead).await?,
         };
-        Ok(Welcomed { stream, ahead, origin, is_http2 })
+        Ok(Welcomed { stream, ahead, origin, is_http2, distrusted })
     }
 }
 
@@ -194,12 +198,21 @@ async fn read_proxy_header(
     }
 }
 
-async fn shake_hands(stream: Stream, ahead: &[u8], tls: &ServerTls) -> Result<Stream, Unwelcome> {
+async fn shake_hands(
+    stream: Stream,
+    ahead: &[u8],
+    tls: &ServerTls,
+) -> Result<(Stream, Option<CancellationToken>), Unwelcome> {
     let mut socket = to_socket(stream).ok_or(Unwelcome::Tls)?;
     socket.rewind(ahead);
-    let acceptor = Acceptor::from_server_config(tls.config());
+    let (config, distrusted) = tls.config();
+    let acceptor = Acceptor::from_server_config(config);
     match acceptor.tls_handshake(*socket).await {
-        Ok(stream) => Ok(Box::new(stream)),
+        Ok(stream) => {
+            let about = stream.get_ssl_digest();
+            let has_shown_one = about.is_some_and(|digest| !digest.cert_digest.is_empty());
+            Ok((Box::new(stream), distrusted.filter(|_| has_shown_one)))
+        }
         Err(error) => {
             tracing::debug!(%error, "a TLS handshake failed");
             Err(Unwelcome::Tls)

@@ -12,6 +12,7 @@ use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::port::{Port, Rejoined, Unwelcome, Welcomed};
 use super::{ClientStream, ConnectionLimits, GuardStream, Guarded};
@@ -23,19 +24,24 @@ impl<A: HttpServerApp + Send + Sync + 'static> Guarded<A> {
     /// tens of kilobytes.
     pub(super) async fn serve_http1(
         &self,
-        welcomed: Welcomed,
+        mut welcomed: Welcomed,
         limits: ConnectionLimits,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
+        let distrusted = welcomed.distrusted.take();
         let client = Arc::new(ClientStream::new(welcomed, limits));
         let mut stream: Stream = Box::new(GuardStream(Arc::clone(&client)));
         let closing = pin!(self.closing.cancelled());
         let idle = pin!(tokio::time::sleep(limits.idle));
-        let mut waiting = Waiting { closing, idle, limit: limits.idle };
+        let mut waiting = Waiting::new(closing, idle, limits.idle);
+        waiting.distrusted = distrusted.map(|token| Box::pin(token.cancelled_owned()));
         while let Some(head) = waiting.for_head(&client).await {
             let mut session = ServerSession::new_http1(stream);
             session.set_pipelined_prefix(head);
             (stream, _) = self.inner.process_new_http(session, shutdown).await?.consume();
+        }
+        if waiting.is_distrusted {
+            self.proxy.closings.note(ClosedFor::Distrusted);
         }
         None
     }
@@ -60,8 +66,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Guarded<A> {
         if !welcomed.is_http2 {
             return self.serve_http1(welcomed, limits, shutdown).await;
         }
-        let Welcomed { stream, ahead, origin, .. } = welcomed;
-        let connection = http2::Connection { proxy: Arc::clone(&self.proxy), origin };
+        let Welcomed { stream, ahead, origin, distrusted, .. } = welcomed;
+        let connection = http2::Connection { proxy: Arc::clone(&self.proxy), origin, distrusted };
         connection.serve(&self.inner, Rejoined { ahead, stream }, shutdown).await;
         None
     }
@@ -79,18 +85,34 @@ impl<A: HttpServerApp + Send + Sync + 'static> Guarded<A> {
 
 /// Waits for the next head of a connection, as long as it may be idle and until all such
 /// connections are closed.
-struct Waiting<'a, C> {
+pub(crate) struct Waiting<'a, C> {
     closing: Pin<&'a mut C>,
+    /// The end of a connection whose client has shown a certificate.
+    distrusted: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    is_distrusted: bool,
     /// Runs on while requests are served, and is set anew only when it runs out: most waits are far
     /// shorter than it is.
     idle: Pin<&'a mut Sleep>,
     limit: Duration,
 }
 
-impl<C: Future> Waiting<'_, C> {
-    async fn for_head(&mut self, client: &ClientStream) -> Option<BytesMut> {
+impl<'a, C: Future> Waiting<'a, C> {
+    /// Waits as long as `idle` lasts, or until `closing`.
+    pub(crate) fn new(closing: Pin<&'a mut C>, idle: Pin<&'a mut Sleep>, limit: Duration) -> Self {
+        Self { closing, distrusted: None, is_distrusted: false, idle, limit }
+    }
+
+    /// The next head; `None` when there will be none.
+    pub(crate) async fn for_head(&mut self, client: &ClientStream) -> Option<BytesMut> {
         let mut since = None;
         poll_fn(|cx| {
+            // Before the next request: it would be one of a client that is not known any more.
+            if let Some(distrusted) = &mut self.distrusted
+                && distrusted.as_mut().poll(cx).is_ready()
+            {
+                self.is_distrusted = true;
+                return Poll::Ready(None);
+            }
             if let Poll::Ready(head) = client.poll_head(cx) {
                 return Poll::Ready(head);
             }
@@ -104,6 +126,11 @@ impl<C: Future> Waiting<'_, C> {
             self.poll_idle(cx, ends).map(|()| None)
         })
         .await
+    }
+
+    /// How long the next waits may last.
+    pub(crate) fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
     }
 
     fn poll_idle(&mut self, cx: &mut Context<'_>, ends: Instant) -> Poll<()> {

@@ -15,6 +15,7 @@ use pingora::protocols::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::origin::Peer;
 use super::port::Welcomed;
 use super::{ConnectionLimits, Origin};
 use crate::api::Dialect;
@@ -102,6 +103,17 @@ impl ClientStream {
             limits,
         };
         Self { inner: Mutex::new(inner), origin }
+    }
+
+    /// One of a port that speaks plain HTTP/1.1 and asks nobody who he is, and what Pingora is
+    /// given of it.
+    pub(crate) fn of_plain(stream: Stream, limits: ConnectionLimits) -> (Arc<Self>, Stream) {
+        let origin = Origin { peer: Peer::Unknown, is_tls: false };
+        let ahead = BytesMut::new();
+        let welcomed = Welcomed { stream, ahead, origin, is_http2: false, distrusted: None };
+        let client = Arc::new(Self::new(welcomed, limits));
+        let stream = Box::new(GuardStream(Arc::clone(&client)));
+        (client, stream)
     }
 
     /// The next head, or what stands in for one that is refused; `None` when there will be none.

@@ -26,6 +26,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::Proxy;
 use super::closings::ClosedFor;
@@ -52,6 +53,8 @@ type Wire<S> = h2::server::Connection<S, Bytes>;
 pub(super) struct Connection {
     pub(super) proxy: Arc<Proxy>,
     pub(super) origin: Origin,
+    /// Cancelled once the certificate its client has shown is worth nothing any more.
+    pub(super) distrusted: Option<CancellationToken>,
 }
 
 /// What the streams of a connection tell it.
@@ -103,6 +106,7 @@ enum Next {
     Idle,
     /// The client does not end what it has begun.
     Late,
+    Distrusted,
     Stop,
 }
 
@@ -148,10 +152,17 @@ impl Connection {
         let mut finishing = None;
         let mut is_leaving = false;
         let mut late = pin!(due.passed());
+        let mut distrusted = pin!(self.distrusted());
+        let mut is_trusted = true;
         loop {
             let stop = (&mut watch, finishing.is_none());
+            let distrusted = (distrusted.as_mut(), is_trusted);
             let clocks = (streams.idle_for(patience), late.as_mut());
-            match next(&mut wire, clocks, stop).await {
+            match next(&mut wire, clocks, (stop, distrusted)).await {
+                // The client may send it again on a new connection, where it is asked who it is.
+                Next::Request(mut accepted) if !is_trusted => {
+                    accepted.1.send_reset(Reason::REFUSED_STREAM);
+                }
                 Next::Request(accepted) => {
                     if judge.is_too_much(&streams) {
                         self.proxy.closings.note(ClosedFor::Http2);
@@ -176,12 +187,24 @@ impl Connection {
                     self.proxy.closings.note(ClosedFor::TooSlow);
                     return end_abruptly(wire).await;
                 }
+                Next::Distrusted => {
+                    self.proxy.closings.note(ClosedFor::Distrusted);
+                    wire.graceful_shutdown();
+                    (is_trusted, is_leaving, patience) = (false, true, GOODBYE);
+                }
                 Next::Idle if is_leaving => return,
                 Next::Idle => {
                     wire.graceful_shutdown();
                     (is_leaving, patience) = (true, GOODBYE);
                 }
             }
+        }
+    }
+
+    async fn distrusted(&self) {
+        match &self.distrusted {
+            Some(distrusted) => distrusted.cancelled().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -227,7 +250,10 @@ impl Connection {
 async fn next<S>(
     wire: &mut Wire<S>,
     (idle, late): (impl Future<Output = ()>, impl Future<Output = ()>),
-    (watch, may_stop): (&mut ShutdownWatch, bool),
+    ((watch, may_stop), (distrusted, is_trusted)): (
+        (&mut ShutdownWatch, bool),
+        (impl Future<Output = ()>, bool),
+    ),
 ) -> Next
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -242,6 +268,7 @@ where
     tokio::select! {
         biased;
         () = stop, if may_stop => Next::Stop,
+        () = distrusted, if is_trusted => Next::Distrusted,
         // Drives the whole connection, its answers included.
         accepted = wire.accept() => match accepted {
             Some(Ok(accepted)) => Next::Request(Box::new(accepted)),
