@@ -1,25 +1,34 @@
-//! How many may be connected to the admin port at one time. Those over the limit are told so at once:
-//! the port has one thread, and whoever asks in time must get an answer.
+//! How many may be connected to the admin port at one time, and for how long without asking. Those over
+//! the limit are told so at once: the port has one thread, and whoever asks in time must get an answer.
+//! Heads come by way of the data port's guard, so that they are as strict and have a deadline.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use pingora::apps::ServerApp;
+use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 
 use crate::api::ErrorCode;
-use crate::proxy::{Counted, Proxy, Refusal};
+use crate::config::Config;
+use crate::proxy::strict::Flaw;
+use crate::proxy::{ClientStream, ConnectionLimits, Counted, Proxy, Refusal, Waiting};
 
 /// Connections over the limit that are told so at one time; further ones are closed without a word.
 const REFUSED_AT_ONCE: usize = 64;
+/// The longest a connection is kept between two requests.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// Who is connected to the admin port.
 #[derive(Debug, Default)]
 pub struct Callers {
     open: Arc<AtomicUsize>,
     refused: AtomicU64,
+    late: AtomicU64,
 }
 
 impl Callers {
@@ -32,6 +41,17 @@ impl Callers {
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
+
+    /// Requests whose head took longer than `admin.header`.
+    pub(super) fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    fn note_flaw(&self, flaw: Flaw) {
+        if flaw == Flaw::Late {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Lets as many connections to an application as `admin.connections` says.
@@ -42,26 +62,62 @@ pub(super) struct Door<A> {
     refusal: Refusal,
 }
 
-impl<A: ServerApp> Door<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> Door<A> {
     pub(super) fn new(inner: A, proxy: Arc<Proxy>, callers: Arc<Callers>) -> Self {
         let message = "Too many connections (admin.connections)";
         let refusal = Refusal::new(ErrorCode::TooManyConnections, message);
         Self { inner: Arc::new(inner), proxy, callers, refusal }
     }
+
+    /// Serves one request after the other.
+    async fn serve(
+        &self,
+        stream: Stream,
+        limits: ConnectionLimits,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        let (client, mut stream) = ClientStream::of_plain(stream, limits);
+        let closing = pin!(std::future::pending::<()>());
+        let idle = pin!(tokio::time::sleep(limits.head_time));
+        // Who has just connected wants to ask something.
+        let mut waiting = Waiting::new(closing, idle, limits.head_time);
+        while let Some(head) = waiting.for_head(&client).await {
+            if let Some(refused) = client.refused() {
+                self.callers.note_flaw(refused.flaw);
+                let refusal = Refusal::new(refused.flaw.code(), &refused.flaw.to_string());
+                refusal.send(&mut stream).await;
+                return None;
+            }
+            let mut session = ServerSession::new_http1(stream);
+            session.set_pipelined_prefix(head);
+            (stream, _) = self.inner.process_new_http(session, shutdown).await?.consume();
+            // Its body has been read, or Pingora would not give the stream back.
+            client.expect_head();
+            waiting.set_limit(limits.idle);
+        }
+        None
+    }
+}
+
+/// What holds for a caller that connects now.
+fn limits_of(config: &Config) -> ConnectionLimits {
+    ConnectionLimits { head_time: config.admin.header, idle: IDLE, ..ConnectionLimits::of(config) }
 }
 
 #[async_trait]
-impl<A: ServerApp + Send + Sync + 'static> ServerApp for Door<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Door<A> {
     async fn process_new(
         self: &Arc<Self>,
         mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let open = Counted::new(&self.callers.open);
-        let limit = self.proxy.generation().config.admin.connections;
-        let over = open.count().saturating_sub(limit);
+        let generation = self.proxy.generation();
+        let (most, limits) = (generation.config.admin.connections, limits_of(&generation.config));
+        drop(generation);
+        let over = open.count().saturating_sub(most);
         if over == 0 {
-            return self.inner.process_new(stream, shutdown).await;
+            return self.serve(stream, limits, shutdown).await;
         }
         self.callers.refused.fetch_add(1, Ordering::Relaxed);
         if over <= REFUSED_AT_ONCE {
@@ -71,6 +127,6 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Door<A> {
     }
 
     async fn cleanup(&self) {
-        self.inner.cleanup().await;
+        self.inner.http_cleanup().await;
     }
 }

@@ -19,6 +19,7 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         admin_connections: admin.callers.open(),
         max_admin_connections: call.generation.config.admin.connections,
         admin_refused: admin.callers.refused(),
+        admin_late: admin.callers.late(),
         limits: &call.generation.config.limits,
         idle_connections: &|id| proxy.idle_connections(id),
         closings: proxy.closings(),

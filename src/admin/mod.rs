@@ -231,6 +231,10 @@ impl Admin {
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         session.set_write_timeout(Some(WRITE_TIMEOUT));
+        // A body that no endpoint has asked for is not waited for for long.
+        let generation = self.proxy.generation();
+        session.set_total_drain_timeout(Some(generation.config.admin.header));
+        drop(generation);
         let answer = self.answer(session).await.unwrap_or_else(|refusal| {
             // What it sent and nobody read must not be taken for the next request.
             session.set_keepalive(None);

@@ -1,11 +1,12 @@
 //! `admin:` the port for operators.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use super::collections::{Off, Or};
 use super::secret::{Secret, SecretFile};
 use super::setting::section;
-use super::values::AtLeastOne;
+use super::values::{AtLeastOne, Positive};
 
 section! {
     /// The admin port: metrics, health, fleet, explain.
@@ -15,6 +16,8 @@ section! {
             Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)),
         /// The most connections at one time.
         pub connections: usize ["connections" as AtLeastOne<usize>] = 256,
+        /// The longest a request head may take to arrive, and a connection may be open without one.
+        pub header: Duration ["header" as Positive] = Duration::from_secs(10),
         /// A file with the token callers must send as `Authorization: Bearer`.
         pub token: Option<Secret> ["token_file" as SecretFile] = None,
     }

@@ -34,6 +34,8 @@ pub struct Scrape<'a> {
     pub max_admin_connections: usize,
     /// Connections to the admin port that were turned away.
     pub admin_refused: u64,
+    /// Requests to the admin port whose head came too slowly.
+    pub admin_late: u64,
     /// The bounds in force.
     pub limits: &'a LimitsConfig,
     /// Idle connections kept to a backend.
@@ -235,6 +237,10 @@ pub(super) fn max_admin_connections(_metrics: &Metrics, scrape: &Scrape<'_>) -> 
 
 pub(super) fn admin_refused(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     one(to_sample(scrape.admin_refused))
+}
+
+pub(super) fn admin_late(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(to_sample(scrape.admin_late))
 }
 
 pub(super) fn closings(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

@@ -9,7 +9,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 66] = [
+pub const METRICS: [MetricRow; 67] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -273,6 +273,12 @@ pub const METRICS: [MetricRow; 66] = [
         "connections to the admin port over `admin.connections`",
     ),
     counter(
+        "penstock_admin_slow_heads_total",
+        &[],
+        gauges::admin_late,
+        "requests to the admin port whose head took longer than `admin.header`",
+    ),
+    counter(
         "penstock_access_log_lines_total",
         &["result"],
         gauges::access_log_lines,
@@ -288,7 +294,7 @@ pub const METRICS: [MetricRow; 66] = [
         "penstock_connections_closed_total",
         &["reason"],
         gauges::closings,
-        "client connections closed without an answer; `reason` is tls (the handshake failed), proxy_header, too_slow (`limits.header`) or http2 (its rules or `limits.http2`)",
+        "client connections closed without an answer; `reason` is tls (the handshake failed), proxy_header, too_slow (`limits.header`), http2 (its rules or `limits.http2`) or distrusted (the authority of a client's certificate may be gone)",
     ),
     gauge(
         "penstock_tls_certificate_expiry_timestamp_seconds",

@@ -81,6 +81,7 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
         admin_connections: 2,
         max_admin_connections: 256,
         admin_refused: 0,
+        admin_late: 0,
         limits: &generation.config.limits,
         idle_connections: &|id| usize::from(id.0) + 5,
         closings: &Closings::default(),
