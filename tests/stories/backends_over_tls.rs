@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::support::block_on;
 use crate::support::certificates::Authority;
 use crate::support::client::{self, chat, streaming_chat};
+use crate::support::command::file;
 use crate::support::engines::engine;
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, SOON, begin, read_until};
@@ -23,6 +24,7 @@ crate::trials![
     a_reload_changes_who_is_trusted,
     penstock_shows_its_own_certificate,
     a_service_is_called_by_its_name,
+    a_public_service_needs_its_url_and_a_key,
     engines_may_be_spoken_to_in_http2,
     nothing_is_sent_twice_over_http2,
     what_an_engine_refused_over_http2_goes_elsewhere,
@@ -193,6 +195,32 @@ fn a_service_is_called_by_its_name() {
     assert_eq!(received.target, CHAT);
     assert_eq!(received.header("host"), Some(&*format!("localhost:{}", front.address.port())));
     assert_eq!(received.header("authorization"), Some("Bearer sk-service"));
+}
+
+fn a_public_service_needs_its_url_and_a_key() {
+    let authority = Authority::new("an authority of this machine");
+    let engine = engine("one", &["m"]);
+    let config = authority.issue("localhost").server(&["h2", "http/1.1"], None);
+    let front = Front::start(engine.addr(), config);
+    let key = file("service.key", "sk-service\n");
+    let port = front.address.port();
+    let yaml = format!(
+        "backends:\n  - {{ name: a, url: \"https://localhost:{port}\", api_key_file: \"{}\" }}\n",
+        key.display()
+    );
+    let environment = [("SSL_CERT_FILE", authority.file.to_str().unwrap())];
+    let penstock = Penstock::start_with(&yaml, &environment);
+    let listed = || penstock.get("/v1/models").text().contains("\"m\"");
+    eventually("its models are known", SOON, listed);
+    let own = [("content-type", "application/json"), ("authorization", "Bearer sk-client")];
+    for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
+        let body = body.to_string();
+        let answer = client::request(penstock.data, "POST", CHAT, &own, body.as_bytes());
+        assert!(answer.status == 200 && answer.is_whole, "{}", answer.text());
+        let received = engine.received().pop().unwrap();
+        assert_eq!(received.header("authorization"), Some("Bearer sk-service"));
+    }
+    assert_eq!(front.last().name.as_deref(), Some("localhost"));
 }
 
 fn engines_may_be_spoken_to_in_http2() {
