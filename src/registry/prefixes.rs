@@ -79,7 +79,7 @@ struct Shards {
 pub enum CacheEvent<'a> {
     /// It has the blocks of a prompt, from its beginning.
     Stored(&'a [u64]),
-    /// It does not have these any more.
+    /// It does not have these any more, and so nothing that follows them.
     Removed(&'a [u64]),
     /// It has none.
     Cleared,
@@ -228,7 +228,7 @@ impl Shards {
         let lane = usize::from(lane.bit);
         match event {
             CacheEvent::Stored(chain) => index.record(lane, chain),
-            CacheEvent::Removed(blocks) => index.forget(lane, blocks, 0),
+            CacheEvent::Removed(blocks) => index.forget(lane, blocks),
             CacheEvent::Cleared => index.clear(lane),
         }
     }
@@ -304,9 +304,12 @@ mod tests {
             found
         };
         prefixes.apply(lanes[0], CacheEvent::Removed(&[3]));
-        assert_eq!((longest(&[1, 2, 3, 4]), prefixes.held(lanes[0])), (2, 3));
+        assert_eq!((longest(&[1, 2, 3, 4]), prefixes.held(lanes[0])), (2, 2));
         prefixes.apply(lanes[0], CacheEvent::Stored(&[1, 2, 3]));
-        assert_eq!(longest(&[1, 2, 3, 4]), 4, "what lies behind was there all the time");
+        assert_eq!(longest(&[1, 2, 3, 4]), 3);
+        prefixes.apply(lanes[0], CacheEvent::Removed(&[1]));
+        assert_eq!((longest(&[1, 2, 3, 4]), prefixes.held(lanes[0])), (0, 0));
+        prefixes.apply(lanes[0], CacheEvent::Stored(&[1, 2, 3]));
         prefixes.apply(lanes[0], CacheEvent::Cleared);
         assert_eq!((longest(&[1]), prefixes.held(lanes[0])), (0, 0));
     }

@@ -1,79 +1,51 @@
 //! Longest cached prefixes for all backends in one walk, exact LRU per backend.
+//!
+//! Blocks that were recorded together lie together, in runs: a walk takes a step for each run, not
+//! for each block, and so does a record of what is known. Source of the idea: the radix trees of
+//! SGLang and its router; here the hashes themselves tell what goes before them, so that runs are
+//! found by their first block and need no tree.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::lane::{CHUNK, Lane, Node};
-use super::pages::Pages;
-use super::slots::{NONE, Slots};
+use hashbrown::HashTable;
+
+use super::budget::Budget;
+use super::run::{Hold, NONE};
+use super::runs::Runs;
 
 /// The most lanes of an index: one bit each.
 pub const LANES: usize = 64;
-/// What a chunk of nodes takes at most, with a block of its own for each of them.
-const CHUNK_BYTES: usize = CHUNK as usize * (16 + 36);
+/// So many blocks are forgotten at a time where memory is short.
+const FORGOTTEN_AT_ONCE: u32 = 64;
 
-/// How much memory all indexes together may take; nothing unless a limit is set.
-#[derive(Debug, Default)]
-pub struct Budget {
-    limit: AtomicUsize,
-    used: AtomicUsize,
-}
-
-impl Budget {
-    /// A budget of so many bytes.
-    pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0) })
-    }
-
-    /// Lets them take so many bytes from now on. With less than is used, nothing is added until
-    /// enough was forgotten.
-    pub fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
-    }
-
-    /// Bytes set aside now.
-    pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    fn take(&self) -> bool {
-        let take = |used: usize| {
-            let after = used + CHUNK_BYTES;
-            (after <= self.limit.load(Ordering::Relaxed)).then_some(after)
-        };
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-
-    fn give_back(&self, chunks: usize) {
-        self.used.fetch_sub(chunks * CHUNK_BYTES, Ordering::Relaxed);
-    }
+/// The ends of one backend's list of runs, in the order of their last use.
+#[derive(Debug, Clone)]
+struct Lane {
+    newest: u32,
+    oldest: u32,
+    /// Blocks held.
+    count: u32,
+    /// The most it may hold.
+    capacity: u32,
 }
 
 /// Which blocks which of up to 64 backends are believed to have cached. A backend is a lane, 0..64.
 #[derive(Debug)]
 pub struct PrefixIndex {
-    slots: Slots,
-    nodes: Pages<Node>,
-    /// The lane each chunk of nodes belongs to.
-    owners: Vec<u8>,
-    free_chunks: Vec<u32>,
+    runs: Runs,
     lanes: Vec<Lane>,
+    /// The runs of the chain that is being recorded.
+    path: Vec<u32>,
     capacity: u32,
+    charged: usize,
     budget: Arc<Budget>,
 }
 
 impl PrefixIndex {
     /// An empty index in which each lane holds at most `capacity` blocks.
     pub fn new(capacity: u32, budget: Arc<Budget>) -> Self {
-        Self {
-            slots: Slots::new(),
-            nodes: Pages::default(),
-            owners: Vec::new(),
-            free_chunks: Vec::new(),
-            lanes: Vec::new(),
-            capacity: capacity.max(1),
-            budget,
-        }
+        let runs = Runs::default();
+        Self { runs, lanes: Vec::new(), path: Vec::new(), capacity, charged: 0, budget }
     }
 
     /// Blocks held by a lane.
@@ -83,251 +55,274 @@ impl PrefixIndex {
 
     /// Distinct blocks held by anybody.
     pub fn blocks(&self) -> usize {
-        self.slots.len()
+        self.runs.blocks()
     }
 
     /// Bytes taken.
     pub fn bytes(&self) -> usize {
-        self.slots.bytes()
-            + self.nodes.bytes()
-            + self.owners.capacity()
-            + self.free_chunks.capacity() * 4
-            + self
-                .lanes
-                .iter()
-                .map(|one| size_of::<Lane>() + one.chunks.capacity() * 4)
-                .sum::<usize>()
+        self.runs.bytes()
+            + self.lanes.capacity() * size_of::<Lane>()
+            + self.path.capacity() * size_of::<u32>()
     }
 
     /// Tells `found` for each of the `lanes` (a bit each) how many leading blocks of `chain` it holds
     /// without a gap. Refreshes nothing.
     pub fn longest(&self, chain: &[u64], lanes: u64, mut found: impl FnMut(usize, u32)) {
-        let mut alive = lanes;
-        let mut length = 0;
-        for hash in chain {
-            let holders = self.slots.holders_of(*hash);
-            bits(alive & !holders).for_each(|lane| found(lane, length));
-            alive &= holders;
-            if alive == 0 {
-                return;
+        let (mut alive, mut length, mut rest) = (lanes, 0, chain);
+        while alive != 0
+            && let Some(run) = rest.first().and_then(|head| self.runs.find(*head))
+        {
+            let (run, common) = (run.1, run.1.in_common(rest));
+            bits(alive & !run.holders()).for_each(|lane| found(lane, length));
+            let holding = alive & run.holders();
+            for (lane, hold) in bits(run.holders()).zip(run.holds()) {
+                if hold.blocks < common && holding & 1 << lane != 0 {
+                    found(lane, length + hold.blocks);
+                    alive &= !(1 << lane);
+                }
             }
-            length += 1;
+            alive &= holding;
+            length += common;
+            rest = rest.get(common as usize..).unwrap_or_default();
         }
         bits(alive).for_each(|lane| found(lane, length));
     }
 
-    /// Notes that a lane was sent a prompt. From the last block to the first, so that the first is
-    /// the last to be forgotten: a chain without its beginning can never be found again.
+    /// Notes that a lane was sent a prompt. Its first block counts as used last, so that it is the last
+    /// to be forgotten: a chain without its beginning can never be found again.
     pub fn record(&mut self, lane: usize, chain: &[u64]) {
         if lane >= LANES {
             return;
         }
-        while self.lanes.len() <= lane {
-            self.lanes.push(Lane::new(self.capacity));
-        }
+        self.open(lane);
         let capacity = self.lanes.get(lane).map_or(0, |lane| lane.capacity as usize);
         let kept = chain.get(..capacity.min(chain.len())).unwrap_or_default();
-        for hash in kept.iter().rev() {
-            self.touch(lane, *hash);
+        let bound = self.budget.bound();
+        let mut path = std::mem::take(&mut self.path);
+        let known = self.take_known(lane, kept, &mut path);
+        self.take_new(lane, kept.split_at(known), &mut path);
+        while let Some(run) = path.pop() {
+            self.unlink(lane, run);
+            self.link_newest(lane, run);
+        }
+        self.path = path;
+        self.make_room(lane);
+        self.settle();
+        while self.budget.used() > bound && self.forget_some() {
+            self.settle();
         }
     }
 
-    /// Forgets all but the first `kept` blocks of a chain on a lane: the engine told that it does not
-    /// have them.
-    pub fn forget(&mut self, lane: usize, chain: &[u64], kept: usize) {
-        for hash in chain.get(kept..).unwrap_or_default() {
-            if let Some(node) = self.node_of(lane, *hash) {
-                self.remove(lane, node);
+    /// Forgets blocks on a lane, and all that follows them in any prompt: the engine told that it does
+    /// not have them. Looks through what the lane has not used since.
+    pub fn forget(&mut self, lane: usize, blocks: &[u64]) {
+        let newest = self.lanes.get(lane).map_or(NONE, |lane| lane.newest);
+        let mut next = match blocks {
+            // As good as always the first block of a prompt, whose run is found at once.
+            [one] => self.runs.find(*one).map_or(newest, |(run, _)| run),
+            _ => newest,
+        };
+        let mut gone = HashTable::new();
+        // What follows a block was never used after it, so one pass meets everything in order.
+        while let Some(Hold { blocks: held, older, .. }) = self.runs.hold(next, lane).copied() {
+            let at = self.runs.get(next).and_then(|run| run.first_of(blocks, &gone));
+            if let Some(at) = at.filter(|at| *at < held) {
+                let hashes = self.runs.get(next).map(|run| run.hashes()).unwrap_or_default();
+                for hash in hashes.iter().take(held as usize).skip(at as usize) {
+                    gone.insert_unique(*hash, *hash, |hash| *hash);
+                }
+                self.shorten(lane, next, at);
             }
+            next = older;
         }
+        self.settle();
     }
 
     /// Lets a lane hold at most `capacity` blocks; what is too much is forgotten at once.
     pub fn set_capacity(&mut self, lane: usize, capacity: u32) {
-        while self.lanes.len() <= lane && lane < LANES {
-            self.lanes.push(Lane::new(self.capacity));
+        if lane >= LANES {
+            return;
         }
+        self.open(lane);
         if let Some(lane) = self.lanes.get_mut(lane) {
             lane.capacity = capacity.max(1);
         }
-        while self.lanes.get(lane).is_some_and(|lane| lane.count > lane.capacity) {
-            self.evict(lane);
-        }
+        self.make_room(lane);
+        self.settle();
     }
 
     /// Forgets all a lane holds, and gives its memory back.
     pub fn clear(&mut self, lane: usize) {
         while self.held(lane) > 0 {
-            self.evict(lane);
+            self.evict(lane, u32::MAX);
         }
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            let chunks = std::mem::take(&mut lane.chunks);
-            lane.free = NONE;
-            self.budget.give_back(chunks.len());
-            self.free_chunks.extend(chunks);
+        self.settle();
+    }
+
+    fn open(&mut self, lane: usize) {
+        let capacity = self.capacity.max(1);
+        while self.lanes.len() <= lane {
+            self.lanes.push(Lane { newest: NONE, oldest: NONE, count: 0, capacity });
         }
     }
 
-    fn touch(&mut self, lane: usize, hash: u64) {
-        if let Some(node) = self.node_of(lane, hash) {
-            self.unlink(lane, node);
-            self.link_newest(lane, node);
-            return;
-        }
-        if self.lanes.get(lane).is_some_and(|lane| lane.count >= lane.capacity) {
-            self.evict(lane);
-        }
-        let Some(node) = self.take_node(lane) else { return };
-        let slot = self.slots.obtain(hash);
-        let (holders, first) = (self.slots.holders(slot), self.slots.first(slot));
-        self.slots.set(slot, holders | 1 << lane, node);
-        if let Some(own) = self.nodes.get_mut(node) {
-            (own.slot, own.next) = (slot, first);
-        }
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.count += 1;
-        }
-        self.link_newest(lane, node);
-    }
-
-    fn evict(&mut self, lane: usize) {
-        let oldest = self.lanes.get(lane).map_or(NONE, |lane| lane.oldest);
-        if oldest != NONE {
-            self.remove(lane, oldest);
-        }
-    }
-
-    fn remove(&mut self, lane: usize, node: u32) {
-        self.unlink(lane, node);
-        self.leave_slot(lane, node);
-        if let Some(own) = self.lanes.get_mut(lane) {
-            own.count -= 1;
-            if let Some(free) = self.nodes.get_mut(node) {
-                *free = Node { older: own.free, ..Node::FREE };
-                own.free = node;
+    /// Lets a lane hold what is known of a chain, and no run more than that. How many blocks that are;
+    /// their runs go onto the path.
+    fn take_known(&mut self, lane: usize, chain: &[u64], path: &mut Vec<u32>) -> usize {
+        let mut known = 0;
+        while let Some(rest) = chain.get(known..)
+            && let Some((run, own)) = rest.first().and_then(|head| self.runs.find(*head))
+        {
+            let common = own.in_common(rest);
+            match own.hold(lane).map(|hold| hold.blocks) {
+                Some(held) if held > common => self.split(run, common),
+                Some(held) => self.set_blocks(lane, run, (held, common)),
+                None => {
+                    self.runs.change(run, |own| own.add_hold(lane, common));
+                    self.count(lane, (0, common));
+                    self.link_newest(lane, run);
+                }
             }
+            path.push(run);
+            known += common as usize;
         }
+        known
     }
 
-    /// Takes a node out of its block's list of holders, and the block out of the index with the last.
-    fn leave_slot(&mut self, lane: usize, node: u32) {
-        let Node { slot, next, .. } = self.node(node);
-        let holders = self.slots.holders(slot) & !(1 << lane);
-        let mut first = self.slots.first(slot);
-        if first == node {
-            first = next;
-        } else {
-            let mut before = first;
-            while before != NONE && self.node(before).next != node {
-                before = self.node(before).next;
-            }
-            if let Some(before) = self.nodes.get_mut(before) {
-                before.next = next;
-            }
-        }
-        self.slots.set(slot, holders, first);
-        if holders == 0 {
-            self.slots.release(slot);
-        }
-    }
-
-    fn node(&self, node: u32) -> Node {
-        self.nodes.get(node).copied().unwrap_or(Node::FREE)
-    }
-
-    fn node_of(&self, lane: usize, hash: u64) -> Option<u32> {
-        let slot = self.slots.find(hash)?;
-        if lane >= LANES || self.slots.holders(slot) & 1 << lane == 0 {
-            return None;
-        }
-        let mut node = self.slots.first(slot);
-        while node != NONE {
-            let owner = self.owners.get((node / CHUNK) as usize)?;
-            if usize::from(*owner) == lane {
-                return Some(node);
-            }
-            node = self.node(node).next;
-        }
-        None
-    }
-
-    fn unlink(&mut self, lane: usize, node: u32) {
-        let Node { newer, older, .. } = self.node(node);
-        if let Some(newer) = self.nodes.get_mut(newer) {
-            newer.older = older;
-        }
-        if let Some(older) = self.nodes.get_mut(older) {
-            older.newer = newer;
-        }
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            if newer == NONE {
-                lane.newest = older;
-            }
-            if older == NONE {
-                lane.oldest = newer;
-            }
-        }
-    }
-
-    fn link_newest(&mut self, lane: usize, node: u32) {
-        let Some(lane) = self.lanes.get_mut(lane) else { return };
-        let before = std::mem::replace(&mut lane.newest, node);
-        if before == NONE {
-            lane.oldest = node;
-        }
-        if let Some(before) = self.nodes.get_mut(before) {
-            before.newer = node;
-        }
-        if let Some(own) = self.nodes.get_mut(node) {
-            (own.newer, own.older) = (NONE, before);
-        }
-    }
-
-    /// A free node of a lane. Where the budget is spent, its oldest block makes room.
-    fn take_node(&mut self, lane: usize) -> Option<u32> {
-        if self.lanes.get(lane)?.free == NONE && !self.add_chunk(lane) {
-            self.evict(lane);
-        }
-        let own = self.lanes.get_mut(lane)?;
-        let node = own.free;
-        own.free = self.nodes.get(node)?.older;
-        Some(node)
-    }
-
-    fn add_chunk(&mut self, lane: usize) -> bool {
-        if !self.budget.take() {
-            return false;
-        }
-        let chunk = self.free_chunks.pop().or_else(|| self.grow());
-        let (Some(chunk), Some(own)) = (chunk, self.lanes.get_mut(lane)) else {
-            self.budget.give_back(1);
-            return false;
+    /// Adds what was not known of a chain: to the run at whose end it begins, or as a run of its own.
+    fn take_new(&mut self, lane: usize, (known, new): (&[u64], &[u64]), path: &mut Vec<u32>) {
+        let Ok(count @ 1..) = u32::try_from(new.len()) else { return };
+        let last = path.last().copied();
+        let whole = |run: u32| {
+            let own = self.runs.get(run)?;
+            own.hold(lane).map(|hold| hold.blocks).filter(|held| *held == own.len())
         };
-        if let Some(owner) = self.owners.get_mut(chunk as usize) {
-            *owner = u8::try_from(lane).unwrap_or(u8::MAX);
+        if let Some((run, held)) = last.and_then(|run| Some((run, whole(run)?))) {
+            self.runs.change(run, |own| own.append(new));
+            self.set_blocks(lane, run, (held, held + count));
+        } else if let Some(run) = self.runs.add(known.last(), new) {
+            self.runs.change(run, |own| own.add_hold(lane, count));
+            self.count(lane, (0, count));
+            self.link_newest(lane, run);
+            path.push(run);
         }
-        own.chunks.push(chunk);
-        for node in chunk * CHUNK..(chunk + 1) * CHUNK {
-            if let Some(free) = self.nodes.get_mut(node) {
-                *free = Node { older: own.free, ..Node::FREE };
-                own.free = node;
+    }
+
+    /// Parts a run behind its first `at` blocks. To a lane that holds more, both parts are as old as
+    /// the run was.
+    fn split(&mut self, run: u32, at: u32) {
+        let Some(own) = self.runs.get(run) else { return };
+        let behind: smallvec::SmallVec<[u64; 64]> =
+            own.hashes().get(at as usize..).unwrap_or_default().into();
+        let beyond = |(lane, hold): (usize, &Hold)| {
+            (hold.blocks > at).then(|| (lane, hold.blocks - at, hold.older))
+        };
+        let holds: smallvec::SmallVec<[(usize, u32, u32); 8]> =
+            bits(own.holders()).zip(own.holds()).filter_map(beyond).collect();
+        let before = own.hashes().get(..at as usize).and_then(<[u64]>::last).copied();
+        let Some(second) = self.runs.add(before.as_ref(), &behind) else { return };
+        for (lane, blocks, older) in holds {
+            self.runs.change(second, |own| own.add_hold(lane, blocks));
+            if let Some(hold) = self.runs.hold_mut(second, lane) {
+                (hold.newer, hold.older) = (run, older);
             }
+            if let Some(hold) = self.runs.hold_mut(run, lane) {
+                (hold.blocks, hold.older) = (at, second);
+            }
+            self.set_newer_of(lane, older, second);
         }
+        self.runs.trim(run);
+    }
+
+    /// Forgets what a lane holds too much.
+    fn make_room(&mut self, lane: usize) {
+        while let Some(own) = self.lanes.get(lane)
+            && own.count > own.capacity
+        {
+            self.evict(lane, own.count - own.capacity);
+        }
+    }
+
+    /// Forgets some blocks of the lane that holds most: memory is short. Whether there were any.
+    fn forget_some(&mut self) -> bool {
+        let most = self.lanes.iter().enumerate().max_by_key(|(_, lane)| lane.count);
+        let Some((lane, _)) = most.filter(|(_, lane)| lane.count > 0) else { return false };
+        self.evict(lane, FORGOTTEN_AT_ONCE);
         true
     }
 
-    fn grow(&mut self) -> Option<u32> {
-        let chunk = u32::try_from(self.owners.len()).ok()?;
-        chunk.checked_add(1)?.checked_mul(CHUNK)?;
-        self.nodes.grow(Node::FREE);
-        self.owners.push(0);
-        Some(chunk)
+    /// Forgets the end of the run that a lane used least recently: at most so many blocks.
+    fn evict(&mut self, lane: usize, most: u32) {
+        let Some(oldest) = self.lanes.get(lane).map(|lane| lane.oldest) else { return };
+        let held = self.runs.hold(oldest, lane).map_or(0, |hold| hold.blocks);
+        self.shorten(lane, oldest, held.saturating_sub(most));
+    }
+
+    /// Leaves a lane the first `kept` blocks of those it holds of a run.
+    fn shorten(&mut self, lane: usize, run: u32, kept: u32) {
+        let Some(held) = self.runs.hold(run, lane).map(|hold| hold.blocks) else { return };
+        if kept == 0 {
+            self.unlink(lane, run);
+            self.runs.change(run, |own| own.drop_hold(lane));
+            self.count(lane, (held, 0));
+        } else {
+            self.set_blocks(lane, run, (held, kept));
+        }
+        self.runs.trim(run);
+    }
+
+    fn set_blocks(&mut self, lane: usize, run: u32, (before, now): (u32, u32)) {
+        if let Some(hold) = self.runs.hold_mut(run, lane) {
+            hold.blocks = now;
+        }
+        self.count(lane, (before, now));
+    }
+
+    fn count(&mut self, lane: usize, (before, now): (u32, u32)) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.count = lane.count + now - before;
+        }
+    }
+
+    fn unlink(&mut self, lane: usize, run: u32) {
+        let Some(Hold { newer, older, .. }) = self.runs.hold(run, lane).copied() else { return };
+        self.set_newer_of(lane, older, newer);
+        if let Some(newer) = self.runs.hold_mut(newer, lane) {
+            newer.older = older;
+        } else if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.newest = older;
+        }
+    }
+
+    fn link_newest(&mut self, lane: usize, run: u32) {
+        let Some(own) = self.lanes.get_mut(lane) else { return };
+        let before = std::mem::replace(&mut own.newest, run);
+        self.set_newer_of(lane, before, run);
+        if let Some(hold) = self.runs.hold_mut(run, lane) {
+            (hold.newer, hold.older) = (NONE, before);
+        }
+    }
+
+    /// Says what a lane used next after `run`; with no run, what it used least recently.
+    fn set_newer_of(&mut self, lane: usize, run: u32, newer: u32) {
+        if let Some(hold) = self.runs.hold_mut(run, lane) {
+            hold.newer = newer;
+        } else if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.oldest = newer;
+        }
+    }
+
+    /// Tells the budget what is used.
+    fn settle(&mut self) {
+        let used = self.runs.used();
+        self.budget.charge(self.charged, used);
+        self.charged = used;
     }
 }
 
 impl Drop for PrefixIndex {
     fn drop(&mut self) {
-        self.budget.give_back(self.lanes.iter().map(|lane| lane.chunks.len()).sum());
+        self.budget.charge(self.charged, 0);
     }
 }
 

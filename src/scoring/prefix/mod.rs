@@ -5,11 +5,13 @@
 //! A prompt is a [`Chain`] of hashes, one per full block, each over the block and the hash before
 //! it: equal hashes mean equal prompts up to there. Source: the block hashes of vLLM, llm-d, BLIS.
 
+mod budget;
 mod chain;
 mod index;
-mod lane;
 mod pages;
-mod slots;
+mod run;
+mod runs;
 
+pub use budget::Budget;
 pub use chain::{Chain, ChainBuilder};
-pub use index::{Budget, LANES, PrefixIndex};
+pub use index::{LANES, PrefixIndex};

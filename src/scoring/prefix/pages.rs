@@ -1,8 +1,8 @@
-//! Columns of numbers that grow page by page: no room is left over, nothing is ever moved, and no
-//! request waits for a long copy.
+//! A column of entries that grows page by page: nothing is ever moved, and no request waits for a long
+//! copy.
 
 /// Entries of a page.
-pub(super) const PAGE: usize = 256;
+const PAGE: usize = 64;
 
 /// A column.
 #[derive(Debug)]
@@ -14,20 +14,20 @@ impl<T> Default for Pages<T> {
     }
 }
 
-impl<T: Copy> Pages<T> {
+impl<T: Default> Pages<T> {
     /// How many entries there are.
     pub(super) fn len(&self) -> usize {
         self.0.len() * PAGE
     }
 
-    /// Bytes taken.
+    /// Bytes taken, without what entries own elsewhere.
     pub(super) fn bytes(&self) -> usize {
         self.0.len() * size_of::<[T; PAGE]>() + self.0.capacity() * size_of::<usize>()
     }
 
-    /// Adds a page of equal entries.
-    pub(super) fn grow(&mut self, entry: T) {
-        self.0.push(Box::new([entry; PAGE]));
+    /// Adds a page of empty entries.
+    pub(super) fn grow(&mut self) {
+        self.0.push(Box::new(std::array::from_fn(|_| T::default())));
     }
 
     pub(super) fn get(&self, at: u32) -> Option<&T> {
