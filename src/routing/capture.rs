@@ -226,6 +226,7 @@ impl Capture {
         Ask {
             first_block: first_block.0,
             last_block: last_block.0,
+            in_turn: self.turn.is_some(),
             turn: self.turn.unwrap_or_default(),
             block_tokens,
             prompt_tokens: self.request.estimated_tokens,

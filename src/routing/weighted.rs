@@ -202,7 +202,6 @@ impl Weighted {
         }
         let model = topology.model(decision.model);
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            // Without its first block a chain is never found again; the others age out.
             model.prefixes.apply(serving.lane, CacheEvent::Removed(&[card.first_block]));
         }
         true
@@ -227,7 +226,8 @@ impl Weighted {
         if scratch.leave_failing_out() {
             ask = self.gather((input, model), scratch);
         }
-        if !self.profile.reads_prompts() {
+        ask.in_turn = !self.profile.reads_prompts() || input.prompt.is_none_or(Chain::is_empty);
+        if ask.in_turn {
             ask.turn = chance.turn(id);
         }
         let WeightedScratch { rows, candidates, told, sheet } = scratch;
@@ -302,6 +302,7 @@ impl Weighted {
         Ask {
             first_block: input.prompt.map_or(0, Chain::first),
             last_block: input.prompt.map_or(0, Chain::last),
+            in_turn: false,
             turn: 0,
             block_tokens: input.prompt.map_or(self.terms.block_tokens, Chain::block_tokens),
             prompt_tokens: input.request.estimated_tokens.0,

@@ -1,7 +1,10 @@
 //! Decodes strings of JSON into memory of the caller's, in blocks: text is copied first and looked at
 //! afterwards, so that an escape costs a step and not a search of its own.
 
+use pulp::NullaryFnOnce;
 use wide::u8x16;
+
+use super::bytes::widest;
 
 /// As many bytes as a word has bits.
 const BLOCK: usize = 64;
@@ -33,27 +36,12 @@ pub(super) enum Stop {
 /// Decodes what is left of a valid string into `room`: how many bytes were read, how many written,
 /// and why no more.
 pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
-    let (mut read, mut written) = (0, 0);
-    while let Some(from) = text.get(read..).and_then(|rest| rest.first_chunk::<BLOCK>()) {
-        let to = room.get_mut(written..).and_then(|rest| rest.first_chunk_mut::<BLOCK>());
-        match to {
-            Some(to) => *to = *from,
-            None if written > 0 => return (read, written, Stop::Room),
-            None => break,
-        }
-        let stops = stops(from);
-        let plain = stops.trailing_zeros() as usize;
-        let meant = meant_at(text, read + plain);
-        let is_stop = usize::from(stops != 0);
-        if is_stop > 0 && meant == 0 {
-            return (read + plain, written + plain, Stop::at(text, read + plain));
-        }
-        // Whether there was an escape is no branch, for nobody could guess it: what is written behind
-        // plain text is written over.
-        if let Some(slot) = room.get_mut(written + plain) {
-            *slot = meant;
-        }
-        (read, written) = (read + plain + 2 * is_stop, written + plain + is_stop);
+    if let Some(length) = decode_short(text, room) {
+        return (length, length, Stop::Quote);
+    }
+    let (mut read, mut written, stop) = widest(InBlocks { text, room: &mut *room });
+    if let Some(stop) = stop {
+        return (read, written, stop);
     }
     // What is left is less than a block, or all the room is.
     while let (Some(byte), Some(slot)) = (text.get(read), room.get_mut(written)) {
@@ -66,6 +54,67 @@ pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
         (read, written) = (read + 1 + usize::from(is_stop), written + 1);
     }
     (read, written, Stop::Room)
+}
+
+/// Decodes a string that ends in its first block and has no escapes: its length.
+#[inline(always)]
+fn decode_short(text: &[u8], room: &mut [u8]) -> Option<usize> {
+    let block = text.first_chunk::<BLOCK>()?;
+    let length = stops(block).trailing_zeros() as usize;
+    if block.get(length) != Some(&b'"') {
+        return None;
+    }
+    *room.first_chunk_mut::<BLOCK>()? = *block;
+    Some(length)
+}
+
+struct InBlocks<'a, 'b> {
+    text: &'a [u8],
+    room: &'b mut [u8],
+}
+
+impl NullaryFnOnce for InBlocks<'_, '_> {
+    type Output = (usize, usize, Option<Stop>);
+
+    /// Goes on until less than a block is left of the text or of the room.
+    #[inline(always)]
+    fn call(self) -> Self::Output {
+        let Self { text, room } = self;
+        let (mut read, mut written) = (0, 0);
+        while let Some(block) = text.get(read..).and_then(|rest| rest.first_chunk::<BLOCK>()) {
+            let (mut stops, mut from) = (stops(block), read);
+            // A block is copied anew behind each escape, whole: how much of it was plain text is a
+            // matter of where the next copy goes.
+            loop {
+                let source = text.get(from..).and_then(|rest| rest.first_chunk::<BLOCK>());
+                let to = room.get_mut(written..).and_then(|rest| rest.first_chunk_mut::<BLOCK>());
+                let (Some(source), Some(to)) = (source, to) else {
+                    let is_full = source.is_some() && written > 0;
+                    return (from, written, is_full.then_some(Stop::Room));
+                };
+                *to = *source;
+                if stops == 0 {
+                    break;
+                }
+                let at = read + stops.trailing_zeros() as usize;
+                written += at - from;
+                let meant = meant_at(text, at);
+                if meant == 0 {
+                    return (at, written, Some(Stop::at(text, at)));
+                }
+                if let Some(slot) = room.get_mut(written) {
+                    *slot = meant;
+                }
+                (from, written) = (at + 2, written + 1);
+                // The letter of an escape may look like a further one.
+                let found = stops & stops.wrapping_neg();
+                stops &= !(found | found << 1);
+            }
+            let end = from.max(read + BLOCK);
+            (read, written) = (end, written + end - from);
+        }
+        (read, written, None)
+    }
 }
 
 impl Stop {

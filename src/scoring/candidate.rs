@@ -73,10 +73,12 @@ impl Candidate {
 /// What scorers know of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Ask {
-    /// The hash of its prompt's first full block; of the model where there is none.
+    /// The hash of its prompt's first full block; of all of it where there is none.
     pub first_block: u64,
-    /// The hash of its last full block, and so of all of it; of the model where there is none.
+    /// The hash of its last full block, and so of all before it; of all of it where there is none.
     pub last_block: u64,
+    /// Whether there is no prompt to tell equals apart by.
+    pub in_turn: bool,
     /// Whose turn it is among equals, where prompts do not tell.
     pub turn: u64,
     /// Tokens of a block.

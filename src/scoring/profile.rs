@@ -248,7 +248,7 @@ impl Profile {
     }
 
     fn rank(&self, ask: &Ask, candidates: &[Candidate], index: usize) -> u64 {
-        candidates.get(index).map_or(0, |one| match self.reads_prompts {
+        candidates.get(index).map_or(0, |one| match self.reads_prompts && !ask.in_turn {
             true => rank(ask, one),
             false => turn(ask, candidates, one.place),
         })

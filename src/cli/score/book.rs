@@ -148,6 +148,7 @@ fn understand(request: &RequestLine, terms: PrefixTerms) -> Result<Understood, S
     let mut chain = Chain::default();
     prompt_chain(&profile, body, (&model, terms), &mut chain);
     let ask = Ask {
+        in_turn: chain.is_empty(),
         turn: 0,
         first_block: chain.first(),
         last_block: chain.last(),

@@ -10,7 +10,11 @@ use crate::scoring::prefix::Chain;
 
 /// A decision about a body.
 fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
-    let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+    route_to(fleet, Operation::Chat, body)
+}
+
+fn route_to(fleet: &mut Fleet, operation: Operation, body: &str) -> (String, RoutingDecision) {
+    let profile = scan(operation, None, body.as_bytes(), ScanOptions::default()).unwrap();
     let model = profile.model_name(body.as_bytes()).into_owned();
     let topology = &fleet.registry.snapshot().topology;
     let terms = fleet.router.weighted().unwrap().prefix_terms(topology, &model);
@@ -67,6 +71,25 @@ fn a_prompt_goes_where_its_beginning_went() {
             assert_eq!(route(&mut fleet, &body).0, home, "family {family}");
         }
     }
+}
+
+#[test]
+fn what_fills_no_block_is_spread_as_well() {
+    let yaml = format!("{PREFIX}{}", alike(4, "m"));
+    let mut fleet = Fleet::of(&yaml);
+    let say = |text: &str| serde_json::json!({"model": "m", "prompt": text}).to_string();
+    let hi = |number: usize| say(&format!("Hi {number}"));
+    let mut homes = vec![String::new(); 32];
+    for (number, home) in homes.iter_mut().enumerate() {
+        *home = route_to(&mut fleet, Operation::Completions, &hi(number)).0;
+        let again = route_to(&mut fleet, Operation::Completions, &hi(number)).0;
+        assert_eq!(*home, again, "the same goes to the same");
+    }
+    assert_eq!(homes.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+    let body = serde_json::json!({"model": "m", "input": "text"}).to_string();
+    let turns: std::collections::BTreeSet<_> =
+        (0..4).map(|_| route_to(&mut fleet, Operation::Embeddings, &body).0).collect();
+    assert_eq!(turns.len(), 4, "without a prompt, each has its turn");
 }
 
 #[test]

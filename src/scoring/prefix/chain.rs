@@ -1,6 +1,6 @@
 //! A prompt as a chain of block hashes.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// The longest block: 256 tokens of 4 bytes.
 const MAX_BLOCK: usize = 1024;
@@ -9,14 +9,15 @@ const MAX_BLOCK: usize = 1024;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain {
     hashes: Vec<u64>,
-    seed: u64,
+    /// Of all of a prompt that has no full block; 0 where there is no text at all.
+    whole: u64,
     block_tokens: u32,
 }
 
 impl Chain {
     /// A prompt whose blocks of `block_tokens` are known by their hashes: from a trace, or made up.
     pub fn of(hashes: Vec<u64>, block_tokens: u32) -> Self {
-        Self { hashes, block_tokens, seed: 0 }
+        Self { hashes, block_tokens, whole: 0 }
     }
 
     /// One hash per full block.
@@ -34,14 +35,15 @@ impl Chain {
         self.block_tokens = tokens;
     }
 
-    /// The hash of the first block; without one, of the model.
+    /// The hash of the first block; without one, of the whole prompt.
     pub fn first(&self) -> u64 {
-        self.hashes.first().copied().unwrap_or(self.seed)
+        self.hashes.first().copied().unwrap_or(self.whole)
     }
 
-    /// The hash of the last block, which depends on all before it; without one, of the model.
+    /// The hash of the last block, which depends on all before it; without one, of the whole
+    /// prompt.
     pub fn last(&self) -> u64 {
-        self.hashes.last().copied().unwrap_or(self.seed)
+        self.hashes.last().copied().unwrap_or(self.whole)
     }
 
     /// Adds blocks up to `most`; returns the hash of the last one, before them `last`.
@@ -50,17 +52,33 @@ impl Chain {
         blocks: impl Iterator<Item = &'a [u8]>,
         (mut last, most): (u64, usize),
     ) -> u64 {
-        for block in blocks.take(most.saturating_sub(self.hashes.len())) {
-            last = xxh3_64_with_seed(block, last);
-            self.hashes.push(last);
-        }
+        let room = most.saturating_sub(self.hashes.len());
+        self.hashes.extend(blocks.take(room).map(|block| {
+            last = behind(last, xxh3_64(block));
+            last
+        }));
         last
+    }
+
+    /// Whether there is no prompt to tell from others.
+    pub fn is_empty(&self) -> bool {
+        self.hashes.is_empty() && self.whole == 0
     }
 
     /// How many full blocks there are.
     pub fn blocks(&self) -> u32 {
         u32::try_from(self.hashes.len()).unwrap_or(u32::MAX)
     }
+}
+
+/// The hash of a block with this digest, behind one with the hash `last`. Apart from the digest, so that
+/// those of many blocks are made at a time: only this has to wait for the block before. Source: the
+/// mix of wyhash (Wang Yi), with constants of its own.
+#[expect(clippy::cast_possible_truncation, reason = "the halves of the product")]
+fn behind(last: u64, digest: u64) -> u64 {
+    let product =
+        u128::from(last ^ 0x9e37_79b9_7f4a_7c15) * u128::from(digest ^ 0xd1b5_4a32_d192_ed03);
+    (product >> 64) as u64 ^ product as u64
 }
 
 /// Text is gathered up to this before it is hashed: pieces are often shorter than a block.
@@ -82,7 +100,7 @@ impl<'a> ChainBuilder<'a> {
     /// keeps apart what must not be mixed: models, adapters, cache salts.
     pub fn new(chain: &'a mut Chain, seed: u64, (block, most): (usize, usize)) -> Self {
         chain.hashes.clear();
-        chain.seed = seed;
+        chain.whole = seed;
         let block = block.clamp(1, MAX_BLOCK);
         Self { chain, last: seed, block, most, stage: [0; STAGE], filled: 0 }
     }
@@ -123,9 +141,17 @@ impl<'a> ChainBuilder<'a> {
         self.filled = STAGE.min(self.filled + count);
     }
 
-    /// Ends the chain: what does not fill a block is no part of it.
+    /// Ends the chain: what does not fill a block is no part of it. A prompt that fills none at all is
+    /// told from others by that, so that they need not all be equals.
     pub fn finish(mut self) {
         self.hash_stage();
+        if self.chain.hashes.is_empty() {
+            let text = self.stage.get(..self.filled).unwrap_or_default();
+            let seed = std::mem::take(&mut self.chain.whole);
+            if !text.is_empty() {
+                self.chain.whole = behind(seed, xxh3_64(text));
+            }
+        }
     }
 
     #[cold]
@@ -190,7 +216,16 @@ mod tests {
         assert_ne!(whole.hashes()[2], other.hashes()[2]);
         assert_ne!(whole.first(), chain(&[&text], 2, 100).first(), "another model");
         assert_eq!(chain(&[&text], 1, 2).hashes(), &whole.hashes()[..2]);
-        assert_eq!(chain(&[b"short"], 7, 2).first(), 7);
+        let short = chain(&[b"short"], 7, 2);
+        assert_eq!((short.blocks(), short.first()), (0, short.last()));
+        assert_eq!(short.first(), chain(&[b"sho", b"rt"], 7, 2).first());
+        assert_ne!(
+            short.first(),
+            chain(&[b"other"], 7, 2).first(),
+            "no block, and yet not the same"
+        );
+        assert_ne!(short.first(), chain(&[b"short"], 8, 2).first(), "another model");
+        assert!(chain(&[], 7, 2).is_empty() && !short.is_empty() && !whole.is_empty());
     }
 
     #[test]
