@@ -40,7 +40,7 @@ impl Setting for Scorers {
             }
             PrefixTerms::of(&specs).map_err(|error| format!("prefix-affinity: {error}"))?;
             Profile::new(&specs, Picker::default()).map_err(|error| error.to_string())?;
-            Ok(specs)
+            Ok(specs.into_iter().map(ScorerSpec::in_one_spelling).collect())
         });
         match checked {
             Ok(specs) => Some(specs),

@@ -28,6 +28,12 @@ impl ScorerSpec {
         Self { name: name.to_owned(), weight, params: Params::default() }
     }
 
+    /// The same with its name spelled as everywhere else.
+    #[must_use]
+    pub(crate) fn in_one_spelling(self) -> Self {
+        Self { name: normalize(&self.name), ..self }
+    }
+
     /// Whether it is the scorer of that name, in whatever spelling.
     pub fn is(&self, name: &str) -> bool {
         normalize(&self.name) == name

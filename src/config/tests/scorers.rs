@@ -17,7 +17,7 @@ fn scorers_are_a_list_or_one_line() {
     let listed = routing(
         "{ strategy: weighted, scorers: [{ name: prefix_affinity, weight: 3, block_size: 32 }, { name: queue-depth }] }",
     );
-    let mut prefix = ScorerSpec::new("prefix_affinity", 3.0);
+    let mut prefix = ScorerSpec::new("prefix-affinity", 3.0);
     prefix.params.set("block-size", Value::Number(32.0));
     assert_eq!(listed.routing.scorers, [prefix, ScorerSpec::new("queue-depth", 1.0)]);
     let line = routing("{ strategy: Weighted, scorers: \"queue-depth:2, kv-utilization\" }");
