@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::error::CliError;
-use crate::config::{RoutingConfig, Strategy};
+use crate::config::{Oddity, RoutingConfig, Strategy};
 use crate::scoring::{PRESETS, Picker, Preset, Profile, ScorerSpec, parse_scorers};
 
 /// The flags of every command that decides.
@@ -18,7 +18,8 @@ pub(super) struct RoutingArgs {
     #[arg(long, value_name = "NAME")]
     routing_policy: Option<String>,
 
-    /// What counts how much in weighted, as in "prefix-affinity:3,queue-depth:2"
+    /// What counts how much in weighted, as in "prefix-affinity:3,queue-depth:2"; asks for weighted
+    /// where no policy or strategy is given with it
     #[arg(long, value_name = "NAME:WEIGHT,…")]
     routing_scorers: Option<String>,
 
@@ -73,6 +74,13 @@ impl RoutingChoice {
         let scorers = self.scorers.clone().unwrap_or(routing.scorers);
         RoutingConfig { strategy, scorers, ..routing }
     }
+
+    /// What is odd about it: scorers beside a strategy that has none.
+    pub(super) fn oddity(&self) -> Option<Oddity> {
+        let strategy = self.strategy.filter(|strategy| *strategy != Strategy::Weighted)?.name();
+        let section = self.scorers.as_ref().map(|_| "routing")?;
+        Some(Oddity::NotWeighted { section, key: "scorers", strategy })
+    }
 }
 
 /// How backends are chosen.
@@ -102,7 +110,7 @@ impl RoutingArgs {
         Ok(settings)
     }
 
-    /// What the flags say of how backends are chosen. Scorers alone ask for the weighted strategy.
+    /// What the flags say of how backends are chosen.
     pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
         let (policy, scorers) = self.read()?;
         let mut choice = match policy {
@@ -118,7 +126,6 @@ impl RoutingArgs {
             let specs = parse_scorers(&text).map_err(CliError::Scorers)?;
             let checked = Profile::new(&specs, Picker::default());
             checked.map_err(|error| CliError::Scorers(error.to_string()))?;
-            choice.strategy.get_or_insert(Strategy::Weighted);
             choice.scorers = Some(specs);
         }
         Ok(choice)
@@ -164,7 +171,13 @@ impl RoutingArgs {
             list.iter().map(one).collect::<Vec<_>>().join(",")
         });
         let policy = policy.map(|name| Policy::from_name(name, place)).transpose()?;
-        Ok((policy, self.routing_scorers.clone().or(listed)))
+        let scorers = self.routing_scorers.clone().or(listed);
+        if let (Some(Policy::Preset(preset)), Some(_)) = (&policy, &scorers) {
+            let name = preset.name;
+            let reason = format!("the preset {name} has its own; name it or scorers, not both");
+            return Err(CliError::Scorers(reason));
+        }
+        Ok((policy, scorers))
     }
 }
 
@@ -249,6 +262,9 @@ mod tests {
         let error = settings(&["--routing-policy", "best"]).unwrap_err();
         assert!(error.starts_with("--routing-policy: unknown 'best'"), "{error}");
         assert!(error.contains("llm-d"), "{error}");
+        let both = ["--routing-policy", "lmetric", "--routing-scorers", "queue-depth:1"];
+        let error = settings(&both).unwrap_err();
+        assert!(error.contains("the preset lmetric has its own"), "{error}");
     }
 
     #[test]

@@ -117,7 +117,8 @@ impl ConfigArgs {
         self.file.is_told
     }
 
-    /// What the flags say of how backends are chosen.
+    /// What the flags say of how backends are chosen. Scorers without a strategy ask for the weighted
+    /// one, as they do of a configuration.
     pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
         let mut choice = self.routing.choice()?;
         if let (Some(given), None) = (&self.overrides.strategy, choice.strategy) {
@@ -128,6 +129,9 @@ impl ConfigArgs {
                 CliError::UnknownPolicy { place, given, known: known() }
             };
             choice.strategy = Some(Strategy::from_name(given).ok_or_else(unknown)?);
+        }
+        if choice.scorers.is_some() {
+            choice.strategy.get_or_insert(Strategy::Weighted);
         }
         Ok(choice)
     }

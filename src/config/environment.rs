@@ -1,14 +1,16 @@
 //! What the environment and the command line say over the file: `PENSTOCK_ROUTING_MAX_RETRIES=3`,
 //! `routing.max_retries` = `3`. Both are put into the tree as if they had been written there.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::Config;
 use super::document::{Content, Entry, Node};
-use super::error::{Fault, Place, Problem};
+use super::error::{Fault, Oddity, Place, Problem};
+use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::Shape;
 use super::suggest::nearest;
+use super::{Config, Strategy};
 
 const PREFIX: &str = "PENSTOCK_";
 
@@ -108,6 +110,58 @@ pub(super) fn apply_overrides(
             Some(one) => put(root, &one.path, value, &place),
             None => faults.push(unknown_override(place, path, known.iter().map(Override::dotted))),
         }
+    }
+}
+
+/// Who says something; of two the later one is right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Nobody,
+    File,
+    Environment,
+    CommandLine,
+}
+
+impl Level {
+    fn of(node: Option<&Node>) -> Self {
+        match node.map(|node| &node.place) {
+            None => Self::Nobody,
+            Some(Place::File { .. }) => Self::File,
+            Some(Place::Variable(_)) => Self::Environment,
+            Some(Place::Flag(_)) => Self::CommandLine,
+        }
+    }
+}
+
+/// Settles what is said about scorers by more than one setting: a list of them and a preset take each
+/// other's place, and a list on the command line asks for the strategy that has scorers, unless one
+/// is named there.
+pub(super) fn settle_scorers(root: &mut Node, reader: &mut Reader) {
+    let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
+    let said = |key| routing.entry(key).map(|entry| &entry.node);
+    let (strategy, scorers) = (said("strategy"), said("scorers"));
+    let outdone = match Level::of(scorers).cmp(&Level::of(said("preset"))) {
+        Ordering::Greater => Some("preset"),
+        Ordering::Less => Some("scorers"),
+        Ordering::Equal => None,
+    };
+    let is_open = Level::of(strategy) < Level::CommandLine;
+    let asking = scorers.filter(|one| is_open && Level::of(Some(one)) == Level::CommandLine);
+    let place = asking.map(|one| one.place.clone());
+    if let Some(place) = &place
+        && let Some(Content::Scalar(given)) = strategy.map(|one| &one.content)
+        && Strategy::from_name(given) != Some(Strategy::Weighted)
+    {
+        reader.warn(place, Oddity::ScorersAsk { given: given.clone() });
+    }
+    if let Some(place) = place {
+        put(root, &["routing", "strategy"], Strategy::Weighted.name(), &place);
+    }
+    if let (Some(key), Content::Map(sections)) = (outdone, &mut root.content)
+        && let Some(Entry { node, .. }) = sections.iter_mut().find(|one| one.key == "routing")
+        && let Content::Map(entries) = &mut node.content
+    {
+        entries.retain(|entry| entry.key != key);
     }
 }
 

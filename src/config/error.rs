@@ -201,6 +201,10 @@ pub enum Oddity {
         "'{section}.{key}' has no effect: '{section}.strategy' is '{strategy}', not 'weighted'"
     )]
     NotWeighted { section: &'static str, key: &'static str, strategy: &'static str },
+    #[error(
+        "on the command line scorers ask for the strategy 'weighted', here in the place of '{given}'"
+    )]
+    ScorersAsk { given: String },
     #[error("alias '{alias}' takes {hops} hops; resolution stops after {limit}, at '{reached}'")]
     LongAliasChain { alias: String, hops: usize, limit: usize, reached: String },
     #[error("alias '{alias}' hides the model '{alias}' of backend '{backend}': aliases go first")]

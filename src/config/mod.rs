@@ -75,7 +75,7 @@ pub use url::{BackendUrl, UrlError};
 use backends::{BackendItem, settle_backends};
 use collections::{List, Table};
 use document::{Content, Entry, Node, parse_document};
-use environment::apply_overrides;
+use environment::{apply_overrides, settle_scorers};
 use health::GlobalHealth;
 use reader::Reader;
 use setting::{Setting, section};
@@ -159,6 +159,7 @@ impl Config {
         wrap_list(&mut root);
         expand_variables(&mut root, environment, &mut reader.faults);
         apply_overrides(&mut root, environment, overrides, &mut reader.faults);
+        settle_scorers(&mut root, &mut reader);
         let mut config = Self::default();
         if matches!(root.content, Content::Null) {
             root.content = Content::Map(Vec::new());

@@ -184,6 +184,10 @@ fn other_rules_are_a_what_if() {
     assert_eq!(moved(&["--routing-policy", "round_robin"]), 0);
     assert_eq!(moved(&["--strategy", "round_robin"]), 0);
     assert!(moved(&["--routing-scorers", "load-balance:1"]) > 0);
+    let named = ["--routing-scorers", "load-balance:1", "--strategy", "round_robin"];
+    assert_eq!(moved(&named), 0, "a strategy that is named is kept");
+    let warning = replay(&text, &named).stderr;
+    assert!(warning.contains("'routing.scorers' has no effect"), "{warning}");
     assert!(moved(&["--routing-policy", "least-loaded"]) > 0);
     // By priority alone all of them would go to the first one.
     let config = file(

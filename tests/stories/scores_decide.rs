@@ -20,6 +20,7 @@ crate::trials![
     a_decision_says_what_it_is_made_of,
     a_decision_says_how_old_its_telemetry_was,
     flags_and_policy_files_choose_the_scorers,
+    scorers_on_the_command_line_ask_for_weighted,
     old_weights_name_what_replaces_them,
     lines_are_scored_in_order,
     the_strategy_follows_a_reload,
@@ -240,6 +241,31 @@ fn flags_and_policy_files_choose_the_scorers() {
         "lmetric".as_ref(),
     ]);
     assert!(ran.stdout.contains("weighted (new-prefill-batch 1; max-score)"), "{}", ran.stdout);
+}
+
+fn scorers_on_the_command_line_ask_for_weighted() {
+    let check = |text: &str, flags: &[&str]| {
+        let config = file("penstock.yaml", format!("{text}\n{THREE}"));
+        let arguments = ["check", "--config", config.to_str().unwrap()];
+        let ran = run(arguments.iter().chain(flags));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let line = ran.stdout.lines().find(|line| line.starts_with("strategy ")).unwrap();
+        (line.split_once("    ").unwrap().1.to_owned(), ran.stderr)
+    };
+    let scorers = ["--routing-scorers", "Prefix_Affinity:3,queue_depth:2"];
+    let expected = "weighted (prefix-affinity 3, queue-depth 2; max-score)";
+    assert_eq!(check("", &scorers), (expected.to_owned(), String::new()));
+    let (strategy, warning) = check("routing: { strategy: round_robin }", &scorers);
+    assert_eq!(strategy, expected);
+    assert!(warning.ends_with("here in the place of 'round_robin'\n"), "{warning}");
+    let policy = file("policy.yaml", "routing-scorers: [{ name: load_balance, weight: 1 }]");
+    let policy = ["--policy-config", policy.to_str().unwrap()];
+    assert_eq!(check("", &policy).0, "weighted (load-balance 1; max-score)");
+    for named in [["--strategy", "random"], ["--routing-policy", "random"]] {
+        let (strategy, warning) = check("", &[named, scorers].concat());
+        assert_eq!(strategy, "random");
+        assert!(warning.contains("'routing.scorers' has no effect"), "{warning}");
+    }
 }
 
 fn old_weights_name_what_replaces_them() {

@@ -1,6 +1,7 @@
 //! What the weighted strategy is made of, as it is written.
 
 use super::*;
+use crate::config::{Strategy, parse_document};
 use crate::scoring::{Picker, ScorerSpec, Value};
 
 fn routing(text: &str) -> Config {
@@ -95,4 +96,52 @@ fn what_has_no_effect_or_a_bad_one_is_warned_of() {
     );
     let busiest = warnings("{ strategy: weighted, preset: always-busiest }");
     assert!(busiest.contains("for tests only"), "{busiest}");
+}
+
+/// The routing of `text` under flags and the environment: strategy, scorers, and what is odd.
+fn settled(text: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> [String; 3] {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let text = format!("backends: [http://a]\nrouting: {text}");
+    let root = parse_document(&text, &"penstock.yaml".into()).unwrap();
+    let environment: Environment = variables.iter().map(owned).collect();
+    let flags: Vec<_> = flags.iter().map(owned).collect();
+    let config = Config::build(root, Path::new(""), &environment, &flags).unwrap();
+    let scorers = config.routing.scorer_specs().into_iter().map(|one| one.name);
+    let warnings = config.warnings.iter().map(ToString::to_string);
+    let strategy = config.routing.strategy.name().to_owned();
+    [strategy, scorers.collect::<Vec<_>>().join(","), warnings.collect::<Vec<_>>().join("\n")]
+}
+
+#[test]
+fn scorers_on_the_command_line_ask_for_the_weighted_strategy() {
+    let flag = ("routing.scorers", "load_balance:1");
+    let weighted = Strategy::Weighted.name();
+    for text in ["{}", "{ strategy: weighted }", "{ strategy: weighted, preset: lmetric }"] {
+        assert_eq!(settled(text, &[flag], &[]), [weighted, "load-balance", ""], "{text}");
+    }
+    let warning = "routing.scorers: on the command line scorers ask for the strategy 'weighted', \
+                   here in the place of 'random'";
+    for (text, variables) in [
+        ("{ strategy: random }", &[][..]),
+        ("{ scorers: \"queue-depth\" }", &[("PENSTOCK_ROUTING_STRATEGY", "random")][..]),
+    ] {
+        assert_eq!(settled(text, &[flag], variables), [weighted, "load-balance", warning]);
+    }
+    let [strategy, _, odd] = settled("{}", &[("routing.strategy", "random"), flag], &[]);
+    assert_eq!(strategy, "random", "it is named on the command line as well");
+    assert!(odd.contains("'routing.scorers' has no effect"), "{odd}");
+    let in_environment = [("PENSTOCK_ROUTING_SCORERS", "load-balance")];
+    let [strategy, _, odd] = settled("{ strategy: random }", &[], &in_environment);
+    assert_eq!(strategy, "random", "the environment is no command line");
+    assert!(odd.contains("'routing.scorers' has no effect"), "{odd}");
+}
+
+#[test]
+fn scorers_and_a_preset_take_the_place_of_each_other() {
+    let preset = [("routing.strategy", "weighted"), ("routing.preset", "lmetric")];
+    let text = "{ strategy: weighted, scorers: \"queue-depth\" }";
+    assert_eq!(settled(text, &preset, &[]), ["weighted", "new-prefill-batch", ""]);
+    let text = "{ strategy: weighted, preset: lmetric }";
+    let variables = [("PENSTOCK_ROUTING_SCORERS", "load-balance")];
+    assert_eq!(settled(text, &[], &variables), ["weighted", "load-balance", ""]);
 }
