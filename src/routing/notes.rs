@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use super::card::Told;
 use super::explain::in_words;
 use super::filters::{Fit, RejectReason, Terms, Who, check_in, sits_out};
-use super::readings::{adapter, add_latency, count_tokens, fill_in_median, readings, told};
+use super::readings::{adapter, add_latency, count_tokens, fill_in_median, read, told};
 use super::strategy::Reading;
 use super::{Chance, Live, RouteInput};
 use crate::registry::{Model, ModelId, Serving, Topology};
@@ -181,7 +181,8 @@ impl Notes {
             .map(|(row, serving)| {
                 let told = told(serving, input.now);
                 let adapter = adapter(serving);
-                let mut candidate = Candidate { place: row, adapter, ..readings(serving, &told) };
+                let mut candidate = Candidate { place: row, adapter, ..Candidate::default() };
+                read(serving, &told, &mut candidate);
                 count_tokens(serving, &mut candidate);
                 add_latency(serving, &mut candidate);
                 Noted::new((serving, input), candidate, Told::of(&told))

@@ -13,21 +13,19 @@ pub(super) fn told(serving: &Serving, now: Timestamp) -> Readings {
     state.telemetry.read(&state.load, now)
 }
 
-/// What scorers read of a backend whose engine told this; see [`count_tokens`] and [`add_latency`].
-pub(super) fn readings(serving: &Serving, told: &Readings) -> Candidate {
+/// Fills in what scorers read of a backend whose engine told this; see [`count_tokens`] and
+/// [`add_latency`].
+pub(super) fn read(serving: &Serving, told: &Readings, into: &mut Candidate) {
     // Stale is not unknown: the median of the others stands in for what was read too long ago.
     let is_stale = matches!(told.standing, Standing::Stale | Standing::Failing);
     let kv_utilization = told.kv_utilization.map(f64::from);
-    Candidate {
-        key: serving.key,
-        waiting: told.waiting.map(f64::from),
-        running: told.running.map(f64::from),
-        load: Some(told.load.into()),
-        kv_utilization: if is_stale { Some(STALE) } else { kv_utilization },
-        in_flight: f64::from(serving.state.load.in_flight()),
-        priority: serving.priority,
-        ..Candidate::default()
-    }
+    into.key = serving.key;
+    into.waiting = told.waiting.map(f64::from);
+    into.running = told.running.map(f64::from);
+    into.load = Some(told.load.into());
+    into.kv_utilization = if is_stale { Some(STALE) } else { kv_utilization };
+    into.in_flight = f64::from(serving.state.load.in_flight());
+    into.priority = serving.priority;
 }
 
 /// Adds what is in flight in tokens. Apart from the rest, like what follows: it lies in memory that few

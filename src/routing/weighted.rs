@@ -3,7 +3,7 @@
 use super::card::{CARD_SCORES, ScoreCard, Told};
 use super::filters::{Terms, fitting};
 use super::readings::{
-    adapter, add_latency, count_tokens, fill_in_median, find_prefixes, readings, told,
+    adapter, add_latency, count_tokens, fill_in_median, find_prefixes, read, told,
 };
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
@@ -275,26 +275,27 @@ impl Weighted {
     ) -> Ask {
         let WeightedScratch { rows, candidates, told: all_told, .. } = scratch;
         let blocks = input.prompt.map_or(0, Chain::blocks);
-        let servings =
-            rows.iter().filter_map(|row| Some((*row, model.serving.get(*row as usize)?)));
+        // Filled in where they lie: a candidate is large, and moving it costs more than reading it.
         candidates.clear();
+        candidates.resize(rows.len(), Candidate::default());
         all_told.clear();
-        candidates.extend(servings.map(|(row, serving)| {
+        all_told.resize(rows.len(), Told::default());
+        for ((row, one), slot) in rows.iter().zip(&mut *candidates).zip(all_told) {
+            let Some(serving) = model.serving.get(*row as usize) else { continue };
             let told = told(serving, input.now);
-            all_told.push(Told::of(&told));
-            let mut one =
-                Candidate { place: row, prompt_blocks: blocks, ..readings(serving, &told) };
+            *slot = Told::of(&told);
+            (one.place, one.prompt_blocks) = (*row, blocks);
+            read(serving, &told, one);
             if self.reads_adapters {
                 one.adapter = adapter(serving);
             }
             if self.profile.reads_tokens() {
-                count_tokens(serving, &mut one);
+                count_tokens(serving, one);
             }
             if self.profile.reads_latencies() {
-                add_latency(serving, &mut one);
+                add_latency(serving, one);
             }
-            one
-        }));
+        }
         fill_in_median(candidates);
         if self.reads_prefixes && blocks > 0 {
             find_prefixes((input, model), rows, candidates);
