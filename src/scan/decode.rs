@@ -8,6 +8,10 @@ use super::bytes::widest;
 
 /// As many bytes as a word has bits.
 const BLOCK: usize = 64;
+/// How far is looked from the beginning of a block: an escape may end behind it.
+const SEEN: usize = 2 * BLOCK;
+/// How far is written from where a block goes, with what is written over by the next.
+const MARGIN: usize = 3 * BLOCK;
 
 /// What the letter of an escape of two bytes stands for; 0 for all that are none.
 #[expect(clippy::indexing_slicing, reason = "a wrong index would not compile")]
@@ -60,8 +64,9 @@ pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
 #[inline(always)]
 fn decode_short(text: &[u8], room: &mut [u8]) -> Option<usize> {
     let block = text.first_chunk::<BLOCK>()?;
-    let length = stops(block).trailing_zeros() as usize;
-    if block.get(length) != Some(&b'"') {
+    let (quotes, backslashes) = marks(block);
+    let length = quotes.trailing_zeros() as usize;
+    if quotes == 0 || backslashes & (quotes ^ quotes.wrapping_sub(1)) != 0 {
         return None;
     }
     *room.first_chunk_mut::<BLOCK>()? = *block;
@@ -76,44 +81,54 @@ struct InBlocks<'a, 'b> {
 impl NullaryFnOnce for InBlocks<'_, '_> {
     type Output = (usize, usize, Option<Stop>);
 
-    /// Goes on until less than a block is left of the text or of the room.
+    /// Goes on until the end of the text or of the room is near. All within a block is at places whose
+    /// bounds are known when compiling.
     #[inline(always)]
     fn call(self) -> Self::Output {
         let Self { text, room } = self;
         let (mut read, mut written) = (0, 0);
-        while let Some(block) = text.get(read..).and_then(|rest| rest.first_chunk::<BLOCK>()) {
-            let (mut stops, mut from) = (stops(block), read);
-            // A block is copied anew behind each escape, whole: how much of it was plain text is a
-            // matter of where the next copy goes.
-            loop {
-                let source = text.get(from..).and_then(|rest| rest.first_chunk::<BLOCK>());
-                let to = room.get_mut(written..).and_then(|rest| rest.first_chunk_mut::<BLOCK>());
-                let (Some(source), Some(to)) = (source, to) else {
-                    let is_full = source.is_some() && written > 0;
-                    return (from, written, is_full.then_some(Stop::Room));
-                };
-                *to = *source;
-                if stops == 0 {
-                    break;
+        loop {
+            let seen = text.get(read..).and_then(|rest| rest.first_chunk::<SEEN>());
+            let out = room.get_mut(written..).and_then(|rest| rest.first_chunk_mut::<MARGIN>());
+            let (Some(seen), Some(out)) = (seen, out) else {
+                let is_full = seen.is_some() && written > 0;
+                return (read, written, is_full.then_some(Stop::Room));
+            };
+            let (quotes, backslashes) = marks(seen.first_chunk::<BLOCK>().unwrap_or(&[0; BLOCK]));
+            let mut stops = quotes | backslashes;
+            let (mut from, mut to) = (0, 0);
+            copy((seen, from), (out, to));
+            while stops != 0 {
+                let at = stops.trailing_zeros() as usize;
+                let found = stops & stops.wrapping_neg();
+                to += at - from;
+                let letter = seen.get((at + 1) % SEEN).copied().unwrap_or_default();
+                let meant = MEANT.get(usize::from(letter)).copied().unwrap_or_default();
+                if quotes & found != 0 || meant == 0 {
+                    return (read + at, written + to, Some(Stop::at(text, read + at)));
                 }
-                let at = read + stops.trailing_zeros() as usize;
-                written += at - from;
-                let meant = meant_at(text, at);
-                if meant == 0 {
-                    return (at, written, Some(Stop::at(text, at)));
-                }
-                if let Some(slot) = room.get_mut(written) {
+                if let Some(slot) = out.get_mut(to % SEEN) {
                     *slot = meant;
                 }
-                (from, written) = (at + 2, written + 1);
+                (from, to) = (at + 2, to + 1);
+                // How much of this is plain text is a matter of where the next copy goes.
+                copy((seen, from), (out, to));
                 // The letter of an escape may look like a further one.
-                let found = stops & stops.wrapping_neg();
                 stops &= !(found | found << 1);
             }
-            let end = from.max(read + BLOCK);
-            (read, written) = (end, written + end - from);
+            let end = from.max(BLOCK);
+            (read, written) = (read + end, written + to + end - from);
         }
-        (read, written, None)
+    }
+}
+
+/// Copies a block from and to places within reach; what is copied from elsewhere is written over.
+#[inline(always)]
+fn copy((seen, from): (&[u8; SEEN], usize), (out, to): (&mut [u8; MARGIN], usize)) {
+    let source = seen.get(from % BLOCK..).and_then(|rest| rest.first_chunk::<BLOCK>());
+    let target = out.get_mut(to % SEEN..).and_then(|rest| rest.first_chunk_mut::<BLOCK>());
+    if let (Some(source), Some(target)) = (source, target) {
+        *target = *source;
     }
 }
 
@@ -123,14 +138,14 @@ impl Stop {
     }
 }
 
-/// The quotes and backslashes of a block, a bit each.
+/// The quotes and the backslashes of a block, a bit each.
 #[inline(always)]
-fn stops(block: &[u8; BLOCK]) -> u64 {
+fn marks(block: &[u8; BLOCK]) -> (u64, u64) {
     let (parts, _) = block.as_chunks::<16>();
-    parts.iter().rev().fold(0, |stops, part| {
+    parts.iter().rev().fold((0, 0), |(quotes, backslashes), part| {
         let part = u8x16::new(*part);
-        let is = |byte: u8| part.simd_eq(u8x16::splat(byte));
-        stops << 16 | u64::from((is(b'"') | is(b'\\')).to_bitmask())
+        let is = |byte: u8| u64::from(part.simd_eq(u8x16::splat(byte)).to_bitmask());
+        (quotes << 16 | is(b'"'), backslashes << 16 | is(b'\\'))
     })
 }
 
@@ -183,7 +198,7 @@ mod tests {
                     prop_assert_eq!(read, raw.len() - 2);
                 }
                 Stop::LongEscape => prop_assert!(raw.as_bytes()[1 + read..].starts_with(b"\\u")),
-                Stop::Room => prop_assert!((written > 0 || size == 0) && size - written < BLOCK),
+                Stop::Room => prop_assert!((written > 0 || size == 0) && size - written < MARGIN),
             }
         }
     }
