@@ -47,7 +47,7 @@ pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
     if let Some(stop) = stop {
         return (read, written, stop);
     }
-    // What is left is less than a block, or all the room is.
+    // Near the end of the text or of the room, byte by byte.
     while let (Some(byte), Some(slot)) = (text.get(read), room.get_mut(written)) {
         let is_stop = matches!(byte, b'"' | b'\\');
         let meant = if is_stop { meant_at(text, read) } else { *byte };
