@@ -157,8 +157,9 @@ impl Shadow {
 
     /// What it has found so far.
     pub fn figures(&self) -> ShadowFigures {
-        let index_bytes = self.pools.iter().map(|pool| pool.budget().used()).sum();
-        self.counts.figures(index_bytes)
+        let budgets = || self.pools.iter().map(|pool| pool.budget());
+        let used = budgets().map(|budget| budget.used()).sum();
+        self.counts.figures((used, budgets().map(|budget| budget.limit()).sum()))
     }
 
     /// The same for people, at `now`.

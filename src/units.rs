@@ -13,6 +13,24 @@ pub struct TokenCount(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub u64);
 
+/// A length of time in microseconds, where making a [`Duration`] of it would cost more than what it is
+/// read for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Micros(pub u64);
+
+impl Micros {
+    /// The same as a duration.
+    pub fn to_duration(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
+}
+
+impl From<Duration> for Micros {
+    fn from(duration: Duration) -> Self {
+        Self(to_micros(duration))
+    }
+}
+
 impl Timestamp {
     /// The time that passed since `earlier`; zero when `earlier` lies in the future.
     pub fn since(self, earlier: Self) -> Duration {

@@ -48,6 +48,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--penstock", type=Path, required=True, help="the program to measure")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--slices", type=int, default=1,
+                        help="runs of the clients in each round, proxy by proxy in turn: many short ones"
+                             " tell proxies apart that differ by little, where the machine's speed varies")
     parser.add_argument("--seconds", type=float, default=5, help="of each run of the clients")
     parser.add_argument("--only", type=names(PARTS), default=PARTS, help=",".join(PARTS))
     parser.add_argument("--peers", type=names(ALL_PEERS), default=PEERS, help=",".join(ALL_PEERS))
@@ -109,7 +112,8 @@ class Run:
                  if line.startswith("model name")]
         self.emit({"kind": "setup", "cpu": model[0] if model else platform.machine(),
                    "cpus": os.cpu_count(), "kernel": platform.release(),
-                   "rounds": self.chosen.rounds, "seconds": self.chosen.seconds,
+                   "rounds": self.chosen.rounds, "slices": self.chosen.slices,
+                   "seconds": self.chosen.seconds,
                    "versions": {peer.name: peer.version() for peer in self.peers}})
 
     def cpu(self, scenarios):
@@ -123,9 +127,10 @@ class Run:
             for peer in self.peers:
                 running.enter_context(peer)
             for scenario in scenarios:
-                for peer in in_turn(self.peers, index):
-                    row = measures.cpu_per_unit(peer, engine, scenario, self.chosen.seconds)
-                    self.emit({**row, "round": index})
+                for turn in range(index * self.chosen.slices, (index + 1) * self.chosen.slices):
+                    for peer in in_turn(self.peers, turn):
+                        row = measures.cpu_per_unit(peer, engine, scenario, self.chosen.seconds)
+                        self.emit({**row, "round": turn})
 
     def memory(self, measure):
         """A fresh proxy for every figure: what one run leaves behind is not the next one's."""

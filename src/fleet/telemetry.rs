@@ -68,7 +68,7 @@ impl TelemetryRow {
             running: readings.running,
             kv_utilization: readings.kv_utilization,
             load: Some(readings.load),
-            age_s: readings.age.map(|age| age.as_secs_f64()),
+            age_s: readings.age.map(|age| age.to_duration().as_secs_f64()),
             standing: Some(match readings.standing {
                 Standing::Unknown => StandingName::Unknown,
                 Standing::Fresh => StandingName::Fresh,

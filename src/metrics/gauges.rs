@@ -146,7 +146,7 @@ pub(super) fn kv_utilization(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples
 }
 
 pub(super) fn telemetry_age(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    told(scrape, |readings| readings.age.map(|age| age.as_secs_f64()))
+    told(scrape, |readings| readings.age.map(|age| age.to_duration().as_secs_f64()))
 }
 
 pub(super) fn scrapes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
@@ -194,6 +194,10 @@ pub(super) fn max_held_body_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Sa
 
 pub(super) fn prefix_index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     one(from_size(scrape.prefix_pool.budget().used()))
+}
+
+pub(super) fn max_prefix_index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.prefix_pool.budget().limit()))
 }
 
 pub(super) fn prefix_locks(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

@@ -42,3 +42,7 @@ pub(super) fn lag(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
 pub(super) fn index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     scrape.shadow.map(|figures| one(from_size(figures.index_bytes))).unwrap_or_default()
 }
+
+pub(super) fn max_index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    scrape.shadow.map(|figures| one(from_size(figures.max_index_bytes))).unwrap_or_default()
+}

@@ -9,7 +9,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 67] = [
+pub const METRICS: [MetricRow; 69] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -191,7 +191,13 @@ pub const METRICS: [MetricRow; 67] = [
         "penstock_prefix_index_bytes",
         &[],
         gauges::prefix_index_bytes,
-        "memory of the prefix indexes of all models; the most is `limits.prefix_memory`",
+        "memory of the prefix indexes of all models",
+    ),
+    gauge(
+        "penstock_max_prefix_index_bytes",
+        &[],
+        gauges::max_prefix_index_bytes,
+        "the most there may be: `limits.prefix_memory`",
     ),
     counter(
         "penstock_prefix_lock_samples_total",
@@ -245,7 +251,13 @@ pub const METRICS: [MetricRow; 67] = [
         "penstock_shadow_index_bytes",
         &[],
         shadow::index_bytes,
-        "memory of the prefix indexes of both sides; the most is `routing.shadow.prefix_memory`",
+        "memory of the prefix indexes of both sides",
+    ),
+    gauge(
+        "penstock_max_shadow_index_bytes",
+        &[],
+        shadow::max_index_bytes,
+        "the most there may be: `routing.shadow.prefix_memory`",
     ),
     gauge("penstock_connections", &[], gauges::connections, "client connections open"),
     gauge(

@@ -13,13 +13,13 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use super::load::Load;
-use crate::units::Timestamp;
+use crate::units::{Micros, Timestamp};
 use cell::SampleCell;
 
 /// A sample older than this many of its intervals says nothing any more.
-const FRESH_INTERVALS: u32 = 3;
-/// A backend whose scrapes fail is given up no sooner than this.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(2);
+const FRESH_INTERVALS: u64 = 3;
+/// A backend whose scrapes fail is given up no sooner than after so many microseconds.
+const GIVEN_UP_AFTER: u64 = 2_000_000;
 
 /// What one scrape found, whole. What the engine does not show is `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -97,7 +97,7 @@ pub struct Readings {
     /// The share of the KV cache in use; `None` unless a fresh sample says.
     pub kv_utilization: Option<f32>,
     /// The age of the last sample; `None` before the first.
-    pub age: Option<Duration>,
+    pub age: Option<Micros>,
     /// How far this can be relied on.
     pub standing: Standing,
 }
@@ -124,12 +124,13 @@ impl Telemetry {
         let Some(sample) = self.sample.read() else {
             return Readings { load: own, ..Readings::default() };
         };
-        let age = now.since(sample.sent_at);
-        let standing = self.standing(&sample, age);
-        let (age, unsure) = (Some(age), Readings { load: own, ..Readings::default() });
+        let age = Micros(now.0.saturating_sub(sample.sent_at().0));
+        let standing = self.standing(age, sample.interval());
+        let age = Some(age);
         if standing != Standing::Fresh {
-            return Readings { age, standing, ..unsure };
+            return Readings { load: own, age, standing, ..Readings::default() };
         }
+        let sample = sample.unpack();
         let EngineSample { waiting, running, kv_utilization, .. } = sample;
         let since = (i64::from(in_flight) - i64::from(sample.in_flight)) as f32;
         let told = waiting.zip(running).map(|(waiting, running)| waiting + running + since);
@@ -137,18 +138,18 @@ impl Telemetry {
         Readings { waiting, running, load, kv_utilization, age, standing }
     }
 
-    fn standing(&self, sample: &EngineSample, age: Duration) -> Standing {
-        if age <= sample.interval.saturating_mul(FRESH_INTERVALS) {
+    fn standing(&self, age: Micros, interval: Micros) -> Standing {
+        if age.0 <= interval.0.saturating_mul(FRESH_INTERVALS) {
             return Standing::Fresh;
         }
         let is_failing = self.is_failing.load(Ordering::Relaxed);
-        if is_failing && age > GIVEN_UP_AFTER { Standing::Failing } else { Standing::Stale }
+        if is_failing && age.0 > GIVEN_UP_AFTER { Standing::Failing } else { Standing::Stale }
     }
 
     /// Takes over what another one knows of its engine.
     pub(super) fn follow(&self, other: &Self) {
         if let Some(sample) = other.sample.read() {
-            self.sample.write(sample);
+            self.sample.write(sample.unpack());
         }
         self.is_failing.store(other.is_failing.load(Ordering::Relaxed), Ordering::Relaxed);
         self.epoch.store(other.epoch(), Ordering::Relaxed);
@@ -160,7 +161,7 @@ impl Telemetry {
 
     /// The last sample; `None` before the first.
     pub fn sample(&self) -> Option<EngineSample> {
-        self.sample.read()
+        self.sample.read().map(|sample| sample.unpack())
     }
 
     /// Takes in what a scrape found.

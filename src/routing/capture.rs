@@ -14,7 +14,7 @@ use super::notes::{LeftOut, Noted, Notes};
 use super::{RouteInput, Router, RoutingDecision};
 use crate::registry::{Standing, Topology};
 use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms};
-use crate::units::{Timestamp, to_micros};
+use crate::units::{Micros, Timestamp, to_micros};
 pub(super) use exact::{Exact, Hex};
 use strategy::StrategyRecord;
 
@@ -308,7 +308,10 @@ impl CandidateRecord {
             backend: self.backend.as_str().into(),
             latency_micros: u32::try_from(to_count((self.latency_ms.0 * 1000.0).round()))
                 .unwrap_or(u32::MAX),
-            told: Told { age: age.and_then(Result::ok), standing: standing.unwrap_or_default() },
+            told: Told {
+                age: age.and_then(Result::ok).map(Micros::from),
+                standing: standing.unwrap_or_default(),
+            },
             candidate: Candidate {
                 place: self.row,
                 waiting: number(self.waiting),

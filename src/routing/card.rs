@@ -1,10 +1,8 @@
 //! What the scorers made of the backend that was picked, small enough to travel with the decision.
 
-use std::time::Duration;
-
 use crate::registry::{Readings, Standing};
 use crate::scoring::{Ask, Candidate, Profile, Sheet};
-use crate::units::to_millis;
+use crate::units::{Micros, to_millis};
 
 /// The most scorers a [`ScoreCard`] has room for.
 pub(super) const CARD_SCORES: usize = 8;
@@ -13,7 +11,7 @@ pub(super) const CARD_SCORES: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Told {
     /// The age of the last sample; `None` before the first.
-    pub age: Option<Duration>,
+    pub age: Option<Micros>,
     /// How far it can be relied on.
     pub standing: Standing,
 }
@@ -25,7 +23,7 @@ impl Told {
 
     /// The age in milliseconds.
     pub fn age_ms(&self) -> Option<f64> {
-        self.age.map(to_millis)
+        self.age.map(|age| to_millis(age.to_duration()))
     }
 }
 

@@ -1,13 +1,8 @@
 //! Decodes strings of JSON into memory of the caller's, in blocks: text is copied first and looked at
 //! afterwards, so that an escape costs a step and not a search of its own.
 
-use pulp::NullaryFnOnce;
-use wide::u8x16;
+use super::bytes::{InBlocks, Marker, Marking, STRETCH as BLOCK, widest_marking};
 
-use super::bytes::widest;
-
-/// As many bytes as a word has bits.
-const BLOCK: usize = 64;
 /// How far is looked from the beginning of a block: an escape may end behind it.
 const SEEN: usize = 2 * BLOCK;
 /// How far is written from where a block goes, with what is written over by the next.
@@ -43,7 +38,7 @@ pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
     if let Some(length) = decode_short(text, room) {
         return (length, length, Stop::Quote);
     }
-    let (mut read, mut written, stop) = widest(InBlocks { text, room: &mut *room });
+    let (mut read, mut written, stop) = widest_marking(Decoding { text, room: &mut *room });
     if let Some(stop) = stop {
         return (read, written, stop);
     }
@@ -64,7 +59,7 @@ pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
 #[inline(always)]
 fn decode_short(text: &[u8], room: &mut [u8]) -> Option<usize> {
     let block = text.first_chunk::<BLOCK>()?;
-    let (quotes, backslashes) = marks(block);
+    let (quotes, backslashes) = (InBlocks.mark(block, b'"'), InBlocks.mark(block, b'\\'));
     let length = quotes.trailing_zeros() as usize;
     if quotes == 0 || backslashes & (quotes ^ quotes.wrapping_sub(1)) != 0 {
         return None;
@@ -73,18 +68,18 @@ fn decode_short(text: &[u8], room: &mut [u8]) -> Option<usize> {
     Some(length)
 }
 
-struct InBlocks<'a, 'b> {
+struct Decoding<'a, 'b> {
     text: &'a [u8],
     room: &'b mut [u8],
 }
 
-impl NullaryFnOnce for InBlocks<'_, '_> {
+impl Marking for Decoding<'_, '_> {
     type Output = (usize, usize, Option<Stop>);
 
     /// Goes on until the end of the text or of the room is near. All within a block is at places whose
     /// bounds are known when compiling.
     #[inline(always)]
-    fn call(self) -> Self::Output {
+    fn run(self, marker: impl Marker) -> Self::Output {
         let Self { text, room } = self;
         let (mut read, mut written) = (0, 0);
         loop {
@@ -94,7 +89,8 @@ impl NullaryFnOnce for InBlocks<'_, '_> {
                 let is_full = seen.is_some() && written > 0;
                 return (read, written, is_full.then_some(Stop::Room));
             };
-            let (quotes, backslashes) = marks(seen.first_chunk::<BLOCK>().unwrap_or(&[0; BLOCK]));
+            let block = seen.first_chunk().unwrap_or(&[0; BLOCK]);
+            let (quotes, backslashes) = (marker.mark(block, b'"'), marker.mark(block, b'\\'));
             let mut stops = quotes | backslashes;
             let (mut from, mut to) = (0, 0);
             copy((seen, from), (out, to));
@@ -144,17 +140,6 @@ impl Stop {
     fn at(text: &[u8], at: usize) -> Self {
         if text.get(at) == Some(&b'"') { Self::Quote } else { Self::LongEscape }
     }
-}
-
-/// The quotes and the backslashes of a block, a bit each.
-#[inline(always)]
-fn marks(block: &[u8; BLOCK]) -> (u64, u64) {
-    let (parts, _) = block.as_chunks::<16>();
-    parts.iter().rev().fold((0, 0), |(quotes, backslashes), part| {
-        let part = u8x16::new(*part);
-        let is = |byte: u8| u64::from(part.simd_eq(u8x16::splat(byte)).to_bitmask());
-        (quotes << 16 | is(b'"'), backslashes << 16 | is(b'\\'))
-    })
 }
 
 /// What the escape of two bytes at `at` stands for; 0 where there is none.

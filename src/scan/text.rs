@@ -5,11 +5,11 @@ use memchr::memchr2;
 
 use super::TokenEstimate;
 use super::bytes::{
-    BLOCK, HIGH, Stop, WORD, block_at, count_continuations, find_control, is_dense, is_plain,
-    is_plain_block, is_stop, word_at,
+    BLOCK, HIGH, STRETCH, Stop, WORD, block_at, count_continuations, find_control, is_dense,
+    is_plain, is_plain_block, is_stop, word_at,
 };
 use super::cursor::{Cursor, Syntax};
-use super::marks::STRETCH;
+
 use super::unescape::ShortString;
 
 /// Blocks looked at one by one before a string counts as long.

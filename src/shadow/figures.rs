@@ -59,7 +59,8 @@ impl Counts {
         count.fetch_add(1, Ordering::Release);
     }
 
-    pub(super) fn figures(&self, index_bytes: usize) -> ShadowFigures {
+    /// What was counted; the indexes have so many bytes, and may have so many.
+    pub(super) fn figures(&self, (index_bytes, max_index_bytes): (usize, usize)) -> ShadowFigures {
         let read = |count: &AtomicU64| count.load(Ordering::Acquire);
         ShadowFigures {
             same: read(&self.same),
@@ -72,6 +73,7 @@ impl Counts {
             shadow_tokens: read(&self.shadow_tokens),
             lag_micros: read(&self.lag_micros),
             index_bytes,
+            max_index_bytes,
         }
     }
 }
@@ -99,6 +101,8 @@ pub struct ShadowFigures {
     pub lag_micros: u64,
     /// Memory of the prefix indexes of both sides.
     pub index_bytes: usize,
+    /// The most it may be.
+    pub max_index_bytes: usize,
 }
 
 /// What does not change while a shadow runs.

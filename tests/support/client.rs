@@ -79,7 +79,13 @@ impl Client {
 
     fn fill(&mut self) -> std::io::Result<usize> {
         let mut chunk = [0; 16 * 1024];
-        let count = self.stream.read(&mut chunk)?;
+        let count = loop {
+            match self.stream.read(&mut chunk) {
+                // As after the whole test was stopped and continued.
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
         self.buffer.extend_from_slice(&chunk[..count]);
         Ok(count)
     }

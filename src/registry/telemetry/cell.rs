@@ -1,45 +1,49 @@
 //! A sample that readers see whole without a lock: two slots of atomics, of which the one that is
 //! not being read is written. A reader repeats only when two samples came in while it read one.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use super::EngineSample;
-use crate::units::{Timestamp, to_micros};
+use crate::units::{Micros, Timestamp, to_micros};
 
-const WORDS: usize = 4;
+/// Numbers of 64 bits in a sample, beside one of 32.
+const WORDS: usize = 3;
 
+/// Holds the last sample. What a reader touches is one cache line: decisions read those of all backends.
 #[derive(Debug, Default)]
-struct Slot([AtomicU64; WORDS]);
-
-/// Holds the last sample.
-#[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub(super) struct SampleCell {
     /// How many samples there have been; the last one's lowest bit names its slot.
     version: AtomicU64,
-    slots: [Slot; 2],
+    words: [[AtomicU64; WORDS]; 2],
+    cache_use: [AtomicU32; 2],
     writer: Mutex<()>,
 }
 
+const _: () = assert!(std::mem::offset_of!(SampleCell, writer) == 64);
+
 impl SampleCell {
-    fn slot(&self, version: u64) -> &Slot {
-        let [even, odd] = &self.slots;
-        if version.is_multiple_of(2) { even } else { odd }
+    fn slot(&self, version: u64) -> (&[AtomicU64; WORDS], &AtomicU32) {
+        let ([even, odd], [even_use, odd_use]) = (&self.words, &self.cache_use);
+        if version.is_multiple_of(2) { (even, even_use) } else { (odd, odd_use) }
     }
 
     /// The last sample.
-    pub(super) fn read(&self) -> Option<EngineSample> {
+    #[inline]
+    pub(super) fn read(&self) -> Option<Packed> {
         loop {
             let version = self.version.load(Ordering::Acquire);
             if version == 0 {
                 return None;
             }
-            let words = self.slot(version).0.each_ref().map(|word| word.load(Ordering::Relaxed));
+            let (words, cache_use) = self.slot(version);
+            let words = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+            let packed = Packed { words, cache_use: cache_use.load(Ordering::Relaxed) };
             // Whoever saw a word of a later sample sees here that there is one.
             fence(Ordering::Acquire);
             if self.version.load(Ordering::Relaxed) == version {
-                return Some(unpack(words));
+                return Some(packed);
             }
         }
     }
@@ -50,33 +54,63 @@ impl SampleCell {
         let version = self.version.load(Ordering::Relaxed);
         // The words below must not be seen before the version that took readers off their slot.
         fence(Ordering::Release);
-        for (word, value) in self.slot(version.wrapping_add(1)).0.iter().zip(pack(sample)) {
+        let packed = Packed::of(sample);
+        let (words, cache_use) = self.slot(version.wrapping_add(1));
+        for (word, value) in words.iter().zip(packed.words) {
             word.store(value, Ordering::Relaxed);
         }
+        cache_use.store(packed.cache_use, Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Release);
     }
 }
 
-/// Not a number stands for unknown.
-fn pack(sample: EngineSample) -> [u64; WORDS] {
-    let bits = |value: Option<f32>| u64::from(value.unwrap_or(f32::NAN).to_bits());
-    [
-        bits(sample.waiting) << 32 | bits(sample.running),
-        bits(sample.kv_utilization) << 32 | u64::from(sample.in_flight),
-        sample.sent_at.0,
-        to_micros(sample.interval),
-    ]
+/// A sample as it is kept. Decisions read it as it is: to make durations of its microseconds costs more
+/// than the rest.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Packed {
+    /// Waiting and running; in flight and the interval in microseconds; when it was sent.
+    words: [u64; WORDS],
+    /// The share of the KV cache in use.
+    cache_use: u32,
 }
 
-fn unpack([requests, cache, sent_at, interval]: [u64; WORDS]) -> EngineSample {
-    let value = |bits: u64| Some(f32::from_bits(low(bits))).filter(|value| !value.is_nan());
-    EngineSample {
-        waiting: value(requests >> 32),
-        running: value(requests),
-        kv_utilization: value(cache >> 32),
-        in_flight: low(cache),
-        sent_at: Timestamp(sent_at),
-        interval: Duration::from_micros(interval),
+impl Packed {
+    /// Not a number stands for unknown.
+    fn of(sample: EngineSample) -> Self {
+        let bits = |value: Option<f32>| value.unwrap_or(f32::NAN).to_bits();
+        let both = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        // The longest interval there is room for is over an hour.
+        let interval = u32::try_from(to_micros(sample.interval)).unwrap_or(u32::MAX);
+        let words = [
+            both(bits(sample.waiting), bits(sample.running)),
+            both(sample.in_flight, interval),
+            sample.sent_at.0,
+        ];
+        Self { words, cache_use: bits(sample.kv_utilization) }
+    }
+
+    pub(super) fn sent_at(&self) -> Timestamp {
+        let [.., sent_at] = self.words;
+        Timestamp(sent_at)
+    }
+
+    pub(super) fn interval(&self) -> Micros {
+        let [_, numbers, _] = self.words;
+        Micros(u64::from(low(numbers)))
+    }
+
+    #[inline]
+    pub(super) fn unpack(&self) -> EngineSample {
+        let [requests, numbers, _] = self.words;
+        let value = |bits: u32| Some(f32::from_bits(bits)).filter(|value| !value.is_nan());
+        EngineSample {
+            waiting: value(low(requests >> 32)),
+            running: value(low(requests)),
+            kv_utilization: value(self.cache_use),
+            in_flight: low(numbers >> 32),
+            sent_at: self.sent_at(),
+            interval: self.interval().to_duration(),
+        }
     }
 }
 

@@ -44,7 +44,7 @@ fn a_fresh_sample_counts_with_what_was_dispatched_since() {
     let same = read(4);
     assert_eq!((same.waiting, same.running, same.load), (Some(3.0), Some(5.0), 8.0));
     assert_eq!((same.kv_utilization, same.standing), (Some(0.5), Standing::Fresh));
-    assert_eq!(same.age, Some(Duration::from_millis(300)));
+    assert_eq!(same.age, Some(Micros(300_000)));
     assert_eq!(read(6).load, 10.0, "two more since it was sent");
     assert_eq!(read(0).load, 4.0, "four have ended since");
     telemetry.publish(EngineSample { waiting: Some(0.0), running: Some(1.0), ..sample() });
@@ -59,7 +59,7 @@ fn an_old_sample_counts_for_nothing_but_its_age() {
     telemetry.publish(sample());
     let long = Duration::from_secs(60);
     let stale = telemetry.read(&load(2), after(Duration::from_millis(301)));
-    let age = Some(Duration::from_millis(301));
+    let age = Some(Micros(301_000));
     let expected = Readings { load: 2.0, age, standing: Standing::Stale, ..Readings::default() };
     assert_eq!(stale, expected);
     assert_eq!(telemetry.read(&load(2), after(long)).standing, Standing::Stale, "none has failed");

@@ -22,6 +22,11 @@ impl Budget {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
+    /// The most they may take, in bytes.
+    pub fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     /// Bytes in use now.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
@@ -29,7 +34,7 @@ impl Budget {
 
     /// What may be used after a change: no more than before it, where that is too much already.
     pub(super) fn bound(&self) -> usize {
-        self.limit.load(Ordering::Relaxed).max(self.used())
+        self.limit().max(self.used())
     }
 
     /// Notes that an index uses `now` bytes where it used `before`.
