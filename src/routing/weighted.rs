@@ -275,16 +275,16 @@ impl Weighted {
     ) -> Ask {
         let WeightedScratch { rows, candidates, told: all_told, .. } = scratch;
         let blocks = input.prompt.map_or(0, Chain::blocks);
-        // Filled in where they lie: a candidate is large, and moving it costs more than reading it.
-        candidates.clear();
+        // Filled in where they lie, over those of the decision before: a candidate is large, and moving
+        // it costs more than reading it.
         candidates.resize(rows.len(), Candidate::default());
-        all_told.clear();
         all_told.resize(rows.len(), Told::default());
         for ((row, one), slot) in rows.iter().zip(&mut *candidates).zip(all_told) {
-            let Some(serving) = model.serving.get(*row as usize) else { continue };
-            let told = told(serving, input.now);
+            let serving = model.serving.get(*row as usize);
+            let told = serving.map(|serving| told(serving, input.now)).unwrap_or_default();
             *slot = Told::of(&told);
-            (one.place, one.prompt_blocks) = (*row, blocks);
+            *one = Candidate { place: *row, prompt_blocks: blocks, ..Candidate::default() };
+            let Some(serving) = serving else { continue };
             read(serving, &told, one);
             if self.reads_adapters {
                 one.adapter = adapter(serving);
