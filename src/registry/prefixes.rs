@@ -81,6 +81,8 @@ pub enum CacheEvent<'a> {
     Stored(&'a [u64]),
     /// It does not have these any more, and so nothing that follows them.
     Removed(&'a [u64]),
+    /// It was sent a prompt that begins with this block, and had not even that.
+    Missed(u64),
     /// It has none.
     Cleared,
 }
@@ -229,6 +231,7 @@ impl Shards {
         match event {
             CacheEvent::Stored(chain) => index.record(lane, chain),
             CacheEvent::Removed(blocks) => index.forget(lane, blocks),
+            CacheEvent::Missed(first) => index.miss(lane, first),
             CacheEvent::Cleared => index.clear(lane),
         }
     }

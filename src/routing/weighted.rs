@@ -202,7 +202,7 @@ impl Weighted {
         }
         let model = topology.model(decision.model);
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            model.prefixes.apply(serving.lane, CacheEvent::Removed(&[card.first_block]));
+            model.prefixes.apply(serving.lane, CacheEvent::Missed(card.first_block));
         }
         true
     }

@@ -27,6 +27,8 @@ struct Lane {
     count: u32,
     /// The most it may hold.
     capacity: u32,
+    /// How often it was found to lack the beginning of a prompt.
+    missed: u32,
 }
 
 /// Which blocks which of up to 64 backends are believed to have cached. A backend is a lane, 0..64.
@@ -69,19 +71,23 @@ impl PrefixIndex {
     /// without a gap. Refreshes nothing.
     pub fn longest(&self, chain: &[u64], lanes: u64, mut found: impl FnMut(usize, u32)) {
         let (mut alive, mut length, mut rest) = (lanes, 0, chain);
+        // Of each lane, the last time that it missed what was walked over.
+        let mut missed = [0; LANES];
         while alive != 0
             && let Some(run) = rest.first().and_then(|head| self.runs.find(*head))
         {
             let (run, common) = (run.1, run.1.in_common(rest));
             bits(alive & !run.holders()).for_each(|lane| found(lane, length));
-            let holding = alive & run.holders();
+            alive &= run.holders();
             for (lane, hold) in bits(run.holders()).zip(run.holds()) {
-                if hold.blocks < common && holding & 1 << lane != 0 {
-                    found(lane, length + hold.blocks);
+                let Some(missed) = missed.get_mut(lane) else { continue };
+                *missed = hold.missed.max(*missed);
+                let held = if hold.used < *missed { 0 } else { hold.blocks };
+                if held < common && alive & 1 << lane != 0 {
+                    found(lane, length + held);
                     alive &= !(1 << lane);
                 }
             }
-            alive &= holding;
             length += common;
             rest = rest.get(common as usize..).unwrap_or_default();
         }
@@ -113,15 +119,32 @@ impl PrefixIndex {
         }
     }
 
-    /// Forgets blocks on a lane, and all that follows them in any prompt: the engine told that it does
-    /// not have them. Looks through what the lane has not used since.
-    pub fn forget(&mut self, lane: usize, blocks: &[u64]) {
-        let newest = self.lanes.get(lane).map_or(NONE, |lane| lane.newest);
-        let mut next = match blocks {
-            // As good as always the first block of a prompt, whose run is found at once.
-            [one] => self.runs.find(*one).map_or(newest, |(run, _)| run),
-            _ => newest,
+    /// Notes that a lane has no prompt that begins with this block: its engine computed one anew. What
+    /// follows the block counts again once it was recorded again, and else ages.
+    pub fn miss(&mut self, lane: usize, first: u64) {
+        let Some(run) = self.runs.find(first).map(|(run, _)| run) else { return };
+        let Some(times) = self.lanes.get(lane).map(|lane| lane.missed) else { return };
+        let Some(times) = times.checked_add(1) else {
+            // Never in a century; and then all it is believed to have goes, with the counts.
+            self.clear(lane);
+            return self.set_missed(lane, 0);
         };
+        if let Some(hold) = self.runs.hold_mut(run, lane) {
+            hold.missed = times;
+            self.set_missed(lane, times);
+        }
+    }
+
+    fn set_missed(&mut self, lane: usize, times: u32) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.missed = times;
+        }
+    }
+
+    /// Forgets blocks on a lane, and all that follows them in any prompt: the engine told that it does
+    /// not have them. Looks through all that the lane holds.
+    pub fn forget(&mut self, lane: usize, blocks: &[u64]) {
+        let mut next = self.lanes.get(lane).map_or(NONE, |lane| lane.newest);
         let mut gone = HashTable::new();
         // What follows a block was never used after it, so one pass meets everything in order.
         while let Some(Hold { blocks: held, older, .. }) = self.runs.hold(next, lane).copied() {
@@ -162,7 +185,7 @@ impl PrefixIndex {
     fn open(&mut self, lane: usize) {
         let capacity = self.capacity.max(1);
         while self.lanes.len() <= lane {
-            self.lanes.push(Lane { newest: NONE, oldest: NONE, count: 0, capacity });
+            self.lanes.push(Lane { newest: NONE, oldest: NONE, count: 0, capacity, missed: 0 });
         }
     }
 
@@ -178,7 +201,7 @@ impl PrefixIndex {
                 Some(held) if held > common => self.split(run, common),
                 Some(held) => self.set_blocks(lane, run, (held, common)),
                 None => {
-                    self.runs.change(run, |own| own.add_hold(lane, common));
+                    self.runs.change(run, |own| own.add_hold(lane, Hold::new(common, 0)));
                     self.count(lane, (0, common));
                     self.link_newest(lane, run);
                 }
@@ -201,7 +224,7 @@ impl PrefixIndex {
             self.runs.change(run, |own| own.append(new));
             self.set_blocks(lane, run, (held, held + count));
         } else if let Some(run) = self.runs.add(known.last(), new) {
-            self.runs.change(run, |own| own.add_hold(lane, count));
+            self.runs.change(run, |own| own.add_hold(lane, Hold::new(count, 0)));
             self.count(lane, (0, count));
             self.link_newest(lane, run);
             path.push(run);
@@ -214,22 +237,22 @@ impl PrefixIndex {
         let Some(own) = self.runs.get(run) else { return };
         let behind: smallvec::SmallVec<[u64; 64]> =
             own.hashes().get(at as usize..).unwrap_or_default().into();
+        // To a lane that missed the run, the second part follows what it missed.
         let beyond = |(lane, hold): (usize, &Hold)| {
-            (hold.blocks > at).then(|| (lane, hold.blocks - at, hold.older))
+            let part =
+                Hold { blocks: hold.blocks.checked_sub(at)?, newer: run, missed: 0, ..*hold };
+            (part.blocks > 0).then_some((lane, part))
         };
-        let holds: smallvec::SmallVec<[(usize, u32, u32); 8]> =
+        let holds: smallvec::SmallVec<[(usize, Hold); 8]> =
             bits(own.holders()).zip(own.holds()).filter_map(beyond).collect();
         let before = own.hashes().get(..at as usize).and_then(<[u64]>::last).copied();
         let Some(second) = self.runs.add(before.as_ref(), &behind) else { return };
-        for (lane, blocks, older) in holds {
-            self.runs.change(second, |own| own.add_hold(lane, blocks));
-            if let Some(hold) = self.runs.hold_mut(second, lane) {
-                (hold.newer, hold.older) = (run, older);
-            }
+        for (lane, part) in holds {
+            self.runs.change(second, |own| own.add_hold(lane, part));
             if let Some(hold) = self.runs.hold_mut(run, lane) {
                 (hold.blocks, hold.older) = (at, second);
             }
-            self.set_newer_of(lane, older, second);
+            self.set_newer_of(lane, part.older, second);
         }
         self.runs.trim(run);
     }
@@ -297,9 +320,10 @@ impl PrefixIndex {
     fn link_newest(&mut self, lane: usize, run: u32) {
         let Some(own) = self.lanes.get_mut(lane) else { return };
         let before = std::mem::replace(&mut own.newest, run);
+        let used = own.missed;
         self.set_newer_of(lane, before, run);
         if let Some(hold) = self.runs.hold_mut(run, lane) {
-            (hold.newer, hold.older) = (NONE, before);
+            (hold.newer, hold.older, hold.used) = (NONE, before, used);
         }
     }
 
@@ -314,7 +338,7 @@ impl PrefixIndex {
 
     /// Tells the budget what is used.
     fn settle(&mut self) {
-        let used = self.runs.used();
+        let used = self.runs.bytes();
         self.budget.charge(self.charged, used);
         self.charged = used;
     }

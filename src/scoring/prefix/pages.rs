@@ -1,42 +1,127 @@
-//! A column of entries that grows page by page: nothing is ever moved, and no request waits for a long
-//! copy.
+//! A column of entries that grows and shrinks page by page: nothing is ever moved, and no request waits
+//! for a long copy.
 
-/// Entries of a page.
-const PAGE: usize = 64;
+/// Entries of a page: a bit each.
+const PAGE: usize = u64::BITS as usize;
+
+#[derive(Debug)]
+struct Page<T> {
+    entries: [T; PAGE],
+    /// Those nobody took.
+    free: u64,
+}
 
 /// A column.
 #[derive(Debug)]
-pub(super) struct Pages<T>(Vec<Box<[T; PAGE]>>);
+pub(super) struct Pages<T> {
+    /// Without those that nobody needs.
+    pages: Vec<Option<Box<Page<T>>>>,
+    /// Pages that had room when they were put here.
+    roomy: Vec<u32>,
+    /// Places for pages.
+    vacant: Vec<u32>,
+}
 
 impl<T> Default for Pages<T> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self { pages: Vec::new(), roomy: Vec::new(), vacant: Vec::new() }
     }
 }
 
 impl<T: Default> Pages<T> {
-    /// How many entries there are.
-    pub(super) fn len(&self) -> usize {
-        self.0.len() * PAGE
-    }
-
     /// Bytes taken, without what entries own elsewhere.
     pub(super) fn bytes(&self) -> usize {
-        self.0.len() * size_of::<[T; PAGE]>() + self.0.capacity() * size_of::<usize>()
+        let places = self.pages.capacity() * size_of::<usize>();
+        let numbers = (self.roomy.capacity() + self.vacant.capacity()) * size_of::<u32>();
+        (self.pages.len() - self.vacant.len()) * size_of::<Page<T>>() + places + numbers
     }
 
-    /// Adds a page of empty entries.
-    pub(super) fn grow(&mut self) {
-        self.0.push(Box::new(std::array::from_fn(|_| T::default())));
+    /// Takes an entry, which is empty.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        loop {
+            let place = self.roomy.last().copied().unwrap_or_else(|| self.add_page());
+            let page = self.pages.get_mut(place as usize)?;
+            // It may have been filled or dropped since it was put there.
+            match page.as_mut().filter(|page| page.free != 0) {
+                Some(page) => {
+                    let entry = page.free.trailing_zeros();
+                    page.free &= page.free - 1;
+                    return place.checked_mul(u64::BITS)?.checked_add(entry);
+                }
+                None => drop(self.roomy.pop()),
+            }
+        }
+    }
+
+    /// Gives an entry back, and its page where no other entry of it is taken.
+    pub(super) fn give_back(&mut self, at: u32) {
+        let place = at / u64::BITS;
+        let Some(slot) = self.pages.get_mut(place as usize) else { return };
+        let Some(page) = slot else { return };
+        if page.free == 0 {
+            self.roomy.push(place);
+        }
+        page.free |= 1 << (at % u64::BITS);
+        if let Some(entry) = page.entries.get_mut(at as usize % PAGE) {
+            *entry = T::default();
+        }
+        if page.free == u64::MAX {
+            *slot = None;
+            self.vacant.push(place);
+        }
     }
 
     pub(super) fn get(&self, at: u32) -> Option<&T> {
-        let at = at as usize;
-        self.0.get(at / PAGE)?.get(at % PAGE)
+        let page = self.pages.get(at as usize / PAGE)?.as_ref()?;
+        page.entries.get(at as usize % PAGE)
     }
 
     pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        let at = at as usize;
-        self.0.get_mut(at / PAGE)?.get_mut(at % PAGE)
+        let page = self.pages.get_mut(at as usize / PAGE)?.as_mut()?;
+        page.entries.get_mut(at as usize % PAGE)
+    }
+
+    fn add_page(&mut self) -> u32 {
+        let place = self.vacant.pop().unwrap_or_else(|| {
+            self.pages.push(None);
+            u32::try_from(self.pages.len() - 1).unwrap_or(u32::MAX)
+        });
+        let entries = std::array::from_fn(|_| T::default());
+        if let Some(slot) = self.pages.get_mut(place as usize) {
+            *slot = Some(Box::new(Page { entries, free: u64::MAX }));
+        }
+        self.roomy.push(place);
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_nobody_needs_are_given_back() {
+        let mut pages = Pages::<u64>::default();
+        let mut take = |count: u32| (0..count).map(|_| pages.take().unwrap()).collect::<Vec<_>>();
+        let first = take(200);
+        let distinct: std::collections::BTreeSet<_> = first.iter().collect();
+        assert_eq!(distinct.len(), 200);
+        for at in &first {
+            *pages.get_mut(*at).unwrap() = u64::from(*at);
+        }
+        assert!(first.iter().all(|at| pages.get(*at) == Some(&u64::from(*at))));
+        let full = pages.bytes();
+        for at in first.iter().filter(|at| !at.is_multiple_of(64)) {
+            pages.give_back(*at);
+        }
+        assert!(pages.bytes() >= full, "one entry of each page is taken");
+        assert_eq!(first.iter().filter(|at| pages.get(**at) == Some(&0)).count(), 197);
+        for at in first.iter().filter(|at| at.is_multiple_of(64)) {
+            pages.give_back(*at);
+        }
+        assert!(pages.bytes() < full / 4, "{} of {full}", pages.bytes());
+        assert!(pages.get(0).is_none() && pages.get_mut(199).is_none());
+        let again: Vec<u32> = (0..200).map(|_| pages.take().unwrap()).collect();
+        assert!(again.iter().all(|at| *at < 256 && pages.get(*at) == Some(&0)));
     }
 }

@@ -21,6 +21,18 @@ pub(super) struct Hold {
     pub(super) newer: u32,
     /// The run that the lane used last before this one; `NONE` for the oldest.
     pub(super) older: u32,
+    /// How often the lane had missed a beginning when it used the run last.
+    pub(super) used: u32,
+    /// The same when it last missed this run: it has none of it that was not used since, and nothing
+    /// of what follows it; 0 where it never did.
+    pub(super) missed: u32,
+}
+
+impl Hold {
+    /// What is used now; not in a list yet.
+    pub(super) fn new(blocks: u32, used: u32) -> Self {
+        Self { blocks, newer: NONE, older: NONE, used, missed: 0 }
+    }
 }
 
 /// Blocks that follow one another in prompts. What follows the last, or parts from the run before its
@@ -98,9 +110,8 @@ impl Run {
         self.holds.get_mut(place)
     }
 
-    /// Lets a lane that holds nothing of it hold its first `blocks`.
-    pub(super) fn add_hold(&mut self, lane: usize, blocks: u32) {
-        let hold = Hold { blocks, newer: NONE, older: NONE };
+    /// Lets a lane that holds nothing of it hold some.
+    pub(super) fn add_hold(&mut self, lane: usize, hold: Hold) {
         let place = self.rank(lane);
         self.holders |= 1 << lane;
         self.holds.reserve_exact(1);
@@ -112,6 +123,9 @@ impl Run {
         if let Some(place) = self.place_of(lane) {
             self.holds.remove(place);
             self.holders &= !(1 << lane);
+            if self.holds.len() <= self.holds.capacity() / 2 {
+                self.holds.shrink_to_fit();
+            }
         }
     }
 
@@ -171,7 +185,7 @@ mod tests {
     fn holds_are_kept_by_lane() {
         let mut run = Run::new(None, &[1, 2, 3]);
         for (lane, blocks) in [(63, 1), (0, 2), (7, 3)] {
-            run.add_hold(lane, blocks);
+            run.add_hold(lane, Hold::new(blocks, 0));
         }
         let blocks = |run: &Run, lane| run.hold(lane).map(|hold| hold.blocks);
         assert_eq!([0, 7, 63, 8].map(|lane| blocks(&run, lane)), [Some(2), Some(3), Some(1), None]);

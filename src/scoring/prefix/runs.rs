@@ -5,15 +5,11 @@ use hashbrown::HashTable;
 use super::pages::Pages;
 use super::run::{Hold, Run};
 
-/// What a run takes in the table by which it is found, at worst.
-const FOUND_BY: usize = 12;
-
 /// The runs of an index.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     by_head: HashTable<u32>,
     pages: Pages<Run>,
-    free: Vec<u32>,
     /// Blocks of all runs.
     blocks: usize,
     /// Bytes that runs take in memory of their own.
@@ -26,17 +22,9 @@ impl Runs {
         self.blocks
     }
 
-    /// Bytes in use.
-    pub(super) fn used(&self) -> usize {
-        self.by_head.len() * (size_of::<Run>() + FOUND_BY) + self.apart
-    }
-
     /// Bytes taken, those kept for later among them.
     pub(super) fn bytes(&self) -> usize {
-        self.by_head.allocation_size()
-            + self.pages.bytes()
-            + self.free.capacity() * size_of::<u32>()
-            + self.apart
+        self.by_head.allocation_size() + self.pages.bytes() + self.apart
     }
 
     pub(super) fn get(&self, run: u32) -> Option<&Run> {
@@ -61,10 +49,7 @@ impl Runs {
     /// Adds a run of blocks behind another block; nothing is known of who holds it.
     pub(super) fn add(&mut self, before: Option<&u64>, hashes: &[u64]) -> Option<u32> {
         let head = *hashes.first()?;
-        if self.free.is_empty() {
-            self.grow();
-        }
-        let run = self.free.pop()?;
+        let run = self.pages.take()?;
         self.change(run, |own| *own = Run::new(before, hashes));
         let Self { by_head, pages, .. } = self;
         let rehash = |run: &u32| pages.get(*run).and_then(Run::head).unwrap_or_default();
@@ -92,7 +77,7 @@ impl Runs {
         if let Ok(entry) = self.by_head.find_entry(head, |other| *other == run) {
             entry.remove();
             self.change(run, |own| *own = Run::default());
-            self.free.push(run);
+            self.pages.give_back(run);
         }
         if self.by_head.is_empty() {
             *self = Self::default();
@@ -101,12 +86,5 @@ impl Runs {
 
     fn head(&self, run: u32) -> u64 {
         self.pages.get(run).and_then(Run::head).unwrap_or_default()
-    }
-
-    fn grow(&mut self) {
-        let from = u32::try_from(self.pages.len()).unwrap_or(u32::MAX);
-        self.pages.grow();
-        let to = u32::try_from(self.pages.len()).unwrap_or(u32::MAX);
-        self.free.extend((from..to).rev());
     }
 }
