@@ -136,15 +136,25 @@ impl Successor {
 }
 
 /// What the new process says, nothing if it ends without a word; `pid` is its id, once it is known.
+/// The process in between tells the id, so either may come first.
 async fn listen(channel: UnixStream, pid: &mut Option<u32>) -> io::Result<String> {
     channel.set_nonblocking(true)?;
     let mut lines = BufReader::new(tokio::net::UnixStream::from_std(channel)?).lines();
-    let first = lines.next_line().await?.unwrap_or_default();
-    *pid = first.parse().ok();
-    if pid.is_none() {
-        return Ok(first);
+    let mut word = None;
+    while word.is_none() || pid.is_none() {
+        let line = match lines.next_line().await {
+            Ok(Some(line)) => line,
+            Ok(None) => break,
+            // It hung up without a look at the sockets, but not without a word.
+            Err(_) if word.is_some() => break,
+            Err(error) => return Err(error),
+        };
+        match line.parse() {
+            Ok(id) => *pid = Some(id),
+            Err(_) => word = Some(line.trim().to_owned()),
+        }
     }
-    Ok(lines.next_line().await?.unwrap_or_default().trim().to_owned())
+    Ok(word.unwrap_or_default())
 }
 
 /// How a process ended that is not going to serve; it is made to when it does not by itself.
@@ -312,5 +322,40 @@ mod tests {
         assert!(receive(&theirs).is_err(), "an address without its socket");
         drop(ours);
         assert!(receive(&theirs).is_err(), "nothing at all");
+    }
+
+    /// What is made of these writes to the socket, behind which it is closed.
+    async fn heard(writes: &[&str]) -> (String, Option<u32>) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        send(&ours, &[]).unwrap();
+        for text in writes {
+            theirs.write_all(text.as_bytes()).unwrap();
+        }
+        drop(theirs);
+        let mut pid = None;
+        (listen(ours, &mut pid).await.unwrap(), pid)
+    }
+
+    #[tokio::test]
+    async fn the_id_and_the_word_come_in_either_order() {
+        for (writes, word, pid) in [
+            (&["17\n", "ready\n"], READY, Some(17)),
+            (&["ready\n", "17\n"], READY, Some(17)),
+            (&["17\n", "no such file\n"], "no such file", Some(17)),
+            (&["no such file\n", "17\n"], "no such file", Some(17)),
+            (&["/bin/x: no ", "such file\n"], "/bin/x: no such file", None),
+        ] {
+            assert_eq!(heard(writes).await, (word.to_owned(), pid), "{writes:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_ends_without_a_word_has_said_nothing() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"17\n").unwrap();
+        drop(theirs);
+        let mut pid = None;
+        assert_eq!(listen(ours, &mut pid).await.unwrap(), "");
+        assert_eq!(pid, Some(17));
     }
 }

@@ -25,14 +25,15 @@ pub(crate) fn start(program: &OsStr, arguments: impl Iterator<Item = OsString>) 
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     match Command::new(program).args(arguments).spawn() {
         Ok(mut child) => {
-            writeln!(channel, "{}", child.id())?;
+            // In one piece: the program writes to the same socket.
+            channel.write_all(format!("{}\n", child.id()).as_bytes())?;
             let status = child.wait()?;
             let by_signal = status.signal().map(|signal| BY_SIGNAL + signal);
             let code = status.code().or(by_signal).unwrap_or_default();
             Ok(u8::try_from(code).unwrap_or(u8::MAX))
         }
         Err(error) => {
-            writeln!(channel, "{}: {error}", program.display())?;
+            channel.write_all(format!("{}: {error}\n", program.display()).as_bytes())?;
             Ok(NOT_STARTED)
         }
     }
