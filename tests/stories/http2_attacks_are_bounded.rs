@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use h2::Reason;
 use penstock::demo::Pace;
 
+use crate::support::certificates::{Authority, Secured, secure};
 use crate::support::client::{self, chat};
 use crate::support::fleet::{CHAT, Fleet, Setup};
 use crate::support::http2::{End, Http2, head, send_all};
 use crate::support::pace::pause_between_requests;
+use crate::support::penstock::scratch;
 use crate::support::{block_on, free_address};
 
 crate::trials![
@@ -24,6 +26,7 @@ crate::trials![
     what_is_begun_must_be_ended_in_time,
     what_http1_would_read_differently_is_refused,
     lengths_that_are_wrong_break_their_stream,
+    who_is_not_trusted_any_more_cannot_stay,
 ];
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -346,4 +349,44 @@ fn lengths_that_are_wrong_break_their_stream() {
     }
     assert_eq!(client.get("/health").status, 200, "the connection goes on");
     assert_eq!(fleet.requests(), 0);
+}
+
+/// Reads for as long as something comes; says whether the connection goes on.
+fn is_open(stream: &mut Secured) -> bool {
+    loop {
+        match stream.read(&mut [0; 4096]) {
+            Ok(0) => return false,
+            Ok(_frames) => {}
+            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+fn who_is_not_trusted_any_more_cannot_stay() {
+    let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
+    let file = scratch("clients.pem");
+    std::fs::copy(&clients.file, &file).unwrap();
+    let (address, issued) = (free_address(), servers.issue("localhost"));
+    let tls = format!("{}, client_ca: {}", issued.yaml(), file.display());
+    let listener = format!("{{ address: \"{address}\", tls: {{ {tls} }} }}");
+    let fleet = Fleet::start(1, Setup { listeners: &[listener], ..Setup::default() });
+    let client = servers.client(&["h2"], Some(&clients.issue("a client")));
+    let mut stream = secure(address, &client).unwrap();
+    stream.sock.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    // `:method GET, :scheme http, :path /, :authority x`, and no PING is ever acknowledged.
+    let block = [0x82, 0x86, 0x84, 0x01, 0x01, b'x'];
+    let request = |number| frame(HEADERS, END_STREAM | END_HEADERS, number, &block);
+    stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[]), &request(1)].concat()).unwrap();
+    fleet.wait_metric("penstock_requests_total{", 1.0);
+    std::fs::copy(&servers.file, &file).unwrap();
+    assert_eq!(fleet.penstock.reload().status, 200);
+    let started = Instant::now();
+    for number in (3..).step_by(2) {
+        if stream.write_all(&request(number)).is_err() || !is_open(&mut stream) {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(15), "request {number} is still taken");
+    }
+    fleet.wait_metric("penstock_connections_closed_total{reason=\"distrusted\"}", 1.0);
+    fleet.wait_metric("penstock_requests_total{", 1.0);
 }

@@ -14,7 +14,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde_json::json;
 
-use crate::support::certificates::{Authority, Issued};
+use crate::support::certificates::{Authority, Issued, Secured, secure};
 use crate::support::client::{Client, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
 use crate::support::http2::{End, Http2};
@@ -40,21 +40,6 @@ fn start(rest: &str, setup: Setup<'_>) -> (Fleet, SocketAddr) {
     let listener = format!("{{ address: \"{address}\", {rest} }}");
     let fleet = Fleet::start(1, Setup { listeners: &[listener], ..setup });
     (fleet, address)
-}
-
-/// A blocking connection over TLS.
-type Secured = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
-
-fn secure(address: SocketAddr, config: &Arc<ClientConfig>) -> std::io::Result<Secured> {
-    let name = ServerName::try_from("localhost").unwrap();
-    let connection = rustls::ClientConnection::new(Arc::clone(config), name).unwrap();
-    let socket = TcpStream::connect(address)?;
-    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
-    let mut stream = rustls::StreamOwned::new(connection, socket);
-    while stream.conn.is_handshaking() {
-        stream.conn.complete_io(&mut stream.sock)?;
-    }
-    Ok(stream)
 }
 
 /// One request on a stream of any kind; the answer as it came.

@@ -1,12 +1,15 @@
 //! Certificates of the test's own: an authority, and what it signs.
 
+use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa};
 use rcgen::{ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::penstock::scratch;
@@ -110,6 +113,22 @@ impl Issued {
     pub fn yaml(&self) -> String {
         format!("cert: {}, key: {}", self.cert.display(), self.key.display())
     }
+}
+
+/// A blocking connection over TLS.
+pub type Secured = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
+
+/// Connects to `localhost` at an address, and greets.
+pub fn secure(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Secured> {
+    let name = ServerName::try_from("localhost").unwrap();
+    let connection = rustls::ClientConnection::new(Arc::clone(config), name).unwrap();
+    let socket = TcpStream::connect(address)?;
+    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let mut stream = rustls::StreamOwned::new(connection, socket);
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    Ok(stream)
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {

@@ -154,14 +154,17 @@ impl Connection {
         let mut late = pin!(due.passed());
         let mut distrusted = pin!(self.distrusted());
         let mut is_trusted = true;
+        let mut idle = pin!(streams.idle_for(patience));
         loop {
             let stop = (&mut watch, finishing.is_none());
             let distrusted = (distrusted.as_mut(), is_trusted);
-            let clocks = (streams.idle_for(patience), late.as_mut());
+            let clocks = (idle.as_mut(), late.as_mut());
             match next(&mut wire, clocks, (stop, distrusted)).await {
                 // The client may send it again on a new connection, where it is asked who it is.
                 Next::Request(mut accepted) if !is_trusted => {
                     accepted.1.send_reset(Reason::REFUSED_STREAM);
+                    // What is refused takes no part in its idleness: it would never end.
+                    continue;
                 }
                 Next::Request(accepted) => {
                     if judge.is_too_much(&streams) {
@@ -172,12 +175,8 @@ impl Connection {
                         judge.malformed += 1;
                     }
                 }
-                Next::Ended(error) => {
-                    if let Some(error) = error {
-                        self.note_end(&error);
-                    }
-                    return;
-                }
+                Next::Ended(Some(error)) => return self.note_end(&error),
+                Next::Ended(None) => return,
                 Next::Stop => {
                     finishing = Some(Counted::new(&self.proxy.in_flight));
                     wire.graceful_shutdown();
@@ -198,6 +197,7 @@ impl Connection {
                     (is_leaving, patience) = (true, GOODBYE);
                 }
             }
+            idle.set(streams.idle_for(patience));
         }
     }
 
