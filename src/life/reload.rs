@@ -13,6 +13,7 @@ use crate::metrics::Metrics;
 use crate::probe::Prober;
 use crate::proxy::Proxy;
 use crate::registry::Health;
+use crate::tls::Look;
 use crate::units::to_millis;
 
 /// How long new backends may take to be checked before requests may be sent to them.
@@ -117,7 +118,7 @@ impl Reloader {
         // Counters first: an attempt on a new backend must find its own.
         self.metrics.learn_backends(&generation.registry.snapshot().topology);
         self.proxy.adopt(Arc::clone(&generation));
-        self.proxy.refresh_certificates();
+        self.proxy.refresh_certificates(Look::Asked);
         if let Some(apply) = &self.apply_log {
             apply(&generation.config.log);
         }

@@ -58,7 +58,7 @@ use crate::generation::Generation;
 use crate::registry::{BackendId, BackendSet};
 use crate::routing::{Lease, RequestObserver};
 use crate::scan::{ScanOptions, scan};
-use crate::tls::{Refreshed, TlsError};
+use crate::tls::{Look, Refreshed, TlsError};
 use attempts::client_gone;
 use body::{BodyError, BodyLength, BodyReader};
 use budget::Budget;
@@ -196,9 +196,9 @@ impl Proxy {
     }
 
     /// Reads certificates again whose files have changed.
-    pub fn refresh_certificates(&self) {
+    pub fn refresh_certificates(&self, look: Look) {
         for (listen, tls) in self.ports.tls() {
-            match tls.refresh() {
+            match tls.refresh(look) {
                 Refreshed::Unchanged => {}
                 Refreshed::Replaced { is_distrusting } => {
                     tracing::info!(%listen, is_distrusting, "read a new certificate");
@@ -216,7 +216,7 @@ impl Proxy {
     pub fn sweep(&self) {
         let fleet = self.generation.load().registry.snapshot();
         self.upstreams.sweep(&fleet.topology.backends);
-        self.refresh_certificates();
+        self.refresh_certificates(Look::Regular);
     }
 
     // SplitMix64 (Steele, Lea, Flood 2014): a fresh seed per call from one counter.

@@ -6,7 +6,7 @@ mod pem;
 mod server;
 
 pub use client::{ClientTls, ClientTlsFiles};
-pub use server::{ClientAuth, Refreshed, ServerTls, ServerTlsFiles};
+pub use server::{ClientAuth, Look, Refreshed, ServerTls, ServerTlsFiles};
 
 use std::path::PathBuf;
 use std::sync::Arc;

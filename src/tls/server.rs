@@ -51,12 +51,28 @@ impl ServerTlsFiles {
 /// When files were changed, and how long they are.
 type Stamp = [Option<(SystemTime, u64)>; 3];
 
+/// How the files were when they were looked at last.
+struct Seen {
+    stamp: Stamp,
+    is_read: bool,
+}
+
+/// Why the files are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// It is time to: they may be half written, so that a change is read with the next look that
+    /// finds them the same.
+    Regular,
+    /// Somebody asks for it, and knows that they are whole.
+    Asked,
+}
+
 /// The TLS of a listener, as it is now.
 pub struct ServerTls {
     files: ServerTlsFiles,
     http2: bool,
     now: ArcSwap<Loaded>,
-    seen: Mutex<Stamp>,
+    seen: Mutex<Seen>,
 }
 
 struct Loaded {
@@ -82,7 +98,7 @@ impl Trust {
 /// What came of looking at the files again.
 #[derive(Debug)]
 pub enum Refreshed {
-    /// They are as they were.
+    /// They are as they were, or changed only just now.
     Unchanged,
     /// The next handshake uses what they say.
     Replaced {
@@ -100,7 +116,7 @@ impl ServerTls {
     /// # Errors
     /// [`TlsError`] when a file cannot be read, or they do not fit together.
     pub fn load(files: ServerTlsFiles, http2: bool) -> Result<Self, TlsError> {
-        let seen = Mutex::new(files.stamp());
+        let seen = Mutex::new(Seen { stamp: files.stamp(), is_read: true });
         let now = ArcSwap::from_pointee(Loaded::read(&files, http2)?);
         Ok(Self { files, http2, now, seen })
     }
@@ -123,15 +139,19 @@ impl ServerTls {
     }
 
     /// Reads the files again when they have changed.
-    pub fn refresh(&self) -> Refreshed {
+    pub fn refresh(&self, look: Look) -> Refreshed {
         let stamp = self.files.stamp();
         let mut seen = self.seen.lock();
-        if *seen == stamp {
+        let is_settled = seen.stamp == stamp;
+        if is_settled && seen.is_read {
             return Refreshed::Unchanged;
         }
-        // A pair is written one file after the other: what fails now is tried again with the next
-        // change, and that comes when the second file is written.
-        *seen = stamp;
+        // A list of authorities that is seen before its end must not end the connections of those
+        // behind. What fails is tried again with the next change.
+        *seen = Seen { stamp, is_read: is_settled || look == Look::Asked };
+        if !seen.is_read {
+            return Refreshed::Unchanged;
+        }
         match Loaded::read(&self.files, self.http2) {
             Ok(loaded) => Refreshed::Replaced { is_distrusting: self.replace(loaded) },
             Err(error) => Refreshed::Failed(error),
@@ -207,4 +227,57 @@ fn client_verifier(
 fn expiry(certificate: &CertificateDer<'_>) -> Option<u64> {
     let (_rest, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).ok()?;
     u64::try_from(parsed.validity().not_after.timestamp()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+    use super::*;
+
+    fn authority() -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_list_of_authorities_that_is_half_written_ends_nothing() {
+        let folder = std::env::temp_dir().join(format!("penstock-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = |name| folder.join(name);
+        let (first, second) = (authority(), authority());
+        std::fs::write(path("cert.pem"), first.pem()).unwrap();
+        std::fs::write(path("key.pem"), first.key().serialize_pem()).unwrap();
+        let list = |all: &[&CertifiedIssuer<'static, KeyPair>]| {
+            let text: String = all.iter().map(|one| one.pem()).collect();
+            std::fs::write(path("ca.pem"), text).unwrap();
+        };
+        list(&[&first, &second]);
+        let client_ca = Some((path("ca.pem"), ClientAuth::Required));
+        let files = ServerTlsFiles { cert: path("cert.pem"), key: path("key.pem"), client_ca };
+        let tls = ServerTls::load(files, false).unwrap();
+        let (_, ended) = tls.config();
+        let is_ended = || ended.as_ref().unwrap().is_cancelled();
+
+        list(&[&first]);
+        assert!(matches!(tls.refresh(Look::Regular), Refreshed::Unchanged));
+        list(&[&first, &second]);
+        assert!(matches!(tls.refresh(Look::Regular), Refreshed::Unchanged));
+        let whole = tls.refresh(Look::Regular);
+        assert!(matches!(whole, Refreshed::Replaced { is_distrusting: false }), "{whole:?}");
+        assert!(!is_ended());
+
+        list(&[&second]);
+        assert!(matches!(tls.refresh(Look::Regular), Refreshed::Unchanged));
+        let gone = tls.refresh(Look::Regular);
+        assert!(matches!(gone, Refreshed::Replaced { is_distrusting: true }), "{gone:?}");
+        assert!(is_ended(), "it has stayed so");
+
+        list(&[&first, &first]);
+        let asked = tls.refresh(Look::Asked);
+        assert!(matches!(asked, Refreshed::Replaced { is_distrusting: true }), "{asked:?}");
+        assert!(matches!(tls.refresh(Look::Asked), Refreshed::Unchanged));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
