@@ -227,7 +227,7 @@ pub const METRICS: [MetricRow; 69] = [
         "penstock_shadow_decisions_total",
         &["result"],
         shadow::decisions,
-        "first attempts by what `routing.shadow` would have done: same, other (another backend) or none (it had no backend); or not_sampled, or dropped (`routing.shadow.queue` or `routing.shadow.bodies` was full). Like the next four absent without a shadow",
+        "first attempts by what `routing.shadow` would have done: same, other (another backend) or none (it had no backend); or not_sampled, or dropped (`routing.shadow.queue` or `routing.shadow.bodies` was full). Absent without a shadow, like all that is told of one",
     ),
     counter(
         "penstock_shadow_prompt_tokens_total",
