@@ -9,7 +9,6 @@ use super::bytes::{
     is_plain, is_plain_block, is_stop, word_at,
 };
 use super::cursor::{Cursor, Syntax};
-
 use super::unescape::ShortString;
 
 /// Blocks looked at one by one before a string counts as long.
