@@ -1,4 +1,5 @@
-//! Clients that get no further than the guard because there are too many of them.
+//! Clients that get no further than the guard: on both ports because there are too many of them, on
+//! the admin port for their heads, too.
 
 use std::io;
 use std::net::IpAddr;
@@ -128,7 +129,7 @@ impl Refusal {
     }
 }
 
-/// Turns a connection over the limit away. What it sent is read and dropped for a moment: closed
+/// Turns a connection away. What it sent is read and dropped for a moment: closed
 /// with bytes unread, a connection is reset, and its client may never see the answer.
 async fn refuse(stream: &mut Stream, answer: &[u8]) {
     let told = async {
@@ -145,7 +146,7 @@ async fn refuse(stream: &mut Stream, answer: &[u8]) {
     };
     match tokio::time::timeout(REFUSED_TIME, told).await {
         Ok(Ok(())) => {}
-        Ok(Err(_)) | Err(_) => tracing::debug!("a client over the limit was slow to leave"),
+        Ok(Err(_)) | Err(_) => tracing::debug!("a client that was turned away was slow to leave"),
     }
 }
 
