@@ -34,7 +34,7 @@ fn conf(name: &str) -> String {
 /// The metrics on the page of a penstock through which something has gone.
 fn metrics_shown() -> BTreeSet<String> {
     let routing = "shadow: { strategy: weighted }";
-    let sections = "telemetry: { interval: 20ms, idle_interval: 50ms, max_cpu: 1 }";
+    let sections = "telemetry: { interval: 200ms, idle_interval: 200ms, max_cpu: 1 }";
     let backend = "engine: vllm, max_in_flight: 9";
     let fleet = Fleet::start(1, Setup { backend, routing, sections, ..Setup::default() });
     fleet.a().set_page("/metrics", Some(TOLD));
