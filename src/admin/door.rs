@@ -84,7 +84,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Door<A> {
         while let Some(head) = waiting.for_head(&client).await {
             if let Some(refused) = client.refused() {
                 self.callers.note_flaw(refused.flaw);
-                let refusal = Refusal::new(refused.flaw.code(), &refused.flaw.to_string());
+                let refusal = Refusal::new(refused.flaw.code(), &told(refused.flaw));
                 refusal.send(&mut stream).await;
                 return None;
             }
@@ -97,6 +97,14 @@ impl<A: HttpServerApp + Send + Sync + 'static> Door<A> {
         }
         None
     }
+}
+
+/// What a caller is told; only the deadline is not the data port's.
+fn told(flaw: Flaw) -> String {
+    if flaw == Flaw::Late {
+        return "The request head did not arrive in time (admin.header)".to_owned();
+    }
+    flaw.to_string()
 }
 
 /// What holds for a caller that connects now.

@@ -117,7 +117,7 @@ pub const ERROR_CODES: [ErrorRow; 33] = [
         ErrorCode::HeaderTimeout,
         "header_timeout",
         408,
-        "the request head did not arrive within `limits.header`",
+        "the request head did not arrive within `limits.header`, on the admin port `admin.header`",
     ),
     error(
         ErrorCode::BodyTimeout,

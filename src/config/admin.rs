@@ -16,7 +16,8 @@ section! {
             Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)),
         /// The most connections at one time.
         pub connections: usize ["connections" as AtLeastOne<usize>] = 256,
-        /// The longest a request head may take to arrive, and a connection may be open without one.
+        /// The longest a request head may take to arrive, a connection may be open before its first
+        /// one, and a body that no endpoint asked for is waited for.
         pub header: Duration ["header" as Positive] = Duration::from_secs(10),
         /// A file with the token callers must send as `Authorization: Bearer`.
         pub token: Option<Secret> ["token_file" as SecretFile] = None,

@@ -17,6 +17,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin_port_is_bounded;
 mod admin_port_tells;
 mod aliases_and_fallbacks;
 mod backend_failure_retries;
@@ -85,6 +86,7 @@ impl<const N: usize> Concat for [Vec<Trial>; N] {
 fn main() {
     let arguments = Arguments::from_args();
     let trials = stories![
+        admin_port_is_bounded,
         admin_port_tells,
         aliases_and_fallbacks,
         backend_failure_retries,
