@@ -40,6 +40,8 @@ pub(super) enum CliError {
     Header { given: String },
     #[error("--admin: {0}")]
     AdminUrl(#[from] UrlError),
+    #[error("--config cannot be used with --admin: the running penstock decides by its own")]
+    ConfigForAdmin,
     #[error("--admin: only http:// is spoken; for https use curl and the admin port's /explain")]
     AdminHttps,
     #[error("the admin port: {0}")]
@@ -90,6 +92,7 @@ impl CliError {
             | Self::Header { .. }
             | Self::NothingToTakeOver(_)
             | Self::AdminUrl(_)
+            | Self::ConfigForAdmin
             | Self::ReplacedFlag { .. }
             | Self::UnknownPolicy { .. }
             | Self::Scorers(_)

@@ -97,8 +97,11 @@ pub(super) struct ExplainArgs {
     #[arg(
         long,
         value_name = "URL",
-        conflicts_with_all =
-            ["fleet", "seed", "strategy", "routing_policy", "routing_scorers", "policy_config"]
+        conflicts_with_all = [
+            "fleet", "seed", "strategy", "routing_policy", "routing_scorers", "policy_config",
+            "routing_cache_weight", "routing_load_weight",
+            "listen", "admin_listen", "max_retries", "log_level",
+        ]
     )]
     admin: Option<String>,
 
@@ -113,6 +116,10 @@ pub(super) struct ExplainArgs {
 pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliError> {
     if let Some(path) = &args.decision {
         return decision::run(path, (&args.config, args.json), output);
+    }
+    // Not by clap, to which a variable of the environment is as good as a flag.
+    if args.admin.is_some() && args.config.is_told() {
+        return Err(CliError::ConfigForAdmin);
     }
     let mut source = match &args.admin {
         Some(url) => Source::There(AdminPort::new(url, args.admin_token_file.as_deref())?),

@@ -263,6 +263,23 @@ fn a_running_penstock_tells_the_same() {
     assert_eq!(backends(&ran), ["one", "two"], "discovered models are in the dump");
     let nobody = run(["explain", request.to_str().unwrap(), "--admin", "http://127.0.0.1:1"]);
     assert_eq!(nobody.code, Some(1), "{}", nobody.stderr);
+    let asking = ["explain", request.to_str().unwrap(), "--admin", &admin];
+    for [flag, value] in [
+        ["--config", config.to_str().unwrap()],
+        ["--listen", "127.0.0.1:0"],
+        ["--admin-listen", "off"],
+        ["--max-retries", "1"],
+        ["--log-level", "info"],
+        ["--strategy", "random"],
+        ["--routing-policy", "random"],
+        ["--routing-cache-weight", "1"],
+    ] {
+        let refused = run(asking.iter().copied().chain([flag, value]));
+        assert_eq!(refused.code, Some(2), "{flag}: {}", refused.stderr);
+        assert!(refused.stderr.contains(flag), "{flag}: {}", refused.stderr);
+    }
+    let ran = run_with(asking, b"", &[("PENSTOCK_CONFIG", config.to_str().unwrap())]);
+    assert_eq!(ran.code, Some(0), "the environment speaks to other commands: {}", ran.stderr);
 }
 
 /// What each strategy decided about 250 requests over 12 backends in every state, as the program of
