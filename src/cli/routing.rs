@@ -77,9 +77,8 @@ impl RoutingChoice {
 
     /// What is odd about it: scorers beside a strategy that has none.
     pub(super) fn oddity(&self) -> Option<Oddity> {
-        let strategy = self.strategy.filter(|strategy| *strategy != Strategy::Weighted)?.name();
-        let section = self.scorers.as_ref().map(|_| "routing")?;
-        Some(Oddity::NotWeighted { section, key: "scorers", strategy })
+        let routing = self.apply(RoutingConfig::default());
+        routing.unused("routing").next().map(|(_key, oddity)| oddity)
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     AuthorizationPolicy, BackendConfig, BackendTls, Config, HealthConfig, ListenAddress,
     RoutingConfig, Strategy,
 };
-use crate::scoring::{Picker, Preset};
+use crate::scoring::Preset;
 use crate::tls::ServerTls;
 use crate::units::show_duration;
 
@@ -137,18 +137,11 @@ fn check_strategy(
     if !routing.scorers.is_empty() && routing.preset.is_some() {
         reader.fault(node.key_place("preset"), Problem::ScorersAndPreset { section });
     }
-    if routing.strategy != Strategy::Weighted {
-        let strategy = routing.strategy.name();
-        for (key, is_set) in [
-            ("scorers", !routing.scorers.is_empty()),
-            ("preset", routing.preset.is_some()),
-            ("picker", routing.picker != Picker::default()),
-        ] {
-            if is_set {
-                reader.warn(node.key_place(key), Oddity::NotWeighted { section, key, strategy });
-            }
-        }
-    } else if let Some(preset) = routing.preset.and_then(Preset::find)
+    for (key, oddity) in routing.unused(section) {
+        reader.warn(node.key_place(key), oddity);
+    }
+    if routing.strategy == Strategy::Weighted
+        && let Some(preset) = routing.preset.and_then(Preset::find)
         && let Some(warning) = preset.warning
     {
         let oddity = Oddity::Preset { preset: preset.name, warning };

@@ -4,14 +4,32 @@ use serde_json::json;
 
 use super::document::{Content, Node};
 use super::dump::Dump;
-use super::error::Problem;
+use super::error::{Oddity, Problem};
 use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::Shape;
+use super::{RoutingConfig, Strategy};
 use crate::scoring::{
     PICKERS, PRESETS, Picker, PrefixTerms, Preset, Profile, SCORERS, ScorerSpec, Value,
     parse_scorers,
 };
+
+impl RoutingConfig {
+    /// What is set for the weighted strategy while another one decides, by its key in `section`.
+    pub(crate) fn unused(
+        &self,
+        section: &'static str,
+    ) -> impl Iterator<Item = (&'static str, Oddity)> {
+        let (strategy, is_weighted) = (self.strategy.name(), self.strategy == Strategy::Weighted);
+        let set = [
+            ("scorers", !self.scorers.is_empty()),
+            ("preset", self.preset.is_some()),
+            ("picker", self.picker != Picker::default()),
+        ];
+        let unused = set.into_iter().filter(move |(_, is_set)| *is_set && !is_weighted);
+        unused.map(move |(key, _)| (key, Oddity::NotWeighted { section, key, strategy }))
+    }
+}
 
 /// A list of `{name, weight, …}`, or one text: `name:weight,name:weight`. Checked as a whole.
 pub(super) struct Scorers;
