@@ -2,9 +2,7 @@
 //! options, and the tables of errors, metrics and endpoints.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::path::Path;
 
 use penstock::api::ERROR_CODES;
 use penstock::config::{json_schema, known_variables};
@@ -12,7 +10,9 @@ use penstock::metrics::METRICS;
 use serde_json::Value;
 
 use crate::support::collect_keys;
-use crate::support::penstock::{Penstock, binary, scratch};
+use crate::support::command::{file, run, run_with};
+use crate::support::markdown::{Block, anchors, blocks, calls, spans};
+use crate::support::penstock::Penstock;
 
 crate::trials![
     quick_start_is_exactly_two_commands,
@@ -36,33 +36,6 @@ fn root() -> &'static Path {
 
 fn readme() -> String {
     std::fs::read_to_string(root().join("README.md")).unwrap()
-}
-
-/// A fenced block: what it is in, and its text.
-struct Block {
-    language: String,
-    text: String,
-}
-
-fn blocks(markdown: &str) -> Vec<Block> {
-    let mut found = Vec::new();
-    let mut open: Option<Block> = None;
-    for line in markdown.lines() {
-        match (line.strip_prefix("```"), open.take()) {
-            (Some(language), None) => {
-                open = Some(Block { language: language.to_owned(), text: String::new() });
-            }
-            (Some(_), Some(block)) => found.push(block),
-            (None, Some(mut block)) => {
-                block.text.push_str(line);
-                block.text.push('\n');
-                open = Some(block);
-            }
-            (None, None) => {}
-        }
-    }
-    assert!(open.is_none(), "a code block of the README has no end");
-    found
 }
 
 /// The one block in `language` whose text starts like this.
@@ -95,31 +68,10 @@ fn assert_table(markers: &str, expected: &str) {
     );
 }
 
-fn run(arguments: &[&str], input: &str) -> Output {
-    let mut child = binary()
-        .args(arguments)
-        .current_dir(root())
-        .env_remove("PENSTOCK_CONFIG")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
-}
-
 fn succeed(arguments: &[&str], input: &str) -> String {
-    let output = run(arguments, input);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn file(name: &str, text: &str) -> PathBuf {
-    let path = scratch(name);
-    std::fs::write(&path, text).unwrap();
-    path
+    let ran = run_with(arguments, input.as_bytes(), &[]);
+    assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.stderr);
+    ran.stdout
 }
 
 fn quick_start_is_exactly_two_commands() {
@@ -165,21 +117,6 @@ fn endpoints_table_is_what_the_admin_port_lists() {
     assert_table("endpoints", &expected);
 }
 
-/// The arguments of every `penstock` in a line of a shell.
-fn calls(line: &str) -> Vec<Vec<String>> {
-    let line = line.replace("cargo run --release -- ", "penstock ");
-    let commands = line.split(['|', ';', '&']);
-    commands
-        .filter_map(|command| {
-            let mut words = command.split_whitespace().skip_while(|word| *word == "sudo");
-            let program = words.next()?;
-            let is_ours = program == "penstock" || program.ends_with("/penstock");
-            let until_redirection = words.take_while(|word| !word.starts_with(['<', '>']));
-            is_ours.then(|| until_redirection.map(str::to_owned).collect())
-        })
-        .collect()
-}
-
 fn every_command_line_is_understood() {
     let text = readme();
     let code = blocks(&text).into_iter().filter(|block| block.language == "sh");
@@ -194,7 +131,7 @@ fn every_command_line_is_understood() {
             call.iter().map(String::as_str).chain(std::iter::once("--help")).collect();
         succeed(&arguments, "");
     }
-    assert_eq!(run(&["serve", "--nonsense", "--help"], "").status.code(), Some(2));
+    assert_eq!(run(["serve", "--nonsense", "--help"]).code, Some(2));
     let schema: Value = serde_json::from_str(&succeed(&["config", "schema"], "")).unwrap();
     assert_eq!(schema, json_schema());
     assert!(succeed(&["completions", "bash"], "").contains("penstock"));
@@ -207,10 +144,9 @@ fn every_configuration_passes_check() {
     assert!(yaml[0].text.lines().count() <= 4, "the first configuration is the smallest");
     for block in &yaml {
         let path = file("readme.yaml", &block.text);
-        let output = run(&["check", "--config", path.to_str().unwrap()], "");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{errors}\n{}", block.text);
-        assert_eq!(errors, "", "no warning either:\n{}", block.text);
+        let ran = run(["check", "--config", path.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(0), "{}\n{}", ran.stderr, block.text);
+        assert_eq!(ran.stderr, "", "no warning either:\n{}", block.text);
     }
     for example in ["conf/penstock.yaml", "conf/examples/mixed-fleet-vision.yaml"] {
         succeed(&["check", "--config", example], "");
@@ -234,11 +170,6 @@ fn collect_options(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     if schema["additionalProperties"].is_object() {
         collect_options(&schema["additionalProperties"], &format!("{path}.*"), found);
     }
-}
-
-/// What stands in backticks, outside of code blocks.
-fn spans(prose: &str) -> Vec<&str> {
-    prose.split('`').skip(1).step_by(2).collect()
 }
 
 /// Names of requests, answers and dumps, which no table of ours lists.
@@ -346,14 +277,14 @@ fn every_option_and_name_exists() {
 const EXAMPLE: &str = "conf/examples/mixed-fleet-vision.yaml";
 
 fn explain_prints_what_the_readme_shows() {
-    let request = file("request.json", &block("json", "{\"model\""));
+    let request = file("request.json", block("json", "{\"model\""));
     let printed = succeed(&["explain", request.to_str().unwrap(), "--config", EXAMPLE], "");
     assert_eq!(printed, block("text", "model       "));
 }
 
 fn explained_lines_have_the_documented_keys() {
     let requests = block("json", "{\"path\"");
-    let fleet = file("fleet.json", &block("json", "{\"backends\""));
+    let fleet = file("fleet.json", block("json", "{\"backends\""));
     let fleet = fleet.to_str().unwrap();
     let arguments =
         ["explain", "--requests", "-", "--config", EXAMPLE, "--fleet", fleet, "--seed", "7"];
@@ -410,16 +341,6 @@ fn service_starts_what_the_readme_installs() {
             assert!(root().join(source).is_file(), "{source}");
         }
     }
-}
-
-/// What the headings of a page are linked by.
-fn anchors(page: &str) -> BTreeSet<String> {
-    let heading = |line: &str| -> Option<String> {
-        let title = line.strip_prefix('#')?.trim_start_matches('#').trim().to_lowercase();
-        let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
-        Some(title.chars().filter(kept).collect::<String>().replace(' ', "-"))
-    };
-    page.lines().filter_map(heading).collect()
 }
 
 fn links_lead_somewhere() {

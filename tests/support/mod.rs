@@ -8,6 +8,7 @@ pub mod fleet;
 pub mod http2;
 pub mod http2_engine;
 pub mod load;
+pub mod markdown;
 pub mod pace;
 pub mod penstock;
 pub mod promql;

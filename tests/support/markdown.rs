@@ -1,0 +1,61 @@
+//! What there is on a page of documentation.
+
+use std::collections::BTreeSet;
+
+/// A fenced block: what it is in, and its text.
+pub struct Block {
+    pub language: String,
+    pub text: String,
+}
+
+/// The fenced blocks of a page.
+pub fn blocks(markdown: &str) -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut open: Option<Block> = None;
+    for line in markdown.lines() {
+        match (line.strip_prefix("```"), open.take()) {
+            (Some(language), None) => {
+                open = Some(Block { language: language.to_owned(), text: String::new() });
+            }
+            (Some(_), Some(block)) => found.push(block),
+            (None, Some(mut block)) => {
+                block.text.push_str(line);
+                block.text.push('\n');
+                open = Some(block);
+            }
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a code block has no end");
+    found
+}
+
+/// What stands in backticks, outside of code blocks.
+pub fn spans(prose: &str) -> Vec<&str> {
+    prose.split('`').skip(1).step_by(2).collect()
+}
+
+/// What the headings of a page are linked by.
+pub fn anchors(page: &str) -> BTreeSet<String> {
+    let heading = |line: &str| -> Option<String> {
+        let title = line.strip_prefix('#')?.trim_start_matches('#').trim().to_lowercase();
+        let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+        Some(title.chars().filter(kept).collect::<String>().replace(' ', "-"))
+    };
+    page.lines().filter_map(heading).collect()
+}
+
+/// The arguments of every `penstock` in a line of a shell.
+pub fn calls(line: &str) -> Vec<Vec<String>> {
+    let line = line.replace("cargo run --release -- ", "penstock ");
+    let commands = line.split(['|', ';', '&']);
+    commands
+        .filter_map(|command| {
+            let mut words = command.split_whitespace().skip_while(|word| *word == "sudo");
+            let program = words.next()?;
+            let is_ours = program == "penstock" || program.ends_with("/penstock");
+            let until_redirection = words.take_while(|word| !word.starts_with(['<', '>']));
+            is_ours.then(|| until_redirection.map(str::to_owned).collect())
+        })
+        .collect()
+}
