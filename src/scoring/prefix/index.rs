@@ -125,7 +125,7 @@ impl PrefixIndex {
         let Some(run) = self.runs.find(first).map(|(run, _)| run) else { return };
         let Some(times) = self.lanes.get(lane).map(|lane| lane.missed) else { return };
         let Some(times) = times.checked_add(1) else {
-            // Never in a century; and then all it is believed to have goes, with the counts.
+            // After four billions of them: all that it is believed to have goes, with the counts.
             self.clear(lane);
             return self.set_missed(lane, 0);
         };
