@@ -186,14 +186,19 @@ fn a_chain_longer_than_a_lane_keeps_its_beginning() {
     assert_eq!(found(&index, &chain(1, 0, 0, 100), 4), [0, 0, 0, 5]);
 }
 
+/// Two prompts of six blocks, of which they share four; both lanes were sent both.
+fn two_branches_on_two_lanes() -> (PrefixIndex, [Vec<u64>; 2]) {
+    let mut index = PrefixIndex::new(100, Budget::new(PLENTY));
+    let branches = [0, 1].map(|own| chain(1, 4, own, 6));
+    for lane in 0..2 {
+        branches.iter().for_each(|branch| index.record(lane, branch));
+    }
+    (index, branches)
+}
+
 #[test]
 fn a_gap_ends_a_prefix() {
-    let mut index = PrefixIndex::new(100, Budget::new(PLENTY));
-    let (first, second) = (chain(1, 4, 0, 6), chain(1, 4, 1, 6));
-    for lane in 0..2 {
-        index.record(lane, &first);
-        index.record(lane, &second);
-    }
+    let (mut index, [first, second]) = two_branches_on_two_lanes();
     index.forget(0, &first[2..3]);
     assert_eq!(found(&index, &first, 2), [2, 6], "what is behind the gap does not count");
     assert_eq!(found(&index, &second, 2), [2, 6]);
@@ -254,12 +259,7 @@ fn short_prompts_leave_no_memory_behind_that_long_ones_cannot_have() {
 
 #[test]
 fn what_is_missed_counts_again_when_it_is_recorded_again() {
-    let mut index = PrefixIndex::new(100, Budget::new(PLENTY));
-    let (first, second) = (chain(1, 4, 0, 6), chain(1, 4, 1, 6));
-    for lane in 0..2 {
-        index.record(lane, &first);
-        index.record(lane, &second);
-    }
+    let (mut index, [first, second]) = two_branches_on_two_lanes();
     index.miss(1, first[0]);
     assert_eq!(found(&index, &first, 2), [6, 0]);
     index.record(1, &first);
