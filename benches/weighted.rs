@@ -22,7 +22,7 @@ use penstock::registry::{BackendSet, EngineSample, FleetSnapshot, Health};
 use penstock::routing::{Live, RouteInput, RoutingDecision, Scratch, prompt_chain};
 use penstock::scan::{RequestProfile, ScanOptions, scan};
 use penstock::scoring::PrefixTerms;
-use penstock::scoring::prefix::{Budget, Chain, PrefixIndex};
+use penstock::scoring::prefix::{Budget, Chain, HashCache, PrefixIndex};
 use penstock::units::Timestamp;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -30,6 +30,10 @@ use rand::rngs::SmallRng;
 const BACKENDS: usize = 64;
 /// 16 KiB of prompt are 256 blocks of 64 bytes.
 const PROMPT: usize = 16 << 10;
+/// Where the prompt says "Request", behind everything that stays the same.
+const NAME: usize = r#"{"model":"m","messages":[{"role":"system","content":""#.len();
+/// What `limits.hash_cache` is by default.
+const CACHE: usize = 16 << 20;
 
 fn body(number: usize) -> Vec<u8> {
     let sentence = format!("Request {number} has a long prompt, with some text in every block.\\n");
@@ -72,11 +76,14 @@ struct Decider<'a> {
     rng: SmallRng,
     scratch: Scratch,
     chain: Chain,
+    /// None where every prompt is hashed whole.
+    cache: Option<HashCache>,
 }
 
 impl<'a> Decider<'a> {
-    fn new(generation: &'a Generation) -> Self {
+    fn new(generation: &'a Generation, cache: Option<HashCache>) -> Self {
         Self {
+            cache,
             fleet: generation.registry.snapshot(),
             generation,
             rng: SmallRng::seed_from_u64(1),
@@ -89,7 +96,7 @@ impl<'a> Decider<'a> {
     fn decide(&mut self, profile: &RequestProfile, body: &[u8]) -> RoutingDecision {
         let weighted = self.generation.router.weighted().unwrap();
         let terms = weighted.prefix_terms(&self.fleet.topology, "m");
-        prompt_chain(profile, body, ("m", terms), &mut self.chain);
+        prompt_chain(profile, body, ("m", terms), (&mut self.chain, self.cache.as_ref()));
         let tried = BackendSet::default();
         let input = RouteInput {
             request: profile,
@@ -116,6 +123,17 @@ impl<'a> Decider<'a> {
 
 fn profile(body: &[u8]) -> RequestProfile {
     scan(Operation::Chat, None, body, ScanOptions::default()).unwrap()
+}
+
+fn bodies() -> Vec<(RequestProfile, Vec<u8>)> {
+    (0..32).map(body).map(|body| (profile(&body), body)).collect()
+}
+
+/// Makes a prompt one that no other begins like.
+fn rename(body: &mut [u8], number: u32) {
+    let letters = (0..8).map(|place| b'a' + (number >> (4 * place) & 15) as u8);
+    let beginning = body.iter_mut().skip(NAME);
+    beginning.zip(letters).for_each(|(byte, letter)| *byte = letter);
 }
 
 /// How long a decision took, and a fixed piece of work right before and behind it, whichever took
@@ -165,9 +183,8 @@ fn print_spread(of: &str, timed: Vec<Timed>) {
 
 fn decision(criterion: &mut Criterion) {
     let generation = generation();
-    let mut decider = Decider::new(&generation);
-    let bodies: Vec<(RequestProfile, Vec<u8>)> =
-        (0..32).map(body).map(|body| (profile(&body), body)).collect();
+    let mut decider = Decider::new(&generation, None);
+    let bodies = bodies();
     for (profile, body) in &bodies {
         for _ in 0..4 {
             decider.decide_and_record(profile, body);
@@ -200,11 +217,69 @@ fn decision(criterion: &mut Criterion) {
     criterion.bench_function("weighted/decision and record", |bencher| {
         bencher.iter(|| black_box(decider.decide_and_record(first, body)));
     });
+}
+
+/// The same with what was hashed before remembered.
+fn remembering(criterion: &mut Criterion) {
+    let generation = generation();
+    let bodies = bodies();
+    let mut decider = Decider::new(&generation, HashCache::new(CACHE));
+    for (profile, body) in &bodies {
+        for _ in 0..4 {
+            decider.decide_and_record(profile, body);
+        }
+    }
+    let allocated = allocation_counter::measure(|| {
+        for (profile, body) in &bodies {
+            black_box(decider.decide_and_record(profile, body));
+        }
+    });
+    assert_eq!(allocated.count_total, 0, "a decision allocates");
+    let (mut arrived, mut known, mut fresh) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, (_, body)) in (0_u32..).zip(bodies.iter().cycle().take(20_000)) {
+        arrived.clear();
+        arrived.extend_from_slice(body);
+        let seen = profile(&arrived);
+        known.push(Timed::of(|| decider.decide(&seen, &arrived)));
+        rename(&mut arrived, number);
+        let unseen = profile(&arrived);
+        fresh.push(Timed::of(|| decider.decide(&unseen, &arrived)));
+    }
+    print_spread("on a prompt seen before", known);
+    print_spread("on a prompt never seen", fresh);
+    let (first, body) = &bodies[0];
+    criterion.bench_function("weighted/decision on a prompt seen before", |bencher| {
+        bencher.iter(|| black_box(decider.decide(first, body)));
+    });
+}
+
+fn blocks(criterion: &mut Criterion) {
+    let body = body(0);
+    let (first, body) = (&profile(&body), &body);
     criterion.bench_function("weighted/blocks of 16 KiB", |bencher| {
         let mut chain = Chain::default();
         bencher.iter(|| {
-            prompt_chain(first, black_box(body), ("m", PrefixTerms::default()), &mut chain);
+            prompt_chain(first, black_box(body), ("m", PrefixTerms::default()), (&mut chain, None));
             chain.blocks()
+        });
+    });
+    let cache = HashCache::new(CACHE);
+    let mut chain = Chain::default();
+    let mut cut = |body: &[u8]| {
+        let into = (&mut chain, cache.as_ref());
+        prompt_chain(first, black_box(body), ("m", PrefixTerms::default()), into);
+        chain.blocks()
+    };
+    criterion.bench_function("weighted/blocks of 16 KiB seen before", |bencher| {
+        bencher.iter(|| cut(body));
+    });
+    let mut fresh = body.clone();
+    let mut number = 0_u32;
+    criterion.bench_function("weighted/blocks of 16 KiB never seen", |bencher| {
+        bencher.iter(|| {
+            number += 1;
+            rename(&mut fresh, number);
+            cut(&fresh)
         });
     });
 }
@@ -252,5 +327,5 @@ fn index(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, decision, index);
+criterion_group!(benches, decision, remembering, blocks, index);
 criterion_main!(benches);

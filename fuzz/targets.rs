@@ -82,7 +82,7 @@ pub fn scan_json(bytes: &[u8]) {
 fn blocks(profile: &RequestProfile, body: &[u8]) -> Chain {
     let mut chain = Chain::default();
     let terms = PrefixTerms { block_tokens: 1, ..PrefixTerms::default() };
-    prompt_chain(profile, body, ("m", terms), &mut chain);
+    prompt_chain(profile, body, ("m", terms), (&mut chain, None));
     chain
 }
 

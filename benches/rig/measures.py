@@ -13,6 +13,7 @@ import processes
 SCENARIOS = {
     "S1": ("plain", 32, ["--body", 300]),
     "S2": ("plain", 16, ["--body", 32 << 10]),
+    "S2new": ("plain", 16, ["--body", 32 << 10, "--new-prompts"]),
     "S3": ("plain", 4, ["--body", 1 << 20, "--image"]),
     "S4pace": ("plain", 40, ["--body", 300, "--stream"]),
     "S1tls": ("tls", 32, ["--body", 300]),

@@ -3,7 +3,7 @@ import math
 import statistics
 
 # Ratios to the floor that are aimed at; none where a figure is only to be known.
-BARS = {"S1": 0.80, "S2": 0.70, "S3": 1.05, "S4pace": 1.05,
+BARS = {"S1": 0.80, "S2": 0.70, "S2new": None, "S3": 1.05, "S4pace": 1.05,
         "S1tls": None, "S2tls": None, "S1h2c": None, "S1h2": None, "handshake": None}
 # The same of penstock with other strategies to penstock with `smart`.
 STRATEGIES = {"weighted": 1.15, "shadow": None}

@@ -18,6 +18,8 @@ section! {
         pub body: ByteSize ["body" as BodyLimit] = ByteSize::mib(32),
         /// The prefix indexes of all models, which the weighted strategy keeps.
         pub prefix_memory: ByteSize = ByteSize::mib(256),
+        /// What prompts read before came to, for the same index; 0 reads every prompt anew.
+        pub hash_cache: ByteSize = ByteSize::mib(16),
         /// All request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
         /// How long a request head, or a TLS handshake, may take to arrive.

@@ -200,6 +200,15 @@ pub(super) fn max_prefix_index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) ->
     one(from_size(scrape.prefix_pool.budget().limit()))
 }
 
+pub(super) fn max_hash_cache_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    one(from_size(scrape.prefix_pool.hash_cache().map_or(0, |cache| cache.size())))
+}
+
+pub(super) fn hash_cache_pieces(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    let (hits, misses) = scrape.prefix_pool.hash_cache().map_or((0, 0), |cache| cache.counts());
+    vec![number(&["hit"], to_sample(hits)), number(&["miss"], to_sample(misses))]
+}
+
 pub(super) fn prefix_locks(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     one(to_sample(scrape.prefix_pool.locks_held().0))
 }

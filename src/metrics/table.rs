@@ -9,7 +9,7 @@ const BACKEND: &[&str] = &["backend"];
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
 /// Every metric on the page.
-pub const METRICS: [MetricRow; 69] = [
+pub const METRICS: [MetricRow; 71] = [
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
@@ -198,6 +198,18 @@ pub const METRICS: [MetricRow; 69] = [
         &[],
         gauges::max_prefix_index_bytes,
         "the most there may be: `limits.prefix_memory`",
+    ),
+    gauge(
+        "penstock_max_hash_cache_bytes",
+        &[],
+        gauges::max_hash_cache_bytes,
+        "the most that what prompts read before came to may take: `limits.hash_cache`",
+    ),
+    counter(
+        "penstock_hash_cache_pieces_total",
+        &["result"],
+        gauges::hash_cache_pieces,
+        "pieces of 2 KiB of long prompts that were looked up there: hit, or miss. A prompt is not looked up beyond the first miss unless that one came before",
     ),
     counter(
         "penstock_prefix_lock_samples_total",

@@ -212,7 +212,8 @@ fn read_prompt(ctx: &RequestContext, call: &Call, (weighted, chain): (&Weighted,
     let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
     let model = ctx.generation.router.names.resolve(&call.model);
     let terms = weighted.prefix_terms(&call.fleet.topology, model);
-    prompt_chain(&call.profile, body, (model, terms), chain);
+    let cache = call.fleet.topology.hash_cache();
+    prompt_chain(&call.profile, body, (model, terms), (chain, cache));
 }
 
 fn has_left(ctx: &RequestContext) -> bool {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::Stopwatch;
-use crate::scoring::prefix::{Budget, LANES, PrefixIndex};
+use crate::scoring::prefix::{Budget, HashCache, LANES, PrefixIndex};
+use crate::units::ByteSize;
 
 /// Of so many times a lock is held, one is measured.
 const MEASURED: u32 = 16;
@@ -26,6 +27,7 @@ pub struct Lane {
 #[derive(Debug, Default)]
 pub struct IndexPool {
     budget: Arc<Budget>,
+    hash_cache: Mutex<Option<Arc<HashCache>>>,
     measured: AtomicU64,
     held_nanos: AtomicU64,
     longest_nanos: AtomicU64,
@@ -35,6 +37,21 @@ impl IndexPool {
     /// The memory all of them may take.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// What is known of text that was hashed before, if anything is to be kept of it.
+    pub fn hash_cache(&self) -> Option<Arc<HashCache>> {
+        self.hash_cache.lock().clone()
+    }
+
+    /// The same, which may take so much memory from now on; it forgets everything where that is not
+    /// what it was.
+    pub(super) fn resized_hash_cache(&self, size: ByteSize) -> Option<Arc<HashCache>> {
+        let mut kept = self.hash_cache.lock();
+        if !kept.as_ref().is_some_and(|cache| cache.is_of_size(size.to_usize())) {
+            *kept = HashCache::new(size.to_usize()).map(Arc::new);
+        }
+        kept.clone()
     }
 
     /// How long their locks were held: how often that was measured, which is every sixteenth time,

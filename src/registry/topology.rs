@@ -15,6 +15,7 @@ use crate::config::{
     BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
 };
 use crate::scoring::Candidate;
+use crate::scoring::prefix::HashCache;
 use crate::tls::ClientTls;
 use crate::units::TokenCount;
 
@@ -29,6 +30,7 @@ pub struct TopologyRules {
     timeouts: TimeoutsConfig,
     models: BTreeMap<String, ModelConfig>,
     pub(super) prefix_pool: Arc<IndexPool>,
+    hash_cache: Option<Arc<HashCache>>,
 }
 
 impl TopologyRules {
@@ -36,6 +38,7 @@ impl TopologyRules {
     pub fn new(config: &Config, prefix_pool: Arc<IndexPool>) -> Self {
         prefix_pool.budget().set_limit(config.limits.prefix_memory.to_usize());
         Self {
+            hash_cache: prefix_pool.resized_hash_cache(config.limits.hash_cache),
             prefix_pool,
             unknown_capability: config.routing.unknown_capability,
             timeouts: config.timeouts.clone(),
@@ -156,6 +159,7 @@ pub struct Topology {
     models: Vec<Model>,
     by_name: HashMap<Box<str>, ModelId>,
     is_complete: bool,
+    hash_cache: Option<Arc<HashCache>>,
 }
 
 impl Topology {
@@ -179,7 +183,8 @@ impl Topology {
             }
         }
         let is_complete = backends.iter().all(|backend| backend.models.is_some());
-        let mut topology = Self { backends, is_complete, ..Self::default() };
+        let hash_cache = rules.hash_cache.clone();
+        let mut topology = Self { backends, is_complete, hash_cache, ..Self::default() };
         for name in order {
             let rows = serving.remove(&name).unwrap_or_default();
             topology.add(name, rows, (&carried, &rules.prefix_pool));
@@ -202,7 +207,8 @@ impl Topology {
             Backend { state, ..backend.clone() }
         };
         let backends: Vec<Backend> = self.backends.iter().map(stand_in_of).collect();
-        let mut beside = Self { is_complete: self.is_complete, ..Self::default() };
+        let hash_cache = self.hash_cache.clone();
+        let mut beside = Self { is_complete: self.is_complete, hash_cache, ..Self::default() };
         for model in &self.models {
             let with_stand_in = |row: &Serving| {
                 let state = backends.get(usize::from(row.backend)).map(|backend| &backend.state);
@@ -244,6 +250,11 @@ impl Topology {
             }
         }
         carried
+    }
+
+    /// What is known of prompts that were hashed before.
+    pub fn hash_cache(&self) -> Option<&HashCache> {
+        self.hash_cache.as_deref()
     }
 
     /// The model called `name`.

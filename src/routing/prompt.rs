@@ -1,27 +1,28 @@
 //! A request's prompt as a chain of block hashes.
 
-use crate::scan::{Outline, OutlineSink, RequestProfile};
+use crate::scan::{Outline, OutlineSink, RAW_PIECE, RequestProfile};
 use crate::scoring::PrefixTerms;
-use crate::scoring::prefix::{Chain, ChainBuilder};
+use crate::scoring::prefix::{Chain, ChainBuilder, HashCache};
 
 /// Bytes of text a token stands for.
 const TEXT_PER_TOKEN: usize = 4;
 
 /// Hashes the prompt in `body` into `chain`; empty for operations that have none. `model` is the name
 /// the engines know: adapters are models of their own, and share nothing. Allocates only when the
-/// prompt is longer than any before.
+/// prompt is longer than any before. What `cache` knows of it need not be hashed, and comes to the same.
 pub fn prompt_chain(
     request: &RequestProfile,
     body: &[u8],
     (model, terms): (&str, PrefixTerms),
-    chain: &mut Chain,
+    (chain, cache): (&mut Chain, Option<&HashCache>),
 ) {
     let outline = Outline::of(request, body);
     let salt = outline.map(|outline| outline.salt()).unwrap_or_default();
     let seed = ChainBuilder::seed(&[model.as_bytes(), salt]);
     let block = terms.block_tokens as usize * TEXT_PER_TOKEN;
     chain.set_block_tokens(terms.block_tokens);
-    let mut blocks = Blocks(ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize)));
+    let builder = ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize));
+    let mut blocks = Blocks(builder.with_cache(cache));
     if let Some(outline) = outline {
         outline.write(&mut blocks);
     }
@@ -48,5 +49,17 @@ impl OutlineSink for Blocks<'_> {
 
     fn is_full(&self) -> bool {
         self.0.is_full()
+    }
+
+    fn recalls(&self) -> bool {
+        self.0.recalls()
+    }
+
+    fn recall(&mut self, raw: &[u8; RAW_PIECE]) -> Option<(usize, bool)> {
+        self.0.recall(raw)
+    }
+
+    fn remember(&mut self, read: (usize, bool)) {
+        self.0.remember(read);
     }
 }

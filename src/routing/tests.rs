@@ -7,6 +7,7 @@ mod errors;
 mod fallbacks;
 mod filtering;
 mod live_registry;
+mod prompts;
 mod strategies;
 mod sweep;
 mod weighted;

@@ -35,10 +35,7 @@ pub(super) enum Stop {
 /// Decodes what is left of a valid string into `room`: how many bytes were read, how many written,
 /// and why no more.
 pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
-    if let Some(length) = decode_short(text, room) {
-        return (length, length, Stop::Quote);
-    }
-    let (mut read, mut written, stop) = widest_marking(Decoding { text, room: &mut *room });
+    let (mut read, mut written, stop) = in_blocks(text, room);
     if let Some(stop) = stop {
         return (read, written, stop);
     }
@@ -53,6 +50,20 @@ pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
         (read, written) = (read + 1 + usize::from(is_stop), written + 1);
     }
     (read, written, Stop::Room)
+}
+
+/// The same for whole blocks: what is left near the end of the text stays where it is.
+pub(super) fn decode_blocks(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
+    let (read, written, stop) = in_blocks(text, room);
+    (read, written, stop.unwrap_or(Stop::Room))
+}
+
+#[inline(always)]
+fn in_blocks(text: &[u8], room: &mut [u8]) -> (usize, usize, Option<Stop>) {
+    match decode_short(text, room) {
+        Some(length) => (length, length, Some(Stop::Quote)),
+        None => widest_marking(Decoding { text, room }),
+    }
 }
 
 /// Decodes a string that ends in its first block and has no escapes: its length.

@@ -20,7 +20,7 @@ mod usage;
 
 pub use cursor::Syntax;
 pub use multipart::MultipartSyntax;
-pub use outline::{Outline, OutlineSink};
+pub use outline::{Outline, OutlineSink, RAW_PIECE};
 pub use profile::{PromptPlaces, RequestProfile, RequestRequirements, TokenEstimate};
 pub use sse::{EventScanner, Progress};
 pub use usage::{Usage, find_usage};

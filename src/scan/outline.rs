@@ -3,9 +3,10 @@
 //! however their JSON is laid out, spaced and escaped. Prefix routing hashes these bytes.
 
 use memchr::{memchr, memchr2};
+use twox_hash::XxHash3_128;
 
 use super::cursor::{Cursor, Members, Syntax};
-use super::decode::{Stop, decode};
+use super::decode::{Stop, decode, decode_blocks};
 use super::part::{Part, PartKind, PartMember};
 use super::unescape::Unescape;
 use super::{RequestProfile, TokenEstimate};
@@ -30,7 +31,26 @@ pub trait OutlineSink {
     fn fill(&mut self, count: usize);
     /// Whether further pieces make no difference.
     fn is_full(&self) -> bool;
+
+    /// Whether it may know what raw text stands for.
+    fn recalls(&self) -> bool {
+        false
+    }
+
+    /// Takes what a piece of a string's raw text stands for, if it knows that: how much of the piece was
+    /// read, and whether the string ends there.
+    fn recall(&mut self, _raw: &[u8; RAW_PIECE]) -> Option<(usize, bool)> {
+        None
+    }
+
+    /// The same of a piece it did not know: what it was handed since is what the piece stands for.
+    fn remember(&mut self, _read: (usize, bool)) {}
 }
+
+/// Raw bytes of a string that a sink is asked about at a time.
+pub const RAW_PIECE: usize = 2048;
+/// Strings that end within this are decoded without asking.
+const SHORT: usize = 512;
 
 /// What most messages hold, and whether it is the role.
 const LIKELY_IN_MESSAGE: [(&[u8], Option<bool>); 2] =
@@ -77,7 +97,7 @@ impl<'a> Outline<'a> {
             sink.add(CONTENT);
             self.write_content(&mut cursor(self.body, places.system.range().start), sink);
         }
-        if is_empty(places.main) {
+        if is_empty(places.main) || sink.is_full() {
             return;
         }
         let mut cursor = cursor(self.body, places.main.range().start);
@@ -85,7 +105,7 @@ impl<'a> Outline<'a> {
             Operation::Completions => self.write_plain(&mut cursor, sink),
             _ => self.write_messages(&mut cursor, sink),
         };
-        debug_assert!(written.is_ok(), "the body has been scanned");
+        debug_assert!(written.is_ok() || sink.is_full(), "the body has been scanned");
     }
 
     fn write_messages(
@@ -102,7 +122,11 @@ impl<'a> Outline<'a> {
                 Ok(())
             }
             b'[' => cursor.elements(|cursor, kind| {
-                if kind != b'{' || sink.is_full() {
+                if sink.is_full() {
+                    leave(cursor);
+                    return Ok(());
+                }
+                if kind != b'{' {
                     return cursor.skip(kind);
                 }
                 self.write_message(cursor, sink)
@@ -178,7 +202,8 @@ impl<'a> Outline<'a> {
         let mut is_first = true;
         let walked = cursor.elements(|cursor, kind| {
             if sink.is_full() {
-                return cursor.skip(kind);
+                leave(cursor);
+                return Ok(());
             }
             // One part of text is the same as that text alone.
             if !std::mem::take(&mut is_first) {
@@ -190,7 +215,7 @@ impl<'a> Outline<'a> {
             }
             self.write_part(cursor, sink)
         });
-        debug_assert!(walked.is_ok(), "the body has been scanned");
+        debug_assert!(walked.is_ok() || sink.is_full(), "the body has been scanned");
     }
 
     fn write_part(
@@ -218,7 +243,7 @@ impl<'a> Outline<'a> {
                 // By its hash: an image is long, and says nothing about what follows it in blocks.
                 sink.add(IMAGE);
                 let raw = self.body.get(start..cursor.at).unwrap_or_default();
-                sink.add(&xxhash_rust::xxh3::xxh3_128(raw).to_le_bytes());
+                sink.add(&XxHash3_128::oneshot(raw).to_le_bytes());
             }
             _ => write_compact(self.body.get(start..cursor.at).unwrap_or_default(), sink),
         }
@@ -253,6 +278,11 @@ fn cursor(body: &[u8], at: usize) -> Cursor<'_> {
     cursor
 }
 
+/// Nothing that follows makes a difference: the walk ends at the end of the body.
+fn leave(cursor: &mut Cursor<'_>) {
+    cursor.at = cursor.bytes.len();
+}
+
 /// Takes the value at the cursor, which starts with `kind`; says where it lies.
 fn take(cursor: &mut Cursor<'_>, kind: u8) -> Result<Span, Syntax> {
     let from = cursor.at;
@@ -278,24 +308,53 @@ fn write_value(cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
     }
 }
 
-/// Hands on the string that begins at `at`, decoded; says where it ends.
-fn write_string(body: &[u8], mut at: usize, sink: &mut impl OutlineSink) -> usize {
-    let start = at;
-    at += 1;
+/// Hands on the string that begins at `at`, decoded; says where it ends, or the end of the body where
+/// nothing that follows makes a difference.
+fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) -> usize {
+    let text = body.get(at + 1..).unwrap_or_default();
+    let (mut read, mut is_over) = (0, false);
+    if sink.recalls() && text.len() > SHORT + RAW_PIECE {
+        (read, is_over) = write_text(text.get(..SHORT).unwrap_or_default(), decode_blocks, sink);
+        while !is_over
+            && sink.recalls()
+            && let Some(piece) = text.get(read..).and_then(|rest| rest.first_chunk())
+        {
+            let count;
+            (count, is_over) = sink.recall(piece).unwrap_or_else(|| {
+                let done = write_text(piece, decode_blocks, sink);
+                sink.remember(done);
+                done
+            });
+            read += count;
+        }
+    }
+    if !is_over {
+        let (count, _) = write_text(text.get(read..).unwrap_or_default(), decode, sink);
+        read += count;
+    }
+    if sink.is_full() { body.len() } else { at + 1 + read + 1 }
+}
+
+/// Hands on what a string holds from the beginning of `text` on: how much of it was read, and whether
+/// the string is over.
+fn write_text(
+    text: &[u8],
+    decode: impl Fn(&[u8], &mut [u8]) -> (usize, usize, Stop),
+    sink: &mut impl OutlineSink,
+) -> (usize, bool) {
+    let mut at = 0;
     loop {
-        let rest = body.get(at..).unwrap_or_default();
+        let rest = text.get(at..).unwrap_or_default();
         let (read, written, stop) = decode(rest, sink.room());
         sink.fill(written);
         at += read;
         match stop {
-            Stop::Quote => return at + 1,
-            _ if sink.is_full() || rest.len() == read => {
-                return start + string_end(body.get(start..).unwrap_or_default());
-            }
+            Stop::Quote => return (at, true),
+            _ if sink.is_full() || read == 0 && stop == Stop::Room => return (at, false),
             Stop::Room => {}
             Stop::LongEscape => {
-                let escape = body.get(at..).unwrap_or_default();
-                let escape = escape.get(..escape_length(escape)).unwrap_or(escape);
+                let escape = text.get(at..).unwrap_or_default();
+                let Some(escape) = escape.get(..escape_length(escape)) else { return (at, false) };
                 for character in Unescape::new(escape) {
                     sink.add(character.encode_utf8(&mut [0; 4]).as_bytes());
                 }

@@ -91,7 +91,8 @@ impl Worker {
 
     fn cut(&mut self, seen: &Sighting, model: &Model, terms: PrefixTerms) {
         let terms = terms.following(model.prefixes.block_tokens());
-        prompt_chain(&seen.request, &seen.body, (&model.name, terms), &mut self.chain);
+        let cache = self.sides.shadow.fleet.topology.hash_cache();
+        prompt_chain(&seen.request, &seen.body, (&model.name, terms), (&mut self.chain, cache));
     }
 
     fn decide(&mut self, seen: &Sighting, model: &str) -> Option<RoutingDecision> {

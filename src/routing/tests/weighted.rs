@@ -19,7 +19,7 @@ fn route_to(fleet: &mut Fleet, operation: Operation, body: &str) -> (String, Rou
     let topology = &fleet.registry.snapshot().topology;
     let terms = fleet.router.weighted().unwrap().prefix_terms(topology, &model);
     let mut chain = Chain::default();
-    prompt_chain(&profile, body.as_bytes(), (&model, terms), &mut chain);
+    prompt_chain(&profile, body.as_bytes(), (&model, terms), (&mut chain, None));
     let decision = route_chain(fleet, (&profile, &model), &chain);
     let snapshot = fleet.registry.snapshot();
     (decision.serving(&snapshot.topology).unwrap().state.name.to_string(), decision)
@@ -183,7 +183,7 @@ fn decisions_over_prompts_allocate_nothing() {
     let mut chain = Chain::default();
     let mut decide = || {
         let terms = weighted.prefix_terms(&snapshot.topology, "m");
-        prompt_chain(&profile, body.as_bytes(), ("m", terms), &mut chain);
+        prompt_chain(&profile, body.as_bytes(), ("m", terms), (&mut chain, None));
         let input = RouteInput {
             request: &profile,
             model: "m",

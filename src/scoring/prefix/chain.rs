@@ -1,6 +1,9 @@
 //! A prompt as a chain of block hashes.
 
+use twox_hash::XxHash3_64;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use super::HashCache;
 
 /// The longest block: 256 tokens of 4 bytes.
 const MAX_BLOCK: usize = 1024;
@@ -101,6 +104,21 @@ pub struct ChainBuilder<'a> {
     most: usize,
     stage: [u8; STAGE],
     filled: usize,
+    cache: Option<&'a HashCache>,
+    sought: Option<Sought>,
+    /// Whether it makes sense to ask the cache: a prompt parts from all others once, and for good.
+    recalls: bool,
+    /// Whether what the cache does not know has come before.
+    learns: bool,
+    /// Pieces the cache knew, and those it did not.
+    counts: (u32, u32),
+}
+
+/// A piece of raw text the cache did not know, and how many blocks there were before it.
+#[derive(Debug, Clone, Copy)]
+struct Sought {
+    key: u64,
+    blocks: usize,
 }
 
 impl<'a> ChainBuilder<'a> {
@@ -110,7 +128,25 @@ impl<'a> ChainBuilder<'a> {
         chain.hashes.clear();
         chain.whole = seed;
         let block = block.clamp(1, MAX_BLOCK);
-        Self { chain, last: seed, block, most, stage: [0; STAGE], filled: 0 }
+        Self {
+            chain,
+            last: seed,
+            block,
+            most,
+            stage: [0; STAGE],
+            filled: 0,
+            cache: None,
+            sought: None,
+            recalls: false,
+            learns: false,
+            counts: (0, 0),
+        }
+    }
+
+    /// Has it look up what it hashed before.
+    #[must_use]
+    pub fn with_cache(self, cache: Option<&'a HashCache>) -> Self {
+        Self { recalls: cache.is_some(), cache, ..self }
     }
 
     /// A seed for what must not be mixed with anything else.
@@ -149,10 +185,59 @@ impl<'a> ChainBuilder<'a> {
         self.filled = STAGE.min(self.filled + count);
     }
 
+    /// Whether it makes sense to ask for pieces of raw text.
+    pub fn recalls(&self) -> bool {
+        self.recalls && !self.is_full()
+    }
+
+    /// Adds what a string's piece of raw text is known to stand for: so many bytes of it, and whether the
+    /// string ends there. Where it is not known, the text it stands for is to be added now, and
+    /// [`ChainBuilder::remember`] to be told the same of it.
+    pub fn recall(&mut self, piece: &[u8]) -> Option<(usize, bool)> {
+        let cache = self.cache?;
+        self.hash_stage();
+        // All that came before, as far as it makes a difference.
+        let carried = self.stage.get(..self.filled).unwrap_or_default();
+        let before = behind(self.last, xxh3_64_with_seed(carried, self.block as u64));
+        let key = behind(before, XxHash3_64::oneshot(piece));
+        let blocks = self.chain.hashes.len();
+        let room = self.stage.get_mut(self.filled..).unwrap_or_default();
+        let Some(known) = cache.get(key, &mut self.chain.hashes, room) else {
+            self.counts.1 += 1;
+            self.learns |= cache.is_sought_again(key);
+            if self.learns {
+                self.sought = Some(Sought { key, blocks });
+            } else {
+                self.recalls = false;
+            }
+            return None;
+        };
+        self.counts.0 += 1;
+        self.last = self.chain.hashes.last().copied().unwrap_or(self.last);
+        self.chain.hashes.truncate(self.most);
+        self.stage.copy_within(self.filled..self.filled + known.carry, 0);
+        self.filled = known.carry;
+        Some((known.read, known.is_over))
+    }
+
+    /// The text added since was all that so much of the piece stands for.
+    pub fn remember(&mut self, read: (usize, bool)) {
+        self.hash_stage();
+        let (Some(cache), Some(sought)) = (self.cache, self.sought.take()) else { return };
+        if !self.is_full() {
+            let hashes = self.chain.hashes.get(sought.blocks..).unwrap_or_default();
+            let carried = self.stage.get(..self.filled).unwrap_or_default();
+            cache.put(sought.key, read, (hashes, carried));
+        }
+    }
+
     /// Ends the chain: what does not fill a block is no part of it. A prompt that fills none at all is
     /// told from others by that, so that they need not all be equals.
     pub fn finish(mut self) {
         self.hash_stage();
+        if let Some(cache) = self.cache {
+            cache.count(self.counts);
+        }
         if self.chain.hashes.is_empty() {
             let text = self.stage.get(..self.filled).unwrap_or_default();
             let seed = std::mem::take(&mut self.chain.whole);
@@ -185,6 +270,9 @@ impl<'a> ChainBuilder<'a> {
     /// Hashes the full blocks gathered so far, and keeps the rest.
     fn hash_stage(&mut self) {
         let whole = self.filled - self.filled % self.block;
+        if whole == 0 {
+            return;
+        }
         let blocks = self.stage.get(..whole).unwrap_or_default();
         self.last = self.chain.extend(blocks, self.block, (self.last, self.most));
         self.stage.copy_within(whole..self.filled, 0);

@@ -7,6 +7,7 @@
 
 mod budget;
 mod chain;
+mod hash_cache;
 mod index;
 mod pages;
 mod run;
@@ -14,4 +15,5 @@ mod runs;
 
 pub use budget::Budget;
 pub use chain::{Chain, ChainBuilder};
+pub use hash_cache::HashCache;
 pub use index::{LANES, PrefixIndex};

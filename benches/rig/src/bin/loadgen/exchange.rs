@@ -1,6 +1,8 @@
 //! One request and its answer, checked: anything but a whole 200 with `choices`, or a stream up to
 //! its `[DONE]`, is an error with a name.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -15,6 +17,8 @@ use crate::record::Record;
 use crate::tls::Tls;
 
 const STAMP: usize = 16;
+/// Of a prompt's number.
+const PLACES: usize = 16;
 
 /// What every client sends, and how.
 pub(crate) struct Plan {
@@ -25,12 +29,23 @@ pub(crate) struct Plan {
     pub(crate) is_stream: bool,
     /// The whole request in HTTP/1.1.
     pub(crate) request: Vec<u8>,
+    /// Where its prompt begins and the number of the next one, when no two are to begin alike.
+    pub(crate) numbered: Option<(usize, Cell<u64>)>,
     /// The same in two parts for HTTP/2.
     pub(crate) head: Request<()>,
     pub(crate) body: Bytes,
 }
 
 impl Plan {
+    /// The next request in HTTP/1.1.
+    fn next_request(&self) -> Cow<'_, [u8]> {
+        let Some((place, number)) = &self.numbered else { return Cow::Borrowed(&self.request) };
+        let mut request = self.request.clone();
+        let digits = format!("{:0PLACES$x}", number.replace(number.get() + 1));
+        request[*place..*place + PLACES].copy_from_slice(digits.as_bytes());
+        Cow::Owned(request)
+    }
+
     /// A new connection.
     pub(crate) async fn connect(&self) -> Result<Link, String> {
         let stream = TcpStream::connect(&self.to).await.map_err(|_| "connect".to_owned())?;
@@ -73,7 +88,7 @@ async fn exchange(kept: &mut Option<Wire>, plan: &Plan, record: &Record) -> Resu
         Some(wire) => wire,
         None => Wire::new(plan.connect().await?),
     };
-    wire.write(&plan.request).await.map_err(|broken| named("write", broken))?;
+    wire.write(&plan.next_request()).await.map_err(|broken| named("write", broken))?;
     let head = wire.head().await.map_err(|broken| named("head", broken))?;
     let head = head.ok_or_else(|| "head-closed".to_owned())?;
     let mut answer = Answer::new(plan.is_stream);

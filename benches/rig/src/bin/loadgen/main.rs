@@ -5,7 +5,8 @@
 //! requests. `--mode hold`: one request per connection, then the end of all of them.
 //!
 //! `--ca FILE`: over TLS. `--http2`: in HTTP/2, with `--streams` requests at a time on each
-//! connection. `--fresh`: a new connection for every request.
+//! connection. `--fresh`: a new connection for every request. `--new-prompts`: no two prompts begin
+//! alike (HTTP/1.1 only).
 
 mod body;
 mod exchange;
@@ -13,6 +14,7 @@ mod http2;
 mod record;
 mod tls;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -78,6 +80,9 @@ fn plan(is_http2: bool) -> Plan {
          accept: */*\r\nuser-agent: loadgen\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
+    // From the clock, so that those of another run are others.
+    let beginning = request.find(body::PROMPT).map(|place| place + body::PROMPT.len());
+    let numbered = beginning.filter(|_| args::is_set("--new-prompts"));
     let protocol: &[u8] = if is_http2 { b"h2" } else { b"http/1.1" };
     let tls = args::text("--ca").map(|file| Tls::new(&file, protocol));
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -88,6 +93,7 @@ fn plan(is_http2: bool) -> Plan {
         is_fresh: args::is_set("--fresh"),
         is_stream,
         request: request.into_bytes(),
+        numbered: numbered.map(|place| (place, Cell::new(now_ns()))),
         body: body.into(),
     }
 }
