@@ -69,7 +69,10 @@ pub(super) struct ExplainArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["request", "requests", "path", "headers", "fleet", "seed", "admin"]
+        conflicts_with_all = [
+            "request", "requests", "path", "headers", "fleet", "seed", "admin",
+            "listen", "admin_listen", "max_retries", "log_level",
+        ]
     )]
     decision: Option<PathBuf>,
 

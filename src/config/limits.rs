@@ -18,7 +18,7 @@ section! {
         pub body: ByteSize ["body" as BodyLimit] = ByteSize::mib(32),
         /// The prefix indexes of all models, which the weighted strategy keeps.
         pub prefix_memory: ByteSize = ByteSize::mib(256),
-        /// What prompts read before came to, for the same index; 0 reads every prompt anew.
+        /// What prompts hashed before came to, for the same strategy; 0B hashes every prompt anew.
         pub hash_cache: ByteSize = ByteSize::mib(16),
         /// All request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),

@@ -201,11 +201,11 @@ pub(super) fn max_prefix_index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) ->
 }
 
 pub(super) fn max_hash_cache_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    one(from_size(scrape.prefix_pool.hash_cache().map_or(0, |cache| cache.size())))
+    one(from_size(scrape.prefix_pool.hash_cache_size()))
 }
 
 pub(super) fn hash_cache_pieces(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    let (hits, misses) = scrape.prefix_pool.hash_cache().map_or((0, 0), |cache| cache.counts());
+    let (hits, misses) = scrape.prefix_pool.hash_cache_counts();
     vec![number(&["hit"], to_sample(hits)), number(&["miss"], to_sample(misses))]
 }
 

@@ -203,13 +203,13 @@ pub const METRICS: [MetricRow; 71] = [
         "penstock_max_hash_cache_bytes",
         &[],
         gauges::max_hash_cache_bytes,
-        "the most that what prompts read before came to may take: `limits.hash_cache`",
+        "the most memory that may go to the hashes of prompts seen before: `limits.hash_cache`",
     ),
     counter(
         "penstock_hash_cache_pieces_total",
         &["result"],
         gauges::hash_cache_pieces,
-        "pieces of 2 KiB of long prompts that were looked up there: hit, or miss. A prompt is not looked up beyond the first miss unless that one came before",
+        "pieces (2 KiB) of long prompts that were looked up there: hit, or miss. A prompt that is new is not looked up beyond its first miss",
     ),
     counter(
         "penstock_prefix_lock_samples_total",

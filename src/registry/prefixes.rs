@@ -23,14 +23,29 @@ pub struct Lane {
     pub bit: u8,
 }
 
+/// What is known of text that was hashed before.
+#[derive(Debug, Default)]
+struct Hashes {
+    cache: Option<Arc<HashCache>>,
+    /// What caches before this one counted.
+    before: (u64, u64),
+}
+
 /// What the prefix indexes of all models have in common.
 #[derive(Debug, Default)]
 pub struct IndexPool {
     budget: Arc<Budget>,
-    hash_cache: Mutex<Option<Arc<HashCache>>>,
+    hashes: Mutex<Hashes>,
     measured: AtomicU64,
     held_nanos: AtomicU64,
     longest_nanos: AtomicU64,
+}
+
+impl Hashes {
+    fn counts(&self) -> (u64, u64) {
+        let (hits, misses) = self.cache.as_ref().map_or((0, 0), |cache| cache.counts());
+        (self.before.0 + hits, self.before.1 + misses)
+    }
 }
 
 impl IndexPool {
@@ -39,19 +54,25 @@ impl IndexPool {
         &self.budget
     }
 
-    /// What is known of text that was hashed before, if anything is to be kept of it.
-    pub fn hash_cache(&self) -> Option<Arc<HashCache>> {
-        self.hash_cache.lock().clone()
+    /// What is known of text that was hashed before, which may take so much memory from now on; it is
+    /// forgotten where that is not what it was.
+    pub(super) fn hash_cache(&self, size: ByteSize) -> Option<Arc<HashCache>> {
+        let size = size.to_usize();
+        let mut hashes = self.hashes.lock();
+        if !hashes.cache.as_ref().is_some_and(|cache| cache.is_of_size(size)) {
+            *hashes = Hashes { before: hashes.counts(), cache: HashCache::new(size).map(Arc::new) };
+        }
+        hashes.cache.clone()
     }
 
-    /// The same, which may take so much memory from now on; it forgets everything where that is not
-    /// what it was.
-    pub(super) fn resized_hash_cache(&self, size: ByteSize) -> Option<Arc<HashCache>> {
-        let mut kept = self.hash_cache.lock();
-        if !kept.as_ref().is_some_and(|cache| cache.is_of_size(size.to_usize())) {
-            *kept = HashCache::new(size.to_usize()).map(Arc::new);
-        }
-        kept.clone()
+    /// The most memory that may take, in bytes.
+    pub fn hash_cache_size(&self) -> usize {
+        self.hashes.lock().cache.as_ref().map_or(0, |cache| cache.size())
+    }
+
+    /// Pieces of prompts that were known since the start, and pieces that were not.
+    pub fn hash_cache_counts(&self) -> (u64, u64) {
+        self.hashes.lock().counts()
     }
 
     /// How long their locks were held: how often that was measured, which is every sixteenth time,

@@ -38,7 +38,7 @@ impl TopologyRules {
     pub fn new(config: &Config, prefix_pool: Arc<IndexPool>) -> Self {
         prefix_pool.budget().set_limit(config.limits.prefix_memory.to_usize());
         Self {
-            hash_cache: prefix_pool.resized_hash_cache(config.limits.hash_cache),
+            hash_cache: prefix_pool.hash_cache(config.limits.hash_cache),
             prefix_pool,
             unknown_capability: config.routing.unknown_capability,
             timeouts: config.timeouts.clone(),

@@ -278,6 +278,17 @@ fn a_running_penstock_tells_the_same() {
         assert_eq!(refused.code, Some(2), "{flag}: {}", refused.stderr);
         assert!(refused.stderr.contains(flag), "{flag}: {}", refused.stderr);
     }
+    for [flag, value] in [
+        ["--listen", "127.0.0.1:0"],
+        ["--admin-listen", "off"],
+        ["--max-retries", "1"],
+        ["--log-level", "info"],
+        ["--admin", &admin],
+    ] {
+        let refused = run(["explain", "--decision", "captured.json", flag, value]);
+        assert_eq!(refused.code, Some(2), "{flag}: {}", refused.stderr);
+        assert!(refused.stderr.contains(flag), "{flag}: {}", refused.stderr);
+    }
     let ran = run_with(asking, b"", &[("PENSTOCK_CONFIG", config.to_str().unwrap())]);
     assert_eq!(ran.code, Some(0), "the environment speaks to other commands: {}", ran.stderr);
 }

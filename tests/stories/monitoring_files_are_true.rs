@@ -67,7 +67,7 @@ fn known_values(label: &str) -> Option<BTreeSet<&'static str>> {
         "result" => Some(
             ["written", "sent", "dropped", "failed", "applied", "refused"]
                 .into_iter()
-                .chain(["same", "other", "none", "not_sampled", "passed"])
+                .chain(["same", "other", "none", "not_sampled", "passed", "hit", "miss"])
                 .collect(),
         ),
         "type" => Some(["input", "output", "cached", "expected"].into()),

@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use crate::support::client::{self, Answer, Client};
 use crate::support::command::{Ran, file, run, run_with};
-use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric};
 use crate::support::{block_on, eventually};
 
 crate::trials![
     a_conversation_stays_with_its_backend,
     a_burst_of_equal_prompts_sees_its_first_decision,
+    a_long_prompt_is_hashed_once,
     the_least_loaded_is_found_by_load_alone,
     sessions_stay_by_header_and_by_cookie,
     a_decision_says_what_it_is_made_of,
@@ -76,6 +77,55 @@ fn a_burst_of_equal_prompts_sees_its_first_decision() {
         waiting.iter_mut().map(|client| backend_of(&client.read_answer().unwrap())).collect();
     // Two decisions made at the very same moment may not see each other.
     assert!(homes.len() <= 2, "{homes:?}");
+}
+
+fn a_long_prompt_is_hashed_once() {
+    let fleet = weighted("prefix-affinity:3,load-balance:1");
+    let pieces = |result: &str| {
+        let name = format!("penstock_hash_cache_pieces_total{{result=\"{result}\"}}");
+        metric(&fleet.penstock, &name)
+    };
+    let system = "A \"system\" prompt,\nquoted & long. ".repeat(900);
+    let ask = |turn: usize| {
+        let messages = json!([
+            {"role": "system", "content": system},
+            {"role": "user", "content": format!("Question {turn}: {}", "word ".repeat(1000))},
+        ]);
+        let body = json!({"model": "m", "messages": messages, "max_tokens": 2});
+        let answer = fleet.penstock.post(CHAT, &body);
+        let decision = answer.header("x-penstock-decision").unwrap().to_owned();
+        (backend_of(&answer), decision)
+    };
+    let (home, first) = ask(0);
+    let total = &first[first.find(";blocks=0/").expect("all of it is new") + ";blocks=0/".len()..];
+    let blocks = total.split(';').next().unwrap().to_owned();
+    assert_eq!((pieces("hit"), pieces("miss")), (0.0, 1.0), "what is new is not asked about");
+    ask(1);
+    assert_eq!(pieces("hit"), 0.0);
+    let learned = pieces("miss");
+    assert!(learned > 12.0, "{learned}");
+    for turn in 2..5 {
+        let (backend, decision) = ask(turn);
+        assert_eq!(backend, home);
+        assert!(decision.contains(&format!("/{blocks};")), "{decision} of {blocks}");
+        assert!(!decision.contains(";blocks=0/"), "{decision}");
+    }
+    assert!(pieces("hit") > 36.0, "{}", pieces("hit"));
+    assert_eq!(
+        metric(&fleet.penstock, "penstock_max_hash_cache_bytes"),
+        f64::from((16 << 20) / 384 * 384)
+    );
+    // Without it, everything is as it was.
+    let text = std::fs::read_to_string(&fleet.penstock.config).unwrap();
+    std::fs::write(&fleet.penstock.config, format!("{text}\nlimits: {{ hash_cache: 0B }}\n"))
+        .unwrap();
+    assert_eq!(fleet.penstock.reload().status, 200);
+    let (hits, misses) = (pieces("hit"), pieces("miss"));
+    let (backend, decision) = ask(5);
+    assert_eq!(backend, home);
+    assert!(decision.contains(&format!("/{blocks};")), "{decision} of {blocks}");
+    assert_eq!((pieces("hit"), pieces("miss")), (hits, misses));
+    assert_eq!(metric(&fleet.penstock, "penstock_max_hash_cache_bytes"), 0.0);
 }
 
 fn the_least_loaded_is_found_by_load_alone() {
