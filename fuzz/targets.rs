@@ -13,6 +13,7 @@
 )]
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
@@ -26,7 +27,7 @@ use penstock::scan::{
     EventScanner, RequestProfile, ScanError, ScanOptions, Syntax, find_usage, scan,
 };
 use penstock::scoring::PrefixTerms;
-use penstock::scoring::prefix::Chain;
+use penstock::scoring::prefix::{Chain, HashCache, SECRET};
 use serde_json::Value;
 
 /// A new name that needs escapes.
@@ -80,11 +81,21 @@ pub fn scan_json(bytes: &[u8]) {
 }
 
 fn blocks(profile: &RequestProfile, body: &[u8]) -> Chain {
-    let mut chain = Chain::default();
-    let terms = PrefixTerms { block_tokens: 1, ..PrefixTerms::default() };
-    prompt_chain(profile, body, ("m", terms), (&mut chain, None));
-    chain
+    let cut = |block_tokens, cache| {
+        let mut chain = Chain::default();
+        let terms = PrefixTerms { block_tokens, ..PrefixTerms::default() };
+        prompt_chain(profile, body, ("m", terms), (&mut chain, cache));
+        chain
+    };
+    // What was hashed before comes to the same.
+    let plain = cut(16, None);
+    for _ in 0..3 {
+        assert_eq!(cut(16, HASHES.as_ref()), plain);
+    }
+    cut(1, None)
 }
+
+static HASHES: LazyLock<Option<HashCache>> = LazyLock::new(|| HashCache::new(1 << 20, [1; SECRET]));
 
 /// A form with the boundary `b`.
 pub fn scan_form(body: &[u8]) {

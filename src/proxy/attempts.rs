@@ -212,7 +212,8 @@ fn read_prompt(ctx: &RequestContext, call: &Call, (weighted, chain): (&Weighted,
     let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
     let model = ctx.generation.router.names.resolve(&call.model);
     let terms = weighted.prefix_terms(&call.fleet.topology, model);
-    let cache = call.fleet.topology.hash_cache();
+    // A repeat is no second time that the prompt comes.
+    let cache = call.fleet.topology.hash_cache().filter(|_| ctx.ending.attempts == 0);
     prompt_chain(&call.profile, body, (model, terms), (chain, cache));
 }
 

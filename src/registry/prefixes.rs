@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 use crate::clock::Stopwatch;
 use crate::scoring::prefix::{Budget, HashCache, LANES, PrefixIndex};
@@ -60,7 +62,13 @@ impl IndexPool {
         let size = size.to_usize();
         let mut hashes = self.hashes.lock();
         if !hashes.cache.as_ref().is_some_and(|cache| cache.is_of_size(size)) {
-            *hashes = Hashes { before: hashes.counts(), cache: HashCache::new(size).map(Arc::new) };
+            let cache = HashCache::new(size, StdRng::from_os_rng().random()).map(Arc::new);
+            if cache.is_none() && size > 0 {
+                tracing::warn!(
+                    "limits.hash_cache: there is no such room for it, so every prompt is hashed"
+                );
+            }
+            *hashes = Hashes { before: hashes.counts(), cache };
         }
         hashes.cache.clone()
     }

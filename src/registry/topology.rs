@@ -207,8 +207,7 @@ impl Topology {
             Backend { state, ..backend.clone() }
         };
         let backends: Vec<Backend> = self.backends.iter().map(stand_in_of).collect();
-        let hash_cache = self.hash_cache.clone();
-        let mut beside = Self { is_complete: self.is_complete, hash_cache, ..Self::default() };
+        let mut beside = Self { is_complete: self.is_complete, ..Self::default() };
         for model in &self.models {
             let with_stand_in = |row: &Serving| {
                 let state = backends.get(usize::from(row.backend)).map(|backend| &backend.state);

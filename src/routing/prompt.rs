@@ -21,6 +21,7 @@ pub fn prompt_chain(
     let seed = ChainBuilder::seed(&[model.as_bytes(), salt]);
     let block = terms.block_tokens as usize * TEXT_PER_TOKEN;
     chain.set_block_tokens(terms.block_tokens);
+    let cache = cache.filter(|_| HashCache::suits(block, RAW_PIECE));
     let builder = ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize));
     let mut blocks = Blocks(builder.with_cache(cache));
     if let Some(outline) = outline {

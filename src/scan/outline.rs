@@ -2,7 +2,7 @@
 //! role before content. Two requests that put the same prompt into an engine give the same bytes,
 //! however their JSON is laid out, spaced and escaped. Prefix routing hashes these bytes.
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr_iter, memchr2};
 use twox_hash::XxHash3_128;
 
 use super::cursor::{Cursor, Members, Syntax};
@@ -51,6 +51,8 @@ pub trait OutlineSink {
 pub const RAW_PIECE: usize = 2048;
 /// Strings that end within this are decoded without asking.
 const SHORT: usize = 512;
+/// Of so many quotes it is looked whether they end a string.
+const QUOTES: usize = 4;
 
 /// What most messages hold, and whether it is the role.
 const LIKELY_IN_MESSAGE: [(&[u8], Option<bool>); 2] =
@@ -318,6 +320,7 @@ fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) -> usize {
         while !is_over
             && sink.recalls()
             && let Some(piece) = text.get(read..).and_then(|rest| rest.first_chunk())
+            && goes_on(piece)
         {
             let count;
             (count, is_over) = sink.recall(piece).unwrap_or_else(|| {
@@ -333,6 +336,14 @@ fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) -> usize {
         read += count;
     }
     if sink.is_full() { body.len() } else { at + 1 + read + 1 }
+}
+
+/// Whether a string is likely to go on through half of a piece at least: what ends before that is
+/// decoded sooner than looked up.
+fn goes_on(piece: &[u8; RAW_PIECE]) -> bool {
+    let (front, _) = piece.split_at(RAW_PIECE / 2);
+    let is_escaped = |at: usize| at.checked_sub(1).and_then(|at| front.get(at)) == Some(&b'\\');
+    memchr_iter(b'"', front).take(QUOTES).all(is_escaped)
 }
 
 /// Hands on what a string holds from the beginning of `text` on: how much of it was read, and whether

@@ -91,8 +91,8 @@ impl Worker {
 
     fn cut(&mut self, seen: &Sighting, model: &Model, terms: PrefixTerms) {
         let terms = terms.following(model.prefixes.block_tokens());
-        let cache = self.sides.shadow.fleet.topology.hash_cache();
-        prompt_chain(&seen.request, &seen.body, (&model.name, terms), (&mut self.chain, cache));
+        // To ask the live side's cache of hashes would be to say that every prompt came twice.
+        prompt_chain(&seen.request, &seen.body, (&model.name, terms), (&mut self.chain, None));
     }
 
     fn decide(&mut self, seen: &Sighting, model: &str) -> Option<RoutingDecision> {

@@ -1,9 +1,8 @@
 //! A prompt as a chain of block hashes.
 
-use twox_hash::XxHash3_64;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::HashCache;
+use super::hash_cache::{HashCache, Key};
 
 /// The longest block: 256 tokens of 4 bytes.
 const MAX_BLOCK: usize = 1024;
@@ -85,11 +84,16 @@ impl Chain {
 /// The hash of a block with this digest, behind one with the hash `last`. Apart from the digest, so that
 /// those of many blocks are made at a time: only this has to wait for the block before. Source: the
 /// mix of wyhash (Wang Yi), with constants of its own.
-#[expect(clippy::cast_possible_truncation, reason = "the halves of the product")]
 fn behind(last: u64, digest: u64) -> u64 {
-    let product =
-        u128::from(last ^ 0x9e37_79b9_7f4a_7c15) * u128::from(digest ^ 0xd1b5_4a32_d192_ed03);
-    (product >> 64) as u64 ^ product as u64
+    fold(last ^ 0x9e37_79b9_7f4a_7c15, digest ^ 0xd1b5_4a32_d192_ed03)
+}
+
+/// The halves of the product, one upon the other.
+#[expect(clippy::cast_possible_truncation, reason = "the halves of the product")]
+#[inline(always)]
+pub(super) fn fold(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    (product >> u64::BITS) as u64 ^ product as u64
 }
 
 /// Text is gathered up to this before it is hashed: pieces are often shorter than a block.
@@ -108,6 +112,9 @@ pub struct ChainBuilder<'a> {
     sought: Option<Sought>,
     /// Whether it makes sense to ask the cache: a prompt parts from all others once, and for good.
     recalls: bool,
+    /// Whether the cache knew the piece before, so that it may know what follows one that had to give
+    /// way to another.
+    knew: bool,
     /// Whether what the cache does not know has come before.
     learns: bool,
     /// Pieces the cache knew, and those it did not.
@@ -117,7 +124,7 @@ pub struct ChainBuilder<'a> {
 /// A piece of raw text the cache did not know, and how many blocks there were before it.
 #[derive(Debug, Clone, Copy)]
 struct Sought {
-    key: u64,
+    key: Key,
     blocks: usize,
 }
 
@@ -138,6 +145,7 @@ impl<'a> ChainBuilder<'a> {
             cache: None,
             sought: None,
             recalls: false,
+            knew: false,
             learns: false,
             counts: (0, 0),
         }
@@ -196,23 +204,24 @@ impl<'a> ChainBuilder<'a> {
     pub fn recall(&mut self, piece: &[u8]) -> Option<(usize, bool)> {
         let cache = self.cache?;
         self.hash_stage();
+        if self.is_full() {
+            return None;
+        }
         // All that came before, as far as it makes a difference.
         let carried = self.stage.get(..self.filled).unwrap_or_default();
-        let before = behind(self.last, xxh3_64_with_seed(carried, self.block as u64));
-        let key = behind(before, XxHash3_64::oneshot(piece));
+        let key = cache.key((self.last, self.block), carried, piece);
         let blocks = self.chain.hashes.len();
         let room = self.stage.get_mut(self.filled..).unwrap_or_default();
         let Some(known) = cache.get(key, &mut self.chain.hashes, room) else {
             self.counts.1 += 1;
             self.learns |= cache.is_sought_again(key);
-            if self.learns {
-                self.sought = Some(Sought { key, blocks });
-            } else {
-                self.recalls = false;
-            }
+            self.recalls = self.learns || self.knew;
+            self.sought = self.learns.then_some(Sought { key, blocks });
+            self.knew = false;
             return None;
         };
         self.counts.0 += 1;
+        self.knew = true;
         self.last = self.chain.hashes.last().copied().unwrap_or(self.last);
         self.chain.hashes.truncate(self.most);
         self.stage.copy_within(self.filled..self.filled + known.carry, 0);

@@ -1,18 +1,47 @@
 //! Block hashes of text that was hashed before. A conversation is sent anew with each of its turns:
-//! to hash its raw bytes and look up what they came to takes a fifth of the time that decoding them and
+//! to hash its raw bytes and look up what they came to takes a third of the time that decoding them and
 //! hashing them block by block does.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Words of a slot: six cache lines.
+use twox_hash::{XxHash3_64, XxHash3_128};
+
+use super::chain::fold;
+
+/// Words of a slot.
 const SLOT: usize = 48;
+/// Those of them that hold hashes, and text behind the last block.
+const ROOM: usize = SLOT - 5;
 const BYTES_OF_WORD: usize = size_of::<u64>();
+/// Words of a secret that the hash of bytes takes.
+const HASH_SECRET: usize = 24;
+/// Words of a secret.
+pub const SECRET: usize = HASH_SECRET + 6;
 
 /// Remembers pieces of prompts by all that came before them and their raw bytes. Shared by all threads
 /// without a lock: a slot that is being written is for its readers as if it were empty.
-#[derive(Debug)]
+///
+/// What a piece comes to is believed without a second look, so its key must be nobody's to forge: it is
+/// 128 bits, made with a secret that never leaves the process.
 pub struct HashCache {
     words: Box<[AtomicU64]>,
+    secret: [u64; SECRET],
+    counts: Counts,
+}
+
+/// What a piece is known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    /// Where its slot is.
+    place: u64,
+    check: u64,
+}
+
+/// On a cache line of their own: all threads write them, and read what lies beside.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Counts {
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -28,16 +57,37 @@ pub(super) struct Known {
     pub(super) carry: usize,
 }
 
+impl fmt::Debug for HashCache {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("HashCache").field("size", &self.size()).finish_non_exhaustive()
+    }
+}
+
 impl HashCache {
-    /// A cache that takes at most so many bytes; `None` where that is not even one slot. Memory is
-    /// taken as it is used.
-    pub fn new(bytes: usize) -> Option<Self> {
-        let words = words_within(bytes);
-        (words > 0).then(|| Self {
-            words: bytemuck::zeroed_slice_box(words),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-        })
+    /// A cache that takes at most so many bytes; `None` where that is not even one slot, or more than
+    /// there is. Memory is taken as it is used. `secret` is random.
+    pub fn new(bytes: usize, secret: [u64; SECRET]) -> Option<Self> {
+        let words = bytemuck::try_zeroed_slice_box(words_within(bytes)).ok()?;
+        (!words.is_empty()).then(|| Self { words, secret, counts: Counts::default() })
+    }
+
+    /// Whether what pieces of so many bytes come to, cut into blocks of `block` bytes, fits a slot.
+    pub fn suits(block: usize, piece: usize) -> bool {
+        piece / block + block.div_ceil(BYTES_OF_WORD) <= ROOM
+    }
+
+    /// The key of a piece behind a block with the hash `last` and, after that, `carried`.
+    pub(super) fn key(&self, (last, block): (u64, usize), carried: &[u8], piece: &[u8]) -> Key {
+        let (bytes, salts) = self.secret.split_at(HASH_SECRET);
+        let bytes = bytemuck::cast_slice(bytes);
+        let [a, b, c, d, e, f] = salts.try_into().unwrap_or_default();
+        // A secret of this length is never too short.
+        let carried = XxHash3_64::oneshot_with_secret(bytes, carried).unwrap_or_default();
+        let piece = XxHash3_128::oneshot_with_secret(bytes, piece).unwrap_or_default();
+        let before = fold(fold(last ^ a, block as u64 ^ b) ^ c, carried ^ d);
+        #[expect(clippy::cast_possible_truncation, reason = "the halves of the hash")]
+        let (low, high) = (piece as u64, (piece >> u64::BITS) as u64);
+        Key { place: fold(before ^ e, low ^ f), check: fold(before ^ f, high ^ e) }
     }
 
     /// Whether a cache of so many bytes would be as large as this.
@@ -52,12 +102,13 @@ impl HashCache {
 
     /// Pieces of prompts that were known, and pieces that were not.
     pub fn counts(&self) -> (u64, u64) {
-        (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
+        let Counts { hits, misses } = &self.counts;
+        (hits.load(Ordering::Relaxed), misses.load(Ordering::Relaxed))
     }
 
     /// Counts what a prompt asked for.
     pub(super) fn count(&self, (hits, misses): (u32, u32)) {
-        for (counter, more) in [(&self.hits, hits), (&self.misses, misses)] {
+        for (counter, more) in [(&self.counts.hits, hits), (&self.counts.misses, misses)] {
             if more > 0 {
                 counter.fetch_add(u64::from(more), Ordering::Relaxed);
             }
@@ -66,11 +117,13 @@ impl HashCache {
 
     /// What the piece of that key came to: its hashes are added to `hashes`, and what follows them is
     /// written to the beginning of `carry`.
-    pub(super) fn get(&self, key: u64, hashes: &mut Vec<u64>, carry: &mut [u8]) -> Option<Known> {
+    pub(super) fn get(&self, key: Key, hashes: &mut Vec<u64>, carry: &mut [u8]) -> Option<Known> {
         let slot = self.slot(key)?;
-        let [stamp, of, form, _, rest @ ..] = slot;
+        let [stamp, place, check, form, _, rest @ ..] = slot;
         let before = stamp.load(Ordering::Acquire);
-        if !is_stable(before) || of.load(Ordering::Relaxed) != key {
+        let found =
+            Key { place: place.load(Ordering::Relaxed), check: check.load(Ordering::Relaxed) };
+        if !is_stable(before) || found != key {
             return None;
         }
         let form = Form::unpack(form.load(Ordering::Relaxed));
@@ -95,10 +148,10 @@ impl HashCache {
 
     /// Notes that the piece of that key was asked for: whether it was before. Most prompts come once, and
     /// what comes once is not worth its slot.
-    pub(super) fn is_sought_again(&self, key: u64) -> bool {
-        self.slot(key).is_some_and(|[_, _, _, sought, ..]| {
-            sought.load(Ordering::Relaxed) == key || {
-                sought.store(key, Ordering::Relaxed);
+    pub(super) fn is_sought_again(&self, key: Key) -> bool {
+        self.slot(key).is_some_and(|[_, _, _, _, sought, ..]| {
+            sought.load(Ordering::Relaxed) == key.check || {
+                sought.store(key.check, Ordering::Relaxed);
                 false
             }
         })
@@ -108,15 +161,16 @@ impl HashCache {
     /// there is too much of it, or somebody else is about to.
     pub(super) fn put(
         &self,
-        key: u64,
+        key: Key,
         (read, is_over): (usize, bool),
         (hashes, carry): (&[u64], &[u8]),
     ) {
         let is_over = usize::from(is_over);
         let form = Form { read, is_over, carry: carry.len(), blocks: hashes.len() };
-        let Some([stamp, of, packed, _, rest @ ..]) = self.slot(key) else { return };
+        let Some([stamp, place, check, packed, _, rest @ ..]) = self.slot(key) else { return };
         let before = stamp.load(Ordering::Relaxed);
-        if form.blocks + form.carry_words() > rest.len() || !is_stable(before) {
+        let fits = form.read > 0 && form.blocks + form.carry_words() <= rest.len();
+        if !fits || !is_stable(before) {
             return;
         }
         let writing = before.wrapping_add(1);
@@ -127,7 +181,8 @@ impl HashCache {
         }
         // Nothing of it is written before it is marked as being written.
         fence(Ordering::Release);
-        of.store(key, Ordering::Relaxed);
+        place.store(key.place, Ordering::Relaxed);
+        check.store(key.check, Ordering::Relaxed);
         packed.store(form.pack(), Ordering::Relaxed);
         let words = carry.chunks(BYTES_OF_WORD).map(|bytes| {
             bytes.iter().rev().fold(0, |word, byte| word << u8::BITS | u64::from(*byte))
@@ -138,9 +193,9 @@ impl HashCache {
         stamp.store(before.wrapping_add(2), Ordering::Release);
     }
 
-    fn slot(&self, key: u64) -> Option<&[AtomicU64; SLOT]> {
+    fn slot(&self, key: Key) -> Option<&[AtomicU64; SLOT]> {
         let (slots, _) = self.words.as_chunks();
-        let place = (u128::from(key) * slots.len() as u128) >> u64::BITS;
+        let place = (u128::from(key.place) * slots.len() as u128) >> u64::BITS;
         slots.get(usize::try_from(place).ok()?)
     }
 }

@@ -15,5 +15,5 @@ mod runs;
 
 pub use budget::Budget;
 pub use chain::{Chain, ChainBuilder};
-pub use hash_cache::HashCache;
+pub use hash_cache::{HashCache, SECRET};
 pub use index::{LANES, PrefixIndex};
