@@ -10,6 +10,7 @@ mod marks;
 mod multipart;
 mod outline;
 mod part;
+mod pieces;
 mod profile;
 mod prompt;
 mod scalar;
@@ -20,7 +21,8 @@ mod usage;
 
 pub use cursor::Syntax;
 pub use multipart::MultipartSyntax;
-pub use outline::{Outline, OutlineSink, RAW_PIECE};
+pub use outline::{Outline, OutlineSink};
+pub use pieces::RAW_PIECE;
 pub use profile::{PromptPlaces, RequestProfile, RequestRequirements, TokenEstimate};
 pub use sse::{EventScanner, Progress};
 pub use usage::{Usage, find_usage};
