@@ -55,7 +55,7 @@ fn message() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
     fn what_is_remembered_comes_to_the_same(
         conversation in prop::collection::vec(message(), 1..5),
