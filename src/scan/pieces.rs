@@ -9,8 +9,6 @@ use super::unescape::Unescape;
 
 /// Raw bytes of a string that a sink is asked about at a time.
 pub const RAW_PIECE: usize = 2048;
-/// Strings that end within this are decoded without asking.
-const SHORT: usize = 512;
 /// Of so many quotes it is looked whether they end a string.
 const QUOTES: usize = 4;
 
@@ -19,21 +17,18 @@ const QUOTES: usize = 4;
 pub(super) fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) -> usize {
     let text = body.get(at + 1..).unwrap_or_default();
     let (mut read, mut is_over) = (0, false);
-    if sink.recalls() && text.len() > SHORT + RAW_PIECE {
-        (read, is_over) = write_text(text.get(..SHORT).unwrap_or_default(), decode_blocks, sink);
-        while !is_over
-            && sink.recalls()
-            && let Some(piece) = text.get(read..).and_then(|rest| rest.first_chunk())
-            && goes_on(piece)
-        {
-            let count;
-            (count, is_over) = sink.recall(piece).unwrap_or_else(|| {
-                let done = write_text(piece, decode_blocks, sink);
-                sink.remember(done);
-                done
-            });
-            read += count;
-        }
+    while !is_over
+        && sink.recalls()
+        && let Some(piece) = text.get(read..).and_then(|rest| rest.first_chunk())
+        && goes_on(piece)
+    {
+        let count;
+        (count, is_over) = sink.recall(piece).unwrap_or_else(|| {
+            let done = write_text(piece, decode_blocks, sink);
+            sink.remember(done);
+            done
+        });
+        read += count;
     }
     if !is_over {
         let (count, _) = write_text(text.get(read..).unwrap_or_default(), decode, sink);
