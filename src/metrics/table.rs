@@ -209,7 +209,7 @@ pub const METRICS: [MetricRow; 71] = [
         "penstock_hash_cache_pieces_total",
         &["result"],
         gauges::hash_cache_pieces,
-        "pieces (2 KiB) of long prompts that were looked up there: hit, or miss. A prompt that is new is not looked up beyond its first miss",
+        "pieces (2 KiB) of long prompts that were looked up there: hit, or miss. A prompt that is new is not looked up beyond its first miss, or its second where it began like a known one",
     ),
     counter(
         "penstock_prefix_lock_samples_total",

@@ -22,8 +22,8 @@ pub fn prompt_chain(
     let block = terms.block_tokens as usize * TEXT_PER_TOKEN;
     chain.set_block_tokens(terms.block_tokens);
     let cache = cache.filter(|_| HashCache::suits(block, RAW_PIECE));
-    let builder = ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize));
-    let mut blocks = Blocks(builder.with_cache(cache));
+    let mut blocks = Blocks(ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize)));
+    blocks.0.look_up_in(cache);
     if let Some(outline) = outline {
         outline.write(&mut blocks);
     }

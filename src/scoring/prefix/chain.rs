@@ -151,10 +151,11 @@ impl<'a> ChainBuilder<'a> {
         }
     }
 
-    /// Has it look up what it hashed before.
-    #[must_use]
-    pub fn with_cache(self, cache: Option<&'a HashCache>) -> Self {
-        Self { recalls: cache.is_some(), cache, ..self }
+    /// Has it look up what was hashed before.
+    // In place: its stage is too large to be handed around.
+    pub fn look_up_in(&mut self, cache: Option<&'a HashCache>) {
+        self.recalls = cache.is_some();
+        self.cache = cache;
     }
 
     /// A seed for what must not be mixed with anything else.
