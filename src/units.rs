@@ -53,6 +53,11 @@ pub fn to_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// The same number with no digits behind those an `f32` has: 0.6 and not 0.6000000238418579.
+pub fn widen(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}
+
 /// A duration in milliseconds for people: whole microseconds, no digits behind those.
 pub fn to_millis(duration: Duration) -> f64 {
     f64::from(u32::try_from(to_micros(duration)).unwrap_or(u32::MAX)) / 1e3

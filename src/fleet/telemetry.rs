@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::rows::BackendRow;
 use super::{FleetError, duration_of};
 use crate::registry::{Adapters, BackendState, EngineDetails, EngineSample, Standing};
-use crate::units::Timestamp;
+use crate::units::{Timestamp, widen};
 
 /// Longer than a dump is looked at.
 const NEVER: Duration = Duration::from_secs(1 << 32);
@@ -20,7 +20,7 @@ pub(super) struct TelemetryRow {
     waiting: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     running: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "with_few_digits")]
     kv_utilization: Option<f32>,
     /// What a decision takes for its load; follows from the others.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,6 +42,11 @@ pub(super) struct TelemetryRow {
     prefix_hits: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prefix_queries: Option<u64>,
+}
+
+#[expect(clippy::ref_option, reason = "serde asks for it")]
+fn with_few_digits<S: Serializer>(part: &Option<f32>, into: S) -> Result<S::Ok, S::Error> {
+    part.map(widen).serialize(into)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use crate::registry::{
     Backend, BackendId, BreakerState, FleetSnapshot, Health, IndexPool, Readings,
 };
 use crate::shadow::ShadowFigures;
-use crate::units::Timestamp;
+use crate::units::{Timestamp, widen};
 
 /// What is read at the time of a scrape.
 pub struct Scrape<'a> {
@@ -142,7 +142,7 @@ pub(super) fn running(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
 }
 
 pub(super) fn kv_utilization(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    told(scrape, |readings| readings.kv_utilization.map(f64::from))
+    told(scrape, |readings| readings.kv_utilization.map(widen))
 }
 
 pub(super) fn telemetry_age(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

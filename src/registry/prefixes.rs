@@ -10,6 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::clock::Stopwatch;
+use crate::scoring::PrefixTerms;
 use crate::scoring::prefix::{Budget, HashCache, LANES, PrefixIndex};
 use crate::units::ByteSize;
 
@@ -219,10 +220,14 @@ impl Prefixes {
         Some(self.block_tokens.load(Ordering::Relaxed)).filter(|tokens| *tokens > 0)
     }
 
-    /// Takes in the size of the engines' blocks. What was cut into others can never be found again.
+    /// Takes in the size of the engines' blocks. What was cut into others can never be found again;
+    /// what was cut before any engine told was cut into those of the usual size.
     pub fn follow(&self, block_tokens: Option<u32>) {
+        let usual = PrefixTerms::default().block_tokens;
         let tokens = block_tokens.unwrap_or(0);
-        if self.block_tokens.swap(tokens, Ordering::Relaxed) != tokens {
+        let before = self.block_tokens.swap(tokens, Ordering::Relaxed);
+        let size = |tokens| if tokens == 0 { usual } else { tokens };
+        if size(before) != size(tokens) {
             self.locked(|shards| {
                 for index in &mut shards.indexes {
                     (0..LANES).for_each(|lane| index.clear(lane));
@@ -370,7 +375,8 @@ mod tests {
         assert_eq!(prefixes.block_tokens(), None);
         prefixes.record(lanes[0], &[1, 2], KEPT);
         prefixes.follow(None);
-        assert_eq!(prefixes.held(lanes[0]), 2);
+        prefixes.follow(Some(16));
+        assert_eq!((prefixes.block_tokens(), prefixes.held(lanes[0])), (Some(16), 2));
         prefixes.follow(Some(32));
         assert_eq!((prefixes.block_tokens(), prefixes.held(lanes[0])), (Some(32), 0));
         prefixes.record(lanes[0], &[7], KEPT);

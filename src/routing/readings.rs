@@ -53,14 +53,16 @@ pub(super) fn fill_in_median(candidates: &mut [Candidate]) {
     }
     let known = |one: &Candidate| one.kv_utilization.filter(|part| *part >= 0.0);
     let count = candidates.iter().filter_map(known).count();
-    // The one with as many below it as above; few enough to count for each.
+    // Few enough to count for each how many are below it.
     let below =
         |part: f64| candidates.iter().filter_map(known).filter(|other| *other < part).count();
-    let median = candidates
-        .iter()
-        .filter_map(known)
-        .filter(|part| below(*part) <= count.saturating_sub(1) / 2)
-        .fold(None, |most: Option<f64>, part| Some(most.map_or(part, |most| most.max(part))));
+    let at_rank = |rank: usize| {
+        let reached = candidates.iter().filter_map(known).filter(|part| below(*part) <= rank);
+        reached.reduce(f64::max)
+    };
+    // Of an even number the mean of both in the middle.
+    let (low, high) = (at_rank(count.saturating_sub(1) / 2), at_rank(count / 2));
+    let median = low.zip(high).map(|(low, high)| f64::midpoint(low, high));
     for one in candidates.iter_mut().filter(|one| is_stale(one)) {
         one.kv_utilization = median;
     }
@@ -131,7 +133,7 @@ mod tests {
             medians(&[Some(0.9), stale, Some(0.1), None, Some(0.5)]),
             [Some(0.9), Some(0.5), Some(0.1), None, Some(0.5)]
         );
-        assert_eq!(medians(&[stale, Some(0.2), Some(0.4)]), [Some(0.2), Some(0.2), Some(0.4)]);
+        assert_eq!(medians(&[stale, Some(0.25), Some(0.75)])[0], Some(0.5));
         assert_eq!(medians(&[stale, None, stale]), [None, None, None]);
         assert_eq!(medians(&[Some(0.7), Some(0.7), stale])[2], Some(0.7));
     }
