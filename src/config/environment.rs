@@ -99,16 +99,24 @@ pub(super) fn apply_overrides(
         match known.iter().find(|one| one.variable() == *name) {
             Some(one) => put(root, &one.path, value, &place),
             None if is_ours(name, &known) => {
-                faults.push(unknown_override(place, name, known.iter().map(Override::variable)));
+                let suggestion = near(name, known.iter().map(Override::variable));
+                faults.push(Fault { place, problem: Problem::UnknownVariable { suggestion } });
             }
             None => {}
         }
     }
     for (path, value) in flags {
-        let place = Place::Flag(path.clone());
+        let place = Place::CommandLine;
         match known.iter().find(|one| one.dotted() == *path) {
             Some(one) => put(root, &one.path, value, &place),
-            None => faults.push(unknown_override(place, path, known.iter().map(Override::dotted))),
+            None => {
+                let (key, section) = (path.clone(), String::new());
+                let suggestion = near(path, known.iter().map(Override::dotted));
+                faults.push(Fault {
+                    place,
+                    problem: Problem::UnknownKey { key, section, suggestion },
+                });
+            }
         }
     }
 }
@@ -128,7 +136,7 @@ impl Level {
             None => Self::Nobody,
             Some(Place::File { .. }) => Self::File,
             Some(Place::Variable(_)) => Self::Environment,
-            Some(Place::Flag(_)) => Self::CommandLine,
+            Some(Place::CommandLine) => Self::CommandLine,
         }
     }
 }
@@ -178,10 +186,9 @@ fn is_ours(name: &str, known: &[Override]) -> bool {
     known.iter().any(begins) && !is_service_link
 }
 
-fn unknown_override(place: Place, given: &str, known: impl Iterator<Item = String>) -> Fault {
+fn near(given: &str, known: impl Iterator<Item = String>) -> Option<String> {
     let known: Vec<String> = known.collect();
-    let suggestion = nearest(given, known.iter().map(String::as_str)).map(str::to_owned);
-    Fault { place, problem: Problem::UnknownOverride { suggestion } }
+    nearest(given, known.iter().map(String::as_str)).map(str::to_owned)
 }
 
 /// Puts `value` at `path`. Where the file holds something that is no mapping it is left alone: the

@@ -61,15 +61,16 @@ pub enum Place {
     },
     /// In an environment variable.
     Variable(String),
-    /// In an override from the command line, such as `routing.strategy`.
-    Flag(String),
+    /// On the command line. What is wrong there names the setting itself.
+    CommandLine,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { file, line, column } => write!(out, "{file}:{line}:{column}"),
-            Self::Variable(name) | Self::Flag(name) => out.write_str(name),
+            Self::Variable(name) => out.write_str(name),
+            Self::CommandLine => out.write_str("command line"),
         }
     }
 }
@@ -98,7 +99,7 @@ pub enum Problem {
     #[error("missing key '{key}'{}", within(section))]
     MissingKey { key: String, section: String },
     #[error("unknown variable: no setting is called so{}", suggest(suggestion.as_deref()))]
-    UnknownOverride { suggestion: Option<String> },
+    UnknownVariable { suggestion: Option<String> },
     #[error(
         "no backends: list at least one under 'backends', as in `backends: [http://host:8000]`"
     )]
@@ -201,9 +202,7 @@ pub enum Oddity {
         "'{section}.{key}' has no effect: '{section}.strategy' is '{strategy}', not 'weighted'"
     )]
     NotWeighted { section: &'static str, key: &'static str, strategy: &'static str },
-    #[error(
-        "on the command line scorers ask for the strategy 'weighted', here in the place of '{given}'"
-    )]
+    #[error("scorers there ask for the strategy 'weighted', in the place of '{given}'")]
     ScorersAsk { given: String },
     #[error("alias '{alias}' takes {hops} hops; resolution stops after {limit}, at '{reached}'")]
     LongAliasChain { alias: String, hops: usize, limit: usize, reached: String },

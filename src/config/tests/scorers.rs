@@ -119,8 +119,8 @@ fn scorers_on_the_command_line_ask_for_the_weighted_strategy() {
     for text in ["{}", "{ strategy: weighted }", "{ strategy: weighted, preset: lmetric }"] {
         assert_eq!(settled(text, &[flag], &[]), [weighted, "load-balance", ""], "{text}");
     }
-    let warning = "routing.scorers: on the command line scorers ask for the strategy 'weighted', \
-                   here in the place of 'random'";
+    let warning =
+        "command line: scorers there ask for the strategy 'weighted', in the place of 'random'";
     for (text, variables) in [
         ("{ strategy: random }", &[][..]),
         ("{ scorers: \"queue-depth\" }", &[("PENSTOCK_ROUTING_STRATEGY", "random")][..]),
