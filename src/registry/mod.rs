@@ -5,6 +5,7 @@ mod addresses;
 mod backend;
 mod forecast;
 mod health;
+mod index_pool;
 mod latency;
 mod load;
 mod prefixes;
@@ -18,9 +19,10 @@ pub use backend::{
 };
 pub use forecast::{Forecast, Forecasts, PlaceId};
 pub use health::{Breaker, BreakerState, Health, HealthTracker, Outcome, Rest};
+pub use index_pool::IndexPool;
 pub use latency::ModelLatency;
 pub use load::{InflightGuard, Load, Probe, Taken, Work};
-pub use prefixes::{CacheEvent, IndexPool, Kept, Lane, Prefixes};
+pub use prefixes::{CacheEvent, Kept, Lane, Prefixes};
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, Serving, Topology, TopologyRules};
 
@@ -169,11 +171,14 @@ impl Registry {
         changed
     }
 
-    /// Forgets what was learned about a process that is gone: its latencies, model by model.
-    pub fn forget_latencies(&self, id: BackendId) {
+    /// Forgets what was learned about a process that is gone, model by model: its latencies, and what
+    /// it had cached.
+    pub fn forget(&self, id: BackendId) {
         for model in self.current.load().topology.models() {
-            let rows = model.serving.iter().filter(|row| row.id == id);
-            rows.for_each(|row| row.latency.forget());
+            for row in model.serving.iter().filter(|row| row.id == id) {
+                row.latency.forget();
+                model.prefixes.renew(std::iter::once(row.lane_and_epoch()));
+            }
         }
     }
 

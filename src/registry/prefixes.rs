@@ -2,17 +2,14 @@
 //! topology.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 
+use super::index_pool::IndexPool;
 use crate::clock::Stopwatch;
 use crate::scoring::PrefixTerms;
-use crate::scoring::prefix::{Budget, HashCache, LANES, PrefixIndex};
-use crate::units::ByteSize;
+use crate::scoring::prefix::{LANES, PrefixIndex};
 
 /// Of so many times a lock is held, one is measured.
 const MEASURED: u32 = 16;
@@ -24,80 +21,6 @@ pub struct Lane {
     pub shard: u16,
     /// The bit within.
     pub bit: u8,
-}
-
-/// What is known of text that was hashed before.
-#[derive(Debug, Default)]
-struct Hashes {
-    cache: Option<Arc<HashCache>>,
-    /// What caches before this one counted.
-    before: (u64, u64),
-}
-
-/// What the prefix indexes of all models have in common.
-#[derive(Debug, Default)]
-pub struct IndexPool {
-    budget: Arc<Budget>,
-    hashes: Mutex<Hashes>,
-    measured: AtomicU64,
-    held_nanos: AtomicU64,
-    longest_nanos: AtomicU64,
-}
-
-impl Hashes {
-    fn counts(&self) -> (u64, u64) {
-        let (hits, misses) = self.cache.as_ref().map_or((0, 0), |cache| cache.counts());
-        (self.before.0 + hits, self.before.1 + misses)
-    }
-}
-
-impl IndexPool {
-    /// The memory all of them may take.
-    pub fn budget(&self) -> &Arc<Budget> {
-        &self.budget
-    }
-
-    /// What is known of text that was hashed before, which may take so much memory from now on; it is
-    /// forgotten where that is not what it was.
-    pub(super) fn hash_cache(&self, size: ByteSize) -> Option<Arc<HashCache>> {
-        let size = size.to_usize();
-        let mut hashes = self.hashes.lock();
-        if !hashes.cache.as_ref().is_some_and(|cache| cache.is_of_size(size)) {
-            let cache = HashCache::new(size, StdRng::from_os_rng().random()).map(Arc::new);
-            if cache.is_none() && size > 0 {
-                tracing::warn!(
-                    "limits.hash_cache: there is no such room for it, so every prompt is hashed"
-                );
-            }
-            *hashes = Hashes { before: hashes.counts(), cache };
-        }
-        hashes.cache.clone()
-    }
-
-    /// The most memory that may take, in bytes.
-    pub fn hash_cache_size(&self) -> usize {
-        self.hashes.lock().cache.as_ref().map_or(0, |cache| cache.size())
-    }
-
-    /// Pieces of prompts that were known since the start, and pieces that were not.
-    pub fn hash_cache_counts(&self) -> (u64, u64) {
-        self.hashes.lock().counts()
-    }
-
-    /// How long their locks were held: how often that was measured, which is every sixteenth time,
-    /// all those times together, and the longest of them.
-    pub fn locks_held(&self) -> (u64, Duration, Duration) {
-        let nanos = |of: &AtomicU64| Duration::from_nanos(of.load(Ordering::Relaxed));
-        let count = self.measured.load(Ordering::Relaxed);
-        (count, nanos(&self.held_nanos), nanos(&self.longest_nanos))
-    }
-
-    fn measure(&self, held: Duration) {
-        let nanos = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX);
-        self.measured.fetch_add(1, Ordering::Relaxed);
-        self.held_nanos.fetch_add(nanos, Ordering::Relaxed);
-        self.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
-    }
 }
 
 /// The prefix index of one model. The one lock of a decision: held for a lookup, and for a record.
@@ -210,6 +133,12 @@ impl Prefixes {
         });
     }
 
+    /// Forgets what those backends had before their engines restarted that have done so, by how often
+    /// they did.
+    pub fn renew(&self, epochs: impl Iterator<Item = (Lane, u32)>) {
+        self.locked(|shards| epochs.for_each(|(lane, epoch)| shards.renew(lane, epoch)));
+    }
+
     /// Takes in what became of a backend's cache.
     pub fn apply(&self, lane: Lane, event: CacheEvent<'_>) {
         self.locked(|shards| shards.apply(lane, event));
@@ -262,18 +191,25 @@ impl Shards {
     fn meet(&mut self, lane: Lane, kept: Kept, pool: &IndexPool) {
         let (shard, bit) = (usize::from(lane.shard), usize::from(lane.bit));
         while self.indexes.len() <= shard {
-            self.indexes.push(PrefixIndex::new(kept.capacity, Arc::clone(&pool.budget)));
+            self.indexes.push(PrefixIndex::new(kept.capacity, Arc::clone(pool.budget())));
         }
         let place = shard * LANES + bit;
         if self.epochs.len() <= place {
             self.epochs.resize(place + 1, kept.epoch);
         }
-        let Some(index) = self.indexes.get_mut(shard) else { return };
-        if let Some(epoch) = self.epochs.get_mut(place).filter(|epoch| **epoch != kept.epoch) {
-            *epoch = kept.epoch;
+        self.renew(lane, kept.epoch);
+        if let Some(index) = self.indexes.get_mut(shard) {
+            index.set_capacity(bit, kept.capacity);
+        }
+    }
+
+    fn renew(&mut self, lane: Lane, epoch: u32) {
+        let (shard, bit) = (usize::from(lane.shard), usize::from(lane.bit));
+        let known = self.epochs.get_mut(shard * LANES + bit).filter(|known| **known != epoch);
+        if let Some((known, index)) = known.zip(self.indexes.get_mut(shard)) {
+            *known = epoch;
             index.clear(bit);
         }
-        index.set_capacity(bit, kept.capacity);
     }
 
     fn apply(&mut self, lane: Lane, event: CacheEvent<'_>) {
@@ -290,13 +226,15 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const KEPT: Kept = Kept { capacity: 100, epoch: 0 };
 
     fn prefixes(bytes: usize) -> Prefixes {
         let pool = IndexPool::default();
-        pool.budget.set_limit(bytes);
+        pool.budget().set_limit(bytes);
         Prefixes::new(Arc::new(pool))
     }
 
@@ -345,6 +283,8 @@ mod tests {
         assert_eq!((prefixes.held(lanes[0]), prefixes.held(lanes[1])), (1, 4));
         prefixes.record(lanes[1], &[1], Kept { capacity: 2, ..KEPT });
         assert_eq!(prefixes.held(lanes[1]), 2);
+        prefixes.renew(lanes.iter().copied().zip([1, 1]));
+        assert_eq!((prefixes.held(lanes[0]), prefixes.held(lanes[1])), (1, 0), "also unasked");
     }
 
     #[test]

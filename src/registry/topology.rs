@@ -8,8 +8,9 @@ use std::sync::atomic::AtomicU64;
 use ahash::HashMap;
 
 use super::backend::{BackendId, SharedBackend};
+use super::index_pool::IndexPool;
 use super::latency::ModelLatency;
-use super::prefixes::{IndexPool, Lane, Prefixes};
+use super::prefixes::{Lane, Prefixes};
 use crate::api::{Capabilities, Offer, Operations};
 use crate::config::{
     BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
@@ -118,6 +119,11 @@ impl Serving {
     /// The name an engine's adapters know the model by.
     pub fn adapter_name(&self) -> &str {
         self.upstream_id.as_deref().unwrap_or(&self.model)
+    }
+
+    /// The backend's place in the model's prefix index, and how often its engine has restarted.
+    pub fn lane_and_epoch(&self) -> (Lane, u32) {
+        (self.lane, self.state.telemetry.epoch())
     }
 }
 

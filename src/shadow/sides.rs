@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Sighting;
-use crate::registry::{BackendId, FleetSnapshot, IndexPool, ModelId, SharedBackend};
+use crate::registry::{BackendId, FleetSnapshot, IndexPool, ModelId, Serving, SharedBackend};
 use crate::routing::kept;
 use crate::scoring::PrefixTerms;
 use crate::scoring::prefix::Chain;
@@ -103,14 +103,15 @@ impl Sides {
         let live = self.of.topology.model(model);
         let beside = self.shadow.fleet.topology.model(model);
         let Some((live, beside)) = live.zip(beside) else { return };
-        for side in [&self.live, &self.shadow] {
-            if let Some(model) = side.fleet.topology.model(model) {
-                model.prefixes.follow(live.prefixes.block_tokens());
-            }
-        }
         for (row, stand_in) in live.serving.iter().zip(&beside.serving) {
             let is_own = |backend: BackendId| is_in_flight && backend == seen.backend;
             stand_in.state.follow(&row.state, is_own(row.id).then_some(seen.taken));
+        }
+        for side in [&self.live, &self.shadow] {
+            if let Some(model) = side.fleet.topology.model(model) {
+                model.prefixes.follow(live.prefixes.block_tokens());
+                model.prefixes.renew(model.serving.iter().map(Serving::lane_and_epoch));
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ crate::trials![
     sessions_stay_by_header_and_by_cookie,
     a_decision_says_what_it_is_made_of,
     a_decision_says_how_old_its_telemetry_was,
+    an_engine_that_restarted_has_nothing_cached,
     flags_and_policy_files_choose_the_scorers,
     scorers_on_the_command_line_ask_for_weighted,
     old_weights_name_what_replaces_them,
@@ -257,6 +258,43 @@ const THREE: &str = "backends:
   - { name: c, url: http://10.0.0.3:1, models: [m] }
 ";
 
+fn an_engine_that_restarted_has_nothing_cached() {
+    let setup = Setup {
+        strategy: "weighted",
+        routing: "shadow: { strategy: weighted }",
+        sections: "telemetry: { interval: 20ms, idle_interval: 50ms, max_cpu: 1 }",
+        backend: "engine: vllm",
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(1, setup);
+    let page = |started: u32| {
+        let text = format!("vllm:num_requests_running 0\nprocess_start_time_seconds {started}\n");
+        fleet.a().set_page("/metrics", Some(&text));
+    };
+    page(100);
+    eventually("it was asked", SOON, || fleet.fact("a", "telemetry")["standing"] == "fresh");
+    let prompt = conversation(1, 3);
+    let question = json!({"path": CHAT, "body": prompt.to_string()});
+    let explained = || client::post(fleet.penstock.admin, "/explain", &question).json();
+    let matched = || explained()["decision"]["candidates"][0]["matched_blocks"].as_u64().unwrap();
+    let shadowed = |count: f64| {
+        let name = "penstock_shadow_decisions_total{result=\"same\"}";
+        eventually("the shadow has seen it", SOON, || fleet.metric(name) == count);
+        fleet.metric("penstock_shadow_expected_tokens_total{side=\"shadow\"}")
+    };
+    assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
+    assert!(matched() > 10, "{}", explained());
+    assert_eq!(shadowed(1.0), 0.0);
+    page(200);
+    fleet.wait_metric("penstock_backend_restarts_total{backend=\"a\"}", 1.0);
+    assert_eq!(matched(), 0, "it is known before the next request");
+    assert_eq!(fleet.metric("penstock_backend_prefix_blocks{backend=\"a\"}"), 0.0);
+    assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
+    assert_eq!(shadowed(2.0), 0.0, "the shadow knows it as well");
+    assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
+    assert!(matched() > 10 && shadowed(3.0) > 160.0);
+}
+
 fn explain(flags: &[&str]) -> Ran {
     let config = file("penstock.yaml", THREE);
     let request = file("request.json", conversation(1, 1).to_string());
@@ -307,7 +345,7 @@ fn scorers_on_the_command_line_ask_for_weighted() {
     assert_eq!(check("", &scorers), (expected.to_owned(), String::new()));
     let (strategy, warning) = check("routing: { strategy: round_robin }", &scorers);
     assert_eq!(strategy, expected);
-    assert!(warning.ends_with("here in the place of 'round_robin'\n"), "{warning}");
+    assert!(warning.ends_with("in the place of 'round_robin'\n"), "{warning}");
     let policy = file("policy.yaml", "routing-scorers: [{ name: load_balance, weight: 1 }]");
     let policy = ["--policy-config", policy.to_str().unwrap()];
     assert_eq!(check("", &policy).0, "weighted (load-balance 1; max-score)");
