@@ -19,7 +19,7 @@ mod table;
 pub use gauges::{ProcessFigures, Scrape};
 pub use reloads::Reloads;
 pub use row::{MetricKind, MetricRow};
-pub use table::METRICS;
+pub use table::metric_rows;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -48,6 +48,7 @@ pub struct Metrics {
     fallbacks: AtomicU64,
     assumed: AtomicU64,
     panics: AtomicU64,
+    untold: AtomicU64,
     /// Of the configuration.
     pub reloads: Reloads,
     /// Seconds since 1970.
@@ -72,6 +73,7 @@ impl Metrics {
             fallbacks: AtomicU64::new(0),
             assumed: AtomicU64::new(0),
             panics: AtomicU64::new(0),
+            untold: AtomicU64::new(0),
             reloads: Reloads::default(),
             started_at: unix_seconds(),
         };
@@ -109,6 +111,9 @@ impl RequestObserver for Metrics {
         }
         if event.decision.in_panic {
             self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+        if event.decision.card.as_ref().is_some_and(|card| card.is_untold) {
+            self.untold.fetch_add(1, Ordering::Relaxed);
         }
     }
 

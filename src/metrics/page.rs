@@ -6,13 +6,13 @@ use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricT
 
 use super::row::{MetricKind, MetricRow};
 use super::samples::{Sample, Samples, Value};
-use super::table::METRICS;
+use super::table::metric_rows;
 use super::{Metrics, Scrape};
 
 /// The page to scrape.
 pub(super) fn render(metrics: &Metrics, scrape: &Scrape<'_>) -> String {
     let mut page = String::with_capacity(16 * 1024);
-    for row in &METRICS {
+    for row in metric_rows() {
         let samples = (row.samples)(metrics, scrape);
         // The format has no place for a metric without samples.
         if samples.is_empty() {

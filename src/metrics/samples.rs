@@ -136,6 +136,10 @@ pub(super) fn assumed(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
     counter(&metrics.assumed)
 }
 
+pub(super) fn untold(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
+    counter(&metrics.untold)
+}
+
 pub(super) fn panics(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
     counter(&metrics.panics)
 }

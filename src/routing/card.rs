@@ -40,6 +40,8 @@ pub struct ScoreCard {
     pub block_tokens: u32,
     /// How old what its engine told is, and how far that can be relied on.
     pub told: Told,
+    /// Whether no candidate's engine had told its load lately, so that only our own counts said it.
+    pub is_untold: bool,
     pub(super) first_block: u64,
     scores: [f32; CARD_SCORES],
     count: u8,
@@ -58,7 +60,7 @@ impl ScoreCard {
 
     pub(super) fn of(
         profile: &Profile,
-        (chosen, candidate, told): (usize, &Candidate, Told),
+        (chosen, candidate, told): (usize, &Candidate, &[Told]),
         (ask, sheet): (&Ask, &Sheet),
     ) -> Self {
         let mut scores = [0.0; CARD_SCORES];
@@ -74,7 +76,8 @@ impl ScoreCard {
             matched_blocks: candidate.matched_blocks,
             prompt_blocks: candidate.prompt_blocks,
             block_tokens: ask.block_tokens,
-            told,
+            told: told.get(chosen).copied().unwrap_or_default(),
+            is_untold: told.iter().all(|one| one.standing != Standing::Fresh),
             first_block: ask.first_block,
             scores,
             count,

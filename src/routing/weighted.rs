@@ -238,7 +238,7 @@ impl Weighted {
             notes.ask = Some(ask);
             notes.total = sheet.totals().get(chosen).copied();
         }
-        let one = (chosen, candidates.get(chosen)?, told.get(chosen).copied().unwrap_or_default());
+        let one = (chosen, candidates.get(chosen)?, told.as_slice());
         let card = ScoreCard::of(&self.profile, one, (&ask, sheet));
         Some(Picked { row, candidates: u32::try_from(rows.len()).ok()?, card: Some(card) })
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use penstock::api::ERROR_CODES;
-use penstock::metrics::{METRICS, MetricKind, MetricRow};
+use penstock::metrics::{MetricKind, MetricRow, metric_rows};
 use serde_json::Value;
 
 use crate::support::eventually;
@@ -53,10 +53,10 @@ fn metrics_shown() -> BTreeSet<String> {
 
 /// The row of a metric, and whether the name is one of a histogram's own series.
 fn row(name: &str) -> Option<(&'static MetricRow, bool)> {
-    let plain = METRICS.iter().find(|row| row.name == name && row.kind != MetricKind::Histogram);
+    let plain = metric_rows().find(|row| row.name == name && row.kind != MetricKind::Histogram);
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
     let histogram =
-        METRICS.iter().find(|row| row.kind == MetricKind::Histogram && base == Some(row.name));
+        metric_rows().find(|row| row.kind == MetricKind::Histogram && base == Some(row.name));
     plain.map(|row| (row, false)).or(histogram.map(|row| (row, true)))
 }
 
@@ -171,7 +171,7 @@ fn the_dashboard_asks_for_what_there_is() {
         assert!(is_of_the_scrape(label) || row(metric).unwrap().0.labels.contains(&label));
     }
     assert!(asked.len() >= 30, "the dashboard shows {} metrics", asked.len());
-    for row in METRICS.iter() {
+    for row in metric_rows() {
         let may_be_left_out = !WHOLLY_SHOWN.iter().any(|start| row.name.starts_with(start));
         assert!(may_be_left_out || asked.contains(row.name), "{} is on no panel", row.name);
     }
@@ -210,7 +210,7 @@ fn the_alerts_ask_for_what_there_is() {
 }
 
 fn what_is_not_there_is_found_out() {
-    let shown: BTreeSet<String> = METRICS.iter().map(|row| row.name.to_owned()).collect();
+    let shown: BTreeSet<String> = metric_rows().map(|row| row.name.to_owned()).collect();
     for good in [
         "sum by (backend) (rate(penstock_attempts_total{code!=\"none\"}[5m]))",
         "histogram_quantile(0.9, sum by (le) (rate(penstock_ttft_seconds_bucket[5m])))",

@@ -20,7 +20,7 @@ crate::trials![
     sessions_stay_by_header_and_by_cookie,
     a_decision_says_what_it_is_made_of,
     a_decision_says_how_old_its_telemetry_was,
-    an_engine_that_restarted_has_nothing_cached,
+    what_an_engine_had_cached_ends_with_it,
     flags_and_policy_files_choose_the_scorers,
     scorers_on_the_command_line_ask_for_weighted,
     old_weights_name_what_replaces_them,
@@ -258,7 +258,7 @@ const THREE: &str = "backends:
   - { name: c, url: http://10.0.0.3:1, models: [m] }
 ";
 
-fn an_engine_that_restarted_has_nothing_cached() {
+fn what_an_engine_had_cached_ends_with_it() {
     let setup = Setup {
         strategy: "weighted",
         routing: "shadow: { strategy: weighted }",
@@ -293,6 +293,11 @@ fn an_engine_that_restarted_has_nothing_cached() {
     assert_eq!(shadowed(2.0), 0.0, "the shadow knows it as well");
     assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
     assert!(matched() > 10 && shadowed(3.0) > 160.0);
+    assert_eq!(fleet.metric("penstock_untold_decisions_total"), 0.0);
+    fleet.a().set_page("/metrics", None);
+    eventually("it is silent", SOON, || fleet.fact("a", "telemetry")["standing"] != "fresh");
+    assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
+    assert_eq!(fleet.metric("penstock_untold_decisions_total"), 1.0);
 }
 
 fn explain(flags: &[&str]) -> Ran {
