@@ -11,6 +11,7 @@ use super::weighted::route_chain;
 use super::{Ask, Fleet, alike};
 use crate::scoring::prefix::Chain;
 
+const README: &str = include_str!("../../../README.md");
 const DECISIONS: u64 = 10_000;
 const BACKENDS: usize = 8;
 const PREFIXES: u64 = 16;
@@ -94,8 +95,10 @@ fn requests_concentrate_as_prefixes_count_more() {
     println!("| seed | absent | 1 | 2 | 3 | 4 | 5 |\n|---|---|---|---|---|---|---|");
     for (seed, row) in rows {
         let cells: Vec<String> = row.iter().map(|cell| format!("{cell:.1}")).collect();
-        println!("| {seed} | {} |", cells.join(" | "));
+        let line = format!("| {seed} | {} |", cells.join(" | "));
+        println!("{line}");
         assert!(row.is_sorted(), "seed {seed}: {row:?}");
+        assert!(README.contains(&line), "the README has another line of seed {seed}");
     }
 }
 
