@@ -121,13 +121,13 @@ fn overlay_row(registry: &Registry, row: &BackendRow, now: Timestamp) -> Result<
         };
         state.breaker.set(breaker_state, now);
     }
-    overlay_models(registry, backend, row)
+    overlay_models(registry, backend, (row, now))
 }
 
 fn overlay_models(
     registry: &Registry,
     backend: &Backend,
-    row: &BackendRow,
+    (row, now): (&BackendRow, Timestamp),
 ) -> Result<(), FleetError> {
     let Some(models) = &row.models else { return Ok(()) };
     let mut entries = Vec::new();
@@ -153,12 +153,12 @@ fn overlay_models(
     }
     registry.discovered(backend.state.id, &entries);
     let topology = &*registry.snapshot().topology;
-    rows.iter().try_for_each(|model| overlay_latency(topology, row, model))
+    rows.iter().try_for_each(|model| overlay_latency(topology, (row, now), model))
 }
 
 fn overlay_latency(
     topology: &Topology,
-    row: &BackendRow,
+    (row, now): (&BackendRow, Timestamp),
     model: &ModelRow,
 ) -> Result<(), FleetError> {
     let first_token = duration_of(row, "first_token_ms", model.first_token_ms.map(|ms| ms / 1e3))?;
@@ -169,7 +169,7 @@ fn overlay_latency(
         return Ok(());
     };
     if let Some(took) = first_token {
-        serving.latency.learn_first_token(took);
+        serving.latency.learn_first_token(took, now);
     }
     if let Some(took) = answer {
         serving.latency.learn_answer(took);

@@ -75,7 +75,9 @@ fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
     let fact =
         ModelEntry { id: "org/big".to_owned(), context_length: Some(4096), ..Default::default() };
     live.registry.discovered(b.state.id, &[fact]);
-    with_serving(&live, "small", |row| row.latency.learn_first_token(Duration::from_millis(40)));
+    with_serving(&live, "small", |row| {
+        row.latency.learn_first_token(Duration::from_millis(40), Timestamp(0))
+    });
     with_serving(&live, "big", |row| row.latency.learn_answer(Duration::from_millis(900)));
 
     let mut saved = dump(&live, NOW);

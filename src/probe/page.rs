@@ -7,8 +7,14 @@ use super::families::{FAMILIES, Fact};
 use crate::config::Engine;
 use crate::registry::{Adapters, EngineDetails};
 
-/// Ranks of one engine that repeat what its first one shows.
-const COPIES: [&str; 2] = ["tp_rank", "pp_rank"];
+/// Labels of series that repeat, or take apart, what the one tells that has 0 or nothing there: ranks
+/// of one engine, and SGLang's priorities.
+const COPIES: [&str; 2] = ["pp_rank", "priority"];
+/// The same, but for each engine of SGLang's data-parallel attention: its first rank tells.
+const TENSOR_RANK: &str = "tp_rank";
+const DATA_RANK: &str = "dp_rank";
+/// The most engines on a page whose first ranks are told from others.
+const MAX_DATA_RANKS: usize = 64;
 
 /// What a page tells; `None` is what it does not.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -45,10 +51,21 @@ impl PageReader {
     /// What a page in Prometheus' text format tells; `None` when nothing of an engine's load.
     /// Allocates only for the names of LoRA adapters.
     pub fn read(&self, page: &[u8]) -> Option<EnginePage> {
+        let mut firsts = FirstRanks::default();
+        let mut told = self.read_series(page, &mut firsts);
+        // Which rank is the first shows only at the end.
+        if firsts.were_others {
+            told = self.read_series(page, &mut firsts);
+        }
+        told.into_page()
+    }
+
+    fn read_series<'a>(&'a self, page: &'a [u8], firsts: &mut FirstRanks) -> Told<'a> {
         let mut told = Told::default();
         for sample in self.wanted.samples(page) {
             if let Some(family) = FAMILIES.get(sample.family)
                 && !is_copy(sample.labels)
+                && firsts.is_first(sample.labels)
             {
                 told.take(family.fact, sample);
                 if family.engine != Engine::Auto {
@@ -56,8 +73,40 @@ impl PageReader {
                 }
             }
         }
-        told.into_page()
+        told
     }
+}
+
+/// The first tensor rank of each data rank, as far as the page was read. Without data ranks it is 0.
+struct FirstRanks {
+    known: [f64; MAX_DATA_RANKS],
+    /// Whether a series of another rank was taken before the first one came.
+    were_others: bool,
+}
+
+impl Default for FirstRanks {
+    fn default() -> Self {
+        Self { known: [f64::INFINITY; MAX_DATA_RANKS], were_others: false }
+    }
+}
+
+impl FirstRanks {
+    fn is_first(&mut self, labels: Labels<'_>) -> bool {
+        let number = |name| labels.get(name).and_then(LabelValue::to_number);
+        let Some(rank) = number(TENSOR_RANK) else { return true };
+        let Some(engine) = number(DATA_RANK).and_then(to_index) else { return rank == 0.0 };
+        let Some(first) = self.known.get_mut(engine) else { return rank == 0.0 };
+        if rank < *first {
+            self.were_others |= first.is_finite();
+            *first = rank;
+        }
+        rank == *first
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
+fn to_index(rank: f64) -> Option<usize> {
+    (0.0..1e6).contains(&rank).then_some(rank as usize)
 }
 
 /// llama.cpp's `/slots`, for servers without `--metrics`. Whether requests wait is known only while
@@ -213,7 +262,7 @@ fn read_adapters(labels: Labels<'_>) -> Option<Adapters> {
 
 #[expect(clippy::cast_possible_truncation, reason = "a load needs few digits")]
 fn to_f32(value: f64) -> f32 {
-    value as f32
+    value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32
 }
 
 /// A count of at least one.

@@ -85,7 +85,9 @@ impl Proxy {
             }
             let latency = &attempt.serving.latency;
             match (ended.is_streaming, ended.first_token) {
-                (true, Some(first)) => latency.learn_first_token(first.since(attempt.started)),
+                (true, Some(first)) => {
+                    latency.learn_first_token(first.since(attempt.started), first);
+                }
                 (true, None) => {}
                 (false, _) => latency.learn_answer(at.since(attempt.started)),
             }

@@ -1,10 +1,13 @@
 //! How long a model takes to answer on a backend, learned from its answers.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::forecast::Forecast;
-use crate::units::{TokenCount, to_micros};
+use crate::units::{Timestamp, TokenCount, to_micros};
+
+/// How long a peak takes to fall to 1/e: 10 s, as in Finagle.
+const DECAY: f64 = 10e6;
 
 /// Measured latencies of one model on one backend, as moving averages.
 #[derive(Debug, Default)]
@@ -13,6 +16,7 @@ pub struct ModelLatency {
     answer: AtomicU32,
     /// Tokens of a stream.
     length: AtomicU32,
+    peak: Peak,
 }
 
 impl ModelLatency {
@@ -37,9 +41,15 @@ impl ModelLatency {
         average.load(Ordering::Relaxed)
     }
 
-    /// Takes in the TTFT of a stream.
-    pub fn learn_first_token(&self, took: Duration) {
+    /// The peak-sensitive average of the TTFT at `now`, in microseconds; `None` before the first.
+    pub fn peak_micros(&self, now: Timestamp) -> Option<f64> {
+        self.peak.read(now)
+    }
+
+    /// Takes in the TTFT of a stream that had its first token at `now`.
+    pub fn learn_first_token(&self, took: Duration, now: Timestamp) {
         average(&self.first_token, to_micros(took));
+        self.peak.learn(took, now);
     }
 
     /// Takes in the duration of a non-streamed answer.
@@ -57,6 +67,7 @@ impl ModelLatency {
         for average in [&self.first_token, &self.answer, &self.length] {
             average.store(0, Ordering::Relaxed);
         }
+        self.peak.0.store(0, Ordering::Relaxed);
     }
 
     /// What can be expected of a request.
@@ -68,6 +79,55 @@ impl ModelLatency {
         let lengths = max_tokens.into_iter().chain(self.length());
         Forecast { tokens: lengths.min().unwrap_or_default(), answer: Duration::ZERO }
     }
+}
+
+/// A moving average that follows rises at once and falls with time, also where nothing is measured: who
+/// was slow once gets another try. Source: peak EWMA of Finagle's load balancers. The value as an `f32`
+/// in the upper half, below it when it was learned, in units of 1,024 us; 0 before the first.
+#[derive(Debug, Default)]
+struct Peak(AtomicU64);
+
+impl Peak {
+    fn read(&self, now: Timestamp) -> Option<f64> {
+        let packed = self.0.load(Ordering::Relaxed);
+        (packed != 0).then(|| {
+            let (value, at) = unpack(packed);
+            value * remaining(at, now)
+        })
+    }
+
+    fn learn(&self, took: Duration, now: Timestamp) {
+        let new = took.as_secs_f64() * 1e6;
+        let packed = self.0.load(Ordering::Relaxed);
+        let (old, at) = unpack(packed);
+        let share = if packed == 0 { 0.0 } else { remaining(at, now) };
+        let mixed = if new > old * share { new } else { old * share + new * (1.0 - share) };
+        // Of two that end at once one may be lost.
+        self.0.store(pack(mixed.max(1.0), now), Ordering::Relaxed);
+    }
+}
+
+/// The share of a value that is left of it since.
+fn remaining(at: u32, now: Timestamp) -> f64 {
+    let since = ticks(now).wrapping_sub(at);
+    // What was learned by another thread a moment after `now` was taken is as good as new.
+    let since = if since > u32::MAX / 2 { 0 } else { since };
+    (-f64::from(since) * 1024.0 / DECAY).exp()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "it may wrap: only differences count")]
+fn ticks(at: Timestamp) -> u32 {
+    (at.0 >> 10) as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "few digits will do")]
+fn pack(value: f64, at: Timestamp) -> u64 {
+    u64::from((value as f32).to_bits()) << 32 | u64::from(ticks(at))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the halves")]
+fn unpack(packed: u64) -> (f64, u32) {
+    (f64::from(f32::from_bits((packed >> 32) as u32)), packed as u32)
 }
 
 fn to_duration(micros: &AtomicU32) -> Option<Duration> {
@@ -84,4 +144,28 @@ fn average(average: &AtomicU32, new: u64) {
     let mixed = if old == 0 { new } else { (old * 4 + new) / 5 };
     // Two attempts that end at once may lose one sample of an average.
     average.store(u32::try_from(mixed).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_is_followed_at_once_and_decays() {
+        let latency = ModelLatency::default();
+        let at = |seconds: u64| Timestamp(seconds * 1_000_000);
+        assert_eq!(latency.peak_micros(at(1)), None);
+        latency.learn_first_token(Duration::from_secs(1), at(1));
+        let millis = |seconds| latency.peak_micros(at(seconds)).unwrap() / 1e3;
+        assert!((millis(1) - 1000.0).abs() < 1.0, "{}", millis(1));
+        assert!((millis(11) - 1000.0 / std::f64::consts::E).abs() < 2.0, "{}", millis(11));
+        assert!(millis(0) <= 1000.1, "a moment before is now");
+        latency.learn_first_token(Duration::from_millis(10), at(11));
+        let between = millis(11);
+        assert!(between > 370.0 && between < 378.0, "{between}");
+        latency.learn_first_token(Duration::from_millis(500), at(11));
+        assert!((millis(11) - 500.0).abs() < 1.0, "{}", millis(11));
+        latency.forget();
+        assert_eq!(latency.peak_micros(at(11)), None);
+    }
 }

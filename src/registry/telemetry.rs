@@ -92,7 +92,8 @@ pub struct Readings {
     /// Requests running there; `None` unless a fresh sample says.
     pub running: Option<f32>,
     /// The effective load in requests: waiting + running + what was dispatched since the scrape was
-    /// sent − what ended since, at least 0; our own requests in flight where that is unknown.
+    /// sent − what ended since, at least 0; our own requests in flight where that is unknown, and where
+    /// the engine told one of the two alone, at least that.
     pub load: f32,
     /// The share of the KV cache in use; `None` unless a fresh sample says.
     pub kv_utilization: Option<f32>,
@@ -133,8 +134,12 @@ impl Telemetry {
         let sample = sample.unpack();
         let EngineSample { waiting, running, kv_utilization, .. } = sample;
         let since = (i64::from(in_flight) - i64::from(sample.in_flight)) as f32;
-        let told = waiting.zip(running).map(|(waiting, running)| waiting + running + since);
-        let load = told.map_or(own, |load| load.clamp(0.0, f32::MAX));
+        let load = match (waiting, running) {
+            (Some(waiting), Some(running)) => waiting + running + since,
+            (Some(known), None) | (None, Some(known)) => own.max(known + since),
+            (None, None) => own,
+        };
+        let load = load.clamp(0.0, f32::MAX);
         Readings { waiting, running, load, kv_utilization, age, standing }
     }
 

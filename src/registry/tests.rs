@@ -174,9 +174,9 @@ fn identity_is_name_url_and_engine() {
 fn averages_start_at_the_first_sample_and_follow_slowly() {
     let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
     let latency = &model(&fleet, "m").serving[0].latency;
-    latency.learn_first_token(Duration::from_millis(100));
+    latency.learn_first_token(Duration::from_millis(100), Timestamp(0));
     assert_eq!(latency.first_token(), Some(Duration::from_millis(100)));
-    latency.learn_first_token(Duration::from_millis(200));
+    latency.learn_first_token(Duration::from_millis(200), Timestamp(0));
     assert_eq!(latency.first_token(), Some(Duration::from_millis(120)));
     latency.learn_answer(Duration::ZERO);
     assert!(latency.answer().is_some(), "too short to measure is still measured");

@@ -184,7 +184,7 @@ impl Notes {
                 let mut candidate = Candidate { place: row, adapter, ..Candidate::default() };
                 read(serving, &told, &mut candidate);
                 count_tokens(serving, &mut candidate);
-                add_latency(serving, &mut candidate);
+                add_latency(serving, input.now, &mut candidate);
                 Noted::new((serving, input), candidate, Told::of(&told))
             })
             .collect();

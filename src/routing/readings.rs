@@ -37,9 +37,8 @@ pub(super) fn count_tokens(serving: &Serving, into: &mut Candidate) {
 }
 
 /// Adds how long first tokens take.
-pub(super) fn add_latency(serving: &Serving, into: &mut Candidate) {
-    let first_token = serving.latency.micros(true);
-    into.latency_ms = (first_token > 0).then(|| f64::from(first_token) / 1000.0);
+pub(super) fn add_latency(serving: &Serving, now: Timestamp, into: &mut Candidate) {
+    into.latency_ms = serving.latency.peak_micros(now).map(|micros| micros / 1000.0);
 }
 
 /// Stands for a KV cache whose use was told too long ago, until the median of the others is known.

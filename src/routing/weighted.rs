@@ -293,7 +293,7 @@ impl Weighted {
                 count_tokens(serving, one);
             }
             if self.profile.reads_latencies() {
-                add_latency(serving, one);
+                add_latency(serving, input.now, one);
             }
         }
         fill_in_median(candidates);

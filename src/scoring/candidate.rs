@@ -44,7 +44,7 @@ pub struct Candidate {
     pub prompt_blocks: u32,
     /// Lower is better.
     pub priority: u32,
-    /// The moving average of the TTFT, in milliseconds.
+    /// The peak-sensitive moving average of the TTFT, in milliseconds.
     pub latency_ms: Option<f64>,
     /// Where the request's adapter stands.
     pub adapter: Adapter,
@@ -90,9 +90,11 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// The tokens of the prompt a candidate would have to compute.
+    /// The tokens of the prompt a candidate would have to compute. The prompt is as long as its blocks
+    /// at least: they hold what the estimate leaves out (tools), and count text by its bytes.
     pub fn new_tokens(&self, candidate: &Candidate) -> f64 {
-        let cached = candidate.matched_blocks.saturating_mul(self.block_tokens);
-        f64::from(self.prompt_tokens.saturating_sub(cached))
+        let tokens = |blocks: u32| blocks.saturating_mul(self.block_tokens);
+        let all = self.prompt_tokens.max(tokens(candidate.prompt_blocks));
+        f64::from(all.saturating_sub(tokens(candidate.matched_blocks)))
     }
 }

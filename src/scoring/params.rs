@@ -96,6 +96,12 @@ impl Params {
         }
     }
 
+    /// A number above 0 and at most 1, or `default` where none is given.
+    pub(super) fn share(&self, name: &'static str, default: f64) -> Result<f64, ParamError> {
+        let share = self.number_above(name, 0.0, default).ok().filter(|share| *share <= 1.0);
+        share.ok_or(ParamError::Bad { name, expected: "a number above 0 and at most 1" })
+    }
+
     /// A whole number of at least 1, or `default` where none is given.
     pub(super) fn count(&self, name: &'static str, default: u32) -> Result<u32, ParamError> {
         const EXPECTED: &str = "a whole number from 1 to 16777216";

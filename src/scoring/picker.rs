@@ -132,7 +132,7 @@ impl Picker {
     pub fn probabilities(self, totals: &[f64], rank: impl Fn(usize) -> u64) -> Vec<f64> {
         let to_f64 = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
         let chosen = |chosen: Option<usize>| {
-            (0..totals.len()).map(|index| f64::from(u8::from(Some(index) == chosen))).collect()
+            (0..totals.len()).map(|index| part(Some(index) == chosen)).collect()
         };
         match self {
             Self::MaxScore | Self::Softmax { temperature: 0.0 } => {
@@ -164,12 +164,18 @@ impl Picker {
     fn share(self, total: f64, least: f64, most: f64) -> f64 {
         match self {
             Self::Softmax { temperature } if most > least => {
-                ((total - most) / ((most - least) * temperature)).exp()
+                let scale = (most - least) * temperature;
+                // So cold that a float does not hold it: the best.
+                if scale > 0.0 { ((total - most) / scale).exp() } else { part(total >= most) }
             }
             Self::WeightedRandom if most > 0.0 => total.max(0.0),
             Self::MaxScore | Self::PowerOfTwo | Self::WeightedRandom | Self::Softmax { .. } => 1.0,
         }
     }
+}
+
+fn part(is_all: bool) -> f64 {
+    f64::from(u8::from(is_all))
 }
 
 fn range(totals: &[f64]) -> (f64, f64) {

@@ -235,6 +235,8 @@ impl Profile {
                 *total += *score * one.weight;
             }
         }
+        // Weights that sum to 1 may sum to a little more in floats.
+        sheet.totals.iter_mut().for_each(|total| *total = total.min(1.0));
     }
 
     /// Scores the candidates and picks one: its index, or `None` when there are none.

@@ -98,6 +98,9 @@ fn prefill_is_weighed_against_load() {
         pick(&profile("prefill-cost"), &ask, &[busy, idle], 0)
     };
     assert_eq!((cost(1000.0), cost(2000.0)), (Some(0), Some(1)));
+    // The estimate leaves out tools, which are blocks all the same.
+    let tools = Ask { prompt_tokens: 10, ..ask };
+    assert_eq!((tools.new_tokens(&busy), tools.new_tokens(&idle)), (160.0, 1600.0));
 }
 
 #[test]
@@ -168,6 +171,11 @@ fn bounded_hash_keeps_a_prefix_together_until_its_backend_is_full() {
         assert_eq!(pick(&profile, &ask(block), &full, 0), Some(home), "1.25 x the mean is room");
     }
     assert!(spread.iter().all(|count| (60..=140).contains(count)), "{spread:?}");
+    let place = |place: u32| Candidate { place, ..idle[place as usize] };
+    let turn = |turn| Ask { in_turn: true, turn, ..Ask::default() };
+    let fleet = [place(0), place(1), place(2), place(3)];
+    let turns = (0..4).map(|number| pick(&profile, &turn(number), &fleet, 0));
+    assert!(turns.eq((0..4).map(Some)), "without a prompt each has its turn");
 }
 
 #[test]
@@ -266,6 +274,7 @@ fn pickers_draw_as_they_say() {
         Picker::PowerOfTwo,
         Picker::Softmax { temperature: 0.5 },
         Picker::Softmax { temperature: 0.0 },
+        Picker::Softmax { temperature: f64::from_bits(1) },
     ];
     for picker in pickers {
         let expected = picker.probabilities(&totals, rank);

@@ -51,6 +51,40 @@ fn the_engines_behind_one_page_are_told_together() {
 }
 
 #[test]
+fn of_data_parallel_engines_the_first_rank_of_each_tells() {
+    let page = |order: [usize; 4]| {
+        let series = [("0", "0", 1), ("1", "0", 1), ("4", "1", 30), ("5", "1", 30)];
+        let line = |index: usize| {
+            let (tensor, data, running) = series[index];
+            format!(
+                "sglang:num_running_reqs{{tp_rank=\"{tensor}\",dp_rank=\"{data}\"}} {running}\n\
+                 sglang:num_queue_reqs{{tp_rank=\"{tensor}\",dp_rank=\"{data}\"}} 2\n"
+            )
+        };
+        order.map(line).concat()
+    };
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]] {
+        assert_eq!(load(&read(&page(order))), (Some(4.0), Some(31.0), None), "{order:?}");
+    }
+}
+
+#[test]
+fn what_is_taken_apart_by_priority_is_counted_once() {
+    let page = read(
+        "sglang:num_running_reqs{priority=\"\"} 10\nsglang:num_running_reqs{priority=\"1\"} 7\n\
+         sglang:num_running_reqs{priority=\"2\"} 3\nsglang:num_queue_reqs{priority=\"1\"} 4\n\
+         sglang:num_queue_reqs{priority=\"\"} 4\n",
+    );
+    assert_eq!(load(&page), (Some(4.0), Some(10.0), None));
+}
+
+#[test]
+fn a_number_too_large_is_the_largest() {
+    let page = read("vllm:num_requests_waiting 1e39\nvllm:num_requests_running +Inf\n");
+    assert_eq!(load(&page), (Some(f32::MAX), None, None));
+}
+
+#[test]
 fn the_other_engines_tell_by_theirs() {
     let trt = read(
         "trtllm_num_requests_waiting 1\ntrtllm_num_requests_running 2\n\

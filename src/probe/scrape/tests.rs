@@ -164,7 +164,7 @@ async fn a_restart_is_seen_and_clears_what_was_learned() {
     let fleet = task.batch.registry.snapshot();
     let model = fleet.topology.model(fleet.topology.model_id("m").unwrap()).unwrap();
     let latency = &model.serving[0].latency;
-    latency.learn_first_token(Duration::from_secs(1));
+    latency.learn_first_token(Duration::from_secs(1), Timestamp(0));
     task.once().await.unwrap();
     task.once().await.unwrap();
     assert!(latency.first_token().is_some());

@@ -50,7 +50,12 @@ fn a_fresh_sample_counts_with_what_was_dispatched_since() {
     telemetry.publish(EngineSample { waiting: Some(0.0), running: Some(1.0), ..sample() });
     assert_eq!(read(0).load, 0.0, "never below nothing");
     telemetry.publish(EngineSample { waiting: None, ..sample() });
-    assert_eq!(read(6).load, 6.0, "half a load is none: our own requests count");
+    assert_eq!(read(6).load, 7.0, "five run, and two more since: it is no less than that");
+    assert_eq!(read(0).load, 1.0, "four have ended since");
+    telemetry.publish(EngineSample { waiting: None, running: Some(0.0), ..sample() });
+    assert_eq!(read(6).load, 6.0, "nor is it less than our own");
+    telemetry.publish(EngineSample { waiting: None, running: None, ..sample() });
+    assert_eq!(read(6).load, 6.0);
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
             state.health.set(Health::Unhealthy);
         }
         let latency = &topology.models()[0].serving[index].latency;
-        latency.learn_first_token(Duration::from_millis(one.first_token_ms));
+        latency.learn_first_token(Duration::from_millis(one.first_token_ms), Timestamp(0));
     }
     fleet
 }

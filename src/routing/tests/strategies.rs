@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::{Ask, Fleet, alike, backend};
 use crate::api::Capabilities;
 use crate::registry::Health;
+use crate::units::Timestamp;
 
 fn counts(fleet: &mut Fleet, ask: Ask<'_>, requests: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
@@ -141,9 +142,9 @@ fn streams_and_answers_are_scored_by_their_own_latencies() {
     let topology = &fleet.registry.snapshot().topology;
     let latencies = &topology.models()[0].serving;
     // b0 is slow to its first token and quick to its end, b1 the other way round.
-    latencies[0].latency.learn_first_token(Duration::from_millis(900));
+    latencies[0].latency.learn_first_token(Duration::from_millis(900), Timestamp(0));
     latencies[0].latency.learn_answer(Duration::from_millis(100));
-    latencies[1].latency.learn_first_token(Duration::from_millis(100));
+    latencies[1].latency.learn_first_token(Duration::from_millis(100), Timestamp(0));
     latencies[1].latency.learn_answer(Duration::from_millis(900));
     assert_eq!(fleet.backend_for(Ask { streaming: true, ..Ask::of("m") }), "b1");
     assert_eq!(fleet.backend_for(Ask::of("m")), "b0");

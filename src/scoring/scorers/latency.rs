@@ -5,8 +5,8 @@ use crate::scoring::candidate::{Ask, Candidate};
 
 pub(super) const LATENCY: ScorerRow = ScorerRow {
     name: "latency",
-    formula: "least is best of the average TTFT x (in flight + 1)",
-    source: "peak EWMA, as in Finagle and linkerd, with TTFT as the time of an answer",
+    formula: "least is best of TTFT x (in flight + 1), where TTFT is an average that follows rises at once and falls to 1/e in 10 s",
+    source: "peak EWMA of Finagle's load balancers, with TTFT as the time of an answer",
     unknown: "a backend without samples counts as the fastest known: it must get some to have any",
     params: &[],
     build: |_| Ok(Box::new(Latency)),

@@ -74,10 +74,7 @@ pub(super) const ACTIVE: ScorerRow = ScorerRow {
     source: "llm-d's active-request scorer",
     unknown: "counted here, always known",
     params: &["max-busy-score"],
-    build: |params| {
-        let busy = params.number_above("max-busy-score", 0.0, 1.0)?;
-        Ok(Box::new(ActiveRequests { busy: busy.min(1.0) }))
-    },
+    build: |params| Ok(Box::new(ActiveRequests { busy: params.share("max-busy-score", 1.0)? })),
 };
 
 #[derive(Debug)]

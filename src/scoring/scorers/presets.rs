@@ -15,7 +15,7 @@ pub(super) const CACHE_AWARE: ScorerRow = ScorerRow {
         Ok(Box::new(CacheAware {
             imbalance: params.number_above("imbalance", 0.0, 32.0)?,
             ratio: params.number_above("ratio", 1.0, 1.1)?,
-            threshold: params.number_above("threshold", 0.0, 0.5)?,
+            threshold: params.share("threshold", 0.5)?,
         }))
     },
 };
@@ -69,7 +69,11 @@ impl Scorer for BoundedHash {
         let all = candidates.iter().map(load).sum::<f64>() + 1.0;
         let room = (self.bound * all / count).ceil();
         each(candidates, scores, |one| {
-            let rank = xxh3_64_with_seed(&one.key.to_le_bytes(), ask.first_block);
+            // Without a prompt there is no home: whoever has room is an equal, and has its turn.
+            let rank = match ask.in_turn {
+                true => u64::MAX,
+                false => xxh3_64_with_seed(&one.key.to_le_bytes(), ask.first_block),
+            };
             // The upper 32 bits, which a float holds exactly; never 0, so that a backend with room
             // is before one without.
             let part = (f64::from(u32::try_from(rank >> 32).unwrap_or(u32::MAX)) + 1.0)
