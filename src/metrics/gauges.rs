@@ -164,7 +164,7 @@ pub(super) fn scrapes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
 pub(super) fn restarts(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     per_backend(scrape, |backend| {
         let telemetry = &backend.state.telemetry;
-        telemetry.sample().map(|_| telemetry.epoch().into())
+        telemetry.sample().map(|_| telemetry.restarts().into())
     })
 }
 

@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 
 use crate::clock::now;
 use crate::config::{Config, DiscoveryConfig, ModelEntry};
-use crate::registry::{Backend, Registry};
+use crate::registry::{Backend, Health, Registry};
 use crate::units::Timestamp;
 use check::Checks;
 
@@ -207,6 +207,10 @@ impl Watcher {
                 resolve_at = now().after(if found { RESOLVE_EVERY } else { RESOLVE_AGAIN });
             }
             let change = checks.run().await;
+            if change == Some(Health::Unhealthy) {
+                self.registry.lose(self.backend.state.id);
+            }
+            self.registry.tidy(self.backend.state.id);
             let is_up = checks.is_passing();
             // A backend that comes back may serve other models than the one that went.
             if is_up && self.asks_for_models() && (change.is_some() || now() >= discover_at) {

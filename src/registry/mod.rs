@@ -12,6 +12,7 @@ mod prefixes;
 mod ramp;
 mod telemetry;
 mod topology;
+mod upkeep;
 
 pub use addresses::Addresses;
 pub use backend::{
@@ -169,17 +170,6 @@ impl Registry {
             self.publish(backends);
         }
         changed
-    }
-
-    /// Forgets what was learned about a process that is gone, model by model: its latencies, and what
-    /// it had cached.
-    pub fn forget(&self, id: BackendId) {
-        for model in self.current.load().topology.models() {
-            for row in model.serving.iter().filter(|row| row.id == id) {
-                row.latency.forget();
-                model.prefixes.renew(std::iter::once(row.lane_and_epoch()));
-            }
-        }
     }
 
     fn publish(&self, backends: Vec<Backend>) {

@@ -14,6 +14,9 @@ use crate::scoring::prefix::{LANES, PrefixIndex};
 /// Of so many times a lock is held, one is measured.
 const MEASURED: u32 = 16;
 
+/// How often at most an index gives memory back in a row.
+const GIVING_BACK: u32 = 4096;
+
 /// The place of a backend in a model's index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane {
@@ -176,6 +179,37 @@ impl Prefixes {
         drop(shards);
         self.pool.measure(watch.elapsed());
         result
+    }
+
+    /// Forgets what a backend is believed to have beyond so many blocks, the oldest first.
+    pub(super) fn hold_at_most(&self, lane: Lane, blocks: u32) {
+        self.locked(|shards| {
+            if let Some(index) = shards.indexes.get_mut(usize::from(lane.shard)) {
+                index.hold_at_most(usize::from(lane.bit), blocks);
+            }
+        });
+    }
+
+    /// Bytes of memory it takes; `None` when it never wanted any.
+    pub(super) fn bytes(&self) -> Option<usize> {
+        self.locked(|shards| {
+            shards.indexes.iter().map(PrefixIndex::charged).reduce(|all, one| all + one)
+        })
+    }
+
+    /// Gives memory back until it takes no more than so many bytes, or has done so many times.
+    pub(super) fn give_back(&self, bytes: usize) {
+        for _ in 0..GIVING_BACK {
+            // In turns: decisions want the lock, too.
+            let is_done = self.locked(|shards| {
+                let size = shards.indexes.iter().map(PrefixIndex::charged).sum::<usize>();
+                let largest = shards.indexes.iter_mut().max_by_key(|index| index.charged());
+                size <= bytes || !largest.is_some_and(PrefixIndex::give_back)
+            });
+            if is_done {
+                return;
+            }
+        }
     }
 
     /// Blocks a backend is believed to have.

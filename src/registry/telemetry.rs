@@ -108,7 +108,8 @@ pub struct Readings {
 pub struct Telemetry {
     sample: SampleCell,
     is_failing: AtomicBool,
-    epoch: AtomicU32,
+    restarts: AtomicU32,
+    outages: AtomicU32,
     scrapes: AtomicU64,
     failures: AtomicU64,
     prefix_hits: AtomicU64,
@@ -157,7 +158,8 @@ impl Telemetry {
             self.sample.write(sample.unpack());
         }
         self.is_failing.store(other.is_failing.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.epoch.store(other.epoch(), Ordering::Relaxed);
+        self.restarts.store(other.restarts(), Ordering::Relaxed);
+        self.outages.store(other.outages.load(Ordering::Relaxed), Ordering::Relaxed);
         let (own, told) = (self.details.load(), other.details.load());
         if own.as_ref().map(Arc::as_ptr) != told.as_ref().map(Arc::as_ptr) {
             self.details.store(Option::clone(&told));
@@ -187,10 +189,20 @@ impl Telemetry {
         (self.scrapes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 
-    /// How often the engine was seen to have restarted. Who learned something of it compares: what
-    /// was learned in another epoch is about a process that is gone.
+    /// How often the engine was seen to have restarted.
+    pub fn restarts(&self) -> u32 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// How often the engine has restarted or was away. Who believes something of its cache compares:
+    /// what was learned in another epoch may be about a process that is gone.
     pub fn epoch(&self) -> u32 {
-        self.epoch.load(Ordering::Relaxed)
+        self.restarts().wrapping_add(self.outages.load(Ordering::Relaxed))
+    }
+
+    /// Counts that its checks failed: nobody knows what becomes of an engine that is away.
+    pub fn be_away(&self) {
+        self.outages.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What changes rarely; `None` before the engine has told any of it.
@@ -211,14 +223,14 @@ impl Telemetry {
         kept.started_at = started.into_iter().flatten().reduce(f64::max);
         self.details.store(Some(Arc::new(kept)));
         if has_restarted {
-            self.epoch.fetch_add(1, Ordering::Relaxed);
+            self.restart();
         }
         has_restarted
     }
 
     /// Counts a restart that something else than its start time showed.
     pub fn restart(&self) {
-        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Tokens found in the engine's prefix cache, and tokens looked up, since it started.

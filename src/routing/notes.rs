@@ -180,7 +180,7 @@ impl Notes {
         let mut all: Vec<Noted> = servings
             .map(|(row, serving)| {
                 let told = told(serving, input.now);
-                let adapter = adapter(serving);
+                let adapter = adapter(serving, &told);
                 let mut candidate = Candidate { place: row, adapter, ..Candidate::default() };
                 read(serving, &told, &mut candidate);
                 count_tokens(serving, &mut candidate);

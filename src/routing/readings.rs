@@ -67,8 +67,11 @@ pub(super) fn fill_in_median(candidates: &mut [Candidate]) {
     }
 }
 
-/// Where the model, as an adapter, stands on a backend.
-pub(super) fn adapter(serving: &Serving) -> Adapter {
+/// Where the model, as an adapter, stands on a backend whose engine told this.
+pub(super) fn adapter(serving: &Serving, told: &Readings) -> Adapter {
+    if told.standing != Standing::Fresh {
+        return Adapter::Unknown;
+    }
     let Some(details) = serving.state.telemetry.details() else { return Adapter::Unknown };
     let Some(adapters) = &details.adapters else { return Adapter::Unknown };
     let name = serving.adapter_name();

@@ -54,15 +54,16 @@ pub struct Weighted {
 /// The most blocks a backend is believed to keep, whatever its engine tells.
 const MAX_CAPACITY: u32 = 1 << 22;
 
-/// What a backend is believed to keep of prompts cut like `chain`: at most `capacity` blocks where its
-/// engine does not tell.
-pub fn kept(serving: &Serving, chain: &Chain, capacity: u32) -> Kept {
+/// What a backend is believed to keep of prompts cut like `chain`: what its engine tells, or the
+/// capacity of the terms where it does not, or where that is less and given.
+pub fn kept(serving: &Serving, chain: &Chain, terms: &PrefixTerms) -> Kept {
     let telemetry = &serving.state.telemetry;
     let told = telemetry.details().and_then(|details| details.capacity_tokens());
     let blocks = told.map(|tokens| tokens / u64::from(chain.block_tokens().max(1)));
+    let most = if terms.is_capped { terms.capacity } else { MAX_CAPACITY };
     let capacity = blocks
         .filter(|blocks| *blocks > 0)
-        .map_or(capacity, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX).min(MAX_CAPACITY));
+        .map_or(terms.capacity, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX).min(most));
     Kept { capacity, epoch: telemetry.epoch() }
 }
 
@@ -187,7 +188,7 @@ impl Weighted {
         }
         let model = topology.model(decision.model);
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            let kept = kept(serving, chain, self.terms.capacity);
+            let kept = kept(serving, chain, &self.terms);
             model.prefixes.record(serving.lane, chain.hashes(), kept);
         }
     }
@@ -287,7 +288,7 @@ impl Weighted {
             let Some(serving) = serving else { continue };
             read(serving, &told, one);
             if self.reads_adapters {
-                one.adapter = adapter(serving);
+                one.adapter = adapter(serving, &told);
             }
             if self.profile.reads_tokens() {
                 count_tokens(serving, one);

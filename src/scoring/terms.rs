@@ -15,13 +15,21 @@ pub struct PrefixTerms {
     pub follows_engines: bool,
     /// Blocks a backend is believed to keep: 31,250 are the 500,000 tokens of llm-d's default.
     pub capacity: u32,
+    /// Whether that is given: then no more is believed, whatever engines tell.
+    pub is_capped: bool,
     /// The most blocks of one prompt that are looked at.
     pub max_blocks: u32,
 }
 
 impl Default for PrefixTerms {
     fn default() -> Self {
-        Self { block_tokens: 16, follows_engines: true, capacity: 31_250, max_blocks: 1024 }
+        Self {
+            block_tokens: 16,
+            follows_engines: true,
+            capacity: 31_250,
+            is_capped: false,
+            max_blocks: 1024,
+        }
     }
 }
 
@@ -44,6 +52,7 @@ impl PrefixTerms {
             block_tokens,
             follows_engines: !spec.params.has("block-size"),
             capacity: spec.params.count("capacity", usual.capacity)?,
+            is_capped: spec.params.has("capacity"),
             max_blocks: spec.params.count("max-blocks", usual.max_blocks)?,
         })
     }

@@ -50,7 +50,7 @@ impl Side {
         let topology = &self.fleet.topology;
         let found = topology.model(model).zip(topology.serving(model, row));
         if let Some((model, row)) = found.filter(|_| chain.blocks() > 0) {
-            let mut kept = kept(row, chain, measure.terms.capacity);
+            let mut kept = kept(row, chain, &measure.terms);
             kept.capacity = part(kept.capacity, measure.sample);
             model.prefixes.record(row.lane, chain.hashes(), kept);
         }

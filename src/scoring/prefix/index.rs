@@ -67,6 +67,11 @@ impl PrefixIndex {
             + self.path.capacity() * size_of::<u32>()
     }
 
+    /// Bytes that count for the budget.
+    pub fn charged(&self) -> usize {
+        self.charged
+    }
+
     /// Tells `found` for each of the `lanes` (a bit each) how many leading blocks of `chain` it holds
     /// without a gap. Refreshes nothing.
     pub fn longest(&self, chain: &[u64], lanes: u64, mut found: impl FnMut(usize, u32)) {
@@ -117,6 +122,21 @@ impl PrefixIndex {
         while self.budget.used() > bound && self.forget_some() {
             self.settle();
         }
+    }
+
+    /// Forgets what a lane holds beyond so many blocks, as if they did not fit.
+    pub fn hold_at_most(&mut self, lane: usize, blocks: u32) {
+        while self.held(lane) > blocks {
+            self.evict(lane, self.held(lane) - blocks);
+        }
+        self.settle();
+    }
+
+    /// Forgets some blocks, so that memory becomes free. Whether there were any.
+    pub fn give_back(&mut self) -> bool {
+        let had_some = self.forget_some();
+        self.settle();
+        had_some
     }
 
     /// Notes that a lane has no prompt that begins with this block: its engine computed one anew. What
