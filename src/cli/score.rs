@@ -24,7 +24,7 @@ Reads one JSON object per line from standard input and prints one per line, in o
 gives {\"weights\", \"scores\", \"totals\", \"winner\"}, and more where it applies: \"probabilities\" with a
 picker that draws, \"prefix\" with a \"request\". A reading that is missing or null is not known. Wrong
 lines give {\"error\": {\"message\"}}. All lines with a \"request\" share one prefix index, which notes
-every winner. --schema prints what a line may hold.
+every winner. --schema prints what a line may hold, and what becomes of a reading that is not known.
 
 Exit codes: 0 all lines were answered, 1 standard input or output failed, 2 the flags are wrong.";
 

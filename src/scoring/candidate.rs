@@ -16,8 +16,8 @@ pub enum Adapter {
     Absent,
 }
 
-/// What scorers know of one candidate at one moment. A reading that is `None` is not known, which
-/// is never the same as idle.
+/// What scorers know of one candidate at one moment. A reading that is `None` is not known; what
+/// becomes of it is up to the scorer, see [`ScorerRow`](super::ScorerRow).
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Candidate {
     /// A hash of its name, the same in every process.

@@ -3,7 +3,7 @@
 //! those it makes up.
 //!
 //! A [`Profile`] is a list of weighted scorers and a [`Picker`]. Every scorer gives every candidate
-//! a number in 0..=1; what is outside is clamped, and what is not known counts as 0. The total of a
+//! a number in 0..=1; what is outside is clamped, and a score that is not known is 0. The total of a
 //! candidate is the sum of its scores by weight, where all weights together are 1. Source: the
 //! composable scorers of BLIS and llm-d.
 

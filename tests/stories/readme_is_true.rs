@@ -7,6 +7,7 @@ use std::path::Path;
 use penstock::api::ERROR_CODES;
 use penstock::config::{json_schema, known_variables};
 use penstock::metrics::metric_rows;
+use penstock::scoring::SCORERS;
 use serde_json::Value;
 
 use crate::support::collect_keys;
@@ -19,6 +20,7 @@ crate::trials![
     error_table_is_the_table_of_codes,
     metrics_table_is_the_table_of_metrics,
     endpoints_table_is_what_the_admin_port_lists,
+    scorers_table_says_what_the_scorers_say,
     every_command_line_is_understood,
     every_configuration_passes_check,
     every_option_and_name_exists,
@@ -115,6 +117,24 @@ fn endpoints_table_is_what_the_admin_port_lists() {
         expected.push_str(&format!("| {verb} `{path}` | {} |\n", about.trim_start()));
     }
     assert_table("endpoints", &expected);
+}
+
+fn scorers_table_says_what_the_scorers_say() {
+    let text = readme();
+    let (_, table) = text.split_once("| scorer | score | what is not known |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let lines: Vec<Vec<&str>> =
+        table.lines().skip(2).map(|line| line.split('|').map(str::trim).collect()).collect();
+    assert_eq!(lines.len(), SCORERS.len(), "{lines:?}");
+    for row in SCORERS {
+        let named = format!("`{}`", row.name);
+        let line = lines.iter().find(|line| line[1] == named).unwrap_or_else(|| panic!("{named}"));
+        assert_eq!((line[3], line[5]), (row.unknown, row.source), "{named}");
+        for name in row.params {
+            assert!(line[4].contains(&format!("`{name}` (")), "{named} has `{name}`: {line:?}");
+        }
+        assert_eq!(row.params.is_empty(), line[4].is_empty(), "{line:?}");
+    }
 }
 
 fn every_command_line_is_understood() {

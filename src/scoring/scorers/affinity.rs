@@ -10,7 +10,7 @@ pub(super) const PREFIX: ScorerRow = ScorerRow {
     name: "prefix-affinity",
     formula: "leading blocks believed cached / full blocks of the prompt; 0 without a full block",
     source: "BLIS, llm-d",
-    unknown: "0",
+    unknown: "0: nothing is believed cached",
     params: &["block-size", "capacity", "max-blocks"],
     build: |params| {
         // Read here so that they are checked; the index is what they are for.
@@ -38,7 +38,7 @@ pub(super) const LORA: ScorerRow = ScorerRow {
     name: "lora-affinity",
     formula: "1 where the adapter is in use, 0.8 with a free slot, 0.6 where requests wait for it, else 0",
     source: "llm-d",
-    unknown: "0 for all, so it decides nothing",
+    unknown: "0",
     params: &[],
     build: |_| Ok(Box::new(LoraAffinity)),
 };
@@ -62,7 +62,7 @@ pub(super) const SESSION: ScorerRow = ScorerRow {
     name: "session-affinity",
     formula: "1 for the backend with the highest hash of session and name, else 0",
     source: "llm-d's session affinity, by rendezvous hash (Thaler, Ravishankar 1998) so that no token is handed out",
-    unknown: "0 for all where the request names no session",
+    unknown: "0 for all where the request names none",
     params: &["header", "cookie"],
     build: |params| {
         params.text("header")?;

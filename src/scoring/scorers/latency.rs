@@ -7,7 +7,7 @@ pub(super) const LATENCY: ScorerRow = ScorerRow {
     name: "latency",
     formula: "least is best of TTFT x (in flight + 1), where TTFT is an average that follows rises at once and falls to 1/e in 10 s",
     source: "peak EWMA of Finagle's load balancers, with TTFT as the time of an answer",
-    unknown: "a backend without samples counts as the fastest known: it must get some to have any",
+    unknown: "the TTFT of the fastest stands in: only who gets requests has one",
     params: &[],
     build: |_| Ok(Box::new(Latency)),
 };

@@ -10,7 +10,7 @@ pub(super) const KV_UTILIZATION: ScorerRow = ScorerRow {
     name: "kv-utilization",
     formula: "1 - the part of the KV cache in use",
     source: "BLIS, llm-d",
-    unknown: "0",
+    unknown: "0; of a stale engine the median of the others stands in",
     params: &[],
     build: |_| Ok(Box::new(Own(|candidate| Some(1.0 - candidate.kv_utilization?)))),
 };
@@ -28,7 +28,7 @@ pub(super) const PRIORITY: ScorerRow = ScorerRow {
     name: "priority",
     formula: "1 - min(priority, 100) / 100",
     source: "Nexus",
-    unknown: "known from the configuration",
+    unknown: "always known",
     params: &[],
     build: |_| Ok(Box::new(Own(|one| Some(1.0 - f64::from(one.priority.min(100)) / 100.0)))),
 };
@@ -46,7 +46,7 @@ pub(super) const TOKENS: ScorerRow = ScorerRow {
     name: "token-load",
     formula: "1 - tokens in flight / limit",
     source: "llm-d",
-    unknown: "counted here, always known",
+    unknown: "always known",
     params: &["limit"],
     build: |params| {
         Ok(Box::new(TokenLoad { limit: params.number_above("limit", 0.0, TOKENS_AT_ZERO)? }))
@@ -72,7 +72,7 @@ pub(super) const ACTIVE: ScorerRow = ScorerRow {
     name: "active-requests",
     formula: "1 when idle, else (max - in flight) / max x max-busy-score",
     source: "llm-d's active-request scorer",
-    unknown: "counted here, always known",
+    unknown: "always known",
     params: &["max-busy-score"],
     build: |params| Ok(Box::new(ActiveRequests { busy: params.share("max-busy-score", 1.0)? })),
 };

@@ -7,7 +7,7 @@ pub(super) const COST: ScorerRow = ScorerRow {
     name: "prefill-cost",
     formula: "least is best of prefill-weight x (tokens waiting for prefill + the prompt's uncached tokens) + tokens in flight, both in blocks",
     source: "NVIDIA Dynamo's KV router cost",
-    unknown: "tokens are counted here, always known",
+    unknown: "always known",
     params: &["prefill-weight"],
     build: |params| {
         Ok(Box::new(PrefillCost { weight: params.number_above("prefill-weight", 0.0, 1.0)? }))
