@@ -64,8 +64,8 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["request", "path", "headers"])]
     requests: Option<PathBuf>,
 
-    /// Make captured decisions anew: what /decisions?capture=true answered, or decisions out of it,
-    /// one after the other; - is standard input
+    /// Make captured decisions anew: what /decisions?capture=true answered, or lines of it with a
+    /// decision each; - is standard input
     #[arg(
         long,
         value_name = "FILE",

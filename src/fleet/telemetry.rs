@@ -11,6 +11,10 @@ use crate::units::{Timestamp, widen};
 
 /// Longer than a dump is looked at.
 const NEVER: Duration = Duration::from_secs(1 << 32);
+/// How old a stale sample is taken to be where a dump does not say.
+const STALE: Duration = Duration::from_secs(1);
+/// The least age at which an engine whose scrapes fail is given up.
+const FAILING: Duration = Duration::from_millis(2_001);
 
 /// The telemetry of a backend. What is read back is what a decision reads, and the cache's size.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -58,6 +62,18 @@ enum StandingName {
     Failing,
 }
 
+impl StandingName {
+    /// The age of a sample of which a dump says `told`: one that lets it stand like this.
+    fn age(self, told: Duration) -> Duration {
+        match self {
+            Self::Unknown | Self::Fresh => told,
+            Self::Stale if told.is_zero() => STALE,
+            Self::Stale => told,
+            Self::Failing => told.max(FAILING),
+        }
+    }
+}
+
 impl TelemetryRow {
     /// What an engine has told; `None` when nobody asked or it never answered.
     pub(super) fn of(state: &BackendState, now: Timestamp) -> Option<Self> {
@@ -101,8 +117,8 @@ impl TelemetryRow {
         state: &BackendState,
         now: Timestamp,
     ) -> Result<(), FleetError> {
-        let age = duration_of(row, "age_s", self.age_s)?.unwrap_or_default();
         let standing = self.standing.unwrap_or(StandingName::Fresh);
+        let age = standing.age(duration_of(row, "age_s", self.age_s)?.unwrap_or_default());
         if standing == StandingName::Unknown {
             return Ok(());
         }

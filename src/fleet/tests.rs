@@ -171,3 +171,23 @@ fn what_an_engine_told_goes_out_and_comes_back() {
     assert_eq!(*shown, json!({"load": 5.0, "age_s": 9.0, "standing": "failing"}));
     assert!(lay(&json!({"backends": [row(&json!({"age_s": -1.0}))]})).is_err());
 }
+
+#[test]
+fn a_standing_is_believed_and_its_age_follows() {
+    let now = Timestamp(100_000_000);
+    for (told, standing, age_s) in [
+        (json!({"standing": "stale"}), "stale", 1.0),
+        (json!({"standing": "stale", "age_s": 0.25}), "stale", 0.25),
+        (json!({"standing": "failing"}), "failing", 2.001),
+        (json!({"standing": "failing", "age_s": 1.0}), "failing", 2.001),
+        (json!({"standing": "failing", "age_s": 7.0}), "failing", 7.0),
+        (json!({"standing": "fresh", "age_s": 7.0}), "fresh", 7.0),
+        (json!({"age_s": 7.0}), "fresh", 7.0),
+    ] {
+        let generation = generation();
+        let laid = json!({"backends": [{"name": "gpu-a", "telemetry": told}]});
+        overlay(&generation.registry, &laid, now).unwrap();
+        let shown = &dump(&generation, now)["backends"][0]["telemetry"];
+        assert_eq!((&shown["standing"], &shown["age_s"]), (&json!(standing), &json!(age_s)));
+    }
+}

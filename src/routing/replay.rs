@@ -71,8 +71,8 @@ impl Replayed {
 }
 
 impl Capture {
-    /// Reads captured decisions: one, several behind each other, or what `/decisions?capture=true`
-    /// answers.
+    /// Reads captured decisions: one, several behind each other with commas or without, or what
+    /// `/decisions?capture=true` answers.
     ///
     /// # Errors
     /// [`CaptureError`] for the first thing that is wrong.
@@ -85,7 +85,8 @@ impl Capture {
         }
         let mut all: Vec<Self> = Vec::new();
         let mut left: Vec<Box<RawValue>> = Vec::new();
-        for value in serde_json::Deserializer::from_slice(text).into_iter::<Box<RawValue>>() {
+        let text = without_outer_commas(text);
+        for value in serde_json::Deserializer::from_slice(&text).into_iter::<Box<RawValue>>() {
             let value = value.map_err(CaptureError::NotJson)?;
             let outline: Outline =
                 serde_json::from_str(value.get()).map_err(CaptureError::NotJson)?;
@@ -145,6 +146,26 @@ impl Capture {
         let row = filters::first_due(verdicts)?;
         of_model().find(|one| one.row == row).map(|one| one.backend.as_str())
     }
+}
+
+/// The text with spaces for the commas between its values, as lines cut out of a list have them:
+/// errors still tell where in the file they are.
+fn without_outer_commas(text: &[u8]) -> Vec<u8> {
+    let (mut depth, mut is_quoted, mut is_escaped) = (0_usize, false, false);
+    let blank = |byte: &u8| {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_quoted,
+            b'"' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => return b' ',
+            _ => {}
+        }
+        *byte
+    };
+    text.iter().map(blank).collect()
 }
 
 /// Chance as it was.

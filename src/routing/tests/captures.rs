@@ -307,6 +307,7 @@ fn files_are_read_in_every_form_and_others_refused() {
         (one.clone(), 1),
         (pretty, 1),
         (format!("{one}\n{one}\n\n{one}"), 3),
+        (format!("{one},\n{one},\n"), 2),
         (format!("{{\"captured\": 2, \"decisions\": [{one}, {one}]}}"), 2),
     ] {
         assert_eq!(read(&text).unwrap(), vec![capture.clone(); count]);
@@ -321,6 +322,7 @@ fn files_are_read_in_every_form_and_others_refused() {
         (&one.replace("\"version\":1", "\"version\":2"), "version 2"),
         (&one.replace("\"turn\"", "\"tern\"").replace("\"seed\"", "\"sead\""), "sead"),
         (&one[..one.len() / 2], "not JSON"),
+        (&format!("{one},\n{one},\n{{,"), "line 3 column 2"),
     ] {
         let error = read(text).unwrap_err().to_string();
         assert!(error.contains(reason), "{text}: {error}");
