@@ -14,9 +14,9 @@ use serde::Serialize;
 
 use crate::api::{Capabilities, Operation};
 use crate::config::Strategy;
-use crate::routing::{Capture, RequestObserver, Routed, ScoreCard};
+use crate::routing::{Capture, Legend, RequestObserver, Routed, ScoreCard};
 use crate::scan::RequestRequirements;
-use crate::units::{Timestamp, TokenCount};
+use crate::units::{Timestamp, TokenCount, widen};
 use captures::Captures;
 
 /// How many decisions are kept.
@@ -65,7 +65,7 @@ struct Entry {
     needs: Capabilities,
     streaming: bool,
     card: Option<ScoreCard>,
-    scorers: [&'static str; 8],
+    legend: Legend,
 }
 
 /// A decision that was acted on, as `/decisions` shows it. Long names are cut off.
@@ -104,9 +104,11 @@ pub struct DecisionReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ScoringReport {
     /// The sum of its scores by weight, 0..=1.
-    pub total: f32,
+    pub total: f64,
     /// Each scorer's own score, 0..=1.
-    pub scores: BTreeMap<&'static str, f32>,
+    pub scores: BTreeMap<&'static str, f64>,
+    /// Each scorer's part of all weights together.
+    pub weights: BTreeMap<&'static str, f64>,
     /// Leading blocks of the prompt it was believed to have cached.
     pub matched_blocks: u32,
     /// Full blocks of the prompt.
@@ -199,11 +201,12 @@ impl Entry {
             needs: request.needs,
             streaming: request.streaming,
             card: decision.card,
-            scorers: event.scorers,
+            legend: event.legend,
         }
     }
 
     fn to_report(self, now: Timestamp) -> DecisionReport {
+        let names = self.legend.iter().map(|(name, _)| name);
         DecisionReport {
             number: self.number,
             seconds_ago: now.since(self.at).as_secs_f64(),
@@ -225,8 +228,9 @@ impl Entry {
             candidates: self.candidates,
             attempt: self.attempt,
             scoring: self.card.map(|card| ScoringReport {
-                total: card.total,
-                scores: self.scorers.into_iter().zip(card.scores().iter().copied()).collect(),
+                total: widen(card.total),
+                scores: names.zip(card.scores().iter().copied().map(widen)).collect(),
+                weights: self.legend.iter().map(|(name, weight)| (name, widen(weight))).collect(),
                 matched_blocks: card.matched_blocks,
                 prompt_blocks: card.prompt_blocks,
                 telemetry_age_ms: card.told.age_ms(),

@@ -55,7 +55,7 @@ impl Story {
             decision: &self.decision,
             fleet: &self.fleet,
             attempt: 1,
-            scorers: [""; 8],
+            legend: Legend::default(),
             captured: None,
         }
     }

@@ -70,6 +70,7 @@ impl Proxy {
                 AttemptEnd::Failed(Failure::ClientGone) => return client_gone(ctx),
                 AttemptEnd::Failed(failure) => {
                     call.tried.insert(decision.backend);
+                    forget_recorded(ctx, &call, &decision);
                     let may_repeat = self.may_repeat(ctx, &failure);
                     last = Some(failure);
                     if !may_repeat {
@@ -170,7 +171,7 @@ impl Proxy {
             decision,
             fleet: &call.fleet,
             attempt: ctx.ending.attempts,
-            scorers: ctx.generation.router.weighted().map_or([""; 8], Weighted::scorer_names),
+            legend: ctx.generation.router.weighted().map(Weighted::legend).unwrap_or_default(),
             captured,
         };
         for observer in &self.observers {
@@ -204,6 +205,13 @@ fn learn_cached(ctx: &mut RequestContext, call: &Call, decision: &RoutingDecisio
     if let (Some(cached), Some(weighted)) = (cached, ctx.generation.router.weighted()) {
         weighted.learn(&call.fleet.topology, decision, cached);
         ctx.ending.expected_cached = decision.card.map(|card| card.expected_tokens());
+    }
+}
+
+/// The backend did not serve the prompt, so it does not have it either.
+fn forget_recorded(ctx: &RequestContext, call: &Call, decision: &RoutingDecision) {
+    if let Some(weighted) = ctx.generation.router.weighted() {
+        weighted.take_back(&call.fleet.topology, decision);
     }
 }
 

@@ -1,11 +1,41 @@
 //! What the scorers made of the backend that was picked, small enough to travel with the decision.
 
 use crate::registry::{Readings, Standing};
-use crate::scoring::{Ask, Candidate, Profile, Sheet};
+use crate::scoring::{Ask, Candidate, Profile, SCORERS, Sheet};
 use crate::units::{Micros, to_millis};
 
-/// The most scorers a [`ScoreCard`] has room for.
-pub(super) const CARD_SCORES: usize = 8;
+/// The scorers a [`ScoreCard`] has room for: none is listed twice, so all that there can be.
+const CARD_SCORES: usize = SCORERS.len();
+
+/// Which scorers the scores of a card are from, and what they weigh; small enough to be kept with every
+/// decision.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Legend {
+    rows: [u8; CARD_SCORES],
+    weights: [f32; CARD_SCORES],
+    count: u8,
+}
+
+impl Legend {
+    pub(super) fn of(profile: &Profile) -> Self {
+        let mut legend = Self::default();
+        let places = legend.rows.iter_mut().zip(&mut legend.weights);
+        for ((row, part), (name, weight)) in places.zip(profile.weights()) {
+            let found = SCORERS.iter().position(|one| one.name == name);
+            *row = found.and_then(|row| u8::try_from(row).ok()).unwrap_or(u8::MAX);
+            *part = to_f32(weight);
+            legend.count += 1;
+        }
+        legend
+    }
+
+    /// Each scorer's name and its part of all weights together, in the order of the profile.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, f32)> + '_ {
+        let name = |row: &u8| SCORERS.get(usize::from(*row)).map_or("", |row| row.name);
+        let all = self.rows.iter().map(name).zip(self.weights.iter().copied());
+        all.take(self.count.into())
+    }
+}
 
 /// How old what an engine told was when it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,7 +78,7 @@ pub struct ScoreCard {
 }
 
 impl ScoreCard {
-    /// The score of each of the first scorers of the profile, in its order, 0..=1.
+    /// The score of each scorer of the profile, in its order, 0..=1.
     pub fn scores(&self) -> &[f32] {
         self.scores.get(..usize::from(self.count)).unwrap_or_default()
     }

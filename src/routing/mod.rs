@@ -18,7 +18,7 @@ mod strategy;
 mod weighted;
 
 pub use capture::{Capture, DecisionRecord, Lease};
-pub use card::{ScoreCard, Told};
+pub use card::{Legend, ScoreCard, Told};
 pub use error::RouteError;
 pub use explain::{CandidateReport, Explanation};
 pub use filters::{Fit, RejectReason};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Capture, RoutingDecision};
+use super::{Capture, Legend, RoutingDecision};
 use crate::api::{ErrorCode, Operation, TraceContext};
 use crate::registry::{BackendId, FleetSnapshot, Outcome};
 use crate::scan::{RequestProfile, Usage};
@@ -28,8 +28,8 @@ pub struct Routed<'a> {
     pub fleet: &'a FleetSnapshot,
     /// 1 for the first attempt.
     pub attempt: u32,
-    /// The names of the scorers of the decision's card, in its order.
-    pub scorers: [&'static str; 8],
+    /// What the scores of the decision's card are from.
+    pub legend: Legend,
     /// What the decision read, where that is captured.
     pub captured: Option<&'a Capture>,
 }

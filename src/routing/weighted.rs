@@ -1,6 +1,6 @@
 //! The weighted strategy: readings of every candidate, scored and picked by a profile.
 
-use super::card::{CARD_SCORES, ScoreCard, Told};
+use super::card::{Legend, ScoreCard, Told};
 use super::filters::{Terms, fitting};
 use super::readings::{
     adapter, add_latency, count_tokens, fill_in_median, find_prefixes, read, told,
@@ -45,6 +45,7 @@ impl SessionField {
 pub struct Weighted {
     specs: Vec<ScorerSpec>,
     profile: Profile,
+    legend: Legend,
     terms: PrefixTerms,
     reads_prefixes: bool,
     reads_adapters: bool,
@@ -122,6 +123,7 @@ impl Weighted {
             }
         });
         Some(Self {
+            legend: Legend::of(&profile),
             reads_prefixes: profile.reads_prefixes(),
             reads_adapters: specs.iter().any(|one| one.is("lora-affinity")),
             terms: PrefixTerms::of(&specs).unwrap_or_default(),
@@ -131,25 +133,22 @@ impl Weighted {
         })
     }
 
-    /// The names of its first scorers, in the order of a [`ScoreCard`].
-    pub fn scorer_names(&self) -> [&'static str; CARD_SCORES] {
-        let mut names = [""; CARD_SCORES];
-        for (slot, (name, _)) in names.iter_mut().zip(self.profile.weights()) {
-            *slot = name;
-        }
-        names
+    /// What a [`ScoreCard`] does not say of its scores.
+    pub fn legend(&self) -> Legend {
+        self.legend
     }
 
-    /// What a header says of a card: `;total=0.830;blocks=12/20;telemetry-age-ms=31;prefix-affinity=0.600`.
-    /// An engine that never told anything has no age.
+    /// What a header says of a card: `;total=0.830;blocks=12/20;telemetry-age-ms=31`, then each scorer's
+    /// score and weight, as in `;prefix-affinity=0.600;prefix-affinity-weight=0.429`. An engine that
+    /// never told anything has no age.
     pub fn to_text(&self, card: &ScoreCard) -> String {
         let ScoreCard { total, matched_blocks, prompt_blocks, .. } = card;
         let mut text = format!(";total={total:.3};blocks={matched_blocks}/{prompt_blocks}");
         if let Some(age) = card.told.age_ms() {
             text += &format!(";telemetry-age-ms={age:.0}");
         }
-        for ((name, _), score) in self.profile.weights().zip(card.scores()) {
-            text += &format!(";{name}={score:.3}");
+        for ((name, weight), score) in self.legend.iter().zip(card.scores()) {
+            text += &format!(";{name}={score:.3};{name}-weight={weight:.3}");
         }
         text
     }
@@ -190,6 +189,17 @@ impl Weighted {
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
             let kept = kept(serving, chain, &self.terms);
             model.prefixes.record(serving.lane, chain.hashes(), kept);
+        }
+    }
+
+    /// Takes back what was noted of a prompt that was not served where it went. What it shares with
+    /// prompts before it stays.
+    pub fn take_back(&self, topology: &Topology, decision: &RoutingDecision) {
+        let card = decision.card.filter(|card| self.reads_prefixes && card.prompt_blocks > 0);
+        let Some(card) = card.filter(|card| card.matched_blocks == 0) else { return };
+        let model = topology.model(decision.model);
+        if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
+            model.prefixes.apply(serving.lane, CacheEvent::Missed(card.first_block));
         }
     }
 

@@ -32,9 +32,10 @@ pub struct Candidate {
     pub load: Option<f64>,
     /// The part of its KV cache in use, 0..=1.
     pub kv_utilization: Option<f64>,
-    /// Requests this process has in flight there.
+    /// Requests this process has in flight there. It knows that itself; NaN where it is told so and
+    /// was not.
     pub in_flight: f64,
-    /// Tokens of those requests: prompts, and what they are expected to yield.
+    /// Tokens of those requests: prompts, and what they are expected to yield. NaN as above.
     pub tokens_in_flight: f64,
     /// Tokens of prompts that have not been answered with a first byte.
     pub prefill_tokens: f64,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{self, Answer, Client};
 use crate::support::command::{Ran, file, run, run_with};
-use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric, name};
 use crate::support::{block_on, eventually};
 
 crate::trials![
@@ -21,6 +21,7 @@ crate::trials![
     a_decision_says_what_it_is_made_of,
     a_decision_says_how_old_its_telemetry_was,
     what_an_engine_had_cached_ends_with_it,
+    a_prompt_that_was_not_served_is_not_cached,
     flags_and_policy_files_choose_the_scorers,
     scorers_on_the_command_line_ask_for_weighted,
     old_weights_name_what_replaces_them,
@@ -201,6 +202,11 @@ fn a_decision_says_what_it_is_made_of() {
     let newest = &decisions["decisions"][0];
     assert_eq!(newest["scoring"]["matched_blocks"].as_f64(), Some(matched), "{newest}");
     assert_eq!(newest["scoring"]["scores"]["load-balance"], 1.0);
+    assert_eq!(
+        newest["scoring"]["weights"],
+        json!({"prefix-affinity": 0.75, "load-balance": 0.25})
+    );
+    assert_eq!(fact("prefix-affinity-weight") + &fact("load-balance-weight"), "0.7500.250");
     let question = json!({"path": CHAT, "body": conversation(1, 2).to_string()});
     let explained = client::post(fleet.penstock.admin, "/explain", &question).json();
     let decision = &explained["decision"];
@@ -298,6 +304,22 @@ fn what_an_engine_had_cached_ends_with_it() {
     eventually("it is silent", SOON, || fleet.fact("a", "telemetry")["standing"] != "fresh");
     assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
     assert_eq!(fleet.metric("penstock_untold_decisions_total"), 1.0);
+}
+
+fn a_prompt_that_was_not_served_is_not_cached() {
+    let fleet = weighted("prefix-affinity:1");
+    let prompt = conversation(1, 3);
+    let question = json!({"path": CHAT, "body": prompt.to_string()});
+    let explained = || client::post(fleet.penstock.admin, "/explain", &question).json();
+    let home = explained()["decision"]["backend"].as_str().unwrap().to_owned();
+    let index = (0..fleet.engines.len()).find(|index| name(*index) == home).unwrap();
+    block_on(fleet.engines[index].kill()).unwrap();
+    let served = backend_of(&fleet.penstock.post(CHAT, &prompt));
+    assert_ne!(served, home);
+    for candidate in explained()["decision"]["candidates"].as_array().unwrap() {
+        let matched = candidate["matched_blocks"].as_u64().unwrap();
+        assert_eq!(matched > 0, candidate["backend"] == *served, "{candidate}");
+    }
 }
 
 fn explain(flags: &[&str]) -> Ran {

@@ -21,7 +21,8 @@ impl Scorer for Latency {
         let fastest = known.fold(f64::INFINITY, f64::min);
         let fastest = if fastest.is_finite() { fastest } else { 1.0 };
         least_is_best(candidates, scores, |one| {
-            Some(one.latency_ms.unwrap_or(fastest) * (one.in_flight + 1.0))
+            // In flight there may be none; that is not what is asked here.
+            Some(one.latency_ms.unwrap_or(fastest) * (one.in_flight.max(0.0) + 1.0))
         });
     }
 

@@ -46,7 +46,7 @@ pub(super) const TOKENS: ScorerRow = ScorerRow {
     name: "token-load",
     formula: "1 - tokens in flight / limit",
     source: "llm-d",
-    unknown: "always known",
+    unknown: "counted here; 0 where `penstock score` is not told",
     params: &["limit"],
     build: |params| {
         Ok(Box::new(TokenLoad { limit: params.number_above("limit", 0.0, TOKENS_AT_ZERO)? }))
@@ -72,7 +72,7 @@ pub(super) const ACTIVE: ScorerRow = ScorerRow {
     name: "active-requests",
     formula: "1 when idle, else (max - in flight) / max x max-busy-score",
     source: "llm-d's active-request scorer",
-    unknown: "always known",
+    unknown: "counted here; 0 where `penstock score` is not told",
     params: &["max-busy-score"],
     build: |params| Ok(Box::new(ActiveRequests { busy: params.share("max-busy-score", 1.0)? })),
 };

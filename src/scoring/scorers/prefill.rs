@@ -7,7 +7,7 @@ pub(super) const COST: ScorerRow = ScorerRow {
     name: "prefill-cost",
     formula: "least is best of prefill-weight x (tokens waiting for prefill + the prompt's uncached tokens) + tokens in flight, both in blocks",
     source: "NVIDIA Dynamo's KV router cost",
-    unknown: "always known",
+    unknown: "counted here; 0 where `penstock score` is not told",
     params: &["prefill-weight"],
     build: |params| {
         Ok(Box::new(PrefillCost { weight: params.number_above("prefill-weight", 0.0, 1.0)? }))
@@ -41,7 +41,7 @@ pub(super) const BATCH: ScorerRow = ScorerRow {
     name: "new-prefill-batch",
     formula: "least is best of (tokens waiting for prefill + the prompt's uncached tokens) x (load + 1)",
     source: "LMetric (arXiv 2603.15202)",
-    unknown: "requests in flight stand in for the load",
+    unknown: "requests in flight stand in for the load; 0 where those are not told, either",
     params: &[],
     build: |_| Ok(Box::new(NewPrefillBatch)),
 };

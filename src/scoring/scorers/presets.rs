@@ -9,7 +9,7 @@ pub(super) const CACHE_AWARE: ScorerRow = ScorerRow {
     name: "cache-aware",
     formula: "while loads are uneven (max - min > imbalance and max > ratio x min), or no match is above threshold: least load is best; else leading blocks cached / blocks",
     source: "SGLang's cache-aware policy",
-    unknown: "requests in flight stand in for the load",
+    unknown: "requests in flight stand in for the load; 0 where those are not told, either",
     params: &["imbalance", "ratio", "threshold"],
     build: |params| {
         Ok(Box::new(CacheAware {
@@ -53,7 +53,7 @@ pub(super) const BOUNDED_HASH: ScorerRow = ScorerRow {
     name: "bounded-hash",
     formula: "the hash of first block and name, as a part of 1, where load < bound x mean of the loads with this request; else 0",
     source: "consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016), over a rendezvous hash",
-    unknown: "requests in flight stand in for the load",
+    unknown: "requests in flight stand in for the load; 0 where those are not told, either",
     params: &["bound"],
     build: |params| Ok(Box::new(BoundedHash { bound: params.number_above("bound", 1.0, 1.25)? })),
 };
@@ -66,7 +66,8 @@ struct BoundedHash {
 impl Scorer for BoundedHash {
     fn score(&self, ask: &Ask, candidates: &[Candidate], scores: &mut [f64]) {
         let count = f64::from(u32::try_from(candidates.len().max(1)).unwrap_or(u32::MAX));
-        let all = candidates.iter().map(load).sum::<f64>() + 1.0;
+        let known = candidates.iter().map(load).filter(|load| !load.is_nan());
+        let all = known.sum::<f64>() + 1.0;
         let room = (self.bound * all / count).ceil();
         each(candidates, scores, |one| {
             // Without a prompt there is no home: whoever has room is an equal, and has its turn.
@@ -78,7 +79,7 @@ impl Scorer for BoundedHash {
             // is before one without.
             let part = (f64::from(u32::try_from(rank >> 32).unwrap_or(u32::MAX)) + 1.0)
                 / (f64::from(u32::MAX) + 1.0);
-            Some(if load(one) + 1.0 <= room { part } else { 0.0 })
+            (!load(one).is_nan()).then(|| if load(one) + 1.0 <= room { part } else { 0.0 })
         });
     }
 
@@ -91,7 +92,7 @@ pub(super) const BUSIEST: ScorerRow = ScorerRow {
     name: "busiest",
     formula: "load / max: the worst choice there is, for tests",
     source: "BLIS's always-busiest",
-    unknown: "requests in flight stand in for the load",
+    unknown: "requests in flight stand in for the load; 0 where those are not told, either",
     params: &[],
     build: |_| Ok(Box::new(Busiest)),
 };
