@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::api::{ErrorCode, Operation};
 use crate::generation::Generation;
 use crate::registry::{BackendSet, FleetSnapshot};
-use crate::routing::{Chance, RouteInput, RoutingDecision, prompt_chain};
+use crate::routing::{CandidateReport, Chance, RouteInput, RoutingDecision, prompt_chain};
 use crate::scan::{ScanOptions, scan};
 use crate::scoring::prefix::Chain;
 use crate::units::Timestamp;
@@ -70,7 +70,7 @@ pub fn explain(
             "requirements": requirements,
             "decision": with_candidates(
                 with_weights(decision_value(fleet, &decision), generation),
-                json!(candidates),
+                &candidates,
             ),
         }),
         Err(error) => json!({
@@ -142,9 +142,16 @@ fn with_weights(mut decision: Value, generation: &Generation) -> Value {
     decision
 }
 
-fn with_candidates(mut decision: Value, candidates: Value) -> Value {
+/// Adds the candidates, and whether all of them rest, so that the one that is due first is asked.
+fn with_candidates(mut decision: Value, candidates: &[CandidateReport]) -> Value {
     if let Some(fields) = decision.as_object_mut() {
-        fields.insert("candidates".to_owned(), candidates);
+        let says = |key: &str, name: &str| fields.get(key).and_then(Value::as_str) == Some(name);
+        let is_first_due = candidates.iter().any(|one| {
+            let is_picked = says("backend", &one.backend) && says("model", &one.model);
+            is_picked && one.excluded == Some("resting")
+        });
+        fields.insert("first_due".to_owned(), is_first_due.into());
+        fields.insert("candidates".to_owned(), json!(candidates));
     }
     decision
 }

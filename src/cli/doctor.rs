@@ -20,6 +20,7 @@ use super::source::ConfigArgs;
 use crate::generation::Generation;
 use crate::probe::ProbeClient;
 use crate::units::{UnitError, parse_duration};
+use backends::Terms;
 use finding::{Finding, Level, count};
 
 const AFTER_HELP: &str = "\
@@ -90,8 +91,10 @@ fn examine_backends(
     generation: &Generation,
     watch: Option<Duration>,
 ) -> Result<Vec<Finding>, CliError> {
-    let idle_timeout = generation.config.limits.idle_timeout;
-    let watch = watch.unwrap_or(idle_timeout + Duration::from_secs(1));
+    let config = &generation.config;
+    let terms =
+        Terms { idle: config.limits.idle_timeout, wants_telemetry: config.wants_telemetry() };
+    let watch = watch.unwrap_or(terms.idle + Duration::from_secs(1));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let fleet = generation.registry.snapshot();
     runtime.map_err(CliError::Runtime)?.block_on(async {
@@ -100,7 +103,7 @@ fn examine_backends(
             let (client, backend) = (std::sync::Arc::clone(&client), backend.clone());
             tokio::spawn(async move {
                 let found = client.examine(&backend, watch).await;
-                backends::judge(&backend, &found, idle_timeout)
+                backends::judge(&backend, &found, terms)
             })
         });
         let mut findings = Vec::new();

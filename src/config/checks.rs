@@ -8,14 +8,16 @@ use super::error::{Oddity, Place, Problem};
 use super::reader::Reader;
 use super::{
     AuthorizationPolicy, BackendConfig, BackendTls, Config, HealthConfig, ListenAddress,
-    RoutingConfig, Strategy,
+    RoutingConfig, Strategy, TelemetryUse,
 };
-use crate::scoring::Preset;
+use crate::scoring::{Preset, Profile};
 use crate::tls::ServerTls;
-use crate::units::show_duration;
+use crate::units::{ByteSize, show_duration};
 
 /// More backends than this do not fit the sets that routing works with.
 const BACKEND_LIMIT: usize = 1024;
+/// What a prefix index takes for one prompt of 1,024 blocks that no other shares.
+const ONE_PROMPT: ByteSize = ByteSize::kib(64);
 
 /// Checks `config`, which was read from `root`.
 pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
@@ -23,6 +25,8 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     check_limits(config, root, reader);
     check_client_keys(config, root, reader);
     check_routing(config, root, reader);
+    check_telemetry(config, root, reader);
+    check_prefix_memory(config, root, reader);
     check_health(&config.health, root.at("health"), reader);
     check_backends(config, root, reader);
     super::models_check::check(config, root, reader);
@@ -146,6 +150,57 @@ fn check_strategy(
     {
         let oddity = Oddity::Preset { preset: preset.name, warning };
         reader.warn(node.key_place("preset"), oddity);
+    }
+}
+
+/// Refuses bounds that would let nothing be asked, and tells who would decide blindly.
+fn check_telemetry(config: &Config, root: &Node, reader: &mut Reader) {
+    let (telemetry, node) = (&config.telemetry, root.at("telemetry"));
+    for (key, is_nothing) in [
+        ("max_body", telemetry.max_body.0 == 0),
+        ("max_cpu", telemetry.max_cpu <= 0.0),
+        ("max_rate", telemetry.max_rate.0 == 0),
+    ] {
+        if is_nothing {
+            let expected =
+                "more than 0; `telemetry.enabled: false` asks no engine at all".to_owned();
+            let problem = Problem::WrongValue {
+                key: format!("telemetry.{key}"),
+                given: "0".to_owned(),
+                expected,
+            };
+            reader.fault(&node.at(key).place, problem);
+        }
+    }
+    if telemetry.enabled != TelemetryUse::Never {
+        return;
+    }
+    let shadow = config.routing.shadow.as_ref().map(|shadow| shadow.strategy);
+    let strategies =
+        [("routing", Some(config.routing.strategy)), ("routing.shadow", shadow)].into_iter();
+    for (section, _) in strategies.filter(|(_, strategy)| *strategy == Some(Strategy::Weighted)) {
+        reader.warn(node.key_place("enabled"), Oddity::Blind { section });
+    }
+}
+
+fn check_prefix_memory(config: &Config, root: &Node, reader: &mut Reader) {
+    let routing = &config.routing;
+    let reads_prefixes = routing.strategy == Strategy::Weighted
+        && Profile::new(&routing.scorer_specs(), routing.picker)
+            .is_ok_and(|profile| profile.reads_prefixes());
+    let of_limits = config.limits.prefix_memory;
+    if reads_prefixes && of_limits < ONE_PROMPT {
+        let place = root.at("limits").key_place("prefix_memory");
+        let oddity =
+            Oddity::LittlePrefixMemory { section: "limits", given: of_limits, least: ONE_PROMPT };
+        reader.warn(place, oddity);
+    }
+    // Half of it is for either side.
+    let both = ByteSize(ONE_PROMPT.0 * 2);
+    if let Some(shadow) = routing.shadow.as_ref().filter(|shadow| shadow.prefix_memory < both) {
+        let given = shadow.prefix_memory;
+        let oddity = Oddity::LittlePrefixMemory { section: "routing.shadow", given, least: both };
+        reader.warn(root.at("routing").at("shadow").key_place("prefix_memory"), oddity);
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::units::UnitError;
+use crate::units::{ByteSize, UnitError};
 
 /// Why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
@@ -202,6 +202,16 @@ pub enum Oddity {
         "'{section}.{key}' has no effect: '{section}.strategy' is '{strategy}', not 'weighted'"
     )]
     NotWeighted { section: &'static str, key: &'static str, strategy: &'static str },
+    #[error(
+        "'{section}.strategy' is 'weighted', but telemetry is off: the load is penstock's own \
+         requests in flight, and no engine's KV cache or adapters are known"
+    )]
+    Blind { section: &'static str },
+    #[error(
+        "'{section}.prefix_memory' is {given}, less than the {least} that one long prompt takes: \
+         hardly anything will be known of what is cached where"
+    )]
+    LittlePrefixMemory { section: &'static str, given: ByteSize, least: ByteSize },
     #[error("scorers there ask for the strategy 'weighted', in the place of '{given}'")]
     ScorersAsk { given: String },
     #[error("alias '{alias}' takes {hops} hops; resolution stops after {limit}, at '{reached}'")]

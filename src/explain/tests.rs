@@ -107,6 +107,21 @@ fn a_fallback_is_marked_and_its_exclusions_are_told() {
 }
 
 #[test]
+fn whoever_is_due_first_is_named_so_where_all_rest() {
+    let generation = generation(FLEET);
+    let fleet = generation.registry.snapshot();
+    assert_eq!(ask(&generation, &chat("llama3:8b", ""))["decision"]["first_due"], false);
+    for (backend, rest) in fleet.topology.backends.iter().zip([5, 3]) {
+        backend.state.rest.until(NOW.after(std::time::Duration::from_secs(rest)), 503);
+    }
+    let answer = ask(&generation, &chat("llama3:8b", ""));
+    let decision = &answer["decision"];
+    assert_eq!((&decision["backend"], &decision["first_due"]), (&json!("b"), &json!(true)));
+    assert_eq!(decision["candidates"][1]["excluded"], "resting");
+    assert!(render_text(&answer).contains("asked all the same, as the first one due"), "{answer}");
+}
+
+#[test]
 fn a_refusal_keeps_the_requirements_once_the_body_was_read() {
     let generation = generation(FLEET);
     let image = r#"[{"type": "image_url", "image_url": {"url": "x"}}]"#;

@@ -7,7 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::client::{ProbeClient, ProbeError, Question};
-use super::engines::{check_path, facts, families};
+use super::engines::{check_path, facts, families, slots_path};
+use super::page::read_slots;
 use super::{discover, dns};
 use crate::clock::now;
 use crate::config::{Engine, ModelEntry};
@@ -44,6 +45,8 @@ pub struct Examination {
 pub struct MetricsPage {
     /// The families that are missing, or why there is no page.
     pub missing: Result<Vec<&'static str>, ProbeError>,
+    /// The page that is read in its place, where there is none.
+    pub stand_in: Option<&'static str>,
     /// How to make the engine show them.
     pub remedy: &'static str,
 }
@@ -81,13 +84,7 @@ impl ProbeClient {
             }),
             None => None,
         };
-        let families = families(engine);
-        let metrics = if families.is_empty() {
-            None
-        } else {
-            let missing = self.missing_metrics(backend, &families).await;
-            Some(MetricsPage { missing, remedy: facts.metrics_remedy })
-        };
+        let metrics = self.metrics(backend, engine).await;
         let (keep_alive, clock) =
             watch_idle(backend, watch).await.unwrap_or((KeepAlive::Unknown, None));
         Examination { resolves, check, engine, version, models, metrics, keep_alive, clock }
@@ -129,12 +126,33 @@ impl ProbeClient {
         }
     }
 
+    /// What its metrics page is short of; `None` where there is none that we read, or it is not to be
+    /// asked, or on another port than the one that is examined.
+    async fn metrics(&self, backend: &Backend, engine: Engine) -> Option<MetricsPage> {
+        let telemetry = &backend.config.telemetry;
+        let families = families(engine);
+        if families.is_empty() || !telemetry.enabled || telemetry.port.is_some() {
+            return None;
+        }
+        let path = telemetry.path.as_deref();
+        let missing = self.missing_metrics(backend, path.unwrap_or("/metrics"), &families).await;
+        let stand_in = match (&missing, path, slots_path(engine)) {
+            (Err(ProbeError::Status { .. }), None, Some(slots)) => {
+                let page = self.get(backend, slots).await.ok();
+                let page = page.filter(|(status, page)| *status == 200 && tells_slots(page));
+                page.map(|_| slots)
+            }
+            _ => None,
+        };
+        Some(MetricsPage { missing, stand_in, remedy: facts(engine).metrics_remedy })
+    }
+
     async fn missing_metrics(
         &self,
         backend: &Backend,
+        path: &str,
         families: &[Vec<&'static str>],
     ) -> Result<Vec<&'static str>, ProbeError> {
-        let path = "/metrics";
         let (status, body) = self.get(backend, path).await?;
         if status != 200 {
             return Err(ProbeError::Status { path: path.to_owned(), status });
@@ -149,6 +167,10 @@ impl ProbeClient {
         let missing = families.iter().filter(|names| !names.iter().any(is_shown));
         Ok(missing.filter_map(|names| names.first().copied()).collect())
     }
+}
+
+fn tells_slots(page: &[u8]) -> bool {
+    read_slots(page).is_some()
 }
 
 /// Sends one small request and watches what becomes of the connection.
@@ -249,6 +271,60 @@ mod tests {
         assert!((after..Duration::from_secs(9)).contains(&(measured + SETTLE)), "{measured:?}");
         let watched = measure(long, Duration::from_millis(800)).await;
         assert!(matches!(watched, Some((KeepAlive::Stays(_), _))), "{watched:?}");
+    }
+
+    /// What is found of the metrics of a backend with these pages; any other is a 404.
+    async fn metrics_of(
+        engine: Engine,
+        rest: &str,
+        pages: &'static [(&str, &str)],
+    ) -> Option<MetricsPage> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let yaml = format!("backends: [{{ url: 'http://{address}', {rest} }}]");
+        let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
+        let backend = Registry::new(&config).snapshot().topology.backends[0].clone();
+        assert!(dns::resolve(&backend).await);
+        let serving = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    stream.read_buf(&mut request).await.unwrap();
+                }
+                let request = String::from_utf8(request).unwrap();
+                let is_asked =
+                    |path: &str| request.starts_with(&format!("GET {path} HTTP/1.1\r\n"));
+                let page = pages.iter().find(|(path, _)| is_asked(path));
+                let (status, page) = page.map_or(("404 No", ""), |(_, page)| ("200 OK", *page));
+                let length = page.len();
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{page}"
+                );
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let found = ProbeClient::default().metrics(&backend, engine).await;
+        serving.abort();
+        found
+    }
+
+    #[tokio::test]
+    async fn metrics_are_looked_for_where_they_are_read() {
+        let slots: &[_] = &[("/slots", "[{\"is_processing\": true}]")];
+        let found = metrics_of(Engine::LlamaCpp, "", slots).await.unwrap();
+        assert!(matches!(found.missing, Err(ProbeError::Status { status: 404, .. })), "{found:?}");
+        assert_eq!(found.stand_in, Some("/slots"), "it is started without --metrics");
+        let nonsense: &[_] = &[("/slots", "{}")];
+        assert_eq!(metrics_of(Engine::LlamaCpp, "", nonsense).await.unwrap().stand_in, None);
+        assert_eq!(metrics_of(Engine::Vllm, "", slots).await.unwrap().stand_in, None);
+        let page = "llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n";
+        let elsewhere: &'static [_] = Box::leak(Box::new([("/m", page)]));
+        let found =
+            metrics_of(Engine::LlamaCpp, "telemetry: { path: /m }", elsewhere).await.unwrap();
+        assert_eq!(found.missing.unwrap(), Vec::<&str>::new());
+        let off = metrics_of(Engine::LlamaCpp, "telemetry: { enabled: false }", slots).await;
+        assert!(off.is_none(), "nobody asks it");
     }
 
     #[test]

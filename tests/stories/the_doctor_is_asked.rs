@@ -72,7 +72,8 @@ fn each_illness_is_named_with_its_remedy() {
     busy.set_health(503);
     closing.always_probes(Some(Fault::CloseAfterAnswer));
     let yaml = format!(
-        "backends:\n{}{}{}{}  - {{ name: gone, url: \"http://{}\" }}\n",
+        "routing: {{ strategy: weighted }}\n\
+         backends:\n{}{}{}{}  - {{ name: gone, url: \"http://{}\" }}\n",
         backend(&busy, "engine: vllm"),
         backend(&bare, "engine: vllm, models: [m, another]"),
         backend(&closing, ""),
@@ -98,6 +99,10 @@ fn each_illness_is_named_with_its_remedy() {
         assert!(found[0]["remedy"].as_str().unwrap().contains(remedy), "{:#}", found[0]);
     }
     assert_eq!(of(&told, "closing", "vllm")[0]["remedy"], "engine: vllm spares it the guessing");
+    let unread = findings(&ask(&yaml.replace("weighted", "smart"), &["--json"]));
+    assert_eq!(of(&unread, "bare", "metrics")[0]["level"], "ok", "nobody reads them");
+    let blind = findings(&ask(&format!("telemetry: {{ enabled: false }}\n{yaml}"), &["--json"]));
+    assert_eq!(of(&blind, "config", "but telemetry is off")[0]["level"], "warn");
 }
 
 fn the_running_one_is_asked_too() {

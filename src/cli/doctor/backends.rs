@@ -14,7 +14,16 @@ const SKEW: u64 = 5;
 /// A check of an idle engine that takes longer shows a slow network or a busy machine.
 const SLOW: Duration = Duration::from_millis(500);
 
-pub(super) fn judge(backend: &Backend, found: &Examination, idle: Duration) -> Vec<Finding> {
+/// What counts of the configuration as a whole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    /// How long idle connections are kept for the next request.
+    pub(super) idle: Duration,
+    /// Whether engines are asked for their metrics.
+    pub(super) wants_telemetry: bool,
+}
+
+pub(super) fn judge(backend: &Backend, found: &Examination, terms: Terms) -> Vec<Finding> {
     let config = &*backend.config;
     let name = &config.name;
     if !found.resolves {
@@ -26,8 +35,8 @@ pub(super) fn judge(backend: &Backend, found: &Examination, idle: Duration) -> V
         return findings;
     }
     findings.push(models(config, &found.models));
-    findings.extend(keep_alive(config, found, idle));
-    findings.extend(found.metrics.as_ref().map(|page| metrics(name, page)));
+    findings.extend(keep_alive(config, found, terms.idle));
+    findings.extend(found.metrics.as_ref().map(|page| metrics(name, page, terms)));
     findings.extend(found.clock.and_then(|clock| skew(name, clock)));
     findings
 }
@@ -148,17 +157,23 @@ fn round_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).saturating_add(50) / 100 * 100
 }
 
-fn metrics(name: &str, page: &MetricsPage) -> Finding {
-    match &page.missing {
-        Ok(missing) if missing.is_empty() => Finding::ok(name, "its metrics tell how busy it is"),
-        Ok(missing) => {
-            let message = format!("its metrics do not tell {}", missing.join(", "));
-            Finding::warn(name, message, page.remedy)
+fn metrics(name: &str, page: &MetricsPage, terms: Terms) -> Finding {
+    let message = match (&page.missing, page.stand_in) {
+        (Ok(missing), _) if missing.is_empty() => {
+            return Finding::ok(name, "its metrics tell how busy it is");
         }
-        Err(error) => {
-            Finding::warn(name, format!("its metrics cannot be read: {error}"), page.remedy)
-        }
+        (Ok(missing), _) => format!("its metrics do not tell {}", missing.join(", ")),
+        (Err(error), Some(path)) => format!(
+            "its metrics cannot be read ({error}): {path} is read instead, which does not tell how \
+             many wait while no slot is free, nor the use of the KV cache"
+        ),
+        (Err(error), None) => format!("its metrics cannot be read: {error}"),
+    };
+    if terms.wants_telemetry {
+        return Finding::warn(name, message, page.remedy);
     }
+    let remedy = format!("{}, should a strategy ever read them", page.remedy);
+    Finding { remedy: Some(remedy), ..Finding::ok(name, format!("{message}; nobody reads them")) }
 }
 
 fn skew(name: &str, clock: u64) -> Option<Finding> {

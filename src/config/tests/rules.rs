@@ -216,3 +216,54 @@ fn urls_in_errors_hide_passwords() {
     let error = load("- http://user:hunter2@a").unwrap_err();
     assert!(error.contains("api_key") && !error.contains("hunter2"), "{error}");
 }
+
+/// The warnings for `text`, behind a first line with a backend.
+fn warned(text: &str) -> Vec<String> {
+    warnings(&format!("backends: [http://a:1]\n{text}"))
+}
+
+#[test]
+fn bounds_that_turn_things_off_are_told() {
+    for (key, given) in [("max_body", "0B"), ("max_cpu", "0"), ("max_rate", "0B/s")] {
+        let error = refusal(&format!("telemetry: {{{key}: {given}}}"));
+        let expected = format!(
+            "'telemetry.{key}' is '0': expected more than 0; `telemetry.enabled: false` asks no engine \
+             at all"
+        );
+        assert!(error.contains(&expected), "{error}");
+        assert!(error.starts_with("penstock.yaml:2:"), "{error}");
+    }
+    let weighted = "routing: {strategy: weighted}\nlimits: {prefix_memory: 1KiB}";
+    assert_eq!(
+        warned(weighted),
+        [
+            "penstock.yaml:3:10: 'limits.prefix_memory' is 1KiB, less than the 64KiB that one long prompt \
+          takes: hardly anything will be known of what is cached where"
+        ]
+    );
+    for fine in [
+        "limits: {prefix_memory: 1KiB}",
+        "routing: {strategy: weighted}\nlimits: {prefix_memory: 64KiB}",
+        "routing: {strategy: weighted, preset: least-loaded}\nlimits: {prefix_memory: 0B}",
+    ] {
+        assert_eq!(warned(fine), Vec::<String>::new(), "{fine}");
+    }
+    let shadow = "routing: {shadow: {strategy: weighted, prefix_memory: 100KiB}}";
+    assert!(warned(shadow)[0].contains("'routing.shadow.prefix_memory' is 100KiB"));
+}
+
+#[test]
+fn weighted_without_telemetry_is_told() {
+    let off = "telemetry: {enabled: false}\n";
+    for (routing, section) in
+        [("strategy: weighted", "routing"), ("shadow: {strategy: weighted}", "routing.shadow")]
+    {
+        let told = warned(&format!("{off}routing: {{{routing}}}"));
+        assert_eq!(told.len(), 1, "{told:?}");
+        let expected = format!(
+            "penstock.yaml:2:13: '{section}.strategy' is 'weighted', but telemetry is off: the load is"
+        );
+        assert!(told[0].starts_with(&expected), "{told:?}");
+    }
+    assert_eq!(warned(&format!("{off}routing: {{strategy: smart}}")), Vec::<String>::new());
+}

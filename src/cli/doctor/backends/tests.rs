@@ -21,16 +21,16 @@ fn healthy() -> Examination {
         engine: Engine::Vllm,
         version: Some("0.9.1".to_owned()),
         models: Ok(vec![model]),
-        metrics: Some(MetricsPage { missing: Ok(Vec::new()), remedy: "" }),
+        metrics: Some(MetricsPage { missing: Ok(Vec::new()), stand_in: None, remedy: "" }),
         keep_alive: KeepAlive::Stays(Duration::from_secs(5)),
         clock: None,
     }
 }
 
-const IDLE: Duration = Duration::from_secs(4);
+const TERMS: Terms = Terms { idle: Duration::from_secs(4), wants_telemetry: true };
 
 fn levels(found: &Examination, rest: &str) -> Vec<(Level, String)> {
-    let findings = judge(&backend(rest), found, IDLE);
+    let findings = judge(&backend(rest), found, TERMS);
     findings.into_iter().map(|finding| (finding.level, finding.message)).collect()
 }
 
@@ -46,7 +46,8 @@ fn a_healthy_backend_has_nothing_to_look_at() {
 fn each_illness_is_told_once() {
     let status = |status| ProbeError::Status { path: "/health".to_owned(), status };
     let soon = KeepAlive::Closes(Duration::from_millis(1990));
-    let missing = MetricsPage { missing: Ok(vec!["vllm:x"]), remedy: "start it so" };
+    let missing =
+        MetricsPage { missing: Ok(vec!["vllm:x"]), stand_in: None, remedy: "start it so" };
     for (found, rest, expected) in [
         (Examination { resolves: false, ..healthy() }, "", (Level::Fail, "does not resolve")),
         (Examination { check: Err(status(401)), ..healthy() }, "", (Level::Fail, "answered 401")),
@@ -67,6 +68,11 @@ fn each_illness_is_told_once() {
         assert_eq!(ill[0].0, expected.0);
         assert!(ill[0].1.contains(expected.1), "{told:?}");
     }
+    let missing = || Some(MetricsPage { missing: Err(status(404)), stand_in: None, remedy: "-m" });
+    let found = Examination { metrics: missing(), ..healthy() };
+    let unread = judge(&backend(""), &found, Terms { wants_telemetry: false, ..TERMS });
+    let remark = unread.iter().find(|one| one.message.contains("metrics")).unwrap();
+    assert_eq!(remark.level, Level::Ok, "nobody reads them: {remark:?}");
     let declared = Examination { models: Err(status(404)), ..healthy() };
     assert!(levels(&declared, "models: [m]").iter().all(|(level, _)| *level == Level::Ok));
 }
