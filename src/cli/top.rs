@@ -26,9 +26,16 @@ use terminal::{Terminal, size};
 const AFTER_HELP: &str = "\
 q ends it. Without a terminal, frames are written one below the other.
 
-STATE is ready, down, draining, probing, breaker open, resting or unchecked. Rates and the times to
-the first token are those of the last interval; FAIL/S counts attempts that clients may not have
-noticed, because another backend answered.
+What the columns are; what does not fit the width is cut off:
+  STATE      ready, down, draining, probing, breaker open, resting or unchecked
+  IN FLIGHT  requests sent there that have not ended, and max_in_flight
+  FULL       the share of max_in_flight in use; only where a backend has such a limit
+  WAIT, RUN  requests that wait and run in the engine, whoever sent them, as it tells
+  KV         the use of its KV cache, as it tells; these three only where an engine told lately
+  REQ/S      attempts that ended per second, of the last interval like all that follows
+  FAIL/S     those that failed; clients may not have noticed, because another backend answered
+  TTFT P50   the median time to the first token of a stream, then the 95th percentile
+  TOK/S      tokens streamed per second
 
 Examples:
   penstock top

@@ -295,6 +295,7 @@ fn captures_hold_no_prompts_and_the_readme_names_their_keys() {
     let documented: BTreeSet<&str> = prose.split('`').skip(1).step_by(2).collect();
     let mut keys = BTreeSet::new();
     collect_keys(&serde_json::from_str(&text).unwrap(), &mut keys);
+    collect_keys(&fleet.penstock.admin("/decisions").json(), &mut keys);
     let told = replay(&text, &["--json"]).json_lines();
     told.iter().for_each(|one| collect_keys(one, &mut keys));
     let unknown: Vec<_> = keys.iter().filter(|key| !documented.contains(key.as_str())).collect();

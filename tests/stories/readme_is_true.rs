@@ -213,6 +213,7 @@ const WIRE_NAMES: &[&str] = &[
     "ttft_ms",
     "body_b64",
     "checked_s_ago",
+    "seconds_ago",
     "empty_in_s",
     "adapters_running",
     "adapters_waiting",

@@ -160,13 +160,16 @@ struct Row {
     failures: Tone,
 }
 
-const COLUMNS: usize = 11;
+const COLUMNS: usize = 14;
 const HEADS: [&str; COLUMNS] = [
     "BACKEND",
     "STATE",
     "ENGINE",
     "IN FLIGHT",
-    "LOAD",
+    "FULL",
+    "WAIT",
+    "RUN",
+    "KV",
     "REQ/S",
     "FAIL/S",
     "TTFT P50",
@@ -175,7 +178,11 @@ const HEADS: [&str; COLUMNS] = [
     "MODELS",
 ];
 /// Columns whose cells stand at their right.
-const NUMBERS: std::ops::RangeInclusive<usize> = 5..=9;
+const NUMBERS: std::ops::RangeInclusive<usize> = 4..=12;
+/// Columns that are there only when a backend has something to show in them.
+const OPTIONAL: std::ops::RangeInclusive<usize> = 4..=7;
+const STATE: usize = 1;
+const FAILURES: usize = 9;
 
 impl Row {
     fn of(backend: &Value, figures: &Figures<'_>) -> Self {
@@ -184,6 +191,8 @@ impl Row {
         let in_flight = backend.get("in_flight").and_then(Value::as_u64).unwrap_or_default();
         let most = backend.get("max_in_flight").and_then(Value::as_u64);
         let (state, tone) = state(backend);
+        let telemetry = backend.get("telemetry");
+        let told = |key: &str| telemetry?.get(key)?.as_f64();
         let failures = figures.failures(name);
         let models = backend.get("models").and_then(Value::as_array);
         let models = models.into_iter().flatten();
@@ -194,7 +203,10 @@ impl Row {
             state,
             text("engine").to_owned(),
             most.map_or_else(|| in_flight.to_string(), |most| format!("{in_flight}/{most}")),
-            most.map_or_else(String::new, |most| bar(in_flight, most)),
+            most.map_or_else(String::new, |most| show_share(in_flight as f64 / most.max(1) as f64)),
+            told("waiting").map_or_else(String::new, |count| format!("{count:.0}")),
+            told("running").map_or_else(String::new, |count| format!("{count:.0}")),
+            told("kv_utilization").map_or_else(String::new, show_share),
             show_rate(figures.attempts(name)),
             show_rate(failures),
             show_latency(figures.first_token(0.5, Some(name))),
@@ -213,6 +225,11 @@ fn table(rows: &[Row]) -> Vec<Line> {
         let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or_default();
         widest.max(HEADS.get(column).map_or(0, |head| head.len()))
     };
+    let has_any = |column: usize| {
+        rows.iter().any(|row| row.cells.get(column).is_some_and(|cell| !cell.is_empty()))
+    };
+    let is_shown = |column: &usize| !OPTIONAL.contains(column) || has_any(*column);
+    let shown: Vec<usize> = (0..COLUMNS).filter(is_shown).collect();
     let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
     let pad = |(column, cell): (usize, &str)| {
         let width = widths.get(column).copied().unwrap_or_default();
@@ -222,14 +239,18 @@ fn table(rows: &[Row]) -> Vec<Line> {
         }
     };
     let mut head = Line::default();
-    HEADS.iter().enumerate().for_each(|(column, name)| head.add(pad((column, name)), Tone::Dim));
+    let shown_of = |(column, _): &(usize, _)| shown.contains(column);
+    let heads = HEADS.iter().copied().enumerate().filter(shown_of);
+    heads.for_each(|head_of| head.add(pad(head_of), Tone::Dim));
     let mut lines = vec![head];
     for row in rows {
         let mut line = Line::default();
-        for (column, cell) in row.cells.iter().enumerate() {
+        for (column, cell) in
+            row.cells.iter().enumerate().filter(|(column, _)| shown.contains(column))
+        {
             let tone = match column {
-                1 => row.state,
-                6 => row.failures,
+                STATE => row.state,
+                FAILURES => row.failures,
                 _ => Tone::Plain,
             };
             line.add(pad((column, cell)), tone);
@@ -254,10 +275,9 @@ fn state(backend: &Value) -> (String, Tone) {
     }
 }
 
-fn bar(used: u64, most: u64) -> String {
-    const WIDTH: u64 = 10;
-    let full = (used * WIDTH).div_ceil(most.max(1)).min(WIDTH);
-    (0..WIDTH).map(|cell| if cell < full { '#' } else { '.' }).collect()
+/// Without a space, so that a line has room for what engines tell.
+fn show_share(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
 }
 
 /// Names come from configurations and engines; a terminal acts on control characters.

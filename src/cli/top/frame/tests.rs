@@ -50,7 +50,7 @@ fn a_frame_tells_how_things_are() {
         "breaker open",
         "down",
         "3/12",
-        "###.......",
+        "  25%  ",
         "llama3:8b evil?[2J",
     ] {
         assert!(text.contains(piece), "{piece} in\n{text}");
@@ -72,6 +72,31 @@ fn a_strategy_that_is_tried_out_has_a_line() {
     let line = "shadow agrees 25.0 %   expected cached: live 0.0 %   shadow 69.4 %   dropped/s 0";
     assert_eq!(lines[3], line);
     assert!(!frame(style).join("\n").contains("shadow"), "where there is none");
+}
+
+#[test]
+fn what_engines_tell_has_columns_where_one_does() {
+    let page = Page::parse("");
+    let figures = Figures::new(&page, &page, Duration::from_secs(2));
+    let heads = |telemetry: Value| {
+        let fleet = json!({"backends": [
+            {"name": "gpu-a", "health": "healthy", "engine": "vllm", "in_flight": 128,
+             "max_in_flight": 256, "telemetry": telemetry},
+            {"name": "gpu-b", "health": "healthy", "engine": "sglang"},
+        ]});
+        let scene = Scene { authority: "host:1", version: "1.2.3", fleet: &fleet, up: 1.0 };
+        let lines = draw(&scene, &figures, Style { width: 100, has_colours: false });
+        [4, 5].map(|line: usize| lines[line].split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(
+        heads(json!({"waiting": 3.0, "running": 250.0, "kv_utilization": 0.914})),
+        [
+            "BACKEND STATE ENGINE IN FLIGHT FULL WAIT RUN KV REQ/S FAIL/S TTFT P50 P95 TOK/S MODELS",
+            "gpu-a ready vllm 128/256 50% 3 250 91% 0 0 - - 0",
+        ]
+    );
+    let [heads, _] = heads(Value::Null);
+    assert_eq!(heads, "BACKEND STATE ENGINE IN FLIGHT FULL REQ/S FAIL/S TTFT P50 P95 TOK/S MODELS");
 }
 
 #[test]
@@ -98,7 +123,5 @@ fn figures_are_short() {
     let shown = [None, Some(0.0314), Some(1.26), Some(300.0)].map(show_latency);
     assert_eq!(shown, ["-", "31 ms", "1.3 s", "300 s"]);
     assert_eq!([5.0, 61.0, 7260.0, 360_000.0].map(show_time), ["5s", "1m", "2h01m", "4d4h"]);
-    assert_eq!(bar(0, 4), "..........");
-    assert_eq!(bar(1, 64), "#.........", "one shows");
-    assert_eq!(bar(9, 4), "##########");
+    assert_eq!([0.0, 0.016, 1.0].map(show_share), ["0%", "2%", "100%"]);
 }
