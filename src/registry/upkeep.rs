@@ -6,10 +6,6 @@ use super::index_pool::IndexPool;
 use super::topology::{Model, Serving, Topology};
 use super::{BackendId, Registry};
 
-/// Where several models share the memory of prefix indexes, one part of so many is left free: who comes
-/// late must find room.
-const LEFT_FREE: usize = 16;
-
 impl Registry {
     /// Forgets what was learned about a process that is gone, model by model: its latencies, and what
     /// it had cached.
@@ -67,15 +63,13 @@ fn share_cache(topology: &Topology, id: BackendId) {
 }
 
 fn share_memory(topology: &Topology, pool: &IndexPool) {
-    let budget = pool.budget();
-    let limit = budget.limit();
-    if budget.used() <= limit - limit / LEFT_FREE {
+    let most = pool.budget().limit_of_large();
+    if pool.budget().used() <= most {
         return;
     }
     let sizes = topology.models().iter().filter_map(|model| Some((model.prefixes.bytes()?, model)));
     let mut shares: Vec<_> =
         sizes.map(|(size, model)| (u64::try_from(size).unwrap_or(u64::MAX), model)).collect();
-    let most = if shares.len() > 1 { limit - limit / LEFT_FREE } else { limit };
     for (kept, model) in level(&mut shares, u64::try_from(most).unwrap_or(u64::MAX)) {
         model.prefixes.give_back(usize::try_from(kept).unwrap_or(usize::MAX));
     }
@@ -171,24 +165,23 @@ mod tests {
 
     #[test]
     fn a_model_that_comes_late_finds_memory_and_a_lower_limit_is_kept() {
-        let registry = registry("64KiB");
+        let registry = registry("1MiB");
         let id = registry.snapshot().topology.backends[0].state.id;
         let used = || registry.prefix_pool().budget().used();
         record(&registry, 0, 0..2000);
         registry.tidy(id);
         let alone = held(&registry)[0];
-        assert!(used() <= 64 << 10 && alone > 1000, "{} bytes, {alone} blocks", used());
+        assert!(used() <= 1 << 20 && alone > 20_000, "{} bytes, {alone} blocks", used());
         for round in 0..40 {
-            record(&registry, 1, round * 10..round * 10 + 10);
-            registry.tidy(id);
-            record(&registry, 0, 2000 + round * 10..2010 + round * 10);
+            record(&registry, 1, round * 20..round * 20 + 20);
+            record(&registry, 0, 2000 + round * 200..2200 + round * 200);
             registry.tidy(id);
         }
         let both = held(&registry);
         assert!(both[1] > both[0] / 2, "{both:?}");
-        registry.prefix_pool().budget().set_limit(16 << 10);
+        registry.prefix_pool().budget().set_limit(256 << 10);
         registry.tidy(id);
-        assert!(used() <= 16 << 10, "{}", used());
+        assert!(used() <= 256 << 10, "{}", used());
     }
 
     #[test]

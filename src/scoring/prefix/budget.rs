@@ -3,17 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Where several share a budget, one part of so many is left to those with less than an even share: who
+/// comes late must find room.
+const LEFT_FREE: usize = 16;
+
 /// How much memory all indexes together may take; nothing unless a limit is set.
 #[derive(Debug, Default)]
 pub struct Budget {
     limit: AtomicUsize,
     used: AtomicUsize,
+    sharers: AtomicUsize,
 }
 
 impl Budget {
     /// A budget of so many bytes.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0) })
+        Arc::new(Self { limit: AtomicUsize::new(limit), ..Self::default() })
     }
 
     /// Lets them take so many bytes from now on. With less than is used, nothing is added until
@@ -32,9 +37,27 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// What may be used after a change: no more than before it, where that is too much already.
-    pub(super) fn bound(&self) -> usize {
-        self.limit().max(self.used())
+    /// What those may use together that have more than an even share, in bytes.
+    pub fn limit_of_large(&self) -> usize {
+        let limit = self.limit();
+        if self.sharers.load(Ordering::Relaxed) > 1 { limit - limit / LEFT_FREE } else { limit }
+    }
+
+    /// What may be used after a change by one that uses `own` bytes: no more than before it, where that
+    /// is too much already.
+    pub(super) fn bound(&self, own: usize) -> usize {
+        let is_large = own > self.limit() / self.sharers.load(Ordering::Relaxed).max(1);
+        let limit = if is_large { self.limit_of_large() } else { self.limit() };
+        limit.max(self.used())
+    }
+
+    /// Notes that one more index shares it, or one less.
+    pub(super) fn share(&self, with: bool) {
+        if with {
+            self.sharers.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.sharers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Notes that an index uses `now` bytes where it used `before`.

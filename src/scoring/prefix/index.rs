@@ -46,6 +46,7 @@ pub struct PrefixIndex {
 impl PrefixIndex {
     /// An empty index in which each lane holds at most `capacity` blocks.
     pub fn new(capacity: u32, budget: Arc<Budget>) -> Self {
+        budget.share(true);
         let runs = Runs::default();
         Self { runs, lanes: Vec::new(), path: Vec::new(), capacity, charged: 0, budget }
     }
@@ -108,7 +109,7 @@ impl PrefixIndex {
         self.open(lane);
         let capacity = self.lanes.get(lane).map_or(0, |lane| lane.capacity as usize);
         let kept = chain.get(..capacity.min(chain.len())).unwrap_or_default();
-        let bound = self.budget.bound();
+        let bound = self.budget.bound(self.charged);
         let mut path = std::mem::take(&mut self.path);
         let known = self.take_known(lane, kept, &mut path);
         self.take_new(lane, kept.split_at(known), &mut path);
@@ -367,6 +368,7 @@ impl PrefixIndex {
 impl Drop for PrefixIndex {
     fn drop(&mut self) {
         self.budget.charge(self.charged, 0);
+        self.budget.share(false);
     }
 }
 
