@@ -4,6 +4,7 @@
 mod answer;
 mod book;
 mod line;
+mod placed;
 
 use std::io::{self, BufRead};
 

@@ -6,25 +6,23 @@ use std::sync::Arc;
 use crate::api::Operation;
 use crate::routing::prompt_chain;
 use crate::scan::{RequestProfile, ScanOptions, scan};
-use crate::scoring::prefix::{Budget, Chain, PrefixIndex};
+use crate::scoring::prefix::{Budget, Chain};
 use crate::scoring::{Ask, Candidate, PrefixTerms, ScorerSpec};
 
 use super::answer::Answer;
 use super::line::{Line, RequestLine};
+use super::placed::Placed;
 
 /// What the prefix index of the process may take.
 const INDEX_BYTES: usize = 1 << 30;
-/// Backends the index tells apart.
-const BACKENDS: usize = 64;
 
 /// Who was sent what, by model and block size.
 #[derive(Debug)]
 pub(super) struct Book {
-    indexes: BTreeMap<(String, u32), PrefixIndex>,
-    lanes: BTreeMap<String, usize>,
+    placed: BTreeMap<(String, u32), Placed>,
     budget: Arc<Budget>,
     /// Requests placed so far.
-    placed: u64,
+    turn: u64,
     /// The scorers of lines that name none.
     usual: Option<Vec<ScorerSpec>>,
 }
@@ -33,7 +31,7 @@ impl Book {
     /// An empty one; `usual` are the scorers of lines that name none.
     pub(super) fn new(usual: Option<Vec<ScorerSpec>>) -> Self {
         let budget = Budget::new(INDEX_BYTES);
-        Self { indexes: BTreeMap::new(), lanes: BTreeMap::new(), budget, placed: 0, usual }
+        Self { placed: BTreeMap::new(), budget, turn: 0, usual }
     }
 }
 
@@ -67,11 +65,11 @@ impl Book {
         let understood =
             line.request.as_ref().map(|request| understand(request, terms)).transpose()?;
         if let Some(request) = &understood {
-            self.find_prefixes(line, request, &mut candidates)?;
+            self.find_prefixes(line, request, &mut candidates);
         }
         let ask = understood.as_ref().map_or_else(
             || Ask { block_tokens: terms.block_tokens, ..Ask::default() },
-            |request| Ask { turn: self.placed, ..request.ask },
+            |request| Ask { turn: self.turn, ..request.ask },
         );
         let answer = Answer::new(line, (&profile, &ask), &candidates);
         if let (Some(request), Some(winner)) = (understood, answer.winner()) {
@@ -80,56 +78,23 @@ impl Book {
         Ok(answer)
     }
 
-    fn lane(&mut self, name: &str) -> Result<usize, String> {
-        let next = self.lanes.len();
-        if let Some(lane) = self.lanes.get(name) {
-            return Ok(*lane);
-        }
-        if next == BACKENDS {
-            return Err(format!("the prefix index tells at most {BACKENDS} backends apart"));
-        }
-        self.lanes.insert(name.to_owned(), next);
-        Ok(next)
-    }
-
-    fn find_prefixes(
-        &mut self,
-        line: &Line,
-        request: &Understood,
-        candidates: &mut [Candidate],
-    ) -> Result<(), String> {
-        let mut lanes = Vec::new();
-        for backend in &line.backends {
-            lanes.push(self.lane(&backend.name)?);
-        }
-        let mask = lanes.iter().fold(0_u64, |mask, lane| mask | 1 << lane);
-        let mut matched = [0_u32; BACKENDS];
-        if let Some(index) = self.indexes.get(&request.key) {
-            index.longest(request.chain.hashes(), mask, |lane, blocks| {
-                if let Some(slot) = matched.get_mut(lane) {
-                    *slot = blocks;
-                }
-            });
-        }
-        for ((candidate, backend), lane) in candidates.iter_mut().zip(&line.backends).zip(lanes) {
+    fn find_prefixes(&self, line: &Line, request: &Understood, candidates: &mut [Candidate]) {
+        let names = line.backends.iter().map(|backend| backend.name.as_str());
+        let placed = self.placed.get(&request.key);
+        let matched = placed.map(|placed| placed.matched(names, request.chain.hashes()));
+        for (index, (candidate, backend)) in candidates.iter_mut().zip(&line.backends).enumerate() {
             if !backend.has_prefix() {
-                candidate.matched_blocks = matched.get(lane).copied().unwrap_or_default();
+                let blocks = matched.as_ref().and_then(|blocks| blocks.get(index));
+                candidate.matched_blocks = blocks.copied().unwrap_or_default();
                 candidate.prompt_blocks = request.chain.blocks();
             }
         }
-        Ok(())
     }
 
     fn record(&mut self, request: Understood, winner: &str, terms: PrefixTerms) {
-        self.placed += 1;
-        let Some(lane) = self.lanes.get(winner).copied() else { return };
-        let budget = &self.budget;
-        let index = self
-            .indexes
-            .entry(request.key)
-            .or_insert_with(|| PrefixIndex::new(terms.capacity, Arc::clone(budget)));
-        index.set_capacity(lane, terms.capacity);
-        index.record(lane, request.chain.hashes());
+        self.turn += 1;
+        let placed = self.placed.entry(request.key).or_default();
+        placed.record(winner, request.chain.hashes(), (terms.capacity, &self.budget));
     }
 }
 

@@ -79,6 +79,26 @@ fn requests_are_remembered_from_line_to_line() {
 }
 
 #[test]
+fn any_number_of_backends_is_told_apart() {
+    let mut book = Book::new(None);
+    let body = json!({"model": "m", "prompt": "the same words again and again. ".repeat(40)});
+    let line = |names: &[String]| {
+        let backends: Vec<_> = names.iter().map(|name| json!({"name": name})).collect();
+        json!({"preset": "prefix-affinity", "backends": backends,
+            "request": {"path": "/v1/completions", "body": body.to_string()}})
+    };
+    let all: Vec<String> = (0..200).map(|number| format!("b{number}")).collect();
+    // Each was picked once, alone, and so has all of it.
+    for name in &all {
+        assert_eq!(ask(&mut book, &line(std::slice::from_ref(name)))["winner"], name.as_str());
+    }
+    let stranger = ["stranger".to_owned()];
+    let answer = ask(&mut book, &line(&[&all[..], &stranger].concat()));
+    assert!(all.iter().all(|name| answer["prefix"][name]["matched"] == 20), "{answer}");
+    assert_eq!(answer["prefix"]["stranger"]["matched"], 0);
+}
+
+#[test]
 fn what_is_said_of_prefixes_beats_the_index() {
     let backends = json!([
         {"name": "a", "prefix": {"matched": 1, "total": 4}},
