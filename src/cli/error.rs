@@ -59,10 +59,10 @@ pub(super) enum CliError {
     ReplacedFlag { flag: &'static str, instead: &'static str },
     #[error("{place}: unknown '{given}'; there is {known}")]
     UnknownPolicy { place: String, given: String, known: String },
-    #[error("--routing-scorers: {0}")]
-    Scorers(String),
-    #[error("{}: {reason}", path.display())]
-    PolicyFile { path: PathBuf, reason: String },
+    #[error("{place}: {reason}")]
+    Scorers { place: String, reason: String },
+    #[error("{place}: {reason}")]
+    PolicyFile { place: String, reason: String },
     #[error("standard input: {0}")]
     Input(io::Error),
     #[error("logging cannot be set up: {0}")]
@@ -95,7 +95,7 @@ impl CliError {
             | Self::ConfigForAdmin
             | Self::ReplacedFlag { .. }
             | Self::UnknownPolicy { .. }
-            | Self::Scorers(_)
+            | Self::Scorers { .. }
             | Self::PolicyFile { .. }
             | Self::AdminHttps => USAGE,
             Self::Client(_)

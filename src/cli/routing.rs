@@ -7,8 +7,10 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::error::CliError;
-use crate::config::{Oddity, RoutingConfig, Strategy};
+use crate::config::{Oddity, RoutingConfig, Strategy, without_position};
 use crate::scoring::{PRESETS, Picker, Preset, Profile, ScorerSpec, parse_scorers};
+
+const SCORERS_FLAG: &str = "--routing-scorers";
 
 /// The flags of every command that decides.
 #[derive(Debug, Default, Args)]
@@ -89,64 +91,75 @@ enum Policy {
     Preset(&'static Preset),
 }
 
+/// What the flags and their file say together.
+#[derive(Debug, Default)]
+struct Asked {
+    /// With the place that says so.
+    policy: Option<(Policy, String)>,
+    scorers: Option<AskedScorers>,
+}
+
+/// Scorers by a flag, as they were written, or by the file, checked.
+#[derive(Debug)]
+enum AskedScorers {
+    Text(String),
+    List(Vec<ScorerSpec>),
+}
+
 impl RoutingArgs {
     /// The settings the flags stand for, by their paths.
     pub(super) fn settings(&self) -> Result<Vec<(String, String)>, CliError> {
-        let (policy, scorers) = self.read()?;
+        let Asked { policy, scorers } = self.read()?;
         let mut settings = Vec::new();
         let mut set = |path: &str, value: &str| settings.push((path.to_owned(), value.to_owned()));
         match policy {
-            Some(Policy::Strategy(strategy)) => set("routing.strategy", strategy.name()),
-            Some(Policy::Preset(preset)) => {
+            Some((Policy::Strategy(strategy), _)) => set("routing.strategy", strategy.name()),
+            Some((Policy::Preset(preset), _)) => {
                 set("routing.strategy", Strategy::Weighted.name());
                 set("routing.preset", preset.name);
             }
             None => {}
         }
         if let Some(scorers) = scorers {
-            set("routing.scorers", &scorers);
+            set("routing.scorers", &scorers.to_text());
         }
         Ok(settings)
     }
 
     /// What the flags say of how backends are chosen.
     pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
-        let (policy, scorers) = self.read()?;
+        let Asked { policy, scorers } = self.read()?;
         let mut choice = match policy {
-            Some(Policy::Strategy(strategy)) => {
+            Some((Policy::Strategy(strategy), _)) => {
                 RoutingChoice { strategy: Some(strategy), scorers: None }
             }
-            Some(Policy::Preset(preset)) => {
+            Some((Policy::Preset(preset), _)) => {
                 RoutingChoice { strategy: Some(Strategy::Weighted), scorers: Some(preset.specs()) }
             }
             None => RoutingChoice::default(),
         };
-        if let Some(text) = scorers {
-            let specs = parse_scorers(&text).map_err(CliError::Scorers)?;
-            let checked = Profile::new(&specs, Picker::default());
-            checked.map_err(|error| CliError::Scorers(error.to_string()))?;
-            choice.scorers = Some(specs);
+        if let Some(scorers) = scorers {
+            choice.scorers = Some(scorers.into_specs()?);
         }
         Ok(choice)
     }
 
     /// The scorers the flags ask for, if they ask for any.
     pub(super) fn scorers(&self) -> Result<Option<Vec<ScorerSpec>>, CliError> {
-        let (policy, scorers) = self.read()?;
-        if let Some(text) = scorers {
-            return parse_scorers(&text).map(Some).map_err(CliError::Scorers);
-        }
+        let Asked { policy, scorers } = self.read()?;
         match policy {
-            None | Some(Policy::Strategy(Strategy::Weighted)) => Ok(None),
-            Some(Policy::Preset(preset)) => Ok(Some(preset.specs())),
-            Some(Policy::Strategy(other)) => {
-                let name = other.name();
-                Err(CliError::Scorers(format!("{name} has no scorers; use weighted or a preset")))
+            None | Some((Policy::Strategy(Strategy::Weighted), _)) => {
+                scorers.map(AskedScorers::into_specs).transpose()
+            }
+            Some((Policy::Preset(preset), _)) => Ok(Some(preset.specs())),
+            Some((Policy::Strategy(other), place)) => {
+                let reason = format!("{} has no scorers; use weighted or a preset", other.name());
+                Err(CliError::Scorers { place, reason })
             }
         }
     }
 
-    fn read(&self) -> Result<(Option<Policy>, Option<String>), CliError> {
+    fn read(&self) -> Result<Asked, CliError> {
         for (flag, given, instead) in [
             ("--routing-cache-weight", &self.routing_cache_weight, "prefix-affinity"),
             ("--routing-load-weight", &self.routing_load_weight, "queue-depth"),
@@ -155,153 +168,130 @@ impl RoutingArgs {
                 return Err(CliError::ReplacedFlag { flag, instead });
             }
         }
-        let file = match &self.policy_config {
-            Some(path) => PolicyFile::read(path)?,
-            None => PolicyFile::default(),
+        let asked = Asked {
+            policy: named(self.routing_policy.as_deref(), "--routing-policy".to_owned())?,
+            scorers: self.routing_scorers.clone().map(AskedScorers::Text),
         };
-        // Flags beat the file.
-        let policy = self.routing_policy.as_deref().or(file.routing_policy.as_deref());
-        let place = match (&self.policy_config, &self.routing_policy) {
-            (Some(path), None) => format!("{}: routing-policy", path.display()),
-            (Some(_) | None, _) => "--routing-policy".to_owned(),
-        };
-        let listed = file.routing_scorers.map(|list| {
-            let one = |line: &ScorerLine| format!("{}:{}", line.name, line.weight);
-            list.iter().map(one).collect::<Vec<_>>().join(",")
-        });
-        let policy = policy.map(|name| Policy::from_name(name, place)).transpose()?;
-        let scorers = self.routing_scorers.clone().or(listed);
-        if let (Some(Policy::Preset(preset)), Some(_)) = (&policy, &scorers) {
-            let name = preset.name;
-            let reason = format!("the preset {name} has its own; name it or scorers, not both");
-            return Err(CliError::Scorers(reason));
+        refuse_both(&asked, || SCORERS_FLAG.to_owned())?;
+        match &self.policy_config {
+            Some(path) => Ok(asked.or(PolicyFile::read(path)?)),
+            None => Ok(asked),
         }
-        Ok((policy, scorers))
     }
 }
 
+impl Asked {
+    /// Flags beat the file: scorers its policy, and a policy that has none of them its scorers.
+    fn or(self, file: Self) -> Self {
+        let keeps_list = match &self.policy {
+            None | Some((Policy::Strategy(Strategy::Weighted), _)) => self.scorers.is_none(),
+            Some((Policy::Strategy(_) | Policy::Preset(_), _)) => false,
+        };
+        let keeps_policy = |policy: &Policy| {
+            self.scorers.is_none() || matches!(policy, Policy::Strategy(Strategy::Weighted))
+        };
+        Self {
+            policy: self.policy.or(file.policy.filter(|(policy, _)| keeps_policy(policy))),
+            scorers: self.scorers.or(file.scorers.filter(|_| keeps_list)),
+        }
+    }
+}
+
+impl AskedScorers {
+    fn to_text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::List(list) => {
+                let one = |spec: &ScorerSpec| format!("{}:{}", spec.name, spec.weight);
+                list.iter().map(one).collect::<Vec<_>>().join(",")
+            }
+        }
+    }
+
+    /// The scorers, checked.
+    fn into_specs(self) -> Result<Vec<ScorerSpec>, CliError> {
+        let text = match self {
+            Self::List(list) => return Ok(list),
+            Self::Text(text) => text,
+        };
+        let place = || SCORERS_FLAG.to_owned();
+        let refused = |reason| CliError::Scorers { place: place(), reason };
+        checked(parse_scorers(&text).map_err(refused)?, place)
+    }
+}
+
+fn checked(
+    specs: Vec<ScorerSpec>,
+    place: impl FnOnce() -> String,
+) -> Result<Vec<ScorerSpec>, CliError> {
+    match Profile::new(&specs, Picker::default()) {
+        Ok(_) => Ok(specs),
+        Err(error) => Err(CliError::Scorers { place: place(), reason: error.to_string() }),
+    }
+}
+
+fn refuse_both(asked: &Asked, place: impl FnOnce() -> String) -> Result<(), CliError> {
+    let (Some((Policy::Preset(preset), _)), Some(_)) = (&asked.policy, &asked.scorers) else {
+        return Ok(());
+    };
+    let reason = format!("the preset {} has its own; name it or scorers, not both", preset.name);
+    Err(CliError::Scorers { place: place(), reason })
+}
+
+fn named(name: Option<&str>, place: String) -> Result<Option<(Policy, String)>, CliError> {
+    let Some(name) = name else { return Ok(None) };
+    let strategy = Strategy::from_name(name).map(Policy::Strategy);
+    if let Some(policy) = strategy.or_else(|| Preset::find(name).map(Policy::Preset)) {
+        return Ok(Some((policy, place)));
+    }
+    let strategies = Strategy::ALL.iter().map(|strategy| strategy.name());
+    let presets = PRESETS.iter().map(|preset| preset.name);
+    let known = strategies.chain(presets).collect::<Vec<_>>().join(", ");
+    Err(CliError::UnknownPolicy { place, given: name.to_owned(), known })
+}
+
 impl PolicyFile {
-    fn read(path: &Path) -> Result<Self, CliError> {
+    /// What a file asks for, checked.
+    fn read(path: &Path) -> Result<Asked, CliError> {
         let unreadable = |source| CliError::Unreadable { path: path.to_owned(), source };
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
-        let wrong = |reason: String| CliError::PolicyFile { path: path.to_owned(), reason };
-        let file: Self = serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let file = Self::parse(&text, path)?;
         for (key, given, instead) in [
             ("cache_weight", file.cache_weight, "prefix-affinity"),
             ("load_weight", file.load_weight, "queue-depth"),
         ] {
             if given.is_some() {
-                return Err(wrong(format!(
-                    "'{key}' is no longer a setting: list {instead} under routing-scorers"
-                )));
+                let reason =
+                    format!("'{key}' is no longer a setting: list {instead} under routing-scorers");
+                return Err(CliError::PolicyFile { place: path.display().to_string(), reason });
             }
         }
-        Ok(file)
+        let place = |key: &str| format!("{}: {key}", path.display());
+        let list = || place("routing-scorers");
+        let specs = file.routing_scorers.map(|lines| {
+            let specs = lines.iter().map(|line| ScorerSpec::new(&line.name, line.weight));
+            checked(specs.collect(), list)
+        });
+        let asked = Asked {
+            policy: named(file.routing_policy.as_deref(), place("routing-policy"))?,
+            scorers: specs.transpose()?.map(AskedScorers::List),
+        };
+        refuse_both(&asked, list)?;
+        Ok(asked)
     }
-}
 
-impl Policy {
-    /// The one of this name; `place` says where it was named.
-    fn from_name(name: &str, place: String) -> Result<Self, CliError> {
-        let strategy = Strategy::from_name(name).map(Self::Strategy);
-        strategy.or_else(|| Preset::find(name).map(Self::Preset)).ok_or_else(|| {
-            let strategies = Strategy::ALL.iter().map(|strategy| strategy.name());
-            let presets = PRESETS.iter().map(|preset| preset.name);
-            let known: Vec<_> = strategies.chain(presets).collect();
-            CliError::UnknownPolicy { place, given: name.to_owned(), known: known.join(", ") }
+    fn parse(text: &str, path: &Path) -> Result<Self, CliError> {
+        let options = serde_saphyr::options! { with_snippet: false };
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+            let path = path.display();
+            let place = error.location().map_or_else(
+                || path.to_string(),
+                |location| format!("{path}:{}:{}", location.line(), location.column()),
+            );
+            CliError::PolicyFile { place, reason: without_position(&error) }
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        routing: RoutingArgs,
-    }
-
-    fn settings(flags: &[&str]) -> Result<Vec<(String, String)>, String> {
-        let line = Line::try_parse_from([&["x"], flags].concat()).unwrap();
-        line.routing.settings().map_err(|error| error.to_string())
-    }
-
-    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect()
-    }
-
-    #[test]
-    fn policies_are_strategies_or_presets() {
-        assert_eq!(settings(&[]).unwrap(), []);
-        assert_eq!(
-            settings(&["--routing-policy", "round-robin"]).unwrap(),
-            pairs(&[("routing.strategy", "round_robin")])
-        );
-        assert_eq!(
-            settings(&["--routing-policy", "least_loaded"]).unwrap(),
-            pairs(&[("routing.strategy", "weighted"), ("routing.preset", "least-loaded")])
-        );
-        let flags = [
-            "--routing-policy",
-            "weighted",
-            "--routing-scorers",
-            "prefix-affinity:3,queue-depth:2",
-        ];
-        assert_eq!(
-            settings(&flags).unwrap(),
-            pairs(&[
-                ("routing.strategy", "weighted"),
-                ("routing.scorers", "prefix-affinity:3,queue-depth:2")
-            ])
-        );
-        let error = settings(&["--routing-policy", "best"]).unwrap_err();
-        assert!(error.starts_with("--routing-policy: unknown 'best'"), "{error}");
-        assert!(error.contains("llm-d"), "{error}");
-        let both = ["--routing-policy", "lmetric", "--routing-scorers", "queue-depth:1"];
-        let error = settings(&both).unwrap_err();
-        assert!(error.contains("the preset lmetric has its own"), "{error}");
-    }
-
-    #[test]
-    fn the_old_weights_name_what_replaces_them() {
-        for (flag, instead) in [
-            ("--routing-cache-weight", "prefix-affinity"),
-            ("--routing-load-weight", "queue-depth"),
-        ] {
-            let error = settings(&[flag, "0.5"]).unwrap_err();
-            assert!(error.contains("--routing-scorers") && error.contains(instead), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_policy_file_is_read_and_flags_beat_it() {
-        let folder = std::env::temp_dir().join(format!("penstock-policy-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("policy.yaml");
-        let with = |text: &str, flags: &[&str]| {
-            std::fs::write(&path, text).unwrap();
-            settings(&[&["--policy-config", path.to_str().unwrap()], flags].concat())
-        };
-        let text =
-            "routing-policy: weighted\nrouting-scorers:\n  - name: queue-depth\n    weight: 2\n";
-        let expected = [("routing.strategy", "weighted"), ("routing.scorers", "queue-depth:2")];
-        assert_eq!(with(text, &[]).unwrap(), pairs(&expected));
-        let expected = [("routing.strategy", "weighted"), ("routing.scorers", "load-balance:1")];
-        assert_eq!(with(text, &["--routing-scorers", "load-balance:1"]).unwrap(), pairs(&expected));
-        for (text, expected) in [
-            ("cache_weight: 0.5", "list prefix-affinity under routing-scorers"),
-            ("load_weight: 0.5", "list queue-depth under routing-scorers"),
-            ("routing-polcy: weighted", "routing-polcy"),
-            ("routing-scorers: [{name: x, wait: 1}]", "wait"),
-            ("routing-policy: best", "policy.yaml: routing-policy: unknown 'best'"),
-        ] {
-            let error = with(text, &[]).unwrap_err();
-            assert!(error.contains(expected) && error.contains("policy.yaml"), "{error}");
-        }
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-}
+mod tests;

@@ -36,7 +36,7 @@ pub enum ConfigError {
 }
 
 /// The parser's message; the position it ends in is in front already.
-fn without_position(source: &serde_saphyr::Error) -> String {
+pub(crate) fn without_position(source: &serde_saphyr::Error) -> String {
     let message = source.to_string();
     let Some(location) = source.location() else { return message };
     let position = format!(" at line {}, column {}", location.line(), location.column());

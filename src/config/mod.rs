@@ -50,6 +50,7 @@ pub use backends::{AuthorizationPolicy, BackendConfig, BackendTls, Engine};
 pub use changes::{Change, Changes};
 pub use discovery::DiscoveryConfig;
 pub use environment::{Environment, known_variables};
+pub(crate) use error::without_position;
 pub use error::{ConfigError, ConfigWarning, Fault, Oddity, Place, Problem};
 pub use glob::ModelGlob;
 pub use health::{BreakerConfig, HealthConfig};
