@@ -145,11 +145,16 @@ fn check_strategy(
         reader.warn(node.key_place(key), oddity);
     }
     if routing.strategy == Strategy::Weighted
-        && let Some(preset) = routing.preset.and_then(Preset::find)
-        && let Some(warning) = preset.warning
+        && let Some((preset, warning)) = Preset::like(&routing.scorer_specs())
+            .and_then(|preset| Some((preset.name, preset.warning?)))
     {
-        let oddity = Oddity::Preset { preset: preset.name, warning };
-        reader.warn(node.key_place("preset"), oddity);
+        match routing.preset {
+            Some(_) => reader.warn(node.key_place("preset"), Oddity::Preset { preset, warning }),
+            None => {
+                let oddity = Oddity::Scorers { section, warning };
+                reader.warn(node.key_place("scorers"), oddity);
+            }
+        }
     }
 }
 

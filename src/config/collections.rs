@@ -7,7 +7,7 @@ use super::document::{Content, Node};
 use super::dump::Dump;
 use super::reader::Reader;
 use super::setting::Setting;
-use super::shape::Shape;
+use super::shape::{SectionShape, Shape};
 
 /// A list.
 pub(super) struct List<C>(PhantomData<C>);
@@ -112,7 +112,12 @@ impl<C: Setting> Setting for Maybe<C> {
     }
 
     fn shape() -> Shape {
-        C::shape()
+        match C::shape() {
+            Shape::Section(section) => {
+                Shape::Section(SectionShape { is_optional: true, ..section })
+            }
+            shape => shape,
+        }
     }
 }
 

@@ -198,6 +198,8 @@ pub enum Oddity {
     UnknownStrategy { key: String, given: String, suggestion: Option<String>, known: String },
     #[error("preset '{preset}': {warning}")]
     Preset { preset: &'static str, warning: &'static str },
+    #[error("'{section}.scorers': {warning}")]
+    Scorers { section: &'static str, warning: &'static str },
     #[error(
         "'{section}.{key}' has no effect: '{section}.strategy' is '{strategy}', not 'weighted'"
     )]

@@ -2,16 +2,16 @@
 
 use serde_json::json;
 
-use super::document::{Content, Node};
+use super::document::{Content, Entry, Node};
 use super::dump::Dump;
 use super::error::{Oddity, Problem};
 use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::Shape;
+use super::suggest::nearest;
 use super::{RoutingConfig, Strategy};
 use crate::scoring::{
-    PICKERS, PRESETS, Picker, PrefixTerms, Preset, Profile, SCORERS, ScorerSpec, Value,
-    parse_scorers,
+    PICKERS, PRESETS, Picker, Preset, Profile, SCORERS, ScorerSpec, Value, parse_scorers,
 };
 
 impl RoutingConfig {
@@ -56,7 +56,6 @@ impl Setting for Scorers {
             if specs.is_empty() {
                 return Ok(specs);
             }
-            PrefixTerms::of(&specs).map_err(|error| format!("prefix-affinity: {error}"))?;
             Profile::new(&specs, Picker::default()).map_err(|error| error.to_string())?;
             Ok(specs.into_iter().map(ScorerSpec::in_one_spelling).collect())
         });
@@ -160,7 +159,8 @@ impl Setting for PickerSetting {
     fn read(node: &Node, reader: &mut Reader) -> Option<Picker> {
         let (name, temperature) = match &node.content {
             Content::Scalar(text) => (text.clone(), None),
-            Content::Map(_) => {
+            Content::Map(entries) => {
+                refuse_others(entries, reader)?;
                 let name = reader.scalar(node.at("name"), "the name of a picker")?.to_owned();
                 let temperature = match node.entry("temperature") {
                     None => None,
@@ -205,9 +205,23 @@ impl Setting for PickerSetting {
             "required": ["name"],
             "properties": {
                 "name": { "enum": PICKERS },
-                "temperature": { "type": "number", "minimum": 0 },
+                "temperature": { "type": ["number", "null"], "minimum": 0 },
             },
+            "additionalProperties": false,
         });
         Shape::Either(vec![Shape::names(PICKERS.into_iter()), Shape::Scalar(full)])
     }
+}
+
+/// Refuses what a picker does not have.
+fn refuse_others(entries: &[Entry], reader: &mut Reader) -> Option<()> {
+    const KEYS: [&str; 2] = ["name", "temperature"];
+    let mut others = entries.iter().filter(|entry| !KEYS.contains(&entry.key.as_str())).peekable();
+    let is_fit = others.peek().is_none();
+    for entry in others {
+        let suggestion = nearest(&entry.key, KEYS.into_iter()).map(str::to_owned);
+        let (key, section) = (entry.key.clone(), reader.path());
+        reader.fault(&entry.place, Problem::UnknownKey { key, section, suggestion });
+    }
+    is_fit.then_some(())
 }

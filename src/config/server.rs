@@ -81,7 +81,7 @@ impl Setting for Threads {
     }
 
     fn shape() -> Shape {
-        Shape::integer(1).or_word("auto")
+        Shape::integer(1, u64::MAX).or_word("auto")
     }
 }
 

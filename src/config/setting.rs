@@ -233,6 +233,7 @@ impl<S: Section> Setting for S {
         Shape::Section(SectionShape {
             about: S::ABOUT.trim(),
             required: S::REQUIRED,
+            is_optional: false,
             fields: S::keys().map(field).collect(),
         })
     }

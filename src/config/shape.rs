@@ -25,6 +25,8 @@ pub(super) enum Shape {
 pub(super) struct SectionShape {
     pub(super) about: &'static str,
     pub(super) required: &'static [&'static str],
+    /// Whether it may be left out although it has required keys.
+    pub(super) is_optional: bool,
     pub(super) fields: Vec<Field>,
 }
 
@@ -49,13 +51,20 @@ impl Shape {
     }
 
     /// A whole number.
-    pub(super) fn integer(minimum: u64) -> Self {
-        Self::Scalar(json!({"type": "integer", "minimum": minimum}))
+    pub(super) fn integer(minimum: u64, maximum: u64) -> Self {
+        Self::Scalar(json!({"type": "integer", "minimum": minimum, "maximum": maximum}))
     }
 
-    /// One of a few names.
+    /// One of a few names. Where they are true and false, YAML's own are as good, and older parsers
+    /// read a plain `off` as false.
     pub(super) fn names(names: impl Iterator<Item = &'static str>) -> Self {
-        Self::Scalar(json!({"enum": names.collect::<Vec<_>>()}))
+        let mut words: Vec<Value> = names.map(Value::from).collect();
+        for (word, truth) in [("true", true), ("false", false), ("off", false)] {
+            if words.contains(&json!(word)) {
+                words.push(json!(truth));
+            }
+        }
+        Self::Scalar(json!({"enum": words}))
     }
 
     /// This or one word; older YAML parsers read a plain `off` as false, so that is let through.
@@ -105,8 +114,9 @@ impl SectionShape {
             }
             properties.insert(field.name.to_owned(), schema);
         }
+        let may_be_null = self.required.is_empty() || self.is_optional;
         json!({
-            "type": if self.required.is_empty() { json!(["object", "null"]) } else { json!("object") },
+            "type": if may_be_null { json!(["object", "null"]) } else { json!("object") },
             "description": one_line(self.about),
             "properties": properties,
             "required": self.required,

@@ -3,6 +3,7 @@
 mod files;
 mod loading;
 mod rules;
+mod schema;
 mod scorers;
 mod shadow;
 

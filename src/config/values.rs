@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::json;
@@ -27,11 +28,7 @@ macro_rules! whole_number {
             type Value = Self;
 
             fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
-                let text = reader.scalar(node, WHOLE_NUMBER)?;
-                match text.parse() {
-                    Ok(number) => Some(number),
-                    Err(_) => reader.refuse_value(node, text, WHOLE_NUMBER),
-                }
+                read_whole(node, reader, 0)
             }
 
             fn dump(value: &Self) -> Dump {
@@ -39,26 +36,45 @@ macro_rules! whole_number {
             }
 
             fn shape() -> Shape {
-                Shape::integer(0)
+                Shape::integer(0, Self::MOST)
             }
+        }
+
+        impl Whole for $number {
+            const MOST: u64 = <$number>::MAX as u64;
         }
     )+};
 }
-const WHOLE_NUMBER: &str = "a whole number, 0 or more";
 whole_number!(u16, u32, usize);
+
+/// A type of whole numbers.
+pub(super) trait Whole: Setting<Value = Self> + FromStr + PartialOrd + From<u8> {
+    /// The largest.
+    const MOST: u64;
+}
+
+/// A number of at least `least`. What the largest is, is said only to those who need it.
+fn read_whole<N: Whole>(node: &Node, reader: &mut Reader, least: u8) -> Option<N> {
+    let expected = format!("a whole number, {least} or more");
+    let text = reader.scalar(node, &expected)?;
+    match text.parse::<N>() {
+        Ok(number) if number >= N::from(least) => Some(number),
+        Err(_) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let expected = format!("a whole number from {least} to {}", N::MOST);
+            reader.refuse_value(node, text, &expected)
+        }
+        Ok(_) | Err(_) => reader.refuse_value(node, text, &expected),
+    }
+}
 
 /// A number that must not be 0.
 pub(super) struct AtLeastOne<N>(std::marker::PhantomData<N>);
 
-impl<N: Setting<Value = N> + PartialEq + Default> Setting for AtLeastOne<N> {
+impl<N: Whole> Setting for AtLeastOne<N> {
     type Value = N;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<N> {
-        let number = N::read(node, reader)?;
-        if number == N::default() {
-            return reader.refuse_value(node, "0", "a whole number, 1 or more");
-        }
-        Some(number)
+        read_whole(node, reader, 1)
     }
 
     fn dump(value: &N) -> Dump {
@@ -66,7 +82,7 @@ impl<N: Setting<Value = N> + PartialEq + Default> Setting for AtLeastOne<N> {
     }
 
     fn shape() -> Shape {
-        Shape::integer(1)
+        Shape::integer(1, N::MOST)
     }
 }
 

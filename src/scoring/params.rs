@@ -53,6 +53,11 @@ impl fmt::Display for ParamError {
     }
 }
 
+/// Tokens of a block.
+pub(super) const BLOCK: (u32, &str) = (256, "a whole number from 1 to 256");
+/// Blocks.
+pub(super) const BLOCKS: (u32, &str) = (1 << 24, "a whole number from 1 to 16777216");
+
 impl Params {
     /// Adds a parameter, or replaces it.
     pub fn set(&mut self, name: &str, value: Value) {
@@ -103,25 +108,39 @@ impl Params {
     }
 
     /// A whole number of at least 1, or `default` where none is given.
-    pub(super) fn count(&self, name: &'static str, default: u32) -> Result<u32, ParamError> {
-        const EXPECTED: &str = "a whole number from 1 to 16777216";
+    pub(super) fn count(
+        &self,
+        name: &'static str,
+        default: u32,
+        (most, expected): (u32, &'static str),
+    ) -> Result<u32, ParamError> {
         match self.0.get(name) {
             None => Ok(default),
             Some(Value::Number(number)) => {
-                let is_fit = number.fract() == 0.0 && (1.0..=16_777_216.0).contains(number);
+                let is_fit = number.fract() == 0.0 && (1.0..=f64::from(most)).contains(number);
                 let count = is_fit.then(|| format!("{number:.0}").parse().ok()).flatten();
-                count.ok_or(ParamError::Bad { name, expected: EXPECTED })
+                count.ok_or(ParamError::Bad { name, expected })
             }
-            Some(Value::Text(_)) => Err(ParamError::Bad { name, expected: EXPECTED }),
+            Some(Value::Text(_)) => Err(ParamError::Bad { name, expected }),
         }
     }
 
-    /// A text that is not empty.
-    pub(super) fn text(&self, name: &'static str) -> Result<Option<&str>, ParamError> {
+    /// The name of a header or a cookie.
+    pub(super) fn token(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+    ) -> Result<Option<&str>, ParamError> {
+        // Those of RFC 9110.
+        let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         match self.0.get(name) {
             None => Ok(None),
-            Some(Value::Text(text)) if !text.trim().is_empty() => Ok(Some(text.trim())),
-            Some(_) => Err(ParamError::Bad { name, expected: "a text that is not empty" }),
+            Some(Value::Text(text))
+                if !text.trim().is_empty() && text.trim().bytes().all(is_fit) =>
+            {
+                Ok(Some(text.trim()))
+            }
+            Some(_) => Err(ParamError::Bad { name, expected }),
         }
     }
 }

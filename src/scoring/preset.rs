@@ -70,6 +70,20 @@ impl Preset {
         PRESETS.iter().find(|preset| preset.name == name)
     }
 
+    /// The one that a list of scorers comes to, whatever their parameters and the weight of a single
+    /// one.
+    pub(crate) fn like(specs: &[ScorerSpec]) -> Option<&'static Self> {
+        let is_like = |preset: &&Self| {
+            let weighs_alike = |one: f64, other: f64| specs.len() == 1 || one == other;
+            let mut pairs = preset.scorers.iter().zip(specs);
+            preset.scorers.len() == specs.len()
+                && pairs.all(|((name, weight), spec)| {
+                    spec.is(name) && weighs_alike(*weight, spec.weight)
+                })
+        };
+        PRESETS.iter().find(is_like)
+    }
+
     /// Its scorers.
     pub fn specs(&self) -> Vec<ScorerSpec> {
         self.scorers.iter().map(|(name, weight)| ScorerSpec::new(name, *weight)).collect()

@@ -1,10 +1,7 @@
 //! How prompts are cut into blocks, and how many of them are remembered.
 
-use super::params::ParamError;
+use super::params::{BLOCK, BLOCKS, ParamError, Params};
 use super::profile::ScorerSpec;
-
-/// The most tokens of a block.
-const MAX_BLOCK_TOKENS: u32 = 256;
 
 /// The parameters of whatever scorer reads prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,21 +36,19 @@ impl PrefixTerms {
     /// # Errors
     /// [`ParamError`] when one of them does not fit.
     pub fn of(specs: &[ScorerSpec]) -> Result<Self, ParamError> {
+        let spec = specs.iter().find(|one| one.is("prefix-affinity"));
+        spec.map_or_else(|| Ok(Self::default()), |spec| Self::of_params(&spec.params))
+    }
+
+    /// Those that the parameters of prefix-affinity are.
+    pub(super) fn of_params(params: &Params) -> Result<Self, ParamError> {
         let usual = Self::default();
-        let Some(spec) = specs.iter().find(|one| one.is("prefix-affinity")) else {
-            return Ok(usual);
-        };
-        let block_tokens = spec.params.count("block-size", usual.block_tokens)?;
-        if block_tokens > MAX_BLOCK_TOKENS {
-            let expected = "a whole number of tokens from 1 to 256";
-            return Err(ParamError::Bad { name: "block-size", expected });
-        }
         Ok(Self {
-            block_tokens,
-            follows_engines: !spec.params.has("block-size"),
-            capacity: spec.params.count("capacity", usual.capacity)?,
-            is_capped: spec.params.has("capacity"),
-            max_blocks: spec.params.count("max-blocks", usual.max_blocks)?,
+            block_tokens: params.count("block-size", usual.block_tokens, BLOCK)?,
+            follows_engines: !params.has("block-size"),
+            capacity: params.count("capacity", usual.capacity, BLOCKS)?,
+            is_capped: params.has("capacity"),
+            max_blocks: params.count("max-blocks", usual.max_blocks, BLOCKS)?,
         })
     }
 
@@ -61,7 +56,7 @@ impl PrefixTerms {
     #[must_use]
     pub fn following(self, told: Option<u32>) -> Self {
         let followed = told.filter(|told| self.follows_engines && *told > 0);
-        let block_tokens = followed.map_or(self.block_tokens, |told| told.min(MAX_BLOCK_TOKENS));
+        let block_tokens = followed.map_or(self.block_tokens, |told| told.min(BLOCK.0));
         Self { block_tokens, ..self }
     }
 }

@@ -35,6 +35,19 @@ fn every_fault_is_reported_in_file_order() {
 }
 
 #[test]
+fn numbers_too_large_are_told_the_largest() {
+    for (text, expected) in [
+        ("backends: [{url: http://a, telemetry: {port: 70000}}]", "from 1 to 65535"),
+        ("backends: [{url: http://a, telemetry: {port: 0}}]", "a whole number, 1 or more"),
+        ("backends: [http://a]\nrouting: {max_retries: 1099511627776}", "from 0 to 4294967295"),
+        ("backends: [http://a]\nrouting: {max_retries: -1}", "a whole number, 0 or more"),
+    ] {
+        let error = load(text).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
 fn unknown_values_list_the_known_ones() {
     let error = load("backends: [{url: http://a, engine: vlllm}]").unwrap_err();
     assert!(

@@ -76,6 +76,23 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         ("{ preset: llm-d, scorers: \"queue-depth:1\" }", "not both"),
         ("{ picker: first }", "unknown picker 'first'"),
         ("{ picker: { name: max-score, temperature: 1 } }", "belongs to the picker softmax"),
+        (
+            "{ picker: { name: softmax, temprature: 3 } }",
+            "unknown key 'temprature' in 'routing.picker': did you mean 'temperature'?",
+        ),
+        (
+            "{ shadow: { strategy: weighted, picker: { name: softmax, x: 3 } } }",
+            "unknown key 'x' in 'routing.shadow.picker'",
+        ),
+        (
+            "{ scorers: [{ name: session-affinity, header: x-user, cookie: id }] }",
+            "'cookie' must be left out where 'header' says",
+        ),
+        (
+            "{ scorers: [{ name: session-affinity, header: 'a b:' }] }",
+            "'header' must be the name of a header",
+        ),
+        ("{ scorers: [{ name: prefix-affinity, block-size: 0 }] }", "from 1 to 256"),
         ("{ cache_weight: 0.5 }", "'cache_weight' is no longer a setting"),
         ("{ load-weight: 0.5 }", "under 'routing.scorers', as in {name: queue-depth, weight: 2}"),
     ] {
@@ -96,6 +113,9 @@ fn what_has_no_effect_or_a_bad_one_is_warned_of() {
     );
     let busiest = warnings("{ strategy: weighted, preset: always-busiest }");
     assert!(busiest.contains("for tests only"), "{busiest}");
+    let listed = warnings("{ strategy: weighted, scorers: [{ name: busiest, weight: 3 }] }");
+    assert!(listed.contains("'routing.scorers': it picks the worst backend"), "{listed}");
+    assert_eq!(warnings("{ strategy: weighted, scorers: \"queue-depth\" }"), "");
 }
 
 /// The routing of `text` under flags and the environment: strategy, scorers, and what is odd.

@@ -5,6 +5,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{Scorer, ScorerRow, each};
 use crate::scoring::candidate::{Adapter, Ask, Candidate};
+use crate::scoring::params::ParamError;
+use crate::scoring::terms::PrefixTerms;
 
 pub(super) const PREFIX: ScorerRow = ScorerRow {
     name: "prefix-affinity",
@@ -14,9 +16,7 @@ pub(super) const PREFIX: ScorerRow = ScorerRow {
     params: &["block-size", "capacity", "max-blocks"],
     build: |params| {
         // Read here so that they are checked; the index is what they are for.
-        params.count("block-size", 16)?;
-        params.count("capacity", 31_250)?;
-        params.count("max-blocks", 1024)?;
+        PrefixTerms::of_params(params)?;
         Ok(Box::new(PrefixAffinity))
     },
 };
@@ -65,8 +65,12 @@ pub(super) const SESSION: ScorerRow = ScorerRow {
     unknown: "0 for all where the request names none",
     params: &["header", "cookie"],
     build: |params| {
-        params.text("header")?;
-        params.text("cookie")?;
+        let header = params.token("header", "the name of a header, as in x-session-id")?;
+        let cookie = params.token("cookie", "the name of a cookie")?;
+        if header.and(cookie).is_some() {
+            let expected = "left out where 'header' says where a session is named";
+            return Err(ParamError::Bad { name: "cookie", expected });
+        }
         Ok(Box::new(SessionAffinity))
     },
 };
