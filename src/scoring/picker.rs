@@ -1,5 +1,6 @@
 //! How one of the scored candidates is picked.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use rand::Rng;
@@ -140,16 +141,15 @@ impl Picker {
             }
             Self::PowerOfTwo if totals.len() < 2 => chosen(totals.first().map(|_| 0)),
             Self::PowerOfTwo => {
-                // The pairs in which it is the better one, of all pairs.
+                // The pairs in which it is the better one, of all pairs: it beats all worse ones.
                 let pairs = to_f64(totals.len()) * to_f64(totals.len() - 1) / 2.0;
-                let wins = |index: usize| {
-                    let others = (0..totals.len()).filter(|other| *other != index);
-                    let beats = |other: usize| {
-                        best(totals, [index, other].into_iter(), &rank) == Some(index)
-                    };
-                    to_f64(others.filter(|other| beats(*other)).count())
-                };
-                (0..totals.len()).map(|index| wins(index) / pairs).collect()
+                let mut odds = vec![0.0; totals.len()];
+                for (worse, index) in from_worst(totals, rank).into_iter().enumerate() {
+                    if let Some(slot) = odds.get_mut(index) {
+                        *slot = to_f64(worse) / pairs;
+                    }
+                }
+                odds
             }
             Self::WeightedRandom | Self::Softmax { .. } => {
                 let (least, most) = range(totals);
@@ -182,6 +182,18 @@ fn range(totals: &[f64]) -> (f64, f64) {
     totals.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), total| {
         (total.min(least), total.max(most))
     })
+}
+
+/// All of them, each better than those before it, as `best` compares.
+fn from_worst(totals: &[f64], rank: impl Fn(usize) -> u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..totals.len()).collect();
+    let total = |index: usize| totals.get(index).copied().unwrap_or_default();
+    order.sort_by(|&one, &other| {
+        let equals = || (rank(one), other).cmp(&(rank(other), one));
+        // Totals are never NaN; 0 and -0 are equal.
+        total(one).partial_cmp(&total(other)).unwrap_or(Ordering::Equal).then_with(equals)
+    });
+    order
 }
 
 /// The one of `among` with the highest total, and of equals with the highest rank.

@@ -1,5 +1,6 @@
 //! Weighted scorers and a picker, as one thing that decides.
 
+use std::cell::OnceCell;
 use std::fmt;
 
 use rand::Rng;
@@ -247,19 +248,25 @@ impl Profile {
         (sheet, rng): (&mut Sheet, &mut impl Rng),
     ) -> Option<usize> {
         self.score(ask, candidates, sheet);
-        self.picker.pick(&sheet.totals, |index| self.rank(ask, candidates, index), rng)
+        self.picker.pick(&sheet.totals, self.ranks(ask, candidates), rng)
     }
 
     /// How likely each of the candidates is to be picked, by the totals in `sheet`; together 1.
     pub fn probabilities(&self, ask: &Ask, candidates: &[Candidate], sheet: &Sheet) -> Vec<f64> {
-        self.picker.probabilities(&sheet.totals, |index| self.rank(ask, candidates, index))
+        self.picker.probabilities(&sheet.totals, self.ranks(ask, candidates))
     }
 
-    fn rank(&self, ask: &Ask, candidates: &[Candidate], index: usize) -> u64 {
-        candidates.get(index).map_or(0, |one| match self.reads_prompts && !ask.in_turn {
-            true => rank(ask, one),
-            false => turn(ask, candidates, one.place),
-        })
+    /// The rank of each candidate among equals, by its index.
+    fn ranks(&self, ask: &Ask, candidates: &[Candidate]) -> impl Fn(usize) -> u64 {
+        let is_in_turn = !self.reads_prompts || ask.in_turn;
+        // Counted once, and only where there are equals.
+        let places = OnceCell::new();
+        move |index| {
+            candidates.get(index).map_or(0, |one| match is_in_turn {
+                true => turn(ask, *places.get_or_init(|| count_places(candidates)), one.place),
+                false => rank(ask, one),
+            })
+        }
     }
 }
 
@@ -274,11 +281,14 @@ fn rank(ask: &Ask, candidate: &Candidate) -> u64 {
 }
 
 /// The same where prompts do not count: each has its turn.
-fn turn(ask: &Ask, candidates: &[Candidate], place: u32) -> u64 {
-    let last = candidates.iter().map(|one| one.place).max().unwrap_or(0);
-    let places = u64::from(last) + 1;
+fn turn(ask: &Ask, places: u64, place: u32) -> u64 {
     let since = (u64::from(place) + places - ask.turn % places) % places;
     u64::MAX - since
+}
+
+fn count_places(candidates: &[Candidate]) -> u64 {
+    let last = candidates.iter().map(|one| one.place).max().unwrap_or(0);
+    u64::from(last) + 1
 }
 
 fn find(name: &str) -> Option<&'static ScorerRow> {
