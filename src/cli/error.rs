@@ -26,6 +26,11 @@ pub(super) enum CliError {
     NoConfig,
     #[error("the configuration is refused\n{0}")]
     Config(#[from] ConfigError),
+    #[error(
+        "nothing to explain: give a request (REQUEST.json, or - for standard input), --requests \
+         FILE.jsonl or --decision FILE; see `penstock explain --help`"
+    )]
+    NothingToExplain,
     #[error("cannot read {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{} is not JSON: {source}", path.display())]
@@ -84,6 +89,7 @@ impl CliError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::NoConfig
+            | Self::NothingToExplain
             | Self::Config(_)
             | Self::Unreadable { .. }
             | Self::NotJson { .. }

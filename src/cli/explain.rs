@@ -5,7 +5,7 @@
 mod decision;
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::admin::AdminPort;
 use super::error::CliError;
+use super::lines::{Lines, without_mark};
 use super::output::Output;
 use super::source::ConfigArgs;
 use crate::api::ErrorCode;
@@ -36,7 +37,7 @@ keys are not asked for.
 --requests takes one JSON object per line:
   {\"path\": \"/v1/chat/completions\", \"body\": \"{\\\"model\\\": ...}\", \"headers\": {...}}
 with the body as a string, or in base64 as \"body_b64\". It prints one JSON object per line, in
-order; rotation advances from line to line.
+order; rotation advances from line to line. Blank lines are skipped.
 
 --decision makes decisions anew by all they read then, as the admin port has captured it:
 curl 'localhost:9090/decisions?capture=true' before the traffic and behind it. It needs no
@@ -57,7 +58,7 @@ asked or a captured decision came out differently, 2 the configuration, the flee
 #[command(after_help = AFTER_HELP)]
 pub(super) struct ExplainArgs {
     /// The body of one request, byte for byte as a client would send it; - is standard input
-    #[arg(value_name = "REQUEST.json", required_unless_present_any = ["requests", "decision"])]
+    #[arg(value_name = "REQUEST.json")]
     request: Option<PathBuf>,
 
     /// Explain many requests, one JSON object per line; - is standard input
@@ -120,6 +121,10 @@ pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliErro
     if let Some(path) = &args.decision {
         return decision::run(path, (&args.config, args.json), output);
     }
+    // Not by clap, which would name the first of them only.
+    if args.request.is_none() && args.requests.is_none() {
+        return Err(CliError::NothingToExplain);
+    }
     // Not by clap, to which a variable of the environment is as good as a flag.
     if args.admin.is_some() && args.config.is_told() {
         return Err(CliError::ConfigForAdmin);
@@ -143,11 +148,10 @@ pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliErro
 }
 
 fn answer_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result<(), CliError> {
-    let mut lines = BufReader::new(open(path).map_err(unreadable(path))?);
-    let mut line = Vec::new();
-    // Bytes, not text: one line that is not UTF-8 must not end the others.
-    while lines.read_until(b'\n', &mut line).map_err(unreadable(path))? > 0 {
-        let answer = match Question::from_line(&line) {
+    let input = BufReader::new(open(path).map_err(unreadable(path))?);
+    let mut lines = Lines::new(input, u64::MAX);
+    while let Some(line) = lines.read().map_err(unreadable(path))? {
+        let answer = match Question::from_line(line) {
             Ok(question) => source.answer(&question)?,
             Err(error) => {
                 let message = error.to_string();
@@ -155,7 +159,6 @@ fn answer_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result
             }
         };
         output.line(answer)?;
-        line.clear();
     }
     Ok(())
 }
@@ -197,7 +200,7 @@ impl Local {
             let mut text = Vec::new();
             let read = open(path).and_then(|mut file| file.read_to_end(&mut text));
             read.map_err(unreadable(path))?;
-            let dump: Value = serde_json::from_slice(&text)
+            let dump: Value = serde_json::from_slice(without_mark(&text))
                 .map_err(|source| CliError::NotJson { path: path.clone(), source })?;
             fleet::overlay(&generation.registry, &dump, now)
                 .map_err(|source| CliError::Fleet { path: path.clone(), source })?;

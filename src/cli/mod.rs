@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod error;
 mod explain;
+mod lines;
 mod logging;
 mod man;
 mod orphan;

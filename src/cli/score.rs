@@ -3,14 +3,17 @@
 
 mod answer;
 mod book;
+mod choice;
 mod line;
+mod object;
 mod placed;
 
-use std::io::{self, BufRead};
+use std::io;
 
 use clap::Args;
 
 use super::error::CliError;
+use super::lines::Lines;
 use super::output::Output;
 use super::routing::RoutingArgs;
 use book::Book;
@@ -50,21 +53,12 @@ pub(super) fn run(args: &ScoreArgs, output: &mut Output) -> Result<(), CliError>
     if args.schema {
         return output.line(SCHEMA.trim_end());
     }
-    let mut input = io::stdin().lock();
     let mut book = Book::new(args.routing.scorers()?);
-    while let Some(line) = read_line(&mut input)? {
-        if !line.trim_ascii().is_empty() {
-            output.line(book.answer(&line))?;
-        }
+    let mut lines = Lines::new(io::stdin().lock(), LINE_LIMIT);
+    while let Some(line) = lines.read().map_err(CliError::Input)? {
+        output.line(book.answer(line))?;
     }
     Ok(())
-}
-
-fn read_line(input: &mut impl BufRead) -> Result<Option<Vec<u8>>, CliError> {
-    let mut line = Vec::new();
-    let read = io::Read::take(&mut *input, LINE_LIMIT).read_until(b'\n', &mut line);
-    let count = read.map_err(CliError::Input)?;
-    Ok((count > 0).then_some(line))
 }
 
 #[cfg(test)]

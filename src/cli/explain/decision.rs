@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ConfigArgs, open, unreadable};
 use crate::cli::error::CliError;
+use crate::cli::lines::without_mark;
 use crate::cli::output::Output;
 use crate::explain::{render_replay, replay};
 use crate::routing::{Capture, Router};
@@ -23,7 +24,7 @@ pub(super) fn run(
     let read = open(path).and_then(|mut file| file.read_to_end(&mut text));
     read.map_err(unreadable(path))?;
     let refused = |source| CliError::Capture { path: path.to_owned(), source };
-    let mut captures = Capture::read_all(&text).map_err(refused)?;
+    let mut captures = Capture::read_all(without_mark(&text)).map_err(refused)?;
     // In the order they were made in, for strategies whose turns are counted here.
     captures.sort_by_key(|capture| capture.number);
     let whole = config.is_told().then(|| config.load_and_warn(output)).transpose()?;

@@ -1,55 +1,25 @@
 //! What a line says.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
-use crate::scoring::{
-    Adapter, Candidate, Params, Picker, Preset, Profile, ScorerSpec, Value, parse_scorers,
-};
+use super::choice::{read_picker, read_preset, read_scorers};
+use super::object::Object;
+use crate::scoring::{Adapter, Candidate, Picker, Profile, ScorerSpec};
 
 /// One line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Line {
-    pub(super) scorers: Option<Scorers>,
-    pub(super) preset: Option<String>,
-    pub(super) picker: Option<PickerText>,
+    scorers: Option<Json>,
+    preset: Option<String>,
+    picker: Option<Json>,
+    #[serde(deserialize_with = "read_objects")]
     pub(super) backends: Vec<BackendLine>,
+    #[serde(default, deserialize_with = "read_object")]
     pub(super) request: Option<RequestLine>,
     #[serde(default)]
     pub(super) seed: u64,
-}
-
-/// Scorers as a list, or in one line of text.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Scorers {
-    Text(String),
-    List(Vec<ScorerLine>),
-}
-
-/// A scorer with its parameters.
-#[derive(Debug, Deserialize)]
-pub(super) struct ScorerLine {
-    name: String,
-    #[serde(default = "one")]
-    weight: f64,
-    #[serde(flatten)]
-    params: BTreeMap<String, Json>,
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-/// A picker by its name, or with its temperature.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum PickerText {
-    Name(String),
-    Full { name: String, temperature: Option<f64> },
 }
 
 /// The readings of one backend.
@@ -67,6 +37,7 @@ pub(super) struct BackendLine {
     priority: Option<u32>,
     latency_ms: Option<f64>,
     adapter: Option<AdapterText>,
+    #[serde(default, deserialize_with = "read_object")]
     prefix: Option<PrefixLine>,
 }
 
@@ -96,13 +67,27 @@ pub(super) struct RequestLine {
     pub(super) session: Option<String>,
 }
 
+fn read_object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    Option::<Object<T>>::deserialize(deserializer).map(|object| object.map(|Object(value)| value))
+}
+
+fn read_objects<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let objects = Vec::<Object<T>>::deserialize(deserializer)?;
+    Ok(objects.into_iter().map(|Object(value)| value).collect())
+}
+
 fn default_path() -> String {
     "/v1/chat/completions".to_owned()
 }
 
 impl Line {
     pub(super) fn read(text: &[u8]) -> Result<Self, String> {
-        let line: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let Object(line): Object<Self> =
+            serde_json::from_slice(text).map_err(|error| error.to_string())?;
         if line.backends.is_empty() {
             return Err("there are no backends".to_owned());
         }
@@ -117,46 +102,18 @@ impl Line {
 
     /// The scorers it asks for; where it names none the `usual` ones, else 3 : 2 : 2 of llm-d.
     pub(super) fn specs(&self, usual: Option<&[ScorerSpec]>) -> Result<Vec<ScorerSpec>, String> {
-        match (&self.scorers, &self.preset) {
-            (None, None) if usual.is_some() => Ok(usual.unwrap_or_default().to_vec()),
-            (Some(_), Some(_)) => Err("give either scorers or a preset".to_owned()),
-            (Some(Scorers::Text(text)), None) => parse_scorers(text),
-            (Some(Scorers::List(list)), None) => list.iter().map(ScorerLine::to_spec).collect(),
-            (None, preset) => {
-                let name = preset.as_deref().unwrap_or("llm-d");
-                let known = || crate::scoring::PRESETS.iter().map(|one| one.name);
-                let unknown = || {
-                    let known: Vec<_> = known().collect();
-                    format!("unknown preset '{name}'; there is {}", known.join(", "))
-                };
-                Ok(Preset::find(name).ok_or_else(unknown)?.specs())
-            }
+        match (&self.scorers, &self.preset, usual) {
+            (Some(_), Some(_), _) => Err("give either scorers or a preset".to_owned()),
+            (Some(scorers), None, _) => read_scorers(scorers),
+            (None, Some(preset), _) => read_preset(preset),
+            (None, None, Some(usual)) => Ok(usual.to_vec()),
+            (None, None, None) => read_preset("llm-d"),
         }
     }
 
     pub(super) fn profile(&self, specs: &[ScorerSpec]) -> Result<Profile, String> {
-        let picker = match &self.picker {
-            None => Ok(Picker::default()),
-            Some(PickerText::Name(name)) => Picker::from_name(name, None),
-            Some(PickerText::Full { name, temperature }) => Picker::from_name(name, *temperature),
-        };
-        let picker = picker.map_err(|error| error.to_string())?;
+        let picker = self.picker.as_ref().map_or_else(|| Ok(Picker::default()), read_picker)?;
         Profile::new(specs, picker).map_err(|error| error.to_string())
-    }
-}
-
-impl ScorerLine {
-    fn to_spec(&self) -> Result<ScorerSpec, String> {
-        let mut params = Params::default();
-        for (name, value) in &self.params {
-            let value = match value {
-                Json::Number(number) => Value::Number(number.as_f64().unwrap_or(f64::NAN)),
-                Json::String(text) => Value::Text(text.clone()),
-                _ => return Err(format!("'{name}' must be a number or a text")),
-            };
-            params.set(name, value);
-        }
-        Ok(ScorerSpec { name: self.name.clone(), weight: self.weight, params })
     }
 }
 
@@ -167,6 +124,8 @@ impl BackendLine {
         let (waiting, running) = (reading(self.waiting), reading(self.running));
         let pending = self.pending.filter(|pending| pending.is_finite()).unwrap_or(0.0);
         let load = waiting.zip(running).map(|(waiting, running)| waiting + running + pending);
+        // The sum of very large readings is no number.
+        let load = load.map(|load| load.clamp(0.0, f64::MAX));
         let adapter = self.adapter.map_or(Adapter::Unknown, |adapter| match adapter {
             AdapterText::Active => Adapter::Active,
             AdapterText::FreeSlot => Adapter::FreeSlot,
@@ -177,7 +136,7 @@ impl BackendLine {
         Candidate {
             waiting,
             running,
-            load: load.map(|load| load.max(0.0)),
+            load,
             kv_utilization: reading(self.kv_utilization).map(|part| part.min(1.0)),
             in_flight: reading(self.in_flight.or(self.pending)).unwrap_or(f64::NAN),
             tokens_in_flight: reading(self.tokens_in_flight).unwrap_or(f64::NAN),

@@ -1,6 +1,9 @@
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::book::Book;
+use crate::scoring::{PICKERS, PRESETS};
 
 fn ask(book: &mut Book, line: &Value) -> Value {
     serde_json::from_str(&book.answer(line.to_string().as_bytes())).unwrap()
@@ -53,6 +56,21 @@ fn half_a_load_is_no_load() {
     let answer = once(&json!({"scorers": "load-balance:1", "backends": backends}));
     assert_eq!(answer["scores"]["load-balance"]["a"], json!(0.0));
     assert_eq!(answer["winner"], "b");
+}
+
+#[test]
+fn readings_too_large_to_add_up_are_large() {
+    let backends = json!([{"name": "a", "waiting": 1e308, "running": 1e308}, {"name": "b", "waiting": 1, "running": 1}]);
+    let answer = once(&json!({"scorers": "queue-depth:1", "backends": backends}));
+    assert_eq!(answer["scores"]["queue-depth"], json!({"a": 0.0, "b": 1.0}));
+}
+
+#[test]
+fn null_is_the_same_as_nothing() {
+    let line = json!({"scorers": null, "preset": null, "picker": null, "request": null, "backends": three()});
+    assert_eq!(once(&line), once(&json!({"backends": three()})));
+    let picker = json!({"name": "softmax", "temperature": null});
+    assert!(once(&json!({"picker": picker, "backends": three()}))["winner"].is_string());
 }
 
 #[test]
@@ -120,7 +138,7 @@ fn drawing_pickers_tell_their_odds_and_follow_the_seed() {
     let sum: f64 = odds.values().filter_map(Value::as_f64).sum();
     assert!((sum - 1.0).abs() < 1e-9);
     assert_eq!(once(&line(1)), answer);
-    let winners: std::collections::BTreeSet<String> =
+    let winners: BTreeSet<String> =
         (0..40).map(|seed| once(&line(seed))["winner"].to_string()).collect();
     assert!(winners.len() > 1);
 }
@@ -130,7 +148,7 @@ fn wrong_lines_are_told_and_the_next_one_is_answered() {
     let mut book = Book::new(None);
     for (line, expected) in [
         ("{", "EOF"),
-        ("[]", "invalid"),
+        ("[]", "expected an object"),
         (r#"{"backends":[]}"#, "there are no backends"),
         (r#"{"backends":[{"name":"a"},{"name":"a"}]}"#, "backend 'a' is listed twice"),
         (r#"{"backends":[{"name":"a","queue":1}]}"#, "unknown field `queue`"),
@@ -146,7 +164,7 @@ fn wrong_lines_are_told_and_the_next_one_is_answered() {
         (r#"{"backends":[{"name":"a"}],"request":{"path":"/x","body":"{}"}}"#, "unknown path /x"),
         (
             r#"{"backends":[{"name":"a"}],"scorers":[{"name":"prefix-affinity","block_size":999}]}"#,
-            "from 1 to 256",
+            "scorer 'prefix-affinity': 'block-size' must be a whole number from 1 to 256",
         ),
     ] {
         let answer: Value = serde_json::from_str(&book.answer(line.as_bytes())).unwrap();
@@ -157,12 +175,75 @@ fn wrong_lines_are_told_and_the_next_one_is_answered() {
 }
 
 #[test]
+fn what_is_wrong_is_told_by_its_place() {
+    for (line, expected) in [
+        (r#"{"backends":[["a"]]}"#, "expected an object"),
+        (r#"{"backends":[{"name":"a","prefix":[1,2]}]}"#, "expected an object"),
+        (
+            r#"{"backends":[{"name":"a"}],"request":["/v1/embeddings","{}",null]}"#,
+            "expected an object",
+        ),
+        (
+            r#"{"backends":[{"name":"a"}],"scorers":{"queue-depth":1}}"#,
+            "scorers: expected a list, or",
+        ),
+        (r#"{"backends":[{"name":"a"}],"scorers":[]}"#, "no scorers are listed"),
+        (
+            r#"{"backends":[{"name":"a"}],"scorers":["x"]}"#,
+            "scorers[0]: expected an object with a name",
+        ),
+        (
+            r#"{"backends":[{"name":"a"}],"scorers":[{"weight":1}]}"#,
+            "scorers[0]: 'name' is missing",
+        ),
+        (
+            r#"{"backends":[{"name":"a"}],"scorers":[{"name":"queue-depth","weight":"2"}]}"#,
+            "scorers[0].weight: expected a number",
+        ),
+        (
+            r#"{"backends":[{"name":"a"}],"scorers":[{"name":"queue-depth","weight":null}]}"#,
+            "scorers[0].weight: expected a number",
+        ),
+        (r#"{"backends":[{"name":"a"}],"picker":3}"#, "picker: expected a name, or an object"),
+        (r#"{"backends":[{"name":"a"}],"picker":{"temperature":3}}"#, "picker: 'name' is missing"),
+        (
+            r#"{"backends":[{"name":"a"}],"picker":{"name":"softmax","temprature":3}}"#,
+            "picker: unknown key 'temprature': did you mean 'temperature'?",
+        ),
+        (
+            r#"{"backends":[{"name":"a"}],"picker":{"name":"max-score","temperature":3}}"#,
+            "a temperature belongs to the picker softmax",
+        ),
+        (
+            r#"{"backends":[{"name":"a"}],"scorers":[{"name":"session-affinity","header":"a b:"}]}"#,
+            "scorer 'session-affinity': 'header' must be the name of a header",
+        ),
+    ] {
+        let answer: Value = serde_json::from_str(&Book::new(None).answer(line.as_bytes())).unwrap();
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(expected), "{line}: {message}");
+    }
+}
+
+#[test]
 fn the_schema_names_what_a_line_may_hold() {
     let schema: Value = serde_json::from_str(super::SCHEMA).unwrap();
     let names = |at: &str| -> Vec<String> {
         let found = schema.pointer(at).unwrap().as_object().unwrap();
         found.keys().cloned().collect()
     };
+    let names_in = |at: &str| -> Vec<String> {
+        let found = schema.pointer(at).unwrap().as_array().unwrap();
+        found.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+    };
+    let both = |name: &'static str| [name.to_owned(), name.replace('-', "_")];
+    let spellings = |known: Vec<&'static str>| -> BTreeSet<String> {
+        known.into_iter().flat_map(both).collect()
+    };
+    let presets = names_in("/$defs/preset/enum").into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(presets, spellings(PRESETS.iter().map(|preset| preset.name).collect()));
+    let pickers = names_in("/$defs/picker/enum").into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(pickers, spellings(PICKERS.to_vec()));
     // What is not there is refused with the list of what is.
     let refusal = |line: &str| Book::new(None).answer(line.as_bytes());
     let line = refusal(r#"{"nonsense":1}"#);

@@ -1,0 +1,62 @@
+//! The lines of an input: without the mark that Windows puts in front, and without blank ones.
+
+use std::io::{self, BufRead, Read};
+
+/// The byte order mark, which says nothing of UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A text without a byte order mark.
+pub(super) fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(MARK).unwrap_or(text)
+}
+
+/// The lines of an input, as bytes: one that is not UTF-8 must not end the others.
+pub(super) struct Lines<R> {
+    input: R,
+    /// The longest line that is read in one piece.
+    limit: u64,
+    line: Vec<u8>,
+    has_begun: bool,
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(super) fn new(input: R, limit: u64) -> Self {
+        Self { input, limit, line: Vec::new(), has_begun: false }
+    }
+
+    /// The next one that holds anything; none at the end.
+    pub(super) fn read(&mut self) -> io::Result<Option<&[u8]>> {
+        loop {
+            self.line.clear();
+            let mut part = (&mut self.input).take(self.limit);
+            if part.read_until(b'\n', &mut self.line)? == 0 {
+                return Ok(None);
+            }
+            if !std::mem::replace(&mut self.has_begun, true) && self.line.starts_with(MARK) {
+                self.line.drain(..MARK.len());
+            }
+            if !self.line.trim_ascii().is_empty() {
+                break;
+            }
+        }
+        Ok(Some(&self.line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_and_blank_lines_are_skipped() {
+        let mut lines =
+            Lines::new(&b"\xef\xbb\xbfone\r\n\n \t\n\xef\xbb\xbftwo\nthree"[..], 1 << 10);
+        let mut all = Vec::new();
+        while let Some(line) = lines.read().unwrap() {
+            all.push(String::from_utf8_lossy(line).trim().to_owned());
+        }
+        assert_eq!(all, ["one", "\u{feff}two", "three"], "a mark is one at the beginning only");
+        assert_eq!(Lines::new(&b"\xef\xbb\xbf"[..], 1 << 10).read().unwrap(), None);
+        assert_eq!(without_mark(b"\xef\xbb\xbf{}"), b"{}");
+    }
+}
