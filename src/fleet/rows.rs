@@ -14,7 +14,7 @@ use crate::units::{Timestamp, to_millis};
 /// A backend in a dump. All but the name may be left out of one written by hand; what only
 /// describes it (`url`, `priority`, …) is not read back.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with the name of a backend")]
 pub(super) struct BackendRow {
     pub(super) name: String,
     pub(super) url: Option<String>,
@@ -40,7 +40,7 @@ pub(super) struct BackendRow {
 
 /// A model in a dump: as in the configuration, and what was measured of it on this backend.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the id of a model, or an object with it")]
 pub(super) struct ModelRow {
     pub(super) id: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -79,6 +79,7 @@ impl Capture {
     pub fn read_all(text: &[u8]) -> Result<Vec<Self>, CaptureError> {
         /// What tells an answer from a decision.
         #[derive(Deserialize)]
+        #[serde(expecting = "a captured decision, or an answer with a list of them")]
         struct Outline {
             version: Option<u32>,
             decisions: Option<Vec<Box<RawValue>>>,
