@@ -23,6 +23,7 @@ mod aliases_and_fallbacks;
 mod backend_failure_retries;
 mod backends_over_tls;
 mod bad_requests_are_refused;
+mod caches_are_believed;
 mod capabilities_decide;
 mod chaos_corrupts_nothing;
 mod clients_that_leave;
@@ -92,6 +93,7 @@ fn main() {
         backend_failure_retries,
         backends_over_tls,
         bad_requests_are_refused,
+        caches_are_believed,
         capabilities_decide,
         chaos_corrupts_nothing,
         clients_that_leave,

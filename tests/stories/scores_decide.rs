@@ -9,19 +9,16 @@ use serde_json::{Value, json};
 
 use crate::support::client::{self, Answer, Client};
 use crate::support::command::{Ran, file, run, run_with};
-use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric, name};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
 use crate::support::{block_on, eventually};
 
 crate::trials![
     a_conversation_stays_with_its_backend,
     a_burst_of_equal_prompts_sees_its_first_decision,
-    a_long_prompt_is_hashed_once,
     the_least_loaded_is_found_by_load_alone,
     sessions_stay_by_header_and_by_cookie,
     a_decision_says_what_it_is_made_of,
     a_decision_says_how_old_its_telemetry_was,
-    what_an_engine_had_cached_ends_with_it,
-    a_prompt_that_was_not_served_is_not_cached,
     flags_and_policy_files_choose_the_scorers,
     scorers_on_the_command_line_ask_for_weighted,
     old_weights_name_what_replaces_them,
@@ -29,12 +26,12 @@ crate::trials![
     the_strategy_follows_a_reload,
 ];
 
-fn weighted(scorers: &str) -> Fleet {
+pub fn weighted(scorers: &str) -> Fleet {
     let routing = format!("scorers: \"{scorers}\", expose_decision: true");
     Fleet::start(4, Setup { strategy: "weighted", routing: &routing, ..Setup::default() })
 }
 
-fn conversation(number: usize, turns: usize) -> Value {
+pub fn conversation(number: usize, turns: usize) -> Value {
     let system = format!("Conversation {number}. {}", "Be kind, be brief. ".repeat(40));
     let mut messages = vec![json!({"role": "system", "content": system})];
     for turn in 0..turns {
@@ -46,7 +43,7 @@ fn conversation(number: usize, turns: usize) -> Value {
     json!({"model": "m", "messages": messages, "max_tokens": 2})
 }
 
-fn backend_of(answer: &Answer) -> String {
+pub fn backend_of(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.header("x-penstock-backend").unwrap().to_owned()
 }
@@ -79,55 +76,6 @@ fn a_burst_of_equal_prompts_sees_its_first_decision() {
         waiting.iter_mut().map(|client| backend_of(&client.read_answer().unwrap())).collect();
     // Two decisions made at the very same moment may not see each other.
     assert!(homes.len() <= 2, "{homes:?}");
-}
-
-fn a_long_prompt_is_hashed_once() {
-    let fleet = weighted("prefix-affinity:3,load-balance:1");
-    let pieces = |result: &str| {
-        let name = format!("penstock_hash_cache_pieces_total{{result=\"{result}\"}}");
-        metric(&fleet.penstock, &name)
-    };
-    let system = "A \"system\" prompt,\nquoted & long. ".repeat(900);
-    let ask = |turn: usize| {
-        let messages = json!([
-            {"role": "system", "content": system},
-            {"role": "user", "content": format!("Question {turn}: {}", "word ".repeat(1000))},
-        ]);
-        let body = json!({"model": "m", "messages": messages, "max_tokens": 2});
-        let answer = fleet.penstock.post(CHAT, &body);
-        let decision = answer.header("x-penstock-decision").unwrap().to_owned();
-        (backend_of(&answer), decision)
-    };
-    let (home, first) = ask(0);
-    let total = &first[first.find(";blocks=0/").expect("all of it is new") + ";blocks=0/".len()..];
-    let blocks = total.split(';').next().unwrap().to_owned();
-    assert_eq!((pieces("hit"), pieces("miss")), (0.0, 1.0), "what is new is not asked about");
-    ask(1);
-    assert_eq!(pieces("hit"), 0.0);
-    let learned = pieces("miss");
-    assert!(learned > 12.0, "{learned}");
-    for turn in 2..5 {
-        let (backend, decision) = ask(turn);
-        assert_eq!(backend, home);
-        assert!(decision.contains(&format!("/{blocks};")), "{decision} of {blocks}");
-        assert!(!decision.contains(";blocks=0/"), "{decision}");
-    }
-    assert!(pieces("hit") > 36.0, "{}", pieces("hit"));
-    assert_eq!(
-        metric(&fleet.penstock, "penstock_max_hash_cache_bytes"),
-        f64::from((16 << 20) / 384 * 384)
-    );
-    // Without it, everything is as it was.
-    let text = std::fs::read_to_string(&fleet.penstock.config).unwrap();
-    std::fs::write(&fleet.penstock.config, format!("{text}\nlimits: {{ hash_cache: 0B }}\n"))
-        .unwrap();
-    assert_eq!(fleet.penstock.reload().status, 200);
-    let (hits, misses) = (pieces("hit"), pieces("miss"));
-    let (backend, decision) = ask(5);
-    assert_eq!(backend, home);
-    assert!(decision.contains(&format!("/{blocks};")), "{decision} of {blocks}");
-    assert_eq!((pieces("hit"), pieces("miss")), (hits, misses));
-    assert_eq!(metric(&fleet.penstock, "penstock_max_hash_cache_bytes"), 0.0);
 }
 
 fn the_least_loaded_is_found_by_load_alone() {
@@ -263,64 +211,6 @@ const THREE: &str = "backends:
   - { name: b, url: http://10.0.0.2:1, models: [m] }
   - { name: c, url: http://10.0.0.3:1, models: [m] }
 ";
-
-fn what_an_engine_had_cached_ends_with_it() {
-    let setup = Setup {
-        strategy: "weighted",
-        routing: "shadow: { strategy: weighted }",
-        sections: "telemetry: { interval: 20ms, idle_interval: 50ms, max_cpu: 1 }",
-        backend: "engine: vllm",
-        ..Setup::default()
-    };
-    let fleet = Fleet::start(1, setup);
-    let page = |started: u32| {
-        let text = format!("vllm:num_requests_running 0\nprocess_start_time_seconds {started}\n");
-        fleet.a().set_page("/metrics", Some(&text));
-    };
-    page(100);
-    eventually("it was asked", SOON, || fleet.fact("a", "telemetry")["standing"] == "fresh");
-    let prompt = conversation(1, 3);
-    let question = json!({"path": CHAT, "body": prompt.to_string()});
-    let explained = || client::post(fleet.penstock.admin, "/explain", &question).json();
-    let matched = || explained()["decision"]["candidates"][0]["matched_blocks"].as_u64().unwrap();
-    let shadowed = |count: f64| {
-        let name = "penstock_shadow_decisions_total{result=\"same\"}";
-        eventually("the shadow has seen it", SOON, || fleet.metric(name) == count);
-        fleet.metric("penstock_shadow_expected_tokens_total{side=\"shadow\"}")
-    };
-    assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
-    assert!(matched() > 10, "{}", explained());
-    assert_eq!(shadowed(1.0), 0.0);
-    page(200);
-    fleet.wait_metric("penstock_backend_restarts_total{backend=\"a\"}", 1.0);
-    assert_eq!(matched(), 0, "it is known before the next request");
-    assert_eq!(fleet.metric("penstock_backend_prefix_blocks{backend=\"a\"}"), 0.0);
-    assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
-    assert_eq!(shadowed(2.0), 0.0, "the shadow knows it as well");
-    assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
-    assert!(matched() > 10 && shadowed(3.0) > 160.0);
-    assert_eq!(fleet.metric("penstock_untold_decisions_total"), 0.0);
-    fleet.a().set_page("/metrics", None);
-    eventually("it is silent", SOON, || fleet.fact("a", "telemetry")["standing"] != "fresh");
-    assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
-    assert_eq!(fleet.metric("penstock_untold_decisions_total"), 1.0);
-}
-
-fn a_prompt_that_was_not_served_is_not_cached() {
-    let fleet = weighted("prefix-affinity:1");
-    let prompt = conversation(1, 3);
-    let question = json!({"path": CHAT, "body": prompt.to_string()});
-    let explained = || client::post(fleet.penstock.admin, "/explain", &question).json();
-    let home = explained()["decision"]["backend"].as_str().unwrap().to_owned();
-    let index = (0..fleet.engines.len()).find(|index| name(*index) == home).unwrap();
-    block_on(fleet.engines[index].kill()).unwrap();
-    let served = backend_of(&fleet.penstock.post(CHAT, &prompt));
-    assert_ne!(served, home);
-    for candidate in explained()["decision"]["candidates"].as_array().unwrap() {
-        let matched = candidate["matched_blocks"].as_u64().unwrap();
-        assert_eq!(matched > 0, candidate["backend"] == *served, "{candidate}");
-    }
-}
 
 fn explain(flags: &[&str]) -> Ran {
     let config = file("penstock.yaml", THREE);
