@@ -13,7 +13,7 @@ pub(super) fn without_mark(text: &[u8]) -> &[u8] {
 /// The lines of an input, as bytes: one that is not UTF-8 must not end the others.
 pub(super) struct Lines<R> {
     input: R,
-    /// The longest line that is read in one piece.
+    /// The most that is read of a line.
     limit: u64,
     line: Vec<u8>,
     has_begun: bool,
@@ -29,8 +29,14 @@ impl<R: BufRead> Lines<R> {
         loop {
             self.line.clear();
             let mut part = (&mut self.input).take(self.limit);
-            if part.read_until(b'\n', &mut self.line)? == 0 {
+            let count = part.read_until(b'\n', &mut self.line)?;
+            if count == 0 {
                 return Ok(None);
+            }
+            let is_cut = part.limit() == 0 && self.line.last() != Some(&b'\n');
+            if is_cut {
+                // The rest is no line of its own: each has one answer.
+                self.input.skip_until(b'\n')?;
             }
             if !std::mem::replace(&mut self.has_begun, true) && self.line.starts_with(MARK) {
                 self.line.drain(..MARK.len());
@@ -58,5 +64,15 @@ mod tests {
         assert_eq!(all, ["one", "\u{feff}two", "three"], "a mark is one at the beginning only");
         assert_eq!(Lines::new(&b"\xef\xbb\xbf"[..], 1 << 10).read().unwrap(), None);
         assert_eq!(without_mark(b"\xef\xbb\xbf{}"), b"{}");
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_and_still_one_line() {
+        let mut lines = Lines::new(&b"one\ntoo long\nfour"[..], 4);
+        let mut next = || lines.read().unwrap().map(|line| line.trim_ascii().to_vec());
+        assert_eq!(next().as_deref(), Some(&b"one"[..]));
+        assert_eq!(next().as_deref(), Some(&b"too"[..]));
+        assert_eq!(next().as_deref(), Some(&b"four"[..]));
+        assert_eq!(next(), None);
     }
 }
