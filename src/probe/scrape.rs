@@ -200,6 +200,12 @@ impl Task {
         // A new configuration must not scrape a whole fleet at once.
         let spread = self.batch.config.interval.mul_f64(self.rng.random());
         tokio::time::sleep(spread).await;
+        // Nor can it be asked before anybody has looked where it is.
+        while self.backend.state.addresses.first().is_none()
+            && self.backend.state.health.status() == Health::Unknown
+        {
+            tokio::time::sleep(self.batch.config.interval).await;
+        }
         loop {
             let begun = now();
             match self.scrape().await {
