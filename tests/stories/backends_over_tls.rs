@@ -286,7 +286,8 @@ fn nothing_is_sent_twice_over_http2() {
     engine.script([Reply::CutConnection]);
     assert_eq!(penstock.chat("m").status, 502);
     assert_eq!(engine.requests(), before + 1, "a cut connection: it was sent again");
-    assert_eq!(penstock.chat("m").status, 200, "the next one gets a new connection");
+    // Who comes before the end of the connection is seen may still be sent over it.
+    eventually("the next one gets a new connection", SOON, || penstock.chat("m").status == 200);
 }
 
 fn what_an_engine_refused_over_http2_goes_elsewhere() {
