@@ -236,14 +236,20 @@ mod tests {
     use crate::config::{Config, Environment};
     use crate::registry::Registry;
 
-    /// A backend that answers once and closes the connection after a while; with the time watched.
-    async fn measure(closes_after: Duration, watch: Duration) -> Option<(KeepAlive, Option<u64>)> {
+    /// A listener, and the backend that it is.
+    async fn listening(rest: &str) -> (TcpListener, Backend) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let yaml = format!("backends: [{{ url: 'http://{address}', engine: vllm }}]");
+        let yaml = format!("backends: [{{ url: 'http://{address}', {rest} }}]");
         let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
         let backend = Registry::new(&config).snapshot().topology.backends[0].clone();
         assert!(dns::resolve(&backend).await);
+        (listener, backend)
+    }
+
+    /// A backend that answers once and closes the connection after a while; with the time watched.
+    async fn measure(closes_after: Duration, watch: Duration) -> Option<(KeepAlive, Option<u64>)> {
+        let (listener, backend) = listening("engine: vllm").await;
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = Vec::new();
@@ -279,12 +285,7 @@ mod tests {
         rest: &str,
         pages: &'static [(&str, &str)],
     ) -> Option<MetricsPage> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let yaml = format!("backends: [{{ url: 'http://{address}', {rest} }}]");
-        let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
-        let backend = Registry::new(&config).snapshot().topology.backends[0].clone();
-        assert!(dns::resolve(&backend).await);
+        let (listener, backend) = listening(rest).await;
         let serving = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();

@@ -1,6 +1,8 @@
 //! Reads Prometheus' text format over bytes: only the lines of wanted families are looked into, and
 //! nothing is allocated. What is not a well-formed line is passed over, as a page may hold anything.
 
+use std::str::FromStr;
+
 use memchr::{memchr, memchr2, memchr3};
 
 /// Longer names are never wanted.
@@ -129,7 +131,7 @@ impl<'a> LabelValue<'a> {
     }
 
     /// The number it stands for, where it is one.
-    pub(super) fn to_number(self) -> Option<f64> {
+    pub(super) fn to_number<N: FromStr>(self) -> Option<N> {
         std::str::from_utf8(self.0).ok()?.parse().ok()
     }
 }

@@ -79,34 +79,31 @@ impl PageReader {
 
 /// The first tensor rank of each data rank, as far as the page was read. Without data ranks it is 0.
 struct FirstRanks {
-    known: [f64; MAX_DATA_RANKS],
+    known: [u32; MAX_DATA_RANKS],
     /// Whether a series of another rank was taken before the first one came.
     were_others: bool,
 }
 
 impl Default for FirstRanks {
     fn default() -> Self {
-        Self { known: [f64::INFINITY; MAX_DATA_RANKS], were_others: false }
+        Self { known: [u32::MAX; MAX_DATA_RANKS], were_others: false }
     }
 }
 
 impl FirstRanks {
     fn is_first(&mut self, labels: Labels<'_>) -> bool {
-        let number = |name| labels.get(name).and_then(LabelValue::to_number);
-        let Some(rank) = number(TENSOR_RANK) else { return true };
-        let Some(engine) = number(DATA_RANK).and_then(to_index) else { return rank == 0.0 };
-        let Some(first) = self.known.get_mut(engine) else { return rank == 0.0 };
+        let tensor = labels.get(TENSOR_RANK).and_then(LabelValue::to_number::<u32>);
+        let Some(rank) = tensor else { return true };
+        let engine = labels.get(DATA_RANK).and_then(LabelValue::to_number::<usize>);
+        let Some(first) = engine.and_then(|engine| self.known.get_mut(engine)) else {
+            return rank == 0;
+        };
         if rank < *first {
-            self.were_others |= first.is_finite();
+            self.were_others |= *first != u32::MAX;
             *first = rank;
         }
         rank == *first
     }
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
-fn to_index(rank: f64) -> Option<usize> {
-    (0.0..1e6).contains(&rank).then_some(rank as usize)
 }
 
 /// llama.cpp's `/slots`, for servers without `--metrics`. Whether requests wait is known only while

@@ -82,52 +82,44 @@ impl ModelLatency {
 }
 
 /// A moving average that follows rises at once and falls with time, also where nothing is measured: who
-/// was slow once gets another try. Source: peak EWMA of Finagle's load balancers. The value as an `f32`
-/// in the upper half, below it when it was learned, in units of 1,024 us; 0 before the first.
+/// was slow once gets another try. Source: peak EWMA of Finagle's load balancers. The microseconds in
+/// the upper half, below them when they were learned, in units of 1,024 us; 0 before the first.
 #[derive(Debug, Default)]
 struct Peak(AtomicU64);
 
 impl Peak {
     fn read(&self, now: Timestamp) -> Option<f64> {
         let packed = self.0.load(Ordering::Relaxed);
-        (packed != 0).then(|| {
-            let (value, at) = unpack(packed);
-            value * remaining(at, now)
-        })
+        (packed != 0).then(|| f64::from(half(packed >> 32)) * remaining(packed, now))
     }
 
     fn learn(&self, took: Duration, now: Timestamp) {
-        let new = took.as_secs_f64() * 1e6;
         let packed = self.0.load(Ordering::Relaxed);
-        let (old, at) = unpack(packed);
-        let share = if packed == 0 { 0.0 } else { remaining(at, now) };
-        let mixed = if new > old * share { new } else { old * share + new * (1.0 - share) };
+        let share = if packed == 0 { 0.0 } else { remaining(packed, now) };
+        let old = Duration::from_micros(packed >> 32).mul_f64(share);
+        let mixed = if took > old { took } else { old + took.mul_f64(1.0 - share) };
+        let micros = to_micros(mixed).clamp(1, u32::MAX.into());
         // Of two that end at once one may be lost.
-        self.0.store(pack(mixed.max(1.0), now), Ordering::Relaxed);
+        self.0.store(micros << 32 | u64::from(ticks(now)), Ordering::Relaxed);
     }
 }
 
 /// The share of a value that is left of it since.
-fn remaining(at: u32, now: Timestamp) -> f64 {
-    let since = ticks(now).wrapping_sub(at);
+fn remaining(packed: u64, now: Timestamp) -> f64 {
+    let since = ticks(now).wrapping_sub(half(packed));
     // What was learned by another thread a moment after `now` was taken is as good as new.
     let since = if since > u32::MAX / 2 { 0 } else { since };
     (-f64::from(since) * 1024.0 / DECAY).exp()
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "it may wrap: only differences count")]
+/// It wraps: only differences count.
 fn ticks(at: Timestamp) -> u32 {
-    (at.0 >> 10) as u32
+    half(at.0 >> 10)
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "few digits will do")]
-fn pack(value: f64, at: Timestamp) -> u64 {
-    u64::from((value as f32).to_bits()) << 32 | u64::from(ticks(at))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the halves")]
-fn unpack(packed: u64) -> (f64, u32) {
-    (f64::from(f32::from_bits((packed >> 32) as u32)), packed as u32)
+/// The lower half.
+fn half(packed: u64) -> u32 {
+    u32::try_from(packed & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }
 
 fn to_duration(micros: &AtomicU32) -> Option<Duration> {

@@ -65,7 +65,7 @@ pub enum CacheEvent<'a> {
 pub struct Kept {
     /// The most blocks it holds.
     pub capacity: u32,
-    /// How often its engine has restarted.
+    /// How often its engine has restarted or was away.
     pub epoch: u32,
 }
 
@@ -127,7 +127,7 @@ impl Prefixes {
         length
     }
 
-    /// Notes that a backend was sent a prompt. What it was sent before its engine restarted is
+    /// Notes that a backend was sent a prompt. What it was sent in another epoch of its engine is
     /// forgotten.
     pub fn record(&self, lane: Lane, chain: &[u64], kept: Kept) {
         self.locked(|shards| {
@@ -136,8 +136,7 @@ impl Prefixes {
         });
     }
 
-    /// Forgets what those backends had before their engines restarted that have done so, by how often
-    /// they did.
+    /// Forgets what those backends had whose engines have restarted or were away, by how often.
     pub fn renew(&self, epochs: impl Iterator<Item = (Lane, u32)>) {
         self.locked(|shards| epochs.for_each(|(lane, epoch)| shards.renew(lane, epoch)));
     }
@@ -221,7 +220,7 @@ impl Prefixes {
 }
 
 impl Shards {
-    /// Makes room for a backend, and forgets what it had before its engine restarted.
+    /// Makes room for a backend, and forgets what it had in another epoch of its engine.
     fn meet(&mut self, lane: Lane, kept: Kept, pool: &IndexPool) {
         let (shard, bit) = (usize::from(lane.shard), usize::from(lane.bit));
         while self.indexes.len() <= shard {

@@ -121,7 +121,8 @@ impl Serving {
         self.upstream_id.as_deref().unwrap_or(&self.model)
     }
 
-    /// The backend's place in the model's prefix index, and how often its engine has restarted.
+    /// The backend's place in the model's prefix index, and how often its engine has restarted or was
+    /// away.
     pub fn lane_and_epoch(&self) -> (Lane, u32) {
         (self.lane, self.state.telemetry.epoch())
     }

@@ -90,7 +90,7 @@ fn labels_are_found_and_unescaped() {
     let get = |name| sample.labels.get(name);
     assert!(get("a").unwrap().is("1,\"2\"\\\n"));
     assert_eq!(get("size").unwrap().to_number(), Some(16.0));
-    assert_eq!(get("z").unwrap().to_number(), None);
+    assert_eq!(get("z").unwrap().to_number::<f64>(), None);
     assert_eq!(get("b"), None);
     assert!(!get("size").unwrap().is("1"), "neither is a prefix the whole");
 }
