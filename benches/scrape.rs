@@ -13,8 +13,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use penstock::probe::PageReader;
-use penstock::registry::{EngineSample, Load, Telemetry};
+use penstock::discovery::PageReader;
+use penstock::fleet::{EngineSample, Load, Telemetry};
 use penstock::units::Timestamp;
 
 const LABELS: &str = r#"engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct""#;

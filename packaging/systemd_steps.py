@@ -217,10 +217,10 @@ def a_reload_is_one():
     assert pid() == before and fact("NRestarts") == "0"
 
 
-def a_hand_over_that_fails_changes_nothing():
+def a_failed_upgrade_changes_nothing():
     before = pid()
     CONFIG.write_text("backends: {")
-    status, text = ask(ADMIN, "POST", "/handover", timeout=60)
+    status, text = ask(ADMIN, "POST", "/upgrade", timeout=60)
     assert status == 500, text
     time.sleep(2 * WATCHDOG)
     assert pid() == before and fact("Result") == "success" and fact("NRestarts") == "0"
@@ -233,11 +233,11 @@ def it_is_handed_over():
     before, program = pid(), os.stat(f"/proc/{pid()}/exe").st_ino
     upgraded = subprocess.run(["dpkg", "--install", "/penstock.deb"], capture_output=True, text=True)
     assert upgraded.returncode == 0, upgraded.stderr
-    assert "POST http://127.0.0.1:9090/handover" in upgraded.stdout, upgraded.stdout
+    assert "POST http://127.0.0.1:9090/upgrade" in upgraded.stdout, upgraded.stdout
     assert pid() == before, "an upgrade restarts nothing"
     configure()
     load, stream = Load(), Stream(2)
-    status, text = ask(ADMIN, "POST", "/handover", timeout=60)
+    status, text = ask(ADMIN, "POST", "/upgrade", timeout=60)
     assert status == 200, text
     eventually("systemd follows", lambda: pid() not in (0, before))
     after = pid()
@@ -280,7 +280,7 @@ def a_crash_is_mended():
 def a_stop_waits_for_streams():
     """And no longer than for `drain_timeout`; also after a hand-over."""
     before = pid()
-    assert ask(ADMIN, "POST", "/handover", timeout=60)[0] == 200
+    assert ask(ADMIN, "POST", "/upgrade", timeout=60)[0] == 200
     eventually("the old process is gone", lambda: not pathlib.Path(f"/proc/{before}").exists())
     short = Stream(2)
     started = time.monotonic()
@@ -323,7 +323,7 @@ def low_ports_and_keys():
     CONFIG.write_text(CONFIG.read_text().replace(f":{DATA}", ":80"))
     systemctl("start", "penstock")
     assert ask(80, "POST", "/v1/chat/completions", {"model": "m", "messages": []})[0] == 401
-    status, text = ask(ADMIN, "POST", "/handover", timeout=60)
+    status, text = ask(ADMIN, "POST", "/upgrade", timeout=60)
     assert status == 200, text
     eventually("systemd follows", lambda: pid() == json.loads(text)["pid"])
     assert ask(80, "GET", "/v1/models")[0] == 401
@@ -368,17 +368,17 @@ def reloads_as_newer_ones_do():
     assert stream.is_alive(), "it ran all the while"
     assert stream.is_whole(), stream.text
     assert pid() == before, "nothing was started anew"
-    hand_over_and_reload(before)
+    upgrade_and_reload(before)
     took = unready_backends_are_waited_for()
     systemctl("stop", "penstock")
     assert fact("Result") == "success"
     return f"a backend that says nothing takes {took:.1f} s"
 
 
-def hand_over_and_reload(before):
+def upgrade_and_reload(before):
     """Whoever asks right after a hand-over has the new process reloaded."""
     alias("handed-over")
-    status, text = ask(ADMIN, "POST", "/handover", timeout=60)
+    status, text = ask(ADMIN, "POST", "/upgrade", timeout=60)
     assert status == 200, text
     alias("after-it")
     systemctl("reload", "penstock")
@@ -427,7 +427,7 @@ STEPS = [
     it_starts,
     it_is_nobody,
     a_reload_is_one,
-    a_hand_over_that_fails_changes_nothing,
+    a_failed_upgrade_changes_nothing,
     it_is_handed_over,
     the_watchdog_bites,
     a_crash_is_mended,

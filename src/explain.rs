@@ -13,8 +13,8 @@ pub use text::render_text;
 use serde_json::{Map, Value, json};
 
 use crate::api::{ErrorCode, Operation};
-use crate::generation::Generation;
-use crate::registry::{BackendSet, FleetSnapshot};
+use crate::fleet::{BackendSet, FleetSnapshot};
+use crate::routing::Generation;
 use crate::routing::{CandidateReport, Chance, RouteInput, RoutingDecision, prompt_chain};
 use crate::scan::{ScanOptions, scan};
 use crate::scoring::prefix::Chain;
@@ -104,9 +104,9 @@ fn judge_head(generation: &Generation, question: &Question) -> Result<Operation,
         let message = "Compressed request bodies are not supported: send the body as it is";
         return Err(error_value(ErrorCode::UnsupportedEncoding, message));
     }
-    let limit = generation.config.limits.body;
+    let limit = generation.config.limits.max_body_size;
     if question.body.len() > limit.to_usize() {
-        let message = format!("The body is larger than {limit} (limits.body)");
+        let message = format!("The body is larger than {limit} (limits.max_body_size)");
         return Err(error_value(ErrorCode::BodyTooLarge, &message));
     }
     Ok(operation)
@@ -148,7 +148,7 @@ fn with_candidates(mut decision: Value, candidates: &[CandidateReport]) -> Value
         let says = |key: &str, name: &str| fields.get(key).and_then(Value::as_str) == Some(name);
         let is_first_due = candidates.iter().any(|one| {
             let is_picked = says("backend", &one.backend) && says("model", &one.model);
-            is_picked && one.excluded == Some("resting")
+            is_picked && one.excluded == Some("cooldown")
         });
         fields.insert("first_due".to_owned(), is_first_due.into());
         fields.insert("candidates".to_owned(), json!(candidates));

@@ -1,226 +1,239 @@
-//! The fleet as people and files see it: what `/fleet` shows, and the way back from such a dump
-//! into a registry, so that `explain` can answer for a fleet that is elsewhere.
+//! The fleet as decisions see it: an immutable snapshot of who serves what, over atomics that say
+//! how each backend is doing. Pure: nothing here does I/O; probes and attempts report in.
 
-mod rows;
+mod addresses;
+mod backend;
+pub mod dump;
+mod forecast;
+mod health;
+mod index_pool;
+mod latency;
+mod load;
+mod prefixes;
+mod ramp;
 mod telemetry;
+mod topology;
+mod upkeep;
+
+pub use addresses::Addresses;
+pub use backend::{
+    BackendId, BackendSet, BackendState, Check, MAX_BACKENDS, SharedBackend, Source,
+};
+pub use forecast::{Forecast, Forecasts, PlaceId};
+pub use health::{Breaker, BreakerState, Cooldown, Health, HealthTracker, Outcome};
+pub use index_pool::IndexPool;
+pub use latency::ModelLatency;
+pub use load::{InflightGuard, Load, Probe, Taken, Work};
+pub use prefixes::{CacheEvent, Kept, Lane, Prefixes};
+pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
+pub use topology::{Backend, Model, ModelId, Serving, Topology, TopologyRules};
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
-use crate::api::{Capabilities, Operations};
-use crate::config::{ModelEntry, nearest};
-use crate::generation::Generation;
-use crate::registry::{Backend, BreakerState, Health, Registry, Topology};
-use crate::units::Timestamp;
-pub use rows::empty_in;
-use rows::{BackendRow, BreakerName, HealthName, ModelRow};
+use crate::config::{BackendConfig, Config, Engine, ModelEntry};
+use crate::tls::ClientTls;
 
-/// Why a dump cannot be laid over a fleet.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
-pub enum FleetError {
-    #[error("the fleet is not an object with one key, 'backends', that holds a list")]
-    NotAFleet,
-    #[error("backends[{index}]: {source}")]
-    Backend { index: usize, source: serde_json::Error },
-    #[error("backend '{backend}', models[{index}]: {source}")]
-    Model { backend: String, index: usize, source: serde_json::Error },
-    #[error("backend '{backend}', model '{model}': unknown {kind} '{given}'")]
-    UnknownWord { backend: String, model: String, kind: &'static str, given: String },
-    #[error("backend '{backend}': '{key}' must be 0 or more")]
-    OutOfRange { backend: String, key: &'static str },
-    #[error(
-        "backend '{name}' is not in the configuration{}",
-        suggestion.as_deref().map_or_else(String::new, |near| format!(": did you mean '{near}'?"))
-    )]
-    UnknownBackend { name: String, suggestion: Option<String> },
-    #[error("backend '{name}' is listed twice")]
-    BackendTwice { name: String },
+/// What one decision reads.
+#[derive(Debug, Default)]
+pub struct FleetSnapshot {
+    /// Who serves what.
+    pub topology: Arc<Topology>,
 }
 
-/// What `/fleet` shows: every backend with its state and models. Holds no credentials.
-pub fn dump(generation: &Generation, now: Timestamp) -> Value {
-    let topology = &*generation.registry.snapshot().topology;
-    let rows: Vec<BackendRow> =
-        topology.backends.iter().map(|backend| BackendRow::of(topology, backend, now)).collect();
-    json!({ "backends": rows })
+/// What makes a backend the same backend after a reload; anything else is a new one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Identity {
+    name: String,
+    url: String,
+    engine: Engine,
 }
 
-/// Takes every backend for healthy and idle. Models nobody declared stay unknown.
-pub fn assume_healthy(registry: &Registry) {
-    for backend in &registry.snapshot().topology.backends {
-        backend.state.health.set(Health::Healthy);
-        backend.state.load.set_in_flight(0);
-    }
+/// Every backend there has been, for as long as anybody holds it.
+type Known = Arc<Mutex<Vec<(Identity, Weak<BackendState>)>>>;
+
+/// Keeps the snapshot of the fleet and publishes new ones.
+#[derive(Debug)]
+pub struct Registry {
+    current: ArcSwap<FleetSnapshot>,
+    /// Writers only: one topology is built at a time. Shared with the registries of the
+    /// configurations before and after this one.
+    known: Known,
+    rules: TopologyRules,
 }
 
-/// Lays a dump over a registry nobody else uses, by the names of backends. What a dump leaves out
-/// stays as it is; models in it count as discovered.
-///
-/// # Errors
-/// [`FleetError`] when the dump is malformed or names a backend that is not configured; the
-/// registry may then be half changed.
-pub fn overlay(registry: &Registry, dump: &Value, now: Timestamp) -> Result<(), FleetError> {
-    let mut names: Vec<String> = Vec::new();
-    for (index, row) in rows_of(dump)?.iter().enumerate() {
-        let row =
-            BackendRow::deserialize(row).map_err(|source| FleetError::Backend { index, source })?;
-        if names.contains(&row.name) {
-            return Err(FleetError::BackendTwice { name: row.name });
-        }
-        overlay_row(registry, &row, now)?;
-        names.push(row.name);
+impl Registry {
+    /// The registry of a configuration; models that are not declared stay unknown until
+    /// [`Registry::discovered`].
+    pub fn new(config: &Config) -> Self {
+        Self::build(config, Arc::default(), (&FleetSnapshot::default(), Arc::default()))
     }
-    registry.snapshot().topology.follow_blocks();
-    Ok(())
-}
 
-fn rows_of(dump: &Value) -> Result<&[Value], FleetError> {
-    let fields = dump.as_object().filter(|fields| fields.len() == 1);
-    let rows = fields.and_then(|fields| fields.get("backends")).and_then(Value::as_array);
-    rows.map(Vec::as_slice).ok_or(FleetError::NotAFleet)
-}
+    /// The registry of the configuration that takes this one's place. A backend that is the same by
+    /// name, URL and engine keeps everything learned about it: health, breaker, load, latencies,
+    /// models it told.
+    #[must_use]
+    pub fn succeeded_by(&self, config: &Config) -> Self {
+        let pool = Arc::clone(&self.rules.prefix_pool);
+        Self::build(config, Arc::clone(&self.known), (&self.snapshot(), pool))
+    }
 
-fn overlay_row(registry: &Registry, row: &BackendRow, now: Timestamp) -> Result<(), FleetError> {
-    let topology = &*registry.snapshot().topology;
-    let Some(backend) = topology.backend(&row.name) else {
-        let known = topology.backends.iter().map(|backend| backend.config.name.as_str());
-        let suggestion = nearest(&row.name, known).map(str::to_owned);
-        return Err(FleetError::UnknownBackend { name: row.name.clone(), suggestion });
-    };
-    let state = &*backend.state;
-    if let Some(health) = row.health {
-        state.draining.store(matches!(health, HealthName::Draining), Ordering::Relaxed);
-        // Draining hides the checks' verdict; a backend worth draining was up.
-        state.health.set(match health {
-            HealthName::Healthy | HealthName::Draining => Health::Healthy,
-            HealthName::Unhealthy => Health::Unhealthy,
-            HealthName::Unknown => Health::Unknown,
-        });
-    }
-    if let Some(count) = row.in_flight {
-        state.load.set_in_flight(count);
-    }
-    if let Some(took) = duration_of(row, "latency_ms", row.latency_ms.map(|ms| ms / 1e3))? {
-        state.set_check_latency(took);
-    }
-    if let Some(told) = &row.telemetry {
-        told.overlay(row, state, now)?;
-    }
-    if let Some(rest) = duration_of(row, "resting_for_s", row.resting_for_s)? {
-        state.rest.until(now.after(rest), row.resting_status.unwrap_or(503));
-    }
-    if let Some(breaker) = row.breaker {
-        let breaker_state = match breaker {
-            BreakerName::Closed => BreakerState::Closed,
-            BreakerName::HalfOpen => BreakerState::HalfOpen,
-            BreakerName::Open => BreakerState::Open,
+    fn build(
+        config: &Config,
+        known: Known,
+        (previous, pool): (&FleetSnapshot, Arc<IndexPool>),
+    ) -> Self {
+        let registry = Self {
+            current: ArcSwap::from_pointee(FleetSnapshot {
+                topology: Arc::clone(&previous.topology),
+            }),
+            known,
+            rules: TopologyRules::new(config, pool),
         };
-        state.breaker.set(breaker_state, now);
-    }
-    overlay_models(registry, backend, (row, now))
-}
-
-fn overlay_models(
-    registry: &Registry,
-    backend: &Backend,
-    (row, now): (&BackendRow, Timestamp),
-) -> Result<(), FleetError> {
-    let Some(models) = &row.models else { return Ok(()) };
-    let mut entries = Vec::new();
-    let mut rows = Vec::new();
-    for (index, model) in models.iter().enumerate() {
-        let model = to_model_row(model).map_err(|source| {
-            let backend = row.name.clone();
-            FleetError::Model { backend, index, source }
-        })?;
-        entries.push(to_entry(row, &model)?);
-        rows.push(model);
-    }
-    if backend.config.models.is_some() {
-        // Declared models look up what is known of them by the backend's own names.
-        let renamed: Vec<ModelEntry> = entries
+        let backends = config
+            .backends
             .iter()
-            .filter_map(|entry| {
-                let id = entry.upstream_id.clone()?;
-                Some(ModelEntry { id, upstream_id: None, ..entry.clone() })
+            .map(|config| {
+                let state = registry.adopt(config);
+                let mut before = previous.topology.backends.iter();
+                let before = before.find(|backend| Arc::ptr_eq(&backend.state, &state));
+                let told = before.and_then(|backend| backend.told.clone());
+                // Where the file says the same as before, what an operator said since still holds.
+                if before.is_none_or(|backend| backend.config.drain != config.drain) {
+                    state.draining.store(config.drain, Ordering::Relaxed);
+                }
+                let declared = config.models.as_deref();
+                Backend {
+                    models: match &told {
+                        Some(told) => Some(Arc::new(merge(declared, told))),
+                        None => config.models.clone().map(Arc::new),
+                    },
+                    told,
+                    authority: config.url.host_field().into(),
+                    tls: client_tls(config),
+                    config: Arc::new(config.clone()),
+                    state,
+                }
             })
             .collect();
-        entries.extend(renamed);
+        registry.publish(backends);
+        registry
     }
-    registry.discovered(backend.state.id, &entries);
-    let topology = &*registry.snapshot().topology;
-    rows.iter().try_for_each(|model| overlay_latency(topology, (row, now), model))
+
+    /// What the prefix indexes of all models have in common.
+    pub fn prefix_pool(&self) -> &IndexPool {
+        &self.rules.prefix_pool
+    }
+
+    /// Takes in what an engine told of itself that changes rarely. Returns whether that shows that it
+    /// has restarted.
+    pub fn learn_details(&self, state: &BackendState, details: &EngineDetails) -> bool {
+        let block_size = || state.telemetry.details().and_then(|details| details.block_size);
+        let before = block_size();
+        let has_restarted = state.telemetry.learn_details(details);
+        if block_size() != before {
+            let topology = Arc::clone(&self.current.load().topology);
+            let serves = |model: &&Model| model.serving.iter().any(|row| row.id == state.id);
+            topology.models().iter().filter(serves).for_each(Model::follow_blocks);
+        }
+        has_restarted
+    }
+
+    /// The snapshot now. Cheap and lock-free; hold it for one request, not longer.
+    pub fn snapshot(&self) -> Arc<FleetSnapshot> {
+        self.current.load_full()
+    }
+
+    /// Takes in the models a backend told; returns whether they differ from what was known.
+    /// Declared entries win over discovered facts, field by field.
+    pub fn discovered(&self, id: BackendId, models: &[ModelEntry]) -> bool {
+        let _one_writer = self.known.lock();
+        let topology = Arc::clone(&self.current.load().topology);
+        let mut changed = false;
+        let backends = topology
+            .backends
+            .iter()
+            .map(|backend| {
+                let mut backend = backend.clone();
+                if backend.state.id == id {
+                    let merged = merge(backend.config.models.as_deref(), models);
+                    changed = backend.models.as_deref() != Some(&merged);
+                    backend.models = Some(Arc::new(merged));
+                    backend.told = Some(Arc::new(models.to_vec()));
+                }
+                backend
+            })
+            .collect();
+        if changed {
+            self.publish(backends);
+        }
+        changed
+    }
+
+    fn publish(&self, backends: Vec<Backend>) {
+        let previous = self.current.load();
+        let topology = Topology::build(backends, &self.rules, &previous.topology);
+        self.current.store(Arc::new(FleetSnapshot { topology: Arc::new(topology) }));
+    }
+
+    fn adopt(&self, config: &BackendConfig) -> SharedBackend {
+        let identity = Identity {
+            name: config.name.clone(),
+            url: config.url.to_string(),
+            engine: config.engine,
+        };
+        let mut known = self.known.lock();
+        known.retain(|(_, state)| state.strong_count() > 0);
+        let alive: Vec<(Identity, SharedBackend)> = known
+            .iter()
+            .filter_map(|(identity, state)| Some((identity.clone(), state.upgrade()?)))
+            .collect();
+        if let Some((_, state)) = alive.iter().find(|(other, _)| *other == identity) {
+            return Arc::clone(state);
+        }
+        let is_free = |number: &u16| alive.iter().all(|(_, state)| state.id.0 != *number);
+        let number = (0..u16::MAX).find(is_free).unwrap_or(u16::MAX);
+        let state = Arc::new(BackendState::new(BackendId(number), config));
+        known.push((identity, Arc::downgrade(&state)));
+        state
+    }
 }
 
-fn overlay_latency(
-    topology: &Topology,
-    (row, now): (&BackendRow, Timestamp),
-    model: &ModelRow,
-) -> Result<(), FleetError> {
-    let first_token = duration_of(row, "first_token_ms", model.first_token_ms.map(|ms| ms / 1e3))?;
-    let answer = duration_of(row, "answer_ms", model.answer_ms.map(|ms| ms / 1e3))?;
-    let served = topology.model_id(&model.id).and_then(|id| topology.model(id));
-    let here = |one: &&crate::registry::Serving| *one.state.name == *row.name;
-    let Some(serving) = served.and_then(|served| served.serving.iter().find(here)) else {
-        return Ok(());
-    };
-    if let Some(took) = first_token {
-        serving.latency.learn_first_token(took, now);
+/// The configuration was found to be in order, so only a file that has vanished since is in the way.
+fn client_tls(config: &BackendConfig) -> Option<Arc<ClientTls>> {
+    if !config.url.https {
+        return None;
     }
-    if let Some(took) = answer {
-        serving.latency.learn_answer(took);
-    }
-    Ok(())
-}
-
-/// A model is its id, or an object as in the configuration.
-fn to_model_row(model: &Value) -> Result<ModelRow, serde_json::Error> {
-    match model {
-        Value::String(id) => Ok(ModelRow { id: id.clone(), ..ModelRow::default() }),
-        _ => ModelRow::deserialize(model),
+    match config.client_tls() {
+        Ok(tls) => Some(Arc::new(tls)),
+        Err(error) => {
+            tracing::error!(backend = config.name, %error, "TLS to a backend cannot be set up");
+            None
+        }
     }
 }
 
-fn to_entry(row: &BackendRow, model: &ModelRow) -> Result<ModelEntry, FleetError> {
-    let unknown = |kind, given: &str| FleetError::UnknownWord {
-        backend: row.name.clone(),
-        model: model.id.clone(),
-        kind,
-        given: given.to_owned(),
-    };
-    let mut capabilities = model.capabilities.as_ref().map(|_| Capabilities::NONE);
-    for name in model.capabilities.iter().flatten() {
-        let one = Capabilities::from_name(name).ok_or_else(|| unknown("capability", name))?;
-        capabilities = capabilities.map(|all| all.union(one));
-    }
-    let mut operations = model.operations.as_ref().map(|_| Operations::default());
-    for name in model.operations.iter().flatten() {
-        let some = Operations::from_name(name).ok_or_else(|| unknown("operation", name))?;
-        operations = operations.map(|all| all.union(some));
-    }
-    Ok(ModelEntry {
-        id: model.id.clone(),
-        upstream_id: model.upstream_id.clone(),
-        context_length: model.context_length,
-        capabilities,
-        operations,
-    })
-}
-
-fn duration_of(
-    row: &BackendRow,
-    key: &'static str,
-    seconds: Option<f64>,
-) -> Result<Option<Duration>, FleetError> {
-    let out_of_range = |_: std::time::TryFromFloatSecsError| FleetError::OutOfRange {
-        backend: row.name.clone(),
-        key,
-    };
-    seconds.map(Duration::try_from_secs_f64).transpose().map_err(out_of_range)
+fn merge(declared: Option<&[ModelEntry]>, told: &[ModelEntry]) -> Vec<ModelEntry> {
+    let Some(declared) = declared else { return told.to_vec() };
+    declared
+        .iter()
+        .map(|entry| {
+            let upstream = entry.upstream_id.as_deref().unwrap_or(&entry.id);
+            let Some(fact) = told.iter().find(|fact| fact.id == upstream) else {
+                return entry.clone();
+            };
+            ModelEntry {
+                id: entry.id.clone(),
+                upstream_id: entry.upstream_id.clone(),
+                context_length: entry.context_length.or(fact.context_length),
+                capabilities: entry.capabilities.or(fact.capabilities),
+                operations: entry.operations.or(fact.operations),
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -8,31 +8,22 @@
 //! Reading guide: [`scan`] finds out what a request needs, [`routing`] decides who takes it,
 //! [`proxy`] gets it there and back. `proxy/mod.rs` tells the life of a request.
 
-pub mod access_log;
 pub mod admin;
 pub mod api;
 pub mod cli;
 pub mod clock;
 pub mod config;
-pub mod decisions;
-pub mod demo;
 mod dial;
+pub mod discovery;
 pub mod explain;
 pub mod fleet;
-pub mod generation;
-mod hex;
-pub mod life;
-pub mod metrics;
-pub mod outbox;
-pub mod probe;
+pub mod lifecycle;
+pub mod mock;
+pub mod observe;
 pub mod proxy;
-pub mod registry;
 pub mod routing;
 pub mod scan;
 pub mod scoring;
-pub mod server;
 pub mod shadow;
-pub mod spans;
-pub mod systemd;
 pub mod tls;
 pub mod units;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 
 use crate::config::{RoutingConfig, ShadowConfig};
-use crate::registry::{BackendId, FleetSnapshot, IndexPool, ModelId, Taken};
+use crate::fleet::{BackendId, FleetSnapshot, IndexPool, ModelId, Taken};
 use crate::routing::{Router, SessionField, Weighted};
 use crate::scan::RequestProfile;
 use crate::units::Timestamp;

@@ -9,26 +9,30 @@ use std::path::{Path, PathBuf};
 /// Layers from the bottom up; a module imports only from rows above its own. Modules of one row
 /// never import each other.
 const LAYERS: &[&[&str]] = &[
-    &["units", "hex", "clock", "outbox", "systemd", "scoring"],
+    &["units", "clock", "scoring"],
     &["api", "tls"],
     &["config"],
-    &["registry"],
+    &["fleet"],
     &["dial", "scan"],
-    &["routing", "probe"],
+    &["routing", "discovery"],
     &["shadow"],
-    &["generation"],
     &["proxy"],
-    &["explain", "fleet", "metrics", "decisions", "access_log", "spans"],
-    &["life"],
-    &["admin", "demo"],
-    &["server"],
+    &["explain"],
+    &["observe"],
+    &["lifecycle"],
+    &["admin", "mock"],
     &["cli"],
     &["main", "lib"],
 ];
-/// `clock` hands out timestamps, which are a unit; `systemd` is told durations.
-const EXCEPTIONS: &[(&str, &str)] =
-    &[("clock", "units"), ("systemd", "units"), ("explain", "fleet")];
-const NAMES_PINGORA: &[&str] = &["dial", "proxy", "probe", "life", "admin", "server"];
+/// Imports against the table, to be removed by the moves that follow.
+const EXCEPTIONS: &[(&str, &str)] = &[
+    ("clock", "units"),
+    ("fleet", "routing"),
+    ("explain", "fleet"),
+    ("routing", "shadow"),
+    ("lifecycle", "admin"),
+];
+const NAMES_PINGORA: &[&str] = &["dial", "proxy", "discovery", "lifecycle", "admin"];
 const MAX_LINES: usize = 500;
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

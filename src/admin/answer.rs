@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::explain::QuestionError;
-use crate::life::{HandoverError, ReloadError};
+use crate::lifecycle::{ReloadError, UpgradeError};
 use crate::units::ByteSize;
 
 /// An answer.
@@ -92,16 +92,16 @@ pub(super) enum Refusal {
     NotAChoice,
     #[error("{0}")]
     NotAQuestion(#[from] QuestionError),
-    #[error("the body is larger than {limit} (limits.body)")]
+    #[error("the body is larger than {limit} (limits.max_body_size)")]
     BodyTooLarge { limit: ByteSize },
-    #[error("the body did not arrive within `limits.body_read`")]
+    #[error("the body did not arrive within `limits.body_read_timeout`")]
     BodyTimeout,
     #[error("the body broke off")]
     BodyCut,
     #[error("{0}")]
     NotReloaded(ReloadError),
     #[error("{0}")]
-    NotHandedOver(HandoverError),
+    NotHandedOver(UpgradeError),
 }
 
 impl Refusal {
@@ -131,10 +131,10 @@ impl Refusal {
             Self::NotReloaded(ReloadError::Shadow(_)) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "not_reloaded")
             }
-            Self::NotHandedOver(HandoverError::Busy | HandoverError::Stopping) => {
+            Self::NotHandedOver(UpgradeError::Busy | UpgradeError::Stopping) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "busy")
             }
-            Self::NotHandedOver(HandoverError::FirstProcess | HandoverError::NotServing) => {
+            Self::NotHandedOver(UpgradeError::FirstProcess | UpgradeError::NotServing) => {
                 (StatusCode::CONFLICT, "cannot_hand_over")
             }
             Self::NotHandedOver(_) => (StatusCode::INTERNAL_SERVER_ERROR, "not_handed_over"),

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::answer::{Answer, Refusal};
 use super::{Admin, Call};
 use crate::clock::now;
-use crate::decisions::{CAPTURES_KEPT, DECISIONS_KEPT};
 use crate::explain::{Question, explain as explain_question};
+use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
 use crate::routing::Peek;
 
 /// How long decisions are captured after somebody asked for them.

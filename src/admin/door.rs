@@ -42,7 +42,7 @@ impl Callers {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Requests whose head took longer than `admin.header`.
+    /// Requests whose head took longer than `admin.header_timeout`.
     pub(super) fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
@@ -102,14 +102,18 @@ impl<A: HttpServerApp + Send + Sync + 'static> Door<A> {
 /// What a caller is told; only the deadline is not the data port's.
 fn told(flaw: Flaw) -> String {
     if flaw == Flaw::Late {
-        return "The request head did not arrive in time (admin.header)".to_owned();
+        return "The request head did not arrive in time (admin.header_timeout)".to_owned();
     }
     flaw.to_string()
 }
 
 /// What holds for a caller that connects now.
 fn limits_of(config: &Config) -> ConnectionLimits {
-    ConnectionLimits { head_time: config.admin.header, idle: IDLE, ..ConnectionLimits::of(config) }
+    ConnectionLimits {
+        head_time: config.admin.header_timeout,
+        idle: IDLE,
+        ..ConnectionLimits::of(config)
+    }
 }
 
 #[async_trait]

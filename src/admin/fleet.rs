@@ -10,7 +10,7 @@ use crate::clock::now;
 
 /// `/fleet`: everything known about every backend.
 pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
-    Ok(Answer::json(&crate::fleet::dump(call.generation, now())))
+    Ok(Answer::json(&crate::fleet::dump::dump(call.generation, now())))
 }
 
 /// `/config`: the configuration in force, secrets masked.
@@ -44,6 +44,6 @@ fn set_draining(call: &Call<'_>, draining: bool) -> Result<Answer, Refusal> {
         "health": state.status().name(),
         "draining": draining,
         "in_flight": in_flight,
-        "empty_in_s": crate::fleet::empty_in(state, now()),
+        "empty_in_s": crate::fleet::dump::empty_in(state, now()),
     })))
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Refusal};
 use super::{Admin, Call};
-use crate::registry::{FleetSnapshot, Health};
+use crate::fleet::{FleetSnapshot, Health};
 
 /// `/health/live`: the answer itself is the news.
 pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> {

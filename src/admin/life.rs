@@ -18,7 +18,7 @@ pub(super) fn reload(admin: &Admin) -> Later {
     })
 }
 
-/// `POST /handover`: lets a new process take over; its id, or why this one goes on.
+/// `POST /upgrade`: lets a new process take over; its id, or why this one goes on.
 pub(super) fn hand_over(admin: &Admin) -> Later {
     let commands = admin.commands.clone();
     Box::pin(async move {

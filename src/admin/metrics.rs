@@ -4,7 +4,7 @@ use super::answer::{Answer, Refusal};
 use super::process::read_process;
 use super::{Admin, Call};
 use crate::clock::now;
-use crate::metrics::Scrape;
+use crate::observe::metrics::Scrape;
 
 /// `/metrics`
 pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {

@@ -2,7 +2,7 @@
 
 use std::fs::{read_dir, read_to_string};
 
-use crate::metrics::ProcessFigures;
+use crate::observe::metrics::ProcessFigures;
 
 /// The unit of processor times in `/proc`, the same on every architecture Rust builds for.
 const TICKS_PER_SECOND: f64 = 100.0;

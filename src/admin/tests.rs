@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::*;
 use crate::config::{Config, Environment, Secret};
 
-const FLEET: &str = "limits: { body: 4KiB }\n\
+const FLEET: &str = "limits: { max_body_size: 4KiB }\n\
     routing: { shadow: { strategy: random } }\n\
     backends:\n\
     - { name: eye, url: 'http://127.0.0.1:1', api_key: hush, models: [{ id: m }] }\n\
@@ -44,7 +44,7 @@ impl Port {
             waiting: Arc::clone(&waiting),
             scraping: Arc::default(),
             stopping: Arc::clone(&stopping),
-            commands: crate::life::Commands::channel().0,
+            commands: crate::lifecycle::Commands::channel().0,
         };
         let app = Arc::new(admin.into_app());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -112,7 +112,7 @@ async fn every_endpoint_answers_and_none_tells_a_secret() {
         let expected = match path.as_str() {
             "/explain" => 400,
             // Nobody obeys here.
-            "/reload" | "/handover" => 503,
+            "/reload" | "/upgrade" => 503,
             _ => 200,
         };
         assert_eq!(status, expected, "{line}: {body}");

@@ -1,7 +1,7 @@
 //! W3C Trace Context (the recommendation's version 00): what `traceparent` says, and how it is
 //! written.
 
-use crate::hex;
+use crate::api::hex;
 
 /// The length of a `traceparent` of version 00.
 const LENGTH: usize = 55;

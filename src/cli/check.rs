@@ -7,7 +7,7 @@ use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
 use crate::config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
-use crate::generation::Generation;
+use crate::routing::Generation;
 
 const AFTER_HELP: &str = "\
 Faults and warnings go to standard error as file:line:column, all of them at once; a summary of

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use super::client::ClientError;
 use crate::config::{ConfigError, UrlError};
-use crate::fleet::FleetError;
+use crate::fleet::dump::FleetError;
+use crate::lifecycle::server::ServerError;
 use crate::routing::CaptureError;
-use crate::server::ServerError;
 
 /// All went well.
 pub(super) const OK: u8 = 0;
@@ -57,7 +57,7 @@ pub(super) enum CliError {
     Server(#[from] ServerError),
     #[error(
         "--take-over: no penstock hands its sockets over on standard input ({0}); \
-         ask the running one: POST /handover on its admin port"
+         ask the running one: POST /upgrade on its admin port"
     )]
     NothingToTakeOver(io::Error),
     #[error("{flag} is no longer an option: use --routing-scorers, as in \"{instead}:2\"")]

@@ -23,9 +23,9 @@ use super::source::ConfigArgs;
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::explain::{DEFAULT_PATH, Question, error_value, explain, render_text};
-use crate::fleet;
-use crate::generation::Generation;
-use crate::registry::FleetSnapshot;
+use crate::fleet::FleetSnapshot;
+use crate::fleet::dump;
+use crate::routing::Generation;
 use crate::routing::Live;
 use crate::units::Timestamp;
 
@@ -195,14 +195,14 @@ impl Local {
         let generation = Generation::new(args.config.load_and_warn(output)?);
         // What a dump tells lies in the past, and the clock of this process has none.
         let now = now().after(LONGEST_PAST);
-        fleet::assume_healthy(&generation.registry);
+        dump::assume_healthy(&generation.registry);
         if let Some(path) = &args.fleet {
             let mut text = Vec::new();
             let read = open(path).and_then(|mut file| file.read_to_end(&mut text));
             read.map_err(unreadable(path))?;
             let dump: Value = serde_json::from_slice(without_mark(&text))
                 .map_err(|source| CliError::NotJson { path: path.clone(), source })?;
-            fleet::overlay(&generation.registry, &dump, now)
+            dump::overlay(&generation.registry, &dump, now)
                 .map_err(|source| CliError::Fleet { path: path.clone(), source })?;
         }
         let rng = args.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64);

@@ -7,7 +7,7 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, reload};
 
 use crate::config::{LogConfig, LogFormat, LogLevel};
-use crate::life::ApplyLog;
+use crate::lifecycle::ApplyLog;
 
 /// Starts logging. `RUST_LOG`, where it is set, replaces the configured level. What is returned lets
 /// the level follow a configuration that is loaded later.

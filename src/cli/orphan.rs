@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use super::error::{CliError, USAGE};
 use super::output::Output;
-use crate::life::orphan;
+use crate::lifecycle::orphan;
 
 /// Does it where the arguments say so; the exit code is the new process's own.
 pub(super) fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {

@@ -8,8 +8,8 @@ use super::error::CliError;
 use super::logging;
 use super::source::ConfigArgs;
 use crate::config::Listener;
-use crate::life::{Inheritance, Successor};
-use crate::server::{self, ServeOptions};
+use crate::lifecycle::server::{self, ServeOptions};
+use crate::lifecycle::{Inheritance, Successor};
 
 const AFTER_HELP: &str = "\
 SIGTERM and SIGINT stop it: readiness fails, and after server.shutdown_delay it stops accepting,
@@ -18,7 +18,7 @@ ends it at once.
 
 SIGHUP loads the configuration again: requests under way keep theirs, a faulty file is refused and
 the configuration in force goes on. POST /reload on the admin port does the same and answers with
-what changed, and with the settings that need a restart. POST /handover starts the program anew,
+what changed, and with the settings that need a restart. POST /upgrade starts the program anew,
 lets it take over the listening sockets, and ends this one once its last request is done.
 
 Exit codes: 0 stopped, 1 it could not start (a port is taken), 2 the configuration is wrong.";
@@ -29,7 +29,7 @@ pub(super) struct ServeArgs {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// Take the listening sockets from the penstock that starts this one (`POST /handover` does so)
+    /// Take the listening sockets from the penstock that starts this one (`POST /upgrade` does so)
     #[arg(long)]
     take_over: bool,
 }

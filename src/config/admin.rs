@@ -18,7 +18,7 @@ section! {
         pub connections: usize ["connections" as AtLeastOne<usize>] = 256,
         /// The longest a request head may take to arrive, a connection may be open before its first
         /// one, and a body that no endpoint asked for is waited for.
-        pub header: Duration ["header" as Positive] = Duration::from_secs(10),
+        pub header_timeout: Duration ["header_timeout" as Positive] = Duration::from_secs(10),
         /// A file with the token callers must send as `Authorization: Bearer`.
         pub token: Option<Secret> ["token_file" as SecretFile] = None,
     }

@@ -76,9 +76,9 @@ fn check_address(
 }
 
 fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
-    let (body, all) = (config.limits.body, config.limits.buffered_bodies);
+    let (body, all) = (config.limits.max_body_size, config.limits.buffered_bodies);
     if body > all {
-        let low = format!("limits.body: {body}");
+        let low = format!("limits.max_body_size: {body}");
         let high = format!("limits.buffered_bodies: {all}");
         let place = root.at("limits").key_place("buffered_bodies");
         reader.fault(place, Problem::OutOfOrder { low, high });
@@ -123,9 +123,14 @@ fn check_routing(config: &Config, root: &Node, reader: &mut Reader) {
         let tried_out = routing.tried_out(shadow);
         check_strategy(&tried_out, ("routing.shadow", node.at("shadow")), reader);
     }
-    let rest = &routing.rest;
-    let place = node.key_place("rest");
-    check_order(("routing.rest.min", rest.min), ("routing.rest.max", rest.max), place, reader);
+    let rest = &routing.cooldown;
+    let place = node.key_place("cooldown");
+    check_order(
+        ("routing.cooldown.min", rest.min),
+        ("routing.cooldown.max", rest.max),
+        place,
+        reader,
+    );
 }
 
 fn check_strategy(

@@ -15,7 +15,7 @@ section! {
     /// Bounds on what clients may send and this process may hold.
     pub struct LimitsConfig {
         /// The largest request body.
-        pub body: ByteSize ["body" as BodyLimit] = ByteSize::mib(32),
+        pub max_body_size: ByteSize ["max_body_size" as BodyLimit] = ByteSize::mib(32),
         /// The prefix indexes of all models, which the weighted strategy keeps.
         pub prefix_memory: ByteSize = ByteSize::mib(256),
         /// What prompts hashed before came to, for the same strategy; 0B hashes every prompt anew.
@@ -23,20 +23,20 @@ section! {
         /// All request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
         /// How long a request head, or a TLS handshake, may take to arrive.
-        pub header: Duration ["header" as Positive] = Duration::from_secs(30),
+        pub header_timeout: Duration ["header_timeout" as Positive] = Duration::from_secs(30),
         /// How long a request body may take to arrive.
-        pub body_read: Duration ["body_read" as Positive] = Duration::from_secs(60),
+        pub body_read_timeout: Duration ["body_read_timeout" as Positive] = Duration::from_secs(60),
         /// The slowest a request body may arrive; 0B/s turns the check off.
         pub min_body_rate: ByteSize ["min_body_rate" as PerSecond] = ByteSize::kib(1),
         /// The longest a client may take no byte of its answer.
-        pub client_write: Duration ["client_write" as Positive] = Duration::from_secs(60),
+        pub client_write_timeout: Duration ["client_write_timeout" as Positive] = Duration::from_secs(60),
         /// The most of an answer the system keeps for a client that reads slowly, or what it likes.
         pub client_send_buffer: Option<ByteSize> ["client_send_buffer" as Or<System, ByteSize>] =
             Some(ByteSize::kib(256)),
         /// The largest request head.
-        pub head_size: ByteSize = ByteSize::kib(64),
+        pub max_head_size: ByteSize = ByteSize::kib(64),
         /// The most headers in a request.
-        pub headers: usize ["headers" as AtLeastOne<usize>] = 100,
+        pub max_headers: usize ["max_headers" as AtLeastOne<usize>] = 100,
         /// The most client connections at one time.
         pub connections: usize ["connections" as AtLeastOne<usize>] = 65536,
         /// Bounds on connections that speak HTTP/2.

@@ -101,7 +101,7 @@ section! {
         /// Whether `max_tokens` counts towards the context a request needs.
         pub reserve_output: bool = false,
         /// How long a backend rests after its own 429 or 503.
-        pub rest: RestConfig = RestConfig::default(),
+        pub cooldown: CooldownConfig = CooldownConfig::default(),
         /// Another strategy that is tried out on live traffic; left out: none.
         pub shadow: Option<ShadowConfig> ["shadow" as Maybe<ShadowConfig>] = None,
     }
@@ -142,7 +142,7 @@ section! {
 
 section! {
     /// How long a backend rests after its own 429 or 503.
-    pub struct RestConfig {
+    pub struct CooldownConfig {
         /// Without a Retry-After.
         pub default: Duration ["default" as Positive] = Duration::from_secs(1),
         /// The least, whatever Retry-After says.

@@ -15,8 +15,8 @@ section! {
         pub first_token: Duration ["first_token" as Positive] = Duration::from_secs(120),
         /// Between a stream's tokens.
         pub between_tokens: Duration ["between_tokens" as Positive] = Duration::from_secs(60),
-        /// Until the whole answer, when it is not a stream.
-        pub answer: Duration ["answer" as Positive] = Duration::from_secs(600),
+        /// Until the whole response, when it is not a stream.
+        pub response: Duration ["response" as Positive] = Duration::from_secs(600),
         /// Until the end of everything, repeats and streams included; or none.
         pub total: Option<Duration> ["total" as Or<Never, Positive>] = None,
     }
@@ -31,8 +31,8 @@ section! {
         pub first_token: Option<Duration> ["first_token" as Maybe<Positive>] = None,
         /// Between a stream's tokens.
         pub between_tokens: Option<Duration> ["between_tokens" as Maybe<Positive>] = None,
-        /// Until the whole answer, when it is not a stream.
-        pub answer: Option<Duration> ["answer" as Maybe<Positive>] = None,
+        /// Until the whole response, when it is not a stream.
+        pub response: Option<Duration> ["response" as Maybe<Positive>] = None,
         /// Until the end of everything, repeats and streams included; or none.
         pub total: Option<Option<Duration>> ["total" as Maybe<Or<Never, Positive>>] = None,
     }
@@ -46,7 +46,7 @@ impl TimeoutsConfig {
             connect: overrides.connect.unwrap_or(self.connect),
             first_token: overrides.first_token.unwrap_or(self.first_token),
             between_tokens: overrides.between_tokens.unwrap_or(self.between_tokens),
-            answer: overrides.answer.unwrap_or(self.answer),
+            response: overrides.response.unwrap_or(self.response),
             total: overrides.total.unwrap_or(self.total),
         }
     }

@@ -13,7 +13,7 @@ use super::DialError;
 use super::http2_stream::Http2Stream;
 use crate::clock::now;
 use crate::config::BackendConfig;
-use crate::registry::Backend;
+use crate::fleet::Backend;
 use crate::units::{Timestamp, to_micros};
 
 /// The most requests on one connection, whatever the backend allows.

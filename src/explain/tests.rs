@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::{Question, explain, render_text};
 use crate::config::{Config, Environment};
-use crate::generation::Generation;
-use crate::registry::Health;
+use crate::fleet::Health;
+use crate::routing::Generation;
 use crate::routing::{Live, Peek};
 use crate::units::Timestamp;
 
@@ -20,7 +20,7 @@ routing:
   strategy: round_robin
   aliases: { gpt-4: "llama3:70b" }
   fallbacks: { "gone": ["llama3:8b"] }
-limits: { body: 4KiB }
+limits: { max_body_size: 4KiB }
 backends:
   - name: a
     url: http://a:1
@@ -112,12 +112,12 @@ fn whoever_is_due_first_is_named_so_where_all_rest() {
     let fleet = generation.registry.snapshot();
     assert_eq!(ask(&generation, &chat("llama3:8b", ""))["decision"]["first_due"], false);
     for (backend, rest) in fleet.topology.backends.iter().zip([5, 3]) {
-        backend.state.rest.until(NOW.after(std::time::Duration::from_secs(rest)), 503);
+        backend.state.cooldown.until(NOW.after(std::time::Duration::from_secs(rest)), 503);
     }
     let answer = ask(&generation, &chat("llama3:8b", ""));
     let decision = &answer["decision"];
     assert_eq!((&decision["backend"], &decision["first_due"]), (&json!("b"), &json!(true)));
-    assert_eq!(decision["candidates"][1]["excluded"], "resting");
+    assert_eq!(decision["candidates"][1]["excluded"], "cooldown");
     assert!(render_text(&answer).contains("asked all the same, as the first one due"), "{answer}");
 }
 

@@ -1,168 +1,249 @@
-//! What an engine told of itself, in a dump.
+//! What an engine last told of itself, as decisions read it: published whole by the scraper, read
+//! without a lock. Keeps to the truth: unknown until the first sample and not a guess behind its age.
 
+mod cell;
+mod details;
+
+pub use details::{Adapters, EngineDetails};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize, Serializer};
+use arc_swap::ArcSwapOption;
 
-use super::rows::BackendRow;
-use super::{FleetError, duration_of};
-use crate::registry::{Adapters, BackendState, EngineDetails, EngineSample, Standing};
-use crate::units::{Timestamp, widen};
+use super::load::Load;
+use crate::units::{Micros, Timestamp};
+use cell::SampleCell;
 
-/// Longer than a dump is looked at.
-const NEVER: Duration = Duration::from_secs(1 << 32);
-/// How old a stale sample is taken to be where a dump does not say.
-const STALE: Duration = Duration::from_secs(1);
-/// The least age at which an engine whose scrapes fail is given up.
-const FAILING: Duration = Duration::from_millis(2_001);
+/// A sample older than this many of its intervals says nothing any more.
+const FRESH_INTERVALS: u64 = 3;
+/// A backend whose scrapes fail is given up no sooner than after so many microseconds.
+const GIVEN_UP_AFTER: u64 = 2_000_000;
 
-/// The telemetry of a backend. What is read back is what a decision reads, and the cache's size.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TelemetryRow {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waiting: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    running: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "with_few_digits")]
-    kv_utilization: Option<f32>,
-    /// What a decision takes for its load; follows from the others.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    load: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    age_s: Option<f64>,
-    standing: Option<StandingName>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    block_size: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    blocks: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    adapters_running: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    adapters_waiting: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_adapters: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prefix_hits: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prefix_queries: Option<u64>,
+/// What one scrape found, whole. What the engine does not show is `None`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EngineSample {
+    /// Requests that wait for a place in the engine's batch.
+    pub waiting: Option<f32>,
+    /// Requests in its batch.
+    pub running: Option<f32>,
+    /// The share of its KV cache in use.
+    pub kv_utilization: Option<f32>,
+    /// What we had in flight there when the scrape was sent.
+    pub in_flight: u32,
+    /// When it was sent.
+    pub sent_at: Timestamp,
+    /// The time to the next scrape as planned now: what the sample's age is measured in.
+    pub interval: Duration,
 }
 
-#[expect(clippy::ref_option, reason = "serde asks for it")]
-fn with_few_digits<S: Serializer>(part: &Option<f32>, into: S) -> Result<S::Ok, S::Error> {
-    part.map(widen).serialize(into)
+impl EngineSample {
+    /// The same with what is not finite unknown, and what is out of range at the end of it.
+    #[must_use]
+    pub fn in_range(self) -> Self {
+        let within = |value: Option<f32>, most: f32| {
+            value.filter(|value| value.is_finite()).map(|value| value.clamp(0.0, most))
+        };
+        Self {
+            waiting: within(self.waiting, f32::MAX),
+            running: within(self.running, f32::MAX),
+            kv_utilization: within(self.kv_utilization, 1.0),
+            ..self
+        }
+    }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum StandingName {
+/// How far a backend's telemetry can be relied on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// Never scraped; not the same as idle.
+    #[default]
     Unknown,
+    /// The last sample is at most three intervals old.
     Fresh,
+    /// It is older: only what we know ourselves counts.
     Stale,
+    /// Older than that and than two seconds, and the last scrape failed: to be left out while
+    /// another backend is fresh.
     Failing,
 }
 
-impl StandingName {
-    /// The age of a sample of which a dump says `told`: one that lets it stand like this.
-    fn age(self, told: Duration) -> Duration {
+impl Standing {
+    /// Every standing.
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Fresh, Self::Stale, Self::Failing];
+
+    /// Its name in answers.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Unknown | Self::Fresh => told,
-            Self::Stale if told.is_zero() => STALE,
-            Self::Stale => told,
-            Self::Failing => told.max(FAILING),
+            Self::Unknown => "unknown",
+            Self::Fresh => "fresh",
+            Self::Stale => "stale",
+            Self::Failing => "failing",
         }
     }
 }
 
-impl TelemetryRow {
-    /// What an engine has told; `None` when nobody asked or it never answered.
-    pub(super) fn of(state: &BackendState, now: Timestamp) -> Option<Self> {
-        let telemetry = &state.telemetry;
-        telemetry.sample()?;
-        let readings = telemetry.read(&state.load, now);
-        let details = telemetry.details().map(|all| (*all).clone()).unwrap_or_default();
-        let names = |all: &[Box<str>]| all.iter().map(|name| name.to_string()).collect();
-        let adapters = details.adapters.as_ref();
-        let (hits, queries) = telemetry.prefix_cache();
-        Some(Self {
-            waiting: readings.waiting,
-            running: readings.running,
-            kv_utilization: readings.kv_utilization,
-            load: Some(readings.load),
-            age_s: readings.age.map(|age| age.to_duration().as_secs_f64()),
-            standing: Some(match readings.standing {
-                Standing::Unknown => StandingName::Unknown,
-                Standing::Fresh => StandingName::Fresh,
-                Standing::Stale => StandingName::Stale,
-                Standing::Failing => StandingName::Failing,
-            }),
-            block_size: details.block_size,
-            blocks: details.blocks,
-            adapters_running: adapters.map(|all| names(&all.running)),
-            adapters_waiting: adapters.map(|all| names(&all.waiting)),
-            max_adapters: adapters.and_then(|all| all.max),
-            prefix_hits: Some(hits).filter(|_| queries > 0),
-            prefix_queries: Some(queries).filter(|queries| *queries > 0),
-        })
+/// What a decision reads of one backend's telemetry. Numbers are finite and in range.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Readings {
+    /// Requests waiting in the engine; `None` unless a fresh sample says.
+    pub waiting: Option<f32>,
+    /// Requests running there; `None` unless a fresh sample says.
+    pub running: Option<f32>,
+    /// The effective load in requests: waiting + running + what was dispatched since the scrape was
+    /// sent − what ended since, at least 0; our own requests in flight where that is unknown, and where
+    /// the engine told one of the two alone, at least that.
+    pub load: f32,
+    /// The share of the KV cache in use; `None` unless a fresh sample says.
+    pub kv_utilization: Option<f32>,
+    /// The age of the last sample; `None` before the first.
+    pub age: Option<Micros>,
+    /// How far this can be relied on.
+    pub standing: Standing,
+}
+
+/// The telemetry of one backend.
+#[derive(Debug, Default)]
+pub struct Telemetry {
+    sample: SampleCell,
+    is_failing: AtomicBool,
+    restarts: AtomicU32,
+    outages: AtomicU32,
+    scrapes: AtomicU64,
+    failures: AtomicU64,
+    prefix_hits: AtomicU64,
+    prefix_queries: AtomicU64,
+    details: ArcSwapOption<EngineDetails>,
+}
+
+impl Telemetry {
+    /// What is known at `now` of the backend that has `load`. Takes no lock and allocates nothing.
+    #[expect(clippy::cast_precision_loss, reason = "a load needs few digits")]
+    pub fn read(&self, load: &Load, now: Timestamp) -> Readings {
+        let in_flight = load.in_flight();
+        let own = in_flight as f32;
+        let Some(sample) = self.sample.read() else {
+            return Readings { load: own, ..Readings::default() };
+        };
+        let age = Micros(now.0.saturating_sub(sample.sent_at().0));
+        let standing = self.standing(age, sample.interval());
+        let age = Some(age);
+        if standing != Standing::Fresh {
+            return Readings { load: own, age, standing, ..Readings::default() };
+        }
+        let sample = sample.unpack();
+        let EngineSample { waiting, running, kv_utilization, .. } = sample;
+        let since = (i64::from(in_flight) - i64::from(sample.in_flight)) as f32;
+        let load = match (waiting, running) {
+            (Some(waiting), Some(running)) => waiting + running + since,
+            (Some(known), None) | (None, Some(known)) => own.max(known + since),
+            (None, None) => own,
+        };
+        let load = load.clamp(0.0, f32::MAX);
+        Readings { waiting, running, load, kv_utilization, age, standing }
     }
 
-    /// Pretends that the engine of a backend told this. To be called once the backend's own load is
-    /// laid over.
-    ///
-    /// # Errors
-    /// When the age is out of range.
-    pub(super) fn overlay(
-        &self,
-        row: &BackendRow,
-        state: &BackendState,
-        now: Timestamp,
-    ) -> Result<(), FleetError> {
-        let standing = self.standing.unwrap_or(StandingName::Fresh);
-        let age = standing.age(duration_of(row, "age_s", self.age_s)?.unwrap_or_default());
-        if standing == StandingName::Unknown {
-            return Ok(());
+    fn standing(&self, age: Micros, interval: Micros) -> Standing {
+        if age.0 <= interval.0.saturating_mul(FRESH_INTERVALS) {
+            return Standing::Fresh;
         }
-        // A dump has no scrape to come, so the sample stays as it stands there. The clock may not
-        // reach back as far as its age.
-        let interval = if standing == StandingName::Fresh { NEVER } else { Duration::ZERO };
-        let in_flight = state.load.in_flight();
-        // What was dispatched since the scrape is in the dump as a part of the load.
-        let told = self.waiting.zip(self.running).map(|(waiting, running)| waiting + running);
-        let since = self.load.zip(told).map_or(0.0, |(load, told)| load - told);
-        state.telemetry.publish(EngineSample {
-            waiting: self.waiting,
-            running: self.running,
-            kv_utilization: self.kv_utilization,
-            in_flight: before(in_flight, since),
-            sent_at: now.before(age),
-            interval,
-        });
-        if standing == StandingName::Failing {
-            state.telemetry.fail();
+        let is_failing = self.is_failing.load(Ordering::Relaxed);
+        if is_failing && age.0 > GIVEN_UP_AFTER { Standing::Failing } else { Standing::Stale }
+    }
+
+    /// Takes over what another one knows of its engine.
+    pub(super) fn follow(&self, other: &Self) {
+        if let Some(sample) = other.sample.read() {
+            self.sample.write(sample.unpack());
         }
-        let adapters = self.adapters_running.as_ref().map(|running| Adapters {
-            running: boxed(running),
-            waiting: boxed(self.adapters_waiting.as_deref().unwrap_or_default()),
-            max: self.max_adapters,
-        });
-        let (block_size, blocks) = (self.block_size, self.blocks);
-        state.telemetry.learn_details(&EngineDetails {
-            block_size,
-            blocks,
-            adapters,
-            ..EngineDetails::default()
-        });
-        Ok(())
+        self.is_failing.store(other.is_failing.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.restarts.store(other.restarts(), Ordering::Relaxed);
+        self.outages.store(other.outages.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (own, told) = (self.details.load(), other.details.load());
+        if own.as_ref().map(Arc::as_ptr) != told.as_ref().map(Arc::as_ptr) {
+            self.details.store(Option::clone(&told));
+        }
+    }
+
+    /// The last sample; `None` before the first.
+    pub fn sample(&self) -> Option<EngineSample> {
+        self.sample.read().map(|sample| sample.unpack())
+    }
+
+    /// Takes in what a scrape found.
+    pub fn publish(&self, sample: EngineSample) {
+        self.sample.write(sample.in_range());
+        self.is_failing.store(false, Ordering::Relaxed);
+        self.scrapes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes in that a scrape failed.
+    pub fn fail(&self) {
+        self.is_failing.store(true, Ordering::Relaxed);
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Scrapes that succeeded, and that failed.
+    pub fn scrapes(&self) -> (u64, u64) {
+        (self.scrapes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
+    }
+
+    /// How often the engine was seen to have restarted.
+    pub fn restarts(&self) -> u32 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// How often the engine has restarted or was away. Who believes something of its cache compares:
+    /// what was learned in another epoch may be about a process that is gone.
+    pub fn epoch(&self) -> u32 {
+        self.restarts().wrapping_add(self.outages.load(Ordering::Relaxed))
+    }
+
+    /// Counts that its checks failed: nobody knows what becomes of an engine that is away.
+    pub fn be_away(&self) {
+        self.outages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What changes rarely; `None` before the engine has told any of it.
+    pub fn details(&self) -> Option<Arc<EngineDetails>> {
+        self.details.load_full()
+    }
+
+    /// Takes in what changes rarely. Returns whether it shows that the engine has restarted.
+    pub fn learn_details(&self, new: &EngineDetails) -> bool {
+        let old = self.details.load();
+        if old.as_deref() == Some(new) {
+            return false;
+        }
+        let has_restarted = old.as_deref().is_some_and(|old| new.is_younger_than(old));
+        let mut kept = new.clone();
+        // Several processes behind one address take turns, and none of them has restarted.
+        let started = [new.started_at, old.as_deref().and_then(|old| old.started_at)];
+        kept.started_at = started.into_iter().flatten().reduce(f64::max);
+        self.details.store(Some(Arc::new(kept)));
+        if has_restarted {
+            self.restart();
+        }
+        has_restarted
+    }
+
+    /// Counts a restart that something else than its start time showed.
+    pub fn restart(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Tokens found in the engine's prefix cache, and tokens looked up, since it started.
+    pub fn prefix_cache(&self) -> (u64, u64) {
+        (self.prefix_hits.load(Ordering::Relaxed), self.prefix_queries.load(Ordering::Relaxed))
+    }
+
+    /// Takes these in.
+    pub fn learn_prefix_cache(&self, hits: u64, queries: u64) {
+        self.prefix_hits.store(hits, Ordering::Relaxed);
+        self.prefix_queries.store(queries, Ordering::Relaxed);
     }
 }
 
-fn boxed(names: &[String]) -> Vec<Box<str>> {
-    names.iter().map(|name| name.as_str().into()).collect()
-}
-
-/// What was in flight before `since` more were dispatched.
-#[expect(clippy::cast_possible_truncation, reason = "saturates")]
-fn before(in_flight: u32, since: f32) -> u32 {
-    let before = i64::from(in_flight).saturating_sub(since.round() as i64);
-    u32::try_from(before.clamp(0, u32::MAX.into())).unwrap_or(u32::MAX)
-}
+#[cfg(test)]
+mod tests;

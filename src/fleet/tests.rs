@@ -1,193 +1,326 @@
-//! Dumps out and in.
+//! What stays the same while the fleet changes: identities, learned latencies, rotation, and what
+//! is known of models.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::*;
-use crate::config::{Config, Environment};
-use crate::registry::{Check, Serving};
+use super::{
+    BackendId, Check, FleetSnapshot, Health, IndexPool, InflightGuard, Kept, Model, Outcome, Probe,
+    Registry, Source, Topology,
+};
+use crate::api::{Capabilities, Operations};
+use crate::config::{Config, Environment, ModelEntry};
+use crate::units::{Timestamp, TokenCount};
 
-const NOW: Timestamp = Timestamp(1_000_000);
-
-const TWO: &str = r#"
-backends:
-  - { name: gpu-a, url: "http://a:1/base/v1", api_key: sekret, engine: vllm, max_in_flight: 8 }
-  - name: gpu-b
-    url: http://b:2
-    priority: 7
-    models: [{ id: big, upstream_id: org/big, capabilities: [tools], operations: [chat, audio] }]
-"#;
-
-fn generation() -> Generation {
-    let config = Config::parse(TWO, "test.yaml", Path::new(""), &Environment::default());
-    Generation::new(config.unwrap())
+fn config(yaml: &str) -> Config {
+    Config::parse(yaml, "test.yaml", Path::new(""), &Environment::default()).unwrap()
 }
 
-fn lay(dump: &Value) -> Result<Generation, String> {
-    let generation = generation();
-    overlay(&generation.registry, dump, NOW).map_err(|error| error.to_string())?;
-    Ok(generation)
+fn registry(yaml: &str) -> Registry {
+    Registry::new(&config(yaml))
 }
 
-fn with_serving<T>(generation: &Generation, model: &str, read: impl Fn(&Serving) -> T) -> T {
-    let topology = &*generation.registry.snapshot().topology;
-    let model = topology.model(topology.model_id(model).unwrap()).unwrap();
-    read(&model.serving[0])
+fn model<'a>(fleet: &'a FleetSnapshot, name: &str) -> &'a Model {
+    fleet.topology.model(fleet.topology.model_id(name).unwrap()).unwrap()
+}
+
+fn told(id: &str) -> ModelEntry {
+    ModelEntry { id: id.to_owned(), ..ModelEntry::default() }
+}
+
+fn id_of(registry: &Registry, backend: &str) -> BackendId {
+    registry.snapshot().topology.backend(backend).unwrap().state.id
 }
 
 #[test]
-fn a_fresh_fleet_is_dumped_as_unknown() {
-    let rows = dump(&generation(), NOW);
-    assert_eq!(
-        rows["backends"][0],
-        json!({
-            "name": "gpu-a", "url": "http://a:1/base", "engine": "vllm", "priority": 50,
-            "health": "unknown", "in_flight": 0, "max_in_flight": 8, "latency_ms": null,
-            "breaker": "closed", "resting_for_s": null, "resting_status": null, "models": null,
-            "checked_s_ago": null, "requests_total": 0,
-        })
+fn models_are_listed_in_the_order_of_the_configuration() {
+    let registry = registry(
+        "backends: [{name: x, url: \"http://a\", models: [m, n]}, {name: y, url: \"http://b\", models: [n, o]}]",
     );
-    assert_eq!(
-        rows["backends"][1]["models"],
-        json!([{
-            "id": "big", "upstream_id": "org/big", "capabilities": ["tools"],
-            "operations": ["chat", "speech", "transcriptions", "translations"],
-        }])
+    let fleet = registry.snapshot();
+    let names: Vec<&str> = fleet.topology.models().iter().map(|model| &*model.name).collect();
+    assert_eq!(names, ["m", "n", "o"]);
+    let servers: Vec<&str> =
+        model(&fleet, "n").serving.iter().map(|row| &*row.state.name).collect();
+    assert_eq!(servers, ["x", "y"]);
+    assert!(fleet.topology.model_id("p").is_none());
+    assert!(fleet.topology.is_complete());
+}
+
+#[test]
+fn a_fleet_is_complete_once_every_backend_has_told_its_models() {
+    let registry = registry(
+        "backends: [{name: x, url: \"http://a\"}, {name: y, url: \"http://b\", models: [n]}]",
     );
-    assert!(!rows.to_string().contains("sekret"));
+    assert!(!registry.snapshot().topology.is_complete());
+    assert!(registry.discovered(id_of(&registry, "x"), &[told("m")]));
+    assert!(registry.snapshot().topology.is_complete());
+    assert!(!registry.discovered(id_of(&registry, "x"), &[told("m")]), "nothing new");
+    assert!(!registry.discovered(BackendId(900), &[told("m")]), "nobody of that number");
 }
 
 #[test]
-fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
-    let live = generation();
-    assume_healthy(&live.registry);
-    let fleet = live.registry.snapshot();
-    let [a, b] = &fleet.topology.backends[..] else { panic!("two backends") };
-    a.state.learn_check(Check { at: NOW, passed: Some(Duration::from_millis(12)) }, 1, 1);
-    a.state.load.set_in_flight(3);
-    a.state.rest.until(NOW.after(Duration::from_secs(5)), 429);
-    a.state.breaker.set(BreakerState::HalfOpen, NOW);
-    b.state.draining.store(true, Ordering::Relaxed);
-    b.state.breaker.set(BreakerState::Open, NOW);
-    let model =
-        ModelEntry { id: "small".to_owned(), context_length: Some(64), ..Default::default() };
-    live.registry.discovered(a.state.id, &[model]);
-    let fact =
-        ModelEntry { id: "org/big".to_owned(), context_length: Some(4096), ..Default::default() };
-    live.registry.discovered(b.state.id, &[fact]);
-    with_serving(&live, "small", |row| {
-        row.latency.learn_first_token(Duration::from_millis(40), Timestamp(0))
+fn a_snapshot_in_use_does_not_change() {
+    let registry = registry("backends: [{name: x, url: \"http://a\"}]");
+    let before = registry.snapshot();
+    registry.discovered(id_of(&registry, "x"), &[told("m")]);
+    assert!(before.topology.model_id("m").is_none());
+    assert!(registry.snapshot().topology.model_id("m").is_some());
+}
+
+#[test]
+fn declared_facts_win_over_discovered_ones() {
+    let registry = registry(
+        "backends: [{name: x, url: \"http://a\", models: \
+         [{id: m, upstream_id: org/m, context_length: 100}, {id: n, capabilities: []}, o]}]",
+    );
+    let facts = ModelEntry {
+        context_length: Some(8192),
+        capabilities: Some(Capabilities::ALL),
+        operations: Some(Operations::ALL),
+        ..told("org/m")
+    };
+    let others = ["n", "o", "p"].map(|id| ModelEntry { id: id.to_owned(), ..facts.clone() });
+    let all: Vec<ModelEntry> = [facts].into_iter().chain(others).collect();
+    assert!(registry.discovered(id_of(&registry, "x"), &all));
+    let fleet = registry.snapshot();
+    let row = |name: &str| &model(&fleet, name).serving[0];
+    assert_eq!(row("m").context_length, Some(TokenCount(100)), "declared");
+    assert_eq!(row("m").known, Capabilities::ALL, "left open, and told under the backend's name");
+    assert_eq!(row("m").upstream_id.as_deref(), Some("org/m"));
+    assert_eq!(row("n").usable, Capabilities::NONE, "known to have none");
+    assert_eq!(row("n").context_length, Some(TokenCount(8192)));
+    assert_eq!(row("o").known, Capabilities::ALL);
+    assert!(fleet.topology.model_id("p").is_none(), "a declared list is the whole list");
+    assert!(fleet.topology.model_id("org/m").is_none(), "clients use the declared name");
+}
+
+#[test]
+fn what_nobody_says_is_assumed_or_denied() {
+    let yaml = "backends: [{name: x, url: \"http://a\", models: [m]}]";
+    let fleet = registry(yaml).snapshot();
+    let row = &model(&fleet, "m").serving[0];
+    assert_eq!((row.known, row.usable), (Capabilities::NONE, Capabilities::ALL));
+    assert_eq!(row.usable_operations, Operations::ALL);
+    assert_eq!((row.max_in_flight, row.priority), (u32::MAX, 50));
+    let fleet = registry(&format!("routing: {{unknown_capability: deny}}\n{yaml}")).snapshot();
+    assert_eq!(model(&fleet, "m").serving[0].usable, Capabilities::NONE);
+}
+
+#[test]
+fn a_name_equal_to_the_id_needs_no_rewriting() {
+    let yaml = "backends: [{name: x, url: \"http://a\", models: [{id: m, upstream_id: m}]}]";
+    assert!(model(&registry(yaml).snapshot(), "m").serving[0].upstream_id.is_none());
+}
+
+#[test]
+fn a_model_told_twice_is_served_once() {
+    let registry = registry("backends: [{name: x, url: \"http://a\"}]");
+    registry.discovered(id_of(&registry, "x"), &[told("m"), told("n"), told("m")]);
+    assert_eq!(model(&registry.snapshot(), "m").serving.len(), 1);
+}
+
+#[test]
+fn rotation_and_latencies_survive_a_new_topology() {
+    let registry = registry(
+        "backends: [{name: x, url: \"http://a\", models: [m]}, {name: y, url: \"http://b\"}]",
+    );
+    let before = registry.snapshot();
+    model(&before, "m").turn.store(41, Ordering::Relaxed);
+    model(&before, "m").serving[0].latency.learn_answer(Duration::from_millis(70));
+    registry.discovered(id_of(&registry, "y"), &[told("m")]);
+    let after = registry.snapshot();
+    assert_eq!(model(&after, "m").turn.load(Ordering::Relaxed), 41);
+    let [old, new] = &*model(&after, "m").serving else { panic!("two backends serve it") };
+    assert_eq!(old.latency.answer(), Some(Duration::from_millis(70)));
+    assert_eq!(new.latency.answer(), None, "another backend, measured anew");
+    assert_eq!(model(&after, "m").serving[0].latency.first_token(), None, "kept apart");
+}
+
+#[test]
+fn models_and_state_of_a_backend_that_is_down_stay() {
+    let registry = registry("backends: [{name: x, url: \"http://a\"}]");
+    let id = id_of(&registry, "x");
+    registry.discovered(id, &[told("m")]);
+    let state = Arc::clone(&registry.snapshot().topology.backends[0].state);
+    state.health.set(Health::Unhealthy);
+    let fleet = registry.snapshot();
+    assert!(fleet.topology.model_id("m").is_some());
+    assert!(Arc::ptr_eq(&state, &model(&fleet, "m").serving[0].state), "one state per backend");
+}
+
+#[test]
+fn identity_is_name_url_and_engine() {
+    let same = config("backends: [{name: x, url: \"http://a\"}]");
+    let registry = Registry::new(&same);
+    let known = Arc::clone(&registry.snapshot().topology.backends[0].state);
+    assert!(Arc::ptr_eq(&registry.adopt(&same.backends[0]), &known), "the same backend");
+    let moved = config("backends: [{name: x, url: \"http://b\"}]");
+    let other = registry.adopt(&moved.backends[0]);
+    assert!(!Arc::ptr_eq(&other, &known));
+    assert_ne!(other.id, known.id, "two lives, two numbers");
+    let renamed = config("backends: [{name: y, url: \"http://a\"}]");
+    assert_ne!(registry.adopt(&renamed.backends[0]).id, known.id);
+    let engine = config("backends: [{name: x, url: \"http://a\", engine: vllm}]");
+    assert_ne!(registry.adopt(&engine.backends[0]).id, known.id);
+    let number = other.id;
+    drop(other);
+    assert_eq!(registry.adopt(&renamed.backends[0]).id, number, "free once its last trace is gone");
+}
+
+#[test]
+fn averages_start_at_the_first_sample_and_follow_slowly() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let latency = &model(&fleet, "m").serving[0].latency;
+    latency.learn_first_token(Duration::from_millis(100), Timestamp(0));
+    assert_eq!(latency.first_token(), Some(Duration::from_millis(100)));
+    latency.learn_first_token(Duration::from_millis(200), Timestamp(0));
+    assert_eq!(latency.first_token(), Some(Duration::from_millis(120)));
+    latency.learn_answer(Duration::ZERO);
+    assert!(latency.answer().is_some(), "too short to measure is still measured");
+}
+
+#[test]
+fn a_place_in_flight_is_given_back_exactly_once() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let state = &fleet.topology.backends[0].state;
+    let first = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
+    let second = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
+    assert!(InflightGuard::try_reserve(state, 2, Probe::None).is_none(), "full");
+    assert_eq!((state.load.in_flight(), state.load.total()), (2, 2));
+    drop(first);
+    assert_eq!(state.load.in_flight(), 1);
+    drop(second);
+    assert_eq!((state.load.in_flight(), state.load.total()), (0, 2));
+    let panicked = std::panic::catch_unwind(|| {
+        let _place = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
+        panic!("an attempt went wrong");
     });
-    with_serving(&live, "big", |row| row.latency.learn_answer(Duration::from_millis(900)));
-
-    let mut saved = dump(&live, NOW);
-    let mut copy = dump(&lay(&saved).unwrap(), NOW);
-    for rows in [&mut saved, &mut copy] {
-        for row in rows["backends"].as_array_mut().unwrap() {
-            row["checked_s_ago"] = Value::Null;
-        }
-    }
-    assert_eq!(saved, copy);
-    assert_eq!(copy["backends"][0]["models"][0]["first_token_ms"], 40.0);
-    assert_eq!(copy["backends"][1]["models"][0]["context_length"], 4096);
-    assert_eq!(copy["backends"][1]["health"], "draining");
+    assert!(panicked.is_err());
+    assert_eq!(state.load.in_flight(), 0, "a panic gives it back, too");
 }
 
 #[test]
-fn a_dump_by_hand_may_be_short() {
-    let generation = lay(&json!({"backends": [
-        {"name": "gpu-a", "models": ["m1", {"id": "m2", "capabilities": [], "context_length": 10}]},
-        {"name": "gpu-b", "health": "unhealthy", "latency_ms": 250, "in_flight": 2},
-    ]}))
-    .unwrap();
-    assert!(generation.registry.snapshot().topology.is_complete());
-    with_serving(&generation, "m2", |row| assert_eq!(row.context_length.unwrap().0, 10));
-    with_serving(&generation, "big", |row| {
-        assert_eq!(row.state.status(), Health::Unhealthy);
-        assert_eq!(row.state.check_latency(), Duration::from_millis(250));
-        assert_eq!(row.state.load.in_flight(), 2);
-    });
-}
-
-#[test]
-fn without_a_dump_all_is_healthy_and_undeclared_models_stay_unknown() {
-    let generation = generation();
-    assume_healthy(&generation.registry);
-    let fleet = generation.registry.snapshot();
-    assert!(fleet.topology.backends.iter().all(|one| one.state.status() == Health::Healthy));
-    assert!(!fleet.topology.is_complete(), "nobody told what gpu-a serves");
-}
-
-#[test]
-fn dumps_that_do_not_fit_say_where() {
-    for (dump, reason) in [
-        (json!([]), "'backends'"),
-        (json!({"backends": [], "models": []}), "one key, 'backends'"),
-        (json!({"backends": [{}]}), "backends[0]: missing field `name`"),
-        (json!({"backends": [{"name": "gpu-a", "helth": "healthy"}]}), "unknown field `helth`"),
-        (json!({"backends": [{"name": "gpu-a", "health": "fine"}]}), "unknown variant `fine`"),
-        (json!({"backends": [{"name": "gpu-a", "in_flight": -1}]}), "backends[0]: "),
-        (json!({"backends": [{"name": "gpu_c"}]}), "'gpu_c' is not in the configuration"),
-        (json!({"backends": [{"name": "gpu_a"}]}), "did you mean 'gpu-a'?"),
-        (json!({"backends": [{"name": "gpu-a"}, {"name": "gpu-a"}]}), "'gpu-a' is listed twice"),
-        (json!({"backends": [{"name": "gpu-a", "latency_ms": -1}]}), "'latency_ms' must be 0"),
-        (json!({"backends": [{"name": "gpu-a", "models": [{"id": "x", "size": 1}]}]}), "models[0]"),
-        (
-            json!({"backends": [{"name": "gpu-a", "models": [{"id": "x", "capabilities": ["sight"]}]}]}),
-            "unknown capability 'sight'",
-        ),
-        (
-            json!({"backends": [{"name": "gpu-a", "models": [{"id": "x", "operations": ["talk"]}]}]}),
-            "unknown operation 'talk'",
-        ),
-    ] {
-        let error = lay(&dump).unwrap_err();
-        assert!(error.contains(reason), "{dump}: {error}");
+fn a_probe_slot_is_held_by_one_and_freed_on_every_outcome() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let state = &fleet.topology.backends[0].state;
+    for probe in [Probe::Breaker, Probe::Cooldown] {
+        let held = InflightGuard::try_reserve(state, 9, probe).unwrap();
+        assert!(InflightGuard::try_reserve(state, 9, probe).is_none(), "{probe:?} is taken");
+        drop(held);
+        assert!(InflightGuard::try_reserve(state, 0, probe).is_none(), "no place left");
+        let again = InflightGuard::try_reserve(state, 9, probe);
+        assert!(again.is_some(), "{probe:?} is not lost to a full backend");
     }
 }
 
 #[test]
-fn what_an_engine_told_goes_out_and_comes_back() {
-    let told = json!({
-        "waiting": 2.0, "running": 3.0, "kv_utilization": 0.25, "load": 6.0, "age_s": 0.5,
-        "standing": "fresh", "block_size": 16, "blocks": 700, "adapters_running": ["sql"],
-        "adapters_waiting": [], "max_adapters": 4,
-    });
-    let row = |told: &Value| json!({"name": "gpu-a", "in_flight": 5, "telemetry": told});
-    let laid = lay(&json!({"backends": [row(&told)]})).unwrap();
-    assert_eq!(dump(&laid, NOW)["backends"][0]["telemetry"], told);
-    for (standing, age) in [("stale", 0.9), ("unknown", 0.0)] {
-        let old = json!({"waiting": 2.0, "running": 3.0, "age_s": age, "standing": standing});
-        let laid = lay(&json!({"backends": [row(&old)]})).unwrap();
-        let state = &laid.registry.snapshot().topology.backends[0].state;
-        let readings = state.telemetry.read(&state.load, NOW);
-        assert_eq!((readings.standing.name(), readings.load), (standing, 5.0));
-    }
-    let later = Timestamp(100_000_000);
-    let failing = json!({"backends": [row(&json!({"age_s": 9.0, "standing": "failing"}))]});
-    let generation = generation();
-    overlay(&generation.registry, &failing, later).unwrap();
-    let shown = &dump(&generation, later)["backends"][0]["telemetry"];
-    assert_eq!(*shown, json!({"load": 5.0, "age_s": 9.0, "standing": "failing"}));
-    assert!(lay(&json!({"backends": [row(&json!({"age_s": -1.0}))]})).is_err());
+fn a_refusal_rests_and_leaves_the_breaker_alone() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let state = &fleet.topology.backends[0].state;
+    let from = Source { at: Timestamp(1_000_000), client: 1, probe: false };
+    let busy = Outcome::Busy { rest: Duration::from_secs(7), status: 429 };
+    state.learn_outcome(busy, from, &fleet.topology.backends[0].config.health.breaker);
+    let now = Timestamp(1_000_001);
+    assert_eq!(state.cooldown.ends(now), Some(Timestamp(8_000_000)));
+    assert_eq!(state.cooldown.status(), 429);
+    assert!(state.breaker.is_closed());
+    state.cooldown.end();
+    assert_eq!(state.cooldown.ends(now), None);
 }
 
 #[test]
-fn a_standing_is_believed_and_its_age_follows() {
-    let now = Timestamp(100_000_000);
-    for (told, standing, age_s) in [
-        (json!({"standing": "stale"}), "stale", 1.0),
-        (json!({"standing": "stale", "age_s": 0.25}), "stale", 0.25),
-        (json!({"standing": "failing"}), "failing", 2.001),
-        (json!({"standing": "failing", "age_s": 1.0}), "failing", 2.001),
-        (json!({"standing": "failing", "age_s": 7.0}), "failing", 7.0),
-        (json!({"standing": "fresh", "age_s": 7.0}), "fresh", 7.0),
-        (json!({"age_s": 7.0}), "fresh", 7.0),
-    ] {
-        let generation = generation();
-        let laid = json!({"backends": [{"name": "gpu-a", "telemetry": told}]});
-        overlay(&generation.registry, &laid, now).unwrap();
-        let shown = &dump(&generation, now)["backends"][0]["telemetry"];
-        assert_eq!((&shown["standing"], &shown["age_s"]), (&json!(standing), &json!(age_s)));
+fn a_good_check_lets_an_open_breaker_be_probed_at_once() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let backend = &fleet.topology.backends[0];
+    let state = &backend.state;
+    let at = Timestamp(1_000_000);
+    assert_eq!(state.checked_at(), None);
+    assert_eq!(state.learn_check(Check { at, passed: None }, 2, 3), Some(Health::Unhealthy));
+    let from = Source { at, client: 1, probe: false };
+    for _ in 0..3 {
+        state.learn_outcome(Outcome::Unreachable, from, &backend.config.health.breaker);
     }
+    assert_eq!(state.breaker.state(at), super::BreakerState::Open);
+    let passed = Check { at, passed: Some(Duration::from_millis(3)) };
+    assert_eq!(state.learn_check(passed, 2, 3), None);
+    assert_eq!(state.learn_check(passed, 2, 3), Some(Health::Healthy));
+    assert_eq!(state.breaker.state(at), super::BreakerState::HalfOpen);
+    assert_eq!(state.check_latency(), Duration::from_millis(3));
+    assert_eq!(state.checked_at(), Some(at));
+}
+
+#[test]
+fn draining_hides_the_verdict_of_the_checks() {
+    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let state = &fleet.topology.backends[0].state;
+    state.health.set(Health::Healthy);
+    state.draining.store(true, Ordering::Relaxed);
+    assert_eq!(state.status(), Health::Draining);
+    assert_eq!(state.health.status(), Health::Healthy, "it comes back as it was");
+}
+
+#[test]
+fn a_stand_in_is_what_decisions_read_without_ones_own_request() {
+    let registry = registry("backends: [{name: x, url: \"http://a\", models: [m]}]");
+    let live = registry.snapshot().topology.backends[0].state.clone();
+    live.health.set(Health::Healthy);
+    live.draining.store(true, Ordering::Relaxed);
+    live.cooldown.until(Timestamp(9), 429);
+    live.set_check_latency(Duration::from_millis(3));
+    let mut guards: Vec<InflightGuard> = [Probe::Breaker, Probe::None]
+        .into_iter()
+        .map(|probe| InflightGuard::try_reserve(&live, 5, probe).unwrap())
+        .collect();
+    guards[0].weigh(100, 20);
+    guards[1].weigh(7, 2);
+    let stand_in = live.stand_in();
+    stand_in.follow(&live, Some(guards[0].taken()));
+    assert_eq!((stand_in.serial, &stand_in.name), (live.serial, &live.name));
+    assert_eq!((stand_in.load.in_flight(), live.load.in_flight()), (1, 2));
+    assert_eq!((stand_in.work.tokens(), stand_in.work.prefill_tokens()), (9, 7));
+    assert_eq!((stand_in.status(), stand_in.cooldown.status()), (Health::Draining, 429));
+    assert_eq!(stand_in.cooldown.ends(Timestamp(8)), Some(Timestamp(9)));
+    assert_eq!(stand_in.check_latency(), Duration::from_millis(3));
+    assert!(stand_in.breaker.try_take_probe(), "its own probe is not in its way");
+    drop(guards);
+    live.draining.store(false, Ordering::Relaxed);
+    live.cooldown.end();
+    stand_in.follow(&live, None);
+    assert_eq!((stand_in.load.in_flight(), stand_in.work.tokens()), (0, 0));
+    assert_eq!((stand_in.status(), stand_in.cooldown.ends(Timestamp(8))), (Health::Healthy, None));
+}
+
+#[test]
+fn a_topology_beside_another_has_a_memory_of_its_own() {
+    let yaml = "backends: [{name: x, url: \"http://a\", models: [m, n]}, {name: y, url: \"http://b\", models: [n]}]";
+    let registry = registry(yaml);
+    let live = registry.snapshot();
+    let pool = Arc::new(IndexPool::default());
+    pool.budget().set_limit(1 << 20);
+    let beside =
+        |before: &Topology| live.topology.beside(before, &pool, |state| Arc::new(state.stand_in()));
+    let first = beside(&Topology::default());
+    let pair = |topology: &Topology| -> Vec<(String, Vec<String>)> {
+        let names =
+            |model: &Model| model.serving.iter().map(|row| row.state.name.to_string()).collect();
+        topology.models().iter().map(|model| (model.name.to_string(), names(model))).collect()
+    };
+    assert_eq!(pair(&first), pair(&live.topology));
+    let n = first.model_id("n").unwrap();
+    let row = first.serving(n, 1).unwrap();
+    assert!(Arc::ptr_eq(&row.state, &first.backends[1].state));
+    assert!(!Arc::ptr_eq(&row.state, &live.topology.backends[1].state));
+    assert!(Arc::ptr_eq(&row.latency, &live.topology.serving(n, 1).unwrap().latency));
+    let kept = Kept { capacity: 10, epoch: 0 };
+    first.model(n).unwrap().prefixes.record(row.lane, &[1, 2], kept);
+    first.model(n).unwrap().turn.fetch_add(3, Ordering::Relaxed);
+    let own = live.topology.model(n).unwrap();
+    assert_eq!((own.turn.load(Ordering::Relaxed), own.prefixes.matched(row.lane, &[1, 2])), (0, 0));
+    let second = beside(&first);
+    let model = second.model(n).unwrap();
+    assert_eq!(model.turn.load(Ordering::Relaxed), 3, "it goes on where the one before was");
+    assert_eq!(model.prefixes.matched(model.serving[1].lane, &[1, 2]), 2);
 }

@@ -11,7 +11,7 @@ use super::headers::{Forwarding, OwnFields, write_request_head};
 use super::response::AnswerHead;
 use super::splice::{splice, total_len, wire_name};
 use crate::api::Dialect;
-use crate::registry::Serving;
+use crate::fleet::Serving;
 
 /// Writes the request onto the connection and reads the answer's head; also says how many bytes
 /// the request has.

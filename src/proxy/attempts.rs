@@ -14,7 +14,7 @@ use super::failure::{Failure, OwnError, Repeat};
 use super::forward::AttemptEnd;
 use super::shadowing::show_shadow;
 use crate::clock::now;
-use crate::registry::{InflightGuard, Outcome};
+use crate::fleet::{InflightGuard, Outcome};
 use crate::routing::{
     Capture, Live, Noting, RouteError, RouteInput, Routed, RoutingDecision, Scratch, Weighted,
     prompt_chain,

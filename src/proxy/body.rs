@@ -90,8 +90,8 @@ impl BodyLength {
             return Err(OwnError::new(ErrorCode::UnsupportedEncoding, message));
         }
         match self {
-            Self::Known(bytes) | Self::Framed(Some(bytes)) if bytes > limits.body.0 => {
-                Err(too_large(limits.body))
+            Self::Known(bytes) | Self::Framed(Some(bytes)) if bytes > limits.max_body_size.0 => {
+                Err(too_large(limits.max_body_size))
             }
             Self::None | Self::Known(_) | Self::Chunked | Self::Framed(_) => Ok(()),
         }
@@ -99,7 +99,7 @@ impl BodyLength {
 }
 
 fn too_large(limit: ByteSize) -> OwnError {
-    let message = format!("The body is larger than {limit} (limits.body)");
+    let message = format!("The body is larger than {limit} (limits.max_body_size)");
     OwnError::new(ErrorCode::BodyTooLarge, message).closing()
 }
 
@@ -182,8 +182,8 @@ impl<'a> BodyReader<'a> {
                 decoder.decode(bad).map_err(malformed)?;
             }
             let total = body.len() + decoded.payload;
-            if total > self.limits.body.to_usize() {
-                return Err(BodyError::Answer(too_large(self.limits.body)));
+            if total > self.limits.max_body_size.to_usize() {
+                return Err(BodyError::Answer(too_large(self.limits.max_body_size)));
             }
             if !claim.grow_to(total) {
                 return Err(memory_full());
@@ -201,8 +201,8 @@ impl<'a> BodyReader<'a> {
         let mut claim = self.claim(known)?;
         let mut body = BytesMut::with_capacity(known);
         while self.read_some(&mut body, CHUNK_READ).await? > 0 {
-            if body.len() > self.limits.body.to_usize() {
-                return Err(BodyError::Answer(too_large(self.limits.body)));
+            if body.len() > self.limits.max_body_size.to_usize() {
+                return Err(BodyError::Answer(too_large(self.limits.max_body_size)));
             }
             if !claim.grow_to(body.len()) {
                 return Err(memory_full());
@@ -226,7 +226,8 @@ impl<'a> BodyReader<'a> {
             Some(Err(_reset)) => Err(BodyError::ClientGone),
             None => Err(BodyError::answer(
                 ErrorCode::BodyTimeout,
-                "The body did not arrive in time (limits.body_read, limits.min_body_rate)".into(),
+                "The body did not arrive in time (limits.body_read_timeout, limits.min_body_rate)"
+                    .into(),
             )),
         }
     }
@@ -258,7 +259,7 @@ impl Pace {
     fn new(limits: &LimitsConfig) -> Self {
         Self {
             started: now(),
-            time: limits.body_read,
+            time: limits.body_read_timeout,
             rate: limits.min_body_rate.0,
             got: 0,
             checked: 0,

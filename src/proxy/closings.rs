@@ -9,7 +9,7 @@ pub enum ClosedFor {
     Tls,
     /// It should have begun with a PROXY header of a trusted proxy.
     ProxyHeader,
-    /// It took longer than `limits.header` to say how it will speak.
+    /// It took longer than `limits.header_timeout` to say how it will speak.
     TooSlow,
     /// It broke the rules of HTTP/2, or one of the limits in `limits.http2`.
     Http2,

@@ -8,7 +8,7 @@ use pingora::http::ResponseHeader;
 use super::exchange::Stop;
 use crate::api::ErrorCode;
 use crate::dial::DialError;
-use crate::registry::Outcome;
+use crate::fleet::Outcome;
 use crate::routing::RouteError;
 use crate::units::Timestamp;
 
@@ -140,7 +140,7 @@ pub(super) fn timeout_message(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::FirstTokenTimeout => "The backend sent no token in time",
         ErrorCode::BetweenTokensTimeout => "The backend stopped sending tokens",
-        ErrorCode::AnswerTimeout => "The backend did not answer in time",
+        ErrorCode::ResponseTimeout => "The backend did not answer in time",
         ErrorCode::TotalTimeout => "The request took longer than it may",
         ErrorCode::ConnectTimeout => "No backend accepted a connection in time",
         ErrorCode::BadUpstreamResponse => "The rest of the backend's answer cannot be relayed",
@@ -179,7 +179,7 @@ impl OwnError {
     pub(super) fn from_route(error: &RouteError, now: Timestamp) -> Self {
         let own = Self::new(error.code(), error.to_string());
         match error {
-            RouteError::Resting { until, .. } => {
+            RouteError::CoolingDown { until, .. } => {
                 let wait = until.since(now).max(Duration::from_secs(1));
                 Self { retry_after: Some(wait), ..own }
             }

@@ -23,7 +23,7 @@ use super::upstream::Connection;
 use crate::api::{ErrorCode, TraceContext};
 use crate::clock::now;
 use crate::dial::DialError;
-use crate::registry::{Backend, InflightGuard, Outcome, Serving};
+use crate::fleet::{Backend, InflightGuard, Outcome, Serving};
 use crate::units::{Timestamp, TokenCount};
 
 /// The most bytes of a refusal that are held back.
@@ -103,7 +103,7 @@ impl Proxy {
         let (limit, code) = if call.profile.streaming {
             (timeouts.first_token, ErrorCode::FirstTokenTimeout)
         } else {
-            (timeouts.answer, ErrorCode::AnswerTimeout)
+            (timeouts.response, ErrorCode::ResponseTimeout)
         };
         let mut deadline = Deadline::new(attempt.started, limit, code, total);
         let mut may_reuse = true;
@@ -207,8 +207,8 @@ impl Proxy {
         let mut watch = Watch::new(call.profile.operation, head.is_event_stream);
         self.note_head(ctx, call, (&head, attempt));
         if call.profile.streaming && !head.is_event_stream {
-            let limit = attempt.serving.timeouts.answer;
-            exchange.deadline.set(attempt.started, limit, ErrorCode::AnswerTimeout);
+            let limit = attempt.serving.timeouts.response;
+            exchange.deadline.set(attempt.started, limit, ErrorCode::ResponseTimeout);
         }
         finish_head(&mut head, ctx, session, (call, attempt))?;
         if head.is_event_stream {

@@ -11,7 +11,7 @@ use super::request::Target;
 use super::{Proxy, auth};
 use crate::api::{Capabilities, ErrorCode};
 use crate::clock::unix_seconds;
-use crate::registry::{Health, Model, Topology};
+use crate::fleet::{Health, Model, Topology};
 
 /// Answers a GET on one of our own paths.
 pub(super) async fn answer(

@@ -9,7 +9,7 @@ use super::Proxy;
 use super::context::{Ending, RequestContext};
 use crate::api::ErrorCode;
 use crate::clock::now;
-use crate::registry::Outcome;
+use crate::fleet::Outcome;
 use crate::routing::{About, RequestOutcome};
 
 impl Proxy {
@@ -92,7 +92,7 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
 fn own_outcome(ending: &Ending) -> Outcome {
     let busy = [
         ErrorCode::AllBackendsBusy,
-        ErrorCode::BackendsResting,
+        ErrorCode::BackendsCoolingDown,
         ErrorCode::BodyMemoryFull,
         ErrorCode::DiscoveryPending,
     ];

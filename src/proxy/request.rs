@@ -15,9 +15,9 @@ use super::guard::RefusedHead;
 use super::headers::REQUEST_ID;
 use super::strict::MAX_TARGET;
 use super::{Proxy, auth, local};
+use crate::api::hex;
 use crate::api::{Dialect, ErrorCode, Operation};
 use crate::config::Cors;
-use crate::hex;
 
 const MAX_REQUEST_ID: usize = 128;
 
@@ -149,9 +149,9 @@ impl Proxy {
             let message = "The request target is longer than 16 KiB";
             return Err(OwnError::new(ErrorCode::UriTooLong, message).closing());
         }
-        let limit = ctx.generation.config.limits.headers;
+        let limit = ctx.generation.config.limits.max_headers;
         if head.headers.len() > limit {
-            let message = format!("More than {limit} header fields (limits.headers)");
+            let message = format!("More than {limit} header fields (limits.max_headers)");
             return Err(OwnError::new(ErrorCode::HeadTooLarge, message).closing());
         }
         if target == Target::Unknown {

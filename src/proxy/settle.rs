@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::forward::{Attempt, AttemptEnd};
 use crate::api::ErrorCode;
 use crate::clock::now;
-use crate::config::RestConfig;
-use crate::registry::{Outcome, Probe, Source};
+use crate::config::CooldownConfig;
+use crate::fleet::{Outcome, Probe, Source};
 use crate::routing::AttemptEnded;
 use crate::units::Timestamp;
 
@@ -52,7 +52,7 @@ impl Ended {
         let by_status = Self::by_status(ctx.ending.status, ctx);
         match end {
             AttemptEnd::Failed(failure) => {
-                let rest = rest_time(&ctx.generation.config.routing.rest, failure, spread);
+                let rest = rest_time(&ctx.generation.config.routing.cooldown, failure, spread);
                 let code = Some(failure.code());
                 Self { outcome: failure.outcome(rest), code, ..by_status }
             }
@@ -80,8 +80,8 @@ impl Proxy {
         }
         if outcome == Outcome::Ok {
             // Only the first-due probe begins during a rest; an older answer says nothing about it.
-            if place.probe() == Probe::Rest {
-                state.rest.end();
+            if place.probe() == Probe::Cooldown {
+                state.cooldown.end();
             }
             let latency = &attempt.serving.latency;
             match (ended.is_streaming, ended.first_token) {
@@ -112,7 +112,7 @@ impl Proxy {
 
 /// A rest, up to a tenth longer than was asked for: backends that refused together, or one backend
 /// that refused several penstocks, must not be asked again together.
-fn rest_time(config: &RestConfig, failure: &Failure, spread: f64) -> Duration {
+fn rest_time(config: &CooldownConfig, failure: &Failure, spread: f64) -> Duration {
     let asked = match failure {
         Failure::Refused(held) => held.retry_after,
         Failure::NotSent(_)

@@ -7,7 +7,7 @@ use pingora_proxy::Session;
 
 use super::context::{Call, RequestContext};
 use crate::clock::now;
-use crate::registry::InflightGuard;
+use crate::fleet::InflightGuard;
 use crate::routing::RoutingDecision;
 use crate::shadow::{InFlight, Shadow, Sighting};
 

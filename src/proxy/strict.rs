@@ -65,14 +65,14 @@ pub enum Flaw {
     /// Two framings: whoever reads the other one sees a different request.
     #[error("Content-Length and Transfer-Encoding contradict each other")]
     TwoFramings,
-    /// More than `limits.headers`.
-    #[error("There are too many header fields (limits.headers)")]
+    /// More than `limits.max_headers`.
+    #[error("There are too many header fields (limits.max_headers)")]
     TooManyFields,
-    /// More bytes than `limits.head_size`.
-    #[error("The request head is too large (limits.head_size)")]
+    /// More bytes than `limits.max_head_size`.
+    #[error("The request head is too large (limits.max_head_size)")]
     TooLarge,
-    /// Begun and not ended within `limits.header`.
-    #[error("The request head did not arrive in time (limits.header)")]
+    /// Begun and not ended within `limits.header_timeout`.
+    #[error("The request head did not arrive in time (limits.header_timeout)")]
     Late,
 }
 

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::clock::now;
 use crate::config::LimitsConfig;
 use crate::dial::{DialError, Dialer, Http2Stream};
-use crate::registry::{Backend, BackendId, BackendState, MAX_BACKENDS};
+use crate::fleet::{Backend, BackendId, BackendState, MAX_BACKENDS};
 use crate::units::{Timestamp, to_micros};
 
 /// The first read of an answer; later ones grow with what the engine sends.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::card::Told;
 use super::notes::{LeftOut, Noted, Notes};
 use super::{RouteInput, Router, RoutingDecision};
-use crate::registry::{Standing, Topology};
+use crate::fleet::{Standing, Topology};
 use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms};
 use crate::units::{Micros, Timestamp, to_micros};
 pub(super) use exact::{Exact, Hex};
@@ -139,7 +139,7 @@ pub(super) struct LeftOutRecord {
     pub(super) excluded: String,
     pub(super) reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) resting_for_ms: Option<Exact>,
+    pub(super) cooldown_remaining_ms: Option<Exact>,
 }
 
 /// What was decided.
@@ -347,7 +347,7 @@ impl LeftOutRecord {
             row: one.row,
             excluded: one.excluded.to_owned(),
             reason: one.reason.clone(),
-            resting_for_ms: rest.map(Exact),
+            cooldown_remaining_ms: rest.map(Exact),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the scorers made of the backend that was picked, small enough to travel with the decision.
 
-use crate::registry::{Readings, Standing};
+use crate::fleet::{Readings, Standing};
 use crate::scoring::{Ask, Candidate, Profile, SCORERS, Sheet};
 use crate::units::{Micros, to_millis};
 

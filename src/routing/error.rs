@@ -72,7 +72,7 @@ pub enum RouteError {
         model: String,
     },
     /// Every backend that could take it rests after its own 429 or 503.
-    Resting {
+    CoolingDown {
         /// The model.
         model: String,
         /// When the first one is due.
@@ -104,8 +104,8 @@ impl RouteError {
             Self::CapabilityMismatch { .. } => ErrorCode::CapabilityMismatch,
             Self::FallbackChainExhausted { .. } => ErrorCode::FallbackChainExhausted,
             Self::Saturated { .. } => ErrorCode::AllBackendsBusy,
-            Self::Resting { status: 429, .. } => ErrorCode::BackendsResting,
-            Self::Resting { .. } => ErrorCode::AllBackendsBusy,
+            Self::CoolingDown { status: 429, .. } => ErrorCode::BackendsCoolingDown,
+            Self::CoolingDown { .. } => ErrorCode::AllBackendsBusy,
             Self::DiscoveryPending { .. } => ErrorCode::DiscoveryPending,
         }
     }
@@ -154,8 +154,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn note(&mut self, input: &RouteInput<'_>, candidate: &crate::registry::Serving) {
-        let is_healthy = candidate.state.status() == crate::registry::Health::Healthy;
+    fn note(&mut self, input: &RouteInput<'_>, candidate: &crate::fleet::Serving) {
+        let is_healthy = candidate.state.status() == crate::fleet::Health::Healthy;
         self.healthy |= is_healthy;
         match filters::check(input, candidate) {
             Ok(_) => self.capable = true,
@@ -168,7 +168,7 @@ impl Seen {
                 self.capable = true;
                 self.full |= matches!(reason, RejectReason::Full { .. });
                 self.tried |= reason == RejectReason::Tried;
-                if let RejectReason::Resting { until, status } = reason {
+                if let RejectReason::Cooldown { until, status } = reason {
                     let (due, worst) = self.rest.unwrap_or((until, status));
                     self.rest = Some((due.min(until), worst.max(status)));
                 }
@@ -197,7 +197,7 @@ impl Seen {
         let missing = self.missing();
         match (self.rest, missing) {
             _ if self.full => RouteError::Saturated { model },
-            (Some((until, status)), _) => RouteError::Resting { model, until, status },
+            (Some((until, status)), _) => RouteError::CoolingDown { model, until, status },
             _ if self.tried => RouteError::AllTried { model },
             (None, Some(missing)) if !self.capable => {
                 RouteError::CapabilityMismatch { model, missing }
@@ -210,7 +210,7 @@ impl Seen {
     }
 }
 
-fn lacking(input: &RouteInput<'_>, candidate: &crate::registry::Serving) -> Missing {
+fn lacking(input: &RouteInput<'_>, candidate: &crate::fleet::Serving) -> Missing {
     let request = input.request;
     let has_operation = candidate.usable_operations.contains(request.operation);
     Missing {
@@ -249,7 +249,7 @@ impl fmt::Display for RouteError {
                 out,
                 "Every backend for model '{model}' is at its limit of requests in flight"
             ),
-            Self::Resting { model, status, .. } => {
+            Self::CoolingDown { model, status, .. } => {
                 write!(out, "Every backend for model '{model}' answered {status} lately")
             }
             Self::DiscoveryPending { model } => write!(

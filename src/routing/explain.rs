@@ -12,7 +12,7 @@ use super::strategy;
 use super::weighted::Marks;
 use super::{Chance, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::config::Strategy;
-use crate::registry::{Model, Serving, Standing};
+use crate::fleet::{Model, Serving, Standing};
 use crate::units::to_millis;
 
 /// One backend that serves a model in question.
@@ -157,7 +157,7 @@ pub(super) fn in_words(reason: RejectReason, input: &RouteInput<'_>) -> String {
         ),
         RejectReason::Health(health) => format!("is {}", health.name()),
         RejectReason::BreakerOpen => "its circuit breaker is open".to_owned(),
-        RejectReason::Resting { until, status } => format!(
+        RejectReason::Cooldown { until, status } => format!(
             "rests for another {:.1} s after its own {status}",
             until.since(input.now).as_secs_f64()
         ),

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::RouteInput;
 use crate::api::{Capabilities, Offer};
-use crate::registry::{BackendState, BreakerState, Health, Model, Probe, Serving};
+use crate::fleet::{BackendState, BreakerState, Health, Model, Probe, Serving};
 use crate::units::{Timestamp, TokenCount};
 
 /// Why a backend that serves the model was left out.
@@ -23,7 +23,7 @@ pub enum RejectReason {
     /// Its circuit breaker is open.
     BreakerOpen,
     /// It rests after its own 429 or 503.
-    Resting {
+    Cooldown {
         /// When the rest ends.
         until: Timestamp,
         /// The status that asked for it.
@@ -53,7 +53,7 @@ impl RejectReason {
             Self::Health(Health::Draining) => "draining",
             Self::Health(Health::Healthy | Health::Unhealthy) => "unhealthy",
             Self::BreakerOpen => "breaker_open",
-            Self::Resting { .. } => "resting",
+            Self::Cooldown { .. } => "cooldown",
             Self::SlowStart { .. } => "slow_start",
             Self::Full { .. } => "full",
         }
@@ -131,7 +131,7 @@ fn is_free(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool {
     let health = state.health.status();
     !state.draining.load(Ordering::Relaxed)
         && (health == Health::Healthy || (terms.in_panic && health == Health::Unhealthy))
-        && !state.rest.lasts(input.now)
+        && !state.cooldown.lasts(input.now)
         && state.load.in_flight() < candidate.max_in_flight
         && (!state.is_warming() || takes_part(input, candidate, terms))
 }
@@ -199,8 +199,8 @@ pub(super) fn check_in(
             BreakerState::Open => return Err(RejectReason::BreakerOpen),
         }
     }
-    if let Some(until) = state.rest.ends(input.now) {
-        return Err(RejectReason::Resting { until, status: state.rest.status() });
+    if let Some(until) = state.cooldown.ends(input.now) {
+        return Err(RejectReason::Cooldown { until, status: state.cooldown.status() });
     }
     if state.load.in_flight() >= candidate.max_in_flight {
         return Err(RejectReason::Full { limit: candidate.max_in_flight });
@@ -216,7 +216,7 @@ pub(super) fn first_due(
     let mut first: Option<(Timestamp, u32)> = None;
     for (row, verdict) in verdicts {
         match verdict {
-            Err(RejectReason::Resting { until, .. })
+            Err(RejectReason::Cooldown { until, .. })
                 if first.is_none_or(|(due, _)| until < due) =>
             {
                 first = Some((until, row));

@@ -10,7 +10,7 @@ use super::filters::{Fit, RejectReason, Terms, Who, check_in, sits_out};
 use super::readings::{adapter, add_latency, count_tokens, fill_in_median, read, told};
 use super::strategy::Reading;
 use super::{Chance, Live, RouteInput};
-use crate::registry::{Model, ModelId, Serving, Topology};
+use crate::fleet::{Model, ModelId, Serving, Topology};
 use crate::scoring::{Ask, Candidate};
 use crate::units::Timestamp;
 
@@ -141,7 +141,7 @@ impl Notes {
             }
             Why::Rejected(reason) => {
                 let due = match reason {
-                    RejectReason::Resting { until, .. } => Some(until),
+                    RejectReason::Cooldown { until, .. } => Some(until),
                     _ => None,
                 };
                 (reason.name(), in_words(reason, input), due)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Capture, Legend, RoutingDecision};
 use crate::api::{ErrorCode, Operation, TraceContext};
-use crate::registry::{BackendId, FleetSnapshot, Outcome};
+use crate::fleet::{BackendId, FleetSnapshot, Outcome};
 use crate::scan::{RequestProfile, Usage};
 use crate::units::{Timestamp, TokenCount};
 

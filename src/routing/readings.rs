@@ -2,7 +2,7 @@
 //! believed to have cached.
 
 use super::RouteInput;
-use crate::registry::{Model, Readings, Serving, Standing};
+use crate::fleet::{Model, Readings, Serving, Standing};
 use crate::scoring::prefix::LANES;
 use crate::scoring::{Adapter, Candidate};
 use crate::units::Timestamp;

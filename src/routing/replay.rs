@@ -13,7 +13,7 @@ use super::notes::Noted;
 use super::strategy::{self, Reading, Rules};
 use super::{Chance, Router, Scratch};
 use crate::config::{RoutingConfig, Strategy};
-use crate::registry::ModelId;
+use crate::fleet::ModelId;
 use crate::scoring::{Candidate, ParamError, PickerError, ProfileError, Sheet};
 use crate::units::Timestamp;
 
@@ -133,12 +133,12 @@ impl Capture {
     fn first_due(&self) -> Option<&str> {
         let of_model = || self.left_out.iter().filter(|one| one.model == self.model);
         let verdicts = of_model().map(|one| {
-            let reason = match (one.excluded.as_str(), one.resting_for_ms) {
+            let reason = match (one.excluded.as_str(), one.cooldown_remaining_ms) {
                 ("full", _) => RejectReason::Full { limit: 0 },
-                ("resting", Some(rest)) => {
+                ("cooldown", Some(rest)) => {
                     let until = std::time::Duration::try_from_secs_f64(rest.0 / 1000.0);
                     let until = Timestamp(0).after(until.unwrap_or_default());
-                    RejectReason::Resting { until, status: 503 }
+                    RejectReason::Cooldown { until, status: 503 }
                 }
                 _ => RejectReason::Tried,
             };

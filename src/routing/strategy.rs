@@ -8,7 +8,7 @@ use super::scratch::{Rows, Scratch};
 use super::weighted::Weighted;
 use super::{Chance, RouteInput};
 use crate::config::{Strategy, Weights};
-use crate::registry::{Model, ModelId, Serving};
+use crate::fleet::{Model, ModelId, Serving};
 
 /// What the strategies read of a candidate: of a backend at the moment they come by, or of what was
 /// noted of one.

@@ -20,7 +20,7 @@ use rand::rngs::SmallRng;
 use super::{Live, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
-use crate::registry::{BackendSet, Health, Registry, SharedBackend};
+use crate::fleet::{BackendSet, Health, Registry, SharedBackend};
 use crate::scan::{PromptPlaces, RequestProfile};
 use crate::units::{ByteSpan, Timestamp, TokenCount};
 

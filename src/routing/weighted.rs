@@ -8,7 +8,7 @@ use super::readings::{
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
-use crate::registry::{CacheEvent, Kept, Model, ModelId, Serving, Standing, Topology};
+use crate::fleet::{CacheEvent, Kept, Model, ModelId, Serving, Standing, Topology};
 use crate::scoring::prefix::Chain;
 use crate::scoring::{Ask, Candidate, PrefixTerms, Profile, ScorerSpec, Sheet, Value};
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Sighting;
-use crate::registry::{BackendId, FleetSnapshot, IndexPool, ModelId, Serving, SharedBackend};
+use crate::fleet::{BackendId, FleetSnapshot, IndexPool, ModelId, Serving, SharedBackend};
 use crate::routing::kept;
 use crate::scoring::PrefixTerms;
 use crate::scoring::prefix::Chain;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::api::Operation;
 use crate::config::{Config, Environment};
-use crate::registry::{Health, InflightGuard, Probe, Registry};
+use crate::fleet::{Health, InflightGuard, Probe, Registry};
 use crate::scan::{ScanOptions, scan};
 
 const NOW: Timestamp = Timestamp(1_000_000_000);

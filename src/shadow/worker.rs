@@ -11,7 +11,7 @@ use super::figures::{Compared, Counts};
 use super::sides::{Measure, Sides};
 use super::{Message, Sighting};
 use crate::clock::now;
-use crate::registry::{BackendSet, IndexPool, Model, Topology};
+use crate::fleet::{BackendSet, IndexPool, Model, Topology};
 use crate::routing::{Live, RouteInput, Router, RoutingDecision, Scratch, Weighted, prompt_chain};
 use crate::scoring::PrefixTerms;
 use crate::scoring::prefix::Chain;

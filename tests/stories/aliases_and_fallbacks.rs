@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::demo::StandIn;
+use penstock::mock::StandIn;
 use serde_json::json;
 
 use crate::support::client::{self, chat};

@@ -67,7 +67,7 @@ fn faults_come_with_position_and_suggestion() {
         ("routing: { aliases: { a: b, b: c, c: a } }", vec!["a -> b -> c -> a"]),
         ("routing: { aliases: { self: self } }", vec!["self -> self"]),
         ("timeouts: { connect: 5 }", vec![":2:22", "not a duration", "250ms"]),
-        ("limits: { body: lots }", vec!["not a size", "32MiB"]),
+        ("limits: { max_body_size: lots }", vec!["not a size", "32MiB"]),
         ("server: { listen: [here] }", vec!["IP address"]),
         ("admin: { listen: 0.0.0.0:9 }", vec!["admin.token_file"]),
         ("routing: [", vec!["penstock.yaml:"]),
@@ -146,7 +146,7 @@ fn the_dump_shows_everything_but_secrets() {
     for secret in ["client-secret-1", "file-secret-2", "token-secret-3", "env-secret-4"] {
         assert!(!ran.stdout.contains(secret) && !ran.stderr.contains(secret), "{secret} is shown");
     }
-    for part in ["first_token: 120s", "max_retries: 2", "body: 32MiB", "priority: 50"] {
+    for part in ["first_token: 120s", "max_retries: 2", "max_body_size: 32MiB", "priority: 50"] {
         assert!(ran.stdout.contains(part), "{part}, a default, in {}", ran.stdout);
     }
     let plain = file("plain.yaml", "backends: [{ name: a, url: http://a, models: [m] }]");

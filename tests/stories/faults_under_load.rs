@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::demo::{Cut, Fault};
+use penstock::mock::{Cut, Fault};
 use serde_json::Value;
 
 use crate::support::client::{Answer, Client, chat, streaming_chat};
@@ -60,7 +60,7 @@ fn drive<'a>(fleet: &Fleet, cases: &'a [Case]) -> Vec<(&'a Case, Answer)> {
     })
 }
 
-const QUICK_REST: &str = "rest: { default: 20ms, min: 20ms }, \
+const QUICK_REST: &str = "cooldown: { default: 20ms, min: 20ms }, \
      retry_budget: { ratio: 1.0, per_second: 100 }";
 
 fn mixed_fleet() -> Fleet {

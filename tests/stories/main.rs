@@ -14,56 +14,56 @@
     reason = "tests fail by panicking, read the clock and print"
 )]
 
-#[path = "../support/mod.rs"]
+#[path = "../support/support.rs"]
 mod support;
 
-mod admin_port_is_bounded;
-mod admin_port_tells;
+mod access_log;
+mod admin_api;
+mod admin_limits;
 mod aliases_and_fallbacks;
-mod backend_failure_retries;
-mod backends_over_tls;
-mod bad_requests_are_refused;
-mod caches_are_believed;
-mod capabilities_decide;
-mod chaos_corrupts_nothing;
-mod clients_that_leave;
-mod clocks_end_what_hangs;
+mod authentication;
+mod capability_routing;
+mod chaos;
+mod chat_completions;
+mod client_disconnects;
 mod config_and_cli;
-mod decisions_are_replayed;
-mod discovery_learns;
+mod cooldown;
+mod credential_leaks;
+mod decision_replay;
+mod discovery;
+mod doctor;
+mod documentation;
 mod end_to_end;
-mod engines_tell_their_load;
-mod explain_tells_why;
+mod engine_metrics;
+mod explain;
+mod failover;
 mod faults_under_load;
-mod fuzz_corpora_replay;
-mod handover_refuses_nobody;
-mod health_and_breaker;
-mod hostile_clients_are_survived;
-mod http2_attacks_are_bounded;
-mod http2_clients_are_served;
-mod keys_open_the_door;
-mod listeners_speak_tls;
-mod models_are_routed;
-mod monitoring_files_are_true;
-mod nothing_leaks_or_strays;
-mod openai_chat_answers;
-mod operators_watch;
-mod overload_rests;
+mod fuzz_corpora;
+mod graceful_shutdown;
+mod graceful_upgrade;
+mod health_and_circuit_breaker;
+mod hostile_clients;
+mod hot_reload;
+mod http2_attacks;
+mod http2_clients;
+mod listener_tls;
+mod model_routing;
+mod monitoring_files;
 mod paths_and_methods;
-mod readme_is_true;
-mod recovery_is_gentle;
-mod reload_drops_nothing;
-mod requests_are_logged;
-mod scores_decide;
-mod smuggling_is_refused;
-mod stopping_finishes_streams;
-mod strategies_are_tried_out;
-mod strategies_spread;
-mod streams_break_honestly;
-mod systemd_is_told;
-mod the_doctor_is_asked;
-mod traces_are_followed;
-mod zlib_stands_in;
+mod prefix_cache;
+mod request_smuggling;
+mod request_validation;
+mod shadow_routing;
+mod slow_start;
+mod strategies;
+mod stream_errors;
+mod systemd_notify;
+mod timeouts;
+mod top_and_demo;
+mod tracing;
+mod upstream_tls;
+mod weighted_scorers;
+mod zlib_shim;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -87,52 +87,52 @@ impl<const N: usize> Concat for [Vec<Trial>; N] {
 fn main() {
     let arguments = Arguments::from_args();
     let trials = stories![
-        admin_port_is_bounded,
-        admin_port_tells,
+        admin_limits,
+        admin_api,
         aliases_and_fallbacks,
-        backend_failure_retries,
-        backends_over_tls,
-        bad_requests_are_refused,
-        caches_are_believed,
-        capabilities_decide,
-        chaos_corrupts_nothing,
-        clients_that_leave,
-        clocks_end_what_hangs,
+        failover,
+        upstream_tls,
+        request_validation,
+        prefix_cache,
+        capability_routing,
+        chaos,
+        client_disconnects,
+        timeouts,
         config_and_cli,
-        decisions_are_replayed,
-        discovery_learns,
-        engines_tell_their_load,
-        explain_tells_why,
+        decision_replay,
+        discovery,
+        engine_metrics,
+        explain,
         faults_under_load,
-        handover_refuses_nobody,
-        fuzz_corpora_replay,
-        health_and_breaker,
-        hostile_clients_are_survived,
-        http2_attacks_are_bounded,
-        http2_clients_are_served,
-        keys_open_the_door,
-        listeners_speak_tls,
-        models_are_routed,
-        monitoring_files_are_true,
-        nothing_leaks_or_strays,
-        openai_chat_answers,
-        operators_watch,
-        overload_rests,
+        graceful_upgrade,
+        fuzz_corpora,
+        health_and_circuit_breaker,
+        hostile_clients,
+        http2_attacks,
+        http2_clients,
+        authentication,
+        listener_tls,
+        model_routing,
+        monitoring_files,
+        credential_leaks,
+        chat_completions,
+        top_and_demo,
+        cooldown,
         paths_and_methods,
-        readme_is_true,
-        recovery_is_gentle,
-        reload_drops_nothing,
-        requests_are_logged,
-        smuggling_is_refused,
-        stopping_finishes_streams,
-        scores_decide,
-        strategies_are_tried_out,
-        strategies_spread,
-        streams_break_honestly,
-        systemd_is_told,
-        the_doctor_is_asked,
-        traces_are_followed,
-        zlib_stands_in,
+        documentation,
+        slow_start,
+        hot_reload,
+        access_log,
+        request_smuggling,
+        graceful_shutdown,
+        weighted_scorers,
+        shadow_routing,
+        strategies,
+        stream_errors,
+        systemd_notify,
+        doctor,
+        tracing,
+        zlib_shim,
         end_to_end,
     ];
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -1,7 +1,7 @@
 //! A user who calls a wrong path or method is told so, and web pages may call where the operator
 //! lets them; nothing of it disturbs the connection or reaches a backend.
 
-use penstock::demo::StandIn;
+use penstock::mock::StandIn;
 use serde_json::json;
 
 use crate::support::client::{Client, chat, request};

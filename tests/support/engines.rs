@@ -1,7 +1,7 @@
 //! Stand-in engines, and the lines of a configuration that name them.
 
 use penstock::api::Capabilities;
-use penstock::demo::{EngineModel, EngineSpec, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, StandIn};
 
 use super::block_on;
 

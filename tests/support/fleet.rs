@@ -3,7 +3,7 @@
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use penstock::demo::{EngineModel, EngineSpec, Pace, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, Pace, StandIn};
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
 

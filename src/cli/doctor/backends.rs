@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::finding::Finding;
 use crate::clock::unix_seconds;
 use crate::config::{BackendConfig, Engine};
-use crate::probe::{Examination, KeepAlive, MetricsPage, ProbeError};
-use crate::registry::Backend;
+use crate::discovery::{Examination, KeepAlive, MetricsPage, ProbeError};
+use crate::fleet::Backend;
 use crate::units::{show_duration, to_millis};
 
 /// How far a backend's clock may be off: its Date header has whole seconds.

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use super::finding::Finding;
 use crate::clock::unix_seconds;
 use crate::config::{Config, ListenAddress};
-use crate::server::try_listen;
+use crate::lifecycle::server::try_listen;
 
 /// What a process has open besides connections.
 const OTHER_FILES: usize = 200;

@@ -131,7 +131,7 @@ fn requests(figures: &Figures<'_>) -> Line {
         let share = if all > 0.0 { format!("{:.1} %", rate / all * 100.0) } else { "-".to_owned() };
         line.fact(outcome, share, if rate > 0.0 { tone } else { Tone::Dim });
     }
-    line.fact("repeats/s", show_rate(figures.rate("penstock_repeats_total", &[])), Tone::Plain);
+    line.fact("repeats/s", show_rate(figures.rate("penstock_retries_total", &[])), Tone::Plain);
     line
 }
 
@@ -263,7 +263,7 @@ fn table(rows: &[Row]) -> Vec<Line> {
 /// Whether a backend takes requests, and if not, why not.
 fn state(backend: &Value) -> (String, Tone) {
     let text = |key: &str| backend.get(key).and_then(Value::as_str).unwrap_or_default();
-    let rest = backend.get("resting_for_s").and_then(Value::as_f64);
+    let rest = backend.get("cooldown_remaining_s").and_then(Value::as_f64);
     match (text("health"), text("breaker"), rest) {
         ("unhealthy", ..) => ("down".to_owned(), Tone::Bad),
         ("draining", ..) => ("draining".to_owned(), Tone::Odd),

@@ -43,7 +43,7 @@ fn defaults_are_those_of_the_documents() {
     let config = load_more("").unwrap();
     assert_eq!(config.routing.strategy, Strategy::Smart);
     assert_eq!(config.routing.max_retries, 2);
-    assert_eq!(config.limits.body, ByteSize::mib(32));
+    assert_eq!(config.limits.max_body_size, ByteSize::mib(32));
     assert_eq!(config.limits.buffered_bodies, ByteSize(1 << 30));
     assert_eq!(config.timeouts.total, None);
     assert_eq!(config.admin.listen, Some("127.0.0.1:9090".parse().unwrap()));
@@ -62,7 +62,7 @@ routing:
   strategy: Round-Robin
   aliases: { 1.10: other }
 timeouts: { total: 1h, connect: 250ms }
-models: { "m:1": { timeouts: { total: none, answer: 5s } } }
+models: { "m:1": { timeouts: { total: none, response: 5s } } }
 backends:
   - url: HTTPS://Host/base/v1/
     engine: VLLM
@@ -83,7 +83,7 @@ backends:
     assert_eq!(config.routing.aliases["1.10"], "other");
     assert_eq!(config.timeouts.total, Some(Duration::from_secs(3600)));
     let timeouts = config.timeouts.with(&config.models["m:1"].timeouts);
-    assert_eq!((timeouts.total, timeouts.answer), (None, Duration::from_secs(5)));
+    assert_eq!((timeouts.total, timeouts.response), (None, Duration::from_secs(5)));
     let backend = &config.backends[0];
     assert_eq!(backend.url.to_string(), "https://host:443/base");
     assert_eq!(backend.engine, Engine::Vllm);

@@ -84,7 +84,7 @@ fn numbers_out_of_range_are_refused() {
         ("health: {jitter: 1.5}", "from 0 to 1"),
         ("health: {jitter: .nan}", "from 0 to 1"),
         ("health: {rise: 0}", "1 or more"),
-        ("timeouts: {answer: 0s}", "longer than 0"),
+        ("timeouts: {response: 0s}", "longer than 0"),
         ("routing: {max_retries: -1}", "0 or more"),
         ("server: {threads: 0}", "1 or more"),
         ("server: {listen: []}", "at least one"),
@@ -92,12 +92,12 @@ fn numbers_out_of_range_are_refused() {
         ("server: {cors: [example.com]}", "origins such as"),
         ("limits: {min_body_rate: 1KiB}", "1KiB/s"),
         ("limits: {body: 32}", "is not a size"),
-        ("limits: {body: 4GiB}", "at most 4095MiB"),
-        ("limits: {buffered_bodies: 1MiB}", "'limits.body: 32MiB' is larger"),
-        ("timeouts: {answer: 9000h}", "at most 8760h"),
+        ("limits: {max_body_size: 4GiB}", "at most 4095MiB"),
+        ("limits: {buffered_bodies: 1MiB}", "'limits.max_body_size: 32MiB' is larger"),
+        ("timeouts: {response: 9000h}", "at most 8760h"),
         ("server: {threads: 1025}", "at most 1024"),
         ("health: {path: health}", "such as /health"),
-        ("routing: {rest: {min: 9s, max: 3s}}", "'routing.rest.min: 9s' is larger"),
+        ("routing: {cooldown: {min: 9s, max: 3s}}", "'routing.cooldown.min: 9s' is larger"),
         ("health: {breaker: {open: 60s}}", "larger than 'breaker.max_open: 30s'"),
     ] {
         let error = refusal(text);
@@ -145,7 +145,7 @@ fn names_that_lead_nowhere_warn() {
     assert!(alias[0].starts_with("penstock.yaml:2:21: alias 'x' leads to 'gone'"), "{alias:?}");
     let with_chain = "routing: {aliases: {x: gone}, fallbacks: {x: [m]}}";
     assert!(warnings(&text(with_chain)).is_empty(), "the chain stands in");
-    let model = warnings(&text("models: {n: {timeouts: {answer: 5s}}}"));
+    let model = warnings(&text("models: {n: {timeouts: {response: 5s}}}"));
     assert!(model[0].starts_with("penstock.yaml:2:10: no backend serves 'n'"), "{model:?}");
     assert!(warnings("backends: [http://a]\nmodels: {n: {}}").is_empty(), "it may turn up");
 }

@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 
 use super::{Ask, Fleet, NOW, backend};
 use crate::api::Capabilities;
-use crate::registry::{EngineSample, Health, Probe};
+use crate::fleet::{EngineSample, Health, Probe};
 use crate::routing::{
     CandidateReport, Capture, CaptureError, Live, Noting, RouteInput, Router, RoutingDecision,
     Scratch,
@@ -112,7 +112,7 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
             state.warm_up(NOW.before(Duration::from_secs(3)), Duration::from_secs(10));
         }
         if one.rests_ms > 0 {
-            state.rest.until(NOW.after(Duration::from_millis(one.rests_ms)), 503);
+            state.cooldown.until(NOW.after(Duration::from_millis(one.rests_ms)), 503);
         }
         if one.health == 0 {
             state.health.set(Health::Unhealthy);
@@ -186,7 +186,7 @@ proptest! {
             let snapshot = fleet.registry.snapshot();
             let model = &snapshot.topology.models()[0];
             for (row, one) in model.serving.iter().zip(&all) {
-                let kept = crate::registry::Kept { capacity: 1000, epoch: 0 };
+                let kept = crate::fleet::Kept { capacity: 1000, epoch: 0 };
                 model.prefixes.record(row.lane, &hashes(one.knows.min(8)), kept);
             }
             let needs = if needs { Capabilities::TOOLS } else { Capabilities::NONE };
@@ -198,7 +198,7 @@ proptest! {
                 let again = router.replay(&back, 0);
                 prop_assert!(again.is_identical(&back), "{} {:?} {:?}", routing, again, back);
                 prop_assert_eq!(all.len(), back.rows(), "every backend is told of");
-                if live.probe != Probe::Rest {
+                if live.probe != Probe::Cooldown {
                     prop_assert_eq!(live.candidates as usize, again.candidates.len());
                 }
             }

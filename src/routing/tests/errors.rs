@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Ask, Fleet, NOW, alike, backend};
 use crate::api::{Capabilities, ErrorCode, Operation};
-use crate::registry::{Health, InflightGuard, Probe};
+use crate::fleet::{Health, InflightGuard, Probe};
 use crate::routing::RouteError;
 
 fn told(fleet: &mut Fleet, ask: Ask<'_>) -> (ErrorCode, u16, String) {
@@ -115,16 +115,16 @@ fn full_backends_are_busy() {
 fn of_resting_backends_the_first_due_is_asked_by_one_request() {
     let mut fleet = Fleet::of(&alike(3, "m"));
     for (name, seconds) in [("b0", 30), ("b1", 5), ("b2", 60)] {
-        fleet.state(name).rest.until(NOW.after(Duration::from_secs(seconds)), 429);
+        fleet.state(name).cooldown.until(NOW.after(Duration::from_secs(seconds)), 429);
     }
     let decision = fleet.route(Ask::of("m")).unwrap();
-    assert_eq!(decision.probe, Probe::Rest);
+    assert_eq!(decision.probe, Probe::Cooldown);
     assert_eq!(fleet.backend_for(Ask::of("m")), "b1", "first due");
     let probe = InflightGuard::try_reserve(&fleet.state("b1"), u32::MAX, decision.probe).unwrap();
     let error = fleet.error_for(Ask::of("m"));
     let until = NOW.after(Duration::from_secs(5));
-    assert_eq!(error, RouteError::Resting { model: "m".to_owned(), until, status: 429 });
-    assert_eq!((error.code(), error.code().row().status), (ErrorCode::BackendsResting, 429));
+    assert_eq!(error, RouteError::CoolingDown { model: "m".to_owned(), until, status: 429 });
+    assert_eq!((error.code(), error.code().row().status), (ErrorCode::BackendsCoolingDown, 429));
     drop(probe);
     assert_eq!(fleet.backend_for(Ask::of("m")), "b1", "the next one may find out");
     fleet.now = NOW.after(Duration::from_secs(31));
@@ -134,9 +134,9 @@ fn of_resting_backends_the_first_due_is_asked_by_one_request() {
 #[test]
 fn one_rest_after_a_503_makes_it_a_503() {
     let mut fleet = Fleet::of(&alike(2, "m"));
-    fleet.state("b0").rest.until(NOW.after(Duration::from_secs(9)), 429);
-    fleet.state("b1").rest.until(NOW.after(Duration::from_secs(4)), 503);
-    let _probe = InflightGuard::try_reserve(&fleet.state("b1"), 9, Probe::Rest).unwrap();
+    fleet.state("b0").cooldown.until(NOW.after(Duration::from_secs(9)), 429);
+    fleet.state("b1").cooldown.until(NOW.after(Duration::from_secs(4)), 503);
+    let _probe = InflightGuard::try_reserve(&fleet.state("b1"), 9, Probe::Cooldown).unwrap();
     let (code, status, _) = told(&mut fleet, Ask::of("m"));
     assert_eq!((code, status), (ErrorCode::AllBackendsBusy, 503));
 }
@@ -146,10 +146,10 @@ fn a_full_backend_beside_a_resting_one_is_no_reason_to_disturb_the_rest() {
     let mut fleet = Fleet::of(&format!(
         "backends:\n{}{}",
         backend("full", 1, "max_in_flight: 1, models: [m]"),
-        backend("resting", 2, "models: [m]")
+        backend("cooldown", 2, "models: [m]")
     ));
     fleet.state("full").load.set_in_flight(1);
-    fleet.state("resting").rest.until(NOW.after(Duration::from_secs(9)), 429);
+    fleet.state("cooldown").cooldown.until(NOW.after(Duration::from_secs(9)), 429);
     assert!(matches!(fleet.error_for(Ask::of("m")), RouteError::Saturated { .. }));
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Ask, Fleet, alike, backend};
 use crate::api::{Capabilities, ErrorCode};
-use crate::registry::Health;
+use crate::fleet::Health;
 use crate::routing::RouteError;
 
 /// Three backends with a model each: `a`, `b` and `c`.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Ask, Fleet, RouteInput, Timestamp, TokenCount, backend};
 use crate::api::{Capabilities, Operation};
-use crate::registry::{BreakerState, Health, Probe};
+use crate::fleet::{BreakerState, Health, Probe};
 use crate::routing::{RouteError, filters};
 
 fn can(names: &str) -> String {
@@ -221,7 +221,7 @@ proptest! {
         state.draining.store(draining, std::sync::atomic::Ordering::Relaxed);
         let breakers = [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open];
         state.breaker.set(breakers[breaker], fleet.now);
-        state.rest.until(Timestamp(fleet.now.0 + rest - 1), 429);
+        state.cooldown.until(Timestamp(fleet.now.0 + rest - 1), 429);
         state.load.set_in_flight(load);
         if tried {
             fleet.try_again("a");

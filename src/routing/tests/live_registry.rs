@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 
 use super::{Ask, Fleet, NOW, backend};
 use crate::config::ModelEntry;
-use crate::registry::{BackendSet, FleetSnapshot, InflightGuard, MAX_BACKENDS, Registry};
+use crate::fleet::{BackendSet, FleetSnapshot, InflightGuard, MAX_BACKENDS, Registry};
 use crate::routing::{Live, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 
 const MODELS: [&str; 3] = ["m0", "m1", "m2"];
@@ -162,11 +162,11 @@ fn parallel_picks_never_exceed_a_limit() {
 #[test]
 fn the_sets_of_backends_hold_as_many_as_a_configuration_may() {
     let mut set = BackendSet::default();
-    let last = crate::registry::BackendId(u16::try_from(MAX_BACKENDS - 1).unwrap());
+    let last = crate::fleet::BackendId(u16::try_from(MAX_BACKENDS - 1).unwrap());
     assert!(!set.contains(last));
     set.insert(last);
     assert!(set.contains(last));
-    assert!(!set.contains(crate::registry::BackendId(0)));
-    set.insert(crate::registry::BackendId(u16::MAX));
-    assert!(!set.contains(crate::registry::BackendId(u16::MAX)), "beyond the set: never in it");
+    assert!(!set.contains(crate::fleet::BackendId(0)));
+    set.insert(crate::fleet::BackendId(u16::MAX));
+    assert!(!set.contains(crate::fleet::BackendId(u16::MAX)), "beyond the set: never in it");
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{Ask, Fleet, alike, backend};
 use crate::api::Capabilities;
-use crate::registry::Health;
+use crate::fleet::Health;
 use crate::units::Timestamp;
 
 fn counts(fleet: &mut Fleet, ask: Ask<'_>, requests: usize) -> BTreeMap<String, usize> {

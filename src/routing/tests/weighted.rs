@@ -3,7 +3,7 @@
 
 use super::{Ask, Fleet, NOW, alike, backend};
 use crate::api::Operation;
-use crate::registry::{EngineDetails, Health};
+use crate::fleet::{EngineDetails, Health};
 use crate::routing::{Live, RouteInput, RoutingDecision, prompt_chain};
 use crate::scan::{RequestProfile, ScanOptions, scan};
 use crate::scoring::prefix::Chain;
@@ -230,7 +230,7 @@ fn an_engine_that_has_forgotten_a_prompt_is_believed() {
 fn what_engines_tell_decides() {
     use std::time::Duration;
 
-    use crate::registry::EngineSample;
+    use crate::fleet::EngineSample;
 
     let scorers = "routing: { strategy: weighted, scorers: \"queue-depth:1,kv-utilization:1\" }\n";
     let mut fleet = Fleet::of(&format!("{scorers}{}", alike(3, "m")));

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::super::finding::Level;
 use super::*;
 use crate::config::{Config, Environment, ModelEntry};
-use crate::generation::Generation;
+use crate::routing::Generation;
 
 fn backend(rest: &str) -> Backend {
     let yaml = format!("backends: [{{ name: gpu, url: 'http://127.0.0.1:1', {rest} }}]");

@@ -26,7 +26,7 @@ fn frame_with(more: &str, style: Style) -> Vec<String> {
         {"name": "a", "health": "healthy", "breaker": "closed", "engine": "vllm", "in_flight": 3,
          "max_in_flight": 12, "models": [{"id": "llama3:8b"}, {"id": "evil\u{1b}[2J"}]},
         {"name": "second", "health": "healthy", "breaker": "open", "in_flight": 0},
-        {"name": "c", "health": "healthy", "resting_for_s": 11.6},
+        {"name": "c", "health": "healthy", "cooldown_remaining_s": 11.6},
         {"name": "d", "health": "unhealthy"},
     ]});
     let (before, after) = (page(0), page(10));

@@ -1,0 +1,276 @@
+//! The only background I/O: health checks, discovery of models, name resolution. Results go into
+//! the registry; the hot path never waits for any of it.
+
+mod check;
+mod client;
+mod discover;
+mod dns;
+mod engines;
+mod examine;
+mod exposition;
+mod families;
+mod page;
+mod scrape;
+
+pub use client::{ProbeClient, ProbeError};
+pub use examine::{Examination, KeepAlive, MetricsPage};
+pub use page::{EnginePage, PageReader};
+pub use scrape::{ScrapeBudget, Scraper};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use pingora::server::ShutdownWatch;
+use pingora::services::background::BackgroundService;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+
+use crate::clock::now;
+use crate::config::{Config, DiscoveryConfig, ModelEntry};
+use crate::fleet::{Backend, Health, Registry};
+use crate::units::Timestamp;
+use check::Checks;
+
+/// How often names are resolved again.
+const RESOLVE_EVERY: Duration = Duration::from_secs(30);
+/// How soon after a failure.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(2);
+
+/// Runs every backend's checks and discovery, in one background service.
+#[derive(Clone)]
+pub struct Prober(Arc<Shared>);
+
+struct Shared {
+    client: Arc<ProbeClient>,
+    rng: Mutex<SmallRng>,
+    waiting: Arc<AtomicUsize>,
+    batches: mpsc::UnboundedSender<Batch>,
+    scraper: Scraper,
+    /// Until the service runs.
+    queue: Mutex<Option<mpsc::UnboundedReceiver<Batch>>>,
+}
+
+/// The backends of one configuration.
+struct Batch {
+    registry: Arc<Registry>,
+    discovery: DiscoveryConfig,
+    round: FirstRound,
+}
+
+/// The first checks of the backends in a batch that nothing is known about.
+#[derive(Clone)]
+struct FirstRound {
+    left: Arc<AtomicUsize>,
+    /// What readiness waits for: no later batch makes a process unready again.
+    waiting: Arc<AtomicUsize>,
+    ended: Arc<Notify>,
+}
+
+impl FirstRound {
+    fn end_one(&self) {
+        let left = self.left.fetch_sub(1, Ordering::AcqRel).saturating_sub(1);
+        self.waiting.fetch_min(left, Ordering::AcqRel);
+        if left == 0 {
+            self.ended.notify_one();
+        }
+    }
+}
+
+impl Prober {
+    /// A prober for the backends of a registry. `seed` starts its jitter.
+    pub fn new(registry: &Arc<Registry>, config: &Config, seed: u64) -> Self {
+        let (batches, queue) = mpsc::unbounded_channel();
+        let backends = registry.snapshot().topology.backends.len();
+        let prober = Self(Arc::new(Shared {
+            client: Arc::default(),
+            rng: Mutex::new(SmallRng::seed_from_u64(seed)),
+            waiting: Arc::new(AtomicUsize::new(backends)),
+            batches,
+            scraper: Scraper::new(seed.wrapping_add(1)),
+            queue: Mutex::new(Some(queue)),
+        }));
+        let _first_checks = prober.watch(registry, config);
+        prober
+    }
+
+    /// Counts the backends whose first check has neither passed nor failed yet; readiness waits
+    /// for it to reach zero.
+    pub fn waiting(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.0.waiting)
+    }
+
+    /// What scrapes the same backends: a service of its own.
+    pub fn scraper(&self) -> Scraper {
+        self.0.scraper.clone()
+    }
+
+    /// Watches the backends of this registry from now on, and no others. What is returned is done
+    /// once every backend that is new has been checked and asked for its models.
+    pub fn watch(
+        &self,
+        registry: &Arc<Registry>,
+        config: &Config,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let fresh =
+            registry.snapshot().topology.backends.iter().filter(|one| is_fresh(one)).count();
+        let ended = Arc::new(Notify::new());
+        let round = FirstRound {
+            left: Arc::new(AtomicUsize::new(fresh)),
+            waiting: Arc::clone(&self.0.waiting),
+            ended: Arc::clone(&ended),
+        };
+        self.0.scraper.watch(registry, config);
+        let discovery = config.discovery.clone();
+        let batch = Batch { registry: Arc::clone(registry), discovery, round };
+        let is_watched = self.0.batches.send(batch).is_ok();
+        async move {
+            if is_watched && fresh > 0 {
+                ended.notified().await;
+            }
+        }
+    }
+
+    fn spawn(&self, batch: &Batch) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        for backend in &batch.registry.snapshot().topology.backends {
+            let watcher = Watcher {
+                registry: Arc::clone(&batch.registry),
+                discovery: batch.discovery.clone(),
+                client: Arc::clone(&self.0.client),
+                rng: SmallRng::from_rng(&mut *self.0.rng.lock()),
+                first: is_fresh(backend).then(|| batch.round.clone()),
+                backend: backend.clone(),
+            };
+            tasks.spawn(watcher.run());
+        }
+        tasks
+    }
+}
+
+/// Whether requests must wait for what the first check and discovery find out.
+fn is_fresh(backend: &Backend) -> bool {
+    backend.state.checked_at().is_none() || backend.models.is_none()
+}
+
+#[async_trait]
+impl BackgroundService for Prober {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let Some(mut queue) = self.0.queue.lock().take() else { return };
+        // Dropped, and so ended, when the next batch takes its place.
+        let mut watchers = JoinSet::new();
+        loop {
+            tokio::select! {
+                batch = queue.recv() => match batch {
+                    Some(batch) => watchers = self.spawn(&batch),
+                    None => return,
+                },
+                changed = shutdown.changed() => {
+                    if changed.is_err() || *shutdown.borrow() {
+                        break;
+                    }
+                }
+            }
+        }
+        tracing::debug!(watchers = watchers.len(), "checks end");
+    }
+}
+
+/// Watches one backend.
+struct Watcher {
+    backend: Backend,
+    registry: Arc<Registry>,
+    discovery: DiscoveryConfig,
+    client: Arc<ProbeClient>,
+    rng: SmallRng,
+    /// To be told once, unless the backend is known already.
+    first: Option<FirstRound>,
+}
+
+impl Watcher {
+    async fn run(mut self) {
+        let mut checks = Checks::new(&self.backend, Arc::clone(&self.client));
+        let mut resolve_at = Timestamp::default();
+        let mut discover_at = Timestamp::default();
+        if self.first.is_none() {
+            // A configuration that takes another's place must not check a whole fleet at once.
+            let pause = self.pause(checks.is_passing()).mul_f64(self.rng.random());
+            self.wait(pause).await;
+        }
+        loop {
+            if now() >= resolve_at {
+                let found = dns::resolve(&self.backend).await;
+                resolve_at = now().after(if found { RESOLVE_EVERY } else { RESOLVE_AGAIN });
+            }
+            let change = checks.run().await;
+            if change == Some(Health::Unhealthy) {
+                self.registry.lose(self.backend.state.id);
+            }
+            self.registry.tidy(self.backend.state.id);
+            let is_up = checks.is_passing();
+            // A backend that comes back may serve other models than the one that went.
+            if is_up && self.asks_for_models() && (change.is_some() || now() >= discover_at) {
+                discover_at = now().after(self.discovery.interval);
+                self.discover().await;
+            }
+            if let Some(round) = self.first.take() {
+                round.end_one();
+            }
+            let pause = self.pause(is_up);
+            self.wait(pause).await;
+        }
+    }
+
+    /// Declared models are taken as they are; only what they leave open is asked for.
+    fn asks_for_models(&self) -> bool {
+        let declared = self.backend.config.models.as_ref();
+        let is_open =
+            |entry: &ModelEntry| entry.context_length.is_none() || entry.capabilities.is_none();
+        self.discovery.enabled && declared.is_none_or(|models| models.iter().any(is_open))
+    }
+
+    fn pause(&mut self, is_up: bool) -> Duration {
+        let health = &self.backend.config.health;
+        let interval = if is_up { health.interval } else { health.unhealthy_interval };
+        let jitter = health.jitter * self.rng.random_range(-1.0..=1.0);
+        interval.mul_f64((1.0 + jitter).max(0.0))
+    }
+
+    /// Waits for the next check; not as long once traffic finds the backend out of reach, so that
+    /// it is used again soon after it is back.
+    async fn wait(&self, pause: Duration) {
+        let slice = self.backend.config.health.unhealthy_interval;
+        let until = now().after(pause);
+        loop {
+            let left = until.since(now());
+            tokio::time::sleep(slice.min(left)).await;
+            if left <= slice || !self.backend.state.breaker.is_closed() {
+                return;
+            }
+        }
+    }
+
+    async fn discover(&self) {
+        let limit = self.discovery.timeout;
+        let found = discover::models(&self.client, &self.backend, limit).await;
+        match found {
+            Ok(models) => {
+                if self.registry.discovered(self.backend.state.id, &models) {
+                    let names: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
+                    tracing::info!(backend = %self.backend.state.name, models = ?names, "models discovered");
+                }
+            }
+            // The last list stays: a backend that cannot tell its models may still serve them.
+            Err(error) if self.backend.config.models.is_some() => {
+                tracing::debug!(backend = %self.backend.state.name, %error, "no facts beyond the declared");
+            }
+            Err(error) => {
+                tracing::warn!(backend = %self.backend.state.name, %error, "discovery failed");
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Asks a backend which models it serves, how long their context is and what they can do.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::client::{ProbeClient, ProbeError, Question};
+use crate::api::Capabilities;
+use crate::config::{Engine, ModelEntry};
+use crate::fleet::Backend;
+
+/// The most models taken from one backend.
+const MODEL_LIMIT: usize = 10_000;
+
+/// The models a backend serves, with whatever it tells about them.
+pub(super) async fn models(
+    client: &ProbeClient,
+    backend: &Backend,
+    timeout: Duration,
+) -> Result<Vec<ModelEntry>, ProbeError> {
+    let asker = Asker { client, backend, timeout };
+    if backend.config.engine == Engine::Ollama {
+        return asker.ollama().await;
+    }
+    let listed = asker.get("/v1/models").await;
+    let list = match listed {
+        Ok(list) => list,
+        // An engine that is not told apart and has no OpenAI list may still be an Ollama.
+        Err(error) if backend.config.engine == Engine::Auto => {
+            return asker.ollama().await.map_err(|_not_ollama| error);
+        }
+        Err(error) => return Err(error),
+    };
+    let data = list.get("data").or_else(|| list.get("models")).and_then(Value::as_array);
+    let data = data.ok_or_else(|| ProbeError::NotJson { path: "/v1/models".to_owned() })?;
+    let owner = data.first().and_then(|model| text(model, "/owned_by")).unwrap_or_default();
+    let is = |engine, name: &str| {
+        backend.config.engine == engine
+            || (backend.config.engine == Engine::Auto && owner.starts_with(name))
+    };
+    if is(Engine::Ollama, "library")
+        && let Ok(models) = asker.ollama().await
+    {
+        return Ok(models);
+    }
+    let mut models: Vec<ModelEntry> = data.iter().filter_map(read_listed).collect();
+    models.truncate(MODEL_LIMIT);
+    if is(Engine::LlamaCpp, "llamacpp") {
+        asker.add_llamacpp_props(&mut models).await;
+    }
+    Ok(models)
+}
+
+/// One entry of `/v1/models`: vLLM and SGLang tell `max_model_len`, llama.cpp its training context.
+fn read_listed(model: &Value) -> Option<ModelEntry> {
+    let id = text(model, "/id").or_else(|| text(model, "/name"))?;
+    let length = ["/max_model_len", "/context_length", "/context_window"];
+    Some(ModelEntry {
+        id: id.to_owned(),
+        context_length: length.into_iter().find_map(|at| to_tokens(model.pointer(at)?)),
+        ..ModelEntry::default()
+    })
+}
+
+fn text<'a>(value: &'a Value, at: &str) -> Option<&'a str> {
+    value.pointer(at)?.as_str()
+}
+
+fn to_tokens(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|tokens| u32::try_from(tokens).ok()).filter(|tokens| *tokens > 0)
+}
+
+struct Asker<'a> {
+    client: &'a ProbeClient,
+    backend: &'a Backend,
+    timeout: Duration,
+}
+
+impl Asker<'_> {
+    async fn get(&self, path: &str) -> Result<Value, ProbeError> {
+        self.ask(path, None).await
+    }
+
+    async fn ask(&self, path: &str, body: Option<&str>) -> Result<Value, ProbeError> {
+        let question = Question { path, body, timeout: self.timeout };
+        let (status, body) = self.client.ask(self.backend, question).await?;
+        if !(200..300).contains(&status) {
+            return Err(ProbeError::Status { path: path.to_owned(), status });
+        }
+        let read = serde_json::from_slice(&body);
+        read.map_err(|_not_json| ProbeError::NotJson { path: path.to_owned() })
+    }
+
+    /// llama.cpp tells the context one slot really has, and the modalities, in `/props`.
+    async fn add_llamacpp_props(&self, models: &mut [ModelEntry]) {
+        let props = match self.get("/props").await {
+            Ok(props) => props,
+            Err(error) => {
+                tracing::debug!(backend = %self.backend.state.name, %error, "no /props");
+                return;
+            }
+        };
+        let context = props.pointer("/default_generation_settings/n_ctx").and_then(to_tokens);
+        let vision = props.pointer("/modalities/vision").and_then(Value::as_bool);
+        for model in models {
+            model.context_length = context.or(model.context_length);
+            // Grammar and tool parsing are built into llama.cpp's server; only vision depends on
+            // the model that is loaded.
+            if let Some(vision) = vision {
+                let base = Capabilities::TOOLS.union(Capabilities::JSON_MODE);
+                let own = if vision { Capabilities::VISION } else { Capabilities::NONE };
+                model.capabilities = Some(base.union(own));
+            }
+        }
+    }
+
+    /// Ollama lists tags, and shows each model's capabilities and context on request.
+    async fn ollama(&self) -> Result<Vec<ModelEntry>, ProbeError> {
+        let path = "/api/tags";
+        let tags = self.get(path).await?;
+        let tags = tags.get("models").and_then(Value::as_array).cloned();
+        let tags = tags.ok_or_else(|| ProbeError::NotJson { path: path.to_owned() })?;
+        let names = tags.iter().filter_map(|tag| {
+            text(tag, "/model").or_else(|| text(tag, "/name")).map(str::to_owned)
+        });
+        let mut models = Vec::new();
+        for name in names.take(MODEL_LIMIT) {
+            let question = serde_json::json!({"model": name}).to_string();
+            let shown = self.ask("/api/show", Some(&question)).await;
+            let mut model = ModelEntry { id: name, ..ModelEntry::default() };
+            match shown {
+                Ok(shown) => read_shown(&shown, &mut model),
+                Err(error) => tracing::debug!(model = %model.id, %error, "Ollama shows no details"),
+            }
+            models.push(model);
+        }
+        Ok(models)
+    }
+}
+
+fn read_shown(shown: &Value, model: &mut ModelEntry) {
+    if let Some(names) = shown.get("capabilities").and_then(Value::as_array) {
+        let has = |name: &str| names.iter().any(|known| known.as_str() == Some(name));
+        // Ollama binds any model's output to a schema itself.
+        let mut capabilities = Capabilities::JSON_MODE;
+        if has("vision") {
+            capabilities = capabilities.union(Capabilities::VISION);
+        }
+        if has("tools") {
+            capabilities = capabilities.union(Capabilities::TOOLS);
+        }
+        model.capabilities = Some(capabilities);
+    }
+    let info = shown.get("model_info").and_then(Value::as_object);
+    let lengths = info.into_iter().flatten();
+    model.context_length = lengths
+        .filter(|(key, _)| key.ends_with(".context_length"))
+        .find_map(|(_, length)| to_tokens(length));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn lists_of_known_engines_are_read() {
+        let vllm =
+            json!({"id": "meta-llama/Llama-3-8B", "owned_by": "vllm", "max_model_len": 8192});
+        let entry = read_listed(&vllm).unwrap();
+        assert_eq!(
+            (entry.id.as_str(), entry.context_length),
+            ("meta-llama/Llama-3-8B", Some(8192))
+        );
+        assert_eq!(entry.capabilities, None, "not told: assumed, not known");
+        let plain = read_listed(&json!({"id": "gpt-4o", "object": "model"})).unwrap();
+        assert_eq!(plain.context_length, None);
+        assert!(read_listed(&json!({"object": "model"})).is_none());
+    }
+
+    #[test]
+    fn ollama_tells_capabilities_and_context() {
+        let shown = json!({
+            "capabilities": ["completion", "vision"],
+            "model_info": {"general.architecture": "llama", "llama.context_length": 131072},
+        });
+        let mut model = ModelEntry::default();
+        read_shown(&shown, &mut model);
+        assert_eq!(model.context_length, Some(131_072));
+        assert_eq!(model.capabilities, Some(Capabilities::VISION.union(Capabilities::JSON_MODE)));
+    }
+}

@@ -1,0 +1,31 @@
+//! Names to addresses, in the background: the hot path finds them ready.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::fleet::Backend;
+
+/// Looks up where a backend is; returns whether anything was found. A name that stops resolving
+/// keeps its last addresses.
+pub(super) async fn resolve(backend: &Backend) -> bool {
+    let url = &backend.config.url;
+    if let Ok(address) = url.host.parse::<IpAddr>() {
+        backend.state.addresses.publish(vec![SocketAddr::new(address, url.port)]);
+        return true;
+    }
+    match tokio::net::lookup_host((url.host.as_str(), url.port)).await {
+        Ok(found) => {
+            let mut found: Vec<SocketAddr> = found.collect();
+            found.sort_unstable();
+            found.dedup();
+            let is_found = !found.is_empty();
+            if is_found {
+                backend.state.addresses.publish(found);
+            }
+            is_found
+        }
+        Err(error) => {
+            tracing::warn!(backend = %backend.state.name, %error, "the backend's name does not resolve");
+            false
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! An engine's page, read into what it tells: the samples of its families, told together.
+
+use serde_json::Value;
+
+use super::exposition::{LabelValue, Labels, Sample, Wanted};
+use super::families::{FAMILIES, Fact};
+use crate::config::Engine;
+use crate::fleet::{Adapters, EngineDetails};
+
+/// Labels of series that repeat, or take apart, what the one tells that has 0 or nothing there: ranks
+/// of one engine, and SGLang's priorities.
+const COPIES: [&str; 2] = ["pp_rank", "priority"];
+/// The same, but for each engine of SGLang's data-parallel attention: its first rank tells.
+const TENSOR_RANK: &str = "tp_rank";
+const DATA_RANK: &str = "dp_rank";
+/// The most engines on a page whose first ranks are told from others.
+const MAX_DATA_RANKS: usize = 64;
+
+/// What a page tells; `None` is what it does not.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EnginePage {
+    /// The engine, by the names of its metrics.
+    pub engine: Option<Engine>,
+    /// Requests that wait.
+    pub waiting: Option<f32>,
+    /// Requests that run.
+    pub running: Option<f32>,
+    /// The share of the KV cache in use.
+    pub kv_utilization: Option<f32>,
+    /// What changes rarely.
+    pub details: EngineDetails,
+    /// Tokens found in the prefix cache, and tokens looked up.
+    pub prefix_cache: Option<(u64, u64)>,
+    /// Work done since the engine started.
+    pub work: Option<f64>,
+}
+
+/// Reads pages.
+#[derive(Debug)]
+pub struct PageReader {
+    wanted: Wanted,
+}
+
+impl Default for PageReader {
+    fn default() -> Self {
+        Self { wanted: Wanted::new(FAMILIES.iter().map(|family| family.name)) }
+    }
+}
+
+impl PageReader {
+    /// What a page in Prometheus' text format tells; `None` when nothing of an engine's load.
+    /// Allocates only for the names of LoRA adapters.
+    pub fn read(&self, page: &[u8]) -> Option<EnginePage> {
+        let mut firsts = FirstRanks::default();
+        let mut told = self.read_series(page, &mut firsts);
+        // Which rank is the first shows only at the end.
+        if firsts.were_others {
+            told = self.read_series(page, &mut firsts);
+        }
+        told.into_page()
+    }
+
+    fn read_series<'a>(&'a self, page: &'a [u8], firsts: &mut FirstRanks) -> Told<'a> {
+        let mut told = Told::default();
+        for sample in self.wanted.samples(page) {
+            if let Some(family) = FAMILIES.get(sample.family)
+                && !is_copy(sample.labels)
+                && firsts.is_first(sample.labels)
+            {
+                told.take(family.fact, sample);
+                if family.engine != Engine::Auto {
+                    told.engine = Some(family.engine);
+                }
+            }
+        }
+        told
+    }
+}
+
+/// The first tensor rank of each data rank, as far as the page was read. Without data ranks it is 0.
+struct FirstRanks {
+    known: [u32; MAX_DATA_RANKS],
+    /// Whether a series of another rank was taken before the first one came.
+    were_others: bool,
+}
+
+impl Default for FirstRanks {
+    fn default() -> Self {
+        Self { known: [u32::MAX; MAX_DATA_RANKS], were_others: false }
+    }
+}
+
+impl FirstRanks {
+    fn is_first(&mut self, labels: Labels<'_>) -> bool {
+        let tensor = labels.get(TENSOR_RANK).and_then(LabelValue::to_number::<u32>);
+        let Some(rank) = tensor else { return true };
+        let engine = labels.get(DATA_RANK).and_then(LabelValue::to_number::<usize>);
+        let Some(first) = engine.and_then(|engine| self.known.get_mut(engine)) else {
+            return rank == 0;
+        };
+        if rank < *first {
+            self.were_others |= *first != u32::MAX;
+            *first = rank;
+        }
+        rank == *first
+    }
+}
+
+/// llama.cpp's `/slots`, for servers without `--metrics`. Whether requests wait is known only while
+/// a slot is free.
+pub(super) fn read_slots(page: &[u8]) -> Option<EnginePage> {
+    let slots: Value = serde_json::from_slice(page).ok()?;
+    let slots = slots.as_array()?;
+    let is_busy = |slot: &Value| slot.get("is_processing").and_then(Value::as_bool);
+    let busy: Vec<bool> = slots.iter().map(is_busy).collect::<Option<_>>()?;
+    let running = u16::try_from(busy.iter().filter(|busy| **busy).count()).ok()?;
+    Some(EnginePage {
+        engine: Some(Engine::LlamaCpp),
+        waiting: busy.contains(&false).then_some(0.0),
+        running: Some(running.into()),
+        ..EnginePage::default()
+    })
+}
+
+/// How many tokens llama.cpp's slots hold together, from its `/props`.
+pub(super) fn read_props(page: &[u8]) -> Option<u64> {
+    let props: Value = serde_json::from_slice(page).ok()?;
+    let slots = props.get("total_slots")?.as_u64()?;
+    let context = props.pointer("/default_generation_settings/n_ctx")?.as_u64()?;
+    slots.checked_mul(context).filter(|tokens| *tokens > 0)
+}
+
+fn is_copy(labels: Labels<'_>) -> bool {
+    let mut labels = labels.iter();
+    labels.any(|(name, value)| {
+        COPIES.iter().any(|rank| rank.as_bytes() == name) && !value.is("0") && !value.is("")
+    })
+}
+
+/// The samples of one fact: of the first name on the page, all its series together.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    rank: usize,
+    count: u32,
+    sum: f64,
+    most: f64,
+}
+
+impl Tally {
+    fn add(&mut self, rank: usize, value: f64) {
+        if !value.is_finite() || (self.count > 0 && rank > self.rank) {
+            return;
+        }
+        if self.count == 0 || rank < self.rank {
+            *self = Self { rank, count: 0, sum: 0.0, most: value };
+        }
+        self.count += 1;
+        self.sum += value;
+        self.most = self.most.max(value);
+    }
+
+    fn sum(self) -> Option<f64> {
+        (self.count > 0).then_some(self.sum)
+    }
+
+    fn mean(self) -> Option<f64> {
+        Some(self.sum()? / f64::from(self.count))
+    }
+
+    fn most(self) -> Option<f64> {
+        (self.count > 0).then_some(self.most)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Told<'a> {
+    engine: Option<Engine>,
+    waiting: Tally,
+    running: Tally,
+    kv_utilization: Tally,
+    block_size: Tally,
+    blocks: Tally,
+    started_at: Tally,
+    hits: Tally,
+    queries: Tally,
+    work: Tally,
+    adapters: Option<(f64, Labels<'a>)>,
+}
+
+impl<'a> Told<'a> {
+    fn take(&mut self, fact: Fact, sample: Sample<'a>) {
+        let Sample { family: rank, labels, value } = sample;
+        match fact {
+            Fact::Waiting => self.waiting.add(rank, value),
+            Fact::Running => self.running.add(rank, value),
+            Fact::KvUtilization => self.kv_utilization.add(rank, value),
+            Fact::BlockSize => self.block_size.add(rank, value),
+            Fact::Blocks => self.blocks.add(rank, value),
+            Fact::StartedAt => self.started_at.add(rank, value),
+            Fact::PrefixHits => self.hits.add(rank, value),
+            Fact::PrefixQueries => self.queries.add(rank, value),
+            Fact::Work => self.work.add(rank, value),
+            Fact::CacheInfo { size, count } => {
+                let number = |name| labels.get(name).and_then(LabelValue::to_number);
+                self.block_size.add(rank, number(size).unwrap_or(f64::NAN));
+                self.blocks.add(rank, number(count).unwrap_or(f64::NAN));
+            }
+            // Its value is the time it was set; a NaN is later than nothing.
+            Fact::Adapters => {
+                if self.adapters.is_none_or(|(newest, _)| value > newest) {
+                    self.adapters = Some((value, labels));
+                }
+            }
+            Fact::ByLabel(label, facts) => {
+                let given = labels.get(label);
+                let known = facts.iter().find(|(text, _)| given.is_some_and(|one| one.is(text)));
+                if let Some((_, fact)) = known {
+                    self.take(*fact, sample);
+                }
+            }
+        }
+    }
+
+    fn into_page(self) -> Option<EnginePage> {
+        let load = [self.waiting, self.running, self.kv_utilization];
+        load.iter().any(|tally| tally.count > 0).then(|| EnginePage {
+            engine: self.engine,
+            waiting: self.waiting.sum().map(to_f32),
+            running: self.running.sum().map(to_f32),
+            kv_utilization: self.kv_utilization.mean().map(to_f32),
+            details: EngineDetails {
+                block_size: self.block_size.most().and_then(to_count),
+                blocks: self.blocks.sum().and_then(to_count).map(u64::from),
+                cache_tokens: None,
+                adapters: self.adapters.and_then(|(_, labels)| read_adapters(labels)),
+                started_at: self.started_at.most(),
+            },
+            prefix_cache: self
+                .hits
+                .sum()
+                .zip(self.queries.sum())
+                .map(|(hits, queries)| (to_total(hits), to_total(queries))),
+            work: self.work.sum(),
+        })
+    }
+}
+
+fn read_adapters(labels: Labels<'_>) -> Option<Adapters> {
+    let names = |label| {
+        let listed: Vec<u8> = labels.get(label)?.bytes().collect();
+        let listed = String::from_utf8(listed).ok()?;
+        let names = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
+        Some(names.map(Box::from).collect::<Vec<Box<str>>>())
+    };
+    let running = names("running_lora_adapters")?;
+    let max = labels.get("max_lora").and_then(LabelValue::to_number).and_then(to_count);
+    Some(Adapters { running, waiting: names("waiting_lora_adapters").unwrap_or_default(), max })
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a load needs few digits")]
+fn to_f32(value: f64) -> f32 {
+    value.clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32
+}
+
+/// A count of at least one.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
+fn to_count(value: f64) -> Option<u32> {
+    (1.0..=f64::from(u32::MAX)).contains(&value).then_some(value as u32)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+fn to_total(value: f64) -> u64 {
+    value as u64
+}
+
+#[cfg(test)]
+mod tests;

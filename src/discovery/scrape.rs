@@ -1,0 +1,371 @@
+//! Asks engines for their metrics in the background and publishes what they tell. One task per
+//! backend on a runtime of one thread, so that what all of it costs can be told and bounded.
+
+mod budget;
+mod fetch;
+mod source;
+
+pub use budget::ScrapeBudget;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use pingora::server::ShutdownWatch;
+use pingora::services::background::BackgroundService;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::page::{EnginePage, PageReader};
+use crate::clock::now;
+use crate::config::{Config, Engine, TelemetryConfig};
+use crate::dial::Dialer;
+use crate::fleet::{Backend, EngineSample, Health, Registry};
+use crate::units::{ByteSize, Timestamp};
+use fetch::{Fetched, Fetcher};
+use source::{Source, sources};
+
+/// Connections over HTTP/2 are reused while idle for less; engines close theirs after 5 s.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// How often the budget is settled.
+const SETTLE_EVERY: Duration = Duration::from_secs(1);
+/// The longest pause after failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The share by which pauses vary, so that backends are not asked in step.
+const JITTER: f64 = 0.1;
+/// llama.cpp notices a client that left after a second in which it is not asked anything.
+const LLAMACPP_PAUSE: Duration = Duration::from_millis(1200);
+
+/// Why a scrape failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScrapeError {
+    /// No connection.
+    #[error("no connection: {0}")]
+    NoConnection(&'static str),
+    /// Nothing within the time an answer has.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    /// The answer is larger than what is read.
+    #[error("the answer is larger than {0}")]
+    TooLarge(ByteSize),
+    /// An answer that is no success.
+    #[error("{path} answered {status}")]
+    Status {
+        /// What was asked for.
+        path: String,
+        /// What came back.
+        status: u16,
+    },
+    /// A page of something else.
+    #[error("{path} tells nothing of an engine's load")]
+    NoLoad {
+        /// What was asked for.
+        path: String,
+    },
+}
+
+/// Scrapes every backend of a configuration, in one background service.
+#[derive(Clone)]
+pub struct Scraper(Arc<Shared>);
+
+struct Shared {
+    dialer: Dialer,
+    reader: PageReader,
+    budget: Arc<ScrapeBudget>,
+    rng: Mutex<SmallRng>,
+    batch: watch::Sender<Option<Batch>>,
+}
+
+/// The backends of one configuration.
+#[derive(Clone)]
+struct Batch {
+    registry: Arc<Registry>,
+    config: TelemetryConfig,
+}
+
+impl Scraper {
+    /// A scraper that has nothing to do. `seed` starts its jitter.
+    pub(super) fn new(seed: u64) -> Self {
+        Self(Arc::new(Shared {
+            dialer: Dialer::new(IDLE_TIMEOUT),
+            reader: PageReader::default(),
+            budget: Arc::default(),
+            rng: Mutex::new(SmallRng::seed_from_u64(seed)),
+            batch: watch::Sender::new(None),
+        }))
+    }
+
+    /// What all scrapes together cost.
+    pub fn budget(&self) -> Arc<ScrapeBudget> {
+        Arc::clone(&self.0.budget)
+    }
+
+    /// Scrapes the backends of this registry from now on, and no others; none where nobody wants to
+    /// know.
+    pub(super) fn watch(&self, registry: &Arc<Registry>, config: &Config) {
+        let batch = config
+            .wants_telemetry()
+            .then(|| Batch { registry: Arc::clone(registry), config: config.telemetry.clone() });
+        self.0.batch.send_replace(batch);
+    }
+
+    fn spawn(&self, batch: &Batch) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        for backend in &batch.registry.snapshot().topology.backends {
+            let sources = sources(&backend.config);
+            if sources.is_empty() {
+                continue;
+            }
+            let task = Task {
+                fetcher: Fetcher::new(backend.clone(), &batch.config),
+                backend: backend.clone(),
+                batch: batch.clone(),
+                shared: Arc::clone(&self.0),
+                rng: SmallRng::from_rng(&mut *self.0.rng.lock()),
+                sources,
+                known: None,
+                failures: 0,
+                was_busy: false,
+                work: None,
+                cache_tokens: None,
+            };
+            tasks.spawn(task.run());
+        }
+        tasks
+    }
+}
+
+#[async_trait]
+impl BackgroundService for Scraper {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let mut batches = self.0.batch.subscribe();
+        let mut settling = tokio::time::interval(SETTLE_EVERY);
+        // Dropped, and so ended, when the next batch takes its place.
+        let mut tasks = JoinSet::new();
+        batches.mark_changed();
+        loop {
+            tokio::select! {
+                changed = batches.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let batch = batches.borrow_and_update().clone();
+                    tasks = batch.map(|batch| self.spawn(&batch)).unwrap_or_default();
+                }
+                _ = settling.tick() => {
+                    if let Some(batch) = &*self.0.batch.borrow() {
+                        self.0.budget.settle(now(), &batch.config);
+                        self.0.dialer.sweep();
+                    }
+                }
+                changed = shutdown.changed() => {
+                    if changed.is_err() || *shutdown.borrow() {
+                        break;
+                    }
+                }
+            }
+        }
+        tracing::debug!(tasks = tasks.len(), "scrapes end");
+    }
+}
+
+/// Scrapes one backend.
+struct Task {
+    backend: Backend,
+    batch: Batch,
+    shared: Arc<Shared>,
+    fetcher: Fetcher,
+    rng: SmallRng,
+    /// Pages that may tell, the likeliest first.
+    sources: Vec<Source>,
+    /// The one that did, and of which engine.
+    known: Option<(usize, Option<Engine>)>,
+    /// Failed scrapes in a row.
+    failures: u32,
+    /// Whether it had requests of ours at the last scrape.
+    was_busy: bool,
+    work: Option<f64>,
+    /// What llama.cpp's slots hold; asked for once per start of it.
+    cache_tokens: Option<Option<u64>>,
+}
+
+impl Task {
+    async fn run(mut self) {
+        // A new configuration must not scrape a whole fleet at once.
+        let spread = self.batch.config.interval.mul_f64(self.rng.random());
+        tokio::time::sleep(spread).await;
+        // Nor can it be asked before anybody has looked where it is.
+        while self.backend.state.addresses.first().is_none()
+            && self.backend.state.health.status() == Health::Unknown
+        {
+            tokio::time::sleep(self.batch.config.interval).await;
+        }
+        loop {
+            let begun = now();
+            match self.scrape().await {
+                Ok((page, sent)) => self.learn(page, &sent, now().since(begun)),
+                Err(error) => self.fail(&error),
+            }
+            self.wait().await;
+        }
+    }
+
+    /// Asks the source that told before, else each in turn.
+    async fn scrape(&mut self) -> Result<(EnginePage, Fetched), ScrapeError> {
+        let known = self.known.map(|(index, _)| index);
+        let mut refused = None;
+        for index in 0..self.sources.len() {
+            let Some(source) = self.sources.get(index) else { break };
+            if known.is_some_and(|known| known != index) {
+                continue;
+            }
+            match self.ask(&source.clone()).await {
+                Ok((page, sent)) => {
+                    let engine = page.engine.or(Some(self.backend.config.engine));
+                    self.known = Some((index, engine));
+                    return Ok((page, sent));
+                }
+                // The first reason is about the page that should be there.
+                Err(error @ (ScrapeError::Status { .. } | ScrapeError::NoLoad { .. })) => {
+                    refused.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refused.unwrap_or(ScrapeError::NoConnection("it has no metrics")))
+    }
+
+    async fn ask(&mut self, source: &Source) -> Result<(EnginePage, Fetched), ScrapeError> {
+        let shared = Arc::clone(&self.shared);
+        let fetched = self.fetcher.fetch(&shared.dialer, &source.path).await;
+        shared.budget.add_bytes(self.fetcher.body().len());
+        let fetched = fetched?;
+        let page = source.read(&shared.reader, self.fetcher.body());
+        let mut page = page.ok_or_else(|| ScrapeError::NoLoad { path: source.path.clone() })?;
+        if page.engine == Some(Engine::LlamaCpp) {
+            page.details.cache_tokens = self.ask_for_slots().await;
+        }
+        Ok((page, fetched))
+    }
+
+    async fn ask_for_slots(&mut self) -> Option<u64> {
+        if let Some(known) = self.cache_tokens {
+            return known;
+        }
+        let shared = Arc::clone(&self.shared);
+        let asked = self.fetcher.fetch(&shared.dialer, source::PROPS).await;
+        let tokens = asked.ok().and_then(|_| super::page::read_props(self.fetcher.body()));
+        self.cache_tokens = Some(tokens);
+        tokens
+    }
+
+    fn learn(&mut self, page: EnginePage, sent: &Fetched, took: Duration) {
+        let telemetry = &self.backend.state.telemetry;
+        let has_later_start = self.batch.registry.learn_details(&self.backend.state, &page.details);
+        // Without a start time, work that is undone tells of a restart.
+        let is_undone = page.details.started_at.is_none()
+            && self.work.zip(page.work).is_some_and(|(before, now)| now < before);
+        if is_undone {
+            telemetry.restart();
+        }
+        if has_later_start || is_undone {
+            tracing::info!(backend = %self.backend.state.name, "the engine has restarted");
+            self.batch.registry.forget(self.backend.state.id);
+            self.cache_tokens = None;
+        }
+        if let Some((hits, queries)) = page.prefix_cache {
+            telemetry.learn_prefix_cache(hits, queries);
+        }
+        self.work = page.work;
+        self.was_busy = sent.in_flight > 0;
+        if self.failures > 0 {
+            tracing::info!(backend = %self.backend.state.name, "its metrics can be read again");
+        }
+        self.failures = 0;
+        telemetry.publish(EngineSample {
+            waiting: page.waiting,
+            running: page.running,
+            kv_utilization: page.kv_utilization,
+            in_flight: sent.in_flight,
+            sent_at: sent.at,
+            // What passes from one sample to the next, not only the pause between them.
+            interval: self.interval() + took,
+        });
+    }
+
+    fn fail(&mut self, error: &ScrapeError) {
+        self.backend.state.telemetry.fail();
+        let (name, is_first) = (&self.backend.state.name, self.failures == 0);
+        if is_first {
+            tracing::warn!(backend = %name, %error, "its metrics cannot be read");
+        } else {
+            tracing::debug!(backend = %name, %error, "its metrics cannot be read");
+        }
+        self.failures = self.failures.saturating_add(1);
+        if matches!(error, ScrapeError::Status { .. } | ScrapeError::NoLoad { .. }) {
+            // It may be another engine by now, or the same with other options.
+            self.known = None;
+        }
+    }
+
+    /// The pause between two scrapes that succeed.
+    fn interval(&self) -> Duration {
+        let config = &self.batch.config;
+        // An engine that went idle is asked once more soon, or its last sample would be too old.
+        let is_busy = self.was_busy || self.backend.state.load.in_flight() > 0;
+        let configured = Some(self.backend.config.engine);
+        let engine = self.known.and_then(|(_, engine)| engine).or(configured);
+        let pause = match engine {
+            // It may be a llama.cpp.
+            Some(Engine::Auto | Engine::Other) | None => config.idle_interval.max(LLAMACPP_PAUSE),
+            Some(Engine::LlamaCpp) if is_busy => config.interval.max(LLAMACPP_PAUSE),
+            Some(Engine::LlamaCpp) => config.idle_interval.max(LLAMACPP_PAUSE),
+            Some(_) if is_busy => config.interval,
+            Some(_) => config.idle_interval,
+        };
+        pause.mul_f64(self.shared.budget.stretch())
+    }
+
+    fn pause(&self) -> Duration {
+        let pause = self.interval();
+        if self.failures == 0 {
+            return pause;
+        }
+        let longer = pause.saturating_mul(1 << self.failures.min(10));
+        longer.min(LONGEST_PAUSE.max(pause))
+    }
+
+    /// Waits for the next scrape: in slices, as requests may come, or the backend come back.
+    async fn wait(&mut self) {
+        let since = now();
+        let health = self.backend.state.health.status();
+        let jitter = 1.0 + JITTER * self.rng.random_range(-1.0..=1.0);
+        loop {
+            let passed = now().since(since);
+            let left = self.pause().mul_f64(jitter).saturating_sub(passed);
+            let is_back = self.failures > 0 && {
+                let status = self.backend.state.health.status();
+                status != health && status == Health::Healthy
+            };
+            if left.is_zero() || is_back {
+                return;
+            }
+            let slice = self.batch.config.interval.mul_f64(self.shared.budget.stretch());
+            tokio::time::sleep(left.min(slice)).await;
+        }
+    }
+}
+
+/// When a scrape was sent, for the fetcher.
+fn sent_now(backend: &Backend) -> (Timestamp, u32) {
+    (now(), backend.state.load.in_flight())
+}
+
+#[cfg(test)]
+mod tests;

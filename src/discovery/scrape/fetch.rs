@@ -1,0 +1,119 @@
+//! Gets one page after another from a backend, over a connection that is kept.
+
+use std::time::Duration;
+
+use http::Method;
+use http::header::{self, HeaderValue};
+use pingora::http::RequestHeader;
+use pingora::protocols::Stream;
+use pingora::protocols::http::v1::client::HttpSession;
+
+use super::{ScrapeError, sent_now};
+use crate::config::{BackendUrl, TelemetryConfig};
+use crate::dial::Dialer;
+use crate::fleet::Backend;
+use crate::units::{ByteSize, Timestamp};
+
+/// When a question was sent, and what was in flight then.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fetched {
+    pub(super) at: Timestamp,
+    pub(super) in_flight: u32,
+}
+
+/// Gets pages.
+pub(super) struct Fetcher {
+    backend: Backend,
+    timeout: Duration,
+    max_body: ByteSize,
+    kept: Option<Stream>,
+    /// The last page; its memory is used again.
+    body: Vec<u8>,
+}
+
+impl Fetcher {
+    pub(super) fn new(backend: Backend, config: &TelemetryConfig) -> Self {
+        let TelemetryConfig { timeout, max_body, .. } = *config;
+        Self { backend, timeout, max_body, kept: None, body: Vec::new() }
+    }
+
+    /// The last page, or what came of it.
+    pub(super) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// Gets the page at `path`.
+    pub(super) async fn fetch(
+        &mut self,
+        dialer: &Dialer,
+        path: &str,
+    ) -> Result<Fetched, ScrapeError> {
+        let limit = self.timeout;
+        self.body.clear();
+        let getting = Box::pin(self.get(dialer, path));
+        let got = tokio::time::timeout(limit, getting).await;
+        got.unwrap_or(Err(ScrapeError::TimedOut(limit)))
+    }
+
+    async fn get(&mut self, dialer: &Dialer, path: &str) -> Result<Fetched, ScrapeError> {
+        if let Some(stream) = self.kept.take() {
+            match self.exchange(stream, path).await {
+                // The engine may have closed it in the meantime.
+                Err(ScrapeError::Broken(_)) if self.body.is_empty() => {}
+                done => return done,
+            }
+        }
+        let stream = match self.backend.config.telemetry.port {
+            Some(port) => dialer.connect_plain(&self.backend, port, self.timeout).await,
+            None => dialer.connect(&self.backend, self.timeout).await,
+        };
+        let stream = stream.map_err(|error| ScrapeError::NoConnection(error.text()))?;
+        self.exchange(stream, path).await
+    }
+
+    async fn exchange(&mut self, stream: Stream, path: &str) -> Result<Fetched, ScrapeError> {
+        let broken =
+            |error: Box<pingora::Error>| ScrapeError::Broken(error.etype().as_str().into());
+        let head = self.head(path).map_err(broken)?;
+        let mut session = HttpSession::new(stream);
+        let (at, in_flight) = sent_now(&self.backend);
+        session.write_request_header(Box::new(head)).await.map_err(broken)?;
+        session.read_response().await.map_err(broken)?;
+        let status = session.get_status().map_or(0, |status| status.as_u16());
+        while let Some(part) = session.read_body_ref().await.map_err(broken)? {
+            self.body.extend_from_slice(part);
+            if self.body.len() > self.max_body.to_usize() {
+                return Err(ScrapeError::TooLarge(self.max_body));
+            }
+        }
+        session.respect_keepalive();
+        // Over HTTP/2 a connection carries one request, and the dialer keeps what is below it.
+        if !self.backend.config.http2 || self.backend.config.telemetry.port.is_some() {
+            self.kept = session.reuse().await;
+        }
+        match status {
+            200 => Ok(Fetched { at, in_flight }),
+            _ => Err(ScrapeError::Status { path: path.to_owned(), status }),
+        }
+    }
+
+    pub(super) fn head(&self, path: &str) -> pingora::Result<RequestHeader> {
+        let config = &self.backend.config;
+        let (target, authority) = match config.telemetry.port {
+            None => (format!("{}{path}", config.url.base_path), self.backend.authority.to_string()),
+            Some(port) => {
+                let url = BackendUrl { port, https: false, ..config.url.clone() };
+                (path.to_owned(), url.host_field())
+            }
+        };
+        let mut head = RequestHeader::build(Method::GET, target.as_bytes(), Some(4))?;
+        head.insert_header(header::HOST, authority)?;
+        head.insert_header(header::USER_AGENT, HeaderValue::from_static("penstock-probe"))?;
+        head.insert_header(header::ACCEPT, HeaderValue::from_static("text/plain;version=0.0.4"))?;
+        // A key belongs to the engine's own port, not to whatever listens on another.
+        if let (Some(key), None) = (&config.api_key, config.telemetry.port) {
+            head.insert_header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()))?;
+        }
+        Ok(head)
+    }
+}

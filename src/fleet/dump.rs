@@ -1,0 +1,227 @@
+//! The fleet as people and files see it: what `/fleet` shows, and the way back from such a dump
+//! into a registry, so that `explain` can answer for a fleet that is elsewhere.
+
+mod rows;
+mod telemetry;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::api::{Capabilities, Operations};
+use crate::config::{ModelEntry, nearest};
+use crate::fleet::{Backend, BreakerState, Health, Registry, Topology};
+use crate::routing::Generation;
+use crate::units::Timestamp;
+pub use rows::empty_in;
+use rows::{BackendRow, BreakerName, HealthName, ModelRow};
+
+/// Why a dump cannot be laid over a fleet.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is described by its message")]
+pub enum FleetError {
+    #[error("the fleet is not an object with one key, 'backends', that holds a list")]
+    NotAFleet,
+    #[error("backends[{index}]: {source}")]
+    Backend { index: usize, source: serde_json::Error },
+    #[error("backend '{backend}', models[{index}]: {source}")]
+    Model { backend: String, index: usize, source: serde_json::Error },
+    #[error("backend '{backend}', model '{model}': unknown {kind} '{given}'")]
+    UnknownWord { backend: String, model: String, kind: &'static str, given: String },
+    #[error("backend '{backend}': '{key}' must be 0 or more")]
+    OutOfRange { backend: String, key: &'static str },
+    #[error(
+        "backend '{name}' is not in the configuration{}",
+        suggestion.as_deref().map_or_else(String::new, |near| format!(": did you mean '{near}'?"))
+    )]
+    UnknownBackend { name: String, suggestion: Option<String> },
+    #[error("backend '{name}' is listed twice")]
+    BackendTwice { name: String },
+}
+
+/// What `/fleet` shows: every backend with its state and models. Holds no credentials.
+pub fn dump(generation: &Generation, now: Timestamp) -> Value {
+    let topology = &*generation.registry.snapshot().topology;
+    let rows: Vec<BackendRow> =
+        topology.backends.iter().map(|backend| BackendRow::of(topology, backend, now)).collect();
+    json!({ "backends": rows })
+}
+
+/// Takes every backend for healthy and idle. Models nobody declared stay unknown.
+pub fn assume_healthy(registry: &Registry) {
+    for backend in &registry.snapshot().topology.backends {
+        backend.state.health.set(Health::Healthy);
+        backend.state.load.set_in_flight(0);
+    }
+}
+
+/// Lays a dump over a registry nobody else uses, by the names of backends. What a dump leaves out
+/// stays as it is; models in it count as discovered.
+///
+/// # Errors
+/// [`FleetError`] when the dump is malformed or names a backend that is not configured; the
+/// registry may then be half changed.
+pub fn overlay(registry: &Registry, dump: &Value, now: Timestamp) -> Result<(), FleetError> {
+    let mut names: Vec<String> = Vec::new();
+    for (index, row) in rows_of(dump)?.iter().enumerate() {
+        let row =
+            BackendRow::deserialize(row).map_err(|source| FleetError::Backend { index, source })?;
+        if names.contains(&row.name) {
+            return Err(FleetError::BackendTwice { name: row.name });
+        }
+        overlay_row(registry, &row, now)?;
+        names.push(row.name);
+    }
+    registry.snapshot().topology.follow_blocks();
+    Ok(())
+}
+
+fn rows_of(dump: &Value) -> Result<&[Value], FleetError> {
+    let fields = dump.as_object().filter(|fields| fields.len() == 1);
+    let rows = fields.and_then(|fields| fields.get("backends")).and_then(Value::as_array);
+    rows.map(Vec::as_slice).ok_or(FleetError::NotAFleet)
+}
+
+fn overlay_row(registry: &Registry, row: &BackendRow, now: Timestamp) -> Result<(), FleetError> {
+    let topology = &*registry.snapshot().topology;
+    let Some(backend) = topology.backend(&row.name) else {
+        let known = topology.backends.iter().map(|backend| backend.config.name.as_str());
+        let suggestion = nearest(&row.name, known).map(str::to_owned);
+        return Err(FleetError::UnknownBackend { name: row.name.clone(), suggestion });
+    };
+    let state = &*backend.state;
+    if let Some(health) = row.health {
+        state.draining.store(matches!(health, HealthName::Draining), Ordering::Relaxed);
+        // Draining hides the checks' verdict; a backend worth draining was up.
+        state.health.set(match health {
+            HealthName::Healthy | HealthName::Draining => Health::Healthy,
+            HealthName::Unhealthy => Health::Unhealthy,
+            HealthName::Unknown => Health::Unknown,
+        });
+    }
+    if let Some(count) = row.in_flight {
+        state.load.set_in_flight(count);
+    }
+    if let Some(took) = duration_of(row, "latency_ms", row.latency_ms.map(|ms| ms / 1e3))? {
+        state.set_check_latency(took);
+    }
+    if let Some(told) = &row.telemetry {
+        told.overlay(row, state, now)?;
+    }
+    if let Some(rest) = duration_of(row, "cooldown_remaining_s", row.cooldown_remaining_s)? {
+        state.cooldown.until(now.after(rest), row.resting_status.unwrap_or(503));
+    }
+    if let Some(breaker) = row.breaker {
+        let breaker_state = match breaker {
+            BreakerName::Closed => BreakerState::Closed,
+            BreakerName::HalfOpen => BreakerState::HalfOpen,
+            BreakerName::Open => BreakerState::Open,
+        };
+        state.breaker.set(breaker_state, now);
+    }
+    overlay_models(registry, backend, (row, now))
+}
+
+fn overlay_models(
+    registry: &Registry,
+    backend: &Backend,
+    (row, now): (&BackendRow, Timestamp),
+) -> Result<(), FleetError> {
+    let Some(models) = &row.models else { return Ok(()) };
+    let mut entries = Vec::new();
+    let mut rows = Vec::new();
+    for (index, model) in models.iter().enumerate() {
+        let model = to_model_row(model).map_err(|source| {
+            let backend = row.name.clone();
+            FleetError::Model { backend, index, source }
+        })?;
+        entries.push(to_entry(row, &model)?);
+        rows.push(model);
+    }
+    if backend.config.models.is_some() {
+        // Declared models look up what is known of them by the backend's own names.
+        let renamed: Vec<ModelEntry> = entries
+            .iter()
+            .filter_map(|entry| {
+                let id = entry.upstream_id.clone()?;
+                Some(ModelEntry { id, upstream_id: None, ..entry.clone() })
+            })
+            .collect();
+        entries.extend(renamed);
+    }
+    registry.discovered(backend.state.id, &entries);
+    let topology = &*registry.snapshot().topology;
+    rows.iter().try_for_each(|model| overlay_latency(topology, (row, now), model))
+}
+
+fn overlay_latency(
+    topology: &Topology,
+    (row, now): (&BackendRow, Timestamp),
+    model: &ModelRow,
+) -> Result<(), FleetError> {
+    let first_token = duration_of(row, "first_token_ms", model.first_token_ms.map(|ms| ms / 1e3))?;
+    let answer = duration_of(row, "answer_ms", model.answer_ms.map(|ms| ms / 1e3))?;
+    let served = topology.model_id(&model.id).and_then(|id| topology.model(id));
+    let here = |one: &&crate::fleet::Serving| *one.state.name == *row.name;
+    let Some(serving) = served.and_then(|served| served.serving.iter().find(here)) else {
+        return Ok(());
+    };
+    if let Some(took) = first_token {
+        serving.latency.learn_first_token(took, now);
+    }
+    if let Some(took) = answer {
+        serving.latency.learn_answer(took);
+    }
+    Ok(())
+}
+
+/// A model is its id, or an object as in the configuration.
+fn to_model_row(model: &Value) -> Result<ModelRow, serde_json::Error> {
+    match model {
+        Value::String(id) => Ok(ModelRow { id: id.clone(), ..ModelRow::default() }),
+        _ => ModelRow::deserialize(model),
+    }
+}
+
+fn to_entry(row: &BackendRow, model: &ModelRow) -> Result<ModelEntry, FleetError> {
+    let unknown = |kind, given: &str| FleetError::UnknownWord {
+        backend: row.name.clone(),
+        model: model.id.clone(),
+        kind,
+        given: given.to_owned(),
+    };
+    let mut capabilities = model.capabilities.as_ref().map(|_| Capabilities::NONE);
+    for name in model.capabilities.iter().flatten() {
+        let one = Capabilities::from_name(name).ok_or_else(|| unknown("capability", name))?;
+        capabilities = capabilities.map(|all| all.union(one));
+    }
+    let mut operations = model.operations.as_ref().map(|_| Operations::default());
+    for name in model.operations.iter().flatten() {
+        let some = Operations::from_name(name).ok_or_else(|| unknown("operation", name))?;
+        operations = operations.map(|all| all.union(some));
+    }
+    Ok(ModelEntry {
+        id: model.id.clone(),
+        upstream_id: model.upstream_id.clone(),
+        context_length: model.context_length,
+        capabilities,
+        operations,
+    })
+}
+
+fn duration_of(
+    row: &BackendRow,
+    key: &'static str,
+    seconds: Option<f64>,
+) -> Result<Option<Duration>, FleetError> {
+    let out_of_range = |_: std::time::TryFromFloatSecsError| FleetError::OutOfRange {
+        backend: row.name.clone(),
+        key,
+    };
+    seconds.map(Duration::try_from_secs_f64).transpose().map_err(out_of_range)
+}
+
+#[cfg(test)]
+mod tests;

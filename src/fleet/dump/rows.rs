@@ -1,0 +1,145 @@
+//! A dump's rows: one pair of types for writing and reading, so that both know the same keys.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::telemetry::TelemetryRow;
+use crate::api::Operation;
+use crate::config::ModelEntry;
+use crate::fleet::{Backend, BackendState, BreakerState, Health, Serving, Topology};
+use crate::units::{Timestamp, to_millis};
+
+/// A backend in a dump. All but the name may be left out of one written by hand; what only
+/// describes it (`url`, `priority`, …) is not read back.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object with the name of a backend")]
+pub(super) struct BackendRow {
+    pub(super) name: String,
+    pub(super) url: Option<String>,
+    pub(super) engine: Option<String>,
+    pub(super) priority: Option<u32>,
+    pub(super) health: Option<HealthName>,
+    pub(super) in_flight: Option<u32>,
+    pub(super) max_in_flight: Option<u32>,
+    pub(super) latency_ms: Option<f64>,
+    pub(super) breaker: Option<BreakerName>,
+    pub(super) cooldown_remaining_s: Option<f64>,
+    pub(super) resting_status: Option<u16>,
+    pub(super) models: Option<Vec<Value>>,
+    pub(super) checked_s_ago: Option<f64>,
+    pub(super) requests_total: Option<u64>,
+    /// What its engine told of itself; left out before it told anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) telemetry: Option<TelemetryRow>,
+    /// Of a backend that drains: when what is in flight will have ended, as far as that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) empty_in_s: Option<f64>,
+}
+
+/// A model in a dump: as in the configuration, and what was measured of it on this backend.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the id of a model, or an object with it")]
+pub(super) struct ModelRow {
+    pub(super) id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) upstream_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) context_length: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) capabilities: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) operations: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) first_token_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) answer_ms: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum HealthName {
+    Healthy,
+    Unhealthy,
+    Unknown,
+    Draining,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum BreakerName {
+    Closed,
+    HalfOpen,
+    Open,
+}
+
+impl BackendRow {
+    /// What is known of a backend now.
+    pub(super) fn of(topology: &Topology, backend: &Backend, now: Timestamp) -> Self {
+        let (config, state) = (&*backend.config, &*backend.state);
+        let rest = state.cooldown.ends(now);
+        let models = backend.models.as_ref();
+        Self {
+            name: config.name.clone(),
+            url: Some(config.url.to_string()),
+            engine: Some(config.engine.name().to_owned()),
+            priority: Some(config.priority),
+            health: Some(match state.status() {
+                Health::Healthy => HealthName::Healthy,
+                Health::Unhealthy => HealthName::Unhealthy,
+                Health::Unknown => HealthName::Unknown,
+                Health::Draining => HealthName::Draining,
+            }),
+            in_flight: Some(state.load.in_flight()),
+            max_in_flight: config.max_in_flight,
+            latency_ms: Some(state.check_latency()).filter(|took| !took.is_zero()).map(to_millis),
+            breaker: Some(match state.breaker.state(now) {
+                BreakerState::Closed => BreakerName::Closed,
+                BreakerState::HalfOpen => BreakerName::HalfOpen,
+                BreakerState::Open => BreakerName::Open,
+            }),
+            cooldown_remaining_s: rest.map(|until| until.since(now).as_secs_f64()),
+            resting_status: rest.map(|_| state.cooldown.status()),
+            models: models.map(|models| {
+                models.iter().map(|entry| json!(ModelRow::of(topology, backend, entry))).collect()
+            }),
+            checked_s_ago: state.checked_at().map(|at| now.since(at).as_secs_f64()),
+            requests_total: Some(state.load.total()),
+            telemetry: TelemetryRow::of(state, now),
+            empty_in_s: empty_in(state, now),
+        }
+    }
+}
+
+/// When a backend that drains will be empty, in seconds; rounded, as it is an estimate.
+pub fn empty_in(state: &BackendState, now: Timestamp) -> Option<f64> {
+    let is_draining = state.status() == Health::Draining;
+    let left = || match state.load.in_flight() {
+        0 => Some(Duration::ZERO),
+        _ => state.forecasts.left(now),
+    };
+    let left = is_draining.then(left).flatten()?;
+    Some((left.as_secs_f64() * 10.0).round() / 10.0)
+}
+
+impl ModelRow {
+    /// What is known of a model on a backend.
+    fn of(topology: &Topology, backend: &Backend, entry: &ModelEntry) -> Self {
+        let served = topology.model_id(&entry.id).and_then(|id| topology.model(id));
+        let here = |one: &&Serving| one.id == backend.state.id;
+        let latency =
+            served.and_then(|served| served.serving.iter().find(here)).map(|one| &one.latency);
+        let words =
+            |names: &mut dyn Iterator<Item = &'static str>| names.map(str::to_owned).collect();
+        Self {
+            id: entry.id.clone(),
+            upstream_id: entry.upstream_id.clone(),
+            context_length: entry.context_length,
+            capabilities: entry.capabilities.map(|some| words(&mut some.names())),
+            operations: entry.operations.map(|some| words(&mut some.iter().map(Operation::name))),
+            first_token_ms: latency.and_then(|latency| latency.first_token()).map(to_millis),
+            answer_ms: latency.and_then(|latency| latency.answer()).map(to_millis),
+        }
+    }
+}

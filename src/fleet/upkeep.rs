@@ -1,0 +1,202 @@
+//! What keeps beliefs about backends true and within bounds, off the hot path.
+
+use std::iter;
+
+use super::index_pool::IndexPool;
+use super::topology::{Model, Serving, Topology};
+use super::{BackendId, Registry};
+
+impl Registry {
+    /// Forgets what was learned about a process that is gone, model by model: its latencies, and what
+    /// it had cached.
+    pub fn forget(&self, id: BackendId) {
+        for (model, row) in serving(&self.snapshot().topology, id) {
+            row.latency.forget();
+            model.prefixes.renew(iter::once(row.lane_and_epoch()));
+        }
+    }
+
+    /// Forgets what a backend had cached whose checks fail: it may come back as another process.
+    pub fn lose(&self, id: BackendId) {
+        let topology = &self.snapshot().topology;
+        if let Some((_, row)) = serving(topology, id).next() {
+            row.state.telemetry.be_away();
+        }
+        for (model, row) in serving(topology, id) {
+            model.prefixes.renew(iter::once(row.lane_and_epoch()));
+        }
+    }
+
+    /// Keeps prefix indexes within bounds that the record of a prompt alone cannot keep: the models of
+    /// a backend share its engine's cache, and all models the memory.
+    pub fn tidy(&self, id: BackendId) {
+        let topology = &self.snapshot().topology;
+        share_cache(topology, id);
+        share_memory(topology, self.prefix_pool());
+    }
+}
+
+fn serving(topology: &Topology, id: BackendId) -> impl Iterator<Item = (&Model, &Serving)> {
+    let rows = move |model: &'_ Model| model.serving.iter().position(|row| row.id == id);
+    topology
+        .models()
+        .iter()
+        .filter_map(move |model| Some((model, model.serving.get(rows(model)?)?)))
+}
+
+/// An engine has one cache for all its models: adapters are models, too.
+fn share_cache(topology: &Topology, id: BackendId) {
+    let told = |row: &Serving| row.state.telemetry.details()?.capacity_tokens();
+    let Some(capacity) = serving(topology, id).next().and_then(|(_, row)| told(row)) else {
+        return;
+    };
+    let mut shares: Vec<_> = serving(topology, id)
+        .map(|(model, row)| {
+            let block = u64::from(model.prefixes.block_tokens().unwrap_or(1).max(1));
+            (u64::from(model.prefixes.held(row.lane)).saturating_mul(block), (model, row, block))
+        })
+        .collect();
+    for (kept, (model, row, block)) in level(&mut shares, capacity) {
+        let blocks = u32::try_from(kept / block).unwrap_or(u32::MAX);
+        model.prefixes.hold_at_most(row.lane, blocks);
+    }
+}
+
+fn share_memory(topology: &Topology, pool: &IndexPool) {
+    let most = pool.budget().limit_of_large();
+    if pool.budget().used() <= most {
+        return;
+    }
+    let sizes = topology.models().iter().filter_map(|model| Some((model.prefixes.bytes()?, model)));
+    let mut shares: Vec<_> =
+        sizes.map(|(size, model)| (u64::try_from(size).unwrap_or(u64::MAX), model)).collect();
+    for (kept, model) in level(&mut shares, u64::try_from(most).unwrap_or(u64::MAX)) {
+        model.prefixes.give_back(usize::try_from(kept).unwrap_or(usize::MAX));
+    }
+}
+
+/// Who has to give so that all together have `most`, and what is left to each: whoever has less than an
+/// even share keeps it, and the others share the rest evenly (max-min fairness).
+fn level<T: Copy>(shares: &mut [(u64, T)], most: u64) -> Vec<(u64, T)> {
+    shares.sort_unstable_by_key(|(share, _)| *share);
+    let (mut rest, mut sharers) = (most, u64::try_from(shares.len()).unwrap_or(u64::MAX));
+    let mut giving = Vec::new();
+    for (share, who) in shares {
+        let kept = (*share).min(rest / sharers.max(1));
+        if kept < *share {
+            giving.push((kept, *who));
+        }
+        (rest, sharers) = (rest - kept, sharers - 1);
+    }
+    giving
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Config, Environment};
+    use crate::fleet::{EngineDetails, Kept};
+
+    const KEPT: Kept = Kept { capacity: 1 << 20, epoch: 0 };
+
+    fn registry(memory: &str) -> Registry {
+        let yaml = format!(
+            "limits: {{ prefix_memory: {memory} }}\n\
+             backends: [{{ name: x, url: \"http://a\", models: [m, n] }}]"
+        );
+        let config = Config::parse(&yaml, "test.yaml", Path::new(""), &Environment::default());
+        Registry::new(&config.unwrap())
+    }
+
+    /// Has the backend sent prompts of 50 blocks that have nothing in common.
+    fn record(registry: &Registry, model: usize, prompts: std::ops::Range<u64>) {
+        let topology = &registry.snapshot().topology;
+        let model = &topology.models()[model];
+        for prompt in prompts {
+            let chain: Vec<u64> =
+                (0..50).map(|block| (prompt << 16 | block).wrapping_mul(0x9e37_79b9)).collect();
+            model.prefixes.record(model.serving[0].lane, &chain, KEPT);
+        }
+    }
+
+    fn held(registry: &Registry) -> Vec<u32> {
+        let topology = &registry.snapshot().topology;
+        let held = |model: &Model| model.prefixes.held(model.serving[0].lane);
+        topology.models().iter().map(held).collect()
+    }
+
+    #[test]
+    fn models_of_an_engine_share_its_cache() {
+        let registry = registry("1MiB");
+        let (id, state) = {
+            let state = std::sync::Arc::clone(&registry.snapshot().topology.backends[0].state);
+            (state.id, state)
+        };
+        record(&registry, 0, 0..2);
+        record(&registry, 1, 0..10);
+        registry.tidy(id);
+        assert_eq!(held(&registry), [100, 500], "who does not tell has no bounds of its own");
+        let details = |blocks| EngineDetails {
+            block_size: Some(16),
+            blocks: Some(blocks),
+            ..EngineDetails::default()
+        };
+        assert!(!registry.learn_details(&state, &details(400)));
+        record(&registry, 0, 0..2);
+        record(&registry, 1, 0..10);
+        registry.tidy(id);
+        assert_eq!(held(&registry), [100, 300], "the one with more than half of it gives");
+        assert!(!registry.learn_details(&state, &details(150)));
+        registry.tidy(id);
+        assert_eq!(held(&registry), [75, 75]);
+    }
+
+    #[test]
+    fn a_backend_that_is_away_has_nothing() {
+        let registry = registry("1MiB");
+        let id = registry.snapshot().topology.backends[0].state.id;
+        record(&registry, 0, 0..2);
+        let telemetry = || registry.snapshot().topology.backends[0].state.clone();
+        registry.lose(id);
+        assert_eq!((held(&registry), telemetry().telemetry.restarts()), (vec![0, 0], 0));
+    }
+
+    #[test]
+    fn a_model_that_comes_late_finds_memory_and_a_lower_limit_is_kept() {
+        let registry = registry("1MiB");
+        let id = registry.snapshot().topology.backends[0].state.id;
+        let used = || registry.prefix_pool().budget().used();
+        record(&registry, 0, 0..2000);
+        registry.tidy(id);
+        let alone = held(&registry)[0];
+        assert!(used() <= 1 << 20 && alone > 20_000, "{} bytes, {alone} blocks", used());
+        for round in 0..40 {
+            record(&registry, 1, round * 20..round * 20 + 20);
+            record(&registry, 0, 2000 + round * 200..2200 + round * 200);
+            registry.tidy(id);
+        }
+        let both = held(&registry);
+        assert!(both[1] > both[0] / 2, "{both:?}");
+        registry.prefix_pool().budget().set_limit(256 << 10);
+        registry.tidy(id);
+        assert!(used() <= 256 << 10, "{}", used());
+    }
+
+    #[test]
+    fn who_has_little_keeps_it_and_the_rest_is_shared_evenly() {
+        let given = |shares: &[u64], most| {
+            let mut shares: Vec<(u64, usize)> =
+                shares.iter().enumerate().map(|(index, share)| (*share, index)).collect();
+            let mut given = level(&mut shares, most);
+            given.sort_unstable_by_key(|(_, who)| *who);
+            given
+        };
+        assert_eq!(given(&[10, 20, 30], 60), []);
+        assert_eq!(given(&[10, 20, 30], 50), [(20, 2)]);
+        assert_eq!(given(&[100, 1, 100], 61), [(30, 0), (30, 2)]);
+        assert_eq!(given(&[5], 0), [(0, 0)]);
+        assert_eq!(given(&[], 7), []);
+    }
+}

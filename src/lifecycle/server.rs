@@ -1,0 +1,265 @@
+//! The composition root: the only file that sees everything. Builds the data plane, the checks, the
+//! admin port and the signals, and runs them as services of one Pingora server.
+
+mod listeners;
+
+pub(crate) use listeners::try_listen;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use pingora::apps::ServerApp;
+use pingora::server::configuration::ServerConf;
+use pingora::server::{RunArgs, Server, ShutdownWatch};
+use pingora::services::background::{BackgroundService, background_service};
+use pingora::services::listening::Service;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::admin::Admin;
+use crate::config::{Config, ConfigSource, ListenAddress};
+use crate::discovery::Prober;
+use crate::lifecycle::systemd::Notifier;
+use crate::lifecycle::{
+    ApplyLog, Commands, Ends, Inheritance, LastWords, Listening, Obedience, Reloader, Socket,
+    Sockets, Stop, StopSignal, Successor, Upkeep, outlive_signals, raise_limit,
+};
+use crate::observe::access_log::{AccessLog, AccessLogError};
+use crate::observe::decision_log::DecisionLog;
+use crate::observe::metrics::Metrics;
+use crate::observe::otlp::SpanExporter;
+use crate::proxy::{DataPlane, Proxy};
+use crate::routing::Generation;
+use crate::routing::RequestObserver;
+use crate::tls::TlsError;
+
+/// A year.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long a stop waits for the last lines of logs.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: ListenAddress,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The metrics cannot be set up.
+    #[error("the metrics cannot be set up: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The access log cannot be written.
+    #[error("{0}")]
+    AccessLog(#[from] AccessLogError),
+    /// There is no thread for the export of spans.
+    #[error("the export of spans cannot start: {0}")]
+    Spans(std::io::Error),
+    /// There is no thread for a strategy that is tried out.
+    #[error("the shadow cannot start: {0}")]
+    Shadow(std::io::Error),
+    /// A certificate cannot be used.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] TlsError),
+}
+
+/// What a server is told besides its configuration.
+pub struct ServeOptions {
+    /// Starts everything random: picks, jitter, request ids.
+    pub seed: u64,
+    /// Where the configuration came from, so that it can be loaded again.
+    pub source: Option<ConfigSource>,
+    /// Lets the log follow a configuration that is loaded again.
+    pub apply_log: Option<ApplyLog>,
+    /// How to start a process that takes this one's place.
+    pub successor: Option<Successor>,
+    /// What the process before this one hands over.
+    pub inheritance: Option<Inheritance>,
+}
+
+/// Runs a penstock until it is told to stop and is done with what is in flight.
+///
+/// # Errors
+/// [`ServerError`] when it cannot start.
+pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerError> {
+    outlive_signals();
+    let addresses = listeners::addresses(&config);
+    let names: Vec<String> = addresses.iter().map(ListenAddress::socket_name).collect();
+    let inherited = options.inheritance.as_mut().map(|one| one.claim(&names));
+    for (address, own) in addresses.into_iter().zip(names) {
+        let is_ours = |sockets: &Vec<Socket>| sockets.iter().any(|(name, _)| *name == own);
+        // Asked for ahead, because Pingora ends the process when it cannot listen.
+        if !inherited.as_ref().is_some_and(is_ours) {
+            let free = try_listen(&address);
+            free.map_err(|source| ServerError::Listen { address, source })?;
+        }
+    }
+    raise_limit(&config);
+    let parts = Parts::new(config, options.seed, Sockets::new(inherited))?;
+    let mut server = Server::new_with_opt_and_conf(None, server_conf(parts.proxy.config()));
+    server.bootstrap();
+    let stop_signal = StopSignal {
+        proxy: Arc::clone(&parts.proxy),
+        stop: Arc::clone(&parts.stop),
+        notifier: Arc::clone(&parts.notifier),
+    };
+    parts.add_to(&mut server, options);
+    server.run(RunArgs { shutdown_signal: Box::new(stop_signal) });
+    Ok(())
+}
+
+/// Pingora's own settings; whatever users can set comes from our configuration.
+fn server_conf(config: &Config) -> ServerConf {
+    ServerConf {
+        threads: config.server.threads,
+        // Pingora sleeps this long before it ends; `Upkeep` ends the process as soon as it can.
+        grace_period_seconds: Some(NEVER.as_secs()),
+        graceful_shutdown_timeout_seconds: Some(1),
+        ..ServerConf::default()
+    }
+}
+
+struct Parts {
+    proxy: Arc<Proxy>,
+    prober: Prober,
+    metrics: Arc<Metrics>,
+    decisions: Arc<DecisionLog>,
+    access_log: Option<Arc<AccessLog>>,
+    spans: Option<Arc<SpanExporter>>,
+    sockets: Arc<Sockets>,
+    stop: Arc<Stop>,
+    notifier: Arc<Notifier>,
+}
+
+impl Parts {
+    fn new(config: Config, seed: u64, sockets: Arc<Sockets>) -> Result<Self, ServerError> {
+        let generation = Generation::new(config).with_shadow(None).map_err(ServerError::Shadow)?;
+        let generation = Arc::new(generation);
+        let metrics = Arc::new(Metrics::new(&generation)?);
+        let decisions = Arc::new(DecisionLog::default());
+        let access_log = AccessLog::start(&generation.config.access_log)?.map(Arc::new);
+        let mut observers: Vec<Box<dyn RequestObserver>> =
+            vec![Box::new(Arc::clone(&metrics)), Box::new(Arc::clone(&decisions))];
+        if let Some(log) = &access_log {
+            observers.push(Box::new(Arc::clone(log)));
+        }
+        let spans = SpanExporter::start(&generation.config.tracing).map_err(ServerError::Spans)?;
+        let spans = spans.map(Arc::new);
+        if let Some(spans) = &spans {
+            observers.push(Box::new(Arc::clone(spans)));
+        }
+        let prober = Prober::new(&generation.registry, &generation.config, seed);
+        let proxy = Arc::new(Proxy::new(generation, observers, seed)?);
+        let stop = Arc::new(Stop::new(last_words(access_log.as_ref(), spans.as_ref())));
+        let notifier = Arc::new(Notifier::of_process());
+        Ok(Self { proxy, prober, metrics, decisions, access_log, spans, sockets, stop, notifier })
+    }
+
+    fn add_to(self, server: &mut Server, options: ServeOptions) {
+        let (commands, orders) = Commands::channel();
+        let data = self.data_service(&server.configuration);
+        let runtime = data.runtime();
+        server.add_service(data);
+        if let Some(address) = self.proxy.config().admin.listen {
+            let admin = Admin {
+                proxy: Arc::clone(&self.proxy),
+                metrics: Arc::clone(&self.metrics),
+                decisions: Arc::clone(&self.decisions),
+                access_log: self.access_log.clone(),
+                spans: self.spans.clone(),
+                callers: Arc::default(),
+                waiting: self.prober.waiting(),
+                scraping: self.prober.scraper().budget(),
+                stopping: self.proxy.stopping(),
+                commands,
+            };
+            let mut service = Service::new("penstock admin".to_owned(), admin.into_app());
+            service.threads = Some(1);
+            service.add_tcp(&address.to_string());
+            let sockets = Arc::clone(&self.sockets);
+            // Whoever watches a drain wants to see it.
+            server.add_service(Listening::new(service, sockets, Ends::WhenHandedOver));
+        }
+        server.add_service(background_service("penstock checks", self.prober.clone()));
+        // One thread: what it spends on all scrapes is what its clock says.
+        server.add_service(background_service("penstock telemetry", self.prober.scraper()));
+        let reopener = LogReopener(self.access_log);
+        server.add_service(background_service("penstock logs", reopener));
+        let waiting = self.prober.waiting();
+        let obedience = Obedience {
+            orders,
+            reloader: Reloader {
+                source: options.source,
+                apply_log: options.apply_log,
+                proxy: Arc::clone(&self.proxy),
+                prober: self.prober,
+                metrics: self.metrics,
+            },
+            successor: options.successor,
+            sockets: Arc::clone(&self.sockets),
+            stop: Arc::clone(&self.stop),
+            notifier: Arc::clone(&self.notifier),
+        };
+        let upkeep = Upkeep {
+            proxy: self.proxy,
+            runtime,
+            waiting,
+            sockets: self.sockets,
+            notifier: self.notifier,
+            stop: self.stop,
+            inheritance: Mutex::new(options.inheritance),
+            obedience: Mutex::new(Some(obedience)),
+        };
+        server.add_service(background_service("penstock upkeep", upkeep));
+    }
+
+    fn data_service(
+        &self,
+        conf: &Arc<ServerConf>,
+    ) -> Listening<Service<impl ServerApp + Send + Sync + 'static>> {
+        let config = self.proxy.config();
+        let app = DataPlane(Arc::clone(&self.proxy)).into_app(conf);
+        let mut data = Service::new("penstock data".to_owned(), app);
+        data.threads = Some(config.server.threads);
+        for listener in listeners::listeners(config) {
+            data.add_listener(listener);
+        }
+        Listening::new(data, Arc::clone(&self.sockets), Ends::WithTheOthers)
+    }
+}
+
+/// What is still to be written when the process ends.
+fn last_words(log: Option<&Arc<AccessLog>>, spans: Option<&Arc<SpanExporter>>) -> Vec<LastWords> {
+    let mut all: Vec<LastWords> = Vec::new();
+    if let Some(log) = log.cloned() {
+        all.push(Box::new(move || log.flush(FLUSH_LIMIT)));
+    }
+    if let Some(spans) = spans.cloned() {
+        all.push(Box::new(move || spans.flush(FLUSH_LIMIT)));
+    }
+    all
+}
+
+/// SIGUSR1: opens the access log anew. Without a log it is heard and does nothing, because what it
+/// does by itself is to end the process.
+struct LogReopener(Option<Arc<AccessLog>>);
+
+#[async_trait]
+impl BackgroundService for LogReopener {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let mut moved = match signal(SignalKind::user_defined1()) {
+            Ok(moved) => moved,
+            Err(error) => return tracing::error!(%error, "SIGUSR1 cannot be watched"),
+        };
+        loop {
+            tokio::select! {
+                _ = moved.recv() => if let Some(log) = &self.0 { log.reopen() },
+                _ = shutdown.changed() => return,
+            }
+        }
+    }
+}

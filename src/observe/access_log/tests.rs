@@ -1,0 +1,212 @@
+//! Lines are whole, bounded and honest, and no request waits for them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::{ErrorCode, Operation, TraceContext};
+use crate::fleet::BackendId;
+use crate::routing::About;
+use crate::scan::Usage;
+use crate::units::TokenCount;
+
+fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
+    RequestOutcome {
+        operation: Some(Operation::Chat),
+        model: Some("llama3:70b"),
+        backend: Some((BackendId(3), "gpu-a")),
+        status: 200,
+        code: None,
+        outcome: Outcome::Ok,
+        is_streaming: true,
+        is_fallback: false,
+        attempts: 2,
+        first_token: Some(Duration::from_micros(31_500)),
+        took: Duration::from_millis(900),
+        usage: None,
+        expected_cached: None,
+        token_events: 11,
+        about,
+    }
+}
+
+fn about<'a>() -> About<'a> {
+    About {
+        request_id: "r-1",
+        key: Some("team-a"),
+        client: Some("::1".parse().unwrap()),
+        method: "POST",
+        path: "/v1/chat/completions",
+        asked: Some("gpt-4o"),
+        provider: Some("vllm"),
+        estimated_tokens: Some(TokenCount(7)),
+        bytes_in: 120,
+        bytes_out: 4000,
+        trace: Some(TraceContext::begin(0xabc, 1, true)),
+    }
+}
+
+fn parse(line: &[u8]) -> Value {
+    assert!(line.len() <= line::LONGEST, "{} bytes", line.len());
+    assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");
+    assert_eq!(line.last(), Some(&b'\n'));
+    serde_json::from_slice(line).unwrap()
+}
+
+#[test]
+fn a_line_tells_the_whole_request() {
+    let line = line::to_line(&outcome(about()), Duration::from_secs(1_795_204_406));
+    let expected = json!({
+        "time": "2026-11-20T19:53:26.000Z", "id": "r-1", "key": "team-a", "client": "::1",
+        "method": "POST", "path": "/v1/chat/completions", "operation": "chat",
+        "model_asked": "gpt-4o", "model": "llama3:70b", "backend": "gpu-a", "status": 200,
+        "error": null, "outcome": "ok", "stream": true, "fallback": false, "attempts": 2,
+        "tokens_in": 7, "tokens_out": 11, "tokens_cached": null, "tokens_estimated": true,
+        "ttft_ms": 31.5, "duration_ms": 900, "bytes_in": 120, "bytes_out": 4000,
+        "trace": "00000000000000000000000000000abc",
+    });
+    assert_eq!(parse(&line), expected);
+}
+
+#[test]
+fn the_engines_counts_go_before_ours() {
+    let usage = |prompt_tokens, completion_tokens| Usage {
+        prompt_tokens,
+        completion_tokens,
+        cached_tokens: None,
+    };
+    for (usage, expected) in [
+        (Some(usage(Some(9), Some(12))), json!([9, 12, false])),
+        (Some(usage(Some(9), None)), json!([9, 11, true])),
+        (Some(usage(None, Some(12))), json!([7, 12, true])),
+        (None, json!([7, 11, true])),
+    ] {
+        let line =
+            parse(&line::to_line(&RequestOutcome { usage, ..outcome(about()) }, Duration::ZERO));
+        let told = json!([line["tokens_in"], line["tokens_out"], line["tokens_estimated"]]);
+        assert_eq!(told, expected);
+    }
+    let refused = RequestOutcome {
+        backend: None,
+        status: 404,
+        code: Some(ErrorCode::ModelNotFound),
+        outcome: Outcome::Client,
+        token_events: 0,
+        ..outcome(about())
+    };
+    let line = parse(&line::to_line(&refused, Duration::ZERO));
+    assert_eq!(line["error"], "model_not_found");
+    assert_eq!(line["tokens_in"], Value::Null, "no engine has seen it");
+    assert_eq!(line["tokens_estimated"], false);
+}
+
+#[test]
+fn no_text_of_a_client_forges_or_floods_a_line() {
+    let evil = "\r\n{\"forged\":1}\u{1b}[31m\u{7f}\u{9b}\u{2028}\u{202e}\0\"\\ä";
+    let long = evil.repeat(400);
+    for text in [evil, &long] {
+        let about = About {
+            request_id: text,
+            key: Some(text),
+            method: text,
+            path: text,
+            asked: Some(text),
+            ..about()
+        };
+        let told = RequestOutcome {
+            model: Some(text),
+            backend: Some((BackendId(0), text)),
+            ..outcome(about)
+        };
+        let line = line::to_line(&told, Duration::MAX.min(Duration::from_secs(1 << 40)));
+        let parsed = parse(&line);
+        let text = String::from_utf8(line).unwrap();
+        let odd = |c: &char| (c.is_control() && *c != '\n') || matches!(c, '\u{2028}' | '\u{202e}');
+        assert_eq!(text.chars().find(odd), None, "{text}");
+        assert!(parsed["path"].as_str().unwrap().starts_with("\r\n{\"forged\""));
+    }
+    let line = line::to_line(&outcome(About { path: &long, ..about() }), Duration::ZERO);
+    assert!(parse(&line)["path"].as_str().unwrap().ends_with('…'), "a cut shows");
+}
+
+#[test]
+fn a_text_of_just_the_length_it_may_have_is_whole() {
+    for length in 765..775 {
+        let path = "x".repeat(length);
+        let line = line::to_line(&outcome(About { path: &path, ..about() }), Duration::ZERO);
+        let shown = parse(&line)["path"].as_str().unwrap().to_owned();
+        if length <= 768 {
+            assert_eq!(shown, path);
+        } else {
+            assert_eq!(shown, format!("{}…", "x".repeat(765)));
+        }
+    }
+}
+
+fn config(path: PathBuf) -> AccessLogConfig {
+    AccessLogConfig { path: LogTarget::File(path), ..AccessLogConfig::default() }
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("penstock-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn lines_are_written_flushed_and_go_on_in_a_new_file() {
+    let folder = folder("access-log");
+    let (path, moved) = (folder.join("access.log"), folder.join("access.log.1"));
+    let log = AccessLog::start(&config(path.clone())).unwrap().unwrap();
+    for _ in 0..100 {
+        log.finished(&outcome(about()));
+    }
+    log.flush(Duration::from_secs(10));
+    assert_eq!(log.deliveries(), Deliveries { delivered: 100, dropped: 0, failed: 0 });
+    std::fs::rename(&path, &moved).unwrap();
+    log.reopen();
+    log.finished(&outcome(about()));
+    log.flush(Duration::from_secs(10));
+    let lines = |path: &Path| std::fs::read_to_string(path).unwrap().lines().count();
+    assert_eq!((lines(&moved), lines(&path)), (100, 1));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_cannot_be_opened_or_written_is_told() {
+    let missing = folder("no-log").join("missing/access.log");
+    let error = AccessLog::start(&config(missing)).unwrap_err();
+    assert!(error.to_string().contains("cannot be opened"), "{error}");
+    if Path::new("/dev/full").exists() {
+        let log = AccessLog::start(&config("/dev/full".into())).unwrap().unwrap();
+        log.finished(&outcome(about()));
+        log.flush(Duration::from_secs(10));
+        assert_eq!(log.deliveries(), Deliveries { delivered: 0, dropped: 0, failed: 1 });
+    }
+}
+
+#[test]
+fn samples_are_shares_of_good_and_of_failed_requests() {
+    let folder = folder("sampled-log");
+    let path = folder.join("access.log");
+    let config = AccessLogConfig { sample: 0.25, queue: 10_000, ..config(path.clone()) };
+    let log = AccessLog::start(&config).unwrap().unwrap();
+    let write = |log: &AccessLog, class| {
+        let before = log.deliveries().delivered;
+        for number in 0..2000 {
+            let id = format!("request-{number}");
+            let about = About { request_id: &id, ..about() };
+            log.finished(&RequestOutcome { outcome: class, ..outcome(about) });
+        }
+        log.flush(Duration::from_secs(10));
+        log.deliveries().delivered - before
+    };
+    let chosen = write(&log, Outcome::Ok);
+    assert!((400..600).contains(&chosen), "{chosen} of 2000 at a share of 0.25");
+    assert_eq!(write(&log, Outcome::Ok), chosen, "the same requests each time");
+    assert_eq!(write(&log, Outcome::Fault), 2000);
+    assert_eq!(write(&AccessLog { sample: 0.0, ..log }, Outcome::Ok), 0);
+    std::fs::remove_dir_all(&folder).unwrap();
+}

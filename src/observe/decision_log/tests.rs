@@ -1,0 +1,133 @@
+//! What the ring keeps, and what writing into it costs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::config::{Config, Environment};
+use crate::fleet::{BackendSet, FleetSnapshot, Health};
+use crate::routing::Generation;
+use crate::routing::{Peek, RouteInput, RoutingDecision, Scratch};
+use crate::scan::{RequestProfile, ScanOptions, scan};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+const BODY: &str = r#"{"model":"gpt","stream":true,"messages":[{"role":"user","content":
+    [{"type":"image_url","image_url":{"url":"data:,"}}]}]}"#;
+
+struct Story {
+    fleet: std::sync::Arc<FleetSnapshot>,
+    profile: RequestProfile,
+    decision: RoutingDecision,
+}
+
+impl Story {
+    fn new() -> Self {
+        let yaml = "routing: { aliases: { gpt: m } }\n\
+                    backends: [{ name: eye, url: 'http://127.0.0.1:1', models: [{ id: m }] }]\n";
+        let config = Config::parse(yaml, "test.yaml", Path::new("."), &Environment::default());
+        let generation = Generation::new(config.unwrap());
+        let fleet = generation.registry.snapshot();
+        fleet.topology.backends[0].state.health.set(Health::Healthy);
+        let profile = scan(Operation::Chat, None, BODY.as_bytes(), ScanOptions::default()).unwrap();
+        let input = RouteInput {
+            request: &profile,
+            model: "gpt",
+            tokens: profile.estimated_tokens,
+            fleet: &fleet,
+            tried: &BackendSet::default(),
+            now: Timestamp(0),
+            prompt: None,
+            session: None,
+        };
+        let mut chance = Peek { topology: &fleet.topology, rng: SmallRng::seed_from_u64(1) };
+        let mut scratch = Scratch::default();
+        let decision = generation.router.route(&input, &mut chance, &mut scratch).unwrap();
+        Self { fleet, profile, decision }
+    }
+
+    fn routed<'a>(&'a self, request_id: &'a str, asked: &'a str) -> Routed<'a> {
+        Routed {
+            at: Timestamp(1_000_000),
+            request_id,
+            request: &self.profile,
+            asked,
+            decision: &self.decision,
+            fleet: &self.fleet,
+            attempt: 1,
+            legend: Legend::default(),
+            captured: None,
+        }
+    }
+}
+
+#[test]
+fn a_decision_is_shown_with_what_it_was_made_on() {
+    let story = Story::new();
+    let log = DecisionLog::default();
+    log.routed(&story.routed("req-1", "gpt"));
+    let shown = log.latest(10, Timestamp(1_000_000).after(Duration::from_secs(2)));
+    let shown = serde_json::to_value(&shown).unwrap();
+    let expected = serde_json::json!([{
+        "number": 0,
+        "seconds_ago": 2.0,
+        "request_id": "req-1",
+        "operation": "chat",
+        "requirements": {
+            "model": "gpt",
+            "estimated_tokens": story.profile.estimated_tokens.0,
+            "needs_vision": true,
+            "needs_tools": false,
+            "needs_json_mode": false,
+            "prefers_streaming": true,
+        },
+        "model": "m",
+        "backend": "eye",
+        "strategy": "smart",
+        "fallback": false,
+        "assumed": true,
+        "candidates": 1,
+        "attempt": 1,
+    }]);
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn the_newest_come_first_and_the_oldest_are_forgotten() {
+    let story = Story::new();
+    let log = DecisionLog::default();
+    for number in 0..DECISIONS_KEPT + 10 {
+        log.routed(&story.routed(&number.to_string(), "gpt"));
+    }
+    let all = log.latest(usize::MAX, Timestamp(0));
+    assert_eq!(all.len(), DECISIONS_KEPT);
+    let ids: Vec<usize> = all.iter().map(|one| one.request_id.parse().unwrap()).collect();
+    assert!(ids.iter().rev().copied().eq(10..DECISIONS_KEPT + 10), "{ids:?}");
+    assert_eq!(log.latest(3, Timestamp(0)).len(), 3);
+    assert_eq!(log.total(), DECISIONS_KEPT as u64 + 10);
+}
+
+#[test]
+fn long_names_are_cut_between_characters() {
+    let story = Story::new();
+    let log = DecisionLog::default();
+    let asked = format!("{}\u{e4}\u{1}", "a".repeat(127));
+    log.routed(&story.routed(&"\u{1f600}".repeat(40), &asked));
+    let shown = log.latest(1, Timestamp(0)).remove(0);
+    assert_eq!(shown.requirements.model, "a".repeat(127), "half a character is none");
+    assert_eq!(shown.request_id, "\u{1f600}".repeat(16));
+}
+
+#[test]
+fn a_decision_is_written_without_an_allocation_and_without_waiting() {
+    let story = Story::new();
+    let log = DecisionLog::default();
+    let held = log.slots[0].lock();
+    let event = story.routed("req", "gpt");
+    let counted = allocation_counter::measure(|| log.routed(&event));
+    drop(held);
+    assert_eq!(counted.count_total, 0);
+    assert!(log.latest(1, Timestamp(0)).is_empty(), "its slot was being read");
+    log.routed(&event);
+    assert_eq!(log.latest(9, Timestamp(0)).len(), 1);
+}

@@ -1,0 +1,162 @@
+//! Prometheus metrics: an observer of requests, and the page an operator scrapes. Labels are
+//! bounded: models the fleet knows, backends, and closed sets. Counting takes no lock and, once a
+//! combination of labels has been seen, allocates nothing.
+
+mod backends;
+mod distribution;
+mod gauges;
+mod names;
+mod outcome;
+mod page;
+mod reloads;
+mod requests;
+mod row;
+mod samples;
+mod series;
+mod shadow;
+mod table;
+
+pub use gauges::{ProcessFigures, Scrape};
+pub use reloads::Reloads;
+pub use row::{MetricKind, MetricRow};
+pub use table::metric_rows;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::api::{ERROR_CODES, ErrorCode};
+use crate::clock::unix_seconds;
+use crate::fleet::{BackendId, MAX_BACKENDS, Topology};
+use crate::routing::Generation;
+use crate::routing::{AttemptEnded, RequestObserver, RequestOutcome, Routed};
+use backends::Backends;
+use distribution::{Distributions, observe};
+use names::Names;
+use outcome::{OutcomeId, status_label};
+use requests::{RequestKey, Requests};
+
+/// Everything that is counted, shared by the data plane and the admin port.
+#[derive(Debug)]
+pub struct Metrics {
+    model_names: Names,
+    backend_names: Names,
+    kinds: Distributions,
+    backends: Backends,
+    requests: Requests,
+    errors: [AtomicU64; ERROR_CODES.len()],
+    repeats: AtomicU64,
+    fallbacks: AtomicU64,
+    assumed: AtomicU64,
+    panics: AtomicU64,
+    untold: AtomicU64,
+    /// Of the configuration.
+    pub reloads: Reloads,
+    /// Seconds since 1970.
+    started_at: u64,
+}
+
+impl Metrics {
+    /// Metrics for a configuration's fleet.
+    ///
+    /// # Errors
+    /// When the metrics library refuses the buckets of a histogram.
+    pub fn new(generation: &Generation) -> Result<Self, prometheus::Error> {
+        let metrics = Self {
+            model_names: Names::new(generation.config.limits.metric_models, "unknown"),
+            // Reloads bring new names; four fleets' worth of them is told apart.
+            backend_names: Names::new(4 * MAX_BACKENDS, "none"),
+            kinds: Distributions::new()?,
+            backends: Backends::default(),
+            requests: Requests::default(),
+            errors: std::array::from_fn(|_| AtomicU64::new(0)),
+            repeats: AtomicU64::new(0),
+            fallbacks: AtomicU64::new(0),
+            assumed: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            untold: AtomicU64::new(0),
+            reloads: Reloads::default(),
+            started_at: unix_seconds(),
+        };
+        metrics.learn_backends(&generation.registry.snapshot().topology);
+        Ok(metrics)
+    }
+
+    /// Makes room for the backends of a topology: to be called whenever the configuration has
+    /// brought new ones. One that comes back by its name goes on with the counters it had.
+    pub fn learn_backends(&self, topology: &Topology) {
+        self.backends.learn(topology, &self.backend_names, &self.kinds.first_tokens);
+    }
+
+    /// The page to scrape, in Prometheus' text format.
+    pub fn render(&self, scrape: &Scrape<'_>) -> String {
+        page::render(self, scrape)
+    }
+
+    fn count_error(&self, code: ErrorCode) {
+        let counter = self.errors.get(code as usize);
+        debug_assert!(counter.is_some(), "there is a counter per code");
+        if let Some(counter) = counter {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl RequestObserver for Metrics {
+    fn routed(&self, event: &Routed<'_>) {
+        if event.attempt > 1 {
+            self.repeats.fetch_add(1, Ordering::Relaxed);
+        }
+        if event.decision.is_assumed {
+            self.assumed.fetch_add(1, Ordering::Relaxed);
+        }
+        if event.decision.in_panic {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+        if event.decision.card.as_ref().is_some_and(|card| card.is_untold) {
+            self.untold.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn first_token(&self, backend: BackendId, took: Duration) {
+        self.backends.with(backend, |series| observe(&series.first_token, took));
+    }
+
+    fn progress(&self, backend: BackendId, tokens: u32) {
+        self.backends.with(backend, |series| {
+            series.stream_tokens.fetch_add(tokens.into(), Ordering::Relaxed);
+        });
+    }
+
+    fn attempt_ended(&self, event: &AttemptEnded<'_>) {
+        self.backends.with(event.backend, |series| {
+            series.count_attempt(OutcomeId::of(event.outcome), event.code);
+        });
+    }
+
+    fn finished(&self, outcome: &RequestOutcome<'_>) {
+        if let Some(code) = outcome.code {
+            self.count_error(code);
+        }
+        if outcome.is_fallback {
+            self.fallbacks.fetch_add(1, Ordering::Relaxed);
+        }
+        let (backend, provider) = match outcome.backend {
+            None => (Names::STAND_IN, None),
+            Some((id, name)) => self
+                .backends
+                .with(id, |series| (series.label, Some(series.provider)))
+                .unwrap_or_else(|| (self.backend_names.id(name), None)),
+        };
+        let key = RequestKey {
+            model: outcome.model.map_or(Names::STAND_IN, |name| self.model_names.id(name)),
+            backend,
+            operation: outcome.operation,
+            status: status_label(outcome.status),
+            outcome: OutcomeId::of(outcome.outcome),
+        };
+        self.requests.count(key, provider, outcome, &self.kinds);
+    }
+}
+
+#[cfg(test)]
+mod tests;

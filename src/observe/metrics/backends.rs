@@ -1,0 +1,118 @@
+//! What is counted per backend while requests run: reached by the backend's number, without a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use prometheus::Histogram;
+
+use super::distribution::Distribution;
+use super::names::{NameId, Names};
+use super::outcome::{OUTCOMES, OutcomeId};
+use crate::api::{ERROR_CODES, ErrorCode};
+use crate::fleet::{Backend, BackendId, Topology};
+
+/// An attempt that ended without an error has no code.
+const CODES: usize = ERROR_CODES.len() + 1;
+
+/// The counters of one backend.
+#[derive(Debug)]
+pub(super) struct BackendSeries {
+    pub(super) label: NameId,
+    pub(super) name: Box<str>,
+    /// What stands in `gen_ai_provider_name`.
+    pub(super) provider: &'static str,
+    pub(super) first_token: Histogram,
+    pub(super) stream_tokens: AtomicU64,
+    attempts: [[AtomicU64; CODES]; OUTCOMES.len()],
+}
+
+impl BackendSeries {
+    fn new(backend: &Backend, label: NameId, first_token: Histogram) -> Self {
+        Self {
+            label,
+            name: backend.state.name.clone(),
+            provider: backend.config.engine.provider(),
+            first_token,
+            stream_tokens: AtomicU64::new(0),
+            attempts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+        }
+    }
+
+    /// Counts the end of an attempt.
+    pub(super) fn count_attempt(&self, outcome: OutcomeId, code: Option<ErrorCode>) {
+        let column = code.map_or(0, |code| code as usize + 1);
+        let cell = self.attempts.get(outcome.index()).and_then(|row| row.get(column));
+        debug_assert!(cell.is_some(), "the table has a row per outcome and a column per code");
+        if let Some(cell) = cell {
+            cell.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The attempts counted so far, by outcome and code.
+    pub(super) fn attempts(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let codes = || std::iter::once("none").chain(ERROR_CODES.iter().map(|row| row.name));
+        let rows = self.attempts.iter().zip(OUTCOMES);
+        rows.flat_map(move |(row, outcome)| {
+            row.iter()
+                .zip(codes())
+                .map(move |(cell, code)| (outcome, code, cell.load(Ordering::Relaxed)))
+        })
+        .filter(|(.., count)| *count > 0)
+    }
+}
+
+#[derive(Debug, Default, Clone)]
+struct Table {
+    by_id: Vec<Option<Arc<BackendSeries>>>,
+    /// Each series once, however many numbers its backend has had.
+    all: Vec<Arc<BackendSeries>>,
+}
+
+/// The counters of every backend there has been.
+#[derive(Debug, Default)]
+pub(super) struct Backends {
+    table: ArcSwap<Table>,
+    writer: Mutex<()>,
+}
+
+impl Backends {
+    /// Makes room for the backends of a topology; one that comes back by its name goes on with the
+    /// counters it had.
+    pub(super) fn learn(&self, topology: &Topology, names: &Names, kind: &Distribution) {
+        let _one_writer = self.writer.lock();
+        let mut table = Table::clone(&self.table.load());
+        for backend in &topology.backends {
+            let found = table.all.iter().find(|series| series.name == backend.state.name);
+            let series = found.cloned().unwrap_or_else(|| {
+                let label = names.id(&backend.state.name);
+                let series = Arc::new(BackendSeries::new(backend, label, kind.make()));
+                table.all.push(Arc::clone(&series));
+                series
+            });
+            let index = usize::from(backend.state.id.0);
+            if table.by_id.len() <= index {
+                table.by_id.resize(index + 1, None);
+            }
+            if let Some(slot) = table.by_id.get_mut(index) {
+                *slot = Some(series);
+            }
+        }
+        self.table.store(Arc::new(table));
+    }
+
+    /// Does something with the counters of a backend.
+    pub(super) fn with<R>(
+        &self,
+        id: BackendId,
+        work: impl FnOnce(&BackendSeries) -> R,
+    ) -> Option<R> {
+        self.table.load().by_id.get(usize::from(id.0))?.as_deref().map(work)
+    }
+
+    /// Every backend there has been.
+    pub(super) fn all(&self) -> Vec<Arc<BackendSeries>> {
+        self.table.load().all.clone()
+    }
+}

@@ -1,0 +1,72 @@
+//! The classes of outcomes as label values.
+
+use crate::fleet::Outcome;
+
+/// The classes of outcomes, by the names they have in metrics.
+pub(super) const OUTCOMES: [&str; 5] = ["ok", "client", "busy", "fault", "cancel"];
+
+/// The position of an outcome's class in [`OUTCOMES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct OutcomeId(u8);
+
+impl OutcomeId {
+    /// A whole answer.
+    pub(super) const OK: Self = Self(0);
+
+    pub(super) fn of(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Ok => Self::OK,
+            Outcome::Client => Self(1),
+            Outcome::Busy { .. } => Self(2),
+            Outcome::Unreachable | Outcome::Fault => Self(3),
+            Outcome::Cancel => Self(4),
+        }
+    }
+
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        OUTCOMES.get(self.index()).copied().unwrap_or("unknown")
+    }
+}
+
+/// The status to count an answer under: engines may send any number, and a label may not grow
+/// without bound, so numbers nobody has given a meaning count as the first of their class.
+pub(super) fn status_label(status: u16) -> u16 {
+    let has_meaning = http::StatusCode::from_u16(status)
+        .is_ok_and(|code| code.canonical_reason().is_some() || matches!(status, 499 | 529));
+    if has_meaning { status } else { status / 100 * 100 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn classes_have_the_names_the_registry_gives_them() {
+        for outcome in [
+            Outcome::Ok,
+            Outcome::Client,
+            Outcome::Busy { rest: Duration::ZERO, status: 429 },
+            Outcome::Unreachable,
+            Outcome::Fault,
+            Outcome::Cancel,
+        ] {
+            assert_eq!(OutcomeId::of(outcome).name(), outcome.name());
+        }
+    }
+
+    #[test]
+    fn statuses_without_a_meaning_are_counted_by_class() {
+        for (status, label) in [(200, 200), (499, 499), (529, 529), (599, 500), (298, 200), (0, 0)]
+        {
+            assert_eq!(status_label(status), label);
+        }
+        let labels: std::collections::BTreeSet<u16> = (0..=u16::MAX).map(status_label).collect();
+        assert!(labels.len() < 800, "{}", labels.len());
+    }
+}

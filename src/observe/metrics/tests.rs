@@ -1,0 +1,310 @@
+//! What requests leave on the page, and what the page may cost.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::api::Operation;
+use crate::config::{Config, Environment};
+use crate::discovery::ScrapeBudget;
+use crate::fleet::{EngineSample, Outcome};
+use crate::observe::queue::Deliveries;
+use crate::proxy::Closings;
+use crate::routing::About;
+use crate::scan::Usage;
+use crate::shadow::ShadowFigures;
+use crate::units::Timestamp;
+
+fn generation(yaml: &str) -> Generation {
+    let config = Config::parse(yaml, "test.yaml", Path::new("."), &Environment::default());
+    Generation::new(config.unwrap())
+}
+
+fn two_backends() -> Generation {
+    generation(
+        "limits: { metric_models: 2 }\n\
+         backends:\n\
+         - { name: a, url: 'http://127.0.0.1:1', engine: vllm, max_in_flight: 4, models: [{ id: m }] }\n\
+         - { name: 1a, url: 'http://127.0.0.1:2', models: [{ id: m }, { id: m1 }] }\n",
+    )
+}
+
+fn outcome<'a>(model: &'a str, backend: (u16, &'a str)) -> RequestOutcome<'a> {
+    RequestOutcome {
+        operation: Some(Operation::Chat),
+        model: Some(model),
+        backend: Some((BackendId(backend.0), backend.1)),
+        status: 200,
+        code: None,
+        outcome: Outcome::Ok,
+        is_streaming: true,
+        is_fallback: false,
+        attempts: 1,
+        first_token: Some(Duration::from_millis(30)),
+        took: Duration::from_secs(1),
+        usage: Some(Usage {
+            prompt_tokens: Some(100),
+            completion_tokens: Some(11),
+            cached_tokens: Some(64),
+        }),
+        expected_cached: Some(48),
+        token_events: 11,
+        about: About::default(),
+    }
+}
+
+fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
+    let (outcome, code) = (Outcome::Ok, None);
+    AttemptEnded {
+        backend,
+        name: "a",
+        provider: "vllm",
+        server: ("127.0.0.1", 1),
+        number: 1,
+        trace: None,
+        outcome,
+        code,
+        took,
+    }
+}
+
+fn page(metrics: &Metrics, generation: &Generation) -> String {
+    metrics.render(&Scrape {
+        scraping: &ScrapeBudget::default(),
+        now: Timestamp(1_000_000),
+        fleet: &generation.registry.snapshot(),
+        in_flight: 3,
+        held_body_bytes: 4096,
+        prefix_pool: generation.registry.prefix_pool(),
+        connections: 9,
+        admin_connections: 2,
+        max_admin_connections: 256,
+        admin_refused: 0,
+        admin_late: 0,
+        limits: &generation.config.limits,
+        idle_connections: &|id| usize::from(id.0) + 5,
+        closings: &Closings::default(),
+        certificates: &[("0.0.0.0:8443".to_owned(), 1_800_000_000)],
+        certificate_failures: 1,
+        process: ProcessFigures {
+            resident_bytes: Some(1),
+            open_files: Some(2),
+            max_open_files: Some(3),
+            cpu_seconds: Some(0.5),
+        },
+        access_log: Deliveries { delivered: 5, dropped: 6, failed: 7 },
+        spans: Deliveries::default(),
+        shadow: Some(ShadowFigures {
+            same: 3,
+            other: 1,
+            live_tokens: 16,
+            lag_micros: 2500,
+            ..Default::default()
+        }),
+    })
+}
+
+fn assert_has(page: &str, line: &str) {
+    assert!(page.lines().any(|other| other == line), "no line `{line}` in\n{page}");
+}
+
+/// Something of everything that is counted.
+fn exercise(metrics: &Metrics, generation: &Generation) {
+    let state = generation.registry.snapshot().topology.backends[0].state.clone();
+    let at = Timestamp(5);
+    state.learn_check(crate::fleet::Check { at, passed: Some(Duration::from_millis(2)) }, 1, 1);
+    state.telemetry.publish(EngineSample {
+        waiting: Some(2.0),
+        running: Some(3.0),
+        kv_utilization: Some(0.5),
+        in_flight: 0,
+        sent_at: Timestamp(900_000),
+        interval: Duration::from_secs(1),
+    });
+    metrics.first_token(BackendId(0), Duration::from_millis(30));
+    metrics.progress(BackendId(0), 3);
+    let code = Some(ErrorCode::ConnectFailed);
+    let took = Duration::from_secs(1);
+    metrics.attempt_ended(&AttemptEnded {
+        outcome: Outcome::Unreachable,
+        code,
+        ..ended(BackendId(0), took)
+    });
+    metrics.finished(&outcome("m", (0, "a")));
+}
+
+#[test]
+fn the_page_and_the_table_name_the_same_metrics() {
+    let generation = two_backends();
+    let metrics = Metrics::new(&generation).unwrap();
+    exercise(&metrics, &generation);
+    let page = page(&metrics, &generation);
+    let shown: BTreeSet<(&str, &str)> =
+        page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    let known: BTreeSet<_> = metric_rows().map(|row| (row.name, row.kind.name())).collect();
+    assert_eq!(shown, known);
+    assert_eq!(known.len(), metric_rows().count(), "no name twice");
+}
+
+#[test]
+fn a_request_shows_up_in_every_metric_it_belongs_to() {
+    let generation = two_backends();
+    let metrics = Metrics::new(&generation).unwrap();
+    exercise(&metrics, &generation);
+    let page = page(&metrics, &generation);
+    let gen_ai =
+        r#"gen_ai_operation_name="chat",gen_ai_provider_name="vllm",gen_ai_request_model="m""#;
+    for line in [
+        r#"penstock_requests_total{model="m",backend="a",operation="chat",status="200",outcome="ok"} 1"#,
+        r#"penstock_request_duration_seconds_sum{model="m",backend="a",outcome="ok"} 1"#,
+        r#"penstock_request_duration_seconds_bucket{model="m",backend="a",outcome="ok",le="7200"} 1"#,
+        r#"penstock_ttft_seconds_count{backend="a"} 1"#,
+        r#"penstock_stream_tokens_total{backend="a"} 3"#,
+        r#"penstock_stream_tokens_total{backend="1a"} 0"#,
+        r#"penstock_attempts_total{backend="a",outcome="fault",code="connect_failed"} 1"#,
+        r#"penstock_tokens_total{model="m",backend="a",type="cached"} 64"#,
+        r#"penstock_tokens_total{model="m",backend="a",type="expected"} 48"#,
+        r#"penstock_errors_total{code="body_memory_full"} 0"#,
+        r#"penstock_backend_up{backend="a"} 1"#,
+        r#"penstock_backend_up{backend="1a"} 0"#,
+        r#"penstock_backend_max_in_flight{backend="a"} 4"#,
+        r#"penstock_backend_check_seconds{backend="a"} 0.002"#,
+        r#"penstock_backend_idle_connections{backend="1a"} 6"#,
+        r#"penstock_shadow_decisions_total{result="other"} 1"#,
+        r#"penstock_shadow_expected_tokens_total{side="live"} 16"#,
+        "penstock_shadow_lag_seconds_total 0.0025",
+        "penstock_in_flight 3",
+        "penstock_held_body_bytes 4096",
+        "penstock_models 2",
+        "penstock_connections 9",
+        "penstock_max_connections 65536",
+        "penstock_max_held_body_bytes 1073741824",
+        r#"penstock_access_log_lines_total{result="dropped"} 6"#,
+        &format!("gen_ai_server_time_to_first_token_seconds_sum{{{gen_ai}}} 0.03"),
+        &format!("gen_ai_server_time_per_output_token_seconds_sum{{{gen_ai}}} 0.097"),
+        &format!(r#"gen_ai_client_token_usage_sum{{{gen_ai},gen_ai_token_type="input"}} 100"#),
+        &format!(
+            r#"gen_ai_client_token_usage_bucket{{{gen_ai},gen_ai_token_type="output",le="16"}} 1"#
+        ),
+    ] {
+        assert_has(&page, line);
+    }
+    for absent in [r#"max_in_flight{backend="1a"}"#, r#"check_seconds{backend="1a"}"#] {
+        assert!(!page.contains(absent), "{absent}");
+    }
+}
+
+#[test]
+fn models_beyond_the_limit_and_unknown_ones_are_counted_together() {
+    let generation = two_backends();
+    let metrics = Metrics::new(&generation).unwrap();
+    for model in ["m", "m1", "x", "y"] {
+        metrics.finished(&outcome(model, (0, "a")));
+    }
+    let refused = RequestOutcome {
+        model: None,
+        backend: None,
+        status: 404,
+        code: Some(ErrorCode::ModelNotFound),
+        outcome: Outcome::Client,
+        ..outcome("", (0, ""))
+    };
+    metrics.finished(&refused);
+    let page = page(&metrics, &generation);
+    for line in [
+        r#"penstock_requests_total{model="m1",backend="a",operation="chat",status="200",outcome="ok"} 1"#,
+        r#"penstock_requests_total{model="other",backend="a",operation="chat",status="200",outcome="ok"} 2"#,
+        r#"penstock_requests_total{model="unknown",backend="none",operation="chat",status="404",outcome="client"} 1"#,
+        r#"penstock_errors_total{code="model_not_found"} 1"#,
+    ] {
+        assert_has(&page, line);
+    }
+}
+
+#[test]
+fn labels_that_read_alike_when_joined_are_kept_apart() {
+    let generation = two_backends();
+    let metrics = Metrics::new(&generation).unwrap();
+    metrics.finished(&outcome("m1", (0, "a")));
+    metrics.finished(&outcome("m", (1, "1a")));
+    let page = page(&metrics, &generation);
+    for (model, backend) in [("m1", "a"), ("m", "1a")] {
+        let line = format!(
+            r#"penstock_request_duration_seconds_count{{model="{model}",backend="{backend}",outcome="ok"}} 1"#
+        );
+        assert_has(&page, &line);
+    }
+}
+
+#[test]
+fn a_backend_that_comes_back_by_its_name_goes_on_counting() {
+    let generation = two_backends();
+    let metrics = Metrics::new(&generation).unwrap();
+    metrics.progress(BackendId(0), 3);
+    // A reload puts it behind another number.
+    let reloaded = self::generation(
+        "backends:\n- { name: new, url: 'http://127.0.0.1:3' }\n- { name: a, url: 'http://127.0.0.1:4' }\n",
+    );
+    metrics.learn_backends(&reloaded.registry.snapshot().topology);
+    metrics.progress(BackendId(1), 4);
+    metrics.progress(BackendId(0), 1);
+    metrics.progress(BackendId(900), 1);
+    let page = page(&metrics, &reloaded);
+    assert_has(&page, r#"penstock_stream_tokens_total{backend="a"} 7"#);
+    assert_has(&page, r#"penstock_stream_tokens_total{backend="new"} 1"#);
+}
+
+#[test]
+fn names_are_escaped() {
+    let generation = generation("backends: [{ name: 'a\\b', url: 'http://127.0.0.1:1' }]");
+    let metrics = Metrics::new(&generation).unwrap();
+    metrics.finished(&outcome("m\"\n", (0, "a\\b")));
+    let page = page(&metrics, &generation);
+    assert!(page.contains(r#"model="m\"\n",backend="a\\b""#), "{page}");
+}
+
+#[test]
+fn counting_allocates_nothing_once_the_labels_are_known() {
+    let generation = two_backends();
+    let metrics = Metrics::new(&generation).unwrap();
+    let told = outcome("m", (0, "a"));
+    metrics.finished(&told);
+    let counted = allocation_counter::measure(|| {
+        for _ in 0..100 {
+            exercise_hot(&metrics, &told);
+        }
+    });
+    assert_eq!(counted.count_total, 0);
+}
+
+fn exercise_hot(metrics: &Metrics, told: &RequestOutcome<'_>) {
+    metrics.first_token(BackendId(0), Duration::from_millis(30));
+    metrics.progress(BackendId(0), 1);
+    let took = Duration::from_secs(1);
+    metrics.attempt_ended(&ended(BackendId(0), took));
+    metrics.finished(told);
+}
+
+#[test]
+fn counts_of_many_threads_add_up() {
+    let generation = two_backends();
+    let metrics = Metrics::new(&generation).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for model in ["m", "m1", "x"].iter().cycle().take(3000) {
+                    exercise_hot(&metrics, &outcome(model, (0, "a")));
+                }
+            });
+        }
+    });
+    let page = page(&metrics, &generation);
+    for model in ["m", "m1", "other"] {
+        let line = format!(
+            r#"penstock_request_duration_seconds_count{{model="{model}",backend="a",outcome="ok"}} 4000"#
+        );
+        assert_has(&page, &line);
+    }
+    assert_has(&page, r#"penstock_stream_tokens_total{backend="a"} 12000"#);
+}

@@ -1,0 +1,76 @@
+//! Spans for a trace collector: an observer that describes each request that is to be recorded, and
+//! each of its attempts, by OpenTelemetry's conventions for generative AI, and sends them as
+//! OTLP/JSON over HTTP. Off the hot path and bounded, like the access log.
+
+#[cfg(feature = "otlp")]
+mod collector;
+#[cfg(feature = "otlp")]
+mod span;
+
+use std::io;
+use std::time::Duration;
+
+use crate::config::TracingConfig;
+use crate::observe::queue::{Deliveries, Outbox};
+use crate::routing::RequestObserver;
+#[cfg(feature = "otlp")]
+use crate::{
+    clock::unix_time,
+    routing::{AttemptEnded, RequestOutcome},
+};
+
+/// Sends a span per request and per attempt.
+#[derive(Debug)]
+pub struct SpanExporter(Outbox);
+
+impl SpanExporter {
+    /// Starts the export a configuration asks for; `None` where it names no collector.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    #[cfg(feature = "otlp")]
+    pub fn start(config: &TracingConfig) -> io::Result<Option<Self>> {
+        let Some(endpoint) = &config.otlp_endpoint else { return Ok(None) };
+        let collector = collector::Collector::new(endpoint.clone(), &config.service_name);
+        Outbox::start(collector, config.queue).map(|outbox| Some(Self(outbox)))
+    }
+
+    /// This build has no export, and its configuration takes no collector.
+    ///
+    /// # Errors
+    /// None.
+    #[cfg(not(feature = "otlp"))]
+    pub fn start(_config: &TracingConfig) -> io::Result<Option<Self>> {
+        Ok(None)
+    }
+
+    /// Waits until everything so far is sent, but no longer than `limit`.
+    pub fn flush(&self, limit: Duration) {
+        if !self.0.flush(limit) {
+            tracing::warn!("not all spans were sent");
+        }
+    }
+
+    /// What became of the spans so far.
+    pub fn deliveries(&self) -> Deliveries {
+        self.0.deliveries()
+    }
+}
+
+#[cfg(not(feature = "otlp"))]
+impl RequestObserver for SpanExporter {}
+
+#[cfg(feature = "otlp")]
+impl RequestObserver for SpanExporter {
+    fn attempt_ended(&self, event: &AttemptEnded<'_>) {
+        if let Some((trace, own)) = event.trace.filter(|(trace, _)| trace.is_sampled()) {
+            self.0.put(span::of_attempt(event, (trace, own), unix_time()));
+        }
+    }
+
+    fn finished(&self, outcome: &RequestOutcome<'_>) {
+        if let Some(trace) = outcome.about.trace.filter(|trace| trace.is_sampled()) {
+            self.0.put(span::of_request(outcome, trace, unix_time()));
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The data plane: what all its requests share, and their way through it.
+//!
+//! Life of a request: `guard` hands Pingora its head once `strict` has passed it (else 400, 408, 414,
+//! 431, and the connection ends); `request` judges what it asks (401, 404, 405, 413, 415)
+//! and answers what needs no backend; `body` reads it whole, under a clock and a bound; `scan` finds
+//! what it needs; `attempts` decides (and shows it to a shadow) and repeats; `forward` makes one attempt (connect, `ask`,
+//! receive); `relay` passes the answer on; the end is told to the `observers`.
+
+mod answer;
+mod ask;
+mod attempts;
+mod auth;
+mod body;
+mod budget;
+mod chunked;
+mod client;
+mod clocks;
+mod closings;
+mod context;
+mod exchange;
+mod failure;
+mod forward;
+mod guard;
+pub mod headers;
+mod http2;
+mod local;
+mod observers;
+mod plane;
+mod relay;
+mod relayed;
+mod request;
+mod response;
+mod settle;
+mod shadowing;
+pub mod splice;
+pub mod strict;
+mod trace;
+mod upstream;
+
+pub use closings::{ClosedFor, Closings};
+pub(crate) use context::Counted;
+pub use context::RequestContext;
+pub(crate) use guard::{ClientStream, ConnectionLimits, Refusal, Waiting};
+pub use plane::DataPlane;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::HeaderMap;
+use http::header::{self, HeaderValue};
+use pingora_proxy::Session;
+
+use crate::api::{ErrorCode, Operation};
+use crate::config::Config;
+use crate::fleet::{BackendId, BackendSet};
+use crate::routing::Generation;
+use crate::routing::{Lease, RequestObserver};
+use crate::scan::{ScanOptions, scan};
+use crate::tls::{Look, Refreshed, TlsError};
+use attempts::client_gone;
+use body::{BodyError, BodyLength, BodyReader};
+use budget::Budget;
+use client::Client;
+use context::{BodyBudget, Call, HeldBody};
+use failure::OwnError;
+use guard::Ports;
+use upstream::Upstreams;
+
+/// How long connections stay open without a request once the listeners are closed.
+pub const LINGER: Duration = Duration::from_millis(500);
+
+/// The balancer's data plane, shared by all its connections.
+pub struct Proxy {
+    generation: ArcSwap<Generation>,
+    started_with: Config,
+    upstreams: Upstreams,
+    observers: Vec<Box<dyn RequestObserver>>,
+    bodies: Arc<BodyBudget>,
+    in_flight: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
+    /// Clients whose heads were refused and that still send.
+    refused_drains: Arc<AtomicUsize>,
+    stopping: Arc<AtomicBool>,
+    closings: Closings,
+    ports: Ports,
+    certificate_failures: AtomicU64,
+    retries: Budget,
+    hashes: ahash::RandomState,
+    seeds: AtomicU64,
+    captures: Lease,
+}
+
+impl Proxy {
+    /// A data plane for a configuration. `seed` starts everything random in it.
+    ///
+    /// # Errors
+    /// [`TlsError`] when a listener's certificate cannot be used.
+    pub fn new(
+        generation: Arc<Generation>,
+        observers: Vec<Box<dyn RequestObserver>>,
+        seed: u64,
+    ) -> Result<Self, TlsError> {
+        let limits = &generation.config.limits;
+        Ok(Self {
+            ports: Ports::open(&generation.config.server.listen)?,
+            closings: Closings::default(),
+            certificate_failures: AtomicU64::new(0),
+            upstreams: Upstreams::new(limits),
+            retries: Budget::new(&generation.config.routing.retry_budget),
+            started_with: generation.config.clone(),
+            generation: ArcSwap::new(generation),
+            observers,
+            bodies: Arc::default(),
+            in_flight: Arc::default(),
+            connections: Arc::default(),
+            refused_drains: Arc::default(),
+            stopping: Arc::default(),
+            hashes: ahash::RandomState::new(),
+            seeds: AtomicU64::new(seed),
+            captures: Lease::default(),
+        })
+    }
+
+    /// The configuration in force.
+    pub fn generation(&self) -> Arc<Generation> {
+        self.generation.load_full()
+    }
+
+    /// Lets new requests follow this configuration; those under way keep theirs.
+    pub fn adopt(&self, generation: Arc<Generation>) {
+        self.upstreams.follow(&generation.config.limits);
+        self.generation.store(generation);
+    }
+
+    /// Lets clients hear with every answer that their next request goes elsewhere. The listeners are
+    /// closed by Pingora.
+    pub fn begin_stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Whether the process has been told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The same for those that ask often.
+    pub fn stopping(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stopping)
+    }
+
+    /// What this process started with: addresses, threads and other things no reload changes.
+    pub fn config(&self) -> &Config {
+        &self.started_with
+    }
+
+    /// Until when decisions are captured.
+    pub fn captures(&self) -> &Lease {
+        &self.captures
+    }
+
+    /// Requests under way, local answers included.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Bytes of request bodies held now.
+    pub fn held_bytes(&self) -> usize {
+        self.bodies.held()
+    }
+
+    /// Idle connections kept to a backend.
+    pub fn idle_connections(&self, id: BackendId) -> usize {
+        self.upstreams.idle_count(id)
+    }
+
+    /// Client connections open now.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Why client connections were closed without an answer.
+    pub fn closings(&self) -> &Closings {
+        &self.closings
+    }
+
+    /// When the certificate of each listener with TLS expires, in seconds since 1970.
+    pub fn certificates(&self) -> impl Iterator<Item = (String, u64)> {
+        self.ports.tls().filter_map(|(address, tls)| Some((address.to_string(), tls.expires_at()?)))
+    }
+
+    /// How often a changed certificate could not be used.
+    pub fn certificate_failures(&self) -> u64 {
+        self.certificate_failures.load(Ordering::Relaxed)
+    }
+
+    /// Reads certificates again whose files have changed.
+    pub fn refresh_certificates(&self, look: Look) {
+        for (listen, tls) in self.ports.tls() {
+            match tls.refresh(look) {
+                Refreshed::Unchanged => {}
+                Refreshed::Replaced { is_distrusting } => {
+                    tracing::info!(%listen, is_distrusting, "read a new certificate");
+                }
+                Refreshed::Failed(error) => {
+                    self.certificate_failures.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(%listen, %error, "the old certificate goes on serving");
+                }
+            }
+        }
+    }
+
+    /// Closes idle connections whose time is up or whose backend is gone, and reads certificates
+    /// again whose files have changed. To be called about once a second.
+    pub fn sweep(&self) {
+        let fleet = self.generation.load().registry.snapshot();
+        self.upstreams.sweep(&fleet.topology.backends);
+        self.refresh_certificates(Look::Regular);
+    }
+
+    // SplitMix64 (Steele, Lea, Flood 2014): a fresh seed per call from one counter.
+    fn next_seed(&self) -> u64 {
+        let mut z = self.seeds.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number in 0..=1.
+    fn next_share(&self) -> f64 {
+        f64::from(u32::try_from(self.next_seed() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
+    }
+
+    async fn handle(&self, session: &mut Session, ctx: &mut RequestContext) -> attempts::Served {
+        let limits = &ctx.generation.config.limits;
+        let keep_alive = ctx.generation.config.server.keep_alive;
+        let is_last = self.stopping.load(Ordering::Relaxed);
+        session.set_keepalive((!is_last).then(|| keep_alive.as_secs().max(1)));
+        session.set_write_timeout(Some(limits.client_write_timeout));
+        ctx.client = Client::of(session);
+        let Some(client) = ctx.client.clone() else {
+            let message = "The connection is not one this proxy reads from";
+            return self
+                .answer_error(session, ctx, OwnError::new(ErrorCode::InternalError, message))
+                .await;
+        };
+        let trusted = &ctx.generation.config.server.trusted_proxies;
+        if let Some(refused) = client.refused() {
+            // No field of such a head says who sent it.
+            ctx.client_address = client.origin().client(&HeaderMap::new(), trusted);
+            return self.answer_refused(session, ctx, refused).await;
+        }
+        let headers = &session.req_header().headers;
+        ctx.client_address = client.origin().client(headers, trusted);
+        let length = client.body_length(headers);
+        ctx.body_length = length;
+        body::take_over(session);
+        let Some(operation) = self.read_head(session, ctx).await? else {
+            if length == BodyLength::None {
+                client.expect_head();
+            }
+            return Ok(());
+        };
+        let body = match self.read_body(session, ctx, (&client, length)).await {
+            Ok(body) => body,
+            Err(BodyError::ClientGone) => return client_gone(ctx),
+            Err(BodyError::Answer(error)) => return self.answer_error(session, ctx, error).await,
+        };
+        ctx.body_is_read = true;
+        ctx.ending.bytes_in = body.bytes.len();
+        match scan_call(session, ctx, operation, body) {
+            Ok(call) => self.serve(session, ctx, call).await,
+            Err(error) => self.answer_error(session, ctx, error).await,
+        }
+    }
+
+    async fn read_body(
+        &self,
+        session: &mut Session,
+        ctx: &RequestContext,
+        (client, length): (&Client, BodyLength),
+    ) -> Result<HeldBody, BodyError> {
+        let limits = &ctx.generation.config.limits;
+        let headers = &session.req_header().headers;
+        length.check(headers, limits).map_err(|error| BodyError::Answer(error.closing()))?;
+        if headers.contains_key(header::EXPECT) && length != BodyLength::None {
+            let written = session.as_downstream_mut().write_continue_response().await;
+            written.map_err(|_gone| BodyError::ClientGone)?;
+        }
+        BodyReader::new(client, limits, &self.bodies).read(length).await
+    }
+}
+
+fn scan_call(
+    session: &Session,
+    ctx: &mut RequestContext,
+    operation: Operation,
+    body: HeldBody,
+) -> Result<Call, OwnError> {
+    let config = &ctx.generation.config;
+    let kind = session.req_header().headers.get(header::CONTENT_TYPE);
+    let options =
+        ScanOptions { estimate: config.routing.token_estimate, arrived_at: ctx.arrived_at };
+    let kind = kind.and_then(|value| value.to_str().ok());
+    let profile = scan(operation, kind, &body.bytes, options)
+        .map_err(|error| OwnError::new(error.code(), error.to_string()).about(error.param()))?;
+    let model: Arc<str> = profile.model_name(&body.bytes).into();
+    ctx.ending.asked = Some(Arc::clone(&model));
+    ctx.ending.estimated_tokens = Some(profile.estimated_tokens);
+    let fleet = ctx.generation.registry.snapshot();
+    let target = ctx.generation.router.names.resolve(&model);
+    let known = fleet.topology.model_id(target).and_then(|id| fleet.topology.model(id));
+    ctx.ending.model = known.map(|model| model.name.clone());
+    ctx.ending.is_streaming = profile.streaming;
+    if !auth::may_use(&config.auth, ctx.key, &model) {
+        let message = format!("This key may not use model '{model}'");
+        return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
+    }
+    Ok(Call {
+        profile,
+        model,
+        body: Some(body),
+        fleet,
+        session: session_of(ctx, &session.req_header().headers),
+        tried: BackendSet::default(),
+        decision: None,
+    })
+}
+
+/// A hash of what names the session of a request, where the strategy asks for one.
+fn session_of(ctx: &RequestContext, headers: &HeaderMap) -> Option<u64> {
+    let field = ctx.generation.router.weighted()?.session_field()?;
+    field.read(|name| headers.get_all(name).iter().map(HeaderValue::as_bytes))
+}

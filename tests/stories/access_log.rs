@@ -1,0 +1,347 @@
+//! An operator keeps a line of every request, ships the lines elsewhere, rotates the file, and trusts
+//! that no client can write into it and no secret is in it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use penstock::mock::Fault;
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, chat, request, streaming_chat};
+use crate::support::engines::{backend, engine};
+use crate::support::fleet::{CHAT, Leave, begin, read_until};
+use crate::support::penstock::{Penstock, binary, scratch};
+use crate::support::{eventually, free_address};
+
+crate::trials![
+    every_request_leaves_a_line,
+    tokens_are_the_engines_or_marked_as_estimated,
+    clients_that_left_are_told_apart,
+    lines_cannot_be_forged,
+    refused_heads_leave_a_line_too,
+    secrets_are_in_no_line,
+    a_rotated_file_is_opened_anew,
+    a_stop_leaves_no_line_behind,
+    lines_go_to_standard_output,
+    samples_keep_what_failed,
+    a_file_that_cannot_be_opened_is_told_at_the_start,
+];
+
+const SOON: Duration = Duration::from_secs(5);
+
+/// A section for a log, and where it is.
+fn log_to(more: &str) -> (String, PathBuf) {
+    let path = scratch("access.log");
+    (format!("access_log: {{ path: \"{}\", {more} }}\n", path.display()), path)
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+        .collect()
+}
+
+fn wait_for(path: &Path, count: usize) -> Vec<Value> {
+    eventually(&format!("{count} lines"), SOON, || lines(path).len() >= count);
+    lines(path)
+}
+
+fn every_request_leaves_a_line() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let penstock = Penstock::start(&format!(
+        "{section}auth: {{ keys: [{{ name: team-a, key: sk-a }}] }}\n\
+         routing: {{ aliases: {{ gpt-4o: m }} }}\nbackends:\n{}",
+        backend(&one, "models: [m]")
+    ));
+    let headers = [("authorization", "Bearer sk-a"), ("x-request-id", "my-request")];
+    let body = chat("gpt-4o", "hello").to_string();
+    let answer =
+        request(penstock.data, "POST", &format!("{CHAT}?key=1"), &headers, body.as_bytes());
+    assert_eq!(answer.status, 200);
+    let line = wait_for(&path, 1).remove(0);
+    for (key, expected) in [
+        ("id", json!("my-request")),
+        ("key", json!("team-a")),
+        ("method", json!("POST")),
+        ("path", json!(CHAT)),
+        ("operation", json!("chat")),
+        ("model_asked", json!("gpt-4o")),
+        ("model", json!("m")),
+        ("backend", json!("one")),
+        ("status", json!(200)),
+        ("error", Value::Null),
+        ("outcome", json!("ok")),
+        ("stream", json!(false)),
+        ("attempts", json!(1)),
+        ("bytes_in", json!(body.len())),
+        ("bytes_out", json!(answer.body.len())),
+    ] {
+        assert_eq!(line[key], expected, "{key} in {line}");
+    }
+    assert_eq!(line["client"], "127.0.0.1", "{line}");
+    assert!(line["time"].as_str().unwrap().ends_with('Z'), "{line}");
+    assert!(line["duration_ms"].as_f64().unwrap() > 0.0, "{line}");
+    assert_eq!(line["trace"].as_str().unwrap().len(), 32, "{line}");
+    let unknown = chat("x", "").to_string();
+    let refused = [
+        ("POST", CHAT, &headers[..0], body.as_str(), "invalid_api_key"),
+        ("GET", "/nothing", &headers, "", "unknown_path"),
+        ("PUT", CHAT, &headers, "", "method_not_allowed"),
+        ("POST", CHAT, &headers, &unknown, "model_not_found"),
+    ];
+    for (index, (method, target, headers, body, code)) in refused.into_iter().enumerate() {
+        let status = request(penstock.data, method, target, headers, body.as_bytes()).status;
+        let line = wait_for(&path, index + 2).remove(index + 1);
+        assert_eq!((&line["status"], &line["error"]), (&json!(status), &json!(code)), "{line}");
+        assert_eq!((&line["outcome"], &line["backend"]), (&json!("client"), &Value::Null));
+    }
+    let last = lines(&path).pop().unwrap();
+    assert_eq!((&last["model_asked"], &last["model"]), (&json!("x"), &Value::Null), "not ours");
+    eventually("lines are counted", SOON, || {
+        let page = penstock.admin("/metrics").text();
+        page.contains("penstock_access_log_lines_total{result=\"written\"} 5")
+    });
+}
+
+fn tokens_are_the_engines_or_marked_as_estimated() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let penstock =
+        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let mut with_usage = streaming_chat("m", "hello");
+    with_usage["stream_options"] = json!({"include_usage": true});
+    assert_eq!(penstock.post(CHAT, &with_usage).status, 200);
+    assert_eq!(penstock.post(CHAT, &streaming_chat("m", "hello")).status, 200);
+    let told = wait_for(&path, 2);
+    for (line, is_estimated) in told.iter().zip([false, true]) {
+        assert_eq!(line["tokens_estimated"], is_estimated, "{line}");
+        assert_eq!(line["tokens_out"], 8, "{line}");
+        assert!(line["tokens_in"].as_u64().unwrap() > 0, "{line}");
+        assert!(line["ttft_ms"].as_f64().unwrap() <= line["duration_ms"].as_f64().unwrap());
+        assert_eq!(line["stream"], true);
+    }
+}
+
+fn clients_that_left_are_told_apart() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let penstock =
+        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    one.script([Fault::HangMidStream { after_events: 3 }, Fault::CloseAfterRequest]);
+    let mut client = begin(penstock.data, CHAT, &streaming_chat("m", "hello"));
+    read_until(&mut client, "data:");
+    drop(Leave::Reset.now(client));
+    let line = wait_for(&path, 1).remove(0);
+    assert_eq!((&line["outcome"], &line["status"]), (&json!("cancel"), &json!(200)), "{line}");
+    assert_eq!(penstock.chat("m").status, 502);
+    let line = wait_for(&path, 2).remove(1);
+    assert_eq!((&line["outcome"], &line["error"]), (&json!("fault"), &json!("upstream_closed")));
+}
+
+fn lines_cannot_be_forged() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let penstock =
+        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let evil = "x\"}\r\n{\"forged\":true}\u{1b}[31m\u{2028}\u{7f}";
+    assert_eq!(penstock.chat(evil).status, 404);
+    assert_eq!(penstock.chat(&evil.repeat(3000)).status, 404);
+    let mut client = Client::connect(penstock.data);
+    for path in ["/%0d%0a%7b%22forged%22:true%7d", &format!("/{}", "%1b".repeat(4000))] {
+        client.send("GET", path, &[("x-request-id", "a\"b\\c")], b"");
+        assert_eq!(client.read_answer().unwrap().status, 404);
+    }
+    let told = wait_for(&path, 4);
+    assert_eq!(told.len(), 4);
+    assert!(told.iter().all(|line| line.get("forged").is_none()));
+    assert_eq!(told[0]["model_asked"], evil, "what was asked is there, escaped");
+    assert_eq!(told[2]["id"], "a\"b\\c");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+    assert!(text.lines().all(|line| line.len() < 4096), "lines are bounded");
+}
+
+fn refused_heads_leave_a_line_too() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let sections = "limits: { connections: 1 }\n";
+    let penstock =
+        Penstock::start(&format!("{section}{sections}backends:\n{}", backend(&one, "models: [m]")));
+    let good = "POST /v1/messages?key=sk-1 HTTP/1.1\r\nhost: a\r\n";
+    for (head, method, asked, code) in [
+        (format!("{good}host: b\r\n\r\n"), json!("POST"), json!("/v1/messages"), "invalid_request"),
+        (format!("{good}x: \0\r\n\r\n"), json!("POST"), json!("/v1/messages"), "invalid_request"),
+        (
+            "GET /\u{1b}[31m HTTP/1.1\r\n".to_owned(),
+            json!("GET"),
+            json!("/\u{1b}[31m"),
+            "invalid_request",
+        ),
+        ("sk-1 sk-2 sk-3\r\n".to_owned(), Value::Null, Value::Null, "invalid_request"),
+        (
+            format!("GET /{} HTTP/1.1\r\n", "a".repeat(17 << 10)),
+            json!("GET"),
+            Value::Null,
+            "uri_too_long",
+        ),
+    ] {
+        let before = lines(&path).len();
+        eventually("there is room", SOON, || {
+            penstock.admin("/metrics").text().contains("penstock_connections 0")
+        });
+        let mut client = Client::connect(penstock.data);
+        client.send_bytes(head.as_bytes());
+        assert!(client.read_answer().unwrap().status >= 400);
+        // The line comes once what else it might send need not be waited for.
+        drop(client);
+        let line = wait_for(&path, before + 1).remove(before);
+        assert_eq!((&line["client"], &line["method"]), (&json!("127.0.0.1"), &method), "{line}");
+        assert_eq!(line["error"], code, "{line}");
+        match &asked {
+            Value::Null if code == "uri_too_long" => {
+                assert!(line["path"].as_str().unwrap().starts_with("/aaaa"), "{line}");
+            }
+            _ => assert_eq!(line["path"], asked, "{line}"),
+        }
+    }
+    let _held = Client::connect(penstock.data);
+    eventually("it is held", SOON, || {
+        penstock.admin("/metrics").text().contains("penstock_connections 1")
+    });
+    let before = lines(&path).len();
+    assert_eq!(penstock.chat("m").status, 503);
+    let line = wait_for(&path, before + 1).remove(before);
+    assert_eq!(
+        (&line["client"], &line["error"]),
+        (&json!("127.0.0.1"), &json!("too_many_connections"))
+    );
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("sk-"), "{text}");
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+    assert!(text.lines().all(|line| line.len() < 4096), "lines are bounded");
+}
+
+fn secrets_are_in_no_line() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let penstock = Penstock::start(&format!(
+        "{section}auth: {{ keys: [{{ name: a, key: sk-secret-1 }}] }}\nbackends:\n{}",
+        backend(&one, "api_key: sk-upstream-2, models: [m]")
+    ));
+    let body = chat("m", "prompt-words-3").to_string();
+    for (key, target) in [("sk-secret-1", "?key=sk-query-4"), ("sk-wrong-5", "")] {
+        let headers =
+            [("authorization", format!("Bearer {key}")), ("cookie", "sk-cookie-6".to_owned())];
+        let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
+        request(penstock.data, "POST", &format!("{CHAT}{target}"), &headers, body.as_bytes());
+    }
+    wait_for(&path, 2);
+    let text = std::fs::read_to_string(&path).unwrap();
+    for secret in ["sk-", "prompt-words"] {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+}
+
+fn a_rotated_file_is_opened_anew() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let penstock =
+        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    penstock.chat("m");
+    wait_for(&path, 1);
+    let moved = path.with_extension("1");
+    std::fs::rename(&path, &moved).unwrap();
+    penstock.chat("m");
+    wait_for(&moved, 2);
+    penstock.signal("USR1");
+    eventually("the file is there again", SOON, || path.exists());
+    penstock.chat("m");
+    wait_for(&path, 1);
+    assert_eq!(lines(&moved).len(), 2, "nothing more goes into the old one");
+    let silent = Penstock::start(&format!("backends:\n{}", backend(&one, "models: [m]")));
+    silent.signal("USR1");
+    assert_eq!(silent.chat("m").status, 200, "without a log the signal does nothing");
+    assert_eq!(silent.admin("/health/live").status, 200);
+}
+
+fn a_stop_leaves_no_line_behind() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let mut penstock =
+        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let mut client = Client::connect(penstock.data);
+    let body = chat("m", "hello").to_string();
+    for _ in 0..200 {
+        client.send("POST", CHAT, &[], body.as_bytes());
+        assert_eq!(client.read_answer().unwrap().status, 200);
+    }
+    drop(client);
+    penstock.signal("TERM");
+    assert!(penstock.wait_end(Duration::from_secs(15)).success());
+    assert_eq!(lines(&path).len(), 200);
+}
+
+fn lines_go_to_standard_output() {
+    let one = engine("one", &["m"]);
+    let (data, admin) = (free_address(), free_address());
+    let config = scratch("penstock.yaml");
+    let yaml = format!(
+        "server: {{ listen: \"{data}\" }}\nadmin: {{ listen: \"{admin}\" }}\n\
+         access_log: {{ path: stdout }}\nbackends:\n{}",
+        backend(&one, "models: [m]")
+    );
+    std::fs::write(&config, yaml).unwrap();
+    let mut child = binary()
+        .args(["serve", "--config"])
+        .arg(&config)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("penstock is ready", Duration::from_secs(15), || {
+        crate::support::client::is_ok(admin, "/health/ready")
+    });
+    crate::support::client::post(data, CHAT, &chat("m", "hello"));
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["status"], 200, "{line}");
+    assert_eq!(rest, "", "nothing else is written there");
+}
+
+fn samples_keep_what_failed() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("sample: 0");
+    let penstock =
+        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    for _ in 0..20 {
+        assert_eq!(penstock.chat("m").status, 200);
+    }
+    assert_eq!(penstock.chat("nobody").status, 404);
+    let told = wait_for(&path, 1);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["error"], "model_not_found");
+}
+
+fn a_file_that_cannot_be_opened_is_told_at_the_start() {
+    let config = scratch("penstock.yaml");
+    let (data, admin) = (free_address(), free_address());
+    let yaml = format!(
+        "server: {{ listen: \"{data}\" }}\nadmin: {{ listen: \"{admin}\" }}\n\
+         access_log: {{ path: missing/access.log }}\nbackends: [http://127.0.0.1:9]\n"
+    );
+    std::fs::write(&config, yaml).unwrap();
+    let ran = crate::support::command::run(["serve", "--config", config.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("access.log cannot be opened"), "{}", ran.stderr);
+}

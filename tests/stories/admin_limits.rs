@@ -1,0 +1,111 @@
+//! Callers of the admin port come in crowds or take their time: they are told so and let go, and an
+//! operator who asks in time is answered meanwhile.
+
+use std::time::Duration;
+
+use crate::support::client::{Client, timed};
+use crate::support::engines::{backend, engine};
+use crate::support::eventually;
+use crate::support::fleet::metric;
+use crate::support::penstock::Penstock;
+
+crate::trials![a_crowd_is_told_so_at_once, slow_callers_are_sent_away];
+
+fn a_crowd_is_told_so_at_once() {
+    let engine = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
+    let penstock = Penstock::start_with(&yaml, &[("PENSTOCK_ADMIN_CONNECTIONS", "8")]);
+    let held: Vec<Client> = (0..8).map(|_| Client::connect(penstock.admin)).collect();
+    // Some of a crowd are closed without a word.
+    let status = || {
+        let mut client = Client::connect(penstock.admin);
+        let head = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let written = std::io::Write::write_all(&mut client.stream, head);
+        written.and_then(|()| client.read_answer()).map_or(0, |answer| answer.status)
+    };
+    eventually("it is full", Duration::from_secs(5), || status() == 503);
+    for _ in 0..10 {
+        let (answer, took) = timed(|| penstock.admin("/metrics"));
+        assert_eq!((answer.status, &*answer.error_code()), (503, "too_many_connections"));
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+    // More than are told so: nobody waits for long, and the data port does not notice.
+    let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(penstock.admin)).collect();
+    assert_eq!(penstock.chat("m").status, 200);
+    for client in &mut crowd {
+        let answer = client.read_answer();
+        assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status == 503));
+    }
+    drop((held, crowd));
+    eventually("there is room again", Duration::from_secs(5), || status() == 200);
+    let page = penstock.admin("/metrics").text();
+    assert!(page.contains("penstock_max_admin_connections 8\n"), "{page}");
+    let refused = page.lines().find_map(|line| {
+        line.strip_prefix("penstock_admin_connections_refused_total ")?.parse::<f64>().ok()
+    });
+    assert!(refused.unwrap() >= 110.0, "{refused:?}");
+}
+
+/// Sends `start`, and `drip` again and again until the connection ends; the others are answered
+/// meanwhile. The status it was answered, if any.
+fn drip(penstock: &Penstock, start: &[u8], drip: &[u8]) -> Option<u16> {
+    let mut client = Client::connect(penstock.admin);
+    client.send_bytes(start);
+    client.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    loop {
+        match client.read_head() {
+            Ok((status, _)) => return Some(status),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_ended) => return None,
+        }
+        assert_eq!(penstock.admin("/metrics").status, 200);
+        if std::io::Write::write_all(&mut client.stream, drip).is_err() {
+            return None;
+        }
+    }
+}
+
+fn slow_callers_are_sent_away() {
+    let engine = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
+    let environment = [("PENSTOCK_ADMIN_HEADER", "1s"), ("PENSTOCK_LIMITS_BODY_READ", "1s")];
+    let penstock = Penstock::start_with(&yaml, &environment);
+    let explain = b"POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n";
+    for (start, rest, statuses) in [
+        // What comes behind the answer resets the connection, perhaps before the answer is read.
+        (
+            &b"GET /version HTTP/1.1\r\nhost: localhost\r\nx-slow: "[..],
+            &b"x"[..],
+            &[Some(408), None][..],
+        ),
+        (explain, b"x", &[Some(408), None]),
+        (b"G", b"", &[Some(408)]),
+        (explain, b"", &[Some(408)]),
+        (b"", b"", &[None]),
+    ] {
+        let (status, took) = timed(|| drip(&penstock, start, rest));
+        assert!(statuses.contains(&status), "{start:?}: {status:?}");
+        assert!((1..10).contains(&took.as_secs()), "{start:?}: {took:?}");
+    }
+    let mut late = Client::connect(penstock.admin);
+    late.send_bytes(b"G");
+    let told = late.read_answer().unwrap();
+    assert_eq!((told.status, &*told.error_code()), (408, "header_timeout"));
+    assert!(told.text().contains("(admin.header_timeout)"), "{}", told.text());
+    let mut nobody_asked = Client::connect(penstock.admin);
+    nobody_asked
+        .send_bytes(b"GET /version HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n");
+    assert_eq!(nobody_asked.read_answer().unwrap().status, 200);
+    let (rest, took) = timed(|| nobody_asked.read_raw());
+    assert!(rest.is_ok_and(|rest| rest.is_empty()) && took < Duration::from_secs(10), "{took:?}");
+    let mut steady = Client::connect(penstock.admin);
+    for _ in 0..3 {
+        steady.send("GET", "/version", &[], b"");
+        assert_eq!(steady.read_answer().unwrap().status, 200, "connections are kept");
+    }
+    assert!(metric(&penstock, "penstock_admin_slow_heads_total") >= 3.0);
+    eventually("they are gone", Duration::from_secs(5), || {
+        metric(&penstock, "penstock_admin_connections") < 3.0
+    });
+}

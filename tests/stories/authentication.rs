@@ -1,0 +1,226 @@
+//! An operator hands out keys, each for some models; clients without one stay outside, backends get
+//! the credentials meant for them, and no key is ever shown anywhere.
+
+use penstock::mock::{EngineModel, EngineSpec, Fault, StandIn};
+use serde_json::json;
+
+use crate::support::block_on;
+use crate::support::client::{Answer, chat, request};
+use crate::support::engines::{backend, engine, start};
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    only_known_keys_may_call,
+    each_key_has_its_models,
+    backends_get_the_credentials_meant_for_them,
+    without_client_keys_their_credentials_pass,
+    no_key_and_no_prompt_is_ever_shown,
+    log_lines_cannot_be_forged,
+];
+
+const CHAT: &str = "/v1/chat/completions";
+const KEYS: &str = "auth: { keys: [{ name: all, key: sk-all-0123456789 }, \
+                    { name: some, key: sk-some-0123456789, models: [\"llama*\", \"q?\"] }] }";
+
+fn bearer(key: &str) -> (&'static str, String) {
+    ("authorization", format!("Bearer {key}"))
+}
+
+fn ask(penstock: &Penstock, path: &str, model: &str, headers: &[(&str, String)]) -> Answer {
+    let headers: Vec<(&str, &str)> =
+        headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut body = chat(model, "hello");
+    body["max_tokens"] = json!(3);
+    request(penstock.data, "POST", path, &headers, body.to_string().as_bytes())
+}
+
+fn only_known_keys_may_call() {
+    let engine = engine("one", &["m"]);
+    let penstock =
+        Penstock::start(&format!("{KEYS}\nbackends:\n{}", backend(&engine, "models: [m]")));
+    let good = "sk-all-0123456789";
+    for headers in [
+        vec![bearer(good)],
+        vec![("authorization", format!("bearer  {good} "))],
+        vec![("x-api-key", good.to_owned())],
+    ] {
+        assert_eq!(ask(&penstock, CHAT, "m", &headers).status, 200, "{headers:?}");
+    }
+    for headers in [
+        vec![],
+        vec![bearer("")],
+        vec![bearer("sk-all-012345678")],
+        vec![bearer("sk-all-01234567890")],
+        vec![bearer("SK-ALL-0123456789")],
+        vec![("authorization", format!("Basic {good}"))],
+        vec![("authorization", good.to_owned())],
+        vec![("x-api-key", "nothing".to_owned())],
+        vec![("cookie", format!("key={good}"))],
+    ] {
+        let answer = ask(&penstock, CHAT, "m", &headers);
+        assert_eq!((answer.status, answer.error_code().as_str()), (401, "invalid_api_key"));
+        assert_eq!(answer.json()["error"]["type"], "authentication_error");
+        assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+        assert!(!answer.text().contains("sk-all"), "{}", answer.text());
+        let answer = ask(&penstock, "/v1/messages", "m", &headers);
+        let kind = &answer.json()["error"]["type"];
+        assert_eq!((answer.status, kind), (401, &json!("authentication_error")));
+        assert_eq!(answer.json()["type"], "error");
+    }
+    assert_eq!(penstock.get("/v1/models").status, 401);
+    assert_eq!(penstock.get("/health").status, 200, "needs no key");
+    assert_eq!(engine.counters().requests, 3);
+}
+
+fn each_key_has_its_models() {
+    let engine = engine("one", &["llama3:8b", "q4", "m"]);
+    let routing = "routing: { aliases: { llama-best: m } }";
+    let items = backend(&engine, "models: [\"llama3:8b\", q4, m]");
+    let penstock = Penstock::start(&format!("{KEYS}\n{routing}\nbackends:\n{items}"));
+    let key = [bearer("sk-some-0123456789")];
+    for model in ["llama3:8b", "q4", "llama-best"] {
+        assert_eq!(ask(&penstock, CHAT, model, &key).status, 200, "{model}");
+    }
+    let answer = ask(&penstock, CHAT, "m", &key);
+    assert_eq!((answer.status, answer.error_code().as_str()), (403, "model_not_allowed"));
+    assert!(answer.json()["error"]["message"].as_str().unwrap().contains("'m'"));
+    let answer = ask(&penstock, "/v1/messages", "m", &key);
+    assert_eq!((answer.status, &answer.json()["error"]["type"]), (403, &json!("permission_error")));
+    let headers = [("authorization", "Bearer sk-some-0123456789")];
+    let list = request(penstock.data, "GET", "/v1/models", &headers, b"").json();
+    let ids: Vec<&str> =
+        list["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["llama-best", "llama3:8b", "q4"], "only what the key may use");
+    let hidden = request(penstock.data, "GET", "/v1/models/m", &headers, b"");
+    assert_eq!(hidden.status, 404);
+    assert_eq!(engine.counters().requests, 3);
+}
+
+fn locked(name: &str, key: &str) -> StandIn {
+    let spec = EngineSpec::new(name, [EngineModel::new(name)]);
+    start(EngineSpec { api_key: Some(key.to_owned()), ..spec })
+}
+
+/// The credentials an engine was sent with its last request.
+fn credentials(engine: &StandIn) -> [Option<String>; 2] {
+    let last = engine.received().pop().unwrap();
+    let count =
+        |name: &str| last.headers.iter().filter(|(own, _)| own.eq_ignore_ascii_case(name)).count();
+    assert!(count("authorization") <= 1 && count("x-api-key") <= 1, "{:?}", last.headers);
+    ["authorization", "x-api-key"].map(|name| last.header(name).map(str::to_owned))
+}
+
+fn backends_get_the_credentials_meant_for_them() {
+    let (own, bare, passed) =
+        (locked("own", "up-1"), engine("bare", &["bare"]), engine("passed", &["passed"]));
+    let items = backend(&own, "api_key: up-1, models: [own]")
+        + &backend(&bare, "models: [bare]")
+        + &backend(&passed, "authorization: pass, models: [passed]");
+    let penstock = Penstock::start(&format!("{KEYS}\nbackends:\n{items}"));
+    let mine = "sk-all-0123456789";
+    let both = [bearer(mine), ("x-api-key", mine.to_owned())];
+    assert_eq!(ask(&penstock, CHAT, "own", &both).status, 200, "its key takes the client's place");
+    assert_eq!(credentials(&own)[0].as_deref(), Some("Bearer up-1"));
+    assert_ne!(credentials(&own)[1].as_deref(), Some(mine));
+    assert_eq!(ask(&penstock, "/v1/messages", "own", &both[1..]).status, 200);
+    assert_eq!(credentials(&own)[1].as_deref(), Some("up-1"), "as Anthropic's dialect sends it");
+    assert_eq!(ask(&penstock, CHAT, "bare", &both).status, 200);
+    assert_eq!(credentials(&bare), [None, None], "a client's key is none of its business");
+    assert_eq!(ask(&penstock, CHAT, "passed", &both).status, 200);
+    assert_eq!(credentials(&passed), [Some(format!("Bearer {mine}")), Some(mine.to_owned())]);
+    let checked = own.probes();
+    assert!(checked.iter().all(|probe| probe.header("authorization") == Some("Bearer up-1")));
+}
+
+fn without_client_keys_their_credentials_pass() {
+    let (open, strict) = (locked("open", "client-1"), engine("strict", &["strict"]));
+    let items = backend(&open, "health: { path: /health }, models: [open]")
+        + &backend(&strict, "authorization: strip, models: [strict]");
+    let penstock = Penstock::start(&format!("backends:\n{items}"));
+    assert_eq!(ask(&penstock, CHAT, "open", &[bearer("client-1")]).status, 200);
+    let refused = ask(&penstock, CHAT, "open", &[bearer("client-2")]);
+    let direct = request(
+        open.addr(),
+        "POST",
+        CHAT,
+        &[("authorization", "Bearer client-2")],
+        chat("open", "hello").to_string().as_bytes(),
+    );
+    assert_eq!((refused.status, refused.text()), (401, direct.text()), "the engine's own refusal");
+    assert_eq!(ask(&penstock, CHAT, "strict", &[bearer("client-1")]).status, 200);
+    assert_eq!(credentials(&strict), [None, None]);
+}
+
+fn no_key_and_no_prompt_is_ever_shown() {
+    let engine = locked("one", "upstream-secret-77");
+    let more = "log: { level: trace }\nrouting: { expose_decision: true }";
+    let items = backend(&engine, "api_key: upstream-secret-77, models: [one]");
+    let penstock = Penstock::start(&format!("{KEYS}\n{more}\nbackends:\n{items}"));
+    let secrets = [
+        "sk-all-0123456789",
+        "sk-some-0123456789",
+        "upstream-secret-77",
+        "sk-wrong-1",
+        "prompt-words-55",
+    ];
+    let body = chat("one", "prompt-words-55").to_string();
+    engine.script([Fault::Pass, Fault::status(500), Fault::CloseAfterRequest, Fault::Garbage]);
+    let mut answers = Vec::new();
+    for key in ["sk-all-0123456789"; 4].into_iter().chain(["sk-wrong-1", "sk-some-0123456789"]) {
+        let headers = [("authorization", format!("Bearer {key}"))];
+        let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let answer = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
+        let head: String =
+            answer.headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+        answers.push(head);
+        if answer.status != 200 {
+            answers.push(answer.text());
+        }
+    }
+    let broken = request(
+        penstock.data,
+        "POST",
+        CHAT,
+        &[("x-api-key", secrets[0])],
+        b"{\"model\":\"one\",\"messages\":[{\"content\":\"prompt-words-55\"}",
+    );
+    answers.push(broken.text());
+    block_on(engine.kill()).unwrap();
+    let headers = [("x-api-key", secrets[0])];
+    let lost = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
+    assert!(!lost.text().contains(&engine.addr().to_string()), "{}", lost.text());
+    answers.push(lost.text());
+    for path in ["/metrics", "/config", "/fleet", "/decisions", "/health/ready", "/"] {
+        let page = penstock.admin(path);
+        assert_eq!(page.status, 200, "{path}");
+        answers.push(page.text());
+    }
+    let command = std::fs::read(format!("/proc/{}/cmdline", penstock.pid())).unwrap_or_default();
+    answers.push(String::from_utf8_lossy(&command).into_owned());
+    answers.push(penstock.log());
+    for text in answers {
+        for secret in secrets {
+            assert!(!text.contains(secret), "{secret} is shown in:\n{text}");
+        }
+    }
+}
+
+fn log_lines_cannot_be_forged() {
+    let engine = engine("one", &["m"]);
+    let yaml = format!("log: {{ level: debug }}\nbackends:\n{}", backend(&engine, "models: [m]"));
+    let penstock = Penstock::start(&yaml);
+    let evil = "x\r\nFORGED line\u{1b}[31m";
+    assert_eq!(penstock.chat(evil).status, 404);
+    for path in ["/x%0d%0aFORGED", "/x\u{1b}[31mFORGED"] {
+        let answer = request(penstock.data, "GET", path, &[("x-request-id", "a\tFORGED")], b"");
+        assert!(matches!(answer.status, 400 | 404), "{path}");
+    }
+    let (log, metrics) = (penstock.log(), penstock.admin("/metrics").text());
+    for text in [&log, &metrics] {
+        assert!(text.lines().all(|line| !line.starts_with("FORGED")), "{text}");
+        assert!(text.lines().all(|line| line.len() < 4096));
+    }
+    assert!(!metrics.contains('\u{1b}'));
+    let raw_escape = log.replace("\u{1b}[0m", "").contains("\u{1b}[31mFORGED");
+    assert!(!raw_escape, "{log}");
+}

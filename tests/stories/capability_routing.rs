@@ -1,0 +1,255 @@
+//! A user sends an image, tools, a wish for JSON or a long prompt, and only backends that can serve
+//! it are asked; when there is none, the answer says what is missing.
+
+use penstock::api::Capabilities;
+use penstock::mock::{EngineSpec, StandIn};
+use serde_json::{Value, json};
+
+use crate::support::client::chat;
+use crate::support::engines::{backend, engine, model, shares, start};
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    each_need_finds_who_has_it,
+    long_prompts_go_where_they_fit,
+    what_is_missing_is_told,
+    plain_requests_are_not_limited_to_special_backends,
+    known_capabilities_go_before_assumed_ones,
+    operations_are_matched_too,
+    a_capable_backend_that_is_down_is_a_503,
+];
+
+const CHAT: &str = "/v1/chat/completions";
+const IMAGE: &str = "data:image/png;base64,iVBORw0KGgo=";
+
+/// One model on three backends that can do different things with it, worst priority first.
+struct Fleet {
+    plain: StandIn,
+    vision: StandIn,
+    tools: StandIn,
+    penstock: Penstock,
+}
+
+impl Fleet {
+    fn start() -> Self {
+        let tools_and_json = Capabilities::TOOLS.union(Capabilities::JSON_MODE);
+        let one = |name, length, can| start(EngineSpec::new(name, [model("m", length, can)]));
+        let plain = one("plain", 16_000, Capabilities::NONE);
+        let vision = one("vision", 1000, Capabilities::VISION);
+        let tools = one("tools", 4096, tools_and_json);
+        let yaml = format!(
+            "backends:\n{}{}{}",
+            backend(
+                &plain,
+                "priority: 30, models: [{ id: m, context_length: 16000, capabilities: [] }]"
+            ),
+            backend(
+                &vision,
+                "priority: 20, models: [{ id: m, context_length: 1000, capabilities: [vision] }]"
+            ),
+            backend(
+                &tools,
+                "priority: 10, models: [{ id: m, context_length: 4096, capabilities: [tools, json_mode] }]"
+            )
+        );
+        Self { penstock: Penstock::start(&yaml), plain, vision, tools }
+    }
+
+    /// The backend that took a request, or the status.
+    fn taker(&self, path: &str, body: &Value) -> Result<&'static str, (u16, String)> {
+        let engines = [&self.plain, &self.vision, &self.tools];
+        let before = shares(&engines);
+        let answer = self.penstock.post(path, body);
+        let after = shares(&engines);
+        let took: Vec<usize> = (0..3).filter(|index| after[*index] > before[*index]).collect();
+        match (answer.status, took.as_slice()) {
+            (200, [index]) => Ok(["plain", "vision", "tools"][*index]),
+            (status, []) => Err((status, answer.text())),
+            (status, took) => panic!("{status} from {took:?}: {}", answer.text()),
+        }
+    }
+}
+
+fn with(mut body: Value, key: &str, value: Value) -> Value {
+    body[key] = value;
+    body
+}
+
+fn image_chat() -> Value {
+    let parts = json!([
+        {"type": "text", "text": "what is this?"},
+        {"type": "image_url", "image_url": {"url": IMAGE}},
+        {"type": "text", "text": "and that?"}
+    ]);
+    json!({"model": "m", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": parts}]})
+}
+
+fn tool() -> Value {
+    json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}})
+}
+
+fn each_need_finds_who_has_it() {
+    let fleet = Fleet::start();
+    let plain = chat("m", "hello");
+    let user = |content: Value| json!([{"role": "user", "content": content}]);
+    let anthropic =
+        |content: Value| json!({"model": "m", "max_tokens": 9, "messages": user(content)});
+    let schema =
+        json!({"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}});
+    let cases = [
+        (CHAT, plain.clone(), "tools", "the best priority"),
+        (CHAT, image_chat(), "vision", "an image"),
+        (CHAT, with(plain.clone(), "tools", json!([tool()])), "tools", "tools"),
+        (CHAT, with(plain.clone(), "tools", json!([])), "tools", "an empty list of tools"),
+        (CHAT, with(plain.clone(), "functions", json!([{"name": "f"}])), "tools", "functions"),
+        (
+            CHAT,
+            with(plain.clone(), "response_format", json!({"type": "json_object"})),
+            "tools",
+            "JSON",
+        ),
+        (CHAT, with(plain.clone(), "response_format", schema), "tools", "a schema"),
+        (
+            "/v1/messages",
+            anthropic(
+                json!([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}]),
+            ),
+            "vision",
+            "an image in Anthropic's dialect",
+        ),
+        (
+            "/v1/responses",
+            json!({"model": "m", "input": user(json!([{"type": "input_image", "image_url": IMAGE}]))}),
+            "vision",
+            "an image in a Responses request",
+        ),
+        (
+            "/v1/responses",
+            json!({"model": "m", "input": "hi", "text": {"format": {"type": "json_object"}}}),
+            "tools",
+            "JSON in a Responses request",
+        ),
+    ];
+    for (path, body, taker, what) in cases {
+        assert_eq!(fleet.taker(path, &body), Ok(taker), "{what}");
+    }
+    let decided = fleet.penstock.admin("/decisions?n=1").json();
+    let needs = &decided["decisions"][0]["requirements"];
+    assert_eq!((&needs["needs_json_mode"], &needs["needs_vision"]), (&json!(true), &json!(false)));
+}
+
+fn long_prompts_go_where_they_fit() {
+    let fleet = Fleet::start();
+    let of = |tokens: usize| chat("m", &"x".repeat(tokens * 4));
+    assert_eq!(fleet.taker(CHAT, &of(4096)), Ok("tools"), "equal fits");
+    assert_eq!(fleet.taker(CHAT, &of(4097)), Ok("plain"));
+    let (status, text) = fleet.taker(CHAT, &of(16_001)).unwrap_err();
+    let error = &serde_json::from_str::<Value>(&text).unwrap()["error"];
+    assert_eq!((status, &error["code"]), (400, &json!("context_length_exceeded")));
+    let message = "No backend supports required capabilities for model 'm': [context_length]";
+    assert_eq!(error["message"], message);
+    // An image's data is no text: a picture of a megabyte still fits a thousand tokens.
+    let mut big = image_chat();
+    let url = format!("data:image/png;base64,{}", "A".repeat(1 << 20));
+    big["messages"][1]["content"][1]["image_url"]["url"] = json!(url);
+    assert_eq!(fleet.taker(CHAT, &big), Ok("vision"));
+    // Characters are counted as they are meant, however they are written.
+    let escaped = format!(
+        "{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}",
+        "\\u4e00".repeat(4096 * 4)
+    );
+    let address = fleet.penstock.data;
+    let answer = crate::support::client::request(address, "POST", CHAT, &[], escaped.as_bytes());
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(fleet.tools.counters().requests, 2, "4096 tokens by characters");
+}
+
+fn what_is_missing_is_told() {
+    let fleet = Fleet::start();
+    let both = with(image_chat(), "tools", json!([tool()]));
+    let (status, text) = fleet.taker(CHAT, &both).unwrap_err();
+    let error = &serde_json::from_str::<Value>(&text).unwrap()["error"];
+    assert_eq!((status, &error["code"]), (400, &json!("capability_mismatch")));
+    let message = "No backend supports required capabilities for model 'm': [vision, tools]";
+    assert_eq!(error["message"], message);
+    let body = json!({
+        "model": "m", "max_tokens": 9, "tools": [{"name": "f", "input_schema": {}}],
+        "messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]
+    });
+    let (status, text) = fleet.taker("/v1/messages", &body).unwrap_err();
+    let wanted = json!({
+        "type": "error", "error": {"type": "invalid_request_error", "message": message}
+    });
+    assert_eq!((status, serde_json::from_str::<Value>(&text).unwrap()), (400, wanted));
+}
+
+fn plain_requests_are_not_limited_to_special_backends() {
+    let (all, none) = (engine("all", &["m"]), engine("none", &["m"]));
+    let yaml = format!(
+        "routing: {{ strategy: round_robin }}\nbackends:\n{}{}",
+        backend(&all, "models: [{ id: m, capabilities: [vision, tools, json_mode] }]"),
+        backend(&none, "models: [{ id: m, capabilities: [] }]")
+    );
+    let penstock = Penstock::start(&yaml);
+    let body = with(chat("m", "hello"), "tools", Value::Null);
+    let body = with(body, "response_format", json!({"type": "text"}));
+    let odd = json!([{"type": 7}, {"text": "no type"}, 5, null, {"type": "image_urls"}]);
+    let odd = json!({"model": "m", "messages": [{"role": "user", "content": odd}]});
+    for body in [&body, &odd, &body, &odd] {
+        let answer = penstock.post(CHAT, body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert_eq!(shares(&[&all, &none]), [2, 2]);
+}
+
+fn known_capabilities_go_before_assumed_ones() {
+    let (assumed, known) = (engine("assumed", &["m"]), engine("known", &["m"]));
+    let yaml = format!(
+        "backends:\n{}{}",
+        backend(&assumed, "priority: 1, models: [m]"),
+        backend(&known, "priority: 99, models: [{ id: m, capabilities: [vision] }]")
+    );
+    let penstock = Penstock::start(&yaml);
+    assert_eq!(penstock.post(CHAT, &image_chat()).status, 200);
+    assert_eq!(shares(&[&assumed, &known]), [0, 1]);
+    assert!(penstock.admin("/metrics").text().contains("penstock_assumed_capability_total 0"));
+    let drained =
+        crate::support::client::request(penstock.admin, "POST", "/backends/known/drain", &[], b"");
+    assert_eq!(drained.status, 200);
+    assert_eq!(penstock.post(CHAT, &image_chat()).status, 200);
+    assert_eq!(shares(&[&assumed, &known]), [1, 1]);
+    assert!(penstock.admin("/metrics").text().contains("penstock_assumed_capability_total 1"));
+    let decision = &penstock.admin("/decisions?n=1").json()["decisions"][0];
+    assert_eq!((&decision["assumed"], &decision["backend"]), (&json!(true), &json!("assumed")));
+}
+
+fn operations_are_matched_too() {
+    let (talks, embeds) = (engine("talks", &["m"]), engine("embeds", &["m"]));
+    let yaml = format!(
+        "backends:\n{}{}",
+        backend(&talks, "models: [{ id: m, operations: [chat, completions] }]"),
+        backend(&embeds, "models: [{ id: m, operations: [embeddings] }]")
+    );
+    let penstock = Penstock::start(&yaml);
+    assert_eq!(penstock.post("/v1/embeddings", &json!({"model": "m", "input": "x"})).status, 200);
+    assert_eq!(penstock.chat("m").status, 200);
+    assert_eq!(shares(&[&talks, &embeds]), [1, 1]);
+    let body = json!({"model": "m", "query": "q", "documents": []});
+    let answer = penstock.post("/v1/rerank", &body);
+    assert_eq!((answer.status, answer.error_code().as_str()), (400, "capability_mismatch"));
+    assert!(answer.text().contains("[rerank]"), "{}", answer.text());
+}
+
+fn a_capable_backend_that_is_down_is_a_503() {
+    let (blind, sees) = (engine("blind", &["m"]), engine("sees", &["m"]));
+    sees.set_health(503);
+    let yaml = format!(
+        "backends:\n{}{}",
+        backend(&blind, "models: [{ id: m, capabilities: [] }]"),
+        backend(&sees, "models: [{ id: m, capabilities: [vision] }]")
+    );
+    let penstock = Penstock::start(&yaml);
+    let answer = penstock.post(CHAT, &image_chat());
+    assert_eq!((answer.status, answer.error_code().as_str()), (503, "no_healthy_backend"));
+    assert!(answer.text().contains("vision"), "{}", answer.text());
+}

@@ -1,0 +1,293 @@
+//! Whatever four engines do, and however often they change it, every user gets either the right
+//! answer to the last byte or an honest failure: nothing is corrupt, nothing hangs, nothing is
+//! repeated once an answer began, and what can be hidden is hidden.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use penstock::mock::{Cut, Fault, Pace, StandIn};
+use penstock::units::Timestamp;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+
+use crate::support::client::{Answer, Client, chat, streaming_chat};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, engine, name};
+use crate::support::pace::{pause_between_readings, pause_until};
+use crate::support::{block_on, eventually, is_long};
+
+crate::trials![
+    faults_that_can_be_hidden_stay_hidden_while_they_change,
+    every_byte_is_right_while_anything_fails,
+];
+
+const ENGINES: usize = 4;
+const CLIENTS: u32 = 40;
+/// Between two requests of a client: together 200 per second.
+const TURN: Duration = Duration::from_millis(200);
+
+/// Half of the time goes to each of the two mixes.
+fn seconds() -> u64 {
+    if is_long() { 30 } else { 5 }
+}
+
+/// What an engine does for a second.
+#[derive(Clone)]
+enum Mood {
+    Acts(Fault),
+    RefusesConnections,
+    Serves,
+}
+
+fn hidden() -> Vec<Mood> {
+    let faults = [
+        Fault::Informational { count: 3 },
+        Fault::CloseAfterAnswer,
+        Fault::CloseDelimited,
+        Fault::BigHead { bytes: 4096 },
+        Fault::SlowHead(Duration::from_millis(30)),
+        Fault::status(503),
+        Fault::status_with_retry(429, "1"),
+    ];
+    let moods = faults.into_iter().map(Mood::Acts);
+    moods.chain([Mood::RefusesConnections, Mood::Serves]).collect()
+}
+
+fn anything() -> Vec<Mood> {
+    let cut = |how| Fault::CutStream { after_events: 3, how };
+    let faults = [
+        cut(Cut::Fin),
+        cut(Cut::Reset),
+        cut(Cut::BadChunk),
+        Fault::CutAnswer { how: Cut::ShortLength },
+        Fault::CloseOnAccept,
+        Fault::ResetOnAccept,
+        Fault::CloseUnread,
+        Fault::CloseAfterRequest,
+        Fault::ResetAfterRequest,
+        Fault::HangBeforeHead,
+        Fault::HangMidStream { after_events: 2 },
+        Fault::RoleOnlyThenHang,
+        Fault::ErrorEventMidStream { after_events: 2 },
+        Fault::Garbage,
+        Fault::Http09,
+        Fault::Switching101,
+        Fault::TwoLengths,
+        Fault::QueuedSecondResponse,
+        Fault::status(400),
+        Fault::status(500),
+    ];
+    let moods = faults.into_iter().map(Mood::Acts);
+    moods.chain(hidden()).chain([Mood::Serves, Mood::Serves, Mood::Serves]).collect()
+}
+
+/// Where and when each body was begun; engines themselves remember only the latest.
+#[derive(Default)]
+struct Receipts(HashMap<(usize, u64, Timestamp), Option<Bytes>>);
+
+impl Receipts {
+    fn collect(&mut self, engines: &[StandIn]) {
+        for (index, engine) in engines.iter().enumerate() {
+            for received in engine.received() {
+                let key = (index, received.connection, received.arrived_at);
+                self.0.insert(key, received.body);
+            }
+        }
+    }
+
+    /// The engines each body went to, in the order of time.
+    fn by_body(self) -> HashMap<Bytes, Vec<(Timestamp, usize)>> {
+        let mut begun: HashMap<Bytes, Vec<(Timestamp, usize)>> = HashMap::new();
+        for ((index, _, at), body) in self.0 {
+            if let Some(body) = body {
+                begun.entry(body).or_default().push((at, index));
+            }
+        }
+        begun.values_mut().for_each(|places| places.sort());
+        begun
+    }
+}
+
+/// Changes what every engine but the last `steady` does, once a second, until told to stop. Gives
+/// what they received meanwhile.
+fn flip(engines: &[StandIn], moods: &[Mood], steady: usize, is_over: &AtomicBool) -> Receipts {
+    let mut rng = SmallRng::seed_from_u64(7);
+    let mut receipts = Receipts::default();
+    let mut until_next = || {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(1) && !is_over.load(Ordering::Relaxed) {
+            pause_between_readings(Duration::from_millis(100));
+            receipts.collect(engines);
+        }
+    };
+    while !is_over.load(Ordering::Relaxed) {
+        let mut refusing = Vec::new();
+        for engine in &engines[..ENGINES - steady] {
+            match &moods[rng.random_range(0..moods.len())] {
+                Mood::Acts(fault) => engine.always(Some(fault.clone())),
+                Mood::Serves => engine.always(None),
+                Mood::RefusesConnections => {
+                    engine.always(None);
+                    block_on(engine.stop_listening()).unwrap();
+                    refusing.push(engine);
+                }
+            }
+        }
+        until_next();
+        for engine in refusing {
+            block_on(engine.resume()).unwrap();
+        }
+    }
+    for engine in engines {
+        engine.always(None);
+    }
+    receipts.collect(engines);
+    receipts
+}
+
+/// One request with the answer it got.
+struct Exchange {
+    body: Value,
+    answer: Answer,
+    took: Duration,
+}
+
+/// Sends 200 requests per second, no two alike.
+fn drive(fleet: &Fleet) -> Vec<Exchange> {
+    let (address, started) = (fleet.penstock.data, Instant::now());
+    let turns = u32::try_from(seconds() * 5).unwrap();
+    let ask = move |number: u32| {
+        let mut client = Client::connect(address);
+        let mut exchanges = Vec::new();
+        for turn in 0..turns {
+            let due = TURN * turn + TURN * number / CLIENTS;
+            pause_until(started, due);
+            let text = format!("request {turn} of client {number}");
+            let body = if (turn + number).is_multiple_of(2) {
+                chat("m", &text)
+            } else {
+                streaming_chat("m", &text)
+            };
+            let sent = Instant::now();
+            client.send("POST", CHAT, &[], body.to_string().as_bytes());
+            let answer = client.read_answer().unwrap();
+            let is_told = answer.status == 200 && answer.text().contains("\"error\"");
+            if is_told || answer.header("connection") == Some("close") || !answer.is_whole {
+                client = Client::connect(address);
+            }
+            exchanges.push(Exchange { body, answer, took: sent.elapsed() });
+        }
+        exchanges
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || ask(number))).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    })
+}
+
+fn run(moods: &[Mood], steady: usize) -> (Fleet, Receipts, Vec<Exchange>) {
+    let setup = Setup {
+        strategy: "round_robin",
+        routing: "retry_budget: { ratio: 1.0, per_second: 100 }, cooldown: { default: 500ms, min: 50ms }",
+        sections: "timeouts: { first_token: 2s, between_tokens: 2s, response: 2s }",
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(ENGINES, setup);
+    let is_over = AtomicBool::new(false);
+    let (receipts, exchanges) = thread::scope(|scope| {
+        let flipping = scope.spawn(|| flip(&fleet.engines, moods, steady, &is_over));
+        let exchanges = drive(&fleet);
+        is_over.store(true, Ordering::Relaxed);
+        (flipping.join().unwrap(), exchanges)
+    });
+    (fleet, receipts, exchanges)
+}
+
+/// What engines without faults answer.
+struct References(Vec<(StandIn, Client)>);
+
+impl References {
+    fn start() -> Self {
+        let start = |index| {
+            let engine = engine(&name(index), Pace::at_once(8));
+            let client = Client::connect(engine.addr());
+            (engine, client)
+        };
+        Self((0..ENGINES).map(start).collect())
+    }
+
+    fn whole(&mut self, index: usize, body: &Value) -> String {
+        let client = &mut self.0[index].1;
+        client.send("POST", CHAT, &[], body.to_string().as_bytes());
+        client.read_answer().unwrap().text()
+    }
+
+    /// The engines whose whole answer is `text`, or begins with it.
+    fn of(&mut self, body: &Value, text: &str, is_whole: bool) -> Vec<usize> {
+        let fits = |whole: String| if is_whole { whole == text } else { whole.starts_with(text) };
+        (0..ENGINES).filter(|index| fits(self.whole(*index, body))).collect()
+    }
+}
+
+/// Judges every answer; gives how many were right to the last byte.
+fn check(fleet: &Fleet, receipts: Receipts, exchanges: &[Exchange]) -> usize {
+    let mut references = References::start();
+    let begun = receipts.by_body();
+    let mut good = 0;
+    for Exchange { body, answer, took } in exchanges {
+        let text = answer.text();
+        assert!(*took < Duration::from_secs(15), "hung for {took:?}: {text}");
+        match answer.status {
+            200 => {
+                let told = text.find("data: {\"error\"").unwrap_or(text.len());
+                let is_right = answer.is_whole && told == text.len();
+                assert!(is_right || !text.contains("[DONE]"), "{text}");
+                let from = references.of(body, &text[..told], is_right);
+                assert!(!from.is_empty(), "bytes no engine sent for {body}: {text}");
+                good += usize::from(is_right);
+                let places = &begun[body.to_string().as_bytes()];
+                let (_, last) = places.last().unwrap();
+                assert!(from.contains(last), "repeated after an answer began: {places:?} {text}");
+                assert!(places.len() <= 4, "begun {} times", places.len());
+            }
+            400 | 500 => assert_eq!(answer.json()["error"]["message"], "scripted"),
+            429 | 502..=504 => assert!(answer.json()["error"]["message"].is_string(), "{text}"),
+            status => panic!("{status}: {text}"),
+        }
+    }
+    let malformed: usize = fleet.engines.iter().map(|engine| engine.malformed().len()).sum();
+    assert_eq!(malformed, 0, "an engine was sent something malformed");
+    good
+}
+
+fn faults_that_can_be_hidden_stay_hidden_while_they_change() {
+    // When all refuse at the same time, that cannot be hidden: one never does.
+    let (fleet, receipts, exchanges) = run(&hidden(), 1);
+    let good = check(&fleet, receipts, &exchanges);
+    let visible: Vec<String> = exchanges
+        .iter()
+        .filter(|exchange| exchange.answer.status != 200 || !exchange.answer.is_whole)
+        .map(|exchange| format!("{} {}", exchange.answer.status, exchange.answer.text()))
+        .collect();
+    println!("chaos, hidden faults: {good} of {} right", exchanges.len());
+    assert!(visible.len() * 1000 <= exchanges.len(), "{}: {visible:?}", visible.len());
+    assert_eq!(good + visible.len(), exchanges.len());
+    let sent = fleet.requests();
+    assert!(sent * 4 <= exchanges.len() * 5, "{sent} requests for {}", exchanges.len());
+    fleet.wait_idle();
+}
+
+fn every_byte_is_right_while_anything_fails() {
+    let (fleet, receipts, exchanges) = run(&anything(), 0);
+    let good = check(&fleet, receipts, &exchanges);
+    println!("chaos, any faults: {good} of {} right", exchanges.len());
+    assert!(good * 10 > exchanges.len(), "{good} of {} went well", exchanges.len());
+    // And when the faults end, so do the errors.
+    let is_well = || (0..40).all(|_| fleet.chat().status == 200);
+    eventually("no request fails any more", SOON, is_well);
+    assert!(is_well(), "and none fails again");
+    fleet.wait_idle();
+}

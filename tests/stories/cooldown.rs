@@ -1,0 +1,322 @@
+//! An operator's engines are overloaded: they are left to rest as they ask, users hear at once when
+//! to come back, and neither places nor memory are ever lost.
+
+use std::time::Duration;
+
+use penstock::mock::{Cut, Fault, Gate};
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Client, chat, streaming_chat, timed};
+use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, read_until, reference};
+use crate::support::{block_on, eventually};
+
+crate::trials![
+    the_last_refusal_is_relayed_exactly,
+    while_all_rest_one_request_asks_the_first_due,
+    a_probe_of_a_resting_backend_is_freed_whatever_becomes_of_it,
+    a_rest_ends_when_its_time_is_up,
+    full_backends_say_so_at_once,
+    one_after_the_other_always_finds_the_only_place_free,
+    full_backends_fall_back_only_when_told,
+    all_down_is_told_at_once,
+    every_kind_of_end_gives_its_place_back,
+    held_bodies_are_bounded_before_they_are_read,
+    a_body_is_let_go_when_its_answer_begins,
+];
+
+fn refusal(status: u16, retry_after: &str) -> Fault {
+    Fault::Status {
+        status,
+        retry_after: Some(retry_after.to_owned()),
+        body: format!(r#"{{"error":{{"message":"come back in {retry_after}","code":"busy"}}}}"#),
+        headers: vec![("x-ratelimit-remaining".to_owned(), "0".to_owned())],
+    }
+}
+
+fn assert_refused(answer: &Answer, status: u16, retry_after: &str) {
+    assert_eq!(answer.status, status, "{}", answer.text());
+    assert_eq!(answer.header("retry-after"), Some(retry_after));
+    assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));
+    let expected =
+        format!(r#"{{"error":{{"message":"come back in {retry_after}","code":"busy"}}}}"#);
+    assert_eq!(answer.text(), expected);
+}
+
+fn the_last_refusal_is_relayed_exactly() {
+    for (first, last) in [(503, 429), (429, 503)] {
+        let fleet = Fleet::start(2, Setup::default());
+        fleet.a().script([refusal(first, "17")]);
+        fleet.b().script([refusal(last, "23")]);
+        assert_refused(&fleet.chat(), last, "23");
+        assert_eq!(fleet.requests(), 2);
+    }
+    let date = "Fri, 31 Dec 2100 23:59:59 GMT";
+    let fleet = Fleet::start(1, Setup::default());
+    fleet.a().script([refusal(429, date)]);
+    assert_refused(&fleet.stream(), 429, date);
+}
+
+fn while_all_rest_one_request_asks_the_first_due() {
+    for (second, status, code) in
+        [(429, 429, "backends_cooling_down"), (503, 503, "all_backends_busy")]
+    {
+        let fleet = Fleet::start(3, Setup::default());
+        let gate = Gate::new();
+        fleet.a().script([refusal(429, "40")]);
+        fleet.b().script([refusal(second, "15"), Fault::Gate(gate.clone())]);
+        fleet.c().script([refusal(429, "50")]);
+        assert_refused(&fleet.chat(), 429, "50");
+        let mut probe = fleet.begin(&chat("m", "hello"));
+        block_on(gate.reached_by(1));
+        for body in [chat("m", "hello"), streaming_chat("m", "hello"), chat("m", "hello")] {
+            let (answer, took) = timed(|| fleet.penstock.post(CHAT, &body));
+            assert_eq!((answer.status, answer.error_code().as_str()), (status, code));
+            let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+            assert!((8..=17).contains(&wait), "the smallest wait and a tenth, not {wait}");
+            assert!(took < Duration::from_secs(2), "{took:?}");
+        }
+        assert_eq!(fleet.requests(), 4, "only one request looks whether the first due is back");
+        gate.open();
+        assert_eq!(probe.read_answer().unwrap().status, 200);
+        fleet.wait_fact("b", "cooldown_remaining_s", &Value::Null);
+        for _ in 0..3 {
+            assert_eq!(fleet.chat().status, 200, "it is back, and is used");
+        }
+        assert_eq!(fleet.b().counters().complete, 5);
+        assert_eq!(fleet.requests(), 7, "the others rest on");
+    }
+}
+
+fn a_probe_of_a_resting_backend_is_freed_whatever_becomes_of_it() {
+    let sections = "timeouts: { response: 200ms }";
+    let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
+    fleet.a().script([refusal(429, "50")]);
+    assert_refused(&fleet.chat(), 429, "50");
+    let outcomes = [
+        (refusal(429, "40"), 429),
+        (refusal(503, "30"), 503),
+        (Fault::status(500), 500),
+        (Fault::status(400), 400),
+        (Fault::CloseAfterRequest, 502),
+        (Fault::Garbage, 502),
+        (Fault::HangBeforeHead, 504),
+    ];
+    for (fault, status) in outcomes {
+        fleet.wait_fact("a", "in_flight", &json!(0));
+        // An idle connection would get a second chance.
+        block_on(fleet.a().close_connections());
+        fleet.a().script([fault.clone()]);
+        assert_eq!(fleet.chat().status, status, "{fault:?}");
+        assert_eq!(fleet.a().faults_left(), 0);
+    }
+    fleet.wait_fact("a", "in_flight", &json!(0));
+    let gate = Gate::new();
+    fleet.a().script([Fault::Gate(gate.clone())]);
+    let client = fleet.begin(&streaming_chat("m", "hello"));
+    block_on(gate.reached_by(1));
+    drop(Leave::Reset.now(client));
+    fleet.wait_fact("a", "in_flight", &json!(0));
+    assert_eq!(fleet.chat().status, 200, "and then it is back");
+    assert_eq!(fleet.fact("a", "cooldown_remaining_s"), Value::Null);
+}
+
+fn a_rest_ends_when_its_time_is_up() {
+    let fleet = Fleet::start(2, Setup::default());
+    fleet.a().script([refusal(503, "1")]);
+    let (_, took) = timed(|| {
+        eventually("it is used again", SOON, || {
+            assert_eq!(fleet.chat().status, 200);
+            fleet.a().counters().requests > 1
+        });
+    });
+    assert!(took >= Duration::from_millis(900), "it asked for a second and got {took:?}");
+}
+
+fn full_backends_say_so_at_once() {
+    let fleet = Fleet::start(2, Setup { backend: "max_in_flight: 2", ..Setup::default() });
+    let gate = Gate::new();
+    for engine in &fleet.engines {
+        engine.always(Some(Fault::Gate(gate.clone())));
+    }
+    let mut waiting: Vec<Client> = (0..4).map(|_| fleet.begin(&chat("m", "hello"))).collect();
+    block_on(gate.reached_by(4));
+    for _ in 0..3 {
+        let (answer, took) = timed(|| fleet.chat());
+        assert_eq!((answer.status, answer.error_code().as_str()), (503, "all_backends_busy"));
+        assert!(answer.header("retry-after").is_some());
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+    assert_eq!(fleet.requests(), 4, "no backend has more than it may");
+    gate.open();
+    for client in &mut waiting {
+        assert_eq!(client.read_answer().unwrap().status, 200);
+    }
+    fleet.wait_idle();
+    assert_eq!(fleet.chat().status, 200);
+}
+
+fn one_after_the_other_always_finds_the_only_place_free() {
+    let fleet = Fleet::start(1, Setup { backend: "max_in_flight: 1", ..Setup::default() });
+    for turn in 0..100 {
+        let answer = if turn % 2 == 0 { fleet.chat() } else { fleet.stream() };
+        assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
+    }
+}
+
+fn full_backends_fall_back_only_when_told() {
+    for (told, status) in [(false, 503), (true, 200)] {
+        let routing = format!("fallbacks: {{ m: [m2] }}, fallback_on_saturation: {told}");
+        let setup = Setup { routing: &routing, backend: "max_in_flight: 1", ..Setup::default() };
+        let fleet = Fleet::of(&["m", "m2"], setup);
+        let gate = Gate::new();
+        fleet.a().script([Fault::Gate(gate.clone())]);
+        let mut first = fleet.begin(&chat("m", "hello"));
+        block_on(gate.reached_by(1));
+        assert_eq!(fleet.chat().status, status, "fallback_on_saturation: {told}");
+        gate.open();
+        assert_eq!(first.read_answer().unwrap().status, 200);
+    }
+}
+
+fn all_down_is_told_at_once() {
+    let health = "interval: 200ms, unhealthy_interval: 200ms, fall: 2";
+    let fleet = Fleet::start(3, Setup { health, ..Setup::default() });
+    for engine in &fleet.engines {
+        block_on(engine.kill()).unwrap();
+    }
+    let ask = |fleet: &Fleet| {
+        let (answer, took) = timed(|| fleet.chat());
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        assert!(answer.header("retry-after").is_some(), "{} {}", answer.status, answer.text());
+        answer.error_code()
+    };
+    for _ in 0..3 {
+        ask(&fleet);
+    }
+    eventually("no one is healthy", SOON, || ask(&fleet) == "no_healthy_backend");
+    assert_eq!(fleet.penstock.get("/health").status, 200, "penstock itself is well");
+    for engine in &fleet.engines {
+        block_on(engine.resume()).unwrap();
+    }
+    eventually("all is well again", Duration::from_secs(3), || fleet.chat().status == 200);
+}
+
+fn every_kind_of_end_gives_its_place_back() {
+    let setup = Setup {
+        routing: "cooldown: { default: 1ms, min: 1ms }",
+        health: "interval: 60s, breaker: { connect_failures: 1000 }",
+        sections: "timeouts: { first_token: 150ms, between_tokens: 150ms, response: 150ms }",
+        // One place: whoever keeps it shuts everybody else out.
+        backend: "max_in_flight: 1",
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(1, setup);
+    let faults = [
+        Fault::Pass,
+        Fault::CloseUnread,
+        Fault::CloseAfterRequest,
+        Fault::ResetAfterRequest,
+        Fault::status(400),
+        Fault::status(429),
+        Fault::status(500),
+        Fault::status(503),
+        Fault::EarlyStatus(413),
+        Fault::HangBeforeHead,
+        Fault::HangAfterHead,
+        Fault::RoleOnlyThenHang,
+        Fault::HangMidStream { after_events: 3 },
+        Fault::CutStream { after_events: 2, how: Cut::Fin },
+        Fault::CutStream { after_events: 2, how: Cut::Reset },
+        Fault::CutStream { after_events: 2, how: Cut::BadChunk },
+        Fault::CutAnswer { how: Cut::ShortLength },
+        Fault::ErrorEventMidStream { after_events: 2 },
+        Fault::Garbage,
+        Fault::Switching101,
+        Fault::CloseDelimited,
+    ];
+    for fault in faults {
+        for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
+            fleet.a().script([fault.clone()]);
+            drop(fleet.penstock.post(CHAT, &body));
+            let what = format!("the place is free after {fault:?}");
+            eventually(&what, SOON, || fleet.chat().status == 200);
+        }
+    }
+    for how in Leave::BOTH {
+        fleet.a().script([Fault::HangMidStream { after_events: 3 }]);
+        let mut client = fleet.begin(&streaming_chat("m", "hello"));
+        read_until(&mut client, "a serving m:");
+        let left = how.now(client);
+        eventually("the place is free", SOON, || fleet.chat().status == 200);
+        drop(left);
+    }
+    for body in [json!({"messages": []}), json!({"model": "nobody's", "messages": []}), json!([])] {
+        assert!(fleet.penstock.post(CHAT, &body).status >= 400);
+    }
+    block_on(fleet.a().kill()).unwrap();
+    assert_eq!(fleet.chat().error_code(), "connect_failed");
+    block_on(fleet.a().resume()).unwrap();
+    assert_eq!(fleet.chat().status, 200);
+    fleet.wait_idle();
+    fleet.wait_metric("penstock_backend_in_flight", 0.0);
+    fleet.wait_metric("penstock_held_body_bytes", 0.0);
+}
+
+const SMALL: &str = "limits: { max_body_size: 1MiB, buffered_bodies: 1MiB }";
+
+fn large(text: &str) -> Value {
+    let mut body = chat("m", text);
+    body["padding"] = json!("x".repeat(700 << 10));
+    body
+}
+
+fn held_bodies_are_bounded_before_they_are_read() {
+    let fleet = Fleet::start(1, Setup { sections: SMALL, ..Setup::default() });
+    let gate = Gate::new();
+    fleet.a().script([Fault::Gate(gate.clone())]);
+    let mut holder = fleet.begin(&large("first"));
+    block_on(gate.reached_by(1));
+    let held = fleet.metric("penstock_held_body_bytes");
+    assert!((700_000.0..=1_048_576.0).contains(&held), "{held}");
+    // Only the head is sent: the answer does not wait for the body.
+    let mut second = Client::connect(fleet.penstock.data);
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 700000\r\n\r\n");
+    second.send_bytes(head.as_bytes());
+    let (answer, took) = timed(|| second.read_answer().unwrap());
+    assert_eq!((answer.status, answer.error_code().as_str()), (503, "body_memory_full"));
+    assert!(answer.header("retry-after").is_some());
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    // A body of unknown length is refused when it outgrows what is left.
+    let mut third = Client::connect(fleet.penstock.data);
+    let part = "x".repeat(64 << 10);
+    let mut bytes =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
+    bytes += &format!("{:x}\r\n{part}\r\n", part.len()).repeat(8);
+    third.send_bytes(bytes.as_bytes());
+    let answer = third.read_answer().unwrap();
+    assert_eq!((answer.status, answer.error_code().as_str()), (503, "body_memory_full"));
+    drop((second, third));
+    fleet.wait_metric("penstock_errors_total{code=\"body_memory_full\"", 2.0);
+    // Small ones still find room.
+    assert_eq!(fleet.chat().status, 200);
+    gate.open();
+    assert_eq!(holder.read_answer().unwrap().status, 200);
+    fleet.wait_metric("penstock_held_body_bytes", 0.0);
+    assert_eq!(fleet.penstock.post(CHAT, &large("second")).status, 200);
+    assert_eq!(fleet.a().counters().requests, 3);
+}
+
+fn a_body_is_let_go_when_its_answer_begins() {
+    let fleet = Fleet::start(1, Setup { sections: SMALL, ..Setup::default() });
+    fleet.a().script([Fault::HangMidStream { after_events: 3 }]);
+    let mut body = large("hello");
+    body["stream"] = json!(true);
+    let mut stream = fleet.begin(&body);
+    read_until(&mut stream, "a serving m:");
+    fleet.wait_metric("penstock_held_body_bytes", 0.0);
+    let answer = fleet.penstock.post(CHAT, &large("hello"));
+    assert_eq!(answer.text(), reference("a", CHAT, &large("hello")).text());
+    drop(Leave::Reset.now(stream));
+    fleet.wait_idle();
+}

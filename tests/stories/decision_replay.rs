@@ -1,0 +1,325 @@
+//! An operator wonders about yesterday's decisions: all they read is captured on demand, decides the
+//! same when it is replayed, and shows where requests would have gone by other rules.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+
+use penstock::mock::{Fault, Pace};
+use serde_json::{Value, json};
+
+use crate::support::client::{self, Client, chat};
+use crate::support::collect_keys;
+use crate::support::command::{Ran, file, run, run_with};
+use crate::support::fleet::{CHAT, Fleet, Setup, yaml};
+
+crate::trials![
+    a_thousand_decisions_under_load_are_identical,
+    every_strategy_replays,
+    a_changed_reading_is_noticed,
+    other_rules_are_a_what_if,
+    what_was_left_out_is_told,
+    nothing_is_captured_unless_asked_for,
+    captures_hold_no_prompts_and_the_readme_names_their_keys,
+    files_that_hold_no_decisions_are_refused,
+];
+
+const SECTIONS: &str = "telemetry: { interval: 10ms, idle_interval: 20ms, max_cpu: 1 }";
+const SCORERS: &str = "prefix-affinity:3,queue-depth:2,kv-utilization:2,latency:1";
+
+fn setup<'a>(strategy: &'a str, routing: &'a str) -> Setup<'a> {
+    let pace = Pace {
+        first_token: Duration::from_millis(3),
+        per_token: Duration::from_millis(1),
+        tokens: 3,
+    };
+    Setup {
+        strategy,
+        routing,
+        pace,
+        sections: SECTIONS,
+        backend: "engine: vllm",
+        ..Setup::default()
+    }
+}
+
+/// How busy an engine says it is; different every time.
+fn page(number: usize) -> String {
+    let share = (number * 37 % 100) as f64 / 99.0;
+    format!(
+        "vllm:num_requests_running {}\nvllm:num_requests_waiting {}\nvllm:kv_cache_usage_perc {share}\n",
+        number * 7 % 11,
+        number * 5 % 6,
+    )
+}
+
+fn conversation(number: usize, turns: usize) -> Value {
+    let mut messages = vec![
+        json!({"role": "system", "content": format!("No {number}. {}", "Be brief. ".repeat(60))}),
+    ];
+    for turn in 0..turns {
+        let text = format!("{turn}: {}", "word ".repeat(20));
+        messages.push(json!({"role": "user", "content": text}));
+    }
+    json!({"model": "m", "messages": messages, "stream": number.is_multiple_of(2)})
+}
+
+/// Sends `count` requests each from eight clients at a time, while what the engines tell changes.
+fn send(fleet: &Fleet, count: usize) {
+    thread::scope(|scope| {
+        for who in 0..8 {
+            scope.spawn(move || {
+                let mut client = Client::connect(fleet.penstock.data);
+                for number in 0..count {
+                    let engine = &fleet.engines[(who + number) % fleet.engines.len()];
+                    engine.set_page("/metrics", Some(&page(who * count + number)));
+                    let body = conversation(who + 8 * (number / 5), number % 5 + 1).to_string();
+                    client.send("POST", CHAT, &[], body.as_bytes());
+                    assert_eq!(client.read_answer().unwrap().status, 200);
+                }
+            });
+        }
+    });
+}
+
+fn begin(fleet: &Fleet) {
+    assert_eq!(fleet.penstock.admin("/decisions?capture=false").status, 200);
+    assert_eq!(fleet.penstock.admin("/decisions?capture=true").json()["captured"], 0);
+}
+
+fn captured(fleet: &Fleet) -> String {
+    let answer = fleet.penstock.admin("/decisions?capture=true");
+    assert_eq!(answer.status, 200);
+    answer.text()
+}
+
+fn replay(text: &str, more: &[&str]) -> Ran {
+    let file = file("captured.json", text);
+    run(["explain", "--decision", file.to_str().unwrap()].iter().chain(more))
+}
+
+fn last_line(ran: &Ran) -> &str {
+    ran.stdout.lines().last().unwrap_or_default()
+}
+
+/// Decides by these rules under load, and replays it.
+fn assert_identical(fleet: &Fleet, (strategy, routing): (&str, &str), each: usize) -> String {
+    fleet.penstock.rewrite(&yaml(&fleet.engines, &["m"; 4], setup(strategy, routing)));
+    assert_eq!(fleet.penstock.reload().status, 200);
+    begin(fleet);
+    send(fleet, each);
+    let text = captured(fleet);
+    let ran = replay(&text, &[]);
+    let all = each * 8;
+    assert_eq!(ran.code, Some(0), "{strategy}, {routing}: {}", ran.stderr);
+    assert_eq!(last_line(&ran), format!("{all} decisions, {all} identical"), "{routing}");
+    let picked: Value = serde_json::from_str(&text).unwrap();
+    let decisions = picked["decisions"].as_array().unwrap();
+    let backends: BTreeSet<&str> =
+        decisions.iter().map(|one| one["decision"]["backend"].as_str().unwrap()).collect();
+    assert!(backends.len() > 1, "{strategy}, {routing}: {backends:?}");
+    text
+}
+
+fn a_thousand_decisions_under_load_are_identical() {
+    let scorers = format!("scorers: \"{SCORERS}\"");
+    let fleet = Fleet::start(4, setup("weighted", &scorers));
+    let text = assert_identical(&fleet, ("weighted", &scorers), 128);
+    let all: Value = serde_json::from_str(&text).unwrap();
+    let candidates = || {
+        let decisions = all["decisions"].as_array().unwrap().iter();
+        decisions.flat_map(|one| one["candidates"].as_array().unwrap())
+    };
+    let distinct =
+        |key: &str| candidates().map(|one| one[key].to_string()).collect::<BTreeSet<_>>();
+    for key in ["in_flight", "load", "kv_utilization", "telemetry_age_ms", "matched_blocks"] {
+        assert!(distinct(key).len() > 3, "{key} hardly changed: {:?}", distinct(key));
+    }
+    // By chance: the seed of each says what was drawn.
+    let drawn = format!("{scorers}, picker: weighted_random");
+    assert_identical(&fleet, ("weighted", &drawn), 128);
+}
+
+fn every_strategy_replays() {
+    let fleet = Fleet::start(4, setup("smart", ""));
+    for (strategy, routing) in [
+        ("smart", "weights: { priority: 0, load: 80, latency: 20 }"),
+        ("random", ""),
+        ("round_robin", ""),
+        ("weighted", "preset: least-loaded"),
+        ("weighted", "preset: lmetric, picker: power-of-two"),
+        ("weighted", "picker: { name: softmax, temperature: 0.3 }"),
+    ] {
+        assert_identical(&fleet, (strategy, routing), 16);
+    }
+}
+
+fn a_changed_reading_is_noticed() {
+    let routing = format!("scorers: \"{SCORERS}\"");
+    let fleet = Fleet::start(4, setup("weighted", &routing));
+    let text = assert_identical(&fleet, ("weighted", &routing), 8);
+    let weight = "\"name\":\"prefix-affinity\",\"weight\":";
+    let changed = text.replace(&format!("{weight}3.0"), &format!("{weight}0.01"));
+    assert_ne!(changed, text);
+    let ran = replay(&changed, &[]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(ran.stderr.contains(" of 64 decisions came out differently"), "{}", ran.stderr);
+    assert!(ran.stdout.contains(": NOT identical\n"), "{}", ran.stdout);
+    let told = replay(&changed, &["--json"]).json_lines();
+    let went = |side: &str, one: &Value| one[side]["backend"].clone();
+    let elsewhere = told.iter().filter(|one| went("recorded", one) != went("replayed", one));
+    assert!(elsewhere.count() > 0, "a weight decides");
+}
+
+fn other_rules_are_a_what_if() {
+    let fleet = Fleet::start(4, setup("round_robin", ""));
+    let text = assert_identical(&fleet, ("round_robin", ""), 8);
+    let moved = |more: &[&str]| {
+        let ran = replay(&text, more);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let (all, rest) = last_line(&ran).split_once(" decisions, ").unwrap();
+        assert_eq!(all, "64");
+        rest.strip_suffix(" would have gone elsewhere").unwrap().parse::<usize>().unwrap()
+    };
+    assert_eq!(moved(&["--routing-policy", "round_robin"]), 0);
+    assert_eq!(moved(&["--strategy", "round_robin"]), 0);
+    assert!(moved(&["--routing-scorers", "load-balance:1"]) > 0);
+    let named = ["--routing-scorers", "load-balance:1", "--strategy", "round_robin"];
+    assert_eq!(moved(&named), 0, "a strategy that is named is kept");
+    let warning = replay(&text, &named).stderr;
+    assert!(warning.contains("'routing.scorers' has no effect"), "{warning}");
+    assert!(moved(&["--routing-policy", "least-loaded"]) > 0);
+    // By priority alone all of them would go to the first one.
+    let config = file(
+        "penstock.yaml",
+        "routing: { weights: { priority: 100, load: 0, latency: 0 } }\nbackends: [http://10.0.0.1:1]\n",
+    );
+    assert_eq!(moved(&["--config", config.to_str().unwrap()]), 48);
+    // Written out it counts, also where the environment says the same; in the environment alone not.
+    let captured = file("captured.json", &text);
+    let configured = |more: &[&str]| {
+        let arguments = ["explain", "--decision", captured.to_str().unwrap()];
+        let environment = [("PENSTOCK_CONFIG", config.to_str().unwrap())];
+        run_with(arguments.iter().chain(more), b"", &environment)
+    };
+    let ran = configured(&["--config", config.to_str().unwrap()]);
+    assert_eq!(last_line(&ran), "64 decisions, 48 would have gone elsewhere", "{}", ran.stderr);
+    assert_eq!(last_line(&configured(&[])), "64 decisions, 64 identical");
+    for flag in ["--strategy", "--routing-policy"] {
+        let ran = replay(&text, &[flag, "nope"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+        assert!(ran.stderr.contains(&format!("{flag}: unknown 'nope'")), "{}", ran.stderr);
+    }
+    let told = replay(&text, &["--routing-policy", "random", "--json"]).json_lines();
+    let (summary, told) = told.split_last().unwrap();
+    let counted = told.iter().filter(|one| one["moved"] == true).count();
+    assert_eq!(*summary, json!({"summary": {"decisions": 64, "moved": counted}}));
+    // One line of the answer is a decision of its own.
+    let line = text.lines().nth(1).unwrap().trim_end_matches(',');
+    let ran = run_with(["explain", "--decision", "-"], line.as_bytes(), &[]);
+    assert_eq!(last_line(&ran), "1 decision, 1 identical", "{}", ran.stderr);
+    for part in
+        ["decision    ", "candidates\n", "  * ", "recorded    ", " by round_robin: identical"]
+    {
+        assert!(ran.stdout.contains(part), "{part} in {}", ran.stdout);
+    }
+}
+
+fn what_was_left_out_is_told() {
+    let fleet = Fleet::start(3, Setup { strategy: "smart", ..Setup::default() });
+    assert_eq!(
+        client::request(fleet.penstock.admin, "POST", "/backends/b/drain", &[], b"").status,
+        200
+    );
+    begin(&fleet);
+    fleet.a().script([Fault::status(503)]);
+    assert_eq!(fleet.chat().status, 200);
+    let text = captured(&fleet);
+    let all: Value = serde_json::from_str(&text).unwrap();
+    let [second, first] = all["decisions"].as_array().unwrap().as_slice() else { panic!("{text}") };
+    let left_out = |one: &Value| {
+        let pair = |one: &Value| format!("{} {}", one["backend"], one["excluded"]).replace('"', "");
+        one["left_out"].as_array().unwrap().iter().map(pair).collect::<Vec<_>>()
+    };
+    assert_eq!((&first["attempt"], &second["attempt"]), (&json!(1), &json!(2)));
+    assert_eq!(first["request_id"], second["request_id"]);
+    assert_eq!(left_out(first), ["b draining"]);
+    assert_eq!(left_out(second), ["a tried", "b draining"]);
+    assert_eq!(second["decision"]["backend"], "c");
+    let ran = replay(&text, &[]);
+    assert_eq!(last_line(&ran), "2 decisions, 2 identical");
+    assert!(ran.stdout.contains("left out (draining): is draining"), "{}", ran.stdout);
+}
+
+fn nothing_is_captured_unless_asked_for() {
+    let fleet = Fleet::start(2, Setup { strategy: "random", ..Setup::default() });
+    assert_eq!(fleet.chat().status, 200);
+    assert_eq!(fleet.penstock.admin("/decisions").json()["total"], 1);
+    begin(&fleet);
+    for _ in 0..3 {
+        assert_eq!(fleet.chat().status, 200);
+    }
+    let all = fleet.penstock.admin("/decisions?capture=true&n=2").json();
+    assert_eq!((&all["captured"], &all["kept"]), (&json!(3), &json!(1024)));
+    let numbers: Vec<&Value> =
+        all["decisions"].as_array().unwrap().iter().map(|one| &one["number"]).collect();
+    assert_eq!(numbers, [&json!(3), &json!(2)], "the newest first");
+    assert_eq!(fleet.penstock.admin("/decisions?capture=false").json()["total"], 4);
+    assert_eq!(fleet.chat().status, 200);
+    assert_eq!(fleet.penstock.admin("/decisions?capture=true").json()["captured"], 0);
+    assert_eq!(fleet.penstock.admin("/decisions?capture=maybe").status, 400);
+    // Only the last ones are kept.
+    send(&fleet, 150);
+    let all = fleet.penstock.admin("/decisions?capture=true").json();
+    assert_eq!(all["captured"], 1200);
+    assert_eq!(all["decisions"].as_array().unwrap().len(), 1024);
+}
+
+fn captures_hold_no_prompts_and_the_readme_names_their_keys() {
+    let routing = "scorers: [{ name: session-affinity, weight: 1, header: x-who }, \
+                   { name: prefix-affinity, weight: 2 }, { name: lora-affinity, weight: 1 }], \
+                   picker: { name: softmax, temperature: 0.5 }";
+    let fleet = Fleet::start(2, setup("weighted", routing));
+    begin(&fleet);
+    let body = chat("m", &"Nobody may read this. ".repeat(40)).to_string();
+    let headers = [("authorization", "Bearer hush-hush"), ("x-who", "somebody")];
+    let answer = client::request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes());
+    assert_eq!(answer.status, 200);
+    let text = captured(&fleet);
+    for secret in ["Nobody", "hush", "somebody"] {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+    assert_eq!(last_line(&replay(&text, &[])), "1 decision, 1 identical");
+    let readme = include_str!("../../README.md");
+    let prose: String = readme.split("\n```").step_by(2).collect();
+    let documented: BTreeSet<&str> = prose.split('`').skip(1).step_by(2).collect();
+    let mut keys = BTreeSet::new();
+    collect_keys(&serde_json::from_str(&text).unwrap(), &mut keys);
+    collect_keys(&fleet.penstock.admin("/decisions").json(), &mut keys);
+    let told = replay(&text, &["--json"]).json_lines();
+    told.iter().for_each(|one| collect_keys(one, &mut keys));
+    let unknown: Vec<_> = keys.iter().filter(|key| !documented.contains(key.as_str())).collect();
+    assert!(unknown.is_empty(), "the README does not explain {unknown:?}");
+}
+
+fn files_that_hold_no_decisions_are_refused() {
+    let fleet = Fleet::start(1, Setup::default());
+    assert_eq!(fleet.chat().status, 200);
+    let listed = fleet.penstock.admin("/decisions").text();
+    for (text, reason) in [
+        (listed.as_str(), "was not captured, only listed"),
+        ("", "holds no decision"),
+        ("{\"decisions\": []}", "holds no decision"),
+        ("decisions", "not JSON"),
+        ("{\"version\": 7}", "version 7"),
+        ("{\"version\": 1}", "missing field"),
+    ] {
+        let ran = replay(text, &[]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
+        assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+    }
+    let ran = run(["explain", "--decision", "/nowhere/at/all.json"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("cannot read"), "{}", ran.stderr);
+    let ran = run(["explain", "--decision", "-", "--admin", "http://127.0.0.1:1"]);
+    assert_eq!(ran.code, Some(2), "one or the other");
+}

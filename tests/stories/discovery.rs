@@ -1,0 +1,331 @@
+//! An operator lists nothing but addresses: penstock asks each engine which models it serves, how
+//! long their context is and what they can do, and keeps up with what changes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use penstock::api::Capabilities;
+use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, StandIn};
+use serde_json::{Value, json};
+
+use crate::support::client::{self, chat};
+use crate::support::engines::{backend, engine, model, shares, start};
+use crate::support::eventually;
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    each_engine_is_asked_in_its_own_way,
+    what_was_discovered_decides,
+    declared_facts_win,
+    an_unknown_model_waits_for_discovery,
+    models_of_a_backend_that_is_down_stay_known,
+    lists_are_refreshed_and_survive_failures,
+    requests_are_right_while_lists_change,
+    a_refused_key_is_told_once_by_name,
+    readiness_waits_for_every_first_check,
+];
+
+const SOON: Duration = Duration::from_secs(10);
+const CHAT: &str = "/v1/chat/completions";
+
+fn flavoured(
+    name: &str,
+    flavour: Flavour,
+    models: impl IntoIterator<Item = EngineModel>,
+) -> StandIn {
+    start(EngineSpec { flavour, ..EngineSpec::new(name, models) })
+}
+
+fn each_engine_is_asked_in_its_own_way() {
+    let vision = Capabilities::VISION;
+    let engines = [
+        flavoured("vllm", Flavour::Vllm, [model("org/vllm-8B", 8192, vision)]),
+        flavoured("llamacpp", Flavour::LlamaCpp, [model("cpp", 4096, vision)]),
+        flavoured(
+            "ollama",
+            Flavour::Ollama,
+            [
+                model("ollama:7b", 2048, Capabilities::TOOLS),
+                model("plain:1b", 1024, Capabilities::NONE),
+            ],
+        ),
+        flavoured("plain", Flavour::Plain, [model("gpt", 100, Capabilities::ALL)]),
+    ];
+    for is_named in [false, true] {
+        let items: String = engines
+            .iter()
+            .map(|one| {
+                let name = if one.spec().name == "plain" { "openai" } else { &one.spec().name };
+                backend(one, &format!("engine: {}", if is_named { name } else { "auto" }))
+            })
+            .collect();
+        let penstock = Penstock::start(&format!("backends:\n{items}"));
+        let facts = |backend: &str| {
+            let models = penstock.backend(backend)["models"].as_array().unwrap().clone();
+            let fact = |model: &Value| {
+                (
+                    model["id"].as_str().unwrap().to_owned(),
+                    model["context_length"].as_u64(),
+                    model["capabilities"].clone(),
+                )
+            };
+            models.iter().map(fact).collect::<Vec<_>>()
+        };
+        let unknown = Value::Null;
+        assert_eq!(facts("vllm"), [("org/vllm-8B".to_owned(), Some(8192), unknown.clone())]);
+        let all = json!(["vision", "tools", "json_mode"]);
+        assert_eq!(facts("llamacpp"), [("cpp".to_owned(), Some(4096), all)]);
+        let tools = ("ollama:7b".to_owned(), Some(2048), json!(["tools", "json_mode"]));
+        let none = ("plain:1b".to_owned(), Some(1024), json!(["json_mode"]));
+        assert_eq!(facts("ollama"), [tools, none]);
+        assert_eq!(facts("plain"), [("gpt".to_owned(), None, unknown)]);
+        for name in ["org/vllm-8B", "cpp", "ollama:7b", "plain:1b", "gpt"] {
+            assert_eq!(penstock.chat(name).status, 200, "{name}, asked for by its name");
+        }
+        assert_eq!(penstock.get("/v1/models").json()["data"].as_array().unwrap().len(), 5);
+        assert_eq!(penstock.chat("nobody").error_code(), "model_not_found", "all have told theirs");
+    }
+}
+
+fn what_was_discovered_decides() {
+    let (blind, sees) = (
+        flavoured("blind", Flavour::Ollama, [model("m", 100, Capabilities::NONE)]),
+        flavoured("sees", Flavour::Ollama, [model("m", 1000, Capabilities::VISION)]),
+    );
+    let penstock = Penstock::start(&format!(
+        "backends:\n{}{}",
+        backend(&blind, "priority: 1"),
+        backend(&sees, "priority: 99")
+    ));
+    let parts = json!([{"type": "image_url", "image_url": {"url": "data:,"}}]);
+    let image = json!({"model": "m", "messages": [{"role": "user", "content": parts}]});
+    assert_eq!(penstock.post(CHAT, &image).status, 200);
+    assert_eq!(penstock.post(CHAT, &chat("m", &"x".repeat(404))).status, 200);
+    assert_eq!(shares(&[&blind, &sees]), [0, 2]);
+    let answer = penstock.post(CHAT, &chat("m", &"x".repeat(4004)));
+    assert_eq!(answer.error_code(), "context_length_exceeded");
+    let mut tools = chat("m", "x");
+    tools["tools"] = json!([]);
+    assert_eq!(penstock.post(CHAT, &tools).error_code(), "capability_mismatch");
+    assert_eq!(penstock.chat("m").status, 200);
+    assert_eq!(shares(&[&blind, &sees]), [1, 2]);
+}
+
+fn declared_facts_win() {
+    let engine = flavoured(
+        "one",
+        Flavour::Ollama,
+        [model("real", 4096, Capabilities::VISION), model("other", 4096, Capabilities::VISION)],
+    );
+    let models = "models: [{ id: m, upstream_id: real, context_length: 50 }, { id: other, capabilities: [] }]";
+    let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, models)));
+    let fleet = penstock.backend("one");
+    assert_eq!(fleet["models"][0]["context_length"], 50, "declared");
+    assert_eq!(fleet["models"][0]["capabilities"], json!(["vision", "json_mode"]), "asked for");
+    assert_eq!(fleet["models"][1]["capabilities"], json!([]), "declared to have none");
+    assert_eq!(penstock.chat("real").status, 404, "a declared list is the whole list");
+    assert_eq!(penstock.chat("m").status, 200);
+}
+
+fn an_unknown_model_waits_for_discovery() {
+    let (told, silent) = (engine("told", &["m"]), engine("silent", &["late"]));
+    silent.always_probes(Some(Fault::HangBeforeHead));
+    let yaml = format!(
+        "health: {{ timeout: 300ms, unhealthy_interval: 100ms, rise: 1 }}\nbackends:\n{}{}",
+        backend(&told, "models: [m]"),
+        backend(&silent, "")
+    );
+    let penstock = Penstock::start(&yaml);
+    assert_eq!(penstock.chat("m").status, 200, "what is known is served");
+    for name in ["late", "nobody"] {
+        let answer = penstock.chat(name);
+        assert_eq!((answer.status, answer.error_code().as_str()), (503, "discovery_pending"));
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        assert_eq!(penstock.get(&format!("/v1/models/{name}")).status, 503);
+    }
+    silent.always_probes(None);
+    eventually("the silent one tells its models", SOON, || penstock.chat("late").status == 200);
+    assert_eq!(penstock.chat("nobody").error_code(), "model_not_found");
+}
+
+fn models_of_a_backend_that_is_down_stay_known() {
+    let engine = engine("one", &["m"]);
+    let yaml =
+        format!("health: {{ interval: 50ms, fall: 1 }}\nbackends:\n{}", backend(&engine, ""));
+    let penstock = Penstock::start(&yaml);
+    assert_eq!(penstock.chat("m").status, 200);
+    engine.set_health(500);
+    eventually("it is found ill", SOON, || penstock.backend("one")["health"] == "unhealthy");
+    let answer = penstock.chat("m");
+    assert_eq!(
+        (answer.status, answer.error_code().as_str()),
+        (503, "no_healthy_backend"),
+        "no 404"
+    );
+    assert_eq!(penstock.get("/v1/models/m").status, 200);
+    assert_eq!(penstock.chat("nobody").status, 404);
+}
+
+/// A server that answers its health checks always, and its list of models as it is told.
+struct Lists {
+    address: SocketAddr,
+    /// The ids it lists; none means a 500.
+    ids: Arc<Mutex<Option<Vec<&'static str>>>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Lists {
+    fn start(first: &[&'static str]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let ids = Arc::new(Mutex::new(Some(first.to_vec())));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (told, count) = (Arc::clone(&ids), Arc::clone(&asked));
+        // It ends with the process; the port is its own until then.
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (told, count) = (Arc::clone(&told), Arc::clone(&count));
+                thread::spawn(move || {
+                    let listed = |target: &str| {
+                        if !target.contains("/v1/models") {
+                            return Some(Vec::new());
+                        }
+                        count.fetch_add(1, Ordering::SeqCst);
+                        told.lock().unwrap().clone()
+                    };
+                    // Whoever opens a connection and leaves is nobody's failure.
+                    drop(answer_once(stream, listed));
+                });
+            }
+        });
+        Self { address, ids, asked }
+    }
+
+    fn tell(&self, ids: Option<&[&'static str]>) {
+        *self.ids.lock().unwrap() = ids.map(<[_]>::to_vec);
+    }
+}
+
+/// Reads one whole request and answers it with the list of models, or with a 500.
+fn answer_once(
+    stream: TcpStream,
+    listed: impl FnOnce(&str) -> Option<Vec<&'static str>>,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let (mut target, mut line, mut length) = (String::new(), String::new(), 0);
+    reader.read_line(&mut target)?;
+    while reader.read_line(&mut line)? > 2 {
+        if let Some(digits) = line.to_lowercase().strip_prefix("content-length:") {
+            length = digits.trim().parse().unwrap();
+        }
+        line.clear();
+    }
+    reader.read_exact(&mut vec![0; length])?;
+    let ids = listed(&target);
+    let status = if ids.is_some() { "200 OK" } else { "500 Oops" };
+    let data: Vec<Value> =
+        ids.iter().flatten().map(|id| json!({"id": id, "object": "model"})).collect();
+    let body = json!({"object": "list", "data": data}).to_string();
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+    reader.get_mut().write_all(&[head, body].concat().into_bytes())
+}
+
+fn lists_are_refreshed_and_survive_failures() {
+    let lists = Lists::start(&["a"]);
+    let yaml = format!(
+        "discovery: {{ interval: 50ms }}\nhealth: {{ interval: 50ms, path: /health }}\n\
+         backends: [{{ name: one, url: \"http://{}\", engine: openai }}]",
+        lists.address
+    );
+    let penstock = Penstock::start(&yaml);
+    let ids = || {
+        let list = penstock.get("/v1/models").json();
+        let ids = list["data"].as_array().unwrap().iter();
+        ids.map(|model| model["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(), ["a"]);
+    lists.tell(Some(&["a", "b"]));
+    eventually("the new model is known", SOON, || ids() == ["a", "b"]);
+    lists.tell(None);
+    let before = lists.asked.load(Ordering::SeqCst);
+    eventually("it fails three times", SOON, || lists.asked.load(Ordering::SeqCst) > before + 3);
+    assert_eq!(ids(), ["a", "b"], "a failing discovery keeps the last list");
+    assert_eq!(penstock.backend("one")["health"], "healthy");
+    assert!(penstock.log().contains("discovery failed"), "{}", penstock.log());
+    lists.tell(Some(&["b"]));
+    eventually("a model that is gone is forgotten", SOON, || ids() == ["b"]);
+}
+
+fn requests_are_right_while_lists_change() {
+    let (lists, steady) = (Lists::start(&["m", "x"]), engine("steady", &["m"]));
+    let yaml = format!(
+        "discovery: {{ interval: 10ms }}\nhealth: {{ interval: 10ms, path: /health }}\nbackends:\n\
+         \x20 - {{ name: moving, url: \"http://{}\", engine: openai }}\n{}",
+        lists.address,
+        backend(&steady, "models: [m]")
+    );
+    let penstock = Penstock::start(&yaml);
+    thread::scope(|scope| {
+        let chats: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| (0..60).map(|_| penstock.chat("m").status).collect::<Vec<_>>()))
+            .collect();
+        let mut round = 0;
+        while !chats.iter().all(thread::ScopedJoinHandle::is_finished) {
+            let before = lists.asked.load(Ordering::SeqCst);
+            lists.tell(Some(if round % 2 == 0 { &["x"] } else { &["x", "m"] }));
+            eventually("it is asked again", SOON, || lists.asked.load(Ordering::SeqCst) > before);
+            round += 1;
+        }
+        assert!(round > 2, "the lists changed {round} times meanwhile");
+        for chats in chats {
+            assert!(chats.join().unwrap().iter().all(|status| *status == 200));
+        }
+    });
+    assert_eq!(penstock.chat("nobody").status, 404);
+}
+
+fn a_refused_key_is_told_once_by_name() {
+    let spec = EngineSpec::new("locked", [EngineModel::new("m")]);
+    let locked = start(EngineSpec { api_key: Some("right-key-1".to_owned()), ..spec });
+    let yaml = format!(
+        "health: {{ unhealthy_interval: 50ms }}\nbackends:\n{}",
+        backend(&locked, "api_key: wrong-key-2, models: [m]")
+    );
+    let penstock = Penstock::start(&yaml);
+    let checks = || locked.probes().len();
+    eventually("it is checked again", SOON, || checks() >= 4);
+    assert_eq!(penstock.backend("locked")["health"], "unhealthy");
+    assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
+    let log = penstock.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("api_key")).collect();
+    assert_eq!(lines.len(), 1, "one line: {log}");
+    assert!(lines[0].contains("'locked'") && lines[0].contains("401"), "{}", lines[0]);
+    assert!(!log.contains("right-key-1") && !log.contains("wrong-key-2"), "{log}");
+}
+
+fn readiness_waits_for_every_first_check() {
+    let (good, hangs) = (engine("good", &["m"]), engine("hangs", &["n"]));
+    hangs.always_probes(Some(Fault::HangBeforeHead));
+    let yaml = format!(
+        "health: {{ timeout: 1500ms }}\nbackends:\n{}{}",
+        backend(&good, "models: [m]"),
+        backend(&hangs, "models: [n]")
+    );
+    let penstock = Penstock::start_unready(&yaml);
+    eventually("the admin port answers", SOON, || client::is_ok(penstock.admin, "/health/live"));
+    let early = penstock.admin("/health/ready");
+    if early.status != 200 {
+        assert_eq!((early.status, &early.json()["status"]), (503, &json!("starting")));
+    }
+    assert_eq!(penstock.admin("/health/live").status, 200);
+    penstock.wait_ready();
+    let ready = penstock.admin("/health/ready").json();
+    assert_eq!(ready["backends"], json!({"total": 2, "healthy": 1}), "each was checked once");
+    assert_eq!(penstock.chat("m").status, 200);
+}

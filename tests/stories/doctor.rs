@@ -1,0 +1,136 @@
+//! An operator asks the doctor before and while running penstock, and is told what is wrong, where,
+//! and what to do about it.
+
+use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, StandIn};
+use serde_json::Value;
+
+use crate::support::command::{Ran, file, run};
+use crate::support::engines::{backend, start};
+use crate::support::free_address;
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    a_healthy_fleet_is_told_so,
+    each_illness_is_named_with_its_remedy,
+    the_running_one_is_asked_too,
+    a_configuration_that_cannot_be_is_no_case_for_a_doctor,
+];
+
+fn vllm(name: &str) -> StandIn {
+    let spec = EngineSpec::new(name, [EngineModel::new("m")]);
+    start(EngineSpec { flavour: Flavour::Vllm, ..spec })
+}
+
+fn ask(yaml: &str, more: &[&str]) -> Ran {
+    let (data, admin) = (free_address(), free_address());
+    let text = format!(
+        "server: {{ listen: \"{data}\" }}\nadmin: {{ listen: \"{admin}\" }}\n\
+         limits: {{ connections: 100 }}\n{yaml}"
+    );
+    let path = file("penstock.yaml", text);
+    let arguments = ["doctor", "--config", path.to_str().unwrap(), "--watch", "700ms"];
+    run(arguments.iter().chain(more))
+}
+
+fn findings(ran: &Ran) -> Vec<Value> {
+    let told: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+    told["findings"].as_array().unwrap().clone()
+}
+
+/// The findings about something whose message contains a word.
+fn of<'a>(findings: &'a [Value], about: &str, word: &str) -> Vec<&'a Value> {
+    let is_it =
+        |one: &&Value| one["about"] == about && one["message"].as_str().unwrap().contains(word);
+    findings.iter().filter(is_it).collect()
+}
+
+fn a_healthy_fleet_is_told_so() {
+    let one = vllm("gpu");
+    let yaml = format!("backends:\n{}", backend(&one, "engine: other"));
+    let ran = ask(&yaml, &[]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    for piece in [
+        "ok    config",
+        "ok    clock",
+        "ok    files",
+        "ok    server.listen",
+        "ok    gpu            http://127.0.0.1:",
+        "serves m (32768 tokens)",
+    ] {
+        assert!(ran.stdout.contains(piece), "{piece} in\n{}", ran.stdout);
+    }
+    assert!(ran.stdout.trim_end().ends_with("0 to look at, 0 failing"), "{}", ran.stdout);
+    assert!(ran.stdout.chars().all(|c| c == '\n' || !c.is_control()), "plain text");
+    let told = findings(&ask(&yaml, &["--json"]));
+    assert!(told.iter().all(|one| one["level"] == "ok"), "{told:#?}");
+}
+
+fn each_illness_is_named_with_its_remedy() {
+    let (busy, bare, closing) = (vllm("busy"), vllm("bare"), vllm("closing"));
+    let spec = EngineSpec::new("locked", [EngineModel::new("m")]);
+    let locked = start(EngineSpec { api_key: Some("sk-right".to_owned()), ..spec });
+    busy.set_health(503);
+    closing.always_probes(Some(Fault::CloseAfterAnswer));
+    let yaml = format!(
+        "routing: {{ strategy: weighted }}\n\
+         backends:\n{}{}{}{}  - {{ name: gone, url: \"http://{}\" }}\n",
+        backend(&busy, "engine: vllm"),
+        backend(&bare, "engine: vllm, models: [m, another]"),
+        backend(&closing, ""),
+        backend(&locked, "api_key: sk-wrong"),
+        free_address(),
+    );
+    let ran = ask(&yaml, &["--json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(ran.stderr.contains("3 of the findings above fail"), "{}", ran.stderr);
+    assert!(!ran.stdout.contains("sk-wrong"), "{}", ran.stdout);
+    let told = findings(&ran);
+    for (level, about, word, remedy) in [
+        ("fail", "busy", "/health answered 503", "see its own log"),
+        ("fail", "gone", "connection refused", "start it"),
+        ("fail", "locked", "answered 401", "api_key"),
+        ("warn", "bare", "does not list what is declared: another", "load the model"),
+        ("warn", "bare", "metrics", "--disable-log-stats"),
+        ("warn", "closing", "closes the connection behind every answer", "keep-alive"),
+    ] {
+        let found = of(&told, about, word);
+        assert_eq!(found.len(), 1, "{about}: {word} in {told:#?}");
+        assert_eq!(found[0]["level"], level, "{:#}", found[0]);
+        assert!(found[0]["remedy"].as_str().unwrap().contains(remedy), "{:#}", found[0]);
+    }
+    assert_eq!(of(&told, "closing", "vllm")[0]["remedy"], "engine: vllm spares it the guessing");
+    let unread = findings(&ask(&yaml.replace("weighted", "smart"), &["--json"]));
+    assert_eq!(of(&unread, "bare", "metrics")[0]["level"], "ok", "nobody reads them");
+    let blind = findings(&ask(&format!("telemetry: {{ enabled: false }}\n{yaml}"), &["--json"]));
+    assert_eq!(of(&blind, "config", "but telemetry is off")[0]["level"], "warn");
+}
+
+fn the_running_one_is_asked_too() {
+    let one = vllm("gpu");
+    let yaml = format!("backends:\n{}", backend(&one, ""));
+    let penstock = Penstock::start(&yaml);
+    let path = file(
+        "penstock.yaml",
+        format!(
+            "server: {{ listen: \"{}\" }}\nadmin: {{ listen: \"{}\" }}\n{yaml}",
+            penstock.data, penstock.admin
+        ),
+    );
+    let arguments = ["doctor", "--watch", "0s", "--json", "--config", path.to_str().unwrap()];
+    let without = findings(&run(arguments));
+    assert_eq!(of(&without, "server.listen", "is taken")[0]["level"], "warn");
+    let admin = format!("http://{}", penstock.admin);
+    let with = findings(&run(arguments.iter().copied().chain(["--admin", &admin])));
+    assert_eq!(of(&with, "server.listen", "is taken")[0]["level"], "ok");
+    assert_eq!(of(&with, "running", "1 of 1 backends are healthy")[0]["level"], "ok");
+    let wrong = format!("http://{}", one.addr());
+    let ran = run(arguments.iter().copied().chain(["--admin", &wrong]));
+    assert_eq!(ran.code, Some(1), "an engine is no penstock: {}", ran.stdout);
+}
+
+fn a_configuration_that_cannot_be_is_no_case_for_a_doctor() {
+    let path = file("penstock.yaml", "backend: []\n");
+    let ran = run(["doctor", "--config", path.to_str().unwrap()]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(ran.stderr.contains("did you mean 'backends'"), "{}", ran.stderr);
+}

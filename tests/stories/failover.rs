@@ -1,0 +1,283 @@
+//! A user's requests succeed although backends fail, as long as another one can take them; and what
+//! may already have been processed is never processed twice.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use penstock::mock::Fault;
+use serde_json::json;
+
+use crate::support::block_on;
+use crate::support::client::{chat, streaming_chat, timed};
+use crate::support::fleet::{CHAT, Fleet, Setup, name, reference};
+
+crate::trials![
+    refused_connections_are_hidden,
+    a_request_nobody_read_goes_elsewhere_byte_for_byte,
+    connections_closed_at_accept_never_run_a_request_twice,
+    a_stale_connection_is_replaced_and_its_request_runs_once,
+    a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks,
+    a_rest_lasts_as_long_as_was_asked_within_bounds,
+    an_answer_to_an_older_request_does_not_end_a_rest,
+    a_500_is_relayed_and_repeated_only_when_told,
+    a_request_that_was_read_is_repeated_only_when_told,
+    no_more_repeats_than_allowed,
+    the_budget_for_repeats_runs_out_and_refills,
+    a_budget_by_share_of_traffic_alone_is_granted,
+    fallbacks_follow_when_every_candidate_was_tried,
+];
+
+fn refused_connections_are_hidden() {
+    let fleet = Fleet::start(2, Setup::default());
+    block_on(fleet.a().kill()).unwrap();
+    let whole = reference("b", CHAT, &chat("m", "hello"));
+    let stream = reference("b", CHAT, &streaming_chat("m", "hello"));
+    for _ in 0..10 {
+        let answer = fleet.chat();
+        assert_eq!((answer.status, answer.text()), (200, whole.text()));
+        let answer = fleet.stream();
+        assert_eq!((answer.is_whole, answer.text()), (true, stream.text()));
+    }
+    assert_eq!(fleet.a().counters().requests, 0);
+    assert_eq!(fleet.b().counters().complete, 20, "each request ran once");
+}
+
+fn a_request_nobody_read_goes_elsewhere_byte_for_byte() {
+    let fleet = Fleet::start(2, Setup::default());
+    // More than sockets hold, so that it cannot have been written whole.
+    let mut body = chat("m", "hello");
+    body["padding"] = json!("x".repeat(4 << 20));
+    fleet.a().script([Fault::CloseUnread]);
+    let answer = fleet.penstock.post(CHAT, &body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let received = fleet.b().received().pop().unwrap();
+    assert!(received.body.unwrap() == body.to_string().as_bytes(), "the repeat has the same bytes");
+    assert_eq!(fleet.a().counters().complete, 0);
+    assert_eq!(fleet.b().counters().complete, 1);
+}
+
+fn connections_closed_at_accept_never_run_a_request_twice() {
+    for fault in [Fault::CloseOnAccept, Fault::ResetOnAccept] {
+        let fleet = Fleet::start(2, Setup::default());
+        fleet.a().script([fault.clone(), fault.clone()]);
+        for _ in 0..4 {
+            let answer = fleet.chat();
+            // Whether the kernel had acknowledged the request before the end is a matter of luck.
+            match answer.status {
+                200 => {}
+                502 => assert_eq!(answer.error_code(), "upstream_closed"),
+                status => panic!("{fault:?}: {status} {}", answer.text()),
+            }
+        }
+        let complete: usize = fleet.engines.iter().map(|one| one.counters().complete).sum();
+        assert!(complete <= 4, "{fault:?}: {complete} runs of 4 requests");
+        assert_eq!(fleet.chat().status, 200, "{fault:?}: and it goes on");
+    }
+}
+
+fn a_stale_connection_is_replaced_and_its_request_runs_once() {
+    let fleet = Fleet::start(2, Setup::default());
+    let expected = reference("a", CHAT, &chat("m", "hello"));
+    assert_eq!(fleet.chat().status, 200);
+    block_on(fleet.a().wait_for(|counters| counters.answered == 1)).unwrap();
+    // The client may have its answer before the connection is put aside.
+    fleet.wait_metric("penstock_backend_idle_connections{backend=\"a\"", 1.0);
+    // The engine closes at the very moment the idle connection is used again.
+    fleet.a().script([Fault::CloseUnread]);
+    let answer = fleet.chat();
+    assert_eq!((answer.status, answer.text()), (200, expected.text()));
+    assert_eq!(fleet.a().faults_left(), 0, "the race was run");
+    // It closes while nobody looks.
+    fleet.a().script([Fault::CloseAfterAnswer, Fault::Pass]);
+    for _ in 0..2 {
+        assert_eq!(fleet.chat().text(), expected.text());
+    }
+    block_on(fleet.a().close_connections());
+    assert_eq!(fleet.chat().text(), expected.text());
+    // An engine that dies with a request it got on an idle connection: once more, on a fresh one.
+    fleet.a().script([Fault::ResetAfterRequest]);
+    assert_eq!(fleet.chat().text(), expected.text());
+    let connections: HashSet<u64> =
+        fleet.a().received().iter().map(|request| request.connection).collect();
+    assert!(connections.len() >= 4, "{connections:?}");
+    assert_eq!(fleet.a().counters().complete, 7, "six requests, one of them read twice");
+    assert_eq!(fleet.b().counters().requests, 0);
+}
+
+fn a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks() {
+    for status in [429, 503] {
+        let fleet = Fleet::start(3, Setup::default());
+        fleet.a().always(Some(Fault::status_with_retry(status, "30")));
+        let expected = reference("b", CHAT, &chat("m", "hello"));
+        for _ in 0..40 {
+            let answer = fleet.chat();
+            assert_eq!((answer.status, answer.text()), (200, expected.text()));
+        }
+        assert_eq!(fleet.a().counters().requests, 1, "it is asked once in its {status} rest");
+        assert!(fleet.requests() <= 50, "{} requests for 40", fleet.requests());
+        let rest = fleet.fact("a", "cooldown_remaining_s").as_f64().unwrap();
+        assert!((20.0..=33.0).contains(&rest), "{rest}");
+        assert_eq!(fleet.fact("a", "resting_status"), json!(status));
+        assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "a refusal is no fault");
+    }
+}
+
+fn a_rest_lasts_as_long_as_was_asked_within_bounds() {
+    let cases: [(&str, &str, f64, f64); 8] = [
+        ("retry-after", "7", 4.0, 7.8),
+        ("retry-after", "100000", 15.0, 20.0),
+        ("retry-after", "0", 1.0, 2.0),
+        ("retry-after", "soon", 3.0, 6.7),
+        ("retry-after", "Fri, 31 Dec 2100 23:59:59 GMT", 15.0, 20.0),
+        ("retry-after-ms", "8500", 5.5, 9.4),
+        ("retry-after-ms", "1", 1.0, 2.0),
+        ("x-other", "1", 3.0, 6.7),
+    ];
+    let models = vec!["m"; cases.len() + 1];
+    let routing = "max_retries: 9, cooldown: { min: 2s, max: 20s, default: 6s }";
+    let fleet = Fleet::of(&models, Setup { routing, ..Setup::default() });
+    for ((header, value, ..), engine) in cases.iter().zip(&fleet.engines) {
+        engine.script([Fault::Status {
+            status: 429,
+            retry_after: None,
+            body: "{}".to_owned(),
+            headers: vec![((*header).to_owned(), (*value).to_owned())],
+        }]);
+    }
+    assert_eq!(fleet.chat().status, 200);
+    for ((header, value, least, most), index) in cases.into_iter().zip(0..) {
+        let rest = fleet.fact(&name(index), "cooldown_remaining_s").as_f64().unwrap();
+        assert!((least..=most).contains(&rest), "{header}: {value} is {rest} s");
+    }
+}
+
+fn an_answer_to_an_older_request_does_not_end_a_rest() {
+    let fleet = Fleet::start(2, Setup::default());
+    let gate = penstock::mock::Gate::new();
+    fleet.a().script([Fault::Gate(gate.clone()), Fault::status_with_retry(429, "30")]);
+    let mut older = fleet.begin(&chat("m", "hello"));
+    block_on(gate.reached_by(1));
+    assert_eq!(fleet.chat().status, 200, "the refusal is hidden");
+    gate.open();
+    assert_eq!(older.read_answer().unwrap().status, 200);
+    fleet.wait_fact("a", "in_flight", &json!(0));
+    let rest = fleet.fact("a", "cooldown_remaining_s").as_f64();
+    assert!(rest.is_some_and(|left| left > 15.0), "it said 30 s, and rests {rest:?}");
+    assert_eq!(fleet.chat().status, 200);
+    assert_eq!(fleet.a().counters().requests, 2);
+}
+
+fn a_500_is_relayed_and_repeated_only_when_told() {
+    let refusal = Fault::Status {
+        status: 500,
+        retry_after: None,
+        body: r#"{"error":{"message":"cuda out of memory","code":500}}"#.to_owned(),
+        headers: vec![("x-engine".to_owned(), "kept".to_owned())],
+    };
+    let fleet = Fleet::start(2, Setup::default());
+    fleet.a().script([refusal.clone()]);
+    let answer = fleet.chat();
+    assert_eq!(answer.status, 500);
+    assert_eq!(answer.json()["error"]["message"], "cuda out of memory");
+    assert_eq!(answer.header("x-engine"), Some("kept"));
+    assert_eq!(fleet.requests(), 1, "a generation may have run");
+
+    let told = Fleet::start(2, Setup { routing: "retry_5xx: true", ..Setup::default() });
+    told.a().script([refusal.clone(), refusal.clone()]);
+    assert_eq!(told.chat().text(), reference("b", CHAT, &chat("m", "hello")).text());
+    assert_eq!(told.requests(), 2);
+    told.b().script([refusal]);
+    let answer = told.chat();
+    assert_eq!((answer.status, told.requests()), (500, 4), "both failed: the last is relayed");
+    assert_eq!(answer.json()["error"]["message"], "cuda out of memory");
+    assert_eq!(answer.header("x-engine"), Some("kept"));
+}
+
+fn a_request_that_was_read_is_repeated_only_when_told() {
+    let fleet = Fleet::start(2, Setup::default());
+    let told = Fleet::start(2, Setup { routing: "retry_unanswered: true", ..Setup::default() });
+    for fault in [Fault::CloseAfterRequest, Fault::ResetAfterRequest] {
+        for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
+            let before = fleet.requests();
+            fleet.a().script([fault.clone()]);
+            let answer = fleet.penstock.post(CHAT, &body);
+            assert_eq!(answer.status, 502, "{fault:?}: {}", answer.text());
+            assert_eq!(answer.error_code(), "upstream_closed");
+            assert_eq!(fleet.requests(), before + 1, "{fault:?}: it may have been processed");
+
+            let before = told.requests();
+            told.a().script([fault.clone()]);
+            let answer = told.penstock.post(CHAT, &body);
+            assert_eq!(answer.text(), reference("b", CHAT, &body).text());
+            assert_eq!(told.requests(), before + 2, "{fault:?}");
+        }
+    }
+}
+
+fn no_more_repeats_than_allowed() {
+    for (allowed, status) in [(0, 503), (1, 503), (2, 503), (3, 200)] {
+        let routing = format!("max_retries: {allowed}");
+        let fleet = Fleet::start(4, Setup { routing: &routing, ..Setup::default() });
+        for engine in &fleet.engines[..3] {
+            engine.script([Fault::status_with_retry(503, "9")]);
+        }
+        let answer = fleet.chat();
+        assert_eq!((answer.status, fleet.requests()), (status, allowed + 1), "{allowed} repeats");
+    }
+}
+
+fn the_budget_for_repeats_runs_out_and_refills() {
+    let routing = "retry_5xx: true, retry_budget: { ratio: 0.0, per_second: 1 }";
+    let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
+    fleet.a().always(Some(Fault::status(500)));
+    let (statuses, took) = timed(|| (0..60).map(|_| fleet.chat().status).collect::<Vec<u16>>());
+    let repeated = statuses.iter().filter(|status| **status == 200).count();
+    let most = 11 + usize::try_from(took.as_secs()).unwrap();
+    assert!((10..=most).contains(&repeated), "{repeated} repeats in {took:?}: {statuses:?}");
+    assert!(statuses.contains(&500), "a refusal is relayed when the budget is spent");
+    assert_eq!(fleet.b().counters().requests, repeated);
+    let refilled = || fleet.chat().status == 200;
+    crate::support::eventually("a second earns a repeat", Duration::from_secs(4), refilled);
+
+    let none = "retry_5xx: true, retry_budget: { ratio: 0.0, per_second: 0 }";
+    let fleet = Fleet::start(2, Setup { routing: none, ..Setup::default() });
+    fleet.a().script([Fault::status(500)]);
+    assert_eq!((fleet.chat().status, fleet.requests()), (500, 1));
+}
+
+fn a_budget_by_share_of_traffic_alone_is_granted() {
+    let routing = "retry_5xx: true, retry_budget: { ratio: 0.5, per_second: 0 }";
+    let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
+    fleet.a().always(Some(Fault::status(500)));
+    let repeated = (0..40).filter(|_| fleet.chat().status == 200).count();
+    assert!((18..=22).contains(&repeated), "{repeated} of 40 requests were repeated");
+}
+
+fn fallbacks_follow_when_every_candidate_was_tried() {
+    let routing = "fallbacks: { m: [other] }, aliases: { other: m2 }";
+    let models = ["m", "m", "{ id: m2, capabilities: [] }"];
+    let fleet = Fleet::of(&models, Setup { routing, ..Setup::default() });
+    let expected = reference("c", CHAT, &chat("m2", "hello"));
+    fleet.a().script([Fault::status(503)]);
+    fleet.b().script([Fault::status(429)]);
+    let answer = fleet.chat();
+    assert_eq!((answer.status, answer.text()), (200, expected.text()));
+    let received = fleet.c().received().pop().unwrap().body.unwrap();
+    assert_eq!(received, chat("m2", "hello").to_string().as_bytes());
+
+    let fleet = Fleet::of(&models, Setup { routing, ..Setup::default() });
+    fleet.a().script([Fault::status_with_retry(503, "5")]);
+    fleet.b().script([Fault::status_with_retry(503, "6")]);
+    let mut body = chat("m", "hello");
+    body["tools"] = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
+    let answer = fleet.penstock.post(CHAT, &body);
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("6")));
+    assert_eq!(fleet.c().counters().requests, 0, "what lacks a capability is never tried");
+
+    let routing = format!("{routing}, max_retries: 1");
+    let fleet = Fleet::of(&models, Setup { routing: &routing, ..Setup::default() });
+    fleet.a().script([Fault::status(503)]);
+    fleet.b().script([Fault::status(503)]);
+    assert_eq!(fleet.chat().status, 503);
+    assert_eq!(fleet.c().counters().requests, 0, "the chain counts towards max_retries");
+}

@@ -1,0 +1,362 @@
+//! An operator restarts, breaks and mends engines, and users do not notice: checks and requests tell
+//! who is ill, one client's bad requests take no backend from the others, and who returns is used.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, StandIn};
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, chat, get, request, streaming_chat};
+use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, engine, read_until, yaml};
+use crate::support::penstock::Penstock;
+use crate::support::{block_on, eventually};
+
+crate::trials![
+    nobody_is_used_before_its_first_check,
+    readiness_waits_for_the_slowest_first_check_but_not_for_ever,
+    health_changes_after_as_many_checks_as_were_asked_for,
+    each_backend_may_have_a_path_of_its_own,
+    a_refused_key_is_told_once,
+    a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns,
+    a_backend_that_was_down_for_a_while_is_used_within_three_seconds,
+    failures_to_connect_open_the_breaker,
+    one_client_cannot_open_a_breaker_with_faults,
+    refusals_of_bad_requests_open_no_breaker,
+    the_probe_of_a_half_open_breaker_is_freed_whatever_becomes_of_it,
+    one_request_at_a_time_probes,
+];
+
+const CHECKS: &str =
+    "interval: 50ms, unhealthy_interval: 50ms, jitter: 0, timeout: 1s, slow_start: 0s";
+
+fn two_engines() -> Vec<StandIn> {
+    ["a", "b"].map(|name| engine(name, Setup::default().pace)).into()
+}
+
+fn start_unready(engines: &[StandIn], setup: Setup<'_>) -> Penstock {
+    let penstock = Penstock::start_unready(&yaml(engines, &["m", "m2"], setup));
+    let listens = || [penstock.data, penstock.admin].map(std::net::TcpStream::connect);
+    eventually("it listens", Duration::from_secs(15), || listens().iter().all(Result::is_ok));
+    penstock
+}
+
+fn nobody_is_used_before_its_first_check() {
+    let engines = two_engines();
+    let gate = Gate::new();
+    engines[0].always_probes(Some(Fault::Gate(gate.clone())));
+    let penstock = start_unready(&engines, Setup { health: "timeout: 20s", ..Setup::default() });
+    block_on(gate.reached_by(1));
+    eventually("b is healthy", SOON, || penstock.backend("b")["health"] == "healthy");
+    assert_eq!(penstock.backend("a")["health"], "unknown");
+    assert_eq!(get(penstock.admin, "/health/ready").status, 503);
+    let answer = penstock.chat("m");
+    assert_eq!((answer.status, answer.error_code().as_str()), (503, "no_healthy_backend"));
+    assert!(answer.header("retry-after").is_some());
+    assert_eq!(penstock.chat("m2").status, 200, "the others do not wait");
+    gate.open();
+    penstock.wait_ready();
+    assert_eq!(penstock.chat("m").status, 200);
+}
+
+fn readiness_waits_for_the_slowest_first_check_but_not_for_ever() {
+    let engines = two_engines();
+    engines[0].always_probes(Some(Fault::HangBeforeHead));
+    let health = "timeout: 700ms, unhealthy_interval: 60s";
+    let penstock = start_unready(&engines, Setup { health, ..Setup::default() });
+    eventually("b is healthy", SOON, || penstock.backend("b")["health"] == "healthy");
+    if penstock.backend("a")["health"] == "unknown" {
+        let status = get(penstock.admin, "/health/ready").status;
+        assert!(status == 503 || penstock.backend("a")["health"] != "unknown", "ready too early");
+    }
+    penstock.wait_ready();
+    assert_eq!(penstock.backend("a")["health"], "unhealthy");
+    assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
+}
+
+fn health_changes_after_as_many_checks_as_were_asked_for() {
+    let health = format!("{CHECKS}, rise: 4, fall: 5");
+    let fleet = Fleet::start(2, Setup { health: &health, ..Setup::default() });
+    let expected = [("unhealthy", 500, 5), ("healthy", 200, 4)];
+    for (status, answer, least) in expected {
+        fleet.a().clear();
+        fleet.a().set_health(answer);
+        fleet.wait_fact("a", "health", &json!(status));
+        let checks = fleet.a().counters().probes;
+        assert!(checks >= least, "{status} after {checks} checks");
+        let a_is_used = status == "healthy";
+        let before = fleet.a().counters().requests;
+        assert_eq!(fleet.chat().status, 200);
+        assert_eq!(fleet.a().counters().requests > before, a_is_used, "{status}");
+    }
+    let up = fleet.metric("penstock_backend_up{backend=\"a\"");
+    assert!((up - 1.0).abs() < 0.1, "{up}");
+}
+
+fn each_backend_may_have_a_path_of_its_own() {
+    let engines = two_engines();
+    let text = yaml(&engines, &["m", "m"], Setup { health: CHECKS, ..Setup::default() });
+    let text = text.replacen("models: [m], ", "models: [m], health: { path: /health }", 1);
+    let penstock = Penstock::start(&text);
+    let paths = |engine: &StandIn| {
+        engine.probes().iter().map(|probe| probe.target.clone()).collect::<Vec<String>>()
+    };
+    eventually("several checks", SOON, || {
+        paths(&engines[0]).len().min(paths(&engines[1]).len()) > 2
+    });
+    let [own, common] = [&engines[0], &engines[1]].map(paths);
+    // What the models can do is asked for, too, but once.
+    let checks = own.iter().filter(|path| *path == "/health").count();
+    assert!(checks > 1 && own.len() - checks <= 1, "{own:?}");
+    assert!(common.iter().all(|path| path == "/v1/models"), "{common:?}");
+    assert_eq!(penstock.backend("a")["health"], "healthy");
+}
+
+fn a_refused_key_is_told_once() {
+    let spec = EngineSpec {
+        api_key: Some("sk-of-the-engine".to_owned()),
+        ..EngineSpec::new("a", [EngineModel::new("m")])
+    };
+    let engines = [block_on(StandIn::start_local(spec)).unwrap()];
+    let setup = Setup { health: CHECKS, backend: "api_key: sk-wrong", ..Setup::default() };
+    let penstock = Penstock::start(&yaml(&engines, &["m"], setup));
+    assert_eq!(penstock.backend("a")["health"], "unhealthy");
+    eventually("several checks", SOON, || engines[0].counters().probes >= 5);
+    let log = penstock.log();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("api_key")).collect();
+    assert_eq!(told.len(), 1, "{log}");
+    assert!(told[0].contains('a') && told[0].contains("401"), "{}", told[0]);
+    assert!(!log.contains("sk-wrong"), "a key in the log: {log}");
+    assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
+}
+
+fn a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns() {
+    let fleet = Fleet::start(2, Setup { strategy: "round_robin", health: "", ..Setup::default() });
+    let (is_over, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let address = fleet.penstock.data;
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..3)
+            .map(|number| {
+                let (is_over, done) = (&is_over, &done);
+                scope.spawn(move || {
+                    let mut client = Client::connect(address);
+                    let mut failures = Vec::new();
+                    while !is_over.load(Ordering::Relaxed) {
+                        let ask = if number == 0 { streaming_chat } else { chat };
+                        client.send("POST", CHAT, &[], ask("m", "hello").to_string().as_bytes());
+                        let answer = client.read_answer().unwrap();
+                        let is_broken = answer.status == 200 && answer.text().contains("\"error\"");
+                        if answer.status != 200 {
+                            failures.push(format!("{} {}", answer.status, answer.text()));
+                        }
+                        if is_broken || !answer.is_whole || answer.status != 200 {
+                            client = Client::connect(address);
+                        }
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                    failures
+                })
+            })
+            .collect();
+        let served = || done.load(Ordering::Relaxed);
+        let go_on = |more: usize| {
+            let until = served() + more;
+            eventually("requests go on", SOON, || served() >= until);
+        };
+        for _ in 0..2 {
+            // Every client has its connection to the engine: a request that ends with a new one may
+            // have been read, and is not repeated.
+            let gate = Gate::new();
+            fleet.a().script(vec![Fault::Gate(gate.clone()); 3]);
+            block_on(gate.reached_by(3));
+            gate.open();
+            go_on(60);
+            block_on(fleet.a().kill()).unwrap();
+            go_on(60);
+            let before = fleet.a().counters().requests;
+            block_on(fleet.a().resume()).unwrap();
+            let is_used = || fleet.a().counters().requests > before;
+            eventually("the engine is used again", Duration::from_secs(3), is_used);
+        }
+        go_on(60);
+        is_over.store(true, Ordering::Relaxed);
+        for client in clients {
+            let failures = client.join().unwrap();
+            assert!(failures.is_empty(), "{failures:?}");
+        }
+    });
+    fleet.wait_idle();
+}
+
+fn a_backend_that_was_down_for_a_while_is_used_within_three_seconds() {
+    // All as it is by default.
+    let fleet = Fleet::start(2, Setup { health: "", ..Setup::default() });
+    block_on(fleet.a().kill()).unwrap();
+    let killed = Instant::now();
+    // The breaker opens, lets a probe through after two seconds, and opens for longer.
+    eventually("the second opening", Duration::from_secs(4), || {
+        assert_eq!(fleet.chat().status, 200);
+        killed.elapsed() > Duration::from_millis(2400)
+    });
+    assert_eq!(fleet.fact("a", "breaker"), json!("open"));
+    block_on(fleet.a().resume()).unwrap();
+    eventually("it is used again", Duration::from_secs(3), || {
+        assert_eq!(fleet.chat().status, 200);
+        fleet.a().counters().requests > 0
+    });
+}
+
+const BREAKER: &str = "interval: 60s, unhealthy_interval: 60s, \
+     breaker: { connect_failures: 3, open: 300ms, max_open: 300ms }";
+
+fn failures_to_connect_open_the_breaker() {
+    let fleet = Fleet::start(2, Setup { health: BREAKER, ..Setup::default() });
+    block_on(fleet.a().kill()).unwrap();
+    let total = |fleet: &Fleet| fleet.fact("a", "requests_total").as_u64().unwrap();
+    for count in 1..=2 {
+        assert_eq!(fleet.chat().status, 200);
+        assert_eq!((total(&fleet), fleet.fact("a", "breaker")), (count, json!("closed")));
+    }
+    assert_eq!(fleet.chat().status, 200);
+    assert_eq!(total(&fleet), 3);
+    fleet.wait_fact("a", "breaker", &json!("half_open"));
+    // One probe fails, and it is open again.
+    assert_eq!(fleet.chat().status, 200);
+    assert_eq!(total(&fleet), 4);
+    block_on(fleet.a().resume()).unwrap();
+    eventually("it is used again", SOON, || {
+        assert_eq!(fleet.chat().status, 200);
+        fleet.a().counters().complete > 0
+    });
+    fleet.wait_fact("a", "breaker", &json!("closed"));
+    assert!(fleet.metric("penstock_backend_breaker_open{backend=\"a\"") < 0.1);
+}
+
+const KEYS: &str = "auth: { keys: [{ name: k0, key: key-0 }, { name: k1, key: key-1 }, \
+     { name: k2, key: key-2 }, { name: k3, key: key-3 }, { name: k4, key: key-4 }] }";
+
+fn chat_with_key(fleet: &Fleet, number: usize) -> u16 {
+    let key = format!("Bearer key-{number}");
+    let body = chat("m", "hello").to_string();
+    let headers = [("authorization", &*key)];
+    request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes()).status
+}
+
+fn one_client_cannot_open_a_breaker_with_faults() {
+    let fleet = Fleet::start(1, Setup { health: BREAKER, sections: KEYS, ..Setup::default() });
+    fleet.a().always(Some(Fault::status(500)));
+    for _ in 0..40 {
+        assert_eq!(chat_with_key(&fleet, 0), 500);
+    }
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "one client alone saw faults");
+    for number in [1, 2, 3, 4] {
+        chat_with_key(&fleet, number);
+    }
+    assert_ne!(fleet.fact("a", "breaker"), json!("closed"), "others see them, too");
+    fleet.a().always(None);
+    eventually("it closes", SOON, || chat_with_key(&fleet, 0) == 200);
+    fleet.wait_fact("a", "breaker", &json!("closed"));
+    // Few faults among many answers open nothing.
+    for turn in 0..60 {
+        let fault = if turn % 3 == 0 { Fault::status(500) } else { Fault::Pass };
+        fleet.a().script([fault]);
+        chat_with_key(&fleet, turn % 5);
+    }
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "a third is less than half");
+}
+
+fn refusals_of_bad_requests_open_no_breaker() {
+    let fleet = Fleet::start(1, Setup { sections: KEYS, ..Setup::default() });
+    for status in [400, 401, 404, 422] {
+        fleet.a().script(vec![Fault::status(status); 15]);
+        for turn in 0..15 {
+            assert_eq!(chat_with_key(&fleet, turn % 5), status, "relayed");
+        }
+    }
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
+    assert_eq!(fleet.a().counters().requests, 60, "none was repeated");
+}
+
+/// Opens the breaker of a fleet's only backend and waits until it lets a probe through.
+fn half_open(fleet: &Fleet) {
+    block_on(fleet.a().kill()).unwrap();
+    eventually("it opens", SOON, || {
+        fleet.chat().status != 200 && fleet.fact("a", "breaker") != json!("closed")
+    });
+    block_on(fleet.a().resume()).unwrap();
+    fleet.wait_fact("a", "breaker", &json!("half_open"));
+}
+
+const EAGER: &str = "interval: 60s, unhealthy_interval: 60s, \
+     breaker: { connect_failures: 1, open: 100ms, max_open: 100ms }";
+
+fn the_probe_of_a_half_open_breaker_is_freed_whatever_becomes_of_it() {
+    let setup = Setup {
+        health: EAGER,
+        routing: "cooldown: { default: 50ms, min: 50ms }",
+        sections: "timeouts: { first_token: 200ms, between_tokens: 200ms, response: 200ms }",
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(1, setup);
+    let outcomes = [
+        Fault::Pass,
+        Fault::status(400),
+        Fault::status(429),
+        Fault::status(500),
+        Fault::status(503),
+        Fault::CloseAfterRequest,
+        Fault::Garbage,
+        Fault::HangBeforeHead,
+        Fault::CutStream { after_events: 3, how: penstock::mock::Cut::Reset },
+        Fault::HangMidStream { after_events: 3 },
+    ];
+    for fault in outcomes {
+        half_open(&fleet);
+        fleet.a().script([fault.clone()]);
+        drop(fleet.stream());
+        assert_eq!(fleet.a().faults_left(), 0, "{fault:?}: the probe got through");
+        let what = format!("after {fault:?} it is used again");
+        eventually(&what, SOON, || fleet.chat().status == 200);
+        fleet.wait_fact("a", "breaker", &json!("closed"));
+    }
+    for (fault, sign) in
+        [(Fault::HangBeforeHead, ""), (Fault::HangMidStream { after_events: 3 }, "a serving m:")]
+    {
+        half_open(&fleet);
+        let before = fleet.a().counters();
+        fleet.a().script([fault.clone()]);
+        let mut client = fleet.begin(&streaming_chat("m", "hello"));
+        if sign.is_empty() {
+            let arrived = fleet.a().wait_for(|counters| counters.complete > before.complete);
+            block_on(arrived).unwrap();
+        } else {
+            read_until(&mut client, sign);
+        }
+        let left = Leave::Reset.now(client);
+        fleet.wait_fact("a", "in_flight", &json!(0));
+        drop(left);
+        assert_eq!(fleet.fact("a", "breaker"), json!("half_open"), "{fault:?}: leaving is neutral");
+        assert_eq!(fleet.chat().status, 200, "{fault:?}: the next request probes");
+    }
+    fleet.wait_idle();
+}
+
+fn one_request_at_a_time_probes() {
+    let fleet = Fleet::start(1, Setup { health: EAGER, ..Setup::default() });
+    half_open(&fleet);
+    let gate = Gate::new();
+    fleet.a().script([Fault::Gate(gate.clone())]);
+    let mut probe = fleet.begin(&chat("m", "hello"));
+    block_on(gate.reached_by(1));
+    for _ in 0..3 {
+        let answer = fleet.chat();
+        assert_eq!((answer.status, answer.error_code().as_str()), (503, "no_healthy_backend"));
+        assert!(answer.header("retry-after").is_some());
+    }
+    assert_eq!(fleet.a().counters().requests, 1);
+    gate.open();
+    assert_eq!(probe.read_answer().unwrap().status, 200);
+    fleet.wait_fact("a", "breaker", &json!("closed"));
+    assert_eq!(fleet.chat().status, 200);
+    assert_eq!(fleet.fact("a", "cooldown_remaining_s"), Value::Null);
+}

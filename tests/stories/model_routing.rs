@@ -1,0 +1,226 @@
+//! A user asks for a model by its name, through any call of the API, and the backend that serves
+//! exactly that model answers; names nobody serves are refused by name.
+
+use penstock::api::{BodyFormat, OPERATIONS};
+use penstock::mock::{EngineModel, EngineSpec, StandIn};
+use serde_json::{Value, json};
+
+use crate::support::block_on;
+use crate::support::client::{self, chat};
+use crate::support::engines::{backend, engine, last_body, shares};
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    each_name_finds_its_backend,
+    every_call_of_the_api_arrives_as_it_was_sent,
+    a_base_path_is_put_in_front,
+    the_backends_own_name_is_put_in,
+    the_last_of_two_models_counts_as_it_does_for_engines,
+    nobody_serving_a_model_is_a_404,
+    nobody_healthy_is_a_503,
+    models_are_listed_with_aliases,
+    an_empty_fleet_knows_no_models,
+];
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn each_name_finds_its_backend() {
+    let names = ["llama3:8b", "llama3", "meta-llama/Llama-3.1-8B-Instruct", "Modèle \"ü\" 漢"];
+    let engines: Vec<StandIn> =
+        names.iter().enumerate().map(|(n, id)| engine(&format!("e{n}"), &[id])).collect();
+    let items: String = engines
+        .iter()
+        .zip(names)
+        .map(|(engine, id)| backend(engine, &format!("models: [{}]", json!(id))))
+        .collect();
+    let penstock = Penstock::start(&format!("backends:\n{items}"));
+    for (engine, name) in engines.iter().zip(names) {
+        assert_eq!(penstock.chat(name).status, 200, "{name}");
+        assert_eq!(last_body(engine), chat(name, "hello").to_string().as_bytes(), "untouched");
+        let escaped: String = name.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        let body = format!("{{\"model\":\"{escaped}\",\"messages\":[]}}");
+        let answer = client::request(penstock.data, "POST", CHAT, &[], body.as_bytes());
+        assert_eq!(answer.status, 200, "{name} written with escapes: {}", answer.text());
+        assert_eq!(String::from_utf8(last_body(engine)).unwrap(), body, "untouched");
+    }
+    assert_eq!(shares(&engines.iter().collect::<Vec<_>>()), [2, 2, 2, 2]);
+}
+
+/// A request of each operation with a JSON body.
+fn json_body(name: &str) -> Value {
+    match name {
+        "chat" => chat("m", "hello"),
+        "completions" | "image_generations" => json!({"model": "m", "prompt": "hello"}),
+        "embeddings" | "moderations" | "responses" => json!({"model": "m", "input": "hello"}),
+        "messages" => {
+            json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]})
+        }
+        "rerank" => json!({"model": "m", "query": "q", "documents": ["a", "b"]}),
+        "score" => json!({"model": "m", "text_1": "a", "text_2": "b"}),
+        "speech" => json!({"model": "m", "input": "hello", "voice": "alloy"}),
+        other => panic!("{other} has no JSON body"),
+    }
+}
+
+fn form(model: &str) -> Vec<u8> {
+    let part = |head: &str, value: &[u8]| {
+        [
+            format!("--XyZ\r\nContent-Disposition: form-data; {head}\r\n\r\n").as_bytes(),
+            value,
+            b"\r\n",
+        ]
+        .concat()
+    };
+    let file =
+        part("name=\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav", b"RIFF\0\xff\r\n--no");
+    let prompt = part("name=\"prompt\"", b"hello");
+    [file, part("name=\"model\"", model.as_bytes()), prompt, b"--XyZ--\r\n".to_vec()].concat()
+}
+
+fn every_call_of_the_api_arrives_as_it_was_sent() {
+    let engine = engine("one", &["m", "renamed"]);
+    let routing = "routing: { aliases: { alias: renamed } }\n";
+    let items = backend(&engine, "models: [m, renamed]");
+    let penstock = Penstock::start(&format!("{routing}backends:\n{items}"));
+    for row in &OPERATIONS {
+        let (kind, body) = match row.body {
+            BodyFormat::Json => ("application/json", json_body(row.name).to_string().into_bytes()),
+            BodyFormat::Multipart => ("multipart/form-data; boundary=XyZ", form("m")),
+        };
+        let path = format!("{}?api-version=1&x=%2F", row.path);
+        let headers = [("content-type", kind), ("x-custom", "kept")];
+        let answer = client::request(penstock.data, "POST", &path, &headers, &body);
+        assert_eq!(answer.status, 200, "{}: {}", row.name, answer.text());
+        let received = engine.received().pop().unwrap();
+        assert_eq!(received.target, path, "the query goes along");
+        assert_eq!(received.header("content-type"), Some(kind));
+        assert_eq!(received.header("x-custom"), Some("kept"));
+        assert_eq!(received.body.unwrap(), body, "{}", row.name);
+        let direct = client::request(engine.addr(), "POST", &path, &headers, &body);
+        assert_eq!(answer.text(), direct.text(), "{}: the answer is the engine's own", row.name);
+    }
+    let headers = [("content-type", "multipart/form-data; boundary=\"XyZ\"")];
+    let path = "/v1/audio/transcriptions";
+    let answer = client::request(penstock.data, "POST", path, &headers, &form("alias"));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(last_body(&engine), form("renamed"), "a form's model is replaced in place");
+    assert!(engine.malformed().is_empty());
+}
+
+fn a_base_path_is_put_in_front() {
+    let engine = engine("one", &["m"]);
+    let url = engine.url();
+    let with_v1 = format!("backends: [{{ url: \"{url}/v1\", models: [m] }}]");
+    assert_eq!(Penstock::start(&with_v1).chat("m").status, 200);
+    assert_eq!(engine.received().pop().unwrap().target, CHAT, "a trailing /v1 is not doubled");
+    let below = format!("backends: [{{ url: \"{url}/deep/er/\", models: [m] }}]");
+    let penstock = Penstock::start(&below);
+    penstock.chat("m");
+    let paths: Vec<String> = engine.probes().into_iter().map(|probe| probe.target).collect();
+    assert!(paths.contains(&"/deep/er/v1/models".to_owned()), "{paths:?}");
+}
+
+fn the_backends_own_name_is_put_in() {
+    let engine = engine("one", &["org/real-\"name\""]);
+    let items = backend(&engine, r#"models: [{ id: m, upstream_id: 'org/real-"name"' }]"#);
+    let penstock = Penstock::start(&format!("backends:\n{items}"));
+    let body = br#" {"messages":[{"role":"user","content":"m \"m\""}],"model": "m" ,"n":1.0}"#;
+    let answer = client::request(penstock.data, "POST", CHAT, &[], body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let expected =
+        String::from_utf8_lossy(body).replace(r#""model": "m""#, r#""model": "org/real-\"name\"""#);
+    assert_eq!(String::from_utf8(last_body(&engine)).unwrap(), expected);
+}
+
+fn the_last_of_two_models_counts_as_it_does_for_engines() {
+    let (first, last) = (engine("first", &["a"]), engine("last", &["b"]));
+    let items = backend(&first, "models: [a]") + &backend(&last, "models: [b]");
+    let penstock = Penstock::start(&format!("backends:\n{items}"));
+    let body = br#"{"model":"a","messages":[],"model":"b"}"#;
+    let answer = client::request(penstock.data, "POST", CHAT, &[], body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(shares(&[&first, &last]), [0, 1]);
+}
+
+fn nobody_serving_a_model_is_a_404() {
+    let engine = engine("one", &["m"]);
+    let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "models: [m]")));
+    let answer = penstock.chat("gpt-5");
+    assert_eq!(answer.status, 404);
+    let error = &answer.json()["error"];
+    assert_eq!(error["message"], "Model 'gpt-5' not found");
+    assert_eq!(error["code"], "model_not_found");
+    assert_eq!(error["type"], "invalid_request_error");
+    assert_eq!(error["param"], "model");
+    assert_eq!(answer.header("x-should-retry"), Some("false"));
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let body = json!({"model": "gpt-5", "max_tokens": 1, "messages": []});
+    let answer = penstock.post("/v1/messages", &body);
+    assert_eq!(answer.status, 404);
+    let wanted = json!({
+        "type": "error",
+        "error": {"type": "not_found_error", "message": "Model 'gpt-5' not found"}
+    });
+    assert_eq!(answer.json(), wanted);
+    assert_eq!(engine.counters().requests, 0);
+}
+
+fn nobody_healthy_is_a_503() {
+    let ill = engine("one", &["m"]);
+    ill.set_health(500);
+    let penstock = Penstock::start(&format!("backends:\n{}", backend(&ill, "models: [m]")));
+    let answer = penstock.chat("m");
+    assert_eq!(answer.status, 503);
+    let error = &answer.json()["error"];
+    assert_eq!(error["message"], "No healthy backend available for model 'm'");
+    assert_eq!(error["code"], "no_healthy_backend");
+    assert_eq!(error["type"], "server_error");
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(answer.header("x-should-retry"), Some("true"));
+    let body = json!({"model": "m", "max_tokens": 1, "messages": []});
+    let answer = penstock.post("/v1/messages", &body);
+    assert_eq!((answer.status, &answer.json()["error"]["type"]), (503, &json!("overloaded_error")));
+    assert_eq!(ill.counters().requests, 0);
+}
+
+fn models_are_listed_with_aliases() {
+    let (one, two) = (engine("one", &["a/b:8b", "m"]), engine("two", &["m", "z"]));
+    let yaml = format!(
+        "routing: {{ aliases: {{ gpt-4: \"a/b:8b\", ghost: nobody }} }}\nbackends:\n{}{}",
+        backend(
+            &one,
+            "models: [{ id: \"a/b:8b\", context_length: 4096, capabilities: [vision] }, m]"
+        ),
+        backend(&two, "models: [m, z]")
+    );
+    let penstock = Penstock::start(&yaml);
+    let list = penstock.get("/v1/models");
+    assert_eq!(list.status, 200);
+    assert_eq!(list.json()["object"], "list");
+    let data = list.json()["data"].as_array().unwrap().clone();
+    let ids: Vec<&str> = data.iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["a/b:8b", "gpt-4", "m", "z"], "each once, dead aliases left out");
+    assert!(data.iter().all(|model| model["object"] == "model" && model["created"].is_u64()));
+    for path in ["/v1/models/a/b:8b", "/v1/models/a%2Fb%3A8b"] {
+        let model = penstock.get(path);
+        assert_eq!((model.status, &model.json()["id"]), (200, &json!("a/b:8b")), "{path}");
+        assert_eq!(model.json()["max_model_len"], 4096);
+    }
+    assert_eq!(penstock.get("/v1/models/gpt-4").json()["id"], "gpt-4");
+    let missing = penstock.get("/v1/models/a/b");
+    assert_eq!((missing.status, missing.error_code().as_str()), (404, "model_not_found"));
+    assert_eq!(penstock.get("/v1/models/").status, 404);
+    let health = penstock.get("/health");
+    assert_eq!((health.status, &health.json()["status"]), (200, &json!("healthy")));
+}
+
+fn an_empty_fleet_knows_no_models() {
+    let penstock = Penstock::start("backends: []");
+    let answer = penstock.chat("m");
+    assert_eq!((answer.status, answer.error_code().as_str()), (404, "model_not_found"));
+    assert_eq!(penstock.get("/v1/models").json()["data"], json!([]));
+    let spec = EngineSpec::new("one", [EngineModel::new("m")]);
+    let told_nothing = block_on(StandIn::start_local(spec)).unwrap();
+    let penstock = Penstock::start(&format!("backends:\n{}", backend(&told_nothing, "models: []")));
+    assert_eq!(penstock.chat("m").error_code(), "model_not_found", "known to serve none");
+}

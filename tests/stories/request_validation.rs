@@ -1,0 +1,518 @@
+//! A client that sends a broken, oversized or hostile body gets an honest refusal it can read, no
+//! backend ever sees any of it, and nobody else notices.
+
+use std::io::Write;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use penstock::api::OPERATIONS;
+use penstock::mock::StandIn;
+use serde_json::{Value, json};
+
+use crate::support::client::{Answer, Client, chat, request, timed};
+use crate::support::engines::{backend, engine};
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    broken_json_is_a_400_and_reaches_nobody,
+    wrong_types_are_a_400_that_names_the_field,
+    anthropic_clients_are_refused_in_their_own_shape,
+    broken_forms_are_refused,
+    depth_bombs_are_cheap,
+    too_large_is_a_413_that_can_be_read,
+    bodies_up_to_the_limit_pass,
+    compressed_bodies_are_a_415,
+    chunked_bodies_arrive_whole,
+    broken_chunks_reach_nobody,
+    who_asks_first_is_told_to_go_on,
+    pipelined_requests_are_both_answered,
+    leftover_bodies_are_no_requests,
+    a_body_that_never_comes_times_out,
+];
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn start(more: &str) -> (StandIn, Penstock) {
+    let engine = engine("one", &["m"]);
+    let yaml = format!("{more}\nbackends:\n{}", backend(&engine, "models: [m]"));
+    let penstock = Penstock::start(&yaml);
+    (engine, penstock)
+}
+
+fn send(penstock: &Penstock, body: &[u8]) -> Answer {
+    request(penstock.data, "POST", CHAT, &[("content-type", "application/json")], body)
+}
+
+fn assert_openai_error(answer: &Answer, status: u16, code: &str, what: &str) {
+    assert_eq!(answer.status, status, "{what}: {}", answer.text());
+    let error = &answer.json()["error"];
+    assert_eq!(error["code"], code, "{what}");
+    assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{what}");
+    assert!(error["type"].is_string() && error.get("param").is_some(), "{what}");
+    assert_eq!(answer.header("content-type"), Some("application/json"), "{what}");
+}
+
+/// Good bodies broken at one place: `@` in the frame stands for each of these.
+const BROKEN_VALUES: [&str; 58] = [
+    "",
+    " ",
+    ",",
+    ":",
+    "tru",
+    "True",
+    "TRUE",
+    "nul",
+    "None",
+    "undefined",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "+1",
+    "01",
+    "-01",
+    "1.",
+    ".5",
+    "1e",
+    "1e+",
+    "0x1",
+    "1_000",
+    "--1",
+    "-",
+    "1 2",
+    "'a'",
+    "`a`",
+    "\"a",
+    "a\"",
+    "\"\\x\"",
+    "\"\\u12\"",
+    "\"\\u12g4\"",
+    "\"\\\"",
+    "\"\n\"",
+    "\"\t\"",
+    "\"\u{1}\"",
+    "[",
+    "]",
+    "[1",
+    "[1,",
+    "[1,]",
+    "[,1]",
+    "[1 2]",
+    "[1,,2]",
+    "{",
+    "}",
+    "{\"a\"",
+    "{\"a\":",
+    "{\"a\":1",
+    "{\"a\":1,",
+    "{\"a\":1,}",
+    "{a:1}",
+    "{1:2}",
+    "{\"a\" 1}",
+    "{\"a\"::1}",
+    "{,}",
+    "/* x */ 1",
+    "[1} ",
+];
+
+/// Bodies that are broken as a whole.
+const BROKEN_BODIES: [&[u8]; 38] = [
+    b"",
+    b" ",
+    b"\r\n",
+    b"\0",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"[]",
+    b"null",
+    b"true",
+    b"12",
+    b"\"m\"",
+    b"model",
+    b"{}{}",
+    b"{} x",
+    b"{},",
+    b"{]",
+    b"[}",
+    b"{\"model\"}",
+    b"{\"model\":}",
+    b"{\"model\":\"m\"",
+    b"{\"model\":\"m\",}",
+    b"{\"model\":\"m\"}}",
+    b"{\"model\" \"m\"}",
+    b"{'model':'m'}",
+    b"{model:\"m\"}",
+    b"{\"model\":\"m\"};",
+    b"{\"model\":\"m\"}\0",
+    b"\xef\xbb\xbf{\"model\":\"m\",\"messages\":[]}",
+    b"{\"model\":\"\xff\",\"messages\":[]}",
+    b"{\"model\":\"m\",\"messages\":[],\"x\":\"\xc3\"}",
+    b"{\"model\":\"m\",\"x\":\"\xed\xa0\x80\"}",
+    b"{\"model\":\"m\",\"x\":\"\xc0\xaf\"}",
+    b"{\"model\":\"m\"\"x\":1}",
+    b"{\"model\":\"m\",\"x\":1 1}",
+    b"model=m&messages=x",
+    b"<xml model=\"m\"/>",
+];
+
+fn broken_json_is_a_400_and_reaches_nobody() {
+    let (engine, penstock) = start("");
+    let framed = BROKEN_VALUES
+        .iter()
+        .map(|value| format!("{{\"model\":\"m\",\"messages\":[],\"x\":{value}}}").into_bytes());
+    let bodies: Vec<Vec<u8>> =
+        framed.chain(BROKEN_BODIES.iter().map(|body| body.to_vec())).collect();
+    assert!(bodies.len() >= 90);
+    let mut client = Client::connect(penstock.data);
+    for body in &bodies {
+        // One connection for all: a refused body must not spoil it.
+        client.send("POST", CHAT, &[], body);
+        let answer = client.read_answer().unwrap();
+        assert_openai_error(&answer, 400, "invalid_json", &String::from_utf8_lossy(body));
+    }
+    for row in OPERATIONS.iter().filter(|row| row.name != "messages") {
+        let answer = request(penstock.data, "POST", row.path, &[], b"{\"model\":");
+        assert_eq!(answer.status, 400, "{}", row.name);
+    }
+    assert_eq!(engine.counters().requests, 0);
+    assert_eq!(send(&penstock, chat("m", "x").to_string().as_bytes()).status, 200);
+}
+
+fn wrong_types_are_a_400_that_names_the_field() {
+    let (engine, penstock) = start("");
+    let cases = [
+        (json!({"messages": []}), "missing_model", "model"),
+        (json!({}), "missing_model", "model"),
+        (json!({"model": "", "messages": []}), "missing_model", "model"),
+        (json!({"model": "  ", "messages": []}), "missing_model", "model"),
+        (json!({"model": 7, "messages": []}), "invalid_type", "model"),
+        (json!({"model": ["m"], "messages": []}), "invalid_type", "model"),
+        (json!({"model": {"id": "m"}, "messages": []}), "invalid_type", "model"),
+        (json!({"model": true, "messages": []}), "invalid_type", "model"),
+        (json!({"model": "m", "messages": "hi"}), "invalid_type", "messages"),
+        (json!({"model": "m", "messages": {}}), "invalid_type", "messages"),
+        (json!({"model": "m", "messages": 1}), "invalid_type", "messages"),
+    ];
+    for (body, code, param) in cases {
+        let answer = send(&penstock, body.to_string().as_bytes());
+        assert_openai_error(&answer, 400, code, &body.to_string());
+        assert_eq!(answer.json()["error"]["param"], param, "{body}");
+    }
+    assert_eq!(engine.counters().requests, 0);
+}
+
+fn anthropic_clients_are_refused_in_their_own_shape() {
+    let (engine, penstock) = start("");
+    for body in [&b"{"[..], b"{}", b"{\"model\":1}", b"\xff"] {
+        let answer = request(penstock.data, "POST", "/v1/messages", &[], body);
+        assert_eq!((answer.status, &answer.json()["type"]), (400, &json!("error")));
+        assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+    }
+    let mut client = Client::connect(penstock.data);
+    client.send_bytes(
+        b"POST /v1/messages HTTP/1.1\r\nhost: t\r\ncontent-length: 10737418240\r\n\r\n",
+    );
+    let answer = client.read_answer().unwrap();
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["type"]),
+        (413, &json!("request_too_large"))
+    );
+    assert_eq!(engine.counters().requests, 0);
+}
+
+fn broken_forms_are_refused() {
+    let (engine, penstock) = start("");
+    let path = "/v1/audio/transcriptions";
+    let good = "multipart/form-data; boundary=b";
+    let cases: [(&str, &[u8]); 7] = [
+        (good, b""),
+        (good, b"--b--\r\n"),
+        (good, b"--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx\r\n--b--\r\n"),
+        (good, b"--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm"),
+        (good, b"{\"model\":\"m\"}"),
+        (
+            "multipart/form-data",
+            b"--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n",
+        ),
+        ("application/json", b"{\"model\":\"m\"}"),
+    ];
+    for (kind, body) in cases {
+        let answer = request(penstock.data, "POST", path, &[("content-type", kind)], body);
+        assert!(matches!(answer.status, 400 | 415), "{kind}: {} {}", answer.status, answer.text());
+        assert!(answer.json()["error"]["code"].is_string());
+    }
+    assert_eq!(engine.counters().requests, 0);
+}
+
+fn depth_bombs_are_cheap() {
+    let (engine, penstock) = start("");
+    let million = 1_000_000;
+    for bomb in [
+        "[".repeat(million),
+        "{\"a\":".repeat(million),
+        format!("{}1{}", "[".repeat(million), "]".repeat(million)),
+        "[{\"a\":".repeat(million / 2),
+    ] {
+        for frame in ["{\"model\":\"m\",\"messages\":@}", "{\"model\":\"m\",\"tools\":@}", "@"] {
+            let body = frame.replace('@', &bomb);
+            let (answer, took) = timed(|| send(&penstock, body.as_bytes()));
+            assert_eq!(answer.status, 400, "{}", answer.text());
+            assert!(took < Duration::from_secs(1), "{took:?} for a depth bomb");
+        }
+    }
+    let fits = |depth: usize| {
+        let value = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        format!("{{\"model\":\"m\",\"messages\":[],\"x\":{value}}}")
+    };
+    assert_eq!(engine.counters().requests, 0);
+    assert_eq!(send(&penstock, fits(100).as_bytes()).status, 200, "a hundred levels are fine");
+    assert_eq!(send(&penstock, fits(200).as_bytes()).status, 400);
+}
+
+fn too_large_is_a_413_that_can_be_read() {
+    let (engine, penstock) = start("limits: { max_body_size: 1MiB }");
+    // Announced: refused before a byte of it is sent.
+    let mut client = Client::connect(penstock.data);
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 10737418240\r\n\r\n");
+    client.send_bytes(head.as_bytes());
+    let answer = client.read_answer().unwrap();
+    assert_openai_error(&answer, 413, "body_too_large", "announced");
+    assert!(answer.text().contains("1MiB"), "{}", answer.text());
+    assert_eq!(answer.header("connection"), Some("close"));
+    // Sent without waiting: the client writes it all and still gets to read the answer.
+    let body = vec![b' '; (1 << 20) + 1];
+    assert_openai_error(&send(&penstock, &body), 413, "body_too_large", "by one byte");
+    let body = vec![b' '; 20 << 20];
+    assert_openai_error(&send(&penstock, &body), 413, "body_too_large", "by far");
+    // Chunked: refused as soon as it is too much.
+    let mut client = Client::connect(penstock.data);
+    client.send_bytes(
+        format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n").as_bytes(),
+    );
+    let chunk = [&b"10000\r\n"[..], &[b' '; 0x10000], b"\r\n"].concat();
+    for _ in 0..17 {
+        client.send_bytes(&chunk);
+    }
+    assert_openai_error(&client.read_answer().unwrap(), 413, "body_too_large", "chunked");
+    for length in ["99999999999999999999999", "18446744073709551616"] {
+        let mut client = Client::connect(penstock.data);
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: {length}\r\n\r\n");
+        client.send_bytes(head.as_bytes());
+        let refused = client.read_answer().map(|answer| answer.status);
+        assert!(refused.as_ref().map_or(true, |status| matches!(status, 400 | 413)), "{refused:?}");
+    }
+    assert_eq!(engine.counters().requests, 0);
+    assert_eq!(penstock.chat("m").status, 200);
+}
+
+fn bodies_up_to_the_limit_pass() {
+    let (engine, penstock) = start("limits: { max_body_size: 1MiB }");
+    let mut body = chat("m", "x").to_string().into_bytes();
+    body.resize(1 << 20, b' ');
+    let answer = send(&penstock, &body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(engine.received().pop().unwrap().body.unwrap().len(), 1 << 20);
+}
+
+fn compressed_bodies_are_a_415() {
+    let (engine, penstock) = start("");
+    let body =
+        b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xae\x05\x00\x43\xbf\xa6\xa3\x02\x00\x00\x00";
+    for encoding in ["gzip", "x-gzip", "deflate", "br", "zstd", "gzip, identity"] {
+        let headers = [("content-encoding", encoding)];
+        let answer = request(penstock.data, "POST", CHAT, &headers, body);
+        assert_openai_error(&answer, 415, "unsupported_encoding", encoding);
+    }
+    let headers = [("content-encoding", "identity")];
+    let plain = chat("m", "x").to_string();
+    let answer = request(penstock.data, "POST", CHAT, &headers, plain.as_bytes());
+    assert_eq!(answer.status, 200);
+    assert_eq!(engine.counters().requests, 1);
+}
+
+fn chunked(parts: &[&[u8]], extension: &str) -> Vec<u8> {
+    let mut bytes =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n")
+            .into_bytes();
+    for part in parts {
+        bytes.extend_from_slice(format!("{:X}{extension}\r\n", part.len()).as_bytes());
+        bytes.extend_from_slice(part);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"0\r\n\r\n");
+    bytes
+}
+
+fn chunked_bodies_arrive_whole() {
+    let (engine, penstock) = start("");
+    let body = chat("m", "hello, chunks").to_string().into_bytes();
+    let single: Vec<&[u8]> = body.chunks(1).collect();
+    let mut client = Client::connect(penstock.data);
+    for (parts, extension) in [(vec![&body[..]], ""), (single.clone(), ""), (single, ";a=b")] {
+        // Every byte in a write of its own, on one connection.
+        for byte in chunked(&parts, extension).chunks(7) {
+            client.send_bytes(byte);
+        }
+        let answer = client.read_answer().unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let received = engine.received().pop().unwrap();
+        assert_eq!(received.header("content-length"), Some(body.len().to_string().as_str()));
+        assert_eq!(received.header("transfer-encoding"), None);
+        assert_eq!(received.body.unwrap(), body);
+    }
+    assert_eq!(engine.received().len(), 3);
+}
+
+const BROKEN_CHUNKS: [&str; 8] = [
+    "zz\r\n{}\r\n",
+    "-1\r\n{}\r\n",
+    "2\r\n{}x\r\n",
+    "2 2\r\n{}\r\n",
+    "fffffffffffffffff\r\n{}\r\n",
+    "\r\n{}\r\n",
+    "0x2\r\n{}\r\n",
+    "2\n{}\n",
+];
+
+fn broken_chunks_reach_nobody() {
+    let (engine, penstock) = start("");
+    thread::scope(|scope| {
+        for broken in BROKEN_CHUNKS {
+            let address = penstock.data;
+            scope.spawn(move || {
+                let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked");
+                let mut client = Client::connect(address);
+                client.send_bytes(format!("{head}\r\n\r\n{broken}0\r\n\r\n").as_bytes());
+                let answer = client.read_answer().unwrap();
+                assert_eq!(answer.status, 400, "{broken:?}: {}", answer.text());
+                let rest = client.read_raw().unwrap_or_else(|error| panic!("{broken:?}: {error}"));
+                assert_eq!(rest, b"", "{broken:?}: the connection is closed behind it");
+            });
+        }
+    });
+    assert_eq!(engine.counters().requests, 0);
+}
+
+fn who_asks_first_is_told_to_go_on() {
+    let (engine, penstock) = start("");
+    let body = chat("m", "x").to_string();
+    let mut client = Client::connect(penstock.data);
+    let head = |length: usize| {
+        format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
+        )
+    };
+    client.send_bytes(head(body.len()).as_bytes());
+    let interim = client.read_raw().unwrap();
+    assert!(interim.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&interim));
+    client.send_bytes(body.as_bytes());
+    assert_eq!(client.read_answer().unwrap().status, 200);
+    assert_eq!(engine.received().pop().unwrap().header("expect"), None);
+    // What is going to be refused is not asked for.
+    client.send_bytes(head(1 << 40).as_bytes());
+    let answer = client.read_raw().unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&answer));
+}
+
+fn pipelined_requests_are_both_answered() {
+    let (engine, penstock) = start("");
+    let mut both = Vec::new();
+    for text in ["first", "second", "third"] {
+        let body = chat("m", text).to_string();
+        both.extend_from_slice(
+            format!(
+                "POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .as_bytes(),
+        );
+        both.extend_from_slice(b"GET /v1/models HTTP/1.1\r\nhost: t\r\n\r\n");
+    }
+    let mut client = Client::connect(penstock.data);
+    client.send_bytes(&both);
+    for _ in 0..3 {
+        let answer = client.read_answer().unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["object"], "chat.completion");
+        assert_eq!(client.read_answer().unwrap().json()["object"], "list", "in their order");
+    }
+    let texts: Vec<Value> = engine
+        .received()
+        .into_iter()
+        .map(|one| serde_json::from_slice(&one.body.unwrap()).unwrap())
+        .map(|body: Value| body["messages"][0]["content"].clone())
+        .collect();
+    assert_eq!(texts, ["first", "second", "third"]);
+    let chunks = [
+        chunked(&[chat("m", "x").to_string().as_bytes()], ""),
+        b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n".to_vec(),
+    ]
+    .concat();
+    client.send_bytes(&chunks);
+    assert_eq!(client.read_answer().unwrap().status, 200, "behind chunks, too");
+    assert_eq!(client.read_answer().unwrap().json()["status"], "healthy");
+}
+
+fn leftover_bodies_are_no_requests() {
+    let (engine, penstock) = start("auth: { keys: [{ name: k, key: sk-1 }] }");
+    let inner = chat("m", "smuggled").to_string();
+    let smuggled = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: t\r\nauthorization: Bearer sk-1\r\ncontent-length: {}\r\n\r\n{inner}",
+        inner.len()
+    );
+    let key = "authorization: Bearer sk-1\r\n";
+    let encoded = format!("{key}content-encoding: br\r\n");
+    let cases = [
+        (404, "POST /nowhere", key),
+        (401, "POST /v1/chat/completions", ""),
+        (401, "POST /v1/messages", "authorization: Bearer wrong\r\n"),
+        (405, "PUT /v1/chat/completions", key),
+        (405, "DELETE /v1/models", key),
+        (200, "GET /health", key),
+        (200, "GET /v1/models", key),
+        (415, "POST /v1/chat/completions", &encoded),
+    ];
+    let (length, chunk) = (smuggled.len(), format!("{:x}", smuggled.len()));
+    let framings = [
+        format!("content-length: {length}\r\n\r\n{smuggled}"),
+        format!("transfer-encoding: chunked\r\n\r\n{chunk}\r\n{smuggled}\r\n0\r\n\r\n"),
+    ];
+    thread::scope(|scope| {
+        for (status, line, extra) in cases {
+            for framed in &framings {
+                let address = penstock.data;
+                scope.spawn(move || {
+                    let mut client = Client::connect(address);
+                    let head = format!("{line} HTTP/1.1\r\nhost: t\r\n{extra}");
+                    client.send_bytes(format!("{head}{framed}").as_bytes());
+                    let answer = client.read_answer().unwrap();
+                    assert_eq!(answer.status, status, "{line}: {}", answer.text());
+                    // Then the connection ends, or the next request is answered: never the body.
+                    let written =
+                        client.stream.write_all(b"GET /v1/nothing HTTP/1.1\r\nhost: t\r\n\r\n");
+                    let next = written.and_then(|()| client.read_answer()).map(|next| next.status);
+                    assert!(matches!(next, Err(_) | Ok(404)), "{line}: {next:?} for {framed}");
+                });
+            }
+        }
+    });
+    assert_eq!(engine.counters().requests, 0);
+}
+
+fn a_body_that_never_comes_times_out() {
+    let (engine, penstock) = start("limits: { body_read_timeout: 1s, header_timeout: 1s }");
+    let started = Instant::now();
+    let mut slow_body = Client::connect(penstock.data);
+    slow_body.send_bytes(
+        format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 100\r\n\r\n{{").as_bytes(),
+    );
+    let mut slow_head = Client::connect(penstock.data);
+    slow_head.send_bytes(b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\n");
+    let answer = slow_body.read_answer().unwrap();
+    assert_openai_error(&answer, 408, "body_timeout", "slow body");
+    let rest = slow_head.read_raw().unwrap_or_default();
+    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "closed or told why");
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    assert_eq!(engine.counters().requests, 0);
+}

@@ -1,0 +1,164 @@
+//! Engines fail, come back and are taken out for maintenance: errors stop, the load is even again
+//! soon, nobody is overrun, and nothing is left behind. (R.A4, R.A16, R.F4)
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use penstock::mock::{EngineModel, EngineSpec, Fault, Pace, StandIn};
+use serde_json::json;
+
+use crate::support::client::{self, Client, chat, streaming_chat};
+use crate::support::engines::{backend, shares, start};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, begin, read_until};
+use crate::support::pace::pause_between_requests;
+use crate::support::penstock::Penstock;
+use crate::support::{block_on, eventually};
+
+crate::trials![
+    after_an_outage_errors_stop_and_the_load_is_even_again,
+    one_that_asks_for_rest_is_not_noticed,
+    a_backend_that_comes_back_is_not_overrun,
+    the_configuration_drains_and_the_fleet_says_how_long,
+    nothing_is_left_behind,
+];
+
+/// Sends requests one after the other on `clients` connections for so long; gives the failures with
+/// the time they happened.
+fn drive(penstock: &Penstock, clients: usize, takes: Duration) -> Vec<(Duration, u16)> {
+    let failures = Mutex::new(Vec::new());
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..clients {
+            scope.spawn(|| {
+                while started.elapsed() < takes {
+                    let status = penstock.chat("m").status;
+                    if status != 200 {
+                        failures.lock().unwrap().push((started.elapsed(), status));
+                    }
+                    pause_between_requests(Duration::from_millis(10));
+                }
+            });
+        }
+    });
+    failures.into_inner().unwrap()
+}
+
+fn after_an_outage_errors_stop_and_the_load_is_even_again() {
+    // Health and slow start as they are without a word in the configuration.
+    let setup = Setup { strategy: "round_robin", health: "", ..Setup::default() };
+    let fleet = Fleet::start(3, setup);
+    for engine in &fleet.engines {
+        block_on(engine.kill()).unwrap();
+    }
+    assert!(!drive(&fleet.penstock, 2, Duration::from_secs(3)).is_empty());
+    for engine in &fleet.engines {
+        block_on(engine.resume()).unwrap();
+    }
+    let ended = Instant::now();
+    let failures = drive(&fleet.penstock, 2, Duration::from_secs(10));
+    let late: Vec<_> = failures.iter().filter(|(at, _)| *at > Duration::from_secs(5)).collect();
+    assert!(late.is_empty(), "errors more than 5 s after the end of the outage: {late:?}");
+    assert!(ended.elapsed() < Duration::from_secs(12));
+    fleet.engines.iter().for_each(StandIn::clear);
+    assert_eq!(drive(&fleet.penstock, 2, Duration::from_secs(2)), []);
+    let engines: Vec<&StandIn> = fleet.engines.iter().collect();
+    let shares = shares(&engines);
+    let fair = shares.iter().sum::<usize>() / 3;
+    assert!(shares.iter().all(|share| share * 2 >= fair), "{shares:?} of {fair} each");
+}
+
+fn one_that_asks_for_rest_is_not_noticed() {
+    let fleet = Fleet::start(3, Setup { strategy: "round_robin", ..Setup::default() });
+    fleet.a().always(Some(Fault::status_with_retry(429, "30")));
+    let answers = (0..60).map(|_| fleet.chat().status).collect::<Vec<u16>>();
+    assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
+    assert_eq!(fleet.requests(), 61, "one try found out, which is far from a quarter more");
+    let rests = fleet.fact("a", "cooldown_remaining_s").as_f64().unwrap();
+    assert!((20.0..=33.0).contains(&rests), "as long as it asked and up to a tenth more: {rests}");
+}
+
+fn a_backend_that_comes_back_is_not_overrun() {
+    let health = "interval: 100ms, unhealthy_interval: 100ms, rise: 1, fall: 1, slow_start: 60s";
+    let fleet = Fleet::start(2, Setup { strategy: "round_robin", health, ..Setup::default() });
+    fleet.a().set_health(500);
+    fleet.wait_fact("a", "health", &json!("unhealthy"));
+    fleet.a().set_health(200);
+    fleet.wait_fact("a", "health", &json!("healthy"));
+    let share = fleet.metric("penstock_backend_slow_start_share{backend=\"a\"}");
+    assert!((0.05..0.5).contains(&share), "{share}");
+    for _ in 0..200 {
+        assert_eq!(fleet.chat().status, 200);
+    }
+    let (a, b) = (fleet.a().counters().requests, fleet.b().counters().requests);
+    assert!(a < 60 && b > 140, "{a} of 200 went to the one that has just come back");
+    assert!(fleet.metric("penstock_backend_slow_start_share{backend=\"b\"}") > 0.99);
+}
+
+fn the_configuration_drains_and_the_fleet_says_how_long() {
+    let pace =
+        Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(50), tokens: 60 };
+    let engine =
+        |name: &str| start(EngineSpec { pace, ..EngineSpec::new(name, [EngineModel::new("m")]) });
+    let (a, b) = (engine("a"), engine("b"));
+    let yaml = |drain: bool| {
+        let a = backend(&a, &format!("models: [m], priority: 1, drain: {drain}"));
+        let b = backend(&b, "models: [m], priority: 9");
+        format!("routing: {{ strategy: priority_only }}\nbackends:\n{a}{b}")
+    };
+    let penstock = Penstock::start(&yaml(false));
+    // One whole stream shows how long they are here.
+    assert_eq!(penstock.post(CHAT, &streaming_chat("m", "hello")).status, 200);
+    let mut stream = begin(penstock.data, CHAT, &streaming_chat("m", "hello"));
+    read_until(&mut stream, "data: ");
+    assert!(penstock.backend("a").get("empty_in_s").is_none(), "it does not drain");
+    penstock.rewrite(&yaml(true));
+    let report = penstock.reload().json();
+    assert_eq!(report["changed"][0]["setting"], "backends[a].drain", "{report}");
+    assert_eq!(penstock.backend("a")["health"], "draining");
+    let events = a.counters().events;
+    block_on(a.wait_for(move |counters| counters.events >= events + 10)).unwrap();
+    let left = penstock.backend("a")["empty_in_s"].as_f64().unwrap();
+    assert!((0.3..20.0).contains(&left), "about two seconds are left, not {left}");
+    assert_eq!(penstock.chat("m").status, 200);
+    assert_eq!(b.counters().requests, 1, "new requests go elsewhere");
+    read_until(&mut stream, "data: [DONE]");
+    let is_empty = || penstock.backend("a")["empty_in_s"] == json!(0.0);
+    eventually("it is empty", Duration::from_secs(15), is_empty);
+    let resumed = client::request(penstock.admin, "POST", "/backends/a/resume", &[], b"");
+    assert_eq!(resumed.status, 200);
+    penstock.reload();
+    assert_eq!(penstock.backend("a")["health"], "healthy", "the same file again changes nothing");
+}
+
+fn nothing_is_left_behind() {
+    let fleet = Fleet::start(2, Setup { strategy: "round_robin", ..Setup::default() });
+    let figure = |name: &str| fleet.metric(&format!("penstock_process_{name}"));
+    for _ in 0..50 {
+        assert_eq!(fleet.chat().status, 200);
+    }
+    let (files, memory) = (figure("open_files"), figure("resident_bytes"));
+    let large = "x".repeat(64 * 1024);
+    for round in 0..5 {
+        let mut clients: Vec<Client> =
+            (0..60).map(|_| begin(fleet.penstock.data, CHAT, &chat("m", &large))).collect();
+        for client in clients.iter_mut().take(40) {
+            assert_eq!(client.read_answer().unwrap().status, 200, "round {round}");
+        }
+        // The rest leave without their answers.
+        drop(clients);
+        let fault = if round % 2 == 0 { Fault::ResetAfterRequest } else { Fault::Garbage };
+        fleet.a().script([fault]);
+        eventually("the fault is met", SOON, || {
+            let status = fleet.stream().status;
+            assert!(matches!(status, 200 | 502), "{status}");
+            fleet.a().faults_left() == 0
+        });
+        assert_eq!(fleet.penstock.reload().status, 200);
+    }
+    fleet.wait_idle();
+    block_on(fleet.a().close_connections());
+    eventually("descriptors are given back", SOON + SOON, || figure("open_files") < files + 60.0);
+    let grown = figure("resident_bytes") - memory;
+    assert!(grown < 128.0 * 1024.0 * 1024.0, "{grown} bytes more than at the start");
+    assert!(figure("open_files") < files + 600.0);
+}

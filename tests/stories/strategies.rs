@@ -1,0 +1,174 @@
+//! An operator chooses how requests are spread over equal backends, and bounds how many each of
+//! them is given at a time.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use penstock::mock::{Fault, Gate, StandIn};
+use serde_json::json;
+
+use crate::support::client::{Answer, Client, chat};
+use crate::support::engines::{backend, backends, engine, shares};
+use crate::support::penstock::Penstock;
+use crate::support::{block_on, eventually};
+
+crate::trials![
+    round_robin_takes_turns_per_model,
+    priority_only_takes_the_lowest_number,
+    random_reaches_everybody,
+    smart_goes_where_least_is_in_flight,
+    an_unknown_strategy_serves_as_smart_and_says_so,
+    limits_hold_under_parallel_requests,
+    a_full_model_falls_back_where_told,
+];
+
+fn three() -> [StandIn; 3] {
+    ["a", "b", "c"].map(|name| engine(name, &["m", "n"]))
+}
+
+fn start(engines: &[StandIn; 3], routing: &str, rest: &str) -> Penstock {
+    let items = backends(&engines.each_ref(), rest);
+    Penstock::start(&format!("routing: {{ {routing} }}\n{items}"))
+}
+
+/// Sends chats one after the other on one connection.
+fn chats(penstock: &Penstock, model: &str, count: usize) {
+    let mut client = Client::connect(penstock.data);
+    for _ in 0..count {
+        client.send("POST", "/v1/chat/completions", &[], chat(model, "x").to_string().as_bytes());
+        let answer = client.read_answer().unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+}
+
+fn round_robin_takes_turns_per_model() {
+    let engines = three();
+    let penstock = start(&engines, "strategy: Round-Robin", "models: [m, n]");
+    chats(&penstock, "m", 6);
+    assert_eq!(shares(&engines.each_ref()), [2, 2, 2]);
+    for _ in 0..3 {
+        chats(&penstock, "m", 1);
+        chats(&penstock, "n", 1);
+    }
+    assert_eq!(shares(&engines.each_ref()), [4, 4, 4], "models rotate on their own");
+}
+
+fn priority_only_takes_the_lowest_number() {
+    let [a, b, c] = three();
+    let yaml = format!(
+        "routing: {{ strategy: smart }}\nbackends:\n{}{}{}",
+        backend(&a, "models: [m]"),
+        backend(&b, "priority: 7, models: [m]"),
+        backend(&c, "priority: 7, models: [m]")
+    );
+    let environment = [("PENSTOCK_ROUTING_STRATEGY", "priority_only")];
+    let penstock = Penstock::start_with(&yaml, &environment);
+    chats(&penstock, "m", 6);
+    assert_eq!(shares(&[&a, &b, &c]), [0, 3, 3], "the environment beats the file; ties rotate");
+}
+
+fn random_reaches_everybody() {
+    let engines = three();
+    let penstock = start(&engines, "strategy: random", "models: [m]");
+    chats(&penstock, "m", 120);
+    let shares = shares(&engines.each_ref());
+    assert!(shares.iter().all(|share| (12..=80).contains(share)), "{shares:?}");
+}
+
+/// Sends a chat from a thread of its own; the answer comes through the channel.
+fn spawn_chat(penstock: &Penstock, model: &str, answers: &mpsc::Sender<Answer>) {
+    let (address, body, answers) = (penstock.data, chat(model, "x").to_string(), answers.clone());
+    thread::spawn(move || {
+        let mut client = Client::connect(address);
+        client.send("POST", "/v1/chat/completions", &[], body.as_bytes());
+        // A test that has failed already hears nothing any more.
+        let heard = answers.send(client.read_answer().unwrap());
+        drop(heard);
+    });
+}
+
+fn smart_goes_where_least_is_in_flight() {
+    let engines = three();
+    let gate = Gate::new();
+    for engine in &engines {
+        engine.always(Some(Fault::Gate(gate.clone())));
+    }
+    let weights = "strategy: smart, weights: { priority: 50, load: 50, latency: 0 }";
+    let penstock = start(&engines, weights, "models: [m]");
+    let (sender, answers) = mpsc::channel();
+    for count in 1..=6 {
+        spawn_chat(&penstock, "m", &sender);
+        block_on(gate.reached_by(count));
+    }
+    assert_eq!(shares(&engines.each_ref()), [2, 2, 2], "each went where least was in flight");
+    assert_eq!(penstock.backend("b")["in_flight"], 2);
+    gate.open();
+    for _ in 0..6 {
+        assert_eq!(answers.recv_timeout(Duration::from_secs(10)).unwrap().status, 200);
+    }
+    eventually("nothing is in flight", Duration::from_secs(5), || {
+        ["a", "b", "c"].iter().all(|name| penstock.backend(name)["in_flight"] == 0)
+    });
+}
+
+fn an_unknown_strategy_serves_as_smart_and_says_so() {
+    let engines = three();
+    let penstock = start(&engines, "strategy: fastest, expose_decision: true", "models: [m]");
+    assert_eq!(penstock.chat("m").status, 200);
+    let log = penstock.log();
+    assert!(log.contains("UNKNOWN STRATEGY 'fastest'") && log.contains("'smart'"), "{log}");
+    assert_eq!(penstock.admin("/decisions").json()["decisions"][0]["strategy"], "smart");
+}
+
+fn limits_hold_under_parallel_requests() {
+    let engines = three();
+    let gate = Gate::new();
+    for engine in &engines {
+        engine.always(Some(Fault::Gate(gate.clone())));
+    }
+    let penstock = start(&engines, "strategy: random", "max_in_flight: 2, models: [m]");
+    let (sender, answers) = mpsc::channel();
+    for _ in 0..50 {
+        spawn_chat(&penstock, "m", &sender);
+    }
+    for _ in 0..44 {
+        let answer = answers.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!((answer.status, answer.error_code().as_str()), (503, "all_backends_busy"));
+        assert!(answer.header("retry-after").is_some());
+    }
+    block_on(gate.reached_by(6));
+    assert_eq!(shares(&engines.each_ref()), [2, 2, 2], "every place was used, none twice");
+    let busy = penstock.post(
+        "/v1/messages",
+        &json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}),
+    );
+    assert_eq!((busy.status, &busy.json()["error"]["type"]), (503, &json!("overloaded_error")));
+    gate.open();
+    for _ in 0..6 {
+        assert_eq!(answers.recv_timeout(Duration::from_secs(10)).unwrap().status, 200);
+    }
+    eventually("places are free again", Duration::from_secs(5), || {
+        penstock.chat("m").status == 200
+    });
+}
+
+fn a_full_model_falls_back_where_told() {
+    let (big, small) = (engine("big", &["m"]), engine("small", &["n"]));
+    let gate = Gate::new();
+    big.script([Fault::Gate(gate.clone())]);
+    let yaml = format!(
+        "routing: {{ fallback_on_saturation: true, fallbacks: {{ m: [n] }} }}\nbackends:\n{}{}",
+        backend(&big, "max_in_flight: 1, models: [m]"),
+        backend(&small, "models: [n]")
+    );
+    let penstock = Penstock::start(&yaml);
+    let (sender, answers) = mpsc::channel();
+    spawn_chat(&penstock, "m", &sender);
+    block_on(gate.reached_by(1));
+    let answer = penstock.chat("m");
+    assert_eq!((answer.status, answer.json()["model"].as_str()), (200, Some("n")));
+    gate.open();
+    let first = answers.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(first.json()["model"], "m");
+}

@@ -1,0 +1,250 @@
+//! A user whose answer breaks off is told so, in words the client library understands: never does a
+//! piece of an answer look like a whole one, and never does anything foreign get into an answer.
+
+use penstock::mock::{Cut, Fault};
+use serde_json::{Value, json};
+
+use crate::support::block_on;
+use crate::support::client::{Client, chat, streaming_chat};
+use crate::support::fleet::{CHAT, Fleet, Leave, Setup, begin, read_until, reference};
+
+crate::trials![
+    a_broken_stream_ends_with_an_error_in_its_dialect,
+    a_broken_answer_is_visibly_broken,
+    an_answer_that_began_is_never_repeated,
+    an_error_the_engine_reports_is_relayed_unchanged,
+    what_is_not_an_answer_is_a_502,
+    a_response_nobody_asked_for_is_discarded,
+    an_early_answer_is_relayed_and_poisons_nobody,
+    what_is_legal_but_unusual_passes,
+    streams_pass_as_they_come_to_whoever_asks,
+];
+
+/// One dialect's streams.
+struct Stream {
+    path: &'static str,
+    body: Value,
+    /// How the error event begins.
+    error: &'static str,
+    /// Where the error's message is.
+    message: &'static str,
+    /// What only a whole stream has.
+    last: &'static str,
+}
+
+fn streams() -> [Stream; 4] {
+    let stream = |path, body, [error, message, last]: [&'static str; 3]| Stream {
+        path,
+        body,
+        error,
+        message,
+        last,
+    };
+    let prompt = json!({"model": "m", "stream": true, "prompt": "hello"});
+    let input = json!({"model": "m", "stream": true, "input": "hello"});
+    let mut messages = streaming_chat("m", "hello");
+    messages["max_tokens"] = json!(100);
+    let plain = ["data: {", "/error/message", "[DONE]"];
+    [
+        stream(CHAT, streaming_chat("m", "hello"), plain),
+        stream("/v1/completions", prompt, plain),
+        stream(
+            "/v1/responses",
+            input,
+            ["event: response.failed\ndata: {", "/response/error/message", "response.completed"],
+        ),
+        stream(
+            "/v1/messages",
+            messages,
+            ["event: error\ndata: {", "/error/message", "message_stop"],
+        ),
+    ]
+}
+
+const CUTS: [Cut; 4] = [Cut::Fin, Cut::Reset, Cut::BadChunk, Cut::ShortLength];
+
+fn a_broken_stream_ends_with_an_error_in_its_dialect() {
+    let fleet = Fleet::start(1, Setup::default());
+    for stream in streams() {
+        let whole = reference("a", stream.path, &stream.body).text();
+        assert!(whole.contains(stream.last), "{whole}");
+        for (how, after_events) in CUTS.into_iter().flat_map(|how| [(how, 0), (how, 4)]) {
+            let case = format!("{} {how:?} after {after_events}", stream.path);
+            fleet.a().script([Fault::CutStream { after_events, how }]);
+            let answer = fleet.penstock.post(stream.path, &stream.body);
+            let text = answer.text();
+            assert_eq!(answer.status, 200, "{case}: {text}");
+            assert!(!text.contains(stream.last), "{case} ends as if it were whole: {text}");
+            let (begun, error) = text.rsplit_once(stream.error).unwrap_or_else(|| {
+                panic!("{case}: no error event: {text}");
+            });
+            assert!(whole.starts_with(begun), "{case}: {text}");
+            assert_eq!(begun.matches("data: ").count(), after_events as usize, "{case}: {text}");
+            let error: Value = serde_json::from_str(&format!("{{{}", error.trim_end())).unwrap();
+            let message = error.pointer(stream.message).and_then(Value::as_str).unwrap_or_default();
+            assert!(message.contains("backend"), "{case}: {error}");
+            let is_failed = error["type"] == "response.failed";
+            assert_eq!(is_failed, stream.path == "/v1/responses", "{case}: {error}");
+        }
+        // After all that, all is well.
+        assert_eq!(fleet.penstock.post(stream.path, &stream.body).text(), whole);
+    }
+    fleet.wait_idle();
+}
+
+fn a_broken_answer_is_visibly_broken() {
+    let fleet = Fleet::start(2, Setup::default());
+    let whole = reference("a", CHAT, &chat("m", "hello")).text();
+    for how in CUTS {
+        fleet.a().script([Fault::CutAnswer { how }]);
+        let answer = fleet.chat();
+        assert_eq!(answer.status, 200, "{how:?}: {}", answer.text());
+        assert!(!answer.is_whole, "{how:?}: the framing ended as if all was there");
+        assert!(whole.starts_with(&answer.text()), "{how:?}: {}", answer.text());
+        assert!(answer.text().len() < whole.len(), "{how:?}");
+    }
+    assert_eq!(fleet.b().counters().requests, 0);
+    assert_eq!(fleet.chat().text(), whole);
+}
+
+fn an_answer_that_began_is_never_repeated() {
+    let routing = "retry_unanswered: true, retry_5xx: true";
+    let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
+    let mut sent = 0;
+    for how in CUTS {
+        for after_events in [0, 1, 5] {
+            fleet.a().script([Fault::CutStream { after_events, how }]);
+            assert_eq!(fleet.stream().status, 200);
+            sent += 1;
+        }
+        fleet.a().script([Fault::CutAnswer { how }]);
+        assert_eq!(fleet.chat().status, 200);
+        sent += 1;
+    }
+    assert_eq!(fleet.a().counters().requests, sent);
+    assert_eq!(fleet.b().counters().requests, 0);
+}
+
+fn an_error_the_engine_reports_is_relayed_unchanged() {
+    let fleet = Fleet::start(2, Setup::default());
+    for stream in streams() {
+        fleet.a().script(vec![Fault::ErrorEventMidStream { after_events: 3 }; 2]);
+        let through = fleet.penstock.post(stream.path, &stream.body);
+        let direct = crate::support::client::post(fleet.a().addr(), stream.path, &stream.body);
+        assert!(through.is_whole, "{}", stream.path);
+        assert_eq!(through.text(), direct.text());
+        assert!(through.text().contains("The engine failed."));
+    }
+    assert_eq!(fleet.b().counters().requests, 0);
+}
+
+fn what_is_not_an_answer_is_a_502() {
+    let fleet = Fleet::start(2, Setup::default());
+    for fault in [Fault::Garbage, Fault::Http09, Fault::Switching101, Fault::TwoLengths] {
+        for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
+            assert_eq!(fleet.chat().status, 200, "a warm connection");
+            fleet.a().script([fault.clone()]);
+            let answer = fleet.penstock.post(CHAT, &body);
+            assert_eq!(answer.status, 502, "{fault:?}: {}", answer.text());
+            assert_eq!(answer.error_code(), "bad_upstream_response", "{fault:?}");
+            let used = fleet.a().received().pop().unwrap().connection;
+            assert_eq!(fleet.chat().status, 200);
+            let next = fleet.a().received().pop().unwrap().connection;
+            assert_ne!(used, next, "{fault:?}: its connection is used again");
+        }
+    }
+    assert_eq!(fleet.b().counters().requests, 0, "it may have been processed");
+}
+
+fn a_response_nobody_asked_for_is_discarded() {
+    let fleet = Fleet::start(1, Setup::default());
+    let whole = reference("a", CHAT, &chat("m", "hello")).text();
+    let stream = reference("a", CHAT, &streaming_chat("m", "hello")).text();
+    for _ in 0..3 {
+        fleet.a().script(vec![Fault::QueuedSecondResponse; 2]);
+        assert_eq!(fleet.chat().text(), whole);
+        assert_eq!(fleet.stream().text(), stream);
+        for _ in 0..4 {
+            assert_eq!(fleet.chat().text(), whole, "another request got the queued answer");
+        }
+    }
+    let received = fleet.a().received();
+    let next = |pair: &[penstock::mock::Received]| pair[0].connection != pair[1].connection;
+    assert!(received[..3].windows(2).all(next), "a poisoned connection was used again");
+}
+
+fn an_early_answer_is_relayed_and_poisons_nobody() {
+    let fleet = Fleet::start(2, Setup::default());
+    for length in [0, 100 << 10, 24 << 20] {
+        fleet.a().script([Fault::Pass, Fault::EarlyStatus(413)]);
+        assert_eq!(fleet.chat().status, 200, "a warm connection");
+        let mut body = chat("m", "hello");
+        body["padding"] = json!("x".repeat(length));
+        let answer = fleet.penstock.post(CHAT, &body);
+        assert_eq!(answer.status, 413, "{length}: {}", answer.text());
+        assert!(answer.text().contains("before the body was read"), "{}", answer.text());
+        let used = fleet.a().received().pop().unwrap().connection;
+        assert_eq!(fleet.chat().status, 200);
+        assert_ne!(fleet.a().received().pop().unwrap().connection, used, "used again");
+    }
+    assert_eq!((fleet.a().malformed().len(), fleet.b().counters().requests), (0, 0));
+}
+
+fn what_is_legal_but_unusual_passes() {
+    let fleet = Fleet::start(1, Setup::default());
+    let whole = reference("a", CHAT, &chat("m", "hello")).text();
+    let stream = reference("a", CHAT, &streaming_chat("m", "hello")).text();
+    for fault in [
+        Fault::Informational { count: 1 },
+        Fault::Informational { count: 20 },
+        Fault::Informational { count: 500 },
+        Fault::BigHead { bytes: 4096 },
+        Fault::BigHead { bytes: 48 << 10 },
+        Fault::BigHead { bytes: 60 << 10 },
+        Fault::CloseDelimited,
+        Fault::CloseAfterAnswer,
+    ] {
+        fleet.a().script([fault.clone(), fault.clone()]);
+        let answer = fleet.chat();
+        assert_eq!((answer.status, answer.text()), (200, whole.clone()), "{fault:?}");
+        assert!(answer.is_whole, "{fault:?}");
+        if let Fault::BigHead { bytes } = fault {
+            let names = answer.headers.iter().filter(|(name, _)| name.starts_with("x-padding"));
+            let kept: usize = names.map(|(_, value)| value.len()).sum();
+            assert_eq!(kept, bytes, "padding of the head");
+        }
+        let answer = fleet.stream();
+        assert_eq!((answer.is_whole, answer.text()), (true, stream.clone()), "{fault:?}");
+    }
+    fleet.a().script([Fault::BigHead { bytes: 80 << 10 }]);
+    let answer = fleet.chat();
+    assert_eq!((answer.status, answer.error_code().as_str()), (502, "bad_upstream_response"));
+}
+
+fn streams_pass_as_they_come_to_whoever_asks() {
+    let fleet = Fleet::start(1, Setup::default());
+    fleet.a().script([Fault::HangMidStream { after_events: 4 }]);
+    let mut first = fleet.begin(&streaming_chat("m", "hello"));
+    let whole = reference("a", CHAT, &streaming_chat("m", "hello")).text();
+    // What there is of a stream is with its client before the rest comes.
+    let begun = read_until(&mut first, " finds");
+    assert!(begun.contains("a serving m:"), "{begun}");
+    assert_eq!(fleet.stream().text(), whole);
+    let kept = Leave::Fin.now(first);
+    block_on(fleet.a().wait_for(|counters| counters.cancelled == 1)).unwrap();
+    drop(kept);
+
+    // A client of HTTP/1.0 cannot read chunks: its stream ends with the connection.
+    let body = streaming_chat("m", "hello").to_string();
+    let mut old = Client::connect(fleet.penstock.data);
+    let head = format!("POST {CHAT} HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    old.send_bytes(head.as_bytes());
+    assert_eq!(old.read_answer().unwrap().text(), whole);
+
+    // Two requests on one connection, sent at once, are answered in turn.
+    let mut eager = begin(fleet.penstock.data, CHAT, &streaming_chat("m", "hello"));
+    eager.send("POST", CHAT, &[], chat("m", "hello").to_string().as_bytes());
+    assert_eq!(eager.read_answer().unwrap().text(), whole);
+    let second = eager.read_answer().unwrap().text();
+    assert_eq!(second, reference("a", CHAT, &chat("m", "hello")).text());
+}

@@ -1,0 +1,201 @@
+//! A user never waits for ever: whatever falls silent is ended by a clock that counts tokens and not
+//! bytes, and the engine is told to stop.
+
+use std::time::Duration;
+
+use penstock::mock::{Fault, Pace};
+use serde_json::{Value, json};
+
+use crate::support::block_on;
+use crate::support::client::{Answer, chat, streaming_chat, timed};
+use crate::support::fleet::{CHAT, Fleet, Setup, reference};
+
+crate::trials![
+    silence_before_the_head_is_a_504_and_ends_at_the_engine_too,
+    a_role_or_pings_are_no_tokens,
+    silence_between_tokens_ends_a_stream_in_its_dialect,
+    silence_within_a_whole_answer_breaks_it_visibly,
+    a_slow_but_steady_stream_is_left_alone,
+    backends_and_models_may_have_clocks_of_their_own,
+    the_total_clock_ends_whatever_goes_on,
+    a_backend_that_does_not_accept_is_passed_over,
+];
+
+/// So many timeouts would otherwise open the breaker.
+const PATIENT: &str = "interval: 60s, breaker: { connect_failures: 1000 }";
+const QUICK: &str = "timeouts: { first_token: 400ms, between_tokens: 300ms, response: 350ms }";
+
+fn quick(count: usize) -> Fleet {
+    Fleet::start(count, Setup { health: PATIENT, sections: QUICK, ..Setup::default() })
+}
+
+/// Asserts that an answer took about as long as a clock allows: not less, and not much more.
+fn assert_took(took: Duration, clock: u64, what: &str) {
+    let clock = Duration::from_millis(clock);
+    assert!(
+        took >= clock.mul_f64(0.9) && took < clock + Duration::from_secs(4),
+        "{what}: {took:?}"
+    );
+}
+
+fn wait_cancelled(fleet: &Fleet, count: usize) {
+    block_on(fleet.a().wait_for(|counters| counters.cancelled >= count)).unwrap();
+}
+
+fn silence_before_the_head_is_a_504_and_ends_at_the_engine_too() {
+    let fleet = quick(2);
+    fleet.a().script([Fault::HangBeforeHead, Fault::HangBeforeHead]);
+    let (answer, took) = timed(|| fleet.stream());
+    assert_eq!((answer.status, answer.error_code().as_str()), (504, "first_token_timeout"));
+    assert_took(took, 400, "first token");
+    let (answer, took) = timed(|| fleet.chat());
+    assert_eq!((answer.status, answer.error_code().as_str()), (504, "response_timeout"));
+    assert_took(took, 350, "answer");
+    wait_cancelled(&fleet, 2);
+    assert_eq!(fleet.b().counters().requests, 0, "it may have been processed");
+    fleet.wait_idle();
+}
+
+/// Asserts that a stream began, and ended with an error by that code.
+fn assert_ended(answer: &Answer, code: &str, what: &str) {
+    let text = answer.text();
+    assert_eq!(answer.status, 200, "{what}: {text}");
+    let last = text.trim_end().rsplit_once("data: ").map(|(_, last)| last).unwrap_or_default();
+    let event: Value = serde_json::from_str(last).unwrap_or_else(|_| panic!("{what}: {text}"));
+    assert_eq!(event["error"]["code"], code, "{what}: {text}");
+    assert!(!text.contains("[DONE]"), "{what}: {text}");
+}
+
+fn a_role_or_pings_are_no_tokens() {
+    let fleet = quick(1);
+    let every = Duration::from_millis(40);
+    let faults = [
+        Fault::HangAfterHead,
+        Fault::RoleOnlyThenHang,
+        Fault::PingsOnly { every, after_events: 0 },
+        Fault::PingsOnly { every, after_events: 1 },
+    ];
+    for (fault, count) in faults.into_iter().zip(1..) {
+        fleet.a().script([fault.clone()]);
+        let (answer, took) = timed(|| fleet.stream());
+        assert_ended(&answer, "first_token_timeout", &format!("{fault:?}"));
+        assert_took(took, 400, &format!("{fault:?}"));
+        wait_cancelled(&fleet, count);
+    }
+}
+
+fn silence_between_tokens_ends_a_stream_in_its_dialect() {
+    let fleet = quick(1);
+    let every = Duration::from_millis(40);
+    for fault in
+        [Fault::HangMidStream { after_events: 4 }, Fault::PingsOnly { every, after_events: 4 }]
+    {
+        fleet.a().script([fault.clone()]);
+        let (answer, took) = timed(|| fleet.stream());
+        assert_ended(&answer, "between_tokens_timeout", &format!("{fault:?}"));
+        assert_took(took, 300, &format!("{fault:?}"));
+    }
+    let mut messages = streaming_chat("m", "hello");
+    messages["max_tokens"] = json!(50);
+    fleet.a().script([Fault::PingsOnly { every, after_events: 5 }]);
+    let text = fleet.penstock.post("/v1/messages", &messages).text();
+    assert!(text.contains("event: ping\n"), "pings pass: {text}");
+    let (_, error) = text.rsplit_once("event: error\ndata: ").unwrap();
+    let error: Value = serde_json::from_str(error.trim_end()).unwrap();
+    assert_eq!(error["error"]["type"], "timeout_error", "{error}");
+    fleet.a().script([Fault::PingsOnly { every, after_events: 6 }]);
+    let input = json!({"model": "m", "stream": true, "input": "hello"});
+    let text = fleet.penstock.post("/v1/responses", &input).text();
+    let (_, failed) = text.rsplit_once("event: response.failed\ndata: ").unwrap();
+    let failed: Value = serde_json::from_str(failed.trim_end()).unwrap();
+    assert_eq!(failed["response"]["error"]["code"], "between_tokens_timeout", "{failed}");
+    wait_cancelled(&fleet, 4);
+}
+
+fn silence_within_a_whole_answer_breaks_it_visibly() {
+    let fleet = quick(1);
+    fleet.a().script([Fault::HangMidStream { after_events: 1 }]);
+    let (answer, took) = timed(|| fleet.chat());
+    assert_eq!((answer.status, answer.is_whole), (200, false));
+    assert_took(took, 350, "half an answer");
+    wait_cancelled(&fleet, 1);
+}
+
+fn a_slow_but_steady_stream_is_left_alone() {
+    let step = Duration::from_millis(120);
+    let pace = Pace { first_token: step, per_token: step, tokens: 8 };
+    let fleet =
+        Fleet::start(1, Setup { health: PATIENT, sections: QUICK, pace, ..Setup::default() });
+    let (answer, took) = timed(|| fleet.stream());
+    let expected = reference("a", CHAT, &streaming_chat("m", "hello"));
+    assert!(took > Duration::from_millis(900), "longer than any one clock: {took:?}");
+    assert_eq!((answer.is_whole, answer.text()), (true, expected.text()));
+}
+
+fn backends_and_models_may_have_clocks_of_their_own() {
+    let sections = "timeouts: { first_token: 30s, response: 30s }\n\
+         models: { m2: { timeouts: { first_token: 300ms } }, m3: { timeouts: { first_token: 30s } } }";
+    let models = ["m, m2", "m3"];
+    let setup = Setup { health: PATIENT, sections, ..Setup::default() };
+    let fleet = Fleet::of(&models, setup);
+    fleet.a().script([Fault::HangBeforeHead]);
+    let (answer, took) = timed(|| fleet.penstock.post(CHAT, &streaming_chat("m2", "hello")));
+    assert_eq!(answer.error_code(), "first_token_timeout");
+    assert_took(took, 300, "the model's own clock");
+    // The other model keeps the common clock: it outlives the short one.
+    fleet.a().script([Fault::SlowHead(Duration::from_millis(700))]);
+    assert_eq!(fleet.penstock.post(CHAT, &streaming_chat("m", "hello")).status, 200);
+    drop(fleet);
+
+    let backend = "timeouts: { first_token: 300ms }";
+    let fleet = Fleet::of(&["m3"], Setup { backend, ..setup });
+    fleet.a().script([Fault::HangBeforeHead]);
+    let (answer, took) = timed(|| fleet.penstock.post(CHAT, &streaming_chat("m3", "hello")));
+    assert_eq!(answer.error_code(), "first_token_timeout");
+    assert_took(took, 300, "the backend's own clock, against the model's");
+}
+
+fn the_total_clock_ends_whatever_goes_on() {
+    let step = Duration::from_millis(50);
+    let pace = Pace { first_token: step, per_token: step, tokens: 1000 };
+    let sections = "timeouts: { total: 700ms }";
+    let fleet = Fleet::start(1, Setup { health: PATIENT, sections, pace, ..Setup::default() });
+    let (answer, took) = timed(|| fleet.stream());
+    assert_ended(&answer, "total_timeout", "a steady stream");
+    assert!(answer.text().contains(" finds"), "{}", answer.text());
+    assert_took(took, 700, "a steady stream");
+    let (answer, took) = timed(|| fleet.chat());
+    assert_eq!((answer.status, answer.error_code().as_str()), (504, "total_timeout"));
+    assert_took(took, 700, "a plain answer");
+    wait_cancelled(&fleet, 2);
+
+    // Repeats do not start it anew.
+    let sections = "timeouts: { connect: 600ms, total: 1s }";
+    let mut fleet = Fleet::start(2, Setup { health: PATIENT, sections, ..Setup::default() });
+    let hole = fleet.turn_into_black_hole(0);
+    fleet.a().script([Fault::HangBeforeHead]);
+    let (answer, took) = timed(|| fleet.chat());
+    assert_eq!(answer.error_code(), "total_timeout");
+    assert!(took < Duration::from_millis(1500), "with a repeat: {took:?}");
+    drop(hole);
+}
+
+fn a_backend_that_does_not_accept_is_passed_over() {
+    let sections = "timeouts: { connect: 300ms, first_token: 20s, response: 20s }";
+    let setup = Setup { health: PATIENT, sections, ..Setup::default() };
+    let mut fleet = Fleet::start(2, setup);
+    let hole = fleet.turn_into_black_hole(0);
+    let expected = reference("b", CHAT, &chat("m", "hello")).text();
+    let (answer, took) = timed(|| fleet.chat());
+    assert_eq!((answer.status, answer.text()), (200, expected));
+    assert_took(took, 300, "the other backend after the connect clock");
+    assert_eq!(fleet.stream().status, 200);
+    drop((hole, fleet));
+
+    let mut alone = Fleet::start(1, setup);
+    let hole = alone.turn_into_black_hole(0);
+    let (answer, took) = timed(|| alone.chat());
+    assert_eq!((answer.status, answer.error_code().as_str()), (504, "connect_timeout"));
+    assert_took(took, 300, "the connect clock");
+    drop(hole);
+}
