@@ -6,8 +6,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::api::Operation;
-use penstock::proxy::splice::{splice, total_len};
 use penstock::scan::{ScanOptions, scan};
+use penstock::upstream::splice::{splice, total_len};
 
 fn splice_model(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("splice");

@@ -19,15 +19,15 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use penstock::api::{OPERATIONS, Operation};
 use penstock::config::{BackendConfig, Config, Environment};
-use penstock::proxy::headers::to_backend;
-use penstock::proxy::splice::{splice, wire_name};
-use penstock::proxy::strict;
+use penstock::downstream::head_check;
 use penstock::routing::prompt_chain;
 use penstock::scan::{
     EventScanner, RequestProfile, ScanError, ScanOptions, Syntax, find_usage, scan,
 };
 use penstock::scoring::PrefixTerms;
 use penstock::scoring::prefix::{Chain, HashCache, SECRET};
+use penstock::upstream::headers::to_backend;
+use penstock::upstream::splice::{splice, wire_name};
 use serde_json::Value;
 
 /// A new name that needs escapes.
@@ -150,8 +150,8 @@ pub fn watch_stream(bytes: &[u8]) {
 
 /// What passes is what a lenient parser reads the same way, and what goes on from it is strict again.
 pub fn read_head(bytes: &[u8]) {
-    let begun = strict::check_begun(bytes, bytes.len() / 2);
-    if strict::check(bytes, 100).is_err() {
+    let begun = head_check::check_begun(bytes, bytes.len() / 2);
+    if head_check::check(bytes, 100).is_err() {
         return;
     }
     assert_eq!(begun, Ok(()));
@@ -164,7 +164,7 @@ pub fn read_head(bytes: &[u8]) {
         fields.append(name, HeaderValue::from_bytes(field.value).expect("a value"));
     }
     let out = to_backend(&fields, &BackendConfig::default());
-    assert_eq!(strict::check(&out, 103), Ok(()), "{}", out.escape_ascii());
+    assert_eq!(head_check::check(&out, 103), Ok(()), "{}", out.escape_ascii());
     let text = String::from_utf8_lossy(&out).to_ascii_lowercase();
     assert_eq!(text.matches("\r\ncontent-length: 7\r\n").count(), 1);
     for gone in ["transfer-encoding", "connection", "upgrade", "te", "trailer", "expect"] {

@@ -7,41 +7,26 @@
 //! receive); `relay` passes the answer on; the end is told to the `observers`.
 
 mod answer;
-mod ask;
-mod attempts;
+pub(crate) mod attempt;
 mod auth;
-mod body;
-mod budget;
-mod chunked;
-mod client;
-mod clocks;
-mod closings;
-mod context;
-mod exchange;
-mod failure;
-mod forward;
-mod guard;
-pub mod headers;
-mod http2;
+pub(crate) mod context;
+pub(crate) mod failure;
 mod local;
 mod observers;
-mod plane;
-mod relay;
-mod relayed;
+mod outcome;
+mod phases;
 mod request;
 mod response;
-mod settle;
+mod retry;
+mod retry_budget;
 mod shadowing;
-pub mod splice;
-pub mod strict;
-mod trace;
-mod upstream;
+pub(crate) mod trace;
 
-pub use closings::{ClosedFor, Closings};
+pub use crate::downstream::close_reasons::{ClosedFor, Closings};
+pub(crate) use crate::downstream::guard::{ClientStream, ConnectionLimits, Refusal, Waiting};
 pub(crate) use context::Counted;
 pub use context::RequestContext;
-pub(crate) use guard::{ClientStream, ConnectionLimits, Refusal, Waiting};
-pub use plane::DataPlane;
+pub use phases::DataPlane;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -54,42 +39,42 @@ use pingora_proxy::Session;
 
 use crate::api::{ErrorCode, Operation};
 use crate::config::Config;
+use crate::downstream::body::{BodyError, BodyLength, BodyReader};
+use crate::downstream::client::Client;
+use crate::downstream::guard::Ports;
 use crate::fleet::{BackendId, BackendSet};
 use crate::routing::Generation;
 use crate::routing::{Lease, RequestObserver};
 use crate::scan::{ScanOptions, scan};
 use crate::tls::{Look, Refreshed, TlsError};
-use attempts::client_gone;
-use body::{BodyError, BodyLength, BodyReader};
-use budget::Budget;
-use client::Client;
+use crate::upstream::pool::Upstreams;
 use context::{BodyBudget, Call, HeldBody};
 use failure::OwnError;
-use guard::Ports;
-use upstream::Upstreams;
+use retry::client_gone;
+use retry_budget::Budget;
 
 /// How long connections stay open without a request once the listeners are closed.
 pub const LINGER: Duration = Duration::from_millis(500);
 
 /// The balancer's data plane, shared by all its connections.
 pub struct Proxy {
-    generation: ArcSwap<Generation>,
-    started_with: Config,
-    upstreams: Upstreams,
-    observers: Vec<Box<dyn RequestObserver>>,
-    bodies: Arc<BodyBudget>,
-    in_flight: Arc<AtomicUsize>,
-    connections: Arc<AtomicUsize>,
+    pub(crate) generation: ArcSwap<Generation>,
+    pub(crate) started_with: Config,
+    pub(crate) upstreams: Upstreams,
+    pub(crate) observers: Vec<Box<dyn RequestObserver>>,
+    pub(crate) bodies: Arc<BodyBudget>,
+    pub(crate) in_flight: Arc<AtomicUsize>,
+    pub(crate) connections: Arc<AtomicUsize>,
     /// Clients whose heads were refused and that still send.
-    refused_drains: Arc<AtomicUsize>,
-    stopping: Arc<AtomicBool>,
-    closings: Closings,
-    ports: Ports,
-    certificate_failures: AtomicU64,
-    retries: Budget,
-    hashes: ahash::RandomState,
-    seeds: AtomicU64,
-    captures: Lease,
+    pub(crate) refused_drains: Arc<AtomicUsize>,
+    pub(crate) stopping: Arc<AtomicBool>,
+    pub(crate) closings: Closings,
+    pub(crate) ports: Ports,
+    pub(crate) certificate_failures: AtomicU64,
+    pub(crate) retries: Budget,
+    pub(crate) hashes: ahash::RandomState,
+    pub(crate) seeds: AtomicU64,
+    pub(crate) captures: Lease,
 }
 
 impl Proxy {
@@ -232,7 +217,7 @@ impl Proxy {
         f64::from(u32::try_from(self.next_seed() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
     }
 
-    async fn handle(&self, session: &mut Session, ctx: &mut RequestContext) -> attempts::Served {
+    async fn handle(&self, session: &mut Session, ctx: &mut RequestContext) -> retry::Served {
         let limits = &ctx.generation.config.limits;
         let keep_alive = ctx.generation.config.server.keep_alive;
         let is_last = self.stopping.load(Ordering::Relaxed);
@@ -255,7 +240,7 @@ impl Proxy {
         ctx.client_address = client.origin().client(headers, trusted);
         let length = client.body_length(headers);
         ctx.body_length = length;
-        body::take_over(session);
+        crate::downstream::body::take_over(session);
         let Some(operation) = self.read_head(session, ctx).await? else {
             if length == BodyLength::None {
                 client.expect_head();

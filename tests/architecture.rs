@@ -13,9 +13,12 @@ const LAYERS: &[&[&str]] = &[
     &["api", "tls"],
     &["config"],
     &["fleet"],
-    &["dial", "scan"],
-    &["routing", "discovery"],
+    &["scan"],
+    &["routing"],
     &["shadow"],
+    &["upstream"],
+    &["discovery"],
+    &["downstream"],
     &["proxy"],
     &["explain"],
     &["observe"],
@@ -31,8 +34,12 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("explain", "fleet"),
     ("routing", "shadow"),
     ("lifecycle", "admin"),
+    ("upstream", "downstream"),
+    ("upstream", "proxy"),
+    ("downstream", "proxy"),
 ];
-const NAMES_PINGORA: &[&str] = &["dial", "proxy", "discovery", "lifecycle", "admin"];
+const NAMES_PINGORA: &[&str] =
+    &["downstream", "upstream", "proxy", "discovery", "lifecycle", "admin"];
 const MAX_LINES: usize = 500;
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

@@ -75,7 +75,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "what is not an answer is a 502",
         &[
             "stream_errors::what_is_not_an_answer_is_a_502",
-            "src/proxy/response.rs::framing_is_read_as_every_parser_reads_it",
+            "src/upstream/response_head.rs::framing_is_read_as_every_parser_reads_it",
         ],
     ),
     (
@@ -118,7 +118,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "two framings are none",
         &[
             "request_smuggling::heads_that_parsers_disagree_on_are_refused",
-            "src/proxy/strict/tests.rs::what_passes_reads_alike_everywhere",
+            "src/downstream/head_check/tests.rs::what_passes_reads_alike_everywhere",
         ],
     ),
     (
@@ -139,7 +139,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "what is forwarded is well-formed",
         &[
             "request_smuggling::no_header_reaches_a_backend_that_is_not_meant_for_it",
-            "src/proxy/headers.rs::only_what_is_meant_for_the_engine_reaches_it",
+            "src/upstream/headers.rs::only_what_is_meant_for_the_engine_reaches_it",
         ],
     ),
     (
@@ -175,7 +175,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "hop-by-hop fields stay here",
         &[
             "request_smuggling::no_header_reaches_a_backend_that_is_not_meant_for_it",
-            "src/proxy/headers.rs::nominated_fields_stay_here_but_our_own_cannot_be_nominated_away",
+            "src/upstream/headers.rs::nominated_fields_stay_here_but_our_own_cannot_be_nominated_away",
         ],
     ),
     (

@@ -15,7 +15,7 @@ use pingora::server::ShutdownWatch;
 
 use crate::api::ErrorCode;
 use crate::config::Config;
-use crate::proxy::strict::Flaw;
+use crate::downstream::head_check::Flaw;
 use crate::proxy::{ClientStream, ConnectionLimits, Counted, Proxy, Refusal, Waiting};
 
 /// Connections over the limit that are told so at one time; further ones are closed without a word.

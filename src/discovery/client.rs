@@ -8,8 +8,8 @@ use http::header::{self, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
-use crate::dial::{DialError, Dialer};
 use crate::fleet::Backend;
+use crate::upstream::connect::{DialError, Dialer};
 
 /// The most bytes of an answer that are read.
 const BODY_LIMIT: usize = 8 << 20;

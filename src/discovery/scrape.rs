@@ -22,9 +22,9 @@ use tokio::task::JoinSet;
 use super::page::{EnginePage, PageReader};
 use crate::clock::now;
 use crate::config::{Config, Engine, TelemetryConfig};
-use crate::dial::Dialer;
 use crate::fleet::{Backend, EngineSample, Health, Registry};
 use crate::units::{ByteSize, Timestamp};
+use crate::upstream::connect::Dialer;
 use fetch::{Fetched, Fetcher};
 use source::{Source, sources};
 

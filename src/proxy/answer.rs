@@ -8,18 +8,19 @@ use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::Proxy;
-use super::body::{self, BodyLength};
 use super::context::RequestContext;
 use super::failure::{HeldAnswer, OwnError};
-use super::headers::REQUEST_ID;
 use crate::api::error_body;
+use crate::downstream::body;
+use crate::downstream::body::BodyLength;
+use crate::upstream::headers::REQUEST_ID;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 impl Proxy {
     /// Answers with an error of our own, in the client's dialect.
-    pub(super) async fn answer_error(
+    pub(crate) async fn answer_error(
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
@@ -43,7 +44,7 @@ impl Proxy {
     }
 
     /// Answers with a complete body; `closes` ends the connection behind it.
-    pub(super) async fn answer(
+    pub(crate) async fn answer(
         &self,
         session: &mut Session,
         ctx: &RequestContext,
@@ -69,7 +70,7 @@ impl Proxy {
     }
 
     /// Relays a refusal that was held back, with its own wait.
-    pub(super) async fn answer_held(
+    pub(crate) async fn answer_held(
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
@@ -81,7 +82,7 @@ impl Proxy {
 }
 
 /// Request id and CORS.
-pub(super) fn add_common_fields(
+pub(crate) fn add_common_fields(
     head: &mut ResponseHeader,
     ctx: &RequestContext,
 ) -> pingora::Result<()> {

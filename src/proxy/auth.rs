@@ -5,15 +5,15 @@ use http::header;
 use subtle::ConstantTimeEq;
 
 use super::failure::OwnError;
-use super::headers::API_KEY;
 use crate::api::ErrorCode;
 use crate::config::AuthConfig;
+use crate::upstream::headers::API_KEY;
 
 /// The position of the client's key, or `None` where no keys are configured.
 ///
 /// # Errors
 /// The answer to a client whose key is missing or unknown.
-pub(super) fn check_key(auth: &AuthConfig, headers: &HeaderMap) -> Result<Option<usize>, OwnError> {
+pub(crate) fn check_key(auth: &AuthConfig, headers: &HeaderMap) -> Result<Option<usize>, OwnError> {
     if auth.keys.is_empty() {
         return Ok(None);
     }
@@ -41,7 +41,7 @@ fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Whether the key at `position` may use a model by that name.
-pub(super) fn may_use(auth: &AuthConfig, position: Option<usize>, model: &str) -> bool {
+pub(crate) fn may_use(auth: &AuthConfig, position: Option<usize>, model: &str) -> bool {
     let Some(client) = position.and_then(|position| auth.keys.get(position)) else { return true };
     client.models.is_empty() || client.models.iter().any(|glob| glob.matches(model))
 }

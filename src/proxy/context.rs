@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::{Bytes, BytesMut};
 use http::header::HeaderValue;
 
-use super::body::BodyLength;
-use super::client::Client;
-use super::strict::Asked;
 use crate::api::{Dialect, ErrorCode, Operation, TraceContext};
+use crate::downstream::body::BodyLength;
+use crate::downstream::client::Client;
+use crate::downstream::head_check::Asked;
 use crate::fleet::{BackendId, BackendSet, FleetSnapshot, Outcome};
 use crate::routing::Generation;
 use crate::routing::RoutingDecision;
@@ -19,67 +19,67 @@ use crate::units::{Timestamp, TokenCount};
 
 /// The state of one request.
 pub struct RequestContext {
-    pub(super) generation: Arc<Generation>,
-    pub(super) arrived_at: Timestamp,
-    pub(super) request_id: HeaderValue,
-    pub(super) trace: Option<TraceContext>,
-    pub(super) dialect: Dialect,
-    pub(super) operation: Option<Operation>,
+    pub(crate) generation: Arc<Generation>,
+    pub(crate) arrived_at: Timestamp,
+    pub(crate) request_id: HeaderValue,
+    pub(crate) trace: Option<TraceContext>,
+    pub(crate) dialect: Dialect,
+    pub(crate) operation: Option<Operation>,
     /// Position of the client's key in the configuration.
-    pub(super) key: Option<usize>,
-    pub(super) client: Option<Client>,
+    pub(crate) key: Option<usize>,
+    pub(crate) client: Option<Client>,
     /// Who asks, as far as proxies that are trusted say so; `None` over a Unix socket.
-    pub(super) client_address: Option<IpAddr>,
+    pub(crate) client_address: Option<IpAddr>,
     /// How the body is framed; Pingora's own view of it is taken away.
-    pub(super) body_length: BodyLength,
-    pub(super) body_is_read: bool,
+    pub(crate) body_length: BodyLength,
+    pub(crate) body_is_read: bool,
     /// Hash of the key, else of the address: who saw a fault.
-    pub(super) client_hash: u64,
+    pub(crate) client_hash: u64,
     /// The client's Origin, when it is one that may read the answer.
-    pub(super) cors_origin: Option<HeaderValue>,
-    pub(super) ending: Ending,
-    pub(super) _counted: Counted,
+    pub(crate) cors_origin: Option<HeaderValue>,
+    pub(crate) ending: Ending,
+    pub(crate) _counted: Counted,
 }
 
 /// What `finish` tells the observers, gathered on the way.
 #[derive(Default)]
-pub(super) struct Ending {
-    pub(super) is_streaming: bool,
+pub(crate) struct Ending {
+    pub(crate) is_streaming: bool,
     /// The model asked for, as the client wrote it.
-    pub(super) asked: Option<Arc<str>>,
-    pub(super) model: Option<Box<str>>,
-    pub(super) backend: Option<(BackendId, Box<str>)>,
-    pub(super) provider: Option<&'static str>,
-    pub(super) status: u16,
-    pub(super) code: Option<ErrorCode>,
-    pub(super) outcome: Option<Outcome>,
-    pub(super) is_fallback: bool,
-    pub(super) attempts: u32,
-    pub(super) first_token: Option<Timestamp>,
-    pub(super) usage: Option<crate::scan::Usage>,
-    pub(super) token_events: u32,
+    pub(crate) asked: Option<Arc<str>>,
+    pub(crate) model: Option<Box<str>>,
+    pub(crate) backend: Option<(BackendId, Box<str>)>,
+    pub(crate) provider: Option<&'static str>,
+    pub(crate) status: u16,
+    pub(crate) code: Option<ErrorCode>,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) is_fallback: bool,
+    pub(crate) attempts: u32,
+    pub(crate) first_token: Option<Timestamp>,
+    pub(crate) usage: Option<crate::scan::Usage>,
+    pub(crate) token_events: u32,
     /// The tokens of the prompt that the engine was believed to have cached, where it says how many
     /// it had.
-    pub(super) expected_cached: Option<u32>,
-    pub(super) estimated_tokens: Option<TokenCount>,
+    pub(crate) expected_cached: Option<u32>,
+    pub(crate) estimated_tokens: Option<TokenCount>,
     /// Bytes of the request's body.
-    pub(super) bytes_in: usize,
+    pub(crate) bytes_in: usize,
     /// What a head asked for that nobody else has seen.
-    pub(super) refused: Option<Box<Asked>>,
+    pub(crate) refused: Option<Box<Asked>>,
 }
 
 /// A request that has been read, scanned, and is on its way to a backend.
-pub(super) struct Call {
-    pub(super) profile: RequestProfile,
+pub(crate) struct Call {
+    pub(crate) profile: RequestProfile,
     /// The model asked for, decoded.
-    pub(super) model: Arc<str>,
+    pub(crate) model: Arc<str>,
     /// The body; gone once an answer has begun.
-    pub(super) body: Option<HeldBody>,
-    pub(super) fleet: Arc<FleetSnapshot>,
-    pub(super) tried: BackendSet,
+    pub(crate) body: Option<HeldBody>,
+    pub(crate) fleet: Arc<FleetSnapshot>,
+    pub(crate) tried: BackendSet,
     /// A hash of what names the session it belongs to, where that counts.
-    pub(super) session: Option<u64>,
-    pub(super) decision: Option<RoutingDecision>,
+    pub(crate) session: Option<u64>,
+    pub(crate) decision: Option<RoutingDecision>,
 }
 
 /// A request or connection under way, counted for as long as it lives.
@@ -105,13 +105,13 @@ impl Drop for Counted {
 
 /// Bounds the bodies held by all requests together.
 #[derive(Debug, Default)]
-pub(super) struct BodyBudget {
+pub(crate) struct BodyBudget {
     held: AtomicUsize,
 }
 
 impl BodyBudget {
     /// Bytes held now.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
@@ -124,7 +124,7 @@ impl BodyBudget {
 }
 
 /// A claim on the budget of bodies, given back when dropped.
-pub(super) struct BodyClaim {
+pub(crate) struct BodyClaim {
     budget: Arc<BodyBudget>,
     bytes: usize,
     limit: usize,
@@ -132,12 +132,12 @@ pub(super) struct BodyClaim {
 
 impl BodyClaim {
     /// Claims room for a body of `bytes`, or `None` when `limit` is reached.
-    pub(super) fn take(budget: &Arc<BodyBudget>, bytes: usize, limit: usize) -> Option<Self> {
+    pub(crate) fn take(budget: &Arc<BodyBudget>, bytes: usize, limit: usize) -> Option<Self> {
         budget.try_take(bytes, limit).then(|| Self { budget: Arc::clone(budget), bytes, limit })
     }
 
     /// Claims more room as a body of unknown length grows; returns whether there is any.
-    pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let granted = more == 0 || self.budget.try_take(more, self.limit);
         if granted {
@@ -154,13 +154,13 @@ impl Drop for BodyClaim {
 }
 
 /// A body read whole, with its claim on the budget.
-pub(super) struct HeldBody {
-    pub(super) bytes: Bytes,
-    pub(super) _claim: BodyClaim,
+pub(crate) struct HeldBody {
+    pub(crate) bytes: Bytes,
+    pub(crate) _claim: BodyClaim,
 }
 
 impl HeldBody {
-    pub(super) fn new(bytes: BytesMut, claim: BodyClaim) -> Self {
+    pub(crate) fn new(bytes: BytesMut, claim: BodyClaim) -> Self {
         Self { bytes: bytes.freeze(), _claim: claim }
     }
 }

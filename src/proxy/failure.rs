@@ -5,25 +5,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 
-use super::exchange::Stop;
 use crate::api::ErrorCode;
-use crate::dial::DialError;
 use crate::fleet::Outcome;
 use crate::routing::RouteError;
 use crate::units::Timestamp;
+use crate::upstream::connect::DialError;
+use crate::upstream::exchange::Stop;
 
 /// An answer of a backend that is held back, because another backend may do better.
 #[derive(Debug)]
-pub(super) struct HeldAnswer {
-    pub(super) header: Box<ResponseHeader>,
-    pub(super) body: Bytes,
-    pub(super) status: u16,
-    pub(super) retry_after: Option<Duration>,
+pub(crate) struct HeldAnswer {
+    pub(crate) header: Box<ResponseHeader>,
+    pub(crate) body: Bytes,
+    pub(crate) status: u16,
+    pub(crate) retry_after: Option<Duration>,
 }
 
 /// How an attempt failed before a byte of it reached the client.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// No connection, or it closed before the whole request was written.
     NotSent(DialError),
     /// The backend closed without an answer. `is_unread`: it cannot have read the whole request.
@@ -42,7 +42,7 @@ pub(super) enum Failure {
 
 /// Whether the same request may go to another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Repeat {
+pub(crate) enum Repeat {
     /// It cannot have begun there, or was refused outright.
     Safe,
     /// It may have begun: only where the operator says so.
@@ -53,7 +53,7 @@ pub(super) enum Repeat {
 
 impl Failure {
     /// The failure behind a stop within an exchange.
-    pub(super) fn from_stop(stop: Stop, is_unread: bool) -> Self {
+    pub(crate) fn from_stop(stop: Stop, is_unread: bool) -> Self {
         match stop {
             Stop::ClientGone => Self::ClientGone,
             Stop::TimedOut(code) => Self::TimedOut(code),
@@ -64,7 +64,7 @@ impl Failure {
     }
 
     /// The rule on repeats: only what cannot have begun at an engine, and explicit refusals.
-    pub(super) fn repeat(&self) -> Repeat {
+    pub(crate) fn repeat(&self) -> Repeat {
         match self {
             Self::NotSent(_)
             | Self::Refused(_)
@@ -76,7 +76,7 @@ impl Failure {
     }
 
     /// What the backend's health and breaker learn.
-    pub(super) fn outcome(&self, rest: Duration) -> Outcome {
+    pub(crate) fn outcome(&self, rest: Duration) -> Outcome {
         match self {
             Self::NotSent(_) | Self::TimedOut(_) => Outcome::Unreachable,
             Self::Unanswered { .. } | Self::BadAnswer(_) | Self::Failed(_) => Outcome::Fault,
@@ -86,7 +86,7 @@ impl Failure {
     }
 
     /// The error the client gets when this was the last attempt.
-    pub(super) fn code(&self) -> ErrorCode {
+    pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::NotSent(DialError::TimedOut) => ErrorCode::ConnectTimeout,
             Self::NotSent(
@@ -101,7 +101,7 @@ impl Failure {
     }
 
     /// The same in words, without addresses.
-    pub(super) fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         match self {
             Self::NotSent(DialError::TimedOut) => {
                 "No backend accepted a connection in time".to_owned()
@@ -123,8 +123,8 @@ impl Failure {
     }
 }
 
-fn bad_answer_text(reason: super::response::BadAnswer) -> &'static str {
-    use super::response::BadAnswer;
+fn bad_answer_text(reason: crate::upstream::response_head::BadAnswer) -> &'static str {
+    use crate::upstream::response_head::BadAnswer;
     match reason {
         BadAnswer::NotHttp => "The backend's answer is not HTTP",
         BadAnswer::HeadTooLarge => "The head of the backend's answer is too large",
@@ -136,7 +136,7 @@ fn bad_answer_text(reason: super::response::BadAnswer) -> &'static str {
 }
 
 /// What a clock that ran out, or a stream that broke, says to the client.
-pub(super) fn timeout_message(code: ErrorCode) -> &'static str {
+pub(crate) fn timeout_message(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::FirstTokenTimeout => "The backend sent no token in time",
         ErrorCode::BetweenTokensTimeout => "The backend stopped sending tokens",
@@ -150,33 +150,33 @@ pub(super) fn timeout_message(code: ErrorCode) -> &'static str {
 
 /// An error penstock answers itself.
 #[derive(Debug, Clone)]
-pub(super) struct OwnError {
-    pub(super) code: ErrorCode,
-    pub(super) message: String,
-    pub(super) param: Option<&'static str>,
-    pub(super) retry_after: Option<Duration>,
+pub(crate) struct OwnError {
+    pub(crate) code: ErrorCode,
+    pub(crate) message: String,
+    pub(crate) param: Option<&'static str>,
+    pub(crate) retry_after: Option<Duration>,
     /// Whether the rest of the request cannot be trusted or is not worth reading.
-    pub(super) closes: bool,
+    pub(crate) closes: bool,
 }
 
 impl OwnError {
-    pub(super) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         // Nothing was begun anywhere, so coming back soon is safe.
         let is_safe = code.row().status == 503 || code == ErrorCode::ConnectTimeout;
         let retry_after = is_safe.then_some(Duration::from_secs(1));
         Self { code, message: message.into(), param: None, retry_after, closes: false }
     }
 
-    pub(super) fn about(self, param: Option<&'static str>) -> Self {
+    pub(crate) fn about(self, param: Option<&'static str>) -> Self {
         Self { param, ..self }
     }
 
-    pub(super) fn closing(self) -> Self {
+    pub(crate) fn closing(self) -> Self {
         Self { closes: true, ..self }
     }
 
     /// The answer to a request nobody can take.
-    pub(super) fn from_route(error: &RouteError, now: Timestamp) -> Self {
+    pub(crate) fn from_route(error: &RouteError, now: Timestamp) -> Self {
         let own = Self::new(error.code(), error.to_string());
         match error {
             RouteError::CoolingDown { until, .. } => {

@@ -5,16 +5,17 @@ use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 use serde_json::{Value, json};
 
+use super::Proxy;
+use super::auth;
 use super::context::RequestContext;
 use super::failure::OwnError;
 use super::request::Target;
-use super::{Proxy, auth};
 use crate::api::{Capabilities, ErrorCode};
 use crate::clock::unix_seconds;
 use crate::fleet::{Health, Model, Topology};
 
 /// Answers a GET on one of our own paths.
-pub(super) async fn answer(
+pub(crate) async fn answer(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,

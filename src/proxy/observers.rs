@@ -14,7 +14,7 @@ use crate::routing::{About, RequestOutcome};
 
 impl Proxy {
     /// A client got no further than the guard.
-    pub(super) fn tell_refused(&self, code: ErrorCode, client: Option<IpAddr>) {
+    pub(crate) fn tell_refused(&self, code: ErrorCode, client: Option<IpAddr>) {
         let told = RequestOutcome {
             operation: None,
             model: None,
@@ -37,7 +37,7 @@ impl Proxy {
         }
     }
 
-    pub(super) fn finish(&self, session: &Session, ctx: &RequestContext) {
+    pub(crate) fn finish(&self, session: &Session, ctx: &RequestContext) {
         let ending = &ctx.ending;
         let outcome = ending.outcome.unwrap_or_else(|| own_outcome(ending));
         let told = RequestOutcome {

@@ -8,22 +8,24 @@ use http::{HeaderMap, Method};
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
-use super::body::BodyLength;
+use super::Proxy;
+use super::auth;
 use super::context::RequestContext;
 use super::failure::OwnError;
-use super::guard::RefusedHead;
-use super::headers::REQUEST_ID;
-use super::strict::MAX_TARGET;
-use super::{Proxy, auth, local};
+use super::local;
 use crate::api::hex;
 use crate::api::{Dialect, ErrorCode, Operation};
 use crate::config::Cors;
+use crate::downstream::body::BodyLength;
+use crate::downstream::guard::RefusedHead;
+use crate::downstream::head_check::MAX_TARGET;
+use crate::upstream::headers::REQUEST_ID;
 
 const MAX_REQUEST_ID: usize = 128;
 
 /// What a path stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target<'a> {
+pub(crate) enum Target<'a> {
     Operation(Operation),
     Models,
     Model(&'a str),
@@ -32,7 +34,7 @@ pub(super) enum Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    pub(super) fn of(path: &'a str) -> Self {
+    pub(crate) fn of(path: &'a str) -> Self {
         if let Some(operation) = Operation::from_path(path) {
             return Self::Operation(operation);
         }
@@ -68,7 +70,7 @@ impl<'a> Target<'a> {
 impl Proxy {
     /// Answers what needs no backend. Returns the operation that does, with nothing but its head
     /// read so far.
-    pub(super) async fn read_head(
+    pub(crate) async fn read_head(
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
@@ -109,7 +111,7 @@ impl Proxy {
     }
 
     /// Answers a request whose head was refused; nothing behind that head can be trusted.
-    pub(super) async fn answer_refused(
+    pub(crate) async fn answer_refused(
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,

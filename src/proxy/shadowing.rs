@@ -13,7 +13,7 @@ use crate::shadow::{InFlight, Shadow, Sighting};
 
 /// Shows a decision to the shadow, where there is one; repeats are not its business. What comes back
 /// is to be kept for as long as the attempt lasts.
-pub(super) fn show_shadow(
+pub(crate) fn show_shadow(
     session: &Session,
     ctx: &RequestContext,
     call: &Call,

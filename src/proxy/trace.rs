@@ -9,13 +9,13 @@ use crate::api::TraceContext;
 use crate::config::TracingConfig;
 
 /// `traceparent`
-pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// `tracestate`, which means nothing without the other.
-pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 impl Proxy {
     /// The trace of a request; `None` when its fields are none of our business.
-    pub(super) fn trace(
+    pub(crate) fn trace(
         &self,
         headers: &HeaderMap,
         config: &TracingConfig,

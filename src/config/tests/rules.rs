@@ -91,7 +91,7 @@ fn numbers_out_of_range_are_refused() {
         ("server: {listen: 'localhost:80'}", "IP address"),
         ("server: {cors: [example.com]}", "origins such as"),
         ("limits: {min_body_rate: 1KiB}", "1KiB/s"),
-        ("limits: {body: 32}", "is not a size"),
+        ("limits: {max_body_size: 32}", "is not a size"),
         ("limits: {max_body_size: 4GiB}", "at most 4095MiB"),
         ("limits: {buffered_bodies: 1MiB}", "'limits.max_body_size: 32MiB' is larger"),
         ("timeouts: {response: 9000h}", "at most 8760h"),

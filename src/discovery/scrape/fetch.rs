@@ -10,9 +10,9 @@ use pingora::protocols::http::v1::client::HttpSession;
 
 use super::{ScrapeError, sent_now};
 use crate::config::{BackendUrl, TelemetryConfig};
-use crate::dial::Dialer;
 use crate::fleet::Backend;
 use crate::units::{ByteSize, Timestamp};
+use crate::upstream::connect::Dialer;
 
 /// When a question was sent, and what was in flight then.
 #[derive(Debug, Clone, Copy)]

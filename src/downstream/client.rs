@@ -1,0 +1,119 @@
+//! The client of one request, whichever HTTP it speaks: its body is read here, and whether it is
+//! still there is asked here.
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use http::HeaderMap;
+use http::header;
+use pingora_proxy::Session;
+
+use super::body::BodyLength;
+use super::guard::{ClientStream, GuardStream, Origin, RefusedHead};
+use super::http2::ClientHalf;
+
+/// The client of one request.
+#[derive(Debug, Clone)]
+pub(crate) enum Client {
+    /// A connection of its own.
+    Http1(Arc<ClientStream>),
+    /// One stream of a connection.
+    Http2(Arc<ClientHalf>),
+}
+
+impl Client {
+    /// The client of a session, unless it did not come in by one of our ports.
+    pub(crate) fn of(session: &Session) -> Option<Self> {
+        if let Some(stream) = session.as_downstream().stream() {
+            let guarded = stream.as_ref().as_any().downcast_ref::<GuardStream>()?;
+            return Some(Self::Http1(guarded.client()));
+        }
+        let half = session.req_header().extensions.get::<Arc<ClientHalf>>()?;
+        Some(Self::Http2(Arc::clone(half)))
+    }
+
+    /// Where its connection came from.
+    pub(crate) fn origin(&self) -> Origin {
+        match self {
+            Self::Http1(stream) => stream.origin(),
+            Self::Http2(half) => half.origin(),
+        }
+    }
+
+    /// Why the request at hand is only a stand-in for one that is refused, if it is.
+    pub(crate) fn refused(&self) -> Option<RefusedHead> {
+        match self {
+            Self::Http1(stream) => stream.refused(),
+            Self::Http2(_) => None,
+        }
+    }
+
+    /// How the body behind a head is framed.
+    pub(crate) fn body_length(&self, headers: &HeaderMap) -> BodyLength {
+        match self {
+            Self::Http1(_) => BodyLength::of(headers),
+            Self::Http2(half) if half.is_body_done() => BodyLength::None,
+            Self::Http2(_) => {
+                let length = headers.get(header::CONTENT_LENGTH);
+                let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
+                BodyLength::Framed(length)
+            }
+        }
+    }
+
+    /// The body has been read: the next head may follow.
+    pub(crate) fn expect_head(&self) {
+        match self {
+            Self::Http1(stream) => stream.expect_head(),
+            Self::Http2(_) => {}
+        }
+    }
+
+    /// Takes a body of `total` bytes if it was read along with its head.
+    pub(crate) fn take_body(&self, total: usize) -> Option<BytesMut> {
+        match self {
+            Self::Http1(stream) => stream.take_body(total),
+            Self::Http2(_) => None,
+        }
+    }
+
+    /// Reads up to `limit` bytes of a body to the end of `into`. Zero bytes are the end: of the
+    /// body where the protocol frames it, else of the connection.
+    pub(crate) fn poll_body(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut BytesMut,
+        limit: usize,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Http1(stream) => stream.poll_body(cx, into, limit),
+            Self::Http2(half) => half.poll_body(cx, into, limit),
+        }
+    }
+
+    /// Gives back bytes that were read past the end of a body.
+    pub(crate) fn unread(&self, bytes: &[u8]) {
+        match self {
+            Self::Http1(stream) => stream.unread(bytes),
+            Self::Http2(_) => debug_assert!(bytes.is_empty(), "frames end where a body ends"),
+        }
+    }
+
+    /// Frees what is kept for the next head.
+    pub(crate) fn shrink(&self) {
+        match self {
+            Self::Http1(stream) => stream.shrink(),
+            Self::Http2(_) => {}
+        }
+    }
+
+    /// Ready once the client has left: closed its connection, or reset its stream.
+    pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Http1(stream) => stream.poll_gone(cx),
+            Self::Http2(half) => half.poll_gone(cx),
+        }
+    }
+}

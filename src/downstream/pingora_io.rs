@@ -1,0 +1,103 @@
+//! A guarded stream as Pingora knows streams: what is read comes after the head,
+//! which Pingora has already.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use pingora::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType, raw_connect::ProxyDigest,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::http1::GuardStream;
+
+impl AsyncRead for GuardStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.inner.lock().poll_rest(cx, out)
+    }
+}
+
+impl AsyncWrite for GuardStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.inner.lock().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.inner.lock().stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.inner.lock().stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.inner.lock().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.inner.lock().stream).poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for GuardStream {
+    async fn shutdown(&mut self) {
+        let closed = std::future::poll_fn(|cx| Pin::new(&mut *self).poll_shutdown(cx)).await;
+        if let Err(error) = closed {
+            tracing::debug!(%error, "closing a client connection");
+        }
+    }
+}
+
+impl UniqueID for GuardStream {
+    fn id(&self) -> UniqueIDType {
+        self.0.inner.lock().stream.id()
+    }
+}
+
+impl Ssl for GuardStream {
+    fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
+        self.0.inner.lock().stream.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<pingora::protocols::ALPN> {
+        self.0.inner.lock().stream.selected_alpn_proto()
+    }
+}
+
+impl GetTimingDigest for GuardStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.0.inner.lock().stream.get_timing_digest()
+    }
+}
+
+impl GetProxyDigest for GuardStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.0.inner.lock().stream.get_proxy_digest()
+    }
+}
+
+impl GetSocketDigest for GuardStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.0.inner.lock().stream.get_socket_digest()
+    }
+}
+
+#[async_trait]
+impl Peek for GuardStream {}

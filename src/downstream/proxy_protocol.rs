@@ -1,0 +1,163 @@
+//! The PROXY protocol, versions 1 and 2: what a load balancer says in front of a connection about
+//! whose it is (haproxy's proxy-protocol.txt).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+/// The longest line of version 1, its end included.
+const LINE_LIMIT: usize = 107;
+/// The most that is read of a header of version 2, whose extensions nobody here looks at.
+const EXTENSIONS_LIMIT: usize = 4096;
+
+/// What the front of a connection holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Header {
+    /// Not enough yet.
+    Partial,
+    /// A header of so many bytes. `None` where it speaks of no client, as health checks do.
+    Complete { length: usize, client: Option<IpAddr> },
+}
+
+/// Why a connection's first bytes are no PROXY header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the connection does not begin with a PROXY header")]
+pub(crate) struct NoHeader;
+
+/// Reads the header at the front of `bytes`.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Header, NoHeader> {
+    let begins = |with: &[u8]| {
+        let common = bytes.len().min(with.len());
+        bytes.get(..common) == with.get(..common)
+    };
+    if begins(SIGNATURE) {
+        return parse_binary(bytes);
+    }
+    if begins(b"PROXY ") {
+        return parse_line(bytes);
+    }
+    Err(NoHeader)
+}
+
+fn parse_line(bytes: &[u8]) -> Result<Header, NoHeader> {
+    let Some(end) = memchr::memchr(b'\n', bytes) else {
+        return if bytes.len() < LINE_LIMIT { Ok(Header::Partial) } else { Err(NoHeader) };
+    };
+    let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(NoHeader)?;
+    if end + 1 > LINE_LIMIT {
+        return Err(NoHeader);
+    }
+    let line = std::str::from_utf8(line).map_err(|_not_ascii| NoHeader)?;
+    let fields: Vec<&str> = line.split(' ').collect();
+    let client = match fields.as_slice() {
+        ["PROXY", "UNKNOWN", ..] => None,
+        ["PROXY", kind @ ("TCP4" | "TCP6"), from, to, from_port, to_port] => {
+            let address = |text: &str| text.parse::<IpAddr>().map_err(|_no_address| NoHeader);
+            let (from, to) = (address(from)?, address(to)?);
+            let fits = (*kind == "TCP4") == from.is_ipv4() && from.is_ipv4() == to.is_ipv4();
+            let ports = [from_port, to_port].map(|port| port.parse::<u16>());
+            if !fits || ports.iter().any(Result::is_err) {
+                return Err(NoHeader);
+            }
+            Some(from)
+        }
+        _ => return Err(NoHeader),
+    };
+    Ok(Header::Complete { length: end + 1, client })
+}
+
+fn parse_binary(bytes: &[u8]) -> Result<Header, NoHeader> {
+    let Some(fixed) = bytes.get(SIGNATURE.len()..SIGNATURE.len() + 4) else {
+        return Ok(Header::Partial);
+    };
+    let &[command, family, high, low] = fixed else { return Err(NoHeader) };
+    let rest = usize::from(u16::from_be_bytes([high, low]));
+    if rest > EXTENSIONS_LIMIT {
+        return Err(NoHeader);
+    }
+    let length = SIGNATURE.len() + 4 + rest;
+    let Some(addresses) = bytes.get(SIGNATURE.len() + 4..length) else {
+        return Ok(Header::Partial);
+    };
+    let client = match (command, family) {
+        // LOCAL: the proxy itself connects, to see whether we are there.
+        (0x20, _) => None,
+        (0x21, 0x11) => Some(IpAddr::V4(Ipv4Addr::from(first::<4, 12>(addresses)?))),
+        (0x21, 0x21) => Some(IpAddr::V6(Ipv6Addr::from(first::<16, 36>(addresses)?))),
+        // Anything else that is well-formed speaks of addresses we have no use for.
+        (0x21, _) => None,
+        _ => return Err(NoHeader),
+    };
+    Ok(Header::Complete { length, client })
+}
+
+/// The first `N` bytes of what must be at least `LEAST` long.
+fn first<const N: usize, const LEAST: usize>(bytes: &[u8]) -> Result<[u8; N], NoHeader> {
+    let whole = if bytes.len() >= LEAST { bytes.first_chunk::<N>() } else { None };
+    whole.copied().ok_or(NoHeader)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete(length: usize, client: Option<&str>) -> Result<Header, NoHeader> {
+        Ok(Header::Complete { length, client: client.map(|text| text.parse().unwrap()) })
+    }
+
+    fn binary(command: u8, family: u8, addresses: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(addresses.len()).unwrap().to_be_bytes();
+        [&SIGNATURE[..], &[command, family], &length, addresses].concat()
+    }
+
+    #[test]
+    fn version_1_is_a_line() {
+        let line = b"PROXY TCP4 198.51.100.7 10.0.0.1 4711 8080\r\n";
+        assert_eq!(parse(&[line, &b"GET /"[..]].concat()), complete(44, Some("198.51.100.7")));
+        let line = b"PROXY TCP6 2001:db8::1 ::1 4711 8080\r\n";
+        assert_eq!(parse(line), complete(line.len(), Some("2001:db8::1")));
+        assert_eq!(parse(b"PROXY UNKNOWN\r\n"), complete(15, None));
+    }
+
+    #[test]
+    fn version_2_is_binary() {
+        let four = [198, 51, 100, 7, 10, 0, 0, 1, 0x12, 0x67, 0x1f, 0x90];
+        assert_eq!(parse(&binary(0x21, 0x11, &four)), complete(28, Some("198.51.100.7")));
+        let mut six = [0; 36];
+        six[15] = 1;
+        assert_eq!(parse(&binary(0x21, 0x21, &six)), complete(52, Some("::1")));
+        let extended = [&four[..], &[4, 0, 1, 0]].concat();
+        assert_eq!(parse(&binary(0x21, 0x11, &extended)), complete(32, Some("198.51.100.7")));
+        assert_eq!(parse(&binary(0x20, 0, &[])), complete(16, None), "a proxy's own check");
+    }
+
+    #[test]
+    fn a_header_may_arrive_in_any_pieces() {
+        let four = [198, 51, 100, 7, 10, 0, 0, 1, 0x12, 0x67, 0x1f, 0x90];
+        for whole in
+            [b"PROXY TCP4 198.51.100.7 10.0.0.1 4711 80\r\n".to_vec(), binary(0x21, 0x11, &four)]
+        {
+            for end in 0..whole.len() {
+                assert_eq!(parse(&whole[..end]), Ok(Header::Partial), "{end} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for bytes in [
+            &b"GET / HTTP/1.1\r\n"[..],
+            b"PROXY TCP4 ::1 ::1 1 2\r\n",
+            b"PROXY TCP4 1.1.1.1 2.2.2.2 1\r\n",
+            b"PROXY TCP4 1.1.1.1 2.2.2.2 1 99999\r\n",
+            b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\n",
+            b"PROXY UDP4 1.1.1.1 2.2.2.2 1 2\r\n",
+            b"\x16\x03\x01\x02\x00",
+        ] {
+            assert_eq!(parse(bytes), Err(NoHeader), "{bytes:?}");
+        }
+        assert_eq!(parse(&[b"PROXY ".to_vec(), vec![b'x'; 200]].concat()), Err(NoHeader));
+        assert_eq!(parse(&binary(0x31, 0x11, &[0; 12])), Err(NoHeader));
+        assert_eq!(parse(&binary(0x21, 0x11, &[0; 11])), Err(NoHeader));
+        assert_eq!(parse(&[&SIGNATURE[..], &[0x21, 0x11, 0xff, 0xff]].concat()), Err(NoHeader));
+    }
+}

@@ -1,0 +1,111 @@
+//! The retry budget: repeats may add a share of the traffic and a few per second, so that a dead
+//! fleet is not buried under repeats (the shape of linkerd's budget).
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crate::config::RetryBudget;
+use crate::units::Timestamp;
+
+/// A repeat costs this much; the ratio and the rate are counted in thousandths of one.
+const REPEAT: i64 = 1000;
+/// How many seconds of the configured rate may be saved up.
+const SAVED_SECONDS: i64 = 10;
+
+/// Credit for repeats.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    credit: AtomicI64,
+    filled_at: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) fn new(config: &RetryBudget) -> Self {
+        Self { credit: AtomicI64::new(saved(config)), filled_at: AtomicU64::new(0) }
+    }
+
+    /// A request came in: it earns its share of a repeat.
+    pub(crate) fn earn(&self, config: &RetryBudget) {
+        self.add(share(config), config);
+    }
+
+    /// Takes one repeat out of the budget; `false` when it is used up.
+    pub(crate) fn spend(&self, config: &RetryBudget, now: Timestamp) -> bool {
+        self.refill(config, now);
+        let spent = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
+            (credit >= REPEAT).then_some(credit - REPEAT)
+        });
+        spent.is_ok()
+    }
+
+    fn refill(&self, config: &RetryBudget, now: Timestamp) {
+        let before = self.filled_at.load(Ordering::Relaxed);
+        let passed = now.0.saturating_sub(before).min(60_000_000);
+        let earned = passed.saturating_mul(u64::from(config.per_second)) / 1000;
+        let claimed = earned > 0
+            && self
+                .filled_at
+                .compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if claimed {
+            self.add(i64::try_from(earned).unwrap_or(i64::MAX), config);
+        }
+    }
+
+    fn add(&self, earned: i64, config: &RetryBudget) {
+        let ceiling = ceiling(config);
+        // A load first: at the ceiling, which is the common case, nothing is written.
+        if self.credit.load(Ordering::Relaxed) < ceiling {
+            self.credit.fetch_add(earned, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What may be saved up by the rate.
+fn saved(config: &RetryBudget) -> i64 {
+    i64::from(config.per_second) * REPEAT * SAVED_SECONDS
+}
+
+/// The most credit there can be: a share of the traffic alone may save up ten repeats, too.
+fn ceiling(config: &RetryBudget) -> i64 {
+    let by_traffic = if share(config) > 0 { REPEAT * SAVED_SECONDS } else { 0 };
+    saved(config).max(by_traffic)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a share of 0..=1 times a thousand")]
+fn share(config: &RetryBudget) -> i64 {
+    (config.ratio.clamp(0.0, 1.0) * 1000.0) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_the_traffic_alone_grants_repeats() {
+        let config = RetryBudget { ratio: 0.5, per_second: 0 };
+        let budget = Budget::new(&config);
+        let granted = (0..40).filter(|_| {
+            budget.earn(&config);
+            budget.spend(&config, Timestamp(1))
+        });
+        assert_eq!(granted.count(), 20);
+        let nothing = RetryBudget { ratio: 0.0, per_second: 0 };
+        assert!(!Budget::new(&nothing).spend(&nothing, Timestamp(1)));
+    }
+
+    #[test]
+    fn repeats_are_bounded_by_the_rate_and_the_share_of_traffic() {
+        let config = RetryBudget { ratio: 0.2, per_second: 10 };
+        let budget = Budget::new(&config);
+        let start = Timestamp(1);
+        let saved = (0..1000).filter(|_| budget.spend(&config, start)).count();
+        assert_eq!(saved, 100, "ten seconds of ten a second");
+        assert!(!budget.spend(&config, Timestamp(50_000)));
+        assert!(budget.spend(&config, Timestamp(150_000)), "a tenth of a second earns one");
+        for _ in 0..5 {
+            budget.earn(&config);
+        }
+        assert!(budget.spend(&config, Timestamp(150_000)), "five requests earn one");
+        assert!(!budget.spend(&config, Timestamp(150_000)));
+    }
+}

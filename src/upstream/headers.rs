@@ -1,0 +1,260 @@
+//! Which header fields go where: the head a backend gets, and what every answer carries.
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use http::header::{self, HeaderName, HeaderValue};
+
+use crate::api::TraceContext;
+use crate::config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
+use crate::downstream::guard::FORWARDED_FOR;
+use crate::proxy::trace::{TRACEPARENT, TRACESTATE};
+
+/// `x-request-id`.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// `x-api-key`, Anthropic's way to send a key.
+pub(crate) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Fields that speak of one connection only (RFC 9110 §7.6.1) and never travel on.
+pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
+    *name == header::CONNECTION
+        || *name == header::TRANSFER_ENCODING
+        || *name == header::TE
+        || *name == header::TRAILER
+        || *name == header::UPGRADE
+        || matches!(
+            name.as_str(),
+            "keep-alive" | "proxy-connection" | "proxy-authenticate" | "http2-settings"
+        )
+}
+
+/// Whether some engine's framework would read the field as another one: those that hand fields on as
+/// variables cannot tell `content_length` from `content-length`.
+fn is_twin(name: &HeaderName) -> bool {
+    name.as_str().contains('_')
+}
+
+/// Whether the client's `Connection` fields name this one as its own business.
+fn is_nominated(client: &HeaderMap, name: &HeaderName) -> bool {
+    let mut tokens = client
+        .get_all(header::CONNECTION)
+        .into_iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    tokens.any(|token| token.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
+}
+
+/// Fields of a request that penstock writes itself or keeps back.
+fn is_replaced(name: &HeaderName) -> bool {
+    *name == header::HOST
+        || *name == header::CONTENT_LENGTH
+        || *name == header::EXPECT
+        // Answers are watched for tokens and usage, so they must come uncompressed.
+        || *name == header::ACCEPT_ENCODING
+        || *name == header::PROXY_AUTHORIZATION
+        || *name == REQUEST_ID
+}
+
+/// Fields that say where a request came from. A client may claim anything there, an engine has no
+/// use for them, and a service elsewhere is not to learn who our clients are.
+fn is_forwarding(name: &HeaderName) -> bool {
+    *name == FORWARDED_FOR
+        || *name == header::FORWARDED
+        || matches!(
+            name.as_str(),
+            "x-forwarded-proto" | "x-forwarded-host" | "x-forwarded-port" | "x-real-ip"
+        )
+}
+
+/// What a backend is told of where a request came from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Forwarding {
+    pub(crate) policy: ForwardedFor,
+    /// Whether the other end of the connection is a proxy whose word is passed on.
+    pub(crate) is_trusted: bool,
+    /// The other end.
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) is_tls: bool,
+}
+
+impl Forwarding {
+    fn passes_on(&self) -> bool {
+        self.is_trusted && self.policy == ForwardedFor::Append
+    }
+
+    /// Whether a field of the client's is not sent on.
+    fn keeps_back(&self, name: &HeaderName) -> bool {
+        is_forwarding(name) && (*name == FORWARDED_FOR || !self.passes_on())
+    }
+
+    fn write(&self, out: &mut Vec<u8>, client: &HeaderMap) {
+        if self.policy == ForwardedFor::Off {
+            return;
+        }
+        let mut addresses: Vec<String> = Vec::new();
+        if self.passes_on() {
+            let told = client.get_all(FORWARDED_FOR).iter();
+            addresses.extend(told.filter_map(|value| Some(value.to_str().ok()?.to_owned())));
+        }
+        addresses.extend(self.peer.map(|peer| peer.to_string()));
+        if !addresses.is_empty() {
+            write_field(out, FORWARDED_FOR.as_str(), addresses.join(", ").as_bytes());
+        }
+        if !self.passes_on() || !client.contains_key("x-forwarded-proto") {
+            let scheme: &[u8] = if self.is_tls { b"https" } else { b"http" };
+            write_field(out, "x-forwarded-proto", scheme);
+        }
+    }
+}
+
+/// Writes the head a backend gets: the client's fields without those of its own connection, one
+/// Content-Length, and credentials by the backend's policy.
+pub(crate) fn write_request_head(
+    out: &mut Vec<u8>,
+    target: &str,
+    client: &HeaderMap,
+    backend: &BackendConfig,
+    own: OwnFields<'_>,
+) {
+    let base_path = backend.url.base_path.as_str();
+    for part in ["POST ", base_path, target, " HTTP/1.1\r\nhost: ", own.authority] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    let mut digits = itoa::Buffer::new();
+    out.extend_from_slice(b"\r\ncontent-length: ");
+    out.extend_from_slice(digits.format(own.body_length).as_bytes());
+    out.extend_from_slice(b"\r\nx-request-id: ");
+    out.extend_from_slice(own.request_id.as_bytes());
+    out.extend_from_slice(b"\r\n");
+    if let Some((trace, span)) = own.trace {
+        write_field(out, TRACEPARENT.as_str(), &trace.traceparent(span));
+    }
+    // The client's state belongs to the client's trace.
+    let is_followed = own.trace.is_none_or(|(trace, _)| trace.caller.is_some());
+    let nominates = client.contains_key(header::CONNECTION);
+    let passes_key = backend.authorization == AuthorizationPolicy::Pass;
+    for (name, value) in client {
+        let is_key = *name == header::AUTHORIZATION || *name == API_KEY;
+        let is_traced =
+            (*name == TRACEPARENT && own.trace.is_some()) || (*name == TRACESTATE && !is_followed);
+        let stays_here = is_hop_by_hop(name)
+            || is_replaced(name)
+            || is_twin(name)
+            || is_traced
+            || own.forwarding.keeps_back(name)
+            || (is_key && !passes_key)
+            || (nominates && is_nominated(client, name));
+        if stays_here {
+            continue;
+        }
+        write_field(out, name.as_str(), value.as_bytes());
+    }
+    own.forwarding.write(out, client);
+    if let (AuthorizationPolicy::Replace, Some(key)) = (backend.authorization, &backend.api_key) {
+        if own.key_in_anthropic_style {
+            write_field(out, "x-api-key", key.reveal().as_bytes());
+        }
+        out.extend_from_slice(b"authorization: Bearer ");
+        out.extend_from_slice(key.reveal().as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The head a backend gets for a chat request with these fields and a body of seven bytes: what
+/// tests and fuzz targets ask for from outside.
+pub fn to_backend(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
+    let own = OwnFields {
+        authority: "engine:8000",
+        body_length: 7,
+        request_id: &HeaderValue::from_static("id-1"),
+        trace: None,
+        key_in_anthropic_style: false,
+        forwarding: Forwarding {
+            policy: ForwardedFor::Off,
+            is_trusted: false,
+            peer: None,
+            is_tls: false,
+        },
+    };
+    let mut out = Vec::new();
+    write_request_head(&mut out, "/v1/chat/completions", client, backend, own);
+    out
+}
+
+/// What penstock itself puts into a request's head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnFields<'a> {
+    pub(crate) authority: &'a str,
+    pub(crate) body_length: usize,
+    pub(crate) request_id: &'a HeaderValue,
+    /// The trace that is handed on, and the attempt's own span in it.
+    pub(crate) trace: Option<(TraceContext, u64)>,
+    pub(crate) key_in_anthropic_style: bool,
+    pub(crate) forwarding: Forwarding,
+}
+
+fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forwarded(fields: &[(&'static str, &'static str)], backend: &BackendConfig) -> String {
+        let client = fields
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let mut map = HeaderMap::new();
+        for (name, value) in client {
+            map.append(name, value);
+        }
+        String::from_utf8(to_backend(&map, backend)).unwrap()
+    }
+
+    const OWN: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: engine:8000\r\n\
+                       content-length: 7\r\nx-request-id: id-1\r\n";
+
+    #[test]
+    fn only_what_is_meant_for_the_engine_reaches_it() {
+        let head = forwarded(
+            &[
+                ("host", "evil"),
+                ("content-length", "9"),
+                ("transfer-encoding", "chunked"),
+                ("expect", "100-continue"),
+                ("te", "trailers"),
+                ("trailer", "x"),
+                ("upgrade", "websocket"),
+                ("http2-settings", "AAMAAABk"),
+                ("keep-alive", "5"),
+                ("proxy-connection", "close"),
+                ("proxy-authorization", "Basic x"),
+                ("accept-encoding", "gzip"),
+                ("x-request-id", "id-1"),
+                ("content_length", "9"),
+                ("transfer_encoding", "chunked"),
+                ("x_api_key", "twin"),
+                ("accept", "text/event-stream"),
+            ],
+            &BackendConfig::default(),
+        );
+        assert_eq!(head, format!("{OWN}accept: text/event-stream\r\n\r\n"));
+    }
+
+    #[test]
+    fn nominated_fields_stay_here_but_our_own_cannot_be_nominated_away() {
+        let client = [
+            ("connection", "close, X-Private"),
+            ("connection", "host, content-length, x-request-id\t,x-other"),
+            ("x-private", "1"),
+            ("x-other", "2"),
+            ("x-kept", "3"),
+        ];
+        let head = forwarded(&client, &BackendConfig::default());
+        assert_eq!(head, format!("{OWN}x-kept: 3\r\n\r\n"));
+    }
+}

@@ -1,0 +1,337 @@
+//! One request over HTTP/2 that looks like a connection which speaks HTTP/1.1 and closes behind the
+//! answer, so that one forwarder serves both. It never sends anything twice.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use async_trait::async_trait;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{self, HeaderValue};
+use http::{HeaderName, Method, Request, Response, Uri, Version};
+use pingora::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType, raw_connect::ProxyDigest,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::http2::Place;
+
+/// More than our own heads ever have.
+const MAX_FIELDS: usize = 256;
+
+/// One request and its answer on a shared connection.
+pub(crate) struct Http2Stream {
+    request: Sending,
+    answer: Receiving,
+    /// Bytes of the answer as HTTP/1.1 would have them.
+    read: BytesMut,
+    is_https: bool,
+    was_refused: bool,
+    _place: Place,
+}
+
+enum Sending {
+    /// Gathering the head.
+    Head {
+        requests: SendRequest<Bytes>,
+        head: BytesMut,
+    },
+    Body {
+        stream: SendStream<Bytes>,
+        left: u64,
+    },
+    Done,
+}
+
+enum Receiving {
+    /// The request's head has not been sent.
+    Nothing,
+    Head(ResponseFuture),
+    Body {
+        stream: RecvStream,
+        is_chunked: bool,
+    },
+    Done,
+}
+
+impl Http2Stream {
+    pub(crate) fn new(requests: SendRequest<Bytes>, place: Place, is_https: bool) -> Self {
+        Self {
+            request: Sending::Head { requests, head: BytesMut::new() },
+            answer: Receiving::Nothing,
+            read: BytesMut::new(),
+            is_https,
+            was_refused: false,
+            _place: place,
+        }
+    }
+
+    /// Whether the backend said that it has not looked at the request (RFC 9113 §8.7).
+    pub(crate) fn was_refused(&self) -> bool {
+        self.was_refused
+    }
+
+    /// Takes in a part of the head; sends the request once it is whole. Returns how much was taken.
+    fn take_head(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Sending::Head { requests, head } = &mut self.request else { return Ok(0) };
+        let before = head.len();
+        head.extend_from_slice(bytes);
+        let Some(end) = memchr::memmem::find(head, b"\r\n\r\n").map(|at| at + 4) else {
+            return Ok(bytes.len());
+        };
+        let (request, length) = to_request(head.get(..end).unwrap_or_default(), self.is_https)?;
+        let sent = requests.send_request(request, length == 0);
+        let (answer, stream) = sent.map_err(|error| self.note(&error))?;
+        self.answer = Receiving::Head(answer);
+        self.request =
+            if length == 0 { Sending::Done } else { Sending::Body { stream, left: length } };
+        Ok(end.saturating_sub(before).min(bytes.len()))
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let sent = match &mut self.request {
+            Sending::Head { .. } => return Poll::Ready(self.take_head(bytes)),
+            Sending::Done => return Poll::Ready(Err(io::ErrorKind::InvalidInput.into())),
+            Sending::Body { stream, left } => {
+                let wanted = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                stream.reserve_capacity(wanted);
+                let room = loop {
+                    // No room is no error: it says that there was some, and it is gone.
+                    match ready!(stream.poll_capacity(cx)) {
+                        Some(Ok(0)) => {}
+                        room => break room,
+                    }
+                };
+                match room {
+                    None => Err(None),
+                    Some(Err(error)) => Err(Some(error)),
+                    Some(Ok(room)) => {
+                        let part = bytes.get(..room.min(wanted)).unwrap_or_default();
+                        *left -= part.len() as u64;
+                        let data = Bytes::copy_from_slice(part);
+                        let sent = stream.send_data(data, *left == 0);
+                        sent.map(|()| (part.len(), *left)).map_err(Some)
+                    }
+                }
+            }
+        };
+        Poll::Ready(match sent {
+            Ok((count, left)) => {
+                if left == 0 {
+                    self.request = Sending::Done;
+                }
+                Ok(count)
+            }
+            Err(Some(error)) => Err(self.note(&error)),
+            Err(None) => Err(io::ErrorKind::BrokenPipe.into()),
+        })
+    }
+
+    /// Gets more of the answer; ready with nothing new at its end.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let next = match &mut self.answer {
+            Receiving::Nothing => return Poll::Pending,
+            Receiving::Done => return Poll::Ready(Ok(())),
+            Receiving::Head(answer) => match ready!(Pin::new(answer).poll(cx)) {
+                Ok(answer) => {
+                    let (head, stream) = answer.into_parts();
+                    let is_empty = stream.is_end_stream();
+                    let is_chunked =
+                        !is_empty && !head.headers.contains_key(header::CONTENT_LENGTH);
+                    write_head(&mut self.read, &Response::from_parts(head, ()), is_chunked);
+                    Ok(if is_empty {
+                        Receiving::Done
+                    } else {
+                        Receiving::Body { stream, is_chunked }
+                    })
+                }
+                Err(error) => Err(error),
+            },
+            Receiving::Body { stream, is_chunked } => match ready!(stream.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    write_data(&mut self.read, &data, *is_chunked);
+                    match stream.flow_control().release_capacity(data.len()) {
+                        Ok(()) => return Poll::Ready(Ok(())),
+                        Err(error) => Err(error),
+                    }
+                }
+                Some(Err(error)) => Err(error),
+                None => {
+                    if *is_chunked {
+                        self.read.put_slice(b"0\r\n\r\n");
+                    }
+                    Ok(Receiving::Done)
+                }
+            },
+        };
+        Poll::Ready(match next {
+            Ok(next) => {
+                self.answer = next;
+                Ok(())
+            }
+            Err(error) => Err(self.note(&error)),
+        })
+    }
+
+    fn note(&mut self, error: &h2::Error) -> io::Error {
+        self.was_refused |= error.is_remote()
+            && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM));
+        io::Error::new(io::ErrorKind::ConnectionReset, error.to_string())
+    }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+/// The head of a request of ours as HTTP/2 has it, and the length of the body behind it.
+fn to_request(head: &[u8], is_https: bool) -> io::Result<(Request<()>, u64)> {
+    let mut slots = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut parsed = httparse::Request::new(&mut slots);
+    parsed.parse(head).map_err(|_not_http| invalid("the head is not HTTP/1.1"))?;
+    let mut authority = None;
+    let mut length = 0;
+    let mut request = Request::new(());
+    for field in parsed.headers.iter() {
+        let name = HeaderName::from_bytes(field.name.as_bytes());
+        let name = name.map_err(|_bad_name| invalid("a field has no name"))?;
+        if name == header::HOST {
+            authority = std::str::from_utf8(field.value).ok();
+            continue;
+        }
+        // They speak of connections, which this is none of.
+        if name == header::CONNECTION || name == header::TRANSFER_ENCODING || name == header::TE {
+            continue;
+        }
+        let value = HeaderValue::from_bytes(field.value);
+        let value = value.map_err(|_bad_value| invalid("a field has no value"))?;
+        if name == header::CONTENT_LENGTH {
+            length = value.to_str().ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
+        }
+        request.headers_mut().append(name, value);
+    }
+    let scheme = if is_https { "https" } else { "http" };
+    let authority = authority.ok_or_else(|| invalid("the head has no host"))?;
+    let target = parsed.path.unwrap_or("/");
+    let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(target).build();
+    *request.uri_mut() = uri.map_err(|_bad_target| invalid("the target is no path"))?;
+    let method = Method::from_bytes(parsed.method.unwrap_or_default().as_bytes());
+    *request.method_mut() = method.map_err(|_bad_method| invalid("the method is none"))?;
+    *request.version_mut() = Version::HTTP_2;
+    Ok((request, length))
+}
+
+fn write_head(out: &mut BytesMut, answer: &Response<()>, is_chunked: bool) {
+    out.put_slice(b"HTTP/1.1 ");
+    out.put_slice(answer.status().as_str().as_bytes());
+    out.put_slice(b"\r\nconnection: close\r\n");
+    for (name, value) in answer.headers() {
+        out.put_slice(name.as_str().as_bytes());
+        out.put_slice(b": ");
+        out.put_slice(value.as_bytes());
+        out.put_slice(b"\r\n");
+    }
+    if is_chunked {
+        out.put_slice(b"transfer-encoding: chunked\r\n");
+    } else if !answer.headers().contains_key(header::CONTENT_LENGTH) {
+        out.put_slice(b"content-length: 0\r\n");
+    }
+    out.put_slice(b"\r\n");
+}
+
+fn write_data(out: &mut BytesMut, data: &[u8], is_chunked: bool) {
+    if data.is_empty() {
+        return;
+    }
+    if is_chunked {
+        out.put_slice(format!("{:x}\r\n", data.len()).as_bytes());
+    }
+    out.put_slice(data);
+    if is_chunked {
+        out.put_slice(b"\r\n");
+    }
+}
+
+impl AsyncRead for Http2Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.read.is_empty() {
+            ready!(self.poll_answer(cx))?;
+            if self.read.is_empty() && matches!(self.answer, Receiving::Done) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let count = self.read.len().min(out.remaining());
+        out.put_slice(self.read.get(..count).unwrap_or_default());
+        self.read.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Http2Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The connection's own task sends.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl fmt::Debug for Http2Stream {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Http2Stream")
+    }
+}
+
+#[async_trait]
+impl Shutdown for Http2Stream {
+    async fn shutdown(&mut self) {}
+}
+
+impl UniqueID for Http2Stream {
+    fn id(&self) -> UniqueIDType {
+        // It has no descriptor of its own.
+        -1
+    }
+}
+
+impl Ssl for Http2Stream {}
+
+impl GetTimingDigest for Http2Stream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for Http2Stream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for Http2Stream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}
+
+#[async_trait]
+impl Peek for Http2Stream {}
