@@ -1,7 +1,6 @@
-//! Stand-in engines: real sockets, invented answers. They serve `penstock demo` and the tests
+//! Stand-in engines: real sockets, invented responses. They serve `penstock demo` and the tests
 //! that need an engine to fail in an exact way. Above `api`; nothing below imports it.
 
-mod answers;
 mod connection;
 mod deliver;
 mod engine;
@@ -12,12 +11,13 @@ mod info;
 mod plan;
 mod received;
 mod records;
+mod responses;
 mod script;
 mod spec;
 mod wire;
 mod wire_head;
 
-pub use engine::StandIn;
+pub use engine::MockEngine;
 pub use examples::{EXAMPLES, Example};
 pub use fault::{Cut, Fault};
 pub use gate::Gate;

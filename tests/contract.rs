@@ -36,7 +36,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A4",
-        "a backend that answers 429 or 503 rests",
+        "a backend that responses 429 or 503 rests",
         &[
             "failover::a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks",
             "faults_under_load::faults_that_can_be_hidden_are_hidden_under_load",
@@ -56,7 +56,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A9",
-        "a broken answer never looks whole",
+        "a broken response never looks whole",
         &[
             "stream_errors::a_broken_stream_ends_with_an_error_in_its_dialect",
             "stream_errors::a_broken_answer_is_visibly_broken",
@@ -64,7 +64,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A10",
-        "silence within an answer ends it",
+        "silence within a response ends it",
         &[
             "timeouts::silence_between_tokens_ends_a_stream_in_its_dialect",
             "timeouts::silence_within_a_whole_answer_breaks_it_visibly",
@@ -72,7 +72,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A11",
-        "what is not an answer is a 502",
+        "what is not a response is a 502",
         &[
             "stream_errors::what_is_not_an_answer_is_a_502",
             "src/upstream/response_head.rs::framing_is_read_as_every_parser_reads_it",
@@ -80,10 +80,10 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A12",
-        "a second answer poisons nobody",
+        "a second response poisons nobody",
         &["stream_errors::a_response_nobody_asked_for_is_discarded"],
     ),
-    ("A13", "interim answers do no harm", &["stream_errors::what_is_legal_but_unusual_passes"]),
+    ("A13", "interim responses do no harm", &["stream_errors::what_is_legal_but_unusual_passes"]),
     (
         "A14",
         "large heads pass within a limit",
@@ -110,7 +110,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A18",
-        "nothing is repeated once an answer began",
+        "nothing is repeated once a response began",
         &["stream_errors::an_answer_that_began_is_never_repeated"],
     ),
     (

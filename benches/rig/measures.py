@@ -167,15 +167,15 @@ def answered(client, request):
     """Whether a request on an open connection is answered whole, with status 200."""
     try:
         client.sendall(request)
-        answer = http.client.HTTPResponse(client, method="POST")
-        answer.begin()
-        return answer.status == 200 and bool(answer.read())
+        response = http.client.HTTPResponse(client, method="POST")
+        response.begin()
+        return response.status == 200 and bool(response.read())
     except (OSError, http.client.HTTPException):
         return False
 
 
 def cancels(name, port, engine):
-    """Clients that leave, before the answer and within it, beside 40 paced streams."""
+    """Clients that leave, before the response and within it, beside 40 paced streams."""
     rng = random.Random(7)
     for phase in ("waiting", "streaming"):
         engine.set(**PACED)
@@ -197,7 +197,7 @@ def cancels(name, port, engine):
 
 def leave(port, user, phase, more):
     """Sends a request and closes; returns the time of the close on the machine's clock."""
-    # Before the answer streams and others look the same to a client, but not to a proxy.
+    # Before the response streams and others look the same to a client, but not to a proxy.
     stream = phase == "streaming" or user.endswith(tuple("02468"))
     body = json.dumps({"model": "mock-model", "stream": stream, "user": user,
                        "messages": [{"role": "user", "content": "x" * 200}]},

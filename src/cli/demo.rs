@@ -15,7 +15,7 @@ use super::output::Output;
 use crate::clock::now;
 use crate::config::{Config, Environment};
 use crate::lifecycle::server::{self, ServeOptions};
-use crate::mock::{EXAMPLES, EngineModel, StandIn, fleet};
+use crate::mock::{EXAMPLES, EngineModel, MockEngine, fleet};
 use trials::trials;
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
@@ -77,10 +77,10 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-async fn start_engines() -> std::io::Result<Vec<StandIn>> {
+async fn start_engines() -> std::io::Result<Vec<MockEngine>> {
     let mut engines = Vec::new();
     for spec in fleet() {
-        engines.push(StandIn::start_local(spec).await?);
+        engines.push(MockEngine::start_local(spec).await?);
     }
     Ok(engines)
 }
@@ -93,7 +93,7 @@ fn free_address(wanted: SocketAddr) -> std::io::Result<SocketAddr> {
 }
 
 /// The configuration of a demo, as a user would write it.
-fn to_yaml(addresses: Addresses, engines: &[StandIn]) -> String {
+fn to_yaml(addresses: Addresses, engines: &[MockEngine]) -> String {
     let Addresses { data, admin } = addresses;
     let mut yaml = format!(
         "server: {{ listen: \"{data}\", drain_timeout: 2s }}\n\
@@ -141,7 +141,7 @@ fn wait_until_ready(admin: SocketAddr) -> Result<(), CliError> {
     let authority = admin.to_string();
     let call = Call { authority: &authority, path: "/health/ready", token: None, body: None };
     while now() < until {
-        if call.send().is_ok_and(|answer| answer.status == 200) {
+        if call.send().is_ok_and(|response| response.status == 200) {
             return Ok(());
         }
         std::thread::sleep(LOOK_AGAIN);
@@ -173,7 +173,7 @@ fn introduce(Addresses { data, admin }: Addresses) -> Result<(), CliError> {
     }
     output
         .line(format!("Metrics, fleet and decisions: http://{admin}/metrics /fleet /decisions"))?;
-    output.line("Try, and look for x-penstock-backend in the answers:")?;
+    output.line("Try, and look for x-penstock-backend in the responses:")?;
     let [_, stream, ..] = EXAMPLES;
     let trials = trials().map(|trial| (trial.shows, trial.body));
     for (shows, body) in trials.into_iter().chain([("a stream, token by token", stream.body)]) {

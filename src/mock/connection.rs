@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tokio::net::TcpStream;
 
-use super::answers::{self, Answer, Whole};
 use super::deliver::{Delivery, Ending};
 use super::engine::Shared;
 use super::fault::Fault;
 use super::info;
 use super::received::path_of;
 use super::records::OpenRequest;
+use super::responses::{self, Response, Whole};
 use super::wire::{ReadError, Wire};
 use super::wire_head::{Head, is_probe_line};
 use crate::api::Operation;
@@ -38,7 +38,7 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, number: u64) {
     }
 }
 
-/// One request and its answer.
+/// One request and its response.
 async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
     let Some(first) = wire.peek().await else { return Ending::Drop };
     if !is_probe_line(&first) && shared.script.take_unread() {
@@ -71,10 +71,10 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
         }
     };
     request.set_body(body.clone());
-    let answer = answer(shared, &head, &body);
+    let response = response(shared, &head, &body);
     drop(body);
     let mut delivery = Delivery::new(wire, &shared.records, &head);
-    match delivery.run(answer, fault).await {
+    match delivery.run(response, fault).await {
         Ok(ending) => {
             if matches!(ending, Ending::Again | Ending::Close) {
                 request.answered();
@@ -88,30 +88,30 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
     }
 }
 
-fn answer(shared: &Shared, head: &Head, body: &[u8]) -> Answer {
+fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
     let path = path_of(&head.target);
     let operation = Operation::from_path(path);
     let needs_key = path.starts_with("/v1/") || path.starts_with("/api/");
     if needs_key && !has_key(shared, head) {
         let message = "Incorrect API key provided.";
-        return Answer::Whole(answers::refusal(operation, 401, "invalid_api_key", message));
+        return Response::Whole(responses::refusal(operation, 401, "invalid_api_key", message));
     }
     if let Some(text) = shared.script.page(path).filter(|_| head.is_probe()) {
-        return Answer::Whole(Whole::text(text));
+        return Response::Whole(Whole::text(text));
     }
     if head.is_probe() {
-        return Answer::Whole(info::page(&shared.spec, shared.script.health(), path, body));
+        return Response::Whole(info::page(&shared.spec, shared.script.health(), path, body));
     }
     match operation {
         Some(operation) if head.method == "POST" => {
             let content_type = head.header("content-type").unwrap_or_default();
-            answers::answer(&shared.spec, operation, content_type, body)
+            responses::response(&shared.spec, operation, content_type, body)
         }
         Some(_) => {
             let message = "Method Not Allowed";
-            Answer::Whole(answers::refusal(operation, 405, "method_not_allowed", message))
+            Response::Whole(responses::refusal(operation, 405, "method_not_allowed", message))
         }
-        None => Answer::Whole(answers::refusal(None, 404, "not_found", "Not Found")),
+        None => Response::Whole(responses::refusal(None, 404, "not_found", "Not Found")),
     }
 }
 
@@ -126,14 +126,14 @@ async fn refuse(shared: &Shared, wire: &mut Wire, error: ReadError) -> Ending {
         ReadError::Gone => Ending::Drop,
         ReadError::Malformed(why) => {
             shared.records.add_malformed(why, wire.leftover());
-            let refusal = answers::refusal(None, 400, "bad_request", why);
+            let refusal = responses::refusal(None, 400, "bad_request", why);
             send_and_close(wire, refusal).await
         }
     }
 }
 
 async fn refuse_early(wire: &mut Wire, request: OpenRequest<'_>, status: u16) -> Ending {
-    let refusal = answers::refusal(None, status, "scripted", "refused before the body was read");
+    let refusal = responses::refusal(None, status, "scripted", "refused before the body was read");
     let ending = send_and_close(wire, refusal).await;
     request.answered();
     ending

@@ -1,19 +1,19 @@
-//! Puts an answer on the wire, or as much of it as the fault allows.
+//! Puts a response on the wire, or as much of it as the fault allows.
 
 use std::iter::Peekable;
 use std::time::Duration;
 
-use super::answers::{Answer, Event, Events, Whole};
 use super::fault::{Cut, Fault};
 use super::plan::{Framing, Halt, HaltAt, Plan};
 use super::records::Records;
+use super::responses::{Event, Events, Response, Whole};
 use super::wire::{Gone, Wire};
 use super::wire_head::Head;
 
 const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
     Upgrade: raw\r\n\r\n\x00\x01raw bytes of another protocol\xff";
 const GARBAGE: &[u8] = b"\x16\x03\x03 this \x00 is not HTTP \xff\xfe\r\n\r\n";
-const HEADLESS: &[u8] = b"an answer without a head\n";
+const HEADLESS: &[u8] = b"a response without a head\n";
 const QUEUED: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
     Content-Length: 17\r\n\r\n{\"poisoned\":true}";
 
@@ -23,21 +23,21 @@ const NEVER_REACHED: u64 = 1 << 40;
 /// What becomes of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The answer is complete; the connection serves the next request.
+    /// The response is complete; the connection serves the next request.
     Again,
-    /// The answer is complete; the connection is closed.
+    /// The response is complete; the connection is closed.
     Close,
-    /// The answer is complete but the request was not read; closed once the client had its chance.
+    /// The response is complete but the request was not read; closed once the client had its chance.
     CloseSlowly,
-    /// The answer is cut short by closing.
+    /// The response is cut short by closing.
     Cut,
-    /// The answer is cut short by a reset.
+    /// The response is cut short by a reset.
     Reset,
     /// Closed as it is.
     Drop,
 }
 
-/// One answer on its way.
+/// One response on its way.
 #[derive(Debug)]
 pub(super) struct Delivery<'a> {
     wire: &'a mut Wire,
@@ -60,10 +60,10 @@ impl<'a> Delivery<'a> {
 
     pub(super) async fn run(
         &mut self,
-        answer: Answer,
+        response: Response,
         fault: Option<Fault>,
     ) -> Result<Ending, Gone> {
-        let Some(fault) = fault else { return self.send(answer, &Plan::default()).await };
+        let Some(fault) = fault else { return self.send(response, &Plan::default()).await };
         match &fault {
             Fault::CloseAfterRequest => Ok(Ending::Cut),
             Fault::ResetAfterRequest => Ok(Ending::Reset),
@@ -76,19 +76,19 @@ impl<'a> Delivery<'a> {
             }
             Fault::SlowHead(wait) => {
                 self.wire.pause(*wait).await?;
-                self.send(answer, &Plan::default()).await
+                self.send(response, &Plan::default()).await
             }
             Fault::Gate(gate) => {
                 self.wire.wait_for(gate.pass()).await?;
-                self.send(answer, &Plan::default()).await
+                self.send(response, &Plan::default()).await
             }
             Fault::Status { status, retry_after, body, headers } => {
                 let retry_after = retry_after.clone().map(|wait| ("Retry-After".to_owned(), wait));
                 let headers = headers.iter().cloned().chain(retry_after).collect();
                 let whole = Whole { headers, ..Whole::json(*status, body.clone().into_bytes()) };
-                self.send(Answer::Whole(whole), &Plan::default()).await
+                self.send(Response::Whole(whole), &Plan::default()).await
             }
-            _ => self.send(answer, &Plan::of(&fault)).await,
+            _ => self.send(response, &Plan::of(&fault)).await,
         }
     }
 
@@ -97,10 +97,10 @@ impl<'a> Delivery<'a> {
         Ok(Ending::Cut)
     }
 
-    async fn send(&mut self, answer: Answer, plan: &Plan) -> Result<Ending, Gone> {
-        match answer {
-            Answer::Whole(whole) => self.send_whole(whole, plan).await,
-            Answer::Events(events) => self.send_events(events, plan).await,
+    async fn send(&mut self, response: Response, plan: &Plan) -> Result<Ending, Gone> {
+        match response {
+            Response::Whole(whole) => self.send_whole(whole, plan).await,
+            Response::Events(events) => self.send_events(events, plan).await,
         }
     }
 

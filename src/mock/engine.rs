@@ -18,7 +18,7 @@ const BACKLOG: u32 = 1024;
 
 /// A running engine. Dropping it stops it: the listener and every connection are closed.
 #[derive(Debug)]
-pub struct StandIn {
+pub struct MockEngine {
     shared: Arc<Shared>,
     addr: SocketAddr,
     listening: Mutex<Listening>,
@@ -50,7 +50,7 @@ enum Listening {
     Neither,
 }
 
-impl StandIn {
+impl MockEngine {
     /// Starts an engine on `addr`; port 0 picks a free one.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl StandIn {
         self.shared.records.probes()
     }
 
-    /// The last 256 clients that left before their answer was complete.
+    /// The last 256 clients that left before their response was complete.
     pub fn cancelled(&self) -> Vec<Cancelled> {
         self.shared.records.cancelled()
     }
@@ -131,7 +131,7 @@ impl StandIn {
         self.shared.records.clear();
     }
 
-    /// Returns as soon as the counters satisfy `predicate`. An answer is counted when its last byte
+    /// Returns as soon as the counters satisfy `predicate`. A response is counted when its last byte
     /// was handed to the kernel, which a client may see first.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ impl StandIn {
     }
 }
 
-impl Drop for StandIn {
+impl Drop for MockEngine {
     fn drop(&mut self) {
         if let Listening::On(accepting) = &*self.listening() {
             accepting.abort();

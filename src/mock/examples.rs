@@ -41,7 +41,7 @@ pub const EXAMPLES: [Example; 6] = [
     ),
     chat(
         "JSON mode",
-        r#"{"model": "qwen2.5:14b", "response_format": {"type": "json_object"}, "messages": [{"role": "user", "content": "Answer in JSON."}]}"#,
+        r#"{"model": "qwen2.5:14b", "response_format": {"type": "json_object"}, "messages": [{"role": "user", "content": "Response in JSON."}]}"#,
     ),
     chat(
         "an image for a model that cannot see is refused, with the reason",

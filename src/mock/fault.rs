@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::Gate;
 
-/// One way for an engine to fail. Faults of streams act on a plain answer by its bytes: where a
+/// One way for an engine to fail. Faults of streams act on a plain response by its bytes: where a
 /// count of events is asked for, half of the body is sent. A count beyond the end of a stream
-/// leaves the answer whole, unless it is cut by a `ShortLength`.
+/// leaves the response whole, unless it is cut by a `ShortLength`.
 #[derive(Debug, Clone)]
 pub enum Fault {
     /// Closes a new connection at once. If the request is already there, the kernel turns the FIN
@@ -20,7 +20,7 @@ pub enum Fault {
     CloseAfterRequest,
     /// Reads the whole request, then resets.
     ResetAfterRequest,
-    /// Answers something else.
+    /// Responses something else.
     Status {
         /// The status.
         status: u16,
@@ -31,7 +31,7 @@ pub enum Fault {
         /// Further headers.
         headers: Vec<(String, String)>,
     },
-    /// Answers this status after the head, before it reads the body, and closes.
+    /// Responses this status after the head, before it reads the body, and closes.
     EarlyStatus(u16),
     /// Reads the request and stays silent.
     HangBeforeHead,
@@ -44,8 +44,8 @@ pub enum Fault {
         /// How it ends.
         how: Cut,
     },
-    /// Sends half of the answer's body. Of a stream, the first event.
-    CutAnswer {
+    /// Sends half of the response's body. Of a stream, the first event.
+    CutResponse {
         /// How it ends.
         how: Cut,
     },
@@ -68,9 +68,9 @@ pub enum Fault {
         /// How many whole events are sent before.
         after_events: u32,
     },
-    /// Answers bytes that are not HTTP, and closes.
+    /// Responses bytes that are not HTTP, and closes.
     Garbage,
-    /// Answers a body without a head, and closes.
+    /// Responses a body without a head, and closes.
     Http09,
     /// Switches protocols unasked, and sends bytes of that other protocol.
     Switching101,
@@ -78,29 +78,29 @@ pub enum Fault {
     TwoLengths,
     /// Sends a second response right behind the first, in the same write.
     QueuedSecondResponse,
-    /// Sends so many `103 Early Hints` before the answer.
+    /// Sends so many `103 Early Hints` before the response.
     Informational {
         /// How many.
         count: u32,
     },
-    /// Pads the head of the answer with so many bytes of header values, at most 4000 in each.
+    /// Pads the head of the response with so many bytes of header values, at most 4000 in each.
     BigHead {
         /// How many.
         bytes: usize,
     },
-    /// Closes right behind an answer that promised to keep the connection.
-    CloseAfterAnswer,
+    /// Closes right behind a response that promised to keep the connection.
+    CloseAfterResponse,
     /// Waits before the head.
     SlowHead(Duration),
-    /// Marks the end of the answer by closing, without `Content-Length` or chunks.
+    /// Marks the end of the response by closing, without `Content-Length` or chunks.
     CloseDelimited,
-    /// Waits at a gate before the head, then answers as usual.
+    /// Waits at a gate before the head, then responds as usual.
     Gate(Gate),
     /// Nothing: a place in the queue for a request that goes well.
     Pass,
 }
 
-/// How an answer ends too early.
+/// How a response ends too early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// The connection is closed.

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::answers::{CREATED, Whole, refusal};
+use super::responses::{CREATED, Whole, refusal};
 use super::spec::{EngineModel, EngineSpec, Flavour};
 use crate::api::{Capabilities, Operation};
 
-/// Answers a request for information. An unhealthy engine answers each with its status.
+/// Responses a request for information. An unhealthy engine responses each with its status.
 pub(super) fn page(spec: &EngineSpec, health: u16, path: &str, body: &[u8]) -> Whole {
     if health != 200 {
         return refusal(None, health, "unhealthy", "scripted");

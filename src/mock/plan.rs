@@ -1,11 +1,11 @@
-//! How a fault bends the delivery of an answer, as data: its framing, where it halts, what is added.
+//! How a fault bends the delivery of a response, as data: its framing, where it halts, what is added.
 
 use std::time::Duration;
 
-use super::answers::Event;
 use super::fault::{Cut, Fault};
+use super::responses::Event;
 
-/// How an answer is delivered. The default is as it should be.
+/// How a response is delivered. The default is as it should be.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) early_hints: u32,
@@ -19,7 +19,7 @@ pub(super) struct Plan {
 /// How the end of the body is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Framing {
-    /// `Content-Length` for whole answers, chunks for streams.
+    /// `Content-Length` for whole responses, chunks for streams.
     #[default]
     Natural,
     /// A `Content-Length` that is never reached.
@@ -55,7 +55,7 @@ impl Plan {
         match fault {
             Fault::HangAfterHead => halt(HaltAt::Head, Halt::Hang),
             Fault::CutStream { after_events, how } => Self::cut(*after_events, *how),
-            Fault::CutAnswer { how } => Self::cut(1, *how),
+            Fault::CutResponse { how } => Self::cut(1, *how),
             Fault::HangMidStream { after_events } => {
                 halt(HaltAt::Events(*after_events), Halt::Hang)
             }
@@ -70,9 +70,9 @@ impl Plan {
             Fault::QueuedSecondResponse => Self { is_queued: true, ..Self::default() },
             Fault::Informational { count } => Self { early_hints: *count, ..Self::default() },
             Fault::BigHead { bytes } => Self { padding: padding(*bytes), ..Self::default() },
-            Fault::CloseAfterAnswer => Self { closes: true, ..Self::default() },
+            Fault::CloseAfterResponse => Self { closes: true, ..Self::default() },
             Fault::CloseDelimited => Self { framing: Framing::Delimited, ..Self::default() },
-            // These are acted out before an answer is delivered.
+            // These are acted out before a response is delivered.
             Fault::CloseOnAccept
             | Fault::ResetOnAccept
             | Fault::CloseUnread

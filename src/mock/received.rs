@@ -46,7 +46,7 @@ pub(super) fn path_of(target: &str) -> &str {
     target.split_once('?').map_or(target, |(path, _)| path)
 }
 
-/// A client that went away before its answer was complete.
+/// A client that went away before its response was complete.
 #[derive(Debug, Clone)]
 pub struct Cancelled {
     /// What it had asked for.
@@ -84,7 +84,7 @@ pub struct Counters {
     pub complete: usize,
     /// Requests that broke off within the body.
     pub incomplete: usize,
-    /// Answers sent to their end.
+    /// Responses sent to their end.
     pub answered: usize,
     /// Clients that left before.
     pub cancelled: usize,

@@ -7,17 +7,17 @@ use crate::api::Capabilities;
 /// One stand-in engine.
 #[derive(Debug, Clone)]
 pub struct EngineSpec {
-    /// Named in every text it answers.
+    /// Named in every text it responses.
     pub name: String,
     /// What it serves; asking for anything else is a 404.
     pub models: Vec<EngineModel>,
-    /// How fast it answers.
+    /// How fast it responses.
     pub pace: Pace,
     /// Whose information pages it imitates.
     pub flavour: Flavour,
     /// The key it wants on `/v1` and `/api`, as a bearer token or in `x-api-key`.
     pub api_key: Option<String>,
-    /// Whether [`super::Received::body`] keeps the bytes; off where only the answers matter.
+    /// Whether [`super::Received::body`] keeps the bytes; off where only the responses matter.
     pub keep_bodies: bool,
 }
 
@@ -32,14 +32,14 @@ pub struct EngineModel {
     pub capabilities: Capabilities,
 }
 
-/// How fast an engine answers, and how much it says.
+/// How fast an engine responses, and how much it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// From the whole request to the first token.
     pub first_token: Duration,
     /// From each token to the next.
     pub per_token: Duration,
-    /// The length of an answer when the request does not ask for less.
+    /// The length of a response when the request does not ask for less.
     pub tokens: u32,
 }
 
@@ -57,7 +57,7 @@ pub enum Flavour {
 }
 
 impl EngineSpec {
-    /// A plain engine without a key that answers at once and keeps bodies.
+    /// A plain engine without a key that responds at once and keeps bodies.
     pub fn new(name: &str, models: impl IntoIterator<Item = EngineModel>) -> Self {
         Self {
             name: name.to_owned(),
@@ -82,7 +82,7 @@ impl EngineModel {
 }
 
 impl Pace {
-    /// Answers of `tokens` tokens without any waiting.
+    /// Responses of `tokens` tokens without any waiting.
     pub const fn at_once(tokens: u32) -> Self {
         Self { first_token: Duration::ZERO, per_token: Duration::ZERO, tokens }
     }
@@ -92,7 +92,7 @@ impl Pace {
         if index == 0 { self.first_token } else { self.per_token }
     }
 
-    /// How long an answer of `tokens` tokens takes.
+    /// How long a response of `tokens` tokens takes.
     pub(super) fn whole(&self, tokens: u32) -> Duration {
         self.first_token + self.per_token.saturating_mul(tokens.saturating_sub(1))
     }

@@ -12,20 +12,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{EngineModel, EngineSpec, Pace, StandIn};
+use super::{EngineModel, EngineSpec, MockEngine, Pace};
 use client::{Client, Response};
 
 /// An engine `a` that serves `m` at once.
-async fn engine() -> StandIn {
-    StandIn::start_local(EngineSpec::new("a", [EngineModel::new("m")])).await.unwrap()
+async fn engine() -> MockEngine {
+    MockEngine::start_local(EngineSpec::new("a", [EngineModel::new("m")])).await.unwrap()
 }
 
 /// An engine that takes an hour for everything.
-async fn slow_engine() -> StandIn {
+async fn slow_engine() -> MockEngine {
     let hour = Duration::from_secs(3600);
     let pace = Pace { first_token: hour, per_token: hour, tokens: 8 };
     let spec = EngineSpec { pace, ..EngineSpec::new("a", [EngineModel::new("m")]) };
-    StandIn::start_local(spec).await.unwrap()
+    MockEngine::start_local(spec).await.unwrap()
 }
 
 fn chat() -> Value {
@@ -43,12 +43,12 @@ fn with(mut base: Value, more: &Value) -> Value {
     base
 }
 
-async fn post(engine: &StandIn, path: &str, body: &Value) -> Response {
+async fn post(engine: &MockEngine, path: &str, body: &Value) -> Response {
     let mut client = Client::connect(engine).await;
     client.post(path, body).await;
     client.response().await.unwrap()
 }
 
-async fn post_chat(engine: &StandIn, body: &Value) -> Response {
+async fn post_chat(engine: &MockEngine, body: &Value) -> Response {
     post(engine, "/v1/chat/completions", body).await
 }

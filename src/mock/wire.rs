@@ -20,7 +20,7 @@ const LARGEST_CHUNK_LINE: usize = 64;
 const READ_AHEAD: usize = 64 << 10;
 
 /// How long a connection whose request was left unread is drained, so that its client can read the
-/// answer before the reset.
+/// response before the reset.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The client has closed its side or reset the connection.
@@ -192,7 +192,7 @@ impl Wire {
             let mut scrap = [0; 4096];
             while let Ok(1..) = self.stream.read(&mut scrap).await {}
         };
-        // Either end is as good: the answer is out, and the drain is a courtesy.
+        // Either end is as good: the response is out, and the drain is a courtesy.
         tokio::time::timeout(LINGER, drain).await.unwrap_or_default();
     }
 

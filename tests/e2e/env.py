@@ -107,8 +107,8 @@ class Env:
             headers = {"authorization": f"Bearer {setup.key}"}
 
             def discovered() -> bool:
-                answer = wire.fetch(proxy.url + "/v1/models", **headers)
-                return answer.status == 200 and setup.models <= {m["id"] for m in answer.json()["data"]}
+                response = wire.fetch(proxy.url + "/v1/models", **headers)
+                return response.status == 200 and setup.models <= {m["id"] for m in response.json()["data"]}
 
             wire.wait_until(f"every model of {name} in /v1/models", discovered, 5.0)
         return self._proxies[name]
@@ -137,7 +137,7 @@ class Env:
         return AsyncOpenAI(base_url=url + "/v1", **options)
 
     def direct(self, model: str = PLAIN) -> OpenAI:
-        """A client of the engine itself, for the answer penstock must not change."""
+        """A client of the engine itself, for the response penstock must not change."""
         return self._client(OpenAI, self.engine_of(model).url + "/v1", {"api_key": "any"})
 
     def anthropic(self, model: str = PLAIN, proxy: str = "main", **options: Any) -> Anthropic:

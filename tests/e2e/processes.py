@@ -51,7 +51,7 @@ class Engine:
             )
 
     def await_ready(self) -> "Engine":
-        """Block until the server answers."""
+        """Block until the server responses."""
         # A timer ends a server that says nothing, which ends the read below.
         timer = threading.Timer(START_LIMIT, self.process.kill)
         timer.start()

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 @dataclass
 class Exchange:
-    """A request as the engine got it, and the answer as the engine gave it."""
+    """A request as the engine got it, and the response as the engine gave it."""
 
     head: bytes
     body: bytes
-    answer: bytes
+    response: bytes
 
 
 class _Tape:
@@ -27,7 +27,7 @@ class _Tape:
         """What `HTTPResponse` asks a socket for."""
         return self._stream
 
-    def next_answer(self) -> bytes:
+    def next_response(self) -> bytes:
         """The body of the next response on the tape."""
         response = http.client.HTTPResponse(self)
         response.begin()
@@ -83,7 +83,7 @@ class Recorder:
                 head, rest = rest.split(b"\r\n\r\n", 1)
                 length = _content_length(head)
                 try:
-                    exchange = Exchange(head, rest[:length], tape.next_answer())
+                    exchange = Exchange(head, rest[:length], tape.next_response())
                 except http.client.HTTPException:
                     break  # still under way, as a health check may be: the last on its connection
                 rest = rest[length:]

@@ -64,10 +64,10 @@ def talk(env: Env, proxy: str, seed: str, number: int) -> tuple[int, int, list[f
         began = time.monotonic()
         with client.chat.completions.with_streaming_response.create(
                 model=configs.CACHED, messages=messages, max_tokens=8, temperature=0, seed=1,
-                stream=True, stream_options={"include_usage": True}) as answer:
-            engines.append(answer.headers["x-penstock-backend"])
+                stream=True, stream_options={"include_usage": True}) as response:
+            engines.append(response.headers["x-penstock-backend"])
             first = None
-            for chunk in answer.parse():
+            for chunk in response.parse():
                 first = first or time.monotonic()
                 if chunk.usage:
                     asked += chunk.usage.prompt_tokens

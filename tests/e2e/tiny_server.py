@@ -7,8 +7,8 @@ Each argument is MODEL.gguf:PORT[:key=value,...] with the keys
     alias, host, parallel, ctx (total, split over the slots), key (API key), embed (0/1),
     predict (server-side cap), sleep (idle seconds before the model sleeps), ping (SSE ping
     seconds), threads, http (HTTP threads), batch (prompt tokens per step), cache (0: no
-    prompt cache, so equal requests give equal answers), verbosity
-Port 0 picks a free port.  Prints one JSON line per server once it answers, then waits.
+    prompt cache, so equal requests give equal responses), verbosity
+Port 0 picks a free port.  Prints one JSON line per server once it responses, then waits.
 SIGTERM and SIGINT end the process at once; with --with-parent so does the end of stdin, so
 that engines never outlive a killed test run.
 """

@@ -14,8 +14,8 @@ _VARYING = re.compile(rb'("id":"[^"]*"|"created":\d+|,"timings":\{[^}]*\})')
 
 
 @dataclass
-class Answer:
-    """A whole HTTP answer."""
+class Response:
+    """A whole HTTP response."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -32,7 +32,7 @@ def connect(url: str, timeout: float = TIMEOUT) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
 
 
-def fetch(url: str, body: Any = None, method: str | None = None, **headers: str) -> Answer:
+def fetch(url: str, body: Any = None, method: str | None = None, **headers: str) -> Response:
     """One request; `body` may be bytes, or a value sent as JSON.  Underscores in header
     names stand for dashes."""
     connection = connect(url)
@@ -45,7 +45,7 @@ def fetch(url: str, body: Any = None, method: str | None = None, **headers: str)
         path = urlsplit(url).path or "/"
         connection.request(method or ("GET" if body is None else "POST"), path, body, names)
         response = connection.getresponse()
-        return Answer(response.status, response.headers, response.read())
+        return Response(response.status, response.headers, response.read())
     finally:
         connection.close()
 

@@ -61,9 +61,9 @@ fn every_request_leaves_a_line() {
     ));
     let headers = [("authorization", "Bearer sk-a"), ("x-request-id", "my-request")];
     let body = chat("gpt-4o", "hello").to_string();
-    let answer =
+    let response =
         request(penstock.data, "POST", &format!("{CHAT}?key=1"), &headers, body.as_bytes());
-    assert_eq!(answer.status, 200);
+    assert_eq!(response.status, 200);
     let line = wait_for(&path, 1).remove(0);
     for (key, expected) in [
         ("id", json!("my-request")),
@@ -80,7 +80,7 @@ fn every_request_leaves_a_line() {
         ("stream", json!(false)),
         ("attempts", json!(1)),
         ("bytes_in", json!(body.len())),
-        ("bytes_out", json!(answer.body.len())),
+        ("bytes_out", json!(response.body.len())),
     ] {
         assert_eq!(line[key], expected, "{key} in {line}");
     }
@@ -155,7 +155,7 @@ fn lines_cannot_be_forged() {
     let mut client = Client::connect(penstock.data);
     for path in ["/%0d%0a%7b%22forged%22:true%7d", &format!("/{}", "%1b".repeat(4000))] {
         client.send("GET", path, &[("x-request-id", "a\"b\\c")], b"");
-        assert_eq!(client.read_answer().unwrap().status, 404);
+        assert_eq!(client.read_response().unwrap().status, 404);
     }
     let told = wait_for(&path, 4);
     assert_eq!(told.len(), 4);
@@ -197,7 +197,7 @@ fn refused_heads_leave_a_line_too() {
         });
         let mut client = Client::connect(penstock.data);
         client.send_bytes(head.as_bytes());
-        assert!(client.read_answer().unwrap().status >= 400);
+        assert!(client.read_response().unwrap().status >= 400);
         // The line comes once what else it might send need not be waited for.
         drop(client);
         let line = wait_for(&path, before + 1).remove(before);
@@ -279,7 +279,7 @@ fn a_stop_leaves_no_line_behind() {
     let body = chat("m", "hello").to_string();
     for _ in 0..200 {
         client.send("POST", CHAT, &[], body.as_bytes());
-        assert_eq!(client.read_answer().unwrap().status, 200);
+        assert_eq!(client.read_response().unwrap().status, 200);
     }
     drop(client);
     penstock.signal("TERM");

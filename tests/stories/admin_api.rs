@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, chat, request};
+use crate::support::client::{Client, Response, chat, request};
 use crate::support::command::{file, run};
 use crate::support::engines::{backend, backends, engine, shares};
 use crate::support::penstock::Penstock;
@@ -28,7 +28,7 @@ crate::trials![
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn post(penstock: &Penstock, path: &str, body: &[u8]) -> Answer {
+fn post(penstock: &Penstock, path: &str, body: &[u8]) -> Response {
     request(penstock.admin, "POST", path, &[], body)
 }
 
@@ -36,10 +36,10 @@ fn post(penstock: &Penstock, path: &str, body: &[u8]) -> Answer {
 fn get_as(penstock: &Penstock, host: &str, extra: &str) -> u16 {
     let mut client = Client::connect(penstock.admin);
     client.send_bytes(format!("GET /fleet HTTP/1.1\r\nhost: {host}\r\n{extra}\r\n").as_bytes());
-    client.read_answer().unwrap().status
+    client.read_response().unwrap().status
 }
 
-fn one() -> (penstock::mock::StandIn, Penstock) {
+fn one() -> (penstock::mock::MockEngine, Penstock) {
     let engine = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "models: [m]")));
     (engine, penstock)
@@ -60,8 +60,8 @@ fn web_pages_are_refused() {
         assert_eq!(get_as(&penstock, "127.0.0.1", extra), 403, "{extra}");
     }
     let headers = [("host", "127.0.0.1"), ("origin", "http://evil.example")];
-    let answer = request(penstock.admin, "POST", "/backends/one/drain", &headers[1..], b"");
-    assert_eq!(answer.status, 403);
+    let response = request(penstock.admin, "POST", "/backends/one/drain", &headers[1..], b"");
+    assert_eq!(response.status, 403);
     assert_eq!(penstock.backend("one")["health"], "healthy", "nothing happened");
 }
 
@@ -107,8 +107,8 @@ fn backends_are_drained_and_resumed() {
     let (a, b) = (engine("a", &["m"]), engine("b", &["m"]));
     let items = backends(&[&a, &b], "models: [m]");
     let penstock = Penstock::start(&format!("routing: {{ strategy: round_robin }}\n{items}"));
-    let answer = post(&penstock, "/backends/a/drain", b"");
-    assert_eq!((answer.status, &answer.json()["draining"]), (200, &json!(true)));
+    let response = post(&penstock, "/backends/a/drain", b"");
+    assert_eq!((response.status, &response.json()["draining"]), (200, &json!(true)));
     assert_eq!(penstock.backend("a")["health"], "draining");
     for _ in 0..4 {
         assert_eq!(penstock.chat("m").status, 200);
@@ -156,9 +156,9 @@ fn dry_runs_move_nothing() {
     let penstock = Penstock::start(&format!("routing: {{ strategy: round_robin }}\n{items}"));
     let question = json!({"path": CHAT, "body": chat("m", "hello").to_string()}).to_string();
     let explain = || {
-        let answer = post(&penstock, "/explain", question.as_bytes());
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()["decision"]["backend"].as_str().unwrap().to_owned()
+        let response = post(&penstock, "/explain", question.as_bytes());
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()["decision"]["backend"].as_str().unwrap().to_owned()
     };
     for _ in 0..3 {
         assert_eq!(explain(), "a");
@@ -181,9 +181,9 @@ fn every_page_answers() {
         ["/metrics", "/health/live", "/health/ready", "/fleet", "/decisions", "/explain", "/config"]
     {
         assert!(index.contains(path), "{path} is in the index");
-        let answer = penstock.admin(path);
-        assert_eq!(answer.status, if path == "/explain" { 405 } else { 200 }, "{path}");
-        assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
+        let response = penstock.admin(path);
+        assert_eq!(response.status, if path == "/explain" { 405 } else { 200 }, "{path}");
+        assert_eq!(response.header("cache-control"), Some("no-store"), "{path}");
     }
     let fleet = penstock.backend("one");
     for key in ["name", "url", "engine", "priority", "health", "in_flight", "latency_ms", "models"]
@@ -245,7 +245,7 @@ fn series(metrics: &str) -> BTreeSet<String> {
 fn junk_names_collapse_into_one_series() {
     let (engine, penstock) = one();
     penstock.chat("m");
-    // A request is counted behind its answer, which its client may see first.
+    // A request is counted behind its response, which its client may see first.
     let counted = ["penstock_requests_total{", "status=\"200\""];
     eventually("the first one is counted", Duration::from_secs(5), || {
         sample(&penstock.admin("/metrics").text(), &counted) > 0.5
@@ -255,11 +255,11 @@ fn junk_names_collapse_into_one_series() {
     for junk in 0..500 {
         let model = format!("junk-{junk}-\"\\\n{{}}");
         client.send("POST", CHAT, &[], chat(&model, "x").to_string().as_bytes());
-        assert_eq!(client.read_answer().unwrap().status, 404);
+        assert_eq!(client.read_response().unwrap().status, 404);
         client.send("GET", &format!("/junk/{junk}"), &[], b"");
-        assert_eq!(client.read_answer().unwrap().status, 404);
+        assert_eq!(client.read_response().unwrap().status, 404);
         client.send(&format!("JUNK{junk}"), CHAT, &[], b"");
-        assert_eq!(client.read_answer().unwrap().status, 405);
+        assert_eq!(client.read_response().unwrap().status, 405);
     }
     let metrics = penstock.admin("/metrics").text();
     assert!(!metrics.to_lowercase().contains("junk"), "no name of a client's choice is a label");

@@ -21,21 +21,21 @@ fn a_crowd_is_told_so_at_once() {
         let mut client = Client::connect(penstock.admin);
         let head = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n";
         let written = std::io::Write::write_all(&mut client.stream, head);
-        written.and_then(|()| client.read_answer()).map_or(0, |answer| answer.status)
+        written.and_then(|()| client.read_response()).map_or(0, |response| response.status)
     };
     eventually("it is full", Duration::from_secs(5), || status() == 503);
     for _ in 0..10 {
-        let (answer, took) = timed(|| penstock.admin("/metrics"));
-        assert_eq!((answer.status, &*answer.error_code()), (503, "too_many_connections"));
-        assert_eq!(answer.header("connection"), Some("close"));
+        let (response, took) = timed(|| penstock.admin("/metrics"));
+        assert_eq!((response.status, &*response.error_code()), (503, "too_many_connections"));
+        assert_eq!(response.header("connection"), Some("close"));
         assert!(took < Duration::from_secs(1), "{took:?}");
     }
     // More than are told so: nobody waits for long, and the data port does not notice.
     let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(penstock.admin)).collect();
     assert_eq!(penstock.chat("m").status, 200);
     for client in &mut crowd {
-        let answer = client.read_answer();
-        assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status == 503));
+        let response = client.read_response();
+        assert!(response.is_err() || response.is_ok_and(|response| response.status == 503));
     }
     drop((held, crowd));
     eventually("there is room again", Duration::from_secs(5), || status() == 200);
@@ -73,7 +73,7 @@ fn slow_callers_are_sent_away() {
     let penstock = Penstock::start_with(&yaml, &environment);
     let explain = b"POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n";
     for (start, rest, statuses) in [
-        // What comes behind the answer resets the connection, perhaps before the answer is read.
+        // What comes behind the response resets the connection, perhaps before the response is read.
         (
             &b"GET /version HTTP/1.1\r\nhost: localhost\r\nx-slow: "[..],
             &b"x"[..],
@@ -90,19 +90,19 @@ fn slow_callers_are_sent_away() {
     }
     let mut late = Client::connect(penstock.admin);
     late.send_bytes(b"G");
-    let told = late.read_answer().unwrap();
+    let told = late.read_response().unwrap();
     assert_eq!((told.status, &*told.error_code()), (408, "header_timeout"));
     assert!(told.text().contains("(admin.header_timeout)"), "{}", told.text());
     let mut nobody_asked = Client::connect(penstock.admin);
     nobody_asked
         .send_bytes(b"GET /version HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n");
-    assert_eq!(nobody_asked.read_answer().unwrap().status, 200);
+    assert_eq!(nobody_asked.read_response().unwrap().status, 200);
     let (rest, took) = timed(|| nobody_asked.read_raw());
     assert!(rest.is_ok_and(|rest| rest.is_empty()) && took < Duration::from_secs(10), "{took:?}");
     let mut steady = Client::connect(penstock.admin);
     for _ in 0..3 {
         steady.send("GET", "/version", &[], b"");
-        assert_eq!(steady.read_answer().unwrap().status, 200, "connections are kept");
+        assert_eq!(steady.read_response().unwrap().status, 200, "connections are kept");
     }
     assert!(metric(&penstock, "penstock_admin_slow_heads_total") >= 3.0);
     eventually("they are gone", Duration::from_secs(5), || {

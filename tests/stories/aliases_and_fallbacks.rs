@@ -1,9 +1,9 @@
-//! An operator gives models other names, and models that stand in for them; users get an answer
+//! An operator gives models other names, and models that stand in for them; users get a response
 //! under the name they know, from whatever can give it.
 
 use std::time::Duration;
 
-use penstock::mock::StandIn;
+use penstock::mock::MockEngine;
 use serde_json::json;
 
 use crate::support::client::{self, chat};
@@ -25,9 +25,9 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// Three engines with a model each: `a`, `b`, `c`.
 struct Fleet {
-    a: StandIn,
-    b: StandIn,
-    c: StandIn,
+    a: MockEngine,
+    b: MockEngine,
+    c: MockEngine,
     penstock: Penstock,
 }
 
@@ -59,11 +59,11 @@ fn aliases_are_followed_and_only_the_model_changes() {
         let body = format!(
             "{{\"messages\" : [ {{\"role\":\"user\",\"content\":\"{name} \\\"model\\\":\\\"{name}\\\"\"}}],\r\n\t\"model\":\"{name}\",\"seed\":18446744073709551616}}"
         );
-        let answer = client::request(fleet.penstock.data, "POST", CHAT, &[], body.as_bytes());
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let response = client::request(fleet.penstock.data, "POST", CHAT, &[], body.as_bytes());
+        assert_eq!(response.status, 200, "{}", response.text());
         let expected = body.replace(&format!("\t\"model\":\"{name}\""), "\t\"model\":\"a\"");
         assert_eq!(String::from_utf8(last_body(&fleet.a)).unwrap(), expected);
-        assert_eq!(answer.header("x-penstock-backend"), Some("a"));
+        assert_eq!(response.header("x-penstock-backend"), Some("a"));
     }
     assert_eq!(fleet.penstock.chat("b").status, 200);
     assert_eq!(fleet.shares(), [3, 0, 1], "an alias goes before the model it hides");
@@ -73,8 +73,8 @@ fn aliases_are_followed_and_only_the_model_changes() {
 fn fallbacks_answer_for_models_that_are_out() {
     let routing = "aliases: { old: c }, fallbacks: { a: [b, old], ghost: [b] }";
     let fleet = Fleet::start(routing, &["a", "b"]);
-    let answer = fleet.penstock.chat("a");
-    assert_eq!((answer.status, answer.json()["model"].as_str()), (200, Some("c")));
+    let response = fleet.penstock.chat("a");
+    assert_eq!((response.status, response.json()["model"].as_str()), (200, Some("c")));
     assert_eq!(last_body(&fleet.c), chat("c", "hello").to_string().as_bytes());
     assert_eq!(fleet.shares(), [0, 0, 1]);
     let decision = &fleet.penstock.admin("/decisions?n=1").json()["decisions"][0];
@@ -89,11 +89,11 @@ fn fallbacks_answer_for_models_that_are_out() {
 fn a_fallback_takes_over_when_connecting_fails() {
     let fleet = Fleet::start("fallbacks: { a: [b] }", &[]);
     block_on(fleet.a.kill()).unwrap();
-    let answer = fleet.penstock.chat("a");
-    assert_eq!((answer.status, answer.json()["model"].as_str()), (200, Some("b")));
+    let response = fleet.penstock.chat("a");
+    assert_eq!((response.status, response.json()["model"].as_str()), (200, Some("b")));
     assert_eq!(last_body(&fleet.b), chat("b", "hello").to_string().as_bytes());
-    let answer = fleet.penstock.chat("c");
-    assert_eq!(answer.json()["model"], "c", "others are not touched");
+    let response = fleet.penstock.chat("c");
+    assert_eq!(response.json()["model"], "c", "others are not touched");
 }
 
 fn an_incapable_model_falls_back_before_it_is_refused() {
@@ -110,8 +110,11 @@ fn an_incapable_model_falls_back_before_it_is_refused() {
     assert_eq!(shares(&[&blind, &sees]), [0, 1]);
     let mut tools = image.clone();
     tools["tools"] = json!([]);
-    let answer = penstock.post(CHAT, &tools);
-    assert_eq!((answer.status, answer.error_code().as_str()), (503, "fallback_chain_exhausted"));
+    let response = penstock.post(CHAT, &tools);
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (503, "fallback_chain_exhausted")
+    );
     assert_eq!(shares(&[&blind, &sees]), [0, 1], "never one that lacks something");
 }
 
@@ -139,25 +142,28 @@ fn the_name_each_attempt_needs_is_put_in() {
 
 fn a_chain_that_is_used_up_lists_every_model() {
     let fleet = Fleet::start("fallbacks: { a: [b, c], b: [c] }", &["a", "b", "c"]);
-    let answer = fleet.penstock.chat("a");
-    assert_eq!((answer.status, answer.error_code().as_str()), (503, "fallback_chain_exhausted"));
+    let response = fleet.penstock.chat("a");
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (503, "fallback_chain_exhausted")
+    );
     let message = "All backends in fallback chain unavailable: [a, b, c]";
-    assert_eq!(answer.json()["error"]["message"], message);
-    assert!(answer.header("retry-after").is_some());
+    assert_eq!(response.json()["error"]["message"], message);
+    assert!(response.header("retry-after").is_some());
     let body = json!({"model": "b", "max_tokens": 1, "messages": []});
-    let answer = fleet.penstock.post("/v1/messages", &body);
+    let response = fleet.penstock.post("/v1/messages", &body);
     let message = "All backends in fallback chain unavailable: [b, c]";
     let wanted =
         json!({"type": "error", "error": {"type": "overloaded_error", "message": message}});
-    assert_eq!((answer.status, answer.json()), (503, wanted));
-    let answer = fleet.penstock.chat("c");
-    assert_eq!(answer.error_code(), "no_healthy_backend", "without a chain it is itself");
+    assert_eq!((response.status, response.json()), (503, wanted));
+    let response = fleet.penstock.chat("c");
+    assert_eq!(response.error_code(), "no_healthy_backend", "without a chain it is itself");
 }
 
 fn dead_aliases_name_both() {
     let fleet = Fleet::start("aliases: { gpt-4: ghost }", &[]);
-    let answer = fleet.penstock.chat("gpt-4");
-    assert_eq!((answer.status, answer.error_code().as_str()), (404, "model_not_found"));
-    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    let response = fleet.penstock.chat("gpt-4");
+    assert_eq!((response.status, response.error_code().as_str()), (404, "model_not_found"));
+    let message = response.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("'gpt-4'") && message.contains("'ghost'"), "{message}");
 }

@@ -1,11 +1,11 @@
 //! An operator hands out keys, each for some models; clients without one stay outside, backends get
 //! the credentials meant for them, and no key is ever shown anywhere.
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, Fault, MockEngine};
 use serde_json::json;
 
 use crate::support::block_on;
-use crate::support::client::{Answer, chat, request};
+use crate::support::client::{Response, chat, request};
 use crate::support::engines::{backend, engine, start};
 use crate::support::penstock::Penstock;
 
@@ -26,7 +26,7 @@ fn bearer(key: &str) -> (&'static str, String) {
     ("authorization", format!("Bearer {key}"))
 }
 
-fn ask(penstock: &Penstock, path: &str, model: &str, headers: &[(&str, String)]) -> Answer {
+fn ask(penstock: &Penstock, path: &str, model: &str, headers: &[(&str, String)]) -> Response {
     let headers: Vec<(&str, &str)> =
         headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut body = chat(model, "hello");
@@ -57,15 +57,15 @@ fn only_known_keys_may_call() {
         vec![("x-api-key", "nothing".to_owned())],
         vec![("cookie", format!("key={good}"))],
     ] {
-        let answer = ask(&penstock, CHAT, "m", &headers);
-        assert_eq!((answer.status, answer.error_code().as_str()), (401, "invalid_api_key"));
-        assert_eq!(answer.json()["error"]["type"], "authentication_error");
-        assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
-        assert!(!answer.text().contains("sk-all"), "{}", answer.text());
-        let answer = ask(&penstock, "/v1/messages", "m", &headers);
-        let kind = &answer.json()["error"]["type"];
-        assert_eq!((answer.status, kind), (401, &json!("authentication_error")));
-        assert_eq!(answer.json()["type"], "error");
+        let response = ask(&penstock, CHAT, "m", &headers);
+        assert_eq!((response.status, response.error_code().as_str()), (401, "invalid_api_key"));
+        assert_eq!(response.json()["error"]["type"], "authentication_error");
+        assert_eq!(response.header("www-authenticate"), Some("Bearer"));
+        assert!(!response.text().contains("sk-all"), "{}", response.text());
+        let response = ask(&penstock, "/v1/messages", "m", &headers);
+        let kind = &response.json()["error"]["type"];
+        assert_eq!((response.status, kind), (401, &json!("authentication_error")));
+        assert_eq!(response.json()["type"], "error");
     }
     assert_eq!(penstock.get("/v1/models").status, 401);
     assert_eq!(penstock.get("/health").status, 200, "needs no key");
@@ -81,11 +81,14 @@ fn each_key_has_its_models() {
     for model in ["llama3:8b", "q4", "llama-best"] {
         assert_eq!(ask(&penstock, CHAT, model, &key).status, 200, "{model}");
     }
-    let answer = ask(&penstock, CHAT, "m", &key);
-    assert_eq!((answer.status, answer.error_code().as_str()), (403, "model_not_allowed"));
-    assert!(answer.json()["error"]["message"].as_str().unwrap().contains("'m'"));
-    let answer = ask(&penstock, "/v1/messages", "m", &key);
-    assert_eq!((answer.status, &answer.json()["error"]["type"]), (403, &json!("permission_error")));
+    let response = ask(&penstock, CHAT, "m", &key);
+    assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"));
+    assert!(response.json()["error"]["message"].as_str().unwrap().contains("'m'"));
+    let response = ask(&penstock, "/v1/messages", "m", &key);
+    assert_eq!(
+        (response.status, &response.json()["error"]["type"]),
+        (403, &json!("permission_error"))
+    );
     let headers = [("authorization", "Bearer sk-some-0123456789")];
     let list = request(penstock.data, "GET", "/v1/models", &headers, b"").json();
     let ids: Vec<&str> =
@@ -96,13 +99,13 @@ fn each_key_has_its_models() {
     assert_eq!(engine.counters().requests, 3);
 }
 
-fn locked(name: &str, key: &str) -> StandIn {
+fn locked(name: &str, key: &str) -> MockEngine {
     let spec = EngineSpec::new(name, [EngineModel::new(name)]);
     start(EngineSpec { api_key: Some(key.to_owned()), ..spec })
 }
 
 /// The credentials an engine was sent with its last request.
-fn credentials(engine: &StandIn) -> [Option<String>; 2] {
+fn credentials(engine: &MockEngine) -> [Option<String>; 2] {
     let last = engine.received().pop().unwrap();
     let count =
         |name: &str| last.headers.iter().filter(|(own, _)| own.eq_ignore_ascii_case(name)).count();
@@ -165,16 +168,16 @@ fn no_key_and_no_prompt_is_ever_shown() {
     ];
     let body = chat("one", "prompt-words-55").to_string();
     engine.script([Fault::Pass, Fault::status(500), Fault::CloseAfterRequest, Fault::Garbage]);
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for key in ["sk-all-0123456789"; 4].into_iter().chain(["sk-wrong-1", "sk-some-0123456789"]) {
         let headers = [("authorization", format!("Bearer {key}"))];
         let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
-        let answer = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
+        let response = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
         let head: String =
-            answer.headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
-        answers.push(head);
-        if answer.status != 200 {
-            answers.push(answer.text());
+            response.headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+        responses.push(head);
+        if response.status != 200 {
+            responses.push(response.text());
         }
     }
     let broken = request(
@@ -184,21 +187,21 @@ fn no_key_and_no_prompt_is_ever_shown() {
         &[("x-api-key", secrets[0])],
         b"{\"model\":\"one\",\"messages\":[{\"content\":\"prompt-words-55\"}",
     );
-    answers.push(broken.text());
+    responses.push(broken.text());
     block_on(engine.kill()).unwrap();
     let headers = [("x-api-key", secrets[0])];
     let lost = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
     assert!(!lost.text().contains(&engine.addr().to_string()), "{}", lost.text());
-    answers.push(lost.text());
+    responses.push(lost.text());
     for path in ["/metrics", "/config", "/fleet", "/decisions", "/health/ready", "/"] {
         let page = penstock.admin(path);
         assert_eq!(page.status, 200, "{path}");
-        answers.push(page.text());
+        responses.push(page.text());
     }
     let command = std::fs::read(format!("/proc/{}/cmdline", penstock.pid())).unwrap_or_default();
-    answers.push(String::from_utf8_lossy(&command).into_owned());
-    answers.push(penstock.log());
-    for text in answers {
+    responses.push(String::from_utf8_lossy(&command).into_owned());
+    responses.push(penstock.log());
+    for text in responses {
         for secret in secrets {
             assert!(!text.contains(secret), "{secret} is shown in:\n{text}");
         }
@@ -212,8 +215,8 @@ fn log_lines_cannot_be_forged() {
     let evil = "x\r\nFORGED line\u{1b}[31m";
     assert_eq!(penstock.chat(evil).status, 404);
     for path in ["/x%0d%0aFORGED", "/x\u{1b}[31mFORGED"] {
-        let answer = request(penstock.data, "GET", path, &[("x-request-id", "a\tFORGED")], b"");
-        assert!(matches!(answer.status, 400 | 404), "{path}");
+        let response = request(penstock.data, "GET", path, &[("x-request-id", "a\tFORGED")], b"");
+        assert!(matches!(response.status, 400 | 404), "{path}");
     }
     let (log, metrics) = (penstock.log(), penstock.admin("/metrics").text());
     for text in [&log, &metrics] {

@@ -1,8 +1,8 @@
 //! A user sends an image, tools, a wish for JSON or a long prompt, and only backends that can serve
-//! it are asked; when there is none, the answer says what is missing.
+//! it are asked; when there is none, the response says what is missing.
 
 use penstock::api::Capabilities;
-use penstock::mock::{EngineSpec, StandIn};
+use penstock::mock::{EngineSpec, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::chat;
@@ -24,9 +24,9 @@ const IMAGE: &str = "data:image/png;base64,iVBORw0KGgo=";
 
 /// One model on three backends that can do different things with it, worst priority first.
 struct Fleet {
-    plain: StandIn,
-    vision: StandIn,
-    tools: StandIn,
+    plain: MockEngine,
+    vision: MockEngine,
+    tools: MockEngine,
     penstock: Penstock,
 }
 
@@ -59,13 +59,13 @@ impl Fleet {
     fn taker(&self, path: &str, body: &Value) -> Result<&'static str, (u16, String)> {
         let engines = [&self.plain, &self.vision, &self.tools];
         let before = shares(&engines);
-        let answer = self.penstock.post(path, body);
+        let response = self.penstock.post(path, body);
         let after = shares(&engines);
         let took: Vec<usize> = (0..3).filter(|index| after[*index] > before[*index]).collect();
-        match (answer.status, took.as_slice()) {
+        match (response.status, took.as_slice()) {
             (200, [index]) => Ok(["plain", "vision", "tools"][*index]),
-            (status, []) => Err((status, answer.text())),
-            (status, took) => panic!("{status} from {took:?}: {}", answer.text()),
+            (status, []) => Err((status, response.text())),
+            (status, took) => panic!("{status} from {took:?}: {}", response.text()),
         }
     }
 }
@@ -159,8 +159,8 @@ fn long_prompts_go_where_they_fit() {
         "\\u4e00".repeat(4096 * 4)
     );
     let address = fleet.penstock.data;
-    let answer = crate::support::client::request(address, "POST", CHAT, &[], escaped.as_bytes());
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = crate::support::client::request(address, "POST", CHAT, &[], escaped.as_bytes());
+    assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(fleet.tools.counters().requests, 2, "4096 tokens by characters");
 }
 
@@ -196,8 +196,8 @@ fn plain_requests_are_not_limited_to_special_backends() {
     let odd = json!([{"type": 7}, {"text": "no type"}, 5, null, {"type": "image_urls"}]);
     let odd = json!({"model": "m", "messages": [{"role": "user", "content": odd}]});
     for body in [&body, &odd, &body, &odd] {
-        let answer = penstock.post(CHAT, body);
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let response = penstock.post(CHAT, body);
+        assert_eq!(response.status, 200, "{}", response.text());
     }
     assert_eq!(shares(&[&all, &none]), [2, 2]);
 }
@@ -235,9 +235,9 @@ fn operations_are_matched_too() {
     assert_eq!(penstock.chat("m").status, 200);
     assert_eq!(shares(&[&talks, &embeds]), [1, 1]);
     let body = json!({"model": "m", "query": "q", "documents": []});
-    let answer = penstock.post("/v1/rerank", &body);
-    assert_eq!((answer.status, answer.error_code().as_str()), (400, "capability_mismatch"));
-    assert!(answer.text().contains("[rerank]"), "{}", answer.text());
+    let response = penstock.post("/v1/rerank", &body);
+    assert_eq!((response.status, response.error_code().as_str()), (400, "capability_mismatch"));
+    assert!(response.text().contains("[rerank]"), "{}", response.text());
 }
 
 fn a_capable_backend_that_is_down_is_a_503() {
@@ -249,7 +249,7 @@ fn a_capable_backend_that_is_down_is_a_503() {
         backend(&sees, "models: [{ id: m, capabilities: [vision] }]")
     );
     let penstock = Penstock::start(&yaml);
-    let answer = penstock.post(CHAT, &image_chat());
-    assert_eq!((answer.status, answer.error_code().as_str()), (503, "no_healthy_backend"));
-    assert!(answer.text().contains("vision"), "{}", answer.text());
+    let response = penstock.post(CHAT, &image_chat());
+    assert_eq!((response.status, response.error_code().as_str()), (503, "no_healthy_backend"));
+    assert!(response.text().contains("vision"), "{}", response.text());
 }

@@ -1,6 +1,6 @@
 //! Whatever four engines do, and however often they change it, every user gets either the right
-//! answer to the last byte or an honest failure: nothing is corrupt, nothing hangs, nothing is
-//! repeated once an answer began, and what can be hidden is hidden.
+//! response to the last byte or an honest failure: nothing is corrupt, nothing hangs, nothing is
+//! repeated once a response began, and what can be hidden is hidden.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use penstock::mock::{Cut, Fault, Pace, StandIn};
+use penstock::mock::{Cut, Fault, MockEngine, Pace};
 use penstock::units::Timestamp;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
-use crate::support::client::{Answer, Client, chat, streaming_chat};
+use crate::support::client::{Client, Response, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup, engine, name};
 use crate::support::pace::{pause_between_readings, pause_until};
 use crate::support::{block_on, eventually, is_long};
@@ -45,7 +45,7 @@ enum Mood {
 fn hidden() -> Vec<Mood> {
     let faults = [
         Fault::Informational { count: 3 },
-        Fault::CloseAfterAnswer,
+        Fault::CloseAfterResponse,
         Fault::CloseDelimited,
         Fault::BigHead { bytes: 4096 },
         Fault::SlowHead(Duration::from_millis(30)),
@@ -62,7 +62,7 @@ fn anything() -> Vec<Mood> {
         cut(Cut::Fin),
         cut(Cut::Reset),
         cut(Cut::BadChunk),
-        Fault::CutAnswer { how: Cut::ShortLength },
+        Fault::CutResponse { how: Cut::ShortLength },
         Fault::CloseOnAccept,
         Fault::ResetOnAccept,
         Fault::CloseUnread,
@@ -89,7 +89,7 @@ fn anything() -> Vec<Mood> {
 struct Receipts(HashMap<(usize, u64, Timestamp), Option<Bytes>>);
 
 impl Receipts {
-    fn collect(&mut self, engines: &[StandIn]) {
+    fn collect(&mut self, engines: &[MockEngine]) {
         for (index, engine) in engines.iter().enumerate() {
             for received in engine.received() {
                 let key = (index, received.connection, received.arrived_at);
@@ -113,7 +113,7 @@ impl Receipts {
 
 /// Changes what every engine but the last `steady` does, once a second, until told to stop. Gives
 /// what they received meanwhile.
-fn flip(engines: &[StandIn], moods: &[Mood], steady: usize, is_over: &AtomicBool) -> Receipts {
+fn flip(engines: &[MockEngine], moods: &[Mood], steady: usize, is_over: &AtomicBool) -> Receipts {
     let mut rng = SmallRng::seed_from_u64(7);
     let mut receipts = Receipts::default();
     let mut until_next = || {
@@ -148,10 +148,10 @@ fn flip(engines: &[StandIn], moods: &[Mood], steady: usize, is_over: &AtomicBool
     receipts
 }
 
-/// One request with the answer it got.
+/// One request with the response it got.
 struct Exchange {
     body: Value,
-    answer: Answer,
+    response: Response,
     took: Duration,
 }
 
@@ -173,12 +173,12 @@ fn drive(fleet: &Fleet) -> Vec<Exchange> {
             };
             let sent = Instant::now();
             client.send("POST", CHAT, &[], body.to_string().as_bytes());
-            let answer = client.read_answer().unwrap();
-            let is_told = answer.status == 200 && answer.text().contains("\"error\"");
-            if is_told || answer.header("connection") == Some("close") || !answer.is_whole {
+            let response = client.read_response().unwrap();
+            let is_told = response.status == 200 && response.text().contains("\"error\"");
+            if is_told || response.header("connection") == Some("close") || !response.is_whole {
                 client = Client::connect(address);
             }
-            exchanges.push(Exchange { body, answer, took: sent.elapsed() });
+            exchanges.push(Exchange { body, response, took: sent.elapsed() });
         }
         exchanges
     };
@@ -206,8 +206,8 @@ fn run(moods: &[Mood], steady: usize) -> (Fleet, Receipts, Vec<Exchange>) {
     (fleet, receipts, exchanges)
 }
 
-/// What engines without faults answer.
-struct References(Vec<(StandIn, Client)>);
+/// What engines without faults response.
+struct References(Vec<(MockEngine, Client)>);
 
 impl References {
     fn start() -> Self {
@@ -222,39 +222,39 @@ impl References {
     fn whole(&mut self, index: usize, body: &Value) -> String {
         let client = &mut self.0[index].1;
         client.send("POST", CHAT, &[], body.to_string().as_bytes());
-        client.read_answer().unwrap().text()
+        client.read_response().unwrap().text()
     }
 
-    /// The engines whose whole answer is `text`, or begins with it.
+    /// The engines whose whole response is `text`, or begins with it.
     fn of(&mut self, body: &Value, text: &str, is_whole: bool) -> Vec<usize> {
         let fits = |whole: String| if is_whole { whole == text } else { whole.starts_with(text) };
         (0..ENGINES).filter(|index| fits(self.whole(*index, body))).collect()
     }
 }
 
-/// Judges every answer; gives how many were right to the last byte.
+/// Judges every response; gives how many were right to the last byte.
 fn check(fleet: &Fleet, receipts: Receipts, exchanges: &[Exchange]) -> usize {
     let mut references = References::start();
     let begun = receipts.by_body();
     let mut good = 0;
-    for Exchange { body, answer, took } in exchanges {
-        let text = answer.text();
+    for Exchange { body, response, took } in exchanges {
+        let text = response.text();
         assert!(*took < Duration::from_secs(15), "hung for {took:?}: {text}");
-        match answer.status {
+        match response.status {
             200 => {
                 let told = text.find("data: {\"error\"").unwrap_or(text.len());
-                let is_right = answer.is_whole && told == text.len();
+                let is_right = response.is_whole && told == text.len();
                 assert!(is_right || !text.contains("[DONE]"), "{text}");
                 let from = references.of(body, &text[..told], is_right);
                 assert!(!from.is_empty(), "bytes no engine sent for {body}: {text}");
                 good += usize::from(is_right);
                 let places = &begun[body.to_string().as_bytes()];
                 let (_, last) = places.last().unwrap();
-                assert!(from.contains(last), "repeated after an answer began: {places:?} {text}");
+                assert!(from.contains(last), "repeated after a response began: {places:?} {text}");
                 assert!(places.len() <= 4, "begun {} times", places.len());
             }
-            400 | 500 => assert_eq!(answer.json()["error"]["message"], "scripted"),
-            429 | 502..=504 => assert!(answer.json()["error"]["message"].is_string(), "{text}"),
+            400 | 500 => assert_eq!(response.json()["error"]["message"], "scripted"),
+            429 | 502..=504 => assert!(response.json()["error"]["message"].is_string(), "{text}"),
             status => panic!("{status}: {text}"),
         }
     }
@@ -269,8 +269,8 @@ fn faults_that_can_be_hidden_stay_hidden_while_they_change() {
     let good = check(&fleet, receipts, &exchanges);
     let visible: Vec<String> = exchanges
         .iter()
-        .filter(|exchange| exchange.answer.status != 200 || !exchange.answer.is_whole)
-        .map(|exchange| format!("{} {}", exchange.answer.status, exchange.answer.text()))
+        .filter(|exchange| exchange.response.status != 200 || !exchange.response.is_whole)
+        .map(|exchange| format!("{} {}", exchange.response.status, exchange.response.text()))
         .collect();
     println!("chaos, hidden faults: {good} of {} right", exchanges.len());
     assert!(visible.len() * 1000 <= exchanges.len(), "{}: {visible:?}", visible.len());

@@ -1,7 +1,7 @@
-//! A developer points an OpenAI client at penstock and gets each answer from a backend that can
+//! A developer points an OpenAI client at penstock and gets each response from a backend that can
 //! give it, as if there were only one.
 
-use penstock::mock::{EngineModel, EngineSpec, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, MockEngine};
 use serde_json::json;
 
 use crate::support::block_on;
@@ -15,11 +15,11 @@ crate::trials![
     bodies_of_every_size_arrive_byte_for_byte,
 ];
 
-fn engine(model: &str) -> StandIn {
-    block_on(StandIn::start_local(EngineSpec::new("one", [EngineModel::new(model)]))).unwrap()
+fn engine(model: &str) -> MockEngine {
+    block_on(MockEngine::start_local(EngineSpec::new("one", [EngineModel::new(model)]))).unwrap()
 }
 
-fn config(engine: &StandIn) -> String {
+fn config(engine: &MockEngine) -> String {
     format!(
         "routing: {{ aliases: {{ gpt-4: m }} }}\n\
          backends: [{{ name: one, url: {}, models: [{{ id: m, capabilities: [vision, tools, json_mode] }}] }}]",
@@ -54,8 +54,8 @@ fn an_alias_changes_only_the_model_value() {
     let engine = engine("m");
     let penstock = Penstock::start(&config(&engine));
     let body = br#"{ "stream":false,"model" : "gpt-4", "messages":[{"role":"user","content":"a\u0041 \"gpt-4\""}],  "x":1.50 }"#;
-    let answer = client::request(penstock.data, "POST", "/v1/chat/completions", &[], body);
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = client::request(penstock.data, "POST", "/v1/chat/completions", &[], body);
+    assert_eq!(response.status, 200, "{}", response.text());
     let expected =
         String::from_utf8_lossy(body).replacen("\"model\" : \"gpt-4\"", "\"model\" : \"m\"", 1);
     let received = engine.received().pop().unwrap();
@@ -85,8 +85,12 @@ fn bodies_of_every_size_arrive_byte_for_byte() {
             } else {
                 client.send("POST", "/v1/embeddings", &[], body.as_bytes());
             }
-            let answer = client.read_answer().unwrap();
-            assert!(answer.status == 200 || answer.status == 400, "{size}: {}", answer.text());
+            let response = client.read_response().unwrap();
+            assert!(
+                response.status == 200 || response.status == 400,
+                "{size}: {}",
+                response.text()
+            );
             let received = engine.received().pop().unwrap();
             assert_eq!(received.body.unwrap().len(), body.len(), "{size}");
             assert_eq!(engine.received().pop().unwrap().body.unwrap(), body.as_bytes());

@@ -151,8 +151,8 @@ fn neighbours_of_those_who_leave_are_untouched() {
     let hows = Leave::BOTH.into_iter().cycle();
     let left: Vec<_> = leavers.into_iter().zip(hows).map(|(leaver, how)| how.now(leaver)).collect();
     for mut stayer in stayers {
-        let answer = stayer.read_answer().unwrap();
-        assert_eq!((answer.is_whole, answer.text()), (true, whole.clone()));
+        let response = stayer.read_response().unwrap();
+        assert_eq!((response.is_whole, response.text()), (true, whole.clone()));
     }
     assert_eq!(fleet.a().counters().cancelled, 8);
     drop(left);

@@ -206,10 +206,10 @@ fn the_smallest_file_serves() {
     crate::support::eventually("it serves", Duration::from_secs(15), || {
         client::is_ok(admin, "/health/ready") && std::net::TcpStream::connect(data).is_ok()
     });
-    let answer = client::post(data, "/v1/chat/completions", &client::chat("m", "hello"));
+    let response = client::post(data, "/v1/chat/completions", &client::chat("m", "hello"));
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(response.status, 200, "{}", response.text());
 }
 
 fn a_start_that_cannot_be_says_why() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock::mock::{Cut, Fault, Gate};
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, chat, streaming_chat, timed};
+use crate::support::client::{Client, Response, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, read_until, reference};
 use crate::support::{block_on, eventually};
 
@@ -33,13 +33,13 @@ fn refusal(status: u16, retry_after: &str) -> Fault {
     }
 }
 
-fn assert_refused(answer: &Answer, status: u16, retry_after: &str) {
-    assert_eq!(answer.status, status, "{}", answer.text());
-    assert_eq!(answer.header("retry-after"), Some(retry_after));
-    assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));
+fn assert_refused(response: &Response, status: u16, retry_after: &str) {
+    assert_eq!(response.status, status, "{}", response.text());
+    assert_eq!(response.header("retry-after"), Some(retry_after));
+    assert_eq!(response.header("x-ratelimit-remaining"), Some("0"));
     let expected =
         format!(r#"{{"error":{{"message":"come back in {retry_after}","code":"busy"}}}}"#);
-    assert_eq!(answer.text(), expected);
+    assert_eq!(response.text(), expected);
 }
 
 fn the_last_refusal_is_relayed_exactly() {
@@ -69,15 +69,15 @@ fn while_all_rest_one_request_asks_the_first_due() {
         let mut probe = fleet.begin(&chat("m", "hello"));
         block_on(gate.reached_by(1));
         for body in [chat("m", "hello"), streaming_chat("m", "hello"), chat("m", "hello")] {
-            let (answer, took) = timed(|| fleet.penstock.post(CHAT, &body));
-            assert_eq!((answer.status, answer.error_code().as_str()), (status, code));
-            let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+            let (response, took) = timed(|| fleet.penstock.post(CHAT, &body));
+            assert_eq!((response.status, response.error_code().as_str()), (status, code));
+            let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
             assert!((8..=17).contains(&wait), "the smallest wait and a tenth, not {wait}");
             assert!(took < Duration::from_secs(2), "{took:?}");
         }
         assert_eq!(fleet.requests(), 4, "only one request looks whether the first due is back");
         gate.open();
-        assert_eq!(probe.read_answer().unwrap().status, 200);
+        assert_eq!(probe.read_response().unwrap().status, 200);
         fleet.wait_fact("b", "cooldown_remaining_s", &Value::Null);
         for _ in 0..3 {
             assert_eq!(fleet.chat().status, 200, "it is back, and is used");
@@ -141,15 +141,15 @@ fn full_backends_say_so_at_once() {
     let mut waiting: Vec<Client> = (0..4).map(|_| fleet.begin(&chat("m", "hello"))).collect();
     block_on(gate.reached_by(4));
     for _ in 0..3 {
-        let (answer, took) = timed(|| fleet.chat());
-        assert_eq!((answer.status, answer.error_code().as_str()), (503, "all_backends_busy"));
-        assert!(answer.header("retry-after").is_some());
+        let (response, took) = timed(|| fleet.chat());
+        assert_eq!((response.status, response.error_code().as_str()), (503, "all_backends_busy"));
+        assert!(response.header("retry-after").is_some());
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
     assert_eq!(fleet.requests(), 4, "no backend has more than it may");
     gate.open();
     for client in &mut waiting {
-        assert_eq!(client.read_answer().unwrap().status, 200);
+        assert_eq!(client.read_response().unwrap().status, 200);
     }
     fleet.wait_idle();
     assert_eq!(fleet.chat().status, 200);
@@ -158,8 +158,8 @@ fn full_backends_say_so_at_once() {
 fn one_after_the_other_always_finds_the_only_place_free() {
     let fleet = Fleet::start(1, Setup { backend: "max_in_flight: 1", ..Setup::default() });
     for turn in 0..100 {
-        let answer = if turn % 2 == 0 { fleet.chat() } else { fleet.stream() };
-        assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
+        let response = if turn % 2 == 0 { fleet.chat() } else { fleet.stream() };
+        assert_eq!(response.status, 200, "turn {turn}: {}", response.text());
     }
 }
 
@@ -174,7 +174,7 @@ fn full_backends_fall_back_only_when_told() {
         block_on(gate.reached_by(1));
         assert_eq!(fleet.chat().status, status, "fallback_on_saturation: {told}");
         gate.open();
-        assert_eq!(first.read_answer().unwrap().status, 200);
+        assert_eq!(first.read_response().unwrap().status, 200);
     }
 }
 
@@ -185,11 +185,16 @@ fn all_down_is_told_at_once() {
         block_on(engine.kill()).unwrap();
     }
     let ask = |fleet: &Fleet| {
-        let (answer, took) = timed(|| fleet.chat());
-        assert_eq!(answer.status, 503, "{}", answer.text());
+        let (response, took) = timed(|| fleet.chat());
+        assert_eq!(response.status, 503, "{}", response.text());
         assert!(took < Duration::from_secs(1), "{took:?}");
-        assert!(answer.header("retry-after").is_some(), "{} {}", answer.status, answer.text());
-        answer.error_code()
+        assert!(
+            response.header("retry-after").is_some(),
+            "{} {}",
+            response.status,
+            response.text()
+        );
+        response.error_code()
     };
     for _ in 0..3 {
         ask(&fleet);
@@ -229,7 +234,7 @@ fn every_kind_of_end_gives_its_place_back() {
         Fault::CutStream { after_events: 2, how: Cut::Fin },
         Fault::CutStream { after_events: 2, how: Cut::Reset },
         Fault::CutStream { after_events: 2, how: Cut::BadChunk },
-        Fault::CutAnswer { how: Cut::ShortLength },
+        Fault::CutResponse { how: Cut::ShortLength },
         Fault::ErrorEventMidStream { after_events: 2 },
         Fault::Garbage,
         Fault::Switching101,
@@ -279,13 +284,13 @@ fn held_bodies_are_bounded_before_they_are_read() {
     block_on(gate.reached_by(1));
     let held = fleet.metric("penstock_held_body_bytes");
     assert!((700_000.0..=1_048_576.0).contains(&held), "{held}");
-    // Only the head is sent: the answer does not wait for the body.
+    // Only the head is sent: the response does not wait for the body.
     let mut second = Client::connect(fleet.penstock.data);
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 700000\r\n\r\n");
     second.send_bytes(head.as_bytes());
-    let (answer, took) = timed(|| second.read_answer().unwrap());
-    assert_eq!((answer.status, answer.error_code().as_str()), (503, "body_memory_full"));
-    assert!(answer.header("retry-after").is_some());
+    let (response, took) = timed(|| second.read_response().unwrap());
+    assert_eq!((response.status, response.error_code().as_str()), (503, "body_memory_full"));
+    assert!(response.header("retry-after").is_some());
     assert!(took < Duration::from_secs(1), "{took:?}");
     // A body of unknown length is refused when it outgrows what is left.
     let mut third = Client::connect(fleet.penstock.data);
@@ -294,14 +299,14 @@ fn held_bodies_are_bounded_before_they_are_read() {
         format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
     bytes += &format!("{:x}\r\n{part}\r\n", part.len()).repeat(8);
     third.send_bytes(bytes.as_bytes());
-    let answer = third.read_answer().unwrap();
-    assert_eq!((answer.status, answer.error_code().as_str()), (503, "body_memory_full"));
+    let response = third.read_response().unwrap();
+    assert_eq!((response.status, response.error_code().as_str()), (503, "body_memory_full"));
     drop((second, third));
     fleet.wait_metric("penstock_errors_total{code=\"body_memory_full\"", 2.0);
     // Small ones still find room.
     assert_eq!(fleet.chat().status, 200);
     gate.open();
-    assert_eq!(holder.read_answer().unwrap().status, 200);
+    assert_eq!(holder.read_response().unwrap().status, 200);
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
     assert_eq!(fleet.penstock.post(CHAT, &large("second")).status, 200);
     assert_eq!(fleet.a().counters().requests, 3);
@@ -315,8 +320,8 @@ fn a_body_is_let_go_when_its_answer_begins() {
     let mut stream = fleet.begin(&body);
     read_until(&mut stream, "a serving m:");
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
-    let answer = fleet.penstock.post(CHAT, &large("hello"));
-    assert_eq!(answer.text(), reference("a", CHAT, &large("hello")).text());
+    let response = fleet.penstock.post(CHAT, &large("hello"));
+    assert_eq!(response.text(), reference("a", CHAT, &large("hello")).text());
     drop(Leave::Reset.now(stream));
     fleet.wait_idle();
 }

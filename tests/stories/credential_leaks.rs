@@ -1,5 +1,5 @@
 //! A stranger tries to learn what is not theirs, to lead requests elsewhere, and to get at the admin
-//! port from the data port; a crowd of honest clients at once each get their own answers.
+//! port from the data port; a crowd of honest clients at once each get their own responses.
 
 use std::net::TcpListener;
 
@@ -7,7 +7,7 @@ use penstock::mock::{Cut, Fault};
 use serde_json::json;
 
 use crate::support::block_on;
-use crate::support::client::{Answer, Client, chat, request, streaming_chat};
+use crate::support::client::{Client, Response, chat, request, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Setup};
 
 crate::trials![
@@ -17,9 +17,9 @@ crate::trials![
     four_hundred_clients_at_once_each_get_their_own,
 ];
 
-fn head_and_body(answer: &Answer) -> String {
-    let head = answer.headers.iter().map(|(name, value)| format!("{name}: {value}\n"));
-    head.collect::<String>() + &answer.text()
+fn head_and_body(response: &Response) -> String {
+    let head = response.headers.iter().map(|(name, value)| format!("{name}: {value}\n"));
+    head.collect::<String>() + &response.text()
 }
 
 fn errors_tell_no_address_no_path_and_no_panic() {
@@ -42,9 +42,9 @@ fn errors_tell_no_address_no_path_and_no_panic() {
     ];
     for fault in faults {
         fleet.a().script([fault.clone()]);
-        let answer = fleet.stream();
-        assert!(answer.text().contains("\"error\""), "{fault:?}: {}", answer.text());
-        told.push(head_and_body(&answer));
+        let response = fleet.stream();
+        assert!(response.text().contains("\"error\""), "{fault:?}: {}", response.text());
+        told.push(head_and_body(&response));
         fleet.a().clear();
     }
     let data = fleet.penstock.data;
@@ -63,7 +63,7 @@ fn errors_tell_no_address_no_path_and_no_panic() {
     let root = env!("CARGO_MANIFEST_DIR");
     let names = [&address.to_string(), &port, root, "127.0.0.1", ".rs", "panick", "thread '"];
     for text in told {
-        // The answer may repeat what its client asked for, and no more.
+        // The response may repeat what its client asked for, and no more.
         let text = text.replace("/etc/passwd", "");
         for name in names {
             assert!(!text.contains(name), "{name} in\n{text}");
@@ -83,7 +83,7 @@ fn ask_by_other_names(fleet: &Fleet, target: &str, body: &str) -> usize {
             body.len()
         );
         client.send_bytes(head.as_bytes());
-        let status = client.read_answer().unwrap().status;
+        let status = client.read_response().unwrap().status;
         assert!(matches!(status, 200 | 400), "{host}: {status}");
         sent += usize::from(status == 200);
     }
@@ -97,7 +97,9 @@ fn ask_by_other_names(fleet: &Fleet, target: &str, body: &str) -> usize {
         let length = body.len();
         let head = format!("{line}\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}");
         client.send_bytes(head.as_bytes());
-        if client.read_answer().is_ok_and(|answer| answer.status == 200 && line.starts_with("POST"))
+        if client
+            .read_response()
+            .is_ok_and(|response| response.status == 200 && line.starts_with("POST"))
         {
             sent += 1;
         }
@@ -136,9 +138,9 @@ fn nothing_in_a_request_leads_it_elsewhere() {
     let mut sent = 0;
     for name in headers {
         for value in [target.as_str(), &url] {
-            let answer =
+            let response =
                 request(fleet.penstock.data, "POST", CHAT, &[(name, value)], body.as_bytes());
-            assert_eq!(answer.status, 200, "{name}: {value}: {}", answer.text());
+            assert_eq!(response.status, 200, "{name}: {value}: {}", response.text());
             sent += 1;
         }
     }
@@ -159,8 +161,12 @@ fn the_data_port_has_nothing_of_the_admin_port() {
         if path == "/health" {
             continue;
         }
-        let answer = request(fleet.penstock.data, verb, &path, &[], b"");
-        assert_eq!((answer.status, answer.error_code().as_str()), (404, "unknown_path"), "{line}");
+        let response = request(fleet.penstock.data, verb, &path, &[], b"");
+        assert_eq!(
+            (response.status, response.error_code().as_str()),
+            (404, "unknown_path"),
+            "{line}"
+        );
         count += 1;
     }
     assert!(count >= 11, "{count} paths");
@@ -169,7 +175,7 @@ fn the_data_port_has_nothing_of_the_admin_port() {
     assert_eq!(health, json!({"status": "healthy", "backends": {"total": 1, "healthy": 1}}));
 }
 
-/// An answer that says in head and body whose request it belongs to.
+/// A response that says in head and body whose request it belongs to.
 fn ask_as(fleet: &Fleet, number: usize, client: &mut Client) {
     let own = format!("client-{number}-only");
     let body = match number % 2 {
@@ -179,16 +185,16 @@ fn ask_as(fleet: &Fleet, number: usize, client: &mut Client) {
     let id = format!("id-{number}");
     let headers = [("x-request-id", id.as_str()), ("x-mine", own.as_str())];
     client.send("POST", CHAT, &headers, body.to_string().as_bytes());
-    let answer = client.read_answer().unwrap();
-    assert_eq!((answer.status, answer.is_whole), (200, true), "{number}");
-    assert_eq!(answer.header("x-request-id"), Some(id.as_str()));
-    let kind = answer.header("content-type").unwrap_or_default();
+    let response = client.read_response().unwrap();
+    assert_eq!((response.status, response.is_whole), (200, true), "{number}");
+    assert_eq!(response.header("x-request-id"), Some(id.as_str()));
+    let kind = response.header("content-type").unwrap_or_default();
     assert_eq!(kind.starts_with("text/event-stream"), number % 2 == 1, "{number}: {kind}");
-    assert_eq!(answer.text(), fleet_answer(fleet, number), "{number}");
+    assert_eq!(response.text(), fleet_response(fleet, number), "{number}");
 }
 
-/// What the engine itself answers to that client.
-fn fleet_answer(fleet: &Fleet, number: usize) -> String {
+/// What the engine itself responds to that client.
+fn fleet_response(fleet: &Fleet, number: usize) -> String {
     let own = format!("client-{number}-only");
     let body = if number.is_multiple_of(2) { chat("m", &own) } else { streaming_chat("m", &own) };
     crate::support::client::post(fleet.a().addr(), CHAT, &body).text()

@@ -75,7 +75,7 @@ fn send(fleet: &Fleet, count: usize) {
                     engine.set_page("/metrics", Some(&page(who * count + number)));
                     let body = conversation(who + 8 * (number / 5), number % 5 + 1).to_string();
                     client.send("POST", CHAT, &[], body.as_bytes());
-                    assert_eq!(client.read_answer().unwrap().status, 200);
+                    assert_eq!(client.read_response().unwrap().status, 200);
                 }
             });
         }
@@ -88,9 +88,9 @@ fn begin(fleet: &Fleet) {
 }
 
 fn captured(fleet: &Fleet) -> String {
-    let answer = fleet.penstock.admin("/decisions?capture=true");
-    assert_eq!(answer.status, 200);
-    answer.text()
+    let response = fleet.penstock.admin("/decisions?capture=true");
+    assert_eq!(response.status, 200);
+    response.text()
 }
 
 fn replay(text: &str, more: &[&str]) -> Ran {
@@ -214,7 +214,7 @@ fn other_rules_are_a_what_if() {
     let (summary, told) = told.split_last().unwrap();
     let counted = told.iter().filter(|one| one["moved"] == true).count();
     assert_eq!(*summary, json!({"summary": {"decisions": 64, "moved": counted}}));
-    // One line of the answer is a decision of its own.
+    // One line of the response is a decision of its own.
     let line = text.lines().nth(1).unwrap().trim_end_matches(',');
     let ran = run_with(["explain", "--decision", "-"], line.as_bytes(), &[]);
     assert_eq!(last_line(&ran), "1 decision, 1 identical", "{}", ran.stderr);
@@ -283,8 +283,8 @@ fn captures_hold_no_prompts_and_the_readme_names_their_keys() {
     begin(&fleet);
     let body = chat("m", &"Nobody may read this. ".repeat(40)).to_string();
     let headers = [("authorization", "Bearer hush-hush"), ("x-who", "somebody")];
-    let answer = client::request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes());
-    assert_eq!(answer.status, 200);
+    let response = client::request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes());
+    assert_eq!(response.status, 200);
     let text = captured(&fleet);
     for secret in ["Nobody", "hush", "somebody"] {
         assert!(!text.contains(secret), "{secret} in {text}");

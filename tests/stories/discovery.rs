@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use penstock::api::Capabilities;
-use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, chat};
@@ -36,7 +36,7 @@ fn flavoured(
     name: &str,
     flavour: Flavour,
     models: impl IntoIterator<Item = EngineModel>,
-) -> StandIn {
+) -> MockEngine {
     start(EngineSpec { flavour, ..EngineSpec::new(name, models) })
 }
 
@@ -106,8 +106,8 @@ fn what_was_discovered_decides() {
     assert_eq!(penstock.post(CHAT, &image).status, 200);
     assert_eq!(penstock.post(CHAT, &chat("m", &"x".repeat(404))).status, 200);
     assert_eq!(shares(&[&blind, &sees]), [0, 2]);
-    let answer = penstock.post(CHAT, &chat("m", &"x".repeat(4004)));
-    assert_eq!(answer.error_code(), "context_length_exceeded");
+    let response = penstock.post(CHAT, &chat("m", &"x".repeat(4004)));
+    assert_eq!(response.error_code(), "context_length_exceeded");
     let mut tools = chat("m", "x");
     tools["tools"] = json!([]);
     assert_eq!(penstock.post(CHAT, &tools).error_code(), "capability_mismatch");
@@ -142,9 +142,9 @@ fn an_unknown_model_waits_for_discovery() {
     let penstock = Penstock::start(&yaml);
     assert_eq!(penstock.chat("m").status, 200, "what is known is served");
     for name in ["late", "nobody"] {
-        let answer = penstock.chat(name);
-        assert_eq!((answer.status, answer.error_code().as_str()), (503, "discovery_pending"));
-        assert_eq!(answer.header("retry-after"), Some("1"));
+        let response = penstock.chat(name);
+        assert_eq!((response.status, response.error_code().as_str()), (503, "discovery_pending"));
+        assert_eq!(response.header("retry-after"), Some("1"));
         assert_eq!(penstock.get(&format!("/v1/models/{name}")).status, 503);
     }
     silent.always_probes(None);
@@ -160,9 +160,9 @@ fn models_of_a_backend_that_is_down_stay_known() {
     assert_eq!(penstock.chat("m").status, 200);
     engine.set_health(500);
     eventually("it is found ill", SOON, || penstock.backend("one")["health"] == "unhealthy");
-    let answer = penstock.chat("m");
+    let response = penstock.chat("m");
     assert_eq!(
-        (answer.status, answer.error_code().as_str()),
+        (response.status, response.error_code().as_str()),
         (503, "no_healthy_backend"),
         "no 404"
     );
@@ -170,7 +170,7 @@ fn models_of_a_backend_that_is_down_stay_known() {
     assert_eq!(penstock.chat("nobody").status, 404);
 }
 
-/// A server that answers its health checks always, and its list of models as it is told.
+/// A server that responses its health checks always, and its list of models as it is told.
 struct Lists {
     address: SocketAddr,
     /// The ids it lists; none means a 500.
@@ -198,7 +198,7 @@ impl Lists {
                         told.lock().unwrap().clone()
                     };
                     // Whoever opens a connection and leaves is nobody's failure.
-                    drop(answer_once(stream, listed));
+                    drop(respond_once(stream, listed));
                 });
             }
         });
@@ -210,8 +210,8 @@ impl Lists {
     }
 }
 
-/// Reads one whole request and answers it with the list of models, or with a 500.
-fn answer_once(
+/// Reads one whole request and responses it with the list of models, or with a 500.
+fn respond_once(
     stream: TcpStream,
     listed: impl FnOnce(&str) -> Option<Vec<&'static str>>,
 ) -> std::io::Result<()> {
@@ -318,7 +318,7 @@ fn readiness_waits_for_every_first_check() {
         backend(&hangs, "models: [n]")
     );
     let penstock = Penstock::start_unready(&yaml);
-    eventually("the admin port answers", SOON, || client::is_ok(penstock.admin, "/health/live"));
+    eventually("the admin port responses", SOON, || client::is_ok(penstock.admin, "/health/live"));
     let early = penstock.admin("/health/ready");
     if early.status != 200 {
         assert_eq!((early.status, &early.json()["status"]), (503, &json!("starting")));

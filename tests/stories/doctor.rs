@@ -1,7 +1,7 @@
 //! An operator asks the doctor before and while running penstock, and is told what is wrong, where,
 //! and what to do about it.
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine};
 use serde_json::Value;
 
 use crate::support::command::{Ran, file, run};
@@ -16,7 +16,7 @@ crate::trials![
     a_configuration_that_cannot_be_is_no_case_for_a_doctor,
 ];
 
-fn vllm(name: &str) -> StandIn {
+fn vllm(name: &str) -> MockEngine {
     let spec = EngineSpec::new(name, [EngineModel::new("m")]);
     start(EngineSpec { flavour: Flavour::Vllm, ..spec })
 }
@@ -70,7 +70,7 @@ fn each_illness_is_named_with_its_remedy() {
     let spec = EngineSpec::new("locked", [EngineModel::new("m")]);
     let locked = start(EngineSpec { api_key: Some("sk-right".to_owned()), ..spec });
     busy.set_health(503);
-    closing.always_probes(Some(Fault::CloseAfterAnswer));
+    closing.always_probes(Some(Fault::CloseAfterResponse));
     let yaml = format!(
         "routing: {{ strategy: weighted }}\n\
          backends:\n{}{}{}{}  - {{ name: gone, url: \"http://{}\" }}\n",
@@ -91,7 +91,7 @@ fn each_illness_is_named_with_its_remedy() {
         ("fail", "locked", "answered 401", "api_key"),
         ("warn", "bare", "does not list what is declared: another", "load the model"),
         ("warn", "bare", "metrics", "--disable-log-stats"),
-        ("warn", "closing", "closes the connection behind every answer", "keep-alive"),
+        ("warn", "closing", "closes the connection behind every response", "keep-alive"),
     ] {
         let found = of(&told, about, word);
         assert_eq!(found.len(), 1, "{about}: {word} in {told:#?}");

@@ -192,7 +192,7 @@ fn collect_options(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Names of requests, answers and dumps, which no table of ours lists.
+/// Names of requests, responses and dumps, which no table of ours lists.
 const WIRE_NAMES: &[&str] = &[
     "answer_ms",
     "begun_s_ago",
@@ -310,16 +310,16 @@ fn explained_lines_have_the_documented_keys() {
     let arguments =
         ["explain", "--requests", "-", "--config", EXAMPLE, "--fleet", fleet, "--seed", "7"];
     let printed = succeed(&arguments, &requests);
-    let answers: Vec<Value> =
+    let responses: Vec<Value> =
         printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(answers.len(), requests.lines().count(), "{printed}");
-    assert_eq!(answers[0]["decision"]["backend"], "old-gpu", "its fleet says so: {printed}");
-    assert_eq!(answers[1]["error"]["code"], "model_not_found", "{printed}");
+    assert_eq!(responses.len(), requests.lines().count(), "{printed}");
+    assert_eq!(responses[0]["decision"]["backend"], "old-gpu", "its fleet says so: {printed}");
+    assert_eq!(responses[1]["error"]["code"], "model_not_found", "{printed}");
     let prose = prose();
     let documented: BTreeSet<&str> = spans(&prose).into_iter().collect();
-    for answer in &answers {
+    for response in &responses {
         let mut keys = BTreeSet::new();
-        collect_keys(answer, &mut keys);
+        collect_keys(response, &mut keys);
         for key in keys {
             assert!(documented.contains(key.as_str()), "the README does not explain `{key}`");
         }

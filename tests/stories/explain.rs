@@ -50,7 +50,7 @@ fn explain(config: &Path, lines: &[String], more: &[&str]) -> Ran {
 
 fn backends(ran: &Ran) -> Vec<String> {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let name = |answer: Value| answer["decision"]["backend"].as_str().unwrap_or("-").to_owned();
+    let name = |response: Value| response["decision"]["backend"].as_str().unwrap_or("-").to_owned();
     ran.json_lines().into_iter().map(name).collect()
 }
 
@@ -298,9 +298,9 @@ fn a_running_penstock_tells_the_same() {
 fn older_strategies_decide_as_recorded() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let read = |name: &str| std::fs::read_to_string(golden.join(name)).unwrap();
-    let of = |answer: Value| match answer["decision"].as_object() {
+    let of = |response: Value| match response["decision"].as_object() {
         Some(decision) => format!("{}/{}", text(&decision["backend"]), text(&decision["model"])),
-        None => text(&answer["error"]["code"]),
+        None => text(&response["error"]["code"]),
     };
     for recorded in read("decisions.txt").lines() {
         let (strategy, recorded) = recorded.split_once(": ").unwrap();

@@ -33,10 +33,10 @@ fn refused_connections_are_hidden() {
     let whole = reference("b", CHAT, &chat("m", "hello"));
     let stream = reference("b", CHAT, &streaming_chat("m", "hello"));
     for _ in 0..10 {
-        let answer = fleet.chat();
-        assert_eq!((answer.status, answer.text()), (200, whole.text()));
-        let answer = fleet.stream();
-        assert_eq!((answer.is_whole, answer.text()), (true, stream.text()));
+        let response = fleet.chat();
+        assert_eq!((response.status, response.text()), (200, whole.text()));
+        let response = fleet.stream();
+        assert_eq!((response.is_whole, response.text()), (true, stream.text()));
     }
     assert_eq!(fleet.a().counters().requests, 0);
     assert_eq!(fleet.b().counters().complete, 20, "each request ran once");
@@ -48,8 +48,8 @@ fn a_request_nobody_read_goes_elsewhere_byte_for_byte() {
     let mut body = chat("m", "hello");
     body["padding"] = json!("x".repeat(4 << 20));
     fleet.a().script([Fault::CloseUnread]);
-    let answer = fleet.penstock.post(CHAT, &body);
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = fleet.penstock.post(CHAT, &body);
+    assert_eq!(response.status, 200, "{}", response.text());
     let received = fleet.b().received().pop().unwrap();
     assert!(received.body.unwrap() == body.to_string().as_bytes(), "the repeat has the same bytes");
     assert_eq!(fleet.a().counters().complete, 0);
@@ -61,12 +61,12 @@ fn connections_closed_at_accept_never_run_a_request_twice() {
         let fleet = Fleet::start(2, Setup::default());
         fleet.a().script([fault.clone(), fault.clone()]);
         for _ in 0..4 {
-            let answer = fleet.chat();
+            let response = fleet.chat();
             // Whether the kernel had acknowledged the request before the end is a matter of luck.
-            match answer.status {
+            match response.status {
                 200 => {}
-                502 => assert_eq!(answer.error_code(), "upstream_closed"),
-                status => panic!("{fault:?}: {status} {}", answer.text()),
+                502 => assert_eq!(response.error_code(), "upstream_closed"),
+                status => panic!("{fault:?}: {status} {}", response.text()),
             }
         }
         let complete: usize = fleet.engines.iter().map(|one| one.counters().complete).sum();
@@ -80,15 +80,15 @@ fn a_stale_connection_is_replaced_and_its_request_runs_once() {
     let expected = reference("a", CHAT, &chat("m", "hello"));
     assert_eq!(fleet.chat().status, 200);
     block_on(fleet.a().wait_for(|counters| counters.answered == 1)).unwrap();
-    // The client may have its answer before the connection is put aside.
+    // The client may have its response before the connection is put aside.
     fleet.wait_metric("penstock_backend_idle_connections{backend=\"a\"", 1.0);
     // The engine closes at the very moment the idle connection is used again.
     fleet.a().script([Fault::CloseUnread]);
-    let answer = fleet.chat();
-    assert_eq!((answer.status, answer.text()), (200, expected.text()));
+    let response = fleet.chat();
+    assert_eq!((response.status, response.text()), (200, expected.text()));
     assert_eq!(fleet.a().faults_left(), 0, "the race was run");
     // It closes while nobody looks.
-    fleet.a().script([Fault::CloseAfterAnswer, Fault::Pass]);
+    fleet.a().script([Fault::CloseAfterResponse, Fault::Pass]);
     for _ in 0..2 {
         assert_eq!(fleet.chat().text(), expected.text());
     }
@@ -110,8 +110,8 @@ fn a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks() {
         fleet.a().always(Some(Fault::status_with_retry(status, "30")));
         let expected = reference("b", CHAT, &chat("m", "hello"));
         for _ in 0..40 {
-            let answer = fleet.chat();
-            assert_eq!((answer.status, answer.text()), (200, expected.text()));
+            let response = fleet.chat();
+            assert_eq!((response.status, response.text()), (200, expected.text()));
         }
         assert_eq!(fleet.a().counters().requests, 1, "it is asked once in its {status} rest");
         assert!(fleet.requests() <= 50, "{} requests for 40", fleet.requests());
@@ -159,7 +159,7 @@ fn an_answer_to_an_older_request_does_not_end_a_rest() {
     block_on(gate.reached_by(1));
     assert_eq!(fleet.chat().status, 200, "the refusal is hidden");
     gate.open();
-    assert_eq!(older.read_answer().unwrap().status, 200);
+    assert_eq!(older.read_response().unwrap().status, 200);
     fleet.wait_fact("a", "in_flight", &json!(0));
     let rest = fleet.fact("a", "cooldown_remaining_s").as_f64();
     assert!(rest.is_some_and(|left| left > 15.0), "it said 30 s, and rests {rest:?}");
@@ -176,10 +176,10 @@ fn a_500_is_relayed_and_repeated_only_when_told() {
     };
     let fleet = Fleet::start(2, Setup::default());
     fleet.a().script([refusal.clone()]);
-    let answer = fleet.chat();
-    assert_eq!(answer.status, 500);
-    assert_eq!(answer.json()["error"]["message"], "cuda out of memory");
-    assert_eq!(answer.header("x-engine"), Some("kept"));
+    let response = fleet.chat();
+    assert_eq!(response.status, 500);
+    assert_eq!(response.json()["error"]["message"], "cuda out of memory");
+    assert_eq!(response.header("x-engine"), Some("kept"));
     assert_eq!(fleet.requests(), 1, "a generation may have run");
 
     let told = Fleet::start(2, Setup { routing: "retry_5xx: true", ..Setup::default() });
@@ -187,10 +187,10 @@ fn a_500_is_relayed_and_repeated_only_when_told() {
     assert_eq!(told.chat().text(), reference("b", CHAT, &chat("m", "hello")).text());
     assert_eq!(told.requests(), 2);
     told.b().script([refusal]);
-    let answer = told.chat();
-    assert_eq!((answer.status, told.requests()), (500, 4), "both failed: the last is relayed");
-    assert_eq!(answer.json()["error"]["message"], "cuda out of memory");
-    assert_eq!(answer.header("x-engine"), Some("kept"));
+    let response = told.chat();
+    assert_eq!((response.status, told.requests()), (500, 4), "both failed: the last is relayed");
+    assert_eq!(response.json()["error"]["message"], "cuda out of memory");
+    assert_eq!(response.header("x-engine"), Some("kept"));
 }
 
 fn a_request_that_was_read_is_repeated_only_when_told() {
@@ -200,15 +200,15 @@ fn a_request_that_was_read_is_repeated_only_when_told() {
         for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
             let before = fleet.requests();
             fleet.a().script([fault.clone()]);
-            let answer = fleet.penstock.post(CHAT, &body);
-            assert_eq!(answer.status, 502, "{fault:?}: {}", answer.text());
-            assert_eq!(answer.error_code(), "upstream_closed");
+            let response = fleet.penstock.post(CHAT, &body);
+            assert_eq!(response.status, 502, "{fault:?}: {}", response.text());
+            assert_eq!(response.error_code(), "upstream_closed");
             assert_eq!(fleet.requests(), before + 1, "{fault:?}: it may have been processed");
 
             let before = told.requests();
             told.a().script([fault.clone()]);
-            let answer = told.penstock.post(CHAT, &body);
-            assert_eq!(answer.text(), reference("b", CHAT, &body).text());
+            let response = told.penstock.post(CHAT, &body);
+            assert_eq!(response.text(), reference("b", CHAT, &body).text());
             assert_eq!(told.requests(), before + 2, "{fault:?}");
         }
     }
@@ -221,8 +221,8 @@ fn no_more_repeats_than_allowed() {
         for engine in &fleet.engines[..3] {
             engine.script([Fault::status_with_retry(503, "9")]);
         }
-        let answer = fleet.chat();
-        assert_eq!((answer.status, fleet.requests()), (status, allowed + 1), "{allowed} repeats");
+        let response = fleet.chat();
+        assert_eq!((response.status, fleet.requests()), (status, allowed + 1), "{allowed} repeats");
     }
 }
 
@@ -260,8 +260,8 @@ fn fallbacks_follow_when_every_candidate_was_tried() {
     let expected = reference("c", CHAT, &chat("m2", "hello"));
     fleet.a().script([Fault::status(503)]);
     fleet.b().script([Fault::status(429)]);
-    let answer = fleet.chat();
-    assert_eq!((answer.status, answer.text()), (200, expected.text()));
+    let response = fleet.chat();
+    assert_eq!((response.status, response.text()), (200, expected.text()));
     let received = fleet.c().received().pop().unwrap().body.unwrap();
     assert_eq!(received, chat("m2", "hello").to_string().as_bytes());
 
@@ -270,8 +270,8 @@ fn fallbacks_follow_when_every_candidate_was_tried() {
     fleet.b().script([Fault::status_with_retry(503, "6")]);
     let mut body = chat("m", "hello");
     body["tools"] = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
-    let answer = fleet.penstock.post(CHAT, &body);
-    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("6")));
+    let response = fleet.penstock.post(CHAT, &body);
+    assert_eq!((response.status, response.header("retry-after")), (503, Some("6")));
     assert_eq!(fleet.c().counters().requests, 0, "what lacks a capability is never tried");
 
     let routing = format!("{routing}, max_retries: 1");

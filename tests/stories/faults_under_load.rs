@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use penstock::mock::{Cut, Fault};
 use serde_json::Value;
 
-use crate::support::client::{Answer, Client, chat, streaming_chat};
+use crate::support::client::{Client, Response, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Setup, name, reference};
 use crate::support::pace::pause_until;
 
@@ -18,41 +18,41 @@ crate::trials![
 /// What a request may be answered with when all is well.
 struct Case {
     body: Value,
-    answers: Vec<String>,
+    responses: Vec<String>,
 }
 
 fn cases() -> Vec<Case> {
     let texts = ["hello", "how much water?", "…и ещё", "short"];
     let bodies = texts.iter().flat_map(|text| [chat("m", text), streaming_chat("m", text)]);
-    let answers =
+    let responses =
         |body: &Value| (0..3).map(|one| reference(&name(one), CHAT, body).text()).collect();
-    bodies.map(|body| Case { answers: answers(&body), body }).collect()
+    bodies.map(|body| Case { responses: responses(&body), body }).collect()
 }
 
 const CLIENTS: u32 = 8;
 
-/// Sends about 200 requests per second for 2.5 seconds; gives every answer with its case.
-fn drive<'a>(fleet: &Fleet, cases: &'a [Case]) -> Vec<(&'a Case, Answer)> {
+/// Sends about 200 requests per second for 2.5 seconds; gives every response with its case.
+fn drive<'a>(fleet: &Fleet, cases: &'a [Case]) -> Vec<(&'a Case, Response)> {
     let address = fleet.penstock.data;
     let started = Instant::now();
     std::thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|number| {
             scope.spawn(move || {
                 let mut client = Client::connect(address);
-                let mut answers = Vec::new();
+                let mut responses = Vec::new();
                 for (turn, case) in (0_u32..62).zip(cases.iter().cycle().skip(number as usize)) {
                     let due = Duration::from_millis(40) * turn + Duration::from_millis(5) * number;
                     pause_until(started, due);
                     client.send("POST", CHAT, &[], case.body.to_string().as_bytes());
-                    let answer = client.read_answer().unwrap();
-                    let is_told = answer.status == 200 && answer.text().contains("\"error\"");
-                    let is_last = answer.header("connection") == Some("close");
-                    if is_told || is_last || !answer.is_whole {
+                    let response = client.read_response().unwrap();
+                    let is_told = response.status == 200 && response.text().contains("\"error\"");
+                    let is_last = response.header("connection") == Some("close");
+                    if is_told || is_last || !response.is_whole {
                         client = Client::connect(address);
                     }
-                    answers.push((case, answer));
+                    responses.push((case, response));
                 }
-                answers
+                responses
             })
         });
         let clients: Vec<_> = clients.collect();
@@ -74,7 +74,7 @@ fn faults_that_can_be_hidden_are_hidden_under_load() {
     for (offset, engine) in fleet.engines.iter().enumerate() {
         let mut hidden = vec![
             Fault::Informational { count: 3 },
-            Fault::CloseAfterAnswer,
+            Fault::CloseAfterResponse,
             Fault::status(503),
             Fault::BigHead { bytes: 4096 },
             slow.clone(),
@@ -88,18 +88,22 @@ fn faults_that_can_be_hidden_are_hidden_under_load() {
         let spaced = |fault: Fault| [Fault::Pass, fault, Fault::Pass, Fault::Pass];
         engine.script((0..6).flat_map(|_| hidden.clone()).flat_map(spaced));
     }
-    let answers = drive(&fleet, &cases);
+    let responses = drive(&fleet, &cases);
     let sent = fleet.requests();
-    let visible: Vec<String> = answers
+    let visible: Vec<String> = responses
         .iter()
-        .filter(|(_, answer)| answer.status != 200)
-        .map(|(_, answer)| format!("{} {}", answer.status, answer.text()))
+        .filter(|(_, response)| response.status != 200)
+        .map(|(_, response)| format!("{} {}", response.status, response.text()))
         .collect();
-    assert!(visible.len() <= 1, "{} of {}: {visible:?}", visible.len(), answers.len());
-    for (case, answer) in answers.iter().filter(|(_, answer)| answer.status == 200) {
-        assert!(answer.is_whole && case.answers.contains(&answer.text()), "{}", answer.text());
+    assert!(visible.len() <= 1, "{} of {}: {visible:?}", visible.len(), responses.len());
+    for (case, response) in responses.iter().filter(|(_, response)| response.status == 200) {
+        assert!(
+            response.is_whole && case.responses.contains(&response.text()),
+            "{}",
+            response.text()
+        );
     }
-    assert!(sent * 4 <= answers.len() * 5, "{sent} requests for {}", answers.len());
+    assert!(sent * 4 <= responses.len() * 5, "{sent} requests for {}", responses.len());
     assert!(fleet.engines.iter().all(|engine| engine.faults_left() < 60), "the faults were met");
 }
 
@@ -120,33 +124,36 @@ fn every_byte_is_right_whatever_fails_under_load() {
             Fault::status(503),
             Fault::TwoLengths,
             Fault::ErrorEventMidStream { after_events: 2 },
-            Fault::CutAnswer { how: Cut::ShortLength },
+            Fault::CutResponse { how: Cut::ShortLength },
             Fault::ResetAfterRequest,
-            Fault::CloseAfterAnswer,
+            Fault::CloseAfterResponse,
         ];
         let spaced = |fault: Fault| [fault, Fault::Pass, Fault::Pass];
         engine.script((0..4).flat_map(|_| mix.clone()).flat_map(spaced));
     }
-    let answers = drive(&fleet, &cases);
+    let responses = drive(&fleet, &cases);
     let mut good = 0;
-    for (case, answer) in &answers {
-        let text = answer.text();
-        match answer.status {
-            200 if case.answers.contains(&text) => good += 1,
+    for (case, response) in &responses {
+        let text = response.text();
+        match response.status {
+            200 if case.responses.contains(&text) => good += 1,
             200 => {
                 let told = text.find("data: {\"error\"").unwrap_or(text.len());
-                assert!(told < text.len() || !answer.is_whole, "a cut answer looks whole: {text}");
+                assert!(
+                    told < text.len() || !response.is_whole,
+                    "a cut response looks whole: {text}"
+                );
                 assert!(!text.contains("[DONE]"), "{text}");
                 let begun = &text[..told];
-                let is_prefix = case.answers.iter().any(|whole| whole.starts_with(begun));
+                let is_prefix = case.responses.iter().any(|whole| whole.starts_with(begun));
                 assert!(is_prefix, "bytes nobody sent: {text}");
             }
-            500 => assert_eq!(answer.json()["error"]["message"], "scripted"),
-            502 | 503 | 429 => assert!(answer.json()["error"]["message"].is_string(), "{text}"),
+            500 => assert_eq!(response.json()["error"]["message"], "scripted"),
+            502 | 503 | 429 => assert!(response.json()["error"]["message"].is_string(), "{text}"),
             status => panic!("{status}: {text}"),
         }
     }
-    assert!(good * 2 > answers.len(), "{good} of {} went well", answers.len());
+    assert!(good * 2 > responses.len(), "{good} of {} went well", responses.len());
     let malformed: usize = fleet.engines.iter().map(|engine| engine.malformed().len()).sum();
     assert_eq!(malformed, 0);
     fleet.wait_idle();

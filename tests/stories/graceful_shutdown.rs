@@ -4,7 +4,7 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, Pace, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
 
 use crate::support::client::{Client, streaming_chat};
 use crate::support::engines::{backend, engine, start};
@@ -22,7 +22,7 @@ crate::trials![
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn serve(engine: &StandIn, drain_timeout: &str) -> Penstock {
+fn serve(engine: &MockEngine, drain_timeout: &str) -> Penstock {
     let yaml = format!("backends:\n{}", backend(engine, "models: [m]"));
     Penstock::start_with(&yaml, &[("PENSTOCK_SERVER_DRAIN_TIMEOUT", drain_timeout)])
 }
@@ -38,7 +38,7 @@ fn an_idle_one_ends_at_once() {
         assert_eq!(penstock.chat("m").status, 200);
         let mut idle = Client::connect(penstock.data);
         idle.send("GET", "/health", &[], b"");
-        assert_eq!(idle.read_answer().unwrap().status, 200);
+        assert_eq!(idle.read_response().unwrap().status, 200);
         let asked = Instant::now();
         penstock.signal(signal);
         let status = penstock.wait_end(Duration::from_secs(5));
@@ -63,11 +63,11 @@ fn streams_in_flight_are_finished_and_new_requests_refused() {
     eventually("new connections are refused", Duration::from_secs(5), || refuses(&penstock));
     assert_eq!(engine.open_requests(), 3, "while streams still run");
     for stream in &mut streams {
-        let answer = stream.read_answer().unwrap();
+        let response = stream.read_response().unwrap();
         assert!(
-            answer.is_whole && answer.text().ends_with("data: [DONE]\n\n"),
+            response.is_whole && response.text().ends_with("data: [DONE]\n\n"),
             "{}",
-            answer.text()
+            response.text()
         );
     }
     let status = penstock.wait_end(Duration::from_secs(5));
@@ -77,7 +77,7 @@ fn streams_in_flight_are_finished_and_new_requests_refused() {
 }
 
 /// A penstock with a request in flight that does not end.
-fn stuck(drain_timeout: &str) -> (StandIn, Penstock, Client, Gate) {
+fn stuck(drain_timeout: &str) -> (MockEngine, Penstock, Client, Gate) {
     let engine = engine("one", &["m"]);
     let gate = Gate::new();
     engine.script([Fault::Gate(gate.clone())]);
@@ -96,7 +96,7 @@ fn the_drain_timeout_ends_what_does_not_end() {
     let took = asked.elapsed();
     assert_eq!(status.code(), Some(0));
     assert!(took >= Duration::from_millis(900), "it was given a second: {took:?}");
-    assert!(client.read_answer().is_err(), "what did not end was cut, not answered");
+    assert!(client.read_response().is_err(), "what did not end was cut, not answered");
 }
 
 fn a_second_signal_ends_it_at_once() {
@@ -118,7 +118,7 @@ fn readiness_fails_before_the_listeners_close() {
     let mut kept = Client::connect(penstock.data);
     let mut ask = || {
         kept.send("POST", CHAT, &[], streaming_chat("m", "x").to_string().as_bytes());
-        kept.read_answer().unwrap()
+        kept.read_response().unwrap()
     };
     assert_ne!(ask().header("connection"), Some("close"));
     penstock.signal("TERM");
@@ -126,9 +126,9 @@ fn readiness_fails_before_the_listeners_close() {
     let is_unready = || penstock.admin("/health/ready").status == 503;
     eventually("readiness fails", Duration::from_secs(1), is_unready);
     assert_eq!(penstock.admin("/health/ready").json()["status"], "stopping");
-    let answer = ask();
-    assert_eq!(answer.status, 200, "requests are still taken");
-    assert_eq!(answer.header("connection"), Some("close"), "the next one goes elsewhere");
+    let response = ask();
+    assert_eq!(response.status, 200, "requests are still taken");
+    assert_eq!(response.header("connection"), Some("close"), "the next one goes elsewhere");
     assert_eq!(penstock.chat("m").status, 200, "new connections, too");
     assert!(asked.elapsed() < Duration::from_secs(2), "all this within the delay");
     let status = penstock.wait_end(Duration::from_secs(10));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use penstock::mock::{EngineModel, EngineSpec, Pace};
 
-use crate::support::client::{self, Answer, streaming_chat};
+use crate::support::client::{self, Response, streaming_chat};
 use crate::support::command::run_with;
 use crate::support::engines::{backend, engine, start};
 use crate::support::fleet::{CHAT, begin};
@@ -29,7 +29,7 @@ crate::trials![
 /// Long enough for two processes to start, drain and end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn hand_over(penstock: &Penstock) -> Answer {
+fn hand_over(penstock: &Penstock) -> Response {
     client::request(penstock.admin, "POST", "/upgrade", &[], b"")
 }
 
@@ -46,19 +46,23 @@ fn a_new_process_takes_over_under_load() {
     let mut seen = None;
     let (sent, failed) = Load::during(&penstock, |load| {
         load.wait_for(50);
-        let answer = hand_over(&penstock);
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let response = hand_over(&penstock);
+        assert_eq!(response.status, 200, "{}", response.text());
         // The old process lives until its stream is over, and the load goes on beyond that.
-        let successor = Successor::of(&answer);
+        let successor = Successor::of(&response);
         // systemd waits at a stop for a main process only if it is nobody else's child.
         assert_ne!(successor.parent(), penstock.pid(), "the old one lives, and is not its parent");
-        seen = Some((successor, stream.read_answer().unwrap()));
+        seen = Some((successor, stream.read_response().unwrap()));
         load.wait_for(50);
     });
-    let (successor, answer) = seen.unwrap();
+    let (successor, response) = seen.unwrap();
     assert_eq!(failed, 0, "of {sent} requests during a hand-over");
     assert!(sent > 100, "{sent}");
-    assert!(answer.is_whole && answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+    assert!(
+        response.is_whole && response.text().ends_with("data: [DONE]\n\n"),
+        "{}",
+        response.text()
+    );
     assert_eq!((slow.counters().answered, slow.counters().cancelled), (1, 0));
     assert_eq!(penstock.wait_end(PATIENCE).code(), Some(0), "the old one ends when it is done");
     assert!(successor.is_alive(), "the new one serves");
@@ -66,9 +70,9 @@ fn a_new_process_takes_over_under_load() {
     assert_eq!(penstock.admin("/health/ready").status, 200);
 
     // The new one can do the same.
-    let answer = hand_over(&penstock);
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let third = Successor::of(&answer);
+    let response = hand_over(&penstock);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let third = Successor::of(&response);
     eventually("the second one ends", PATIENCE, || !successor.is_alive());
     assert!(third.is_alive());
     assert_eq!(penstock.chat("m").status, 200);
@@ -82,9 +86,9 @@ fn ask_over(path: &Path) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer.lines().next().unwrap_or_default().to_owned())
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    Ok(response.lines().next().unwrap_or_default().to_owned())
 }
 
 fn a_unix_socket_is_handed_over_too() {
@@ -101,8 +105,8 @@ fn a_unix_socket_is_handed_over_too() {
                 scope.spawn(|| {
                     let mut asked = 0;
                     while !is_over.load(Ordering::Acquire) {
-                        let answer = ask_over(&path);
-                        assert_eq!(answer.unwrap(), "HTTP/1.1 200 OK", "request {asked}");
+                        let response = ask_over(&path);
+                        assert_eq!(response.unwrap(), "HTTP/1.1 200 OK", "request {asked}");
                         asked += 1;
                     }
                     asked
@@ -127,9 +131,9 @@ fn a_process_that_cannot_start_leaves_the_old_one_serving() {
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
     let penstock = Penstock::start(&yaml);
     penstock.rewrite(&format!("{yaml}routing: {{ strateggy: random }}\n"));
-    let answer = hand_over(&penstock);
-    assert_eq!((answer.status, answer.error_code()), (500, "not_handed_over".to_owned()));
-    let told = answer.text();
+    let response = hand_over(&penstock);
+    assert_eq!((response.status, response.error_code()), (500, "not_handed_over".to_owned()));
+    let told = response.text();
     assert!(told.contains("did you mean 'strategy'?") && told.contains(".yaml:"), "{told}");
     assert!(penstock.log().contains("this one goes on"), "{}", penstock.log());
     for _ in 0..20 {
@@ -137,9 +141,9 @@ fn a_process_that_cannot_start_leaves_the_old_one_serving() {
     }
     assert_eq!(penstock.admin("/health/ready").status, 200);
     penstock.rewrite(&yaml);
-    let answer = hand_over(&penstock);
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let _successor = Successor::of(&answer);
+    let response = hand_over(&penstock);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let _successor = Successor::of(&response);
     assert_eq!(penstock.chat("m").status, 200);
 }
 

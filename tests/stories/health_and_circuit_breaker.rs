@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, chat, get, request, streaming_chat};
@@ -30,11 +30,11 @@ crate::trials![
 const CHECKS: &str =
     "interval: 50ms, unhealthy_interval: 50ms, jitter: 0, timeout: 1s, slow_start: 0s";
 
-fn two_engines() -> Vec<StandIn> {
+fn two_engines() -> Vec<MockEngine> {
     ["a", "b"].map(|name| engine(name, Setup::default().pace)).into()
 }
 
-fn start_unready(engines: &[StandIn], setup: Setup<'_>) -> Penstock {
+fn start_unready(engines: &[MockEngine], setup: Setup<'_>) -> Penstock {
     let penstock = Penstock::start_unready(&yaml(engines, &["m", "m2"], setup));
     let listens = || [penstock.data, penstock.admin].map(std::net::TcpStream::connect);
     eventually("it listens", Duration::from_secs(15), || listens().iter().all(Result::is_ok));
@@ -50,9 +50,9 @@ fn nobody_is_used_before_its_first_check() {
     eventually("b is healthy", SOON, || penstock.backend("b")["health"] == "healthy");
     assert_eq!(penstock.backend("a")["health"], "unknown");
     assert_eq!(get(penstock.admin, "/health/ready").status, 503);
-    let answer = penstock.chat("m");
-    assert_eq!((answer.status, answer.error_code().as_str()), (503, "no_healthy_backend"));
-    assert!(answer.header("retry-after").is_some());
+    let response = penstock.chat("m");
+    assert_eq!((response.status, response.error_code().as_str()), (503, "no_healthy_backend"));
+    assert!(response.header("retry-after").is_some());
     assert_eq!(penstock.chat("m2").status, 200, "the others do not wait");
     gate.open();
     penstock.wait_ready();
@@ -78,9 +78,9 @@ fn health_changes_after_as_many_checks_as_were_asked_for() {
     let health = format!("{CHECKS}, rise: 4, fall: 5");
     let fleet = Fleet::start(2, Setup { health: &health, ..Setup::default() });
     let expected = [("unhealthy", 500, 5), ("healthy", 200, 4)];
-    for (status, answer, least) in expected {
+    for (status, response, least) in expected {
         fleet.a().clear();
-        fleet.a().set_health(answer);
+        fleet.a().set_health(response);
         fleet.wait_fact("a", "health", &json!(status));
         let checks = fleet.a().counters().probes;
         assert!(checks >= least, "{status} after {checks} checks");
@@ -98,7 +98,7 @@ fn each_backend_may_have_a_path_of_its_own() {
     let text = yaml(&engines, &["m", "m"], Setup { health: CHECKS, ..Setup::default() });
     let text = text.replacen("models: [m], ", "models: [m], health: { path: /health }", 1);
     let penstock = Penstock::start(&text);
-    let paths = |engine: &StandIn| {
+    let paths = |engine: &MockEngine| {
         engine.probes().iter().map(|probe| probe.target.clone()).collect::<Vec<String>>()
     };
     eventually("several checks", SOON, || {
@@ -117,7 +117,7 @@ fn a_refused_key_is_told_once() {
         api_key: Some("sk-of-the-engine".to_owned()),
         ..EngineSpec::new("a", [EngineModel::new("m")])
     };
-    let engines = [block_on(StandIn::start_local(spec)).unwrap()];
+    let engines = [block_on(MockEngine::start_local(spec)).unwrap()];
     let setup = Setup { health: CHECKS, backend: "api_key: sk-wrong", ..Setup::default() };
     let penstock = Penstock::start(&yaml(&engines, &["m"], setup));
     assert_eq!(penstock.backend("a")["health"], "unhealthy");
@@ -144,12 +144,13 @@ fn a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns() {
                     while !is_over.load(Ordering::Relaxed) {
                         let ask = if number == 0 { streaming_chat } else { chat };
                         client.send("POST", CHAT, &[], ask("m", "hello").to_string().as_bytes());
-                        let answer = client.read_answer().unwrap();
-                        let is_broken = answer.status == 200 && answer.text().contains("\"error\"");
-                        if answer.status != 200 {
-                            failures.push(format!("{} {}", answer.status, answer.text()));
+                        let response = client.read_response().unwrap();
+                        let is_broken =
+                            response.status == 200 && response.text().contains("\"error\"");
+                        if response.status != 200 {
+                            failures.push(format!("{} {}", response.status, response.text()));
                         }
-                        if is_broken || !answer.is_whole || answer.status != 200 {
+                        if is_broken || !response.is_whole || response.status != 200 {
                             client = Client::connect(address);
                         }
                         done.fetch_add(1, Ordering::Relaxed);
@@ -256,7 +257,7 @@ fn one_client_cannot_open_a_breaker_with_faults() {
     fleet.a().always(None);
     eventually("it closes", SOON, || chat_with_key(&fleet, 0) == 200);
     fleet.wait_fact("a", "breaker", &json!("closed"));
-    // Few faults among many answers open nothing.
+    // Few faults among many responses open nothing.
     for turn in 0..60 {
         let fault = if turn % 3 == 0 { Fault::status(500) } else { Fault::Pass };
         fleet.a().script([fault]);
@@ -349,13 +350,13 @@ fn one_request_at_a_time_probes() {
     let mut probe = fleet.begin(&chat("m", "hello"));
     block_on(gate.reached_by(1));
     for _ in 0..3 {
-        let answer = fleet.chat();
-        assert_eq!((answer.status, answer.error_code().as_str()), (503, "no_healthy_backend"));
-        assert!(answer.header("retry-after").is_some());
+        let response = fleet.chat();
+        assert_eq!((response.status, response.error_code().as_str()), (503, "no_healthy_backend"));
+        assert!(response.header("retry-after").is_some());
     }
     assert_eq!(fleet.a().counters().requests, 1);
     gate.open();
-    assert_eq!(probe.read_answer().unwrap().status, 200);
+    assert_eq!(probe.read_response().unwrap().status, 200);
     fleet.wait_fact("a", "breaker", &json!("closed"));
     assert_eq!(fleet.chat().status, 200);
     assert_eq!(fleet.fact("a", "cooldown_remaining_s"), Value::Null);

@@ -89,7 +89,7 @@ fn a_slow_but_steady_upload_is_served() {
         client.send_bytes(part);
         pause_between_drips(Duration::from_millis(100));
     }
-    assert_eq!(client.read_answer().unwrap().status, 200);
+    assert_eq!(client.read_response().unwrap().status, 200);
 }
 
 /// A client whose window is small, so that it is the proxy and the system that must hold back.
@@ -140,8 +140,8 @@ fn stalled_readers_hold_little_and_lose_nothing() {
         crate::support::client::post(engine.addr(), CHAT, &body).text()
     };
     let mut readers = readers.into_iter();
-    let answer = readers.next().unwrap().read_answer().unwrap();
-    assert!(answer.is_whole && answer.text() == whole, "{} bytes", answer.body.len());
+    let response = readers.next().unwrap().read_response().unwrap();
+    assert!(response.is_whole && response.text() == whole, "{} bytes", response.body.len());
     drop(readers);
     fleet.wait_idle();
 }
@@ -174,7 +174,7 @@ fn idle_connections_cost_little_and_are_served_later() {
     for _ in 0..count {
         let mut client = Client::connect(fleet.penstock.data);
         client.send("POST", CHAT, &[], body.as_bytes());
-        assert_eq!(client.read_answer().unwrap().status, 200);
+        assert_eq!(client.read_response().unwrap().status, 200);
         clients.push(client);
     }
     let each = fleet.penstock.resident().saturating_sub(before) / count;
@@ -182,7 +182,7 @@ fn idle_connections_cost_little_and_are_served_later() {
     assert!(each < 64 << 10, "{each} bytes for each idle connection");
     let served = clients.iter_mut().filter_map(|client| {
         client.send("POST", CHAT, &[], chat("m", "again").to_string().as_bytes());
-        client.read_answer().ok().filter(|answer| answer.status == 200)
+        client.read_response().ok().filter(|response| response.status == 200)
     });
     let served = served.count();
     assert!(served * 100 >= count * 99, "{served} of {count} were served later");
@@ -262,11 +262,11 @@ fn neighbours_of_attackers_stay_fast() {
             let mut good = Client::connect(fleet.penstock.data);
             let mut took: Vec<Duration> = (0..100)
                 .map(|_| {
-                    let (answer, took) = timed(|| {
+                    let (response, took) = timed(|| {
                         good.send("POST", CHAT, &[], chat("m", "hello").to_string().as_bytes());
-                        good.read_answer()
+                        good.read_response()
                     });
-                    let text = answer.map(|answer| answer.text());
+                    let text = response.map(|response| response.text());
                     if text.as_ref().ok() != Some(&whole) {
                         is_over.store(true, Ordering::Relaxed);
                         panic!("during {what}: {text:?}");
@@ -293,16 +293,19 @@ fn connections_over_the_limit_are_told_so_at_once() {
     let held: Vec<Client> = (0..19).map(|_| Client::connect(fleet.penstock.data)).collect();
     fleet.wait_metric("penstock_connections", 20.0);
     for _ in 0..10 {
-        let (answer, took) = timed(|| fleet.chat());
-        assert_eq!((answer.status, answer.error_code().as_str()), (503, "too_many_connections"));
-        assert!(answer.header("retry-after").is_some());
-        assert_eq!(answer.header("connection"), Some("close"));
+        let (response, took) = timed(|| fleet.chat());
+        assert_eq!(
+            (response.status, response.error_code().as_str()),
+            (503, "too_many_connections")
+        );
+        assert!(response.header("retry-after").is_some());
+        assert_eq!(response.header("connection"), Some("close"));
         assert!(took < Duration::from_secs(1), "{took:?}");
-        assert_eq!(fleet.penstock.admin("/health/live").status, 200, "the admin port answers");
+        assert_eq!(fleet.penstock.admin("/health/live").status, 200, "the admin port responses");
     }
     assert!(fleet.metric("penstock_errors_total{code=\"too_many_connections\"") > 9.0);
     gate.open();
-    assert_eq!(waiting.read_answer().unwrap().status, 200, "who was there is served");
+    assert_eq!(waiting.read_response().unwrap().status, 200, "who was there is served");
     for client in &held {
         client.stream.shutdown(Shutdown::Both).unwrap();
     }

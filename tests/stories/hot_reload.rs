@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, Pace, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, MockEngine, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, chat, streaming_chat};
@@ -31,27 +31,27 @@ crate::trials![
 const SLOW: Pace =
     Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 40 };
 
-fn slow_engine(name: &str) -> StandIn {
+fn slow_engine(name: &str) -> MockEngine {
     let spec = EngineSpec::new(name, [EngineModel::new("stream")]);
     start(EngineSpec { pace: SLOW, ..spec })
 }
 
-fn list(engines: &[&StandIn], more: &str) -> String {
+fn list(engines: &[&MockEngine], more: &str) -> String {
     let items: String = engines.iter().map(|one| backend(one, more)).collect();
     format!("backends:\n{items}")
 }
 
 fn reload(penstock: &Penstock, yaml: &str) -> Value {
     penstock.rewrite(yaml);
-    let answer = penstock.reload();
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.json()
+    let response = penstock.reload();
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.json()
 }
 
 fn five_reloads_under_load_fail_no_request_and_cut_no_stream() {
     let (a, b, c) = (engine("a", &["m"]), engine("b", &["m"]), engine("c", &["m"]));
     let slow = slow_engine("slow");
-    let only_m = |engines: &[&StandIn]| list(engines, "models: [m]");
+    let only_m = |engines: &[&MockEngine]| list(engines, "models: [m]");
     let streamed = "  - { name: slow, models: [stream], url: ";
     let first = format!("{}{streamed}\"{}\" }}\n", only_m(&[&a, &b]), slow.url());
     let penstock = Penstock::start(&first);
@@ -76,8 +76,8 @@ fn five_reloads_under_load_fail_no_request_and_cut_no_stream() {
     assert!(sent > 100, "{sent}");
     assert!(c.counters().requests > 0, "the backend that came was used");
     for stream in &mut streams {
-        let answer = stream.read_answer().unwrap();
-        assert!(answer.is_whole && answer.text().ends_with("data: [DONE]\n\n"));
+        let response = stream.read_response().unwrap();
+        assert!(response.is_whole && response.text().ends_with("data: [DONE]\n\n"));
     }
     assert_eq!((slow.counters().answered, slow.counters().cancelled), (3, 0));
     assert_eq!(metric(&penstock, "penstock_config_reloads_total{result=\"applied\"}"), 5.0);
@@ -116,9 +116,12 @@ fn a_faulty_file_is_refused_and_the_old_one_goes_on() {
     ];
     for (number, (text, place, hint)) in (1_u32..).zip(faulty) {
         std::fs::write(&penstock.config, text).unwrap();
-        let answer = penstock.reload();
-        let told = answer.text();
-        assert_eq!((answer.status, answer.error_code()), (422, "invalid_configuration".to_owned()));
+        let response = penstock.reload();
+        let told = response.text();
+        assert_eq!(
+            (response.status, response.error_code()),
+            (422, "invalid_configuration".to_owned())
+        );
         assert!(told.contains(place) && told.contains(hint), "{place} {hint} in {told}");
         assert_eq!(penstock.chat("m").status, 200, "the old one goes on");
         assert_eq!(penstock.admin("/config").text(), before);
@@ -130,8 +133,8 @@ fn a_faulty_file_is_refused_and_the_old_one_goes_on() {
         assert_eq!(checked.code, Some(2), "check says the same");
     }
     std::fs::remove_file(&penstock.config).unwrap();
-    let answer = penstock.reload();
-    assert_eq!(answer.status, 422, "a file that is gone: {}", answer.text());
+    let response = penstock.reload();
+    assert_eq!(response.status, 422, "a file that is gone: {}", response.text());
     assert!(penstock.log().contains("the one before goes on"), "{}", penstock.log());
     assert_eq!(penstock.chat("m").status, 200);
     reload(&penstock, &good);
@@ -291,7 +294,7 @@ fn proxies_are_trusted_from_a_reload_on() {
     let mut told = || {
         let fields = [("x-forwarded-for", "198.51.100.7")];
         kept.send("POST", CHAT, &fields, chat("m", "hello").to_string().as_bytes());
-        assert_eq!(kept.read_answer().unwrap().status, 200);
+        assert_eq!(kept.read_response().unwrap().status, 200);
         let received = one.received().pop().unwrap();
         received.header("x-forwarded-for").map(str::to_owned)
     };

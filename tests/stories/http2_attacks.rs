@@ -104,10 +104,10 @@ fn during(fleet: &Fleet, what: &str, attack: impl Fn() + Sync) {
         });
         let mut took = Vec::new();
         while took.len() < 100 || rounds.load(Ordering::Relaxed) == 0 {
-            let (answer, time) = client::timed(|| fleet.chat());
-            if answer.status != 200 || attacker.is_finished() {
+            let (response, time) = client::timed(|| fleet.chat());
+            if response.status != 200 || attacker.is_finished() {
                 is_over.store(true, Ordering::Relaxed);
-                panic!("during {what}: {} {}", answer.status, answer.text());
+                panic!("during {what}: {} {}", response.status, response.text());
             }
             took.push(time);
             pause_between_requests(BREATH);
@@ -303,10 +303,10 @@ fn what_http1_would_read_differently_is_refused() {
         raw.write(&frame(DATA, END_STREAM, 1, b"hello"));
         // The stream is over; so is the connection, where the fault is one of its own.
         raw.0.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        let mut answer = Vec::new();
-        let _read = raw.0.read_to_end(&mut answer);
+        let mut response = Vec::new();
+        let _read = raw.0.read_to_end(&mut response);
         let name = String::from_utf8_lossy(name).into_owned();
-        assert!(refuses(&answer), "{name}: {answer:?}");
+        assert!(refuses(&response), "{name}: {response:?}");
     }
     for path in ["/v1/chat completions", "/v1/\r\nx: y", "http://evil/v1/models", "", "v1/models"] {
         let length = u8::try_from(path.len()).unwrap();
@@ -314,14 +314,14 @@ fn what_http1_would_read_differently_is_refused() {
         let mut raw = Raw::connect(address);
         raw.write(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &block.concat()));
         raw.0.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        let mut answer = Vec::new();
-        let _read = raw.0.read_to_end(&mut answer);
-        assert!(refuses(&answer), "{path:?}: {answer:?}");
+        let mut response = Vec::new();
+        let _read = raw.0.read_to_end(&mut response);
+        assert!(refuses(&response), "{path:?}: {response:?}");
     }
     assert_eq!(fleet.requests(), 1, "nothing of it reached an engine");
 }
 
-/// Whether frames end stream 1 by a reset, or the connection by GOAWAY, and answer nothing.
+/// Whether frames end stream 1 by a reset, or the connection by GOAWAY, and response nothing.
 fn refuses(mut frames: &[u8]) -> bool {
     while frames.len() >= 9 {
         let length =
@@ -344,8 +344,8 @@ fn lengths_that_are_wrong_break_their_stream() {
         let wrong = wrong.to_string();
         let mut pending = client.begin("POST", CHAT, &[("content-length", &wrong)]);
         let _sent = block_on(send_all(&mut pending.body, body.as_bytes(), true));
-        let (answer, end) = pending.read();
-        assert_eq!(end, End::Reset(Some(Reason::PROTOCOL_ERROR)), "{wrong}: {}", answer.status);
+        let (response, end) = pending.read();
+        assert_eq!(end, End::Reset(Some(Reason::PROTOCOL_ERROR)), "{wrong}: {}", response.status);
     }
     assert_eq!(client.get("/health").status, 200, "the connection goes on");
     assert_eq!(fleet.requests(), 0);

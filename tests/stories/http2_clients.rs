@@ -46,11 +46,11 @@ fn http1_and_http2_share_a_port() {
     let (fleet, address) = start(1, Setup::default());
     let plain = crate::support::client::post(address, CHAT, &chat("m", "hello"));
     let client = Http2::connect(address);
-    let answer = client.post(CHAT, &chat("m", "hello"));
-    assert_eq!((plain.status, answer.status), (200, 200), "{}", answer.text());
-    assert_eq!(answer.json()["choices"], plain.json()["choices"]);
-    assert!(answer.header("x-request-id").is_some());
-    assert_eq!(answer.header("transfer-encoding"), None);
+    let response = client.post(CHAT, &chat("m", "hello"));
+    assert_eq!((plain.status, response.status), (200, 200), "{}", response.text());
+    assert_eq!(response.json()["choices"], plain.json()["choices"]);
+    assert!(response.header("x-request-id").is_some());
+    assert_eq!(response.header("transfer-encoding"), None);
     assert_eq!(client.get("/health").json()["status"], "healthy");
     let list = client.send(head("HEAD", "/v1/models", &[]), true).read();
     assert_eq!((list.0.status, list.0.body.len(), list.1), (200, 0, End::Whole));
@@ -64,8 +64,8 @@ fn bodies_of_every_size_arrive_as_they_were_sent() {
         let body = padded(size);
         let length = body.len().to_string();
         for headers in [&[("content-length", &*length)][..], &[]] {
-            let (answer, end) = client.post_bytes(CHAT, headers, body.as_bytes());
-            assert_eq!((answer.status, end), (200, End::Whole), "{size}: {}", answer.text());
+            let (response, end) = client.post_bytes(CHAT, headers, body.as_bytes());
+            assert_eq!((response.status, end), (200, End::Whole), "{size}: {}", response.text());
             let received = fleet.a().received().pop().unwrap();
             assert!(received.body.unwrap() == body.as_bytes(), "{size}: other bytes arrived");
             let lengths: Vec<&str> = received
@@ -85,13 +85,13 @@ fn what_is_too_large_is_refused_before_it_is_read() {
     let (fleet, address) = start(1, Setup { sections, ..Setup::default() });
     let client = Http2::connect(address);
     let huge = [("content-length", "10737418240")];
-    let (answer, _end) = client.begin("POST", CHAT, &huge).read();
-    assert_eq!((answer.status, &*answer.error_code()), (413, "body_too_large"));
-    let (answer, _end) = client.post_bytes(CHAT, &[], &[b'x'; 200_000]);
-    assert_eq!((answer.status, &*answer.error_code()), (413, "body_too_large"));
+    let (response, _end) = client.begin("POST", CHAT, &huge).read();
+    assert_eq!((response.status, &*response.error_code()), (413, "body_too_large"));
+    let (response, _end) = client.post_bytes(CHAT, &[], &[b'x'; 200_000]);
+    assert_eq!((response.status, &*response.error_code()), (413, "body_too_large"));
     let compressed = [("content-encoding", "gzip")];
-    let (answer, _end) = client.begin("POST", CHAT, &compressed).read();
-    assert_eq!(answer.status, 415, "{}", answer.text());
+    let (response, _end) = client.begin("POST", CHAT, &compressed).read();
+    assert_eq!(response.status, 415, "{}", response.text());
     assert_eq!(client.post(CHAT, &chat("m", "hello")).status, 200, "the connection goes on");
     assert_eq!(fleet.requests(), 1);
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
@@ -105,8 +105,8 @@ fn a_slow_upload_ends_with_its_own_stream() {
     block_on(send_all(&mut slow.body, b"{\"model\"", false)).unwrap();
     let good = client.post(CHAT, &chat("m", "hello"));
     assert_eq!(good.status, 200, "a neighbour on the same connection is served meanwhile");
-    let (answer, _end) = slow.read();
-    assert_eq!((answer.status, &*answer.error_code()), (408, "body_timeout"));
+    let (response, _end) = slow.read();
+    assert_eq!((response.status, &*response.error_code()), (408, "body_timeout"));
     assert_eq!(fleet.requests(), 1);
 }
 
@@ -115,7 +115,7 @@ fn many_requests_share_a_connection() {
         Pace { first_token: Duration::from_millis(100), per_token: Duration::ZERO, tokens: 8 };
     let (fleet, address) = start(2, Setup { pace, strategy: "round_robin", ..Setup::default() });
     let client = Http2::connect(address);
-    let answers: Vec<(usize, _)> = (0..100)
+    let responses: Vec<(usize, _)> = (0..100)
         .map(|number| {
             let body = chat("m", &format!("number {number}")).to_string();
             let mut pending = client.begin("POST", CHAT, &[]);
@@ -123,9 +123,9 @@ fn many_requests_share_a_connection() {
             (number, pending)
         })
         .collect();
-    for (number, pending) in answers {
-        let (answer, end) = pending.read();
-        assert_eq!((answer.status, end), (200, End::Whole), "{number}: {}", answer.text());
+    for (number, pending) in responses {
+        let (response, end) = pending.read();
+        assert_eq!((response.status, end), (200, End::Whole), "{number}: {}", response.text());
     }
     assert_eq!(fleet.requests(), 100);
     fleet.wait_idle();
@@ -135,20 +135,20 @@ fn streams_pass_as_they_come() {
     let (fleet, address) = start(1, Setup::default());
     fleet.a().script([Fault::HangMidStream { after_events: 3 }]);
     let client = Http2::connect(address);
-    let mut begun = client.begin_answer(CHAT, &streaming_chat("m", "hello"));
-    assert_eq!(begun.answer.status, 200);
-    assert_eq!(begun.answer.header("x-accel-buffering"), Some("no"));
-    while begun.answer.text().matches("data: ").count() < 3 {
+    let mut begun = client.begin_response(CHAT, &streaming_chat("m", "hello"));
+    assert_eq!(begun.response.status, 200);
+    assert_eq!(begun.response.header("x-accel-buffering"), Some("no"));
+    while begun.response.text().matches("data: ").count() < 3 {
         begun.read_some().unwrap().expect("three events, and then nothing for long");
     }
     begun.reset();
-    let begun = client.begin_answer(CHAT, &streaming_chat("m", "hello"));
-    let (answer, end) = begun.read();
+    let begun = client.begin_response(CHAT, &streaming_chat("m", "hello"));
+    let (response, end) = begun.read();
     assert_eq!(end, End::Whole);
     let whole = reference("a", CHAT, &streaming_chat("m", "hello"));
     let deltas = |text: &str| text.matches("\"content\"").count();
-    assert_eq!(deltas(&answer.text()), deltas(&whole.text()));
-    assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+    assert_eq!(deltas(&response.text()), deltas(&whole.text()));
+    assert!(response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
 }
 
 fn a_client_that_gives_up_frees_its_engine() {
@@ -198,15 +198,15 @@ fn a_broken_answer_never_looks_whole() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
     for how in [Cut::Fin, Cut::Reset] {
-        fleet.a().script([Fault::CutAnswer { how }]);
+        fleet.a().script([Fault::CutResponse { how }]);
         let body = chat("m", "hello").to_string();
-        let (answer, end) = client.post_bytes(CHAT, &[], body.as_bytes());
-        assert_eq!(answer.status, 200);
-        assert!(matches!(end, End::Reset(_)), "{how:?}: {end:?}: {}", answer.text());
+        let (response, end) = client.post_bytes(CHAT, &[], body.as_bytes());
+        assert_eq!(response.status, 200);
+        assert!(matches!(end, End::Reset(_)), "{how:?}: {end:?}: {}", response.text());
         fleet.a().script([Fault::CutStream { after_events: 3, how }]);
         let body = streaming_chat("m", "hello").to_string();
-        let (answer, _end) = client.post_bytes(CHAT, &[], body.as_bytes());
-        let text = answer.text();
+        let (response, _end) = client.post_bytes(CHAT, &[], body.as_bytes());
+        let text = response.text();
         let last = text.trim_end().rsplit("\n\n").next().unwrap();
         assert!(last.starts_with("data: {\"error\""), "{how:?}: {text}");
         assert!(!text.contains("[DONE]"), "{how:?}: {text}");
@@ -220,14 +220,14 @@ fn a_stalled_reader_holds_nobody_else_up() {
     let (fleet, address) = start(2, Setup { pace, sections, ..Setup::default() });
     // Nothing of the stream is read, so its window stays shut.
     let client = Http2::connect(address);
-    let stalled = client.begin_answer(CHAT, &streaming_chat("m", "hello"));
-    assert_eq!(stalled.answer.status, 200);
+    let stalled = client.begin_response(CHAT, &streaming_chat("m", "hello"));
+    assert_eq!(stalled.response.status, 200);
     for _ in 0..5 {
         assert_eq!(client.get("/health").status, 200, "its connection serves others");
     }
     fleet.wait_metric("penstock_in_flight", 0.0);
-    let (answer, end) = stalled.read();
-    assert!(matches!(end, End::Reset(_)), "{end:?} after {} bytes", answer.body.len());
+    let (response, end) = stalled.read();
+    assert!(matches!(end, End::Reset(_)), "{end:?} after {} bytes", response.body.len());
     let page = fleet.penstock.admin("/metrics").text();
     assert!(page.contains("outcome=\"cancel\""), "{page}");
 }
@@ -249,23 +249,23 @@ fn errors_have_the_same_bodies() {
             &[],
             body.as_bytes(),
         );
-        let (answer, end) = if method == "GET" {
+        let (response, end) = if method == "GET" {
             client.send(head(method, path, &[]), true).read()
         } else {
             client.post_bytes(path, &[], body.as_bytes())
         };
         assert_eq!(end, End::Whole, "{method} {path}");
-        assert_eq!(answer.status, plain.status, "{method} {path}");
-        assert_eq!(answer.text(), plain.text(), "{method} {path}");
-        assert_eq!(answer.header("x-should-retry"), plain.header("x-should-retry"));
+        assert_eq!(response.status, plain.status, "{method} {path}");
+        assert_eq!(response.text(), plain.text(), "{method} {path}");
+        assert_eq!(response.header("x-should-retry"), plain.header("x-should-retry"));
     }
     let long = "x".repeat(70_000);
-    let (answer, _end) = client.send(head("GET", "/health", &[("x-long", &long)]), true).read();
-    assert_eq!(answer.status, 431, "beyond limits.http2.header_list");
+    let (response, _end) = client.send(head("GET", "/health", &[("x-long", &long)]), true).read();
+    assert_eq!(response.status, 431, "beyond limits.http2.header_list");
     let many: Vec<String> = (0..120).map(|number| format!("x-{number}")).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|name| (&**name, "1")).collect();
-    let (answer, _end) = client.send(head("GET", "/health", &many), true).read();
-    assert_eq!((answer.status, &*answer.error_code()), (431, "head_too_large"));
+    let (response, _end) = client.send(head("GET", "/health", &many), true).read();
+    assert_eq!((response.status, &*response.error_code()), (431, "head_too_large"));
     assert_eq!(client.get("/health").status, 200, "the connection goes on");
 }
 
@@ -275,14 +275,14 @@ fn stopping_finishes_streams_and_says_goodbye() {
     let (mut fleet, address) = start(1, Setup { pace, ..Setup::default() });
     let (busy, idle) = (Http2::connect(address), Http2::connect(address));
     assert_eq!(idle.get("/health").status, 200);
-    let mut stream = busy.begin_answer(CHAT, &streaming_chat("m", "hello"));
+    let mut stream = busy.begin_response(CHAT, &streaming_chat("m", "hello"));
     stream.read_some().unwrap().expect("an event");
     let asked = Instant::now();
     fleet.penstock.signal("TERM");
     eventually("an idle connection is ended", SOON, || idle.is_over());
-    let (answer, end) = stream.read();
+    let (response, end) = stream.read();
     assert_eq!(end, End::Whole);
-    assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+    assert!(response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
     eventually("and so is a busy one", SOON, || busy.is_over());
     assert_eq!(fleet.penstock.wait_end(SOON).code(), Some(0));
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());

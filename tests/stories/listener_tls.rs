@@ -42,7 +42,7 @@ fn start(rest: &str, setup: Setup<'_>) -> (Fleet, SocketAddr) {
     (fleet, address)
 }
 
-/// One request on a stream of any kind; the answer as it came.
+/// One request on a stream of any kind; the response as it came.
 fn ask(stream: &mut (impl Read + Write), extra: &str) -> std::io::Result<String> {
     let body = chat("m", "hello").to_string();
     let head = format!(
@@ -51,10 +51,10 @@ fn ask(stream: &mut (impl Read + Write), extra: &str) -> std::io::Result<String>
         body.len()
     );
     stream.write_all(head.as_bytes())?;
-    let mut answer = Vec::new();
-    let read = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    if answer.is_empty() { read.map(|_| answer) } else { Ok(answer) }
+    let mut response = Vec::new();
+    let read = stream.read_to_end(&mut response);
+    let response = String::from_utf8_lossy(&response).into_owned();
+    if response.is_empty() { read.map(|_| response) } else { Ok(response) }
 }
 
 fn tls(issued: &Issued, rest: &str) -> String {
@@ -66,8 +66,8 @@ fn clients_are_served_over_tls_in_either_http() {
     let issued = authority.issue("localhost");
     let (fleet, address) = start(&tls(&issued, ""), Setup::default());
     let mut stream = secure(address, &authority.client(&["http/1.1"], None)).unwrap();
-    let answer = ask(&mut stream, "").unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = ask(&mut stream, "").unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let client = Http2::connect_tls(address, "localhost", authority.client(&["h2"], None));
     let mut body = chat("m", "hello");
     body["metadata"] = json!({"padding": "x".repeat(1 << 20)});
@@ -96,8 +96,8 @@ fn a_new_certificate_needs_no_restart() {
     new.issue_into("localhost", &issued);
     eventually("the new certificate is shown", SOON, || secure(address, &trusts_new).is_ok());
     assert!(secure(address, &trusts_old).is_err());
-    let answer = ask(&mut kept, "").unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "connections from before live on: {answer}");
+    let response = ask(&mut kept, "").unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "connections from before live on: {response}");
 }
 
 fn clients_may_have_to_show_a_certificate() {
@@ -107,9 +107,9 @@ fn clients_may_have_to_show_a_certificate() {
     let foreign = servers.issue("a stranger");
     let ca = format!("client_ca: {}", clients.file.display());
     let reaches = |address, own: Option<&Issued>| {
-        let answer = secure(address, &servers.client(&["http/1.1"], own))
+        let response = secure(address, &servers.client(&["http/1.1"], own))
             .and_then(|mut stream| ask(&mut stream, ""));
-        answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        response.is_ok_and(|response| response.starts_with("HTTP/1.1 200"))
     };
     let (fleet, address) = start(&tls(&issued, &ca), Setup::default());
     assert!(reaches(address, Some(&own)));
@@ -123,16 +123,16 @@ fn clients_may_have_to_show_a_certificate() {
     assert_eq!(fleet.requests(), 2);
 }
 
-/// Reads off an answer up to `end`.
+/// Reads off a response up to `end`.
 fn read_to(stream: &mut Secured, end: &str) -> String {
-    let mut answer = String::new();
-    while !answer.contains(end) {
+    let mut response = String::new();
+    while !response.contains(end) {
         let mut bytes = [0; 4096];
         let count = stream.read(&mut bytes).unwrap();
-        assert!(count > 0, "it ended before {end:?}: {answer}");
-        answer += &String::from_utf8_lossy(&bytes[..count]);
+        assert!(count > 0, "it ended before {end:?}: {response}");
+        response += &String::from_utf8_lossy(&bytes[..count]);
     }
-    answer
+    response
 }
 
 /// A connection that has been used and waits for more.
@@ -187,19 +187,22 @@ fn clients_of_an_authority_that_is_gone_are_let_go() {
         format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
     busy.write_all(format!("{head}{streaming}").as_bytes()).unwrap();
     assert!(read_to(&mut busy, "data:").starts_with("HTTP/1.1 200"));
-    let begun = busy_http2.begin_answer(CHAT, &streaming);
+    let begun = busy_http2.begin_response(CHAT, &streaming);
     std::fs::write(&file, &new).unwrap();
     assert_eq!(fleet.penstock.reload().status, 200);
     assert!(is_closed(&mut idle), "while nothing is asked for");
     eventually("the idle one over HTTP/2 ends", SOON, || idle_http2.is_over());
     ask_for_health(&mut nobody);
     assert!(read_to(&mut busy, "\r\n0\r\n\r\n").contains("data: [DONE]"));
-    assert!(is_closed(&mut busy), "after its answer");
-    let (answer, end) = begun.read();
-    assert!(end == End::Whole && answer.text().ends_with("data: [DONE]\n\n"), "{answer:?}");
+    assert!(is_closed(&mut busy), "after its response");
+    let (response, end) = begun.read();
+    assert!(end == End::Whole && response.text().ends_with("data: [DONE]\n\n"), "{response:?}");
     eventually("the busy one over HTTP/2 ends, too", SOON, || busy_http2.is_over());
     let again = secure(address, &http1(Some(&of_old))).and_then(|mut stream| ask(&mut stream, ""));
-    assert!(!again.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")), "nor does it come back");
+    assert!(
+        !again.is_ok_and(|response| response.starts_with("HTTP/1.1 200")),
+        "nor does it come back"
+    );
     // Of those that were under both it cannot be told which one it was.
     assert!(is_closed(&mut of_new));
     fleet.wait_metric("penstock_connections_closed_total{reason=\"distrusted\"}", 5.0);
@@ -212,7 +215,7 @@ fn a_returning_client_resumes_its_session() {
     let mut kinds = Vec::new();
     for _ in 0..2 {
         let mut stream = secure(address, &config).unwrap();
-        // Tickets come behind the handshake, with the first bytes of an answer.
+        // Tickets come behind the handshake, with the first bytes of a response.
         assert!(ask(&mut stream, "").unwrap().starts_with("HTTP/1.1 200"));
         kinds.push(stream.conn.handshake_kind().unwrap());
     }
@@ -243,15 +246,17 @@ fn clients_over_the_limit_are_told_so_over_tls_too() {
     let config = authority.client(&["http/1.1"], None);
     let ask_once = || secure(address, &config).and_then(|mut stream| ask(&mut stream, ""));
     for _ in 0..20 {
-        let (answer, took) = timed(|| ask_once().unwrap());
-        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-        assert!(answer.contains("too_many_connections") && answer.contains("retry-after: 1\r\n"));
+        let (response, took) = timed(|| ask_once().unwrap());
+        assert!(response.starts_with("HTTP/1.1 503"), "{response}");
+        assert!(
+            response.contains("too_many_connections") && response.contains("retry-after: 1\r\n")
+        );
         assert!(took < Duration::from_secs(1), "{took:?}");
     }
     let client = Http2::connect_tls(address, "localhost", authority.client(&["h2"], None));
-    let answer = client.post(CHAT, &chat("m", "hello"));
-    assert_eq!((answer.status, &*answer.error_code()), (503, "too_many_connections"));
-    assert_eq!(answer.header("retry-after"), Some("1"));
+    let response = client.post(CHAT, &chat("m", "hello"));
+    assert_eq!((response.status, &*response.error_code()), (503, "too_many_connections"));
+    assert_eq!(response.header("retry-after"), Some("1"));
     assert_eq!(client.wait_end().and_then(|error| error.reason()), None, "it is let go in peace");
     // Of those that never shake hands only some are waited for, and not for long.
     let started = Instant::now();
@@ -263,7 +268,7 @@ fn clients_over_the_limit_are_told_so_over_tls_too() {
     assert!(fleet.metric("penstock_errors_total{code=\"too_many_connections\"") > 120.0);
     assert_eq!(fleet.requests(), 0);
     drop(held);
-    let is_served = || ask_once().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"));
+    let is_served = || ask_once().is_ok_and(|response| response.starts_with("HTTP/1.1 200"));
     eventually("there is room again", SOON, is_served);
 }
 
@@ -273,8 +278,8 @@ fn a_unix_socket_serves_too() {
     let fleet = Fleet::start(1, Setup { listeners: &[listener], ..Setup::default() });
     eventually("the socket is there", SOON, || UnixStream::connect(&path).is_ok());
     let mut stream = UnixStream::connect(&path).unwrap();
-    let answer = ask(&mut stream, "").unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let response = ask(&mut stream, "").unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "{mode:o}");
     assert_eq!(fleet.chat().status, 200, "and so does the other listener");
@@ -303,12 +308,12 @@ fn a_proxy_header_is_taken_from_trusted_proxies_only() {
     ] {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(&header).unwrap();
-        let answer = ask(&mut stream, "").unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let response = ask(&mut stream, "").unwrap();
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         assert_eq!(told(&fleet).as_deref(), Some("198.51.100.7"));
     }
     let mut bare = TcpStream::connect(address).unwrap();
-    assert!(!ask(&mut bare, "").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")));
+    assert!(!ask(&mut bare, "").is_ok_and(|response| response.starts_with("HTTP/1.1 200")));
     fleet.wait_metric("penstock_connections_closed_total{reason=\"proxy_header\"}", 1.0);
     let secured = Setup { server, ..Setup::default() };
     let rest = format!("proxy_protocol: true, {}", tls(&issued, ""));
@@ -326,7 +331,7 @@ fn a_proxy_header_is_taken_from_trusted_proxies_only() {
     let mut stream = TcpStream::connect(address).unwrap();
     // Closed before anything is read: the write may fail, and so may the read.
     let written = stream.write_all(b"PROXY TCP4 198.51.100.7 127.0.0.1 4711 80\r\n");
-    assert!(written.is_err() || !ask(&mut stream, "").is_ok_and(|answer| !answer.is_empty()));
+    assert!(written.is_err() || !ask(&mut stream, "").is_ok_and(|response| !response.is_empty()));
     assert_eq!(fleet.requests(), 0);
 }
 
@@ -350,8 +355,8 @@ fn forwarded_addresses_go_on_as_configured() {
     ] {
         let fleet = Fleet::start(1, Setup { server, ..Setup::default() });
         let mut stream = TcpStream::connect(fleet.penstock.data).unwrap();
-        let answer = ask(&mut stream, claims).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let response = ask(&mut stream, claims).unwrap();
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         let headers = fleet.a().received().pop().unwrap().headers;
         let mut told: Vec<_> = headers
             .into_iter()

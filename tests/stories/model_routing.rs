@@ -1,8 +1,8 @@
 //! A user asks for a model by its name, through any call of the API, and the backend that serves
-//! exactly that model answers; names nobody serves are refused by name.
+//! exactly that model responses; names nobody serves are refused by name.
 
 use penstock::api::{BodyFormat, OPERATIONS};
-use penstock::mock::{EngineModel, EngineSpec, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::block_on;
@@ -26,7 +26,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 fn each_name_finds_its_backend() {
     let names = ["llama3:8b", "llama3", "meta-llama/Llama-3.1-8B-Instruct", "Modèle \"ü\" 漢"];
-    let engines: Vec<StandIn> =
+    let engines: Vec<MockEngine> =
         names.iter().enumerate().map(|(n, id)| engine(&format!("e{n}"), &[id])).collect();
     let items: String = engines
         .iter()
@@ -39,8 +39,8 @@ fn each_name_finds_its_backend() {
         assert_eq!(last_body(engine), chat(name, "hello").to_string().as_bytes(), "untouched");
         let escaped: String = name.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
         let body = format!("{{\"model\":\"{escaped}\",\"messages\":[]}}");
-        let answer = client::request(penstock.data, "POST", CHAT, &[], body.as_bytes());
-        assert_eq!(answer.status, 200, "{name} written with escapes: {}", answer.text());
+        let response = client::request(penstock.data, "POST", CHAT, &[], body.as_bytes());
+        assert_eq!(response.status, 200, "{name} written with escapes: {}", response.text());
         assert_eq!(String::from_utf8(last_body(engine)).unwrap(), body, "untouched");
     }
     assert_eq!(shares(&engines.iter().collect::<Vec<_>>()), [2, 2, 2, 2]);
@@ -89,20 +89,25 @@ fn every_call_of_the_api_arrives_as_it_was_sent() {
         };
         let path = format!("{}?api-version=1&x=%2F", row.path);
         let headers = [("content-type", kind), ("x-custom", "kept")];
-        let answer = client::request(penstock.data, "POST", &path, &headers, &body);
-        assert_eq!(answer.status, 200, "{}: {}", row.name, answer.text());
+        let response = client::request(penstock.data, "POST", &path, &headers, &body);
+        assert_eq!(response.status, 200, "{}: {}", row.name, response.text());
         let received = engine.received().pop().unwrap();
         assert_eq!(received.target, path, "the query goes along");
         assert_eq!(received.header("content-type"), Some(kind));
         assert_eq!(received.header("x-custom"), Some("kept"));
         assert_eq!(received.body.unwrap(), body, "{}", row.name);
         let direct = client::request(engine.addr(), "POST", &path, &headers, &body);
-        assert_eq!(answer.text(), direct.text(), "{}: the answer is the engine's own", row.name);
+        assert_eq!(
+            response.text(),
+            direct.text(),
+            "{}: the response is the engine's own",
+            row.name
+        );
     }
     let headers = [("content-type", "multipart/form-data; boundary=\"XyZ\"")];
     let path = "/v1/audio/transcriptions";
-    let answer = client::request(penstock.data, "POST", path, &headers, &form("alias"));
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = client::request(penstock.data, "POST", path, &headers, &form("alias"));
+    assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(last_body(&engine), form("renamed"), "a form's model is replaced in place");
     assert!(engine.malformed().is_empty());
 }
@@ -125,8 +130,8 @@ fn the_backends_own_name_is_put_in() {
     let items = backend(&engine, r#"models: [{ id: m, upstream_id: 'org/real-"name"' }]"#);
     let penstock = Penstock::start(&format!("backends:\n{items}"));
     let body = br#" {"messages":[{"role":"user","content":"m \"m\""}],"model": "m" ,"n":1.0}"#;
-    let answer = client::request(penstock.data, "POST", CHAT, &[], body);
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = client::request(penstock.data, "POST", CHAT, &[], body);
+    assert_eq!(response.status, 200, "{}", response.text());
     let expected =
         String::from_utf8_lossy(body).replace(r#""model": "m""#, r#""model": "org/real-\"name\"""#);
     assert_eq!(String::from_utf8(last_body(&engine)).unwrap(), expected);
@@ -137,31 +142,31 @@ fn the_last_of_two_models_counts_as_it_does_for_engines() {
     let items = backend(&first, "models: [a]") + &backend(&last, "models: [b]");
     let penstock = Penstock::start(&format!("backends:\n{items}"));
     let body = br#"{"model":"a","messages":[],"model":"b"}"#;
-    let answer = client::request(penstock.data, "POST", CHAT, &[], body);
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = client::request(penstock.data, "POST", CHAT, &[], body);
+    assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(shares(&[&first, &last]), [0, 1]);
 }
 
 fn nobody_serving_a_model_is_a_404() {
     let engine = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "models: [m]")));
-    let answer = penstock.chat("gpt-5");
-    assert_eq!(answer.status, 404);
-    let error = &answer.json()["error"];
+    let response = penstock.chat("gpt-5");
+    assert_eq!(response.status, 404);
+    let error = &response.json()["error"];
     assert_eq!(error["message"], "Model 'gpt-5' not found");
     assert_eq!(error["code"], "model_not_found");
     assert_eq!(error["type"], "invalid_request_error");
     assert_eq!(error["param"], "model");
-    assert_eq!(answer.header("x-should-retry"), Some("false"));
-    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert_eq!(response.header("x-should-retry"), Some("false"));
+    assert_eq!(response.header("content-type"), Some("application/json"));
     let body = json!({"model": "gpt-5", "max_tokens": 1, "messages": []});
-    let answer = penstock.post("/v1/messages", &body);
-    assert_eq!(answer.status, 404);
+    let response = penstock.post("/v1/messages", &body);
+    assert_eq!(response.status, 404);
     let wanted = json!({
         "type": "error",
         "error": {"type": "not_found_error", "message": "Model 'gpt-5' not found"}
     });
-    assert_eq!(answer.json(), wanted);
+    assert_eq!(response.json(), wanted);
     assert_eq!(engine.counters().requests, 0);
 }
 
@@ -169,17 +174,20 @@ fn nobody_healthy_is_a_503() {
     let ill = engine("one", &["m"]);
     ill.set_health(500);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&ill, "models: [m]")));
-    let answer = penstock.chat("m");
-    assert_eq!(answer.status, 503);
-    let error = &answer.json()["error"];
+    let response = penstock.chat("m");
+    assert_eq!(response.status, 503);
+    let error = &response.json()["error"];
     assert_eq!(error["message"], "No healthy backend available for model 'm'");
     assert_eq!(error["code"], "no_healthy_backend");
     assert_eq!(error["type"], "server_error");
-    assert_eq!(answer.header("retry-after"), Some("1"));
-    assert_eq!(answer.header("x-should-retry"), Some("true"));
+    assert_eq!(response.header("retry-after"), Some("1"));
+    assert_eq!(response.header("x-should-retry"), Some("true"));
     let body = json!({"model": "m", "max_tokens": 1, "messages": []});
-    let answer = penstock.post("/v1/messages", &body);
-    assert_eq!((answer.status, &answer.json()["error"]["type"]), (503, &json!("overloaded_error")));
+    let response = penstock.post("/v1/messages", &body);
+    assert_eq!(
+        (response.status, &response.json()["error"]["type"]),
+        (503, &json!("overloaded_error"))
+    );
     assert_eq!(ill.counters().requests, 0);
 }
 
@@ -216,11 +224,11 @@ fn models_are_listed_with_aliases() {
 
 fn an_empty_fleet_knows_no_models() {
     let penstock = Penstock::start("backends: []");
-    let answer = penstock.chat("m");
-    assert_eq!((answer.status, answer.error_code().as_str()), (404, "model_not_found"));
+    let response = penstock.chat("m");
+    assert_eq!((response.status, response.error_code().as_str()), (404, "model_not_found"));
     assert_eq!(penstock.get("/v1/models").json()["data"], json!([]));
     let spec = EngineSpec::new("one", [EngineModel::new("m")]);
-    let told_nothing = block_on(StandIn::start_local(spec)).unwrap();
+    let told_nothing = block_on(MockEngine::start_local(spec)).unwrap();
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&told_nothing, "models: []")));
     assert_eq!(penstock.chat("m").error_code(), "model_not_found", "known to serve none");
 }

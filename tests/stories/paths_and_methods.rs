@@ -1,7 +1,7 @@
 //! A user who calls a wrong path or method is told so, and web pages may call where the operator
 //! lets them; nothing of it disturbs the connection or reaches a backend.
 
-use penstock::mock::StandIn;
+use penstock::mock::MockEngine;
 use serde_json::json;
 
 use crate::support::client::{Client, chat, request};
@@ -21,7 +21,7 @@ crate::trials![
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn start(environment: &[(&str, &str)]) -> (StandIn, Penstock) {
+fn start(environment: &[(&str, &str)]) -> (MockEngine, Penstock) {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
     let penstock = Penstock::start_with(&yaml, environment);
@@ -59,16 +59,16 @@ fn unknown_paths_are_404() {
     ];
     for path in paths {
         for method in ["GET", "POST"] {
-            let answer = request(penstock.data, method, path, &[], b"");
-            let is_refused = answer.status == 404 && answer.error_code() == "unknown_path"
-                || answer.status == 400;
-            assert!(is_refused, "{method} {path}: {} {}", answer.status, answer.text());
-            assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+            let response = request(penstock.data, method, path, &[], b"");
+            let is_refused = response.status == 404 && response.error_code() == "unknown_path"
+                || response.status == 400;
+            assert!(is_refused, "{method} {path}: {} {}", response.status, response.text());
+            assert_eq!(response.json()["error"]["type"], "invalid_request_error");
         }
     }
-    let answer = request(penstock.data, "POST", "/v1/messages/batches", &[], b"{}");
+    let response = request(penstock.data, "POST", "/v1/messages/batches", &[], b"{}");
     assert_eq!(
-        (answer.status, &answer.json()["type"]),
+        (response.status, &response.json()["type"]),
         (404, &json!("error")),
         "Anthropic's shape"
     );
@@ -96,10 +96,10 @@ fn wrong_methods_are_405_with_allow() {
             assert_eq!(field("x-should-retry").as_deref(), Some("false"));
         }
     }
-    let answer = request(penstock.data, "GET", CHAT, &[], b"");
-    assert_eq!(answer.error_code(), "method_not_allowed");
-    let answer = request(penstock.data, "GET", "/v1/messages", &[], b"");
-    assert_eq!((answer.status, &answer.json()["type"]), (405, &json!("error")));
+    let response = request(penstock.data, "GET", CHAT, &[], b"");
+    assert_eq!(response.error_code(), "method_not_allowed");
+    let response = request(penstock.data, "GET", "/v1/messages", &[], b"");
+    assert_eq!((response.status, &response.json()["type"]), (405, &json!("error")));
     assert_eq!(engine.counters().requests, 0);
 }
 
@@ -108,16 +108,16 @@ fn head_is_get_without_a_body() {
     let mut client = Client::connect(penstock.data);
     for path in ["/v1/models", "/v1/models/m", "/health"] {
         client.send("GET", path, &[], b"");
-        let got = client.read_answer().unwrap();
+        let got = client.read_response().unwrap();
         client.send("HEAD", path, &[], b"");
         let (status, headers) = client.read_head().unwrap();
         assert_eq!(status, 200, "{path}");
         let length = headers.iter().find(|(name, _)| name == "content-length").unwrap();
         assert_eq!(length.1, got.body.len().to_string(), "{path}: the length GET would have");
     }
-    // A body after a HEAD would have been taken for the next answer.
+    // A body after a HEAD would have been taken for the next response.
     client.send("GET", "/health", &[], b"");
-    assert_eq!(client.read_answer().unwrap().json()["status"], "healthy");
+    assert_eq!(client.read_response().unwrap().json()["status"], "healthy");
 }
 
 fn one_connection_serves_many_requests() {
@@ -126,13 +126,13 @@ fn one_connection_serves_many_requests() {
     let body = chat("m", "hello").to_string();
     for round in 0..5 {
         client.send("POST", CHAT, &[], body.as_bytes());
-        assert_eq!(client.read_answer().unwrap().status, 200, "round {round}");
+        assert_eq!(client.read_response().unwrap().status, 200, "round {round}");
         client.send("GET", "/nowhere", &[], b"");
-        assert_eq!(client.read_answer().unwrap().status, 404, "round {round}");
+        assert_eq!(client.read_response().unwrap().status, 404, "round {round}");
         client.send("POST", CHAT, &[], chat("ghost", "x").to_string().as_bytes());
-        assert_eq!(client.read_answer().unwrap().status, 404, "round {round}");
+        assert_eq!(client.read_response().unwrap().status, 404, "round {round}");
         client.send("GET", "/v1/models", &[], b"");
-        assert_eq!(client.read_answer().unwrap().status, 200, "round {round}");
+        assert_eq!(client.read_response().unwrap().status, 200, "round {round}");
     }
     assert_eq!(engine.counters().requests, 5);
     assert_eq!(engine.received()[4].connection, engine.received()[1].connection, "reused upstream");
@@ -145,26 +145,26 @@ fn web_pages_call_only_where_they_may() {
         ("access-control-request-method", "POST"),
         ("access-control-request-headers", "authorization, content-type"),
     ];
-    let answer = request(penstock.data, "OPTIONS", CHAT, &good, b"");
-    assert_eq!(answer.status, 204, "{}", answer.text());
-    assert_eq!(answer.header("access-control-allow-origin"), Some(good[0].1));
-    assert!(answer.header("access-control-allow-methods").unwrap().contains("POST"));
-    assert_eq!(answer.header("access-control-allow-headers"), Some(good[2].1));
-    assert!(answer.header("access-control-max-age").is_some());
+    let response = request(penstock.data, "OPTIONS", CHAT, &good, b"");
+    assert_eq!(response.status, 204, "{}", response.text());
+    assert_eq!(response.header("access-control-allow-origin"), Some(good[0].1));
+    assert!(response.header("access-control-allow-methods").unwrap().contains("POST"));
+    assert_eq!(response.header("access-control-allow-headers"), Some(good[2].1));
+    assert!(response.header("access-control-max-age").is_some());
     let foreign = [("origin", "https://evil.example"), good[1]];
-    let answer = request(penstock.data, "OPTIONS", CHAT, &foreign, b"");
-    assert_eq!(answer.header("access-control-allow-origin"), None);
+    let response = request(penstock.data, "OPTIONS", CHAT, &foreign, b"");
+    assert_eq!(response.header("access-control-allow-origin"), None);
     let body = chat("m", "hello").to_string();
     for (path, method, status) in
         [(CHAT, "POST", 200), ("/v1/models", "GET", 200), ("/nowhere", "GET", 404)]
     {
         let body = if method == "POST" { body.as_bytes() } else { b"" };
-        let answer = request(penstock.data, method, path, &good[..1], body);
-        assert_eq!(answer.status, status);
-        assert_eq!(answer.header("access-control-allow-origin"), Some(good[0].1), "{path}");
-        assert_eq!(answer.header("vary").map(str::to_lowercase).as_deref(), Some("origin"));
-        let answer = request(penstock.data, method, path, &foreign[..1], body);
-        assert_eq!(answer.header("access-control-allow-origin"), None, "{path}");
+        let response = request(penstock.data, method, path, &good[..1], body);
+        assert_eq!(response.status, status);
+        assert_eq!(response.header("access-control-allow-origin"), Some(good[0].1), "{path}");
+        assert_eq!(response.header("vary").map(str::to_lowercase).as_deref(), Some("origin"));
+        let response = request(penstock.data, method, path, &foreign[..1], body);
+        assert_eq!(response.header("access-control-allow-origin"), None, "{path}");
     }
     assert_eq!(engine.counters().requests, 2, "no preflight got through");
 }
@@ -172,10 +172,10 @@ fn web_pages_call_only_where_they_may() {
 fn without_cors_there_are_no_cors_headers() {
     let (_engine, penstock) = start(&[]);
     let page = [("origin", "https://chat.example.com"), ("access-control-request-method", "POST")];
-    let answer = request(penstock.data, "OPTIONS", CHAT, &page, b"");
-    assert_eq!(answer.status, 405);
-    let answer = request(penstock.data, "GET", "/v1/models", &page, b"");
-    assert!(answer.headers.iter().all(|(name, _)| !name.starts_with("access-control")));
+    let response = request(penstock.data, "OPTIONS", CHAT, &page, b"");
+    assert_eq!(response.status, 405);
+    let response = request(penstock.data, "GET", "/v1/models", &page, b"");
+    assert!(response.headers.iter().all(|(name, _)| !name.starts_with("access-control")));
 }
 
 fn request_ids_are_kept_or_made() {
@@ -183,16 +183,16 @@ fn request_ids_are_kept_or_made() {
     let body = chat("m", "hello").to_string();
     let send =
         |headers: &[(&str, &str)]| request(penstock.data, "POST", CHAT, headers, body.as_bytes());
-    let answer = send(&[("x-request-id", "mine-1")]);
-    assert_eq!(answer.header("x-request-id"), Some("mine-1"));
+    let response = send(&[("x-request-id", "mine-1")]);
+    assert_eq!(response.header("x-request-id"), Some("mine-1"));
     assert_eq!(engine.received().pop().unwrap().header("x-request-id"), Some("mine-1"));
     let (one, two) = (send(&[]), send(&[]));
     let made = one.header("x-request-id").unwrap();
     assert!(made.len() >= 16, "{made}");
     assert_ne!(Some(made), two.header("x-request-id"));
     let long = "x".repeat(1000);
-    let answer = send(&[("x-request-id", &long)]);
-    assert_ne!(answer.header("x-request-id"), Some(long.as_str()), "bounded");
+    let response = send(&[("x-request-id", &long)]);
+    assert_ne!(response.header("x-request-id"), Some(long.as_str()), "bounded");
 }
 
 fn nothing_in_a_request_names_another_backend() {
@@ -212,8 +212,8 @@ fn nothing_in_a_request_names_another_backend() {
         ("x-penstock-backend", "other"),
     ];
     let body = body.to_string();
-    let answer = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = request(penstock.data, "POST", CHAT, &headers, body.as_bytes());
+    assert_eq!(response.status, 200, "{}", response.text());
     for target in [format!("{url}{CHAT}"), format!("//{host}{CHAT}"), format!("{CHAT}@{host}")] {
         let mut client = Client::connect(penstock.data);
         let length = body.len();
@@ -223,7 +223,7 @@ fn nothing_in_a_request_names_another_backend() {
             )
             .as_bytes(),
         );
-        let status = client.read_answer().unwrap().status;
+        let status = client.read_response().unwrap().status;
         assert!(matches!(status, 200 | 400 | 404), "{target}: {status}");
     }
     let last = configured.received().pop().unwrap();

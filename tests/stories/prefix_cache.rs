@@ -27,9 +27,9 @@ fn a_long_prompt_is_hashed_once() {
             {"role": "user", "content": format!("Question {turn}: {}", "word ".repeat(1000))},
         ]);
         let body = json!({"model": "m", "messages": messages, "max_tokens": 2});
-        let answer = fleet.penstock.post(CHAT, &body);
-        let decision = answer.header("x-penstock-decision").unwrap().to_owned();
-        (backend_of(&answer), decision)
+        let response = fleet.penstock.post(CHAT, &body);
+        let decision = response.header("x-penstock-decision").unwrap().to_owned();
+        (backend_of(&response), decision)
     };
     let (home, first) = ask(0);
     let total = &first[first.find(";blocks=0/").expect("all of it is new") + ";blocks=0/".len()..];

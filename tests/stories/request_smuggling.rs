@@ -4,10 +4,10 @@
 
 use std::thread;
 
-use penstock::mock::StandIn;
+use penstock::mock::MockEngine;
 use serde_json::json;
 
-use crate::support::client::{Answer, Client, chat};
+use crate::support::client::{Client, Response, chat};
 use crate::support::engines::{backend, engine};
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, SOON, metric};
@@ -25,7 +25,7 @@ crate::trials![
     a_client_that_speaks_something_else_is_told_at_once,
 ];
 
-fn start(more: &str) -> (StandIn, Penstock) {
+fn start(more: &str) -> (MockEngine, Penstock) {
     let engine = engine("one", &["m"]);
     let yaml = format!("{more}\nbackends:\n{}", backend(&engine, "models: [m]"));
     let penstock = Penstock::start(&yaml);
@@ -49,16 +49,21 @@ fn assert_refused(penstock: &Penstock, bytes: &[u8], statuses: &[u16]) {
                 break;
             }
         }
-        let answer = client.read_answer().unwrap_or_else(|error| panic!("{shown}: {error}"));
-        assert!(statuses.contains(&answer.status), "{shown}: {} {}", answer.status, answer.text());
-        assert!(answer.json()["error"]["message"].is_string(), "{shown}");
-        assert_eq!(answer.header("connection"), Some("close"), "{shown}");
+        let response = client.read_response().unwrap_or_else(|error| panic!("{shown}: {error}"));
+        assert!(
+            statuses.contains(&response.status),
+            "{shown}: {} {}",
+            response.status,
+            response.text()
+        );
+        assert!(response.json()["error"]["message"].is_string(), "{shown}");
+        assert_eq!(response.header("connection"), Some("close"), "{shown}");
         let rest = client.read_raw().unwrap_or_default();
-        assert_eq!(rest, b"", "{shown}: an answer to what was smuggled");
+        assert_eq!(rest, b"", "{shown}: a response to what was smuggled");
     }
 }
 
-fn assert_untouched(engine: &StandIn) {
+fn assert_untouched(engine: &MockEngine) {
     assert_eq!(engine.malformed().len(), 0, "{:?}", engine.malformed());
     assert_eq!(engine.received().len(), 0, "something was forwarded: {:?}", engine.received());
 }
@@ -193,11 +198,11 @@ fn chunks_that_parsers_disagree_on_are_refused() {
 
 fn refusals_speak_the_dialect_and_are_counted() {
     let (engine, penstock) = start("");
-    let send = |path: &str, fields: &str| -> Answer {
+    let send = |path: &str, fields: &str| -> Response {
         let mut client = Client::connect(penstock.data);
         let head = format!("POST {path} HTTP/1.1\r\nHost: t\r\n{fields}\r\n\r\n");
         client.send_bytes(head.as_bytes());
-        client.read_answer().unwrap()
+        client.read_response().unwrap()
     };
     let both = "Content-Length: 5\r\nTransfer-Encoding: chunked";
     let openai = send(CHAT, both);
@@ -249,13 +254,13 @@ fn what_is_legal_but_unusual_is_served() {
             for part in request.as_bytes().chunks(piece) {
                 client.send_bytes(part);
             }
-            assert_eq!(client.read_answer().unwrap().status, 200, "{request}");
+            assert_eq!(client.read_response().unwrap().status, 200, "{request}");
         }
     }
     let mut client = Client::connect(penstock.data);
     client.send_bytes(requests.concat().as_bytes());
     for request in &requests {
-        assert_eq!(client.read_answer().unwrap().status, 200, "pipelined: {request}");
+        assert_eq!(client.read_response().unwrap().status, 200, "pipelined: {request}");
     }
     let received = engine.received();
     assert_eq!(received.len(), requests.len() * 3);
@@ -293,15 +298,15 @@ fn upgrades_are_ignored() {
             )
             .as_bytes(),
         );
-        let served = client.read_answer().unwrap();
+        let served = client.read_response().unwrap();
         assert_eq!(served.status, 200, "{protocol}: {}", served.text());
         assert_eq!(served.header("upgrade"), None);
         assert_eq!(
-            client.read_answer().unwrap().status,
+            client.read_response().unwrap().status,
             200,
             "{protocol}: a request like any other"
         );
-        assert_eq!(client.read_answer().unwrap().status, 404, "{protocol}: no tunnel behind it");
+        assert_eq!(client.read_response().unwrap().status, 404, "{protocol}: no tunnel behind it");
         let received = engine.received().pop().unwrap();
         for gone in ["connection", "upgrade", "http2-settings"] {
             assert_eq!(received.header(gone), None, "{protocol}: {gone}");
@@ -325,8 +330,8 @@ fn no_header_reaches_a_backend_that_is_not_meant_for_it() {
         )
         .as_bytes(),
     );
-    let answer = client.read_answer().unwrap();
-    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    let response = client.read_response().unwrap();
+    assert_eq!((response.status, response.header("connection")), (200, Some("close")));
     let received = engine.received().pop().unwrap();
     let mut names: Vec<_> = received.headers.iter().map(|(name, _)| name.to_lowercase()).collect();
     names.sort();
@@ -348,12 +353,12 @@ fn the_limit_of_a_head_is_exact() {
         for head in [&whole, &whole, &larger] {
             let status = if head.len() > 2048 { 431 } else { 200 };
             head.as_bytes().chunks(piece).for_each(|part| client.send_bytes(part));
-            assert_eq!(client.read_answer().unwrap().status, status, "in pieces of {piece}");
+            assert_eq!(client.read_response().unwrap().status, status, "in pieces of {piece}");
         }
         let mut client = Client::connect(penstock.data);
         client.send_bytes(format!("{whole}{whole}{larger}").as_bytes());
         for status in [200, 200, 431] {
-            assert_eq!(client.read_answer().unwrap().status, status, "all at once");
+            assert_eq!(client.read_response().unwrap().status, status, "all at once");
         }
     }
 }
@@ -377,7 +382,7 @@ fn heads_beyond_the_limits_are_refused_in_flat_memory() {
                 let mut client = Client::connect(penstock.data);
                 // Refused long before its end, so that writing it may fail.
                 let written = std::io::Write::write_all(&mut client.stream, bytes.as_bytes());
-                let status = client.read_answer().map(|answer| answer.status);
+                let status = client.read_response().map(|response| response.status);
                 let is_refused = matches!(status, Ok(414 | 431));
                 assert!(is_refused || written.is_err(), "{status:?}");
             });
@@ -388,7 +393,7 @@ fn heads_beyond_the_limits_are_refused_in_flat_memory() {
     assert_untouched(&engine);
     let mut client = Client::connect(penstock.data);
     client.send_bytes(target_of((16 << 10) - 1).as_bytes());
-    assert_eq!(client.read_answer().unwrap().status, 404, "16 KiB are no more than allowed");
+    assert_eq!(client.read_response().unwrap().status, 404, "16 KiB are no more than allowed");
 }
 
 fn a_client_that_speaks_something_else_is_told_at_once() {
@@ -403,8 +408,8 @@ fn a_client_that_speaks_something_else_is_told_at_once() {
     ] {
         let mut client = Client::connect(penstock.data);
         client.send_bytes(bytes);
-        let answer = client.read_answer().unwrap();
-        assert_eq!(answer.status, 400, "{}", bytes.escape_ascii());
+        let response = client.read_response().unwrap();
+        assert_eq!(response.status, 400, "{}", bytes.escape_ascii());
         assert_eq!(client.read_raw().unwrap(), b"");
     }
     // A client that breaks off within its head is owed nothing.

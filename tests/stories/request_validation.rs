@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock::api::OPERATIONS;
-use penstock::mock::StandIn;
+use penstock::mock::MockEngine;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, chat, request, timed};
+use crate::support::client::{Client, Response, chat, request, timed};
 use crate::support::engines::{backend, engine};
 use crate::support::penstock::Penstock;
 
@@ -32,24 +32,24 @@ crate::trials![
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn start(more: &str) -> (StandIn, Penstock) {
+fn start(more: &str) -> (MockEngine, Penstock) {
     let engine = engine("one", &["m"]);
     let yaml = format!("{more}\nbackends:\n{}", backend(&engine, "models: [m]"));
     let penstock = Penstock::start(&yaml);
     (engine, penstock)
 }
 
-fn send(penstock: &Penstock, body: &[u8]) -> Answer {
+fn send(penstock: &Penstock, body: &[u8]) -> Response {
     request(penstock.data, "POST", CHAT, &[("content-type", "application/json")], body)
 }
 
-fn assert_openai_error(answer: &Answer, status: u16, code: &str, what: &str) {
-    assert_eq!(answer.status, status, "{what}: {}", answer.text());
-    let error = &answer.json()["error"];
+fn assert_openai_error(response: &Response, status: u16, code: &str, what: &str) {
+    assert_eq!(response.status, status, "{what}: {}", response.text());
+    let error = &response.json()["error"];
     assert_eq!(error["code"], code, "{what}");
     assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{what}");
     assert!(error["type"].is_string() && error.get("param").is_some(), "{what}");
-    assert_eq!(answer.header("content-type"), Some("application/json"), "{what}");
+    assert_eq!(response.header("content-type"), Some("application/json"), "{what}");
 }
 
 /// Good bodies broken at one place: `@` in the frame stands for each of these.
@@ -168,12 +168,12 @@ fn broken_json_is_a_400_and_reaches_nobody() {
     for body in &bodies {
         // One connection for all: a refused body must not spoil it.
         client.send("POST", CHAT, &[], body);
-        let answer = client.read_answer().unwrap();
-        assert_openai_error(&answer, 400, "invalid_json", &String::from_utf8_lossy(body));
+        let response = client.read_response().unwrap();
+        assert_openai_error(&response, 400, "invalid_json", &String::from_utf8_lossy(body));
     }
     for row in OPERATIONS.iter().filter(|row| row.name != "messages") {
-        let answer = request(penstock.data, "POST", row.path, &[], b"{\"model\":");
-        assert_eq!(answer.status, 400, "{}", row.name);
+        let response = request(penstock.data, "POST", row.path, &[], b"{\"model\":");
+        assert_eq!(response.status, 400, "{}", row.name);
     }
     assert_eq!(engine.counters().requests, 0);
     assert_eq!(send(&penstock, chat("m", "x").to_string().as_bytes()).status, 200);
@@ -195,9 +195,9 @@ fn wrong_types_are_a_400_that_names_the_field() {
         (json!({"model": "m", "messages": 1}), "invalid_type", "messages"),
     ];
     for (body, code, param) in cases {
-        let answer = send(&penstock, body.to_string().as_bytes());
-        assert_openai_error(&answer, 400, code, &body.to_string());
-        assert_eq!(answer.json()["error"]["param"], param, "{body}");
+        let response = send(&penstock, body.to_string().as_bytes());
+        assert_openai_error(&response, 400, code, &body.to_string());
+        assert_eq!(response.json()["error"]["param"], param, "{body}");
     }
     assert_eq!(engine.counters().requests, 0);
 }
@@ -205,17 +205,17 @@ fn wrong_types_are_a_400_that_names_the_field() {
 fn anthropic_clients_are_refused_in_their_own_shape() {
     let (engine, penstock) = start("");
     for body in [&b"{"[..], b"{}", b"{\"model\":1}", b"\xff"] {
-        let answer = request(penstock.data, "POST", "/v1/messages", &[], body);
-        assert_eq!((answer.status, &answer.json()["type"]), (400, &json!("error")));
-        assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+        let response = request(penstock.data, "POST", "/v1/messages", &[], body);
+        assert_eq!((response.status, &response.json()["type"]), (400, &json!("error")));
+        assert_eq!(response.json()["error"]["type"], "invalid_request_error");
     }
     let mut client = Client::connect(penstock.data);
     client.send_bytes(
         b"POST /v1/messages HTTP/1.1\r\nhost: t\r\ncontent-length: 10737418240\r\n\r\n",
     );
-    let answer = client.read_answer().unwrap();
+    let response = client.read_response().unwrap();
     assert_eq!(
-        (answer.status, &answer.json()["error"]["type"]),
+        (response.status, &response.json()["error"]["type"]),
         (413, &json!("request_too_large"))
     );
     assert_eq!(engine.counters().requests, 0);
@@ -238,9 +238,14 @@ fn broken_forms_are_refused() {
         ("application/json", b"{\"model\":\"m\"}"),
     ];
     for (kind, body) in cases {
-        let answer = request(penstock.data, "POST", path, &[("content-type", kind)], body);
-        assert!(matches!(answer.status, 400 | 415), "{kind}: {} {}", answer.status, answer.text());
-        assert!(answer.json()["error"]["code"].is_string());
+        let response = request(penstock.data, "POST", path, &[("content-type", kind)], body);
+        assert!(
+            matches!(response.status, 400 | 415),
+            "{kind}: {} {}",
+            response.status,
+            response.text()
+        );
+        assert!(response.json()["error"]["code"].is_string());
     }
     assert_eq!(engine.counters().requests, 0);
 }
@@ -256,8 +261,8 @@ fn depth_bombs_are_cheap() {
     ] {
         for frame in ["{\"model\":\"m\",\"messages\":@}", "{\"model\":\"m\",\"tools\":@}", "@"] {
             let body = frame.replace('@', &bomb);
-            let (answer, took) = timed(|| send(&penstock, body.as_bytes()));
-            assert_eq!(answer.status, 400, "{}", answer.text());
+            let (response, took) = timed(|| send(&penstock, body.as_bytes()));
+            assert_eq!(response.status, 400, "{}", response.text());
             assert!(took < Duration::from_secs(1), "{took:?} for a depth bomb");
         }
     }
@@ -276,11 +281,11 @@ fn too_large_is_a_413_that_can_be_read() {
     let mut client = Client::connect(penstock.data);
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 10737418240\r\n\r\n");
     client.send_bytes(head.as_bytes());
-    let answer = client.read_answer().unwrap();
-    assert_openai_error(&answer, 413, "body_too_large", "announced");
-    assert!(answer.text().contains("1MiB"), "{}", answer.text());
-    assert_eq!(answer.header("connection"), Some("close"));
-    // Sent without waiting: the client writes it all and still gets to read the answer.
+    let response = client.read_response().unwrap();
+    assert_openai_error(&response, 413, "body_too_large", "announced");
+    assert!(response.text().contains("1MiB"), "{}", response.text());
+    assert_eq!(response.header("connection"), Some("close"));
+    // Sent without waiting: the client writes it all and still gets to read the response.
     let body = vec![b' '; (1 << 20) + 1];
     assert_openai_error(&send(&penstock, &body), 413, "body_too_large", "by one byte");
     let body = vec![b' '; 20 << 20];
@@ -294,12 +299,12 @@ fn too_large_is_a_413_that_can_be_read() {
     for _ in 0..17 {
         client.send_bytes(&chunk);
     }
-    assert_openai_error(&client.read_answer().unwrap(), 413, "body_too_large", "chunked");
+    assert_openai_error(&client.read_response().unwrap(), 413, "body_too_large", "chunked");
     for length in ["99999999999999999999999", "18446744073709551616"] {
         let mut client = Client::connect(penstock.data);
         let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: {length}\r\n\r\n");
         client.send_bytes(head.as_bytes());
-        let refused = client.read_answer().map(|answer| answer.status);
+        let refused = client.read_response().map(|response| response.status);
         assert!(refused.as_ref().map_or(true, |status| matches!(status, 400 | 413)), "{refused:?}");
     }
     assert_eq!(engine.counters().requests, 0);
@@ -310,8 +315,8 @@ fn bodies_up_to_the_limit_pass() {
     let (engine, penstock) = start("limits: { max_body_size: 1MiB }");
     let mut body = chat("m", "x").to_string().into_bytes();
     body.resize(1 << 20, b' ');
-    let answer = send(&penstock, &body);
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = send(&penstock, &body);
+    assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(engine.received().pop().unwrap().body.unwrap().len(), 1 << 20);
 }
 
@@ -321,13 +326,13 @@ fn compressed_bodies_are_a_415() {
         b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xae\x05\x00\x43\xbf\xa6\xa3\x02\x00\x00\x00";
     for encoding in ["gzip", "x-gzip", "deflate", "br", "zstd", "gzip, identity"] {
         let headers = [("content-encoding", encoding)];
-        let answer = request(penstock.data, "POST", CHAT, &headers, body);
-        assert_openai_error(&answer, 415, "unsupported_encoding", encoding);
+        let response = request(penstock.data, "POST", CHAT, &headers, body);
+        assert_openai_error(&response, 415, "unsupported_encoding", encoding);
     }
     let headers = [("content-encoding", "identity")];
     let plain = chat("m", "x").to_string();
-    let answer = request(penstock.data, "POST", CHAT, &headers, plain.as_bytes());
-    assert_eq!(answer.status, 200);
+    let response = request(penstock.data, "POST", CHAT, &headers, plain.as_bytes());
+    assert_eq!(response.status, 200);
     assert_eq!(engine.counters().requests, 1);
 }
 
@@ -354,8 +359,8 @@ fn chunked_bodies_arrive_whole() {
         for byte in chunked(&parts, extension).chunks(7) {
             client.send_bytes(byte);
         }
-        let answer = client.read_answer().unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let response = client.read_response().unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
         let received = engine.received().pop().unwrap();
         assert_eq!(received.header("content-length"), Some(body.len().to_string().as_str()));
         assert_eq!(received.header("transfer-encoding"), None);
@@ -384,8 +389,8 @@ fn broken_chunks_reach_nobody() {
                 let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked");
                 let mut client = Client::connect(address);
                 client.send_bytes(format!("{head}\r\n\r\n{broken}0\r\n\r\n").as_bytes());
-                let answer = client.read_answer().unwrap();
-                assert_eq!(answer.status, 400, "{broken:?}: {}", answer.text());
+                let response = client.read_response().unwrap();
+                assert_eq!(response.status, 400, "{broken:?}: {}", response.text());
                 let rest = client.read_raw().unwrap_or_else(|error| panic!("{broken:?}: {error}"));
                 assert_eq!(rest, b"", "{broken:?}: the connection is closed behind it");
             });
@@ -407,12 +412,12 @@ fn who_asks_first_is_told_to_go_on() {
     let interim = client.read_raw().unwrap();
     assert!(interim.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&interim));
     client.send_bytes(body.as_bytes());
-    assert_eq!(client.read_answer().unwrap().status, 200);
+    assert_eq!(client.read_response().unwrap().status, 200);
     assert_eq!(engine.received().pop().unwrap().header("expect"), None);
     // What is going to be refused is not asked for.
     client.send_bytes(head(1 << 40).as_bytes());
-    let answer = client.read_raw().unwrap();
-    assert!(answer.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&answer));
+    let response = client.read_raw().unwrap();
+    assert!(response.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&response));
 }
 
 fn pipelined_requests_are_both_answered() {
@@ -432,10 +437,10 @@ fn pipelined_requests_are_both_answered() {
     let mut client = Client::connect(penstock.data);
     client.send_bytes(&both);
     for _ in 0..3 {
-        let answer = client.read_answer().unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(answer.json()["object"], "chat.completion");
-        assert_eq!(client.read_answer().unwrap().json()["object"], "list", "in their order");
+        let response = client.read_response().unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert_eq!(response.json()["object"], "chat.completion");
+        assert_eq!(client.read_response().unwrap().json()["object"], "list", "in their order");
     }
     let texts: Vec<Value> = engine
         .received()
@@ -450,8 +455,8 @@ fn pipelined_requests_are_both_answered() {
     ]
     .concat();
     client.send_bytes(&chunks);
-    assert_eq!(client.read_answer().unwrap().status, 200, "behind chunks, too");
-    assert_eq!(client.read_answer().unwrap().json()["status"], "healthy");
+    assert_eq!(client.read_response().unwrap().status, 200, "behind chunks, too");
+    assert_eq!(client.read_response().unwrap().json()["status"], "healthy");
 }
 
 fn leftover_bodies_are_no_requests() {
@@ -486,12 +491,13 @@ fn leftover_bodies_are_no_requests() {
                     let mut client = Client::connect(address);
                     let head = format!("{line} HTTP/1.1\r\nhost: t\r\n{extra}");
                     client.send_bytes(format!("{head}{framed}").as_bytes());
-                    let answer = client.read_answer().unwrap();
-                    assert_eq!(answer.status, status, "{line}: {}", answer.text());
+                    let response = client.read_response().unwrap();
+                    assert_eq!(response.status, status, "{line}: {}", response.text());
                     // Then the connection ends, or the next request is answered: never the body.
                     let written =
                         client.stream.write_all(b"GET /v1/nothing HTTP/1.1\r\nhost: t\r\n\r\n");
-                    let next = written.and_then(|()| client.read_answer()).map(|next| next.status);
+                    let next =
+                        written.and_then(|()| client.read_response()).map(|next| next.status);
                     assert!(matches!(next, Err(_) | Ok(404)), "{line}: {next:?} for {framed}");
                 });
             }
@@ -509,8 +515,8 @@ fn a_body_that_never_comes_times_out() {
     );
     let mut slow_head = Client::connect(penstock.data);
     slow_head.send_bytes(b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\n");
-    let answer = slow_body.read_answer().unwrap();
-    assert_openai_error(&answer, 408, "body_timeout", "slow body");
+    let response = slow_body.read_response().unwrap();
+    assert_openai_error(&response, 408, "body_timeout", "slow body");
     let rest = slow_head.read_raw().unwrap_or_default();
     assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "closed or told why");
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());

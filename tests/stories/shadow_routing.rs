@@ -5,7 +5,7 @@ use penstock::api::Capabilities;
 use penstock::mock::EngineSpec;
 use serde_json::{Value, json};
 
-use crate::support::client::{self, Answer, Client};
+use crate::support::client::{self, Client, Response};
 use crate::support::command::run;
 use crate::support::engines::{model, shares, start};
 use crate::support::eventually;
@@ -53,8 +53,8 @@ fn converse(fleet: &Fleet, conversations: usize, turns: usize) {
     let before = metric(&fleet.penstock, DECISIONS);
     for turn in 0..turns {
         for number in 0..conversations {
-            let answer = fleet.penstock.post(CHAT, &conversation(number, turn));
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let response = fleet.penstock.post(CHAT, &conversation(number, turn));
+            assert_eq!(response.status, 200, "{}", response.text());
         }
     }
     let all = u32::try_from(conversations * turns).unwrap();
@@ -112,8 +112,8 @@ fn the_same_strategy_agrees_with_itself() {
     // the request itself, which is in flight only for the second, is left out of it.
     for turn in 0..4 {
         for number in 0..15 {
-            let answer = fleet.penstock.post(CHAT, &conversation(number, turn));
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let response = fleet.penstock.post(CHAT, &conversation(number, turn));
+            assert_eq!(response.status, 200, "{}", response.text());
             let all = f64::from(u32::try_from(turn * 15 + number + 1).unwrap());
             eventually("it is compared", SOON, || metric(&fleet.penstock, DECISIONS) == all);
             fleet.wait_idle();
@@ -134,7 +134,7 @@ fn a_shadow_finds_sessions_where_it_is_told_to() {
     for _ in 0..8 {
         let mut client = Client::connect(fleet.penstock.data);
         client.send("POST", CHAT, &[("x-conversation", "one")], body.as_bytes());
-        assert_eq!(client.read_answer().unwrap().status, 200);
+        assert_eq!(client.read_response().unwrap().status, 200);
     }
     eventually("all are compared", SOON, || metric(&fleet.penstock, DECISIONS) == 8.0);
     // The session's own backend has its turn twice.
@@ -188,9 +188,9 @@ fn a_shadow_comes_goes_and_stays_with_reloads() {
     let plain = std::fs::read_to_string(&fleet.penstock.config).unwrap();
     let reload = |text: &str| {
         std::fs::write(&fleet.penstock.config, text).unwrap();
-        let answer = fleet.penstock.reload();
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()
+        let response = fleet.penstock.reload();
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()
     };
     let with = |shadow: &str| {
         let text =
@@ -199,7 +199,8 @@ fn a_shadow_comes_goes_and_stays_with_reloads() {
         text
     };
     let seen = || metric(&fleet.penstock, DECISIONS);
-    let is_off = |answer: Answer| answer.status == 404 && answer.error_code() == "no_shadow";
+    let is_off =
+        |response: Response| response.status == 404 && response.error_code() == "no_shadow";
     let shows_none = || !fleet.penstock.admin("/metrics").text().contains("penstock_shadow_");
     assert!(is_off(fleet.penstock.admin("/shadow")));
     assert_eq!(fleet.chat().status, 200);

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use penstock::mock::{EngineModel, EngineSpec, Fault, Pace, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, Fault, MockEngine, Pace};
 use serde_json::json;
 
 use crate::support::client::{self, Client, chat, streaming_chat};
@@ -59,9 +59,9 @@ fn after_an_outage_errors_stop_and_the_load_is_even_again() {
     let late: Vec<_> = failures.iter().filter(|(at, _)| *at > Duration::from_secs(5)).collect();
     assert!(late.is_empty(), "errors more than 5 s after the end of the outage: {late:?}");
     assert!(ended.elapsed() < Duration::from_secs(12));
-    fleet.engines.iter().for_each(StandIn::clear);
+    fleet.engines.iter().for_each(MockEngine::clear);
     assert_eq!(drive(&fleet.penstock, 2, Duration::from_secs(2)), []);
-    let engines: Vec<&StandIn> = fleet.engines.iter().collect();
+    let engines: Vec<&MockEngine> = fleet.engines.iter().collect();
     let shares = shares(&engines);
     let fair = shares.iter().sum::<usize>() / 3;
     assert!(shares.iter().all(|share| share * 2 >= fair), "{shares:?} of {fair} each");
@@ -70,8 +70,8 @@ fn after_an_outage_errors_stop_and_the_load_is_even_again() {
 fn one_that_asks_for_rest_is_not_noticed() {
     let fleet = Fleet::start(3, Setup { strategy: "round_robin", ..Setup::default() });
     fleet.a().always(Some(Fault::status_with_retry(429, "30")));
-    let answers = (0..60).map(|_| fleet.chat().status).collect::<Vec<u16>>();
-    assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
+    let responses = (0..60).map(|_| fleet.chat().status).collect::<Vec<u16>>();
+    assert!(responses.iter().all(|status| *status == 200), "{responses:?}");
     assert_eq!(fleet.requests(), 61, "one try found out, which is far from a quarter more");
     let rests = fleet.fact("a", "cooldown_remaining_s").as_f64().unwrap();
     assert!((20.0..=33.0).contains(&rests), "as long as it asked and up to a tenth more: {rests}");
@@ -142,9 +142,9 @@ fn nothing_is_left_behind() {
         let mut clients: Vec<Client> =
             (0..60).map(|_| begin(fleet.penstock.data, CHAT, &chat("m", &large))).collect();
         for client in clients.iter_mut().take(40) {
-            assert_eq!(client.read_answer().unwrap().status, 200, "round {round}");
+            assert_eq!(client.read_response().unwrap().status, 200, "round {round}");
         }
-        // The rest leave without their answers.
+        // The rest leave without their responses.
         drop(clients);
         let fault = if round % 2 == 0 { Fault::ResetAfterRequest } else { Fault::Garbage };
         fleet.a().script([fault]);

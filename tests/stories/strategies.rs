@@ -5,10 +5,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use penstock::mock::{Fault, Gate, StandIn};
+use penstock::mock::{Fault, Gate, MockEngine};
 use serde_json::json;
 
-use crate::support::client::{Answer, Client, chat};
+use crate::support::client::{Client, Response, chat};
 use crate::support::engines::{backend, backends, engine, shares};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
@@ -23,11 +23,11 @@ crate::trials![
     a_full_model_falls_back_where_told,
 ];
 
-fn three() -> [StandIn; 3] {
+fn three() -> [MockEngine; 3] {
     ["a", "b", "c"].map(|name| engine(name, &["m", "n"]))
 }
 
-fn start(engines: &[StandIn; 3], routing: &str, rest: &str) -> Penstock {
+fn start(engines: &[MockEngine; 3], routing: &str, rest: &str) -> Penstock {
     let items = backends(&engines.each_ref(), rest);
     Penstock::start(&format!("routing: {{ {routing} }}\n{items}"))
 }
@@ -37,8 +37,8 @@ fn chats(penstock: &Penstock, model: &str, count: usize) {
     let mut client = Client::connect(penstock.data);
     for _ in 0..count {
         client.send("POST", "/v1/chat/completions", &[], chat(model, "x").to_string().as_bytes());
-        let answer = client.read_answer().unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let response = client.read_response().unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
     }
 }
 
@@ -76,14 +76,15 @@ fn random_reaches_everybody() {
     assert!(shares.iter().all(|share| (12..=80).contains(share)), "{shares:?}");
 }
 
-/// Sends a chat from a thread of its own; the answer comes through the channel.
-fn spawn_chat(penstock: &Penstock, model: &str, answers: &mpsc::Sender<Answer>) {
-    let (address, body, answers) = (penstock.data, chat(model, "x").to_string(), answers.clone());
+/// Sends a chat from a thread of its own; the response comes through the channel.
+fn spawn_chat(penstock: &Penstock, model: &str, responses: &mpsc::Sender<Response>) {
+    let (address, body, responses) =
+        (penstock.data, chat(model, "x").to_string(), responses.clone());
     thread::spawn(move || {
         let mut client = Client::connect(address);
         client.send("POST", "/v1/chat/completions", &[], body.as_bytes());
         // A test that has failed already hears nothing any more.
-        let heard = answers.send(client.read_answer().unwrap());
+        let heard = responses.send(client.read_response().unwrap());
         drop(heard);
     });
 }
@@ -96,7 +97,7 @@ fn smart_goes_where_least_is_in_flight() {
     }
     let weights = "strategy: smart, weights: { priority: 50, load: 50, latency: 0 }";
     let penstock = start(&engines, weights, "models: [m]");
-    let (sender, answers) = mpsc::channel();
+    let (sender, responses) = mpsc::channel();
     for count in 1..=6 {
         spawn_chat(&penstock, "m", &sender);
         block_on(gate.reached_by(count));
@@ -105,7 +106,7 @@ fn smart_goes_where_least_is_in_flight() {
     assert_eq!(penstock.backend("b")["in_flight"], 2);
     gate.open();
     for _ in 0..6 {
-        assert_eq!(answers.recv_timeout(Duration::from_secs(10)).unwrap().status, 200);
+        assert_eq!(responses.recv_timeout(Duration::from_secs(10)).unwrap().status, 200);
     }
     eventually("nothing is in flight", Duration::from_secs(5), || {
         ["a", "b", "c"].iter().all(|name| penstock.backend(name)["in_flight"] == 0)
@@ -128,14 +129,14 @@ fn limits_hold_under_parallel_requests() {
         engine.always(Some(Fault::Gate(gate.clone())));
     }
     let penstock = start(&engines, "strategy: random", "max_in_flight: 2, models: [m]");
-    let (sender, answers) = mpsc::channel();
+    let (sender, responses) = mpsc::channel();
     for _ in 0..50 {
         spawn_chat(&penstock, "m", &sender);
     }
     for _ in 0..44 {
-        let answer = answers.recv_timeout(Duration::from_secs(10)).unwrap();
-        assert_eq!((answer.status, answer.error_code().as_str()), (503, "all_backends_busy"));
-        assert!(answer.header("retry-after").is_some());
+        let response = responses.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!((response.status, response.error_code().as_str()), (503, "all_backends_busy"));
+        assert!(response.header("retry-after").is_some());
     }
     block_on(gate.reached_by(6));
     assert_eq!(shares(&engines.each_ref()), [2, 2, 2], "every place was used, none twice");
@@ -146,7 +147,7 @@ fn limits_hold_under_parallel_requests() {
     assert_eq!((busy.status, &busy.json()["error"]["type"]), (503, &json!("overloaded_error")));
     gate.open();
     for _ in 0..6 {
-        assert_eq!(answers.recv_timeout(Duration::from_secs(10)).unwrap().status, 200);
+        assert_eq!(responses.recv_timeout(Duration::from_secs(10)).unwrap().status, 200);
     }
     eventually("places are free again", Duration::from_secs(5), || {
         penstock.chat("m").status == 200
@@ -163,12 +164,12 @@ fn a_full_model_falls_back_where_told() {
         backend(&small, "models: [n]")
     );
     let penstock = Penstock::start(&yaml);
-    let (sender, answers) = mpsc::channel();
+    let (sender, responses) = mpsc::channel();
     spawn_chat(&penstock, "m", &sender);
     block_on(gate.reached_by(1));
-    let answer = penstock.chat("m");
-    assert_eq!((answer.status, answer.json()["model"].as_str()), (200, Some("n")));
+    let response = penstock.chat("m");
+    assert_eq!((response.status, response.json()["model"].as_str()), (200, Some("n")));
     gate.open();
-    let first = answers.recv_timeout(Duration::from_secs(10)).unwrap();
+    let first = responses.recv_timeout(Duration::from_secs(10)).unwrap();
     assert_eq!(first.json()["model"], "m");
 }

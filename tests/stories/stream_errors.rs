@@ -1,5 +1,5 @@
-//! A user whose answer breaks off is told so, in words the client library understands: never does a
-//! piece of an answer look like a whole one, and never does anything foreign get into an answer.
+//! A user whose response breaks off is told so, in words the client library understands: never does a
+//! piece of a response look like a whole one, and never does anything foreign get into a response.
 
 use penstock::mock::{Cut, Fault};
 use serde_json::{Value, json};
@@ -71,9 +71,9 @@ fn a_broken_stream_ends_with_an_error_in_its_dialect() {
         for (how, after_events) in CUTS.into_iter().flat_map(|how| [(how, 0), (how, 4)]) {
             let case = format!("{} {how:?} after {after_events}", stream.path);
             fleet.a().script([Fault::CutStream { after_events, how }]);
-            let answer = fleet.penstock.post(stream.path, &stream.body);
-            let text = answer.text();
-            assert_eq!(answer.status, 200, "{case}: {text}");
+            let response = fleet.penstock.post(stream.path, &stream.body);
+            let text = response.text();
+            assert_eq!(response.status, 200, "{case}: {text}");
             assert!(!text.contains(stream.last), "{case} ends as if it were whole: {text}");
             let (begun, error) = text.rsplit_once(stream.error).unwrap_or_else(|| {
                 panic!("{case}: no error event: {text}");
@@ -96,12 +96,12 @@ fn a_broken_answer_is_visibly_broken() {
     let fleet = Fleet::start(2, Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
     for how in CUTS {
-        fleet.a().script([Fault::CutAnswer { how }]);
-        let answer = fleet.chat();
-        assert_eq!(answer.status, 200, "{how:?}: {}", answer.text());
-        assert!(!answer.is_whole, "{how:?}: the framing ended as if all was there");
-        assert!(whole.starts_with(&answer.text()), "{how:?}: {}", answer.text());
-        assert!(answer.text().len() < whole.len(), "{how:?}");
+        fleet.a().script([Fault::CutResponse { how }]);
+        let response = fleet.chat();
+        assert_eq!(response.status, 200, "{how:?}: {}", response.text());
+        assert!(!response.is_whole, "{how:?}: the framing ended as if all was there");
+        assert!(whole.starts_with(&response.text()), "{how:?}: {}", response.text());
+        assert!(response.text().len() < whole.len(), "{how:?}");
     }
     assert_eq!(fleet.b().counters().requests, 0);
     assert_eq!(fleet.chat().text(), whole);
@@ -117,7 +117,7 @@ fn an_answer_that_began_is_never_repeated() {
             assert_eq!(fleet.stream().status, 200);
             sent += 1;
         }
-        fleet.a().script([Fault::CutAnswer { how }]);
+        fleet.a().script([Fault::CutResponse { how }]);
         assert_eq!(fleet.chat().status, 200);
         sent += 1;
     }
@@ -144,9 +144,9 @@ fn what_is_not_an_answer_is_a_502() {
         for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
             assert_eq!(fleet.chat().status, 200, "a warm connection");
             fleet.a().script([fault.clone()]);
-            let answer = fleet.penstock.post(CHAT, &body);
-            assert_eq!(answer.status, 502, "{fault:?}: {}", answer.text());
-            assert_eq!(answer.error_code(), "bad_upstream_response", "{fault:?}");
+            let response = fleet.penstock.post(CHAT, &body);
+            assert_eq!(response.status, 502, "{fault:?}: {}", response.text());
+            assert_eq!(response.error_code(), "bad_upstream_response", "{fault:?}");
             let used = fleet.a().received().pop().unwrap().connection;
             assert_eq!(fleet.chat().status, 200);
             let next = fleet.a().received().pop().unwrap().connection;
@@ -165,7 +165,7 @@ fn a_response_nobody_asked_for_is_discarded() {
         assert_eq!(fleet.chat().text(), whole);
         assert_eq!(fleet.stream().text(), stream);
         for _ in 0..4 {
-            assert_eq!(fleet.chat().text(), whole, "another request got the queued answer");
+            assert_eq!(fleet.chat().text(), whole, "another request got the queued response");
         }
     }
     let received = fleet.a().received();
@@ -180,9 +180,9 @@ fn an_early_answer_is_relayed_and_poisons_nobody() {
         assert_eq!(fleet.chat().status, 200, "a warm connection");
         let mut body = chat("m", "hello");
         body["padding"] = json!("x".repeat(length));
-        let answer = fleet.penstock.post(CHAT, &body);
-        assert_eq!(answer.status, 413, "{length}: {}", answer.text());
-        assert!(answer.text().contains("before the body was read"), "{}", answer.text());
+        let response = fleet.penstock.post(CHAT, &body);
+        assert_eq!(response.status, 413, "{length}: {}", response.text());
+        assert!(response.text().contains("before the body was read"), "{}", response.text());
         let used = fleet.a().received().pop().unwrap().connection;
         assert_eq!(fleet.chat().status, 200);
         assert_ne!(fleet.a().received().pop().unwrap().connection, used, "used again");
@@ -202,23 +202,23 @@ fn what_is_legal_but_unusual_passes() {
         Fault::BigHead { bytes: 48 << 10 },
         Fault::BigHead { bytes: 60 << 10 },
         Fault::CloseDelimited,
-        Fault::CloseAfterAnswer,
+        Fault::CloseAfterResponse,
     ] {
         fleet.a().script([fault.clone(), fault.clone()]);
-        let answer = fleet.chat();
-        assert_eq!((answer.status, answer.text()), (200, whole.clone()), "{fault:?}");
-        assert!(answer.is_whole, "{fault:?}");
+        let response = fleet.chat();
+        assert_eq!((response.status, response.text()), (200, whole.clone()), "{fault:?}");
+        assert!(response.is_whole, "{fault:?}");
         if let Fault::BigHead { bytes } = fault {
-            let names = answer.headers.iter().filter(|(name, _)| name.starts_with("x-padding"));
+            let names = response.headers.iter().filter(|(name, _)| name.starts_with("x-padding"));
             let kept: usize = names.map(|(_, value)| value.len()).sum();
             assert_eq!(kept, bytes, "padding of the head");
         }
-        let answer = fleet.stream();
-        assert_eq!((answer.is_whole, answer.text()), (true, stream.clone()), "{fault:?}");
+        let response = fleet.stream();
+        assert_eq!((response.is_whole, response.text()), (true, stream.clone()), "{fault:?}");
     }
     fleet.a().script([Fault::BigHead { bytes: 80 << 10 }]);
-    let answer = fleet.chat();
-    assert_eq!((answer.status, answer.error_code().as_str()), (502, "bad_upstream_response"));
+    let response = fleet.chat();
+    assert_eq!((response.status, response.error_code().as_str()), (502, "bad_upstream_response"));
 }
 
 fn streams_pass_as_they_come_to_whoever_asks() {
@@ -239,12 +239,12 @@ fn streams_pass_as_they_come_to_whoever_asks() {
     let mut old = Client::connect(fleet.penstock.data);
     let head = format!("POST {CHAT} HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     old.send_bytes(head.as_bytes());
-    assert_eq!(old.read_answer().unwrap().text(), whole);
+    assert_eq!(old.read_response().unwrap().text(), whole);
 
     // Two requests on one connection, sent at once, are answered in turn.
     let mut eager = begin(fleet.penstock.data, CHAT, &streaming_chat("m", "hello"));
     eager.send("POST", CHAT, &[], chat("m", "hello").to_string().as_bytes());
-    assert_eq!(eager.read_answer().unwrap().text(), whole);
-    let second = eager.read_answer().unwrap().text();
+    assert_eq!(eager.read_response().unwrap().text(), whole);
+    let second = eager.read_response().unwrap().text();
     assert_eq!(second, reference("a", CHAT, &chat("m", "hello")).text());
 }

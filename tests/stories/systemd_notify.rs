@@ -94,8 +94,8 @@ fn a_hand_over_names_the_new_process() {
     let manager = Manager::new("handover");
     let mut penstock = manager.start(&format!("backends:\n{}", backend(&one, "models: [m]")));
     manager.hear("READY=1");
-    let answer = client::request(penstock.admin, "POST", "/upgrade", &[], b"");
-    let successor = Successor::of(&answer);
+    let response = client::request(penstock.admin, "POST", "/upgrade", &[], b"");
+    let successor = Successor::of(&response);
     manager.hear(&format!("MAINPID={}\n", successor.pid));
     assert_eq!(penstock.wait_end(Duration::from_secs(10)).code(), Some(0));
     manager.hear("WATCHDOG=1");

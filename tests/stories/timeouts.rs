@@ -7,7 +7,7 @@ use penstock::mock::{Fault, Pace};
 use serde_json::{Value, json};
 
 use crate::support::block_on;
-use crate::support::client::{Answer, chat, streaming_chat, timed};
+use crate::support::client::{Response, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, Setup, reference};
 
 crate::trials![
@@ -29,7 +29,7 @@ fn quick(count: usize) -> Fleet {
     Fleet::start(count, Setup { health: PATIENT, sections: QUICK, ..Setup::default() })
 }
 
-/// Asserts that an answer took about as long as a clock allows: not less, and not much more.
+/// Asserts that a response took about as long as a clock allows: not less, and not much more.
 fn assert_took(took: Duration, clock: u64, what: &str) {
     let clock = Duration::from_millis(clock);
     assert!(
@@ -45,21 +45,21 @@ fn wait_cancelled(fleet: &Fleet, count: usize) {
 fn silence_before_the_head_is_a_504_and_ends_at_the_engine_too() {
     let fleet = quick(2);
     fleet.a().script([Fault::HangBeforeHead, Fault::HangBeforeHead]);
-    let (answer, took) = timed(|| fleet.stream());
-    assert_eq!((answer.status, answer.error_code().as_str()), (504, "first_token_timeout"));
+    let (response, took) = timed(|| fleet.stream());
+    assert_eq!((response.status, response.error_code().as_str()), (504, "first_token_timeout"));
     assert_took(took, 400, "first token");
-    let (answer, took) = timed(|| fleet.chat());
-    assert_eq!((answer.status, answer.error_code().as_str()), (504, "response_timeout"));
-    assert_took(took, 350, "answer");
+    let (response, took) = timed(|| fleet.chat());
+    assert_eq!((response.status, response.error_code().as_str()), (504, "response_timeout"));
+    assert_took(took, 350, "response");
     wait_cancelled(&fleet, 2);
     assert_eq!(fleet.b().counters().requests, 0, "it may have been processed");
     fleet.wait_idle();
 }
 
 /// Asserts that a stream began, and ended with an error by that code.
-fn assert_ended(answer: &Answer, code: &str, what: &str) {
-    let text = answer.text();
-    assert_eq!(answer.status, 200, "{what}: {text}");
+fn assert_ended(response: &Response, code: &str, what: &str) {
+    let text = response.text();
+    assert_eq!(response.status, 200, "{what}: {text}");
     let last = text.trim_end().rsplit_once("data: ").map(|(_, last)| last).unwrap_or_default();
     let event: Value = serde_json::from_str(last).unwrap_or_else(|_| panic!("{what}: {text}"));
     assert_eq!(event["error"]["code"], code, "{what}: {text}");
@@ -77,8 +77,8 @@ fn a_role_or_pings_are_no_tokens() {
     ];
     for (fault, count) in faults.into_iter().zip(1..) {
         fleet.a().script([fault.clone()]);
-        let (answer, took) = timed(|| fleet.stream());
-        assert_ended(&answer, "first_token_timeout", &format!("{fault:?}"));
+        let (response, took) = timed(|| fleet.stream());
+        assert_ended(&response, "first_token_timeout", &format!("{fault:?}"));
         assert_took(took, 400, &format!("{fault:?}"));
         wait_cancelled(&fleet, count);
     }
@@ -91,8 +91,8 @@ fn silence_between_tokens_ends_a_stream_in_its_dialect() {
         [Fault::HangMidStream { after_events: 4 }, Fault::PingsOnly { every, after_events: 4 }]
     {
         fleet.a().script([fault.clone()]);
-        let (answer, took) = timed(|| fleet.stream());
-        assert_ended(&answer, "between_tokens_timeout", &format!("{fault:?}"));
+        let (response, took) = timed(|| fleet.stream());
+        assert_ended(&response, "between_tokens_timeout", &format!("{fault:?}"));
         assert_took(took, 300, &format!("{fault:?}"));
     }
     let mut messages = streaming_chat("m", "hello");
@@ -115,9 +115,9 @@ fn silence_between_tokens_ends_a_stream_in_its_dialect() {
 fn silence_within_a_whole_answer_breaks_it_visibly() {
     let fleet = quick(1);
     fleet.a().script([Fault::HangMidStream { after_events: 1 }]);
-    let (answer, took) = timed(|| fleet.chat());
-    assert_eq!((answer.status, answer.is_whole), (200, false));
-    assert_took(took, 350, "half an answer");
+    let (response, took) = timed(|| fleet.chat());
+    assert_eq!((response.status, response.is_whole), (200, false));
+    assert_took(took, 350, "half a response");
     wait_cancelled(&fleet, 1);
 }
 
@@ -126,10 +126,10 @@ fn a_slow_but_steady_stream_is_left_alone() {
     let pace = Pace { first_token: step, per_token: step, tokens: 8 };
     let fleet =
         Fleet::start(1, Setup { health: PATIENT, sections: QUICK, pace, ..Setup::default() });
-    let (answer, took) = timed(|| fleet.stream());
+    let (response, took) = timed(|| fleet.stream());
     let expected = reference("a", CHAT, &streaming_chat("m", "hello"));
     assert!(took > Duration::from_millis(900), "longer than any one clock: {took:?}");
-    assert_eq!((answer.is_whole, answer.text()), (true, expected.text()));
+    assert_eq!((response.is_whole, response.text()), (true, expected.text()));
 }
 
 fn backends_and_models_may_have_clocks_of_their_own() {
@@ -139,8 +139,8 @@ fn backends_and_models_may_have_clocks_of_their_own() {
     let setup = Setup { health: PATIENT, sections, ..Setup::default() };
     let fleet = Fleet::of(&models, setup);
     fleet.a().script([Fault::HangBeforeHead]);
-    let (answer, took) = timed(|| fleet.penstock.post(CHAT, &streaming_chat("m2", "hello")));
-    assert_eq!(answer.error_code(), "first_token_timeout");
+    let (response, took) = timed(|| fleet.penstock.post(CHAT, &streaming_chat("m2", "hello")));
+    assert_eq!(response.error_code(), "first_token_timeout");
     assert_took(took, 300, "the model's own clock");
     // The other model keeps the common clock: it outlives the short one.
     fleet.a().script([Fault::SlowHead(Duration::from_millis(700))]);
@@ -150,8 +150,8 @@ fn backends_and_models_may_have_clocks_of_their_own() {
     let backend = "timeouts: { first_token: 300ms }";
     let fleet = Fleet::of(&["m3"], Setup { backend, ..setup });
     fleet.a().script([Fault::HangBeforeHead]);
-    let (answer, took) = timed(|| fleet.penstock.post(CHAT, &streaming_chat("m3", "hello")));
-    assert_eq!(answer.error_code(), "first_token_timeout");
+    let (response, took) = timed(|| fleet.penstock.post(CHAT, &streaming_chat("m3", "hello")));
+    assert_eq!(response.error_code(), "first_token_timeout");
     assert_took(took, 300, "the backend's own clock, against the model's");
 }
 
@@ -160,13 +160,13 @@ fn the_total_clock_ends_whatever_goes_on() {
     let pace = Pace { first_token: step, per_token: step, tokens: 1000 };
     let sections = "timeouts: { total: 700ms }";
     let fleet = Fleet::start(1, Setup { health: PATIENT, sections, pace, ..Setup::default() });
-    let (answer, took) = timed(|| fleet.stream());
-    assert_ended(&answer, "total_timeout", "a steady stream");
-    assert!(answer.text().contains(" finds"), "{}", answer.text());
+    let (response, took) = timed(|| fleet.stream());
+    assert_ended(&response, "total_timeout", "a steady stream");
+    assert!(response.text().contains(" finds"), "{}", response.text());
     assert_took(took, 700, "a steady stream");
-    let (answer, took) = timed(|| fleet.chat());
-    assert_eq!((answer.status, answer.error_code().as_str()), (504, "total_timeout"));
-    assert_took(took, 700, "a plain answer");
+    let (response, took) = timed(|| fleet.chat());
+    assert_eq!((response.status, response.error_code().as_str()), (504, "total_timeout"));
+    assert_took(took, 700, "a plain response");
     wait_cancelled(&fleet, 2);
 
     // Repeats do not start it anew.
@@ -174,8 +174,8 @@ fn the_total_clock_ends_whatever_goes_on() {
     let mut fleet = Fleet::start(2, Setup { health: PATIENT, sections, ..Setup::default() });
     let hole = fleet.turn_into_black_hole(0);
     fleet.a().script([Fault::HangBeforeHead]);
-    let (answer, took) = timed(|| fleet.chat());
-    assert_eq!(answer.error_code(), "total_timeout");
+    let (response, took) = timed(|| fleet.chat());
+    assert_eq!(response.error_code(), "total_timeout");
     assert!(took < Duration::from_millis(1500), "with a repeat: {took:?}");
     drop(hole);
 }
@@ -186,16 +186,16 @@ fn a_backend_that_does_not_accept_is_passed_over() {
     let mut fleet = Fleet::start(2, setup);
     let hole = fleet.turn_into_black_hole(0);
     let expected = reference("b", CHAT, &chat("m", "hello")).text();
-    let (answer, took) = timed(|| fleet.chat());
-    assert_eq!((answer.status, answer.text()), (200, expected));
+    let (response, took) = timed(|| fleet.chat());
+    assert_eq!((response.status, response.text()), (200, expected));
     assert_took(took, 300, "the other backend after the connect clock");
     assert_eq!(fleet.stream().status, 200);
     drop((hole, fleet));
 
     let mut alone = Fleet::start(1, setup);
     let hole = alone.turn_into_black_hole(0);
-    let (answer, took) = timed(|| alone.chat());
-    assert_eq!((answer.status, answer.error_code().as_str()), (504, "connect_timeout"));
+    let (response, took) = timed(|| alone.chat());
+    assert_eq!((response.status, response.error_code().as_str()), (504, "connect_timeout"));
     assert_took(took, 300, "the connect clock");
     drop(hole);
 }

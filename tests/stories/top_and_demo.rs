@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::client::{Answer, Client, request};
+use crate::support::client::{Client, Response, request};
 use crate::support::command::{file, run};
 use crate::support::engines::{backend, engine};
 use crate::support::fleet::{Fleet, Setup};
@@ -84,14 +84,14 @@ fn top_says_why_it_cannot() {
 }
 
 /// Opens the page as a browser does from its address bar.
-fn open(penstock: &Penstock, host: &str, site: &str) -> Answer {
+fn open(penstock: &Penstock, host: &str, site: &str) -> Response {
     let mut client = Client::connect(penstock.admin);
     let head = format!(
         "GET /dashboard HTTP/1.1\r\nhost: {host}\r\naccept: text/html\r\nsec-fetch-site: {site}\r\n\
          sec-fetch-mode: navigate\r\n\r\n"
     );
     client.send_bytes(head.as_bytes());
-    client.read_answer().unwrap()
+    client.read_response().unwrap()
 }
 
 fn the_dashboard_is_a_page_of_its_own() {

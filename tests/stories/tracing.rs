@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use penstock::mock::{Fault, StandIn};
+use penstock::mock::{Fault, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{chat, request, streaming_chat};
@@ -35,7 +35,7 @@ fn ask(fleet: &Fleet, headers: &[(&str, &str)]) -> u16 {
 }
 
 /// `traceparent` and `tracestate` of every request an engine was sent.
-fn seen(engine: &StandIn) -> Vec<(String, Option<String>)> {
+fn seen(engine: &MockEngine) -> Vec<(String, Option<String>)> {
     let all = engine.received();
     let read = |name: &str, index: usize| all[index].header(name).map(str::to_owned);
     (0..all.len())
@@ -167,8 +167,8 @@ fn spans_reach_the_collector() {
     let headers = [("traceparent", given()), ("authorization", "Bearer sk-secret".to_owned())];
     let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
     let body = body.to_string();
-    let answer = request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes());
-    assert_eq!(answer.status, 200);
+    let response = request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes());
+    assert_eq!(response.status, 200);
     eventually("three spans", SOON, || collector.spans().len() >= 3);
     let spans = collector.spans();
     assert_eq!(spans.len(), 3, "two attempts and the request: {spans:#?}");

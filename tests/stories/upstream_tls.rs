@@ -103,9 +103,9 @@ fn an_engine_behind_tls_is_verified() {
     let penstock = serve(&url, &format!("tls: {{ {ca} }}"));
     assert_eq!(penstock.backend("a")["health"], "healthy", "checks speak TLS, too");
     for body in [chat("m", &"x".repeat(100_000)), streaming_chat("m", "hello")] {
-        let answer = penstock.post(CHAT, &body);
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert!(answer.is_whole);
+        let response = penstock.post(CHAT, &body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert!(response.is_whole);
         assert_eq!(engine.received().pop().unwrap().body.unwrap(), body.to_string().as_bytes());
     }
     assert_eq!(front.last().name.as_deref(), Some("engine.internal"));
@@ -188,8 +188,8 @@ fn a_service_is_called_by_its_name() {
     let url = format!("https://localhost:{}/v1", front.address.port());
     let tls = format!("tls: {{ ca: {} }}", authority.file.display());
     let penstock = serve(&url, &format!("engine: openai, api_key: sk-service, {tls}"));
-    let answer = penstock.chat("m");
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response = penstock.chat("m");
+    assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(front.last().name.as_deref(), Some("localhost"));
     let received = engine.received().pop().unwrap();
     assert_eq!(received.target, CHAT);
@@ -215,8 +215,8 @@ fn a_public_service_needs_its_url_and_a_key() {
     let own = [("content-type", "application/json"), ("authorization", "Bearer sk-client")];
     for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
         let body = body.to_string();
-        let answer = client::request(penstock.data, "POST", CHAT, &own, body.as_bytes());
-        assert!(answer.status == 200 && answer.is_whole, "{}", answer.text());
+        let response = client::request(penstock.data, "POST", CHAT, &own, body.as_bytes());
+        assert!(response.status == 200 && response.is_whole, "{}", response.text());
         let received = engine.received().pop().unwrap();
         assert_eq!(received.header("authorization"), Some("Bearer sk-service"));
     }
@@ -238,21 +238,21 @@ fn engines_may_be_spoken_to_in_http2() {
         let penstock = serve(&url, &rest);
         for size in [0, 1000, 100_000, 3 << 20] {
             let body = chat("m", &"x".repeat(size));
-            let answer = penstock.post(CHAT, &body);
-            assert_eq!(answer.status, 200, "{}", answer.text());
-            assert_eq!(answer.json(), json!({"length": body.to_string().len()}));
+            let response = penstock.post(CHAT, &body);
+            assert_eq!(response.status, 200, "{}", response.text());
+            assert_eq!(response.json(), json!({"length": body.to_string().len()}));
             let received = engine.last();
             assert_eq!(received.body, body.to_string().as_bytes());
             assert_eq!(received.uri, format!("{url}{CHAT}"));
             assert!(received.headers.get("host").is_none());
         }
-        let answer = penstock.post(CHAT, &streaming_chat("m", "hello"));
-        assert_eq!(answer.text().matches("data: ").count(), 3, "{}", answer.text());
-        assert!(answer.is_whole && answer.text().ends_with("[DONE]\n\n"));
+        let response = penstock.post(CHAT, &streaming_chat("m", "hello"));
+        assert_eq!(response.text().matches("data: ").count(), 3, "{}", response.text());
+        assert!(response.is_whole && response.text().ends_with("[DONE]\n\n"));
         let clients: Vec<_> =
             (0..20).map(|_| begin(penstock.data, CHAT, &chat("m", "hello"))).collect();
         for mut client in clients {
-            assert_eq!(client.read_answer().unwrap().status, 200);
+            assert_eq!(client.read_response().unwrap().status, 200);
         }
         assert!(engine.connections() <= 6, "{} connections", engine.connections());
         engine.script([Reply::CutStream]);
@@ -278,8 +278,12 @@ fn nothing_is_sent_twice_over_http2() {
     for reason in [h2::Reason::PROTOCOL_ERROR, h2::Reason::INTERNAL_ERROR, h2::Reason::CANCEL] {
         let before = engine.requests();
         engine.script([Reply::Reset(reason)]);
-        let answer = penstock.chat("m");
-        assert_eq!((answer.status, &*answer.error_code()), (502, "upstream_closed"), "{reason:?}");
+        let response = penstock.chat("m");
+        assert_eq!(
+            (response.status, &*response.error_code()),
+            (502, "upstream_closed"),
+            "{reason:?}"
+        );
         assert_eq!(engine.requests(), before + 1, "{reason:?}: it was sent again");
     }
     let before = engine.requests();
@@ -303,8 +307,8 @@ fn what_an_engine_refused_over_http2_goes_elsewhere() {
     );
     let penstock = Penstock::start(&yaml);
     refusing.script([Reply::Reset(h2::Reason::REFUSED_STREAM)]);
-    let answer = penstock.chat("m");
-    assert_eq!(answer.status, 200, "it was not looked at there: {}", answer.text());
+    let response = penstock.chat("m");
+    assert_eq!(response.status, 200, "it was not looked at there: {}", response.text());
     assert_eq!(other.counters().requests, 1);
     other.script([Fault::CloseAfterRequest]);
     assert_eq!(penstock.chat("m").status, 200, "and the next one goes there again");

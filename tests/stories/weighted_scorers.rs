@@ -7,7 +7,7 @@ use std::thread;
 use penstock::mock::{Fault, Gate};
 use serde_json::{Value, json};
 
-use crate::support::client::{self, Answer, Client};
+use crate::support::client::{self, Client, Response};
 use crate::support::command::{Ran, file, run, run_with};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
 use crate::support::{block_on, eventually};
@@ -43,9 +43,9 @@ pub fn conversation(number: usize, turns: usize) -> Value {
     json!({"model": "m", "messages": messages, "max_tokens": 2})
 }
 
-pub fn backend_of(answer: &Answer) -> String {
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.header("x-penstock-backend").unwrap().to_owned()
+pub fn backend_of(response: &Response) -> String {
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.header("x-penstock-backend").unwrap().to_owned()
 }
 
 fn a_conversation_stays_with_its_backend() {
@@ -73,7 +73,7 @@ fn a_burst_of_equal_prompts_sees_its_first_decision() {
     block_on(gate.reached_by(30));
     gate.open();
     let homes: BTreeSet<String> =
-        waiting.iter_mut().map(|client| backend_of(&client.read_answer().unwrap())).collect();
+        waiting.iter_mut().map(|client| backend_of(&client.read_response().unwrap())).collect();
     // Two decisions made at the very same moment may not see each other.
     assert!(homes.len() <= 2, "{homes:?}");
 }
@@ -114,7 +114,7 @@ fn sessions_stay_by_header_and_by_cookie() {
             let mut client = Client::connect(fleet.penstock.data);
             let body = client::chat("m", "hello").to_string();
             client.send("POST", CHAT, &[(header, &value)], body.as_bytes());
-            backend_of(&client.read_answer().unwrap())
+            backend_of(&client.read_response().unwrap())
         };
         let mut homes = BTreeSet::new();
         for session in 0..12 {
@@ -198,8 +198,8 @@ fn a_decision_says_how_old_its_telemetry_was() {
     assert!(ran.stdout.contains(", telemetry unknown\n"), "{}", ran.stdout);
     fleet.b().set_page("/metrics", Some(page));
     eventually("the other was asked", SOON, || candidates()[1]["telemetry"] == "fresh");
-    let answer = fleet.penstock.post(CHAT, &conversation(1, 0));
-    let header = answer.header("x-penstock-decision").unwrap();
+    let response = fleet.penstock.post(CHAT, &conversation(1, 0));
+    let header = response.header("x-penstock-decision").unwrap();
     assert!(header.contains(";telemetry-age-ms="), "{header}");
     let newest = fleet.penstock.admin("/decisions").json()["decisions"][0].clone();
     assert_eq!(newest["scoring"]["telemetry"], "fresh");
@@ -316,14 +316,14 @@ fn lines_are_scored_in_order() {
     let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let ran = run_with(["score"], input.as_bytes(), &[]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let answers = ran.json_lines();
-    assert_eq!(answers.len(), 4);
-    assert_eq!((&answers[0]["winner"], &answers[2]["winner"]), (&json!("a"), &json!("b")));
-    assert_eq!(answers[1]["error"]["message"], "there are no backends");
-    assert_eq!(answers[3]["winner"], "b", "it was sent the prompt one line before");
+    let responses = ran.json_lines();
+    assert_eq!(responses.len(), 4);
+    assert_eq!((&responses[0]["winner"], &responses[2]["winner"]), (&json!("a"), &json!("b")));
+    assert_eq!(responses[1]["error"]["message"], "there are no backends");
+    assert_eq!(responses[3]["winner"], "b", "it was sent the prompt one line before");
     let (matched, total) =
-        (&answers[3]["prefix"]["b"]["matched"], &answers[3]["prefix"]["b"]["total"]);
-    assert!(matched == total && matched.as_u64() > Some(10), "{}", answers[3]);
+        (&responses[3]["prefix"]["b"]["matched"], &responses[3]["prefix"]["b"]["total"]);
+    assert!(matched == total && matched.as_u64() > Some(10), "{}", responses[3]);
     let flagged = run_with(["score", "--routing-scorers", "load-balance"], input.as_bytes(), &[]);
     assert_eq!(flagged.json_lines()[0]["weights"], json!({"load-balance": 1.0}));
     let schema = run(["score", "--schema"]);

@@ -9,9 +9,9 @@ use serde_json::Value;
 /// How long any one read may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An answer, read to its end.
+/// A response, read to its end.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
@@ -19,7 +19,7 @@ pub struct Answer {
     pub is_whole: bool,
 }
 
-impl Answer {
+impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut fields = self.headers.iter();
         fields.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
@@ -90,7 +90,7 @@ impl Client {
         Ok(count)
     }
 
-    /// Reads the head of an answer, skipping interim ones.
+    /// Reads the head of a response, skipping interim ones.
     pub fn read_head(&mut self) -> std::io::Result<(u16, Vec<(String, String)>)> {
         loop {
             while !self.buffer.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -122,24 +122,25 @@ impl Client {
         Ok(std::mem::take(&mut self.buffer))
     }
 
-    /// Reads a whole answer; the body as far as it came when it broke off.
-    pub fn read_answer(&mut self) -> std::io::Result<Answer> {
+    /// Reads a whole response; the body as far as it came when it broke off.
+    pub fn read_response(&mut self) -> std::io::Result<Response> {
         let (status, headers) = self.read_head()?;
-        let mut answer = Answer { status, headers, body: Vec::new(), is_whole: true };
-        let length = answer.header("content-length").map(|digits| digits.parse::<usize>().unwrap());
-        let is_chunked = answer.header("transfer-encoding") == Some("chunked");
+        let mut response = Response { status, headers, body: Vec::new(), is_whole: true };
+        let length =
+            response.header("content-length").map(|digits| digits.parse::<usize>().unwrap());
+        let is_chunked = response.header("transfer-encoding") == Some("chunked");
         if is_chunked {
-            answer.is_whole = self.read_chunks(&mut answer.body);
+            response.is_whole = self.read_chunks(&mut response.body);
         } else if let Some(length) = length {
             while self.buffer.len() < length && matches!(self.fill(), Ok(1..)) {}
-            answer.is_whole = self.buffer.len() >= length;
+            response.is_whole = self.buffer.len() >= length;
             let end = length.min(self.buffer.len());
-            answer.body = self.buffer.drain(..end).collect();
+            response.body = self.buffer.drain(..end).collect();
         } else if !matches!(status, 204 | 304) {
             while matches!(self.fill(), Ok(1..)) {}
-            answer.body = std::mem::take(&mut self.buffer);
+            response.body = std::mem::take(&mut self.buffer);
         }
-        Ok(answer)
+        Ok(response)
     }
 
     fn read_chunks(&mut self, body: &mut Vec<u8>) -> bool {
@@ -182,14 +183,14 @@ pub fn request(
     path: &str,
     headers: &[(&str, &str)],
     body: &[u8],
-) -> Answer {
+) -> Response {
     let mut client = Client::connect(address);
     client.send(method, path, headers, body);
-    client.read_answer().unwrap()
+    client.read_response().unwrap()
 }
 
 /// A JSON POST on a connection of its own.
-pub fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {
+pub fn post(address: SocketAddr, path: &str, body: &Value) -> Response {
     let json = [("content-type", "application/json")];
     request(address, "POST", path, &json, body.to_string().as_bytes())
 }
@@ -206,7 +207,7 @@ pub fn streaming_chat(model: &str, text: &str) -> Value {
     })
 }
 
-pub fn get(address: SocketAddr, path: &str) -> Answer {
+pub fn get(address: SocketAddr, path: &str) -> Response {
     request(address, "GET", path, &[], b"")
 }
 
@@ -217,9 +218,9 @@ pub fn is_ok(address: SocketAddr, path: &str) -> bool {
         client
             .stream
             .write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())?;
-        client.read_answer()
+        client.read_response()
     };
-    ask().is_ok_and(|answer| answer.status == 200)
+    ask().is_ok_and(|response| response.status == 200)
 }
 
 /// How long `work` took.

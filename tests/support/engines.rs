@@ -1,17 +1,17 @@
 //! Stand-in engines, and the lines of a configuration that name them.
 
 use penstock::api::Capabilities;
-use penstock::mock::{EngineModel, EngineSpec, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, MockEngine};
 
 use super::block_on;
 
 /// Starts an engine as it is described.
-pub fn start(spec: EngineSpec) -> StandIn {
-    block_on(StandIn::start_local(spec)).unwrap()
+pub fn start(spec: EngineSpec) -> MockEngine {
+    block_on(MockEngine::start_local(spec)).unwrap()
 }
 
 /// Starts an engine that serves models which can do everything.
-pub fn engine(name: &str, models: &[&str]) -> StandIn {
+pub fn engine(name: &str, models: &[&str]) -> MockEngine {
     start(EngineSpec::new(name, models.iter().map(|id| EngineModel::new(id))))
 }
 
@@ -21,24 +21,24 @@ pub fn model(id: &str, context_length: u32, capabilities: Capabilities) -> Engin
 }
 
 /// An item of `backends:`, named like its engine, with what else there is to say of it.
-pub fn backend(engine: &StandIn, rest: &str) -> String {
+pub fn backend(engine: &MockEngine, rest: &str) -> String {
     let (name, url) = (&engine.spec().name, engine.url());
     format!("  - {{ name: {name}, url: \"{url}\", {rest} }}\n")
 }
 
 /// A whole `backends:` section of engines that are described alike.
-pub fn backends(engines: &[&StandIn], rest: &str) -> String {
+pub fn backends(engines: &[&MockEngine], rest: &str) -> String {
     let items: String = engines.iter().map(|engine| backend(engine, rest)).collect();
     format!("backends:\n{items}")
 }
 
 /// How many requests for work each engine has been sent.
-pub fn shares(engines: &[&StandIn]) -> Vec<usize> {
+pub fn shares(engines: &[&MockEngine]) -> Vec<usize> {
     engines.iter().map(|engine| engine.counters().requests).collect()
 }
 
 /// The body of the last request an engine was sent.
-pub fn last_body(engine: &StandIn) -> Vec<u8> {
+pub fn last_body(engine: &MockEngine) -> Vec<u8> {
     let last = engine.received().pop().expect("it was sent a request");
     last.body.expect("the whole body arrived").to_vec()
 }

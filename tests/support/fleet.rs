@@ -3,11 +3,11 @@
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use penstock::mock::{EngineModel, EngineSpec, Pace, StandIn};
+use penstock::mock::{EngineModel, EngineSpec, MockEngine, Pace};
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::client::{self, Answer, Client};
+use super::client::{self, Client, Response};
 use super::penstock::Penstock;
 use super::{block_on, eventually};
 
@@ -57,7 +57,7 @@ impl Default for Setup<'_> {
 /// Engines `a`, `b`, `c` … and penstock before them.
 pub struct Fleet {
     pub penstock: Penstock,
-    pub engines: Vec<StandIn>,
+    pub engines: Vec<MockEngine>,
 }
 
 impl Fleet {
@@ -68,34 +68,34 @@ impl Fleet {
 
     /// An engine per entry of `models`; the entry is what the configuration says it serves.
     pub fn of(models: &[&str], setup: Setup<'_>) -> Self {
-        let engines: Vec<StandIn> =
+        let engines: Vec<MockEngine> =
             (0..models.len()).map(|index| engine(&name(index), setup.pace)).collect();
         let yaml = yaml(&engines, models, setup);
         let penstock = Penstock::start_listening(setup.listeners, setup.server, &yaml);
         Self { penstock, engines }
     }
 
-    pub fn a(&self) -> &StandIn {
+    pub fn a(&self) -> &MockEngine {
         &self.engines[0]
     }
 
-    pub fn b(&self) -> &StandIn {
+    pub fn b(&self) -> &MockEngine {
         &self.engines[1]
     }
 
-    pub fn c(&self) -> &StandIn {
+    pub fn c(&self) -> &MockEngine {
         &self.engines[2]
     }
 
-    pub fn chat(&self) -> Answer {
+    pub fn chat(&self) -> Response {
         self.penstock.chat("m")
     }
 
-    pub fn stream(&self) -> Answer {
+    pub fn stream(&self) -> Response {
         self.penstock.post(CHAT, &client::streaming_chat("m", "hello"))
     }
 
-    /// A connection with a request on it, its answer not read.
+    /// A connection with a request on it, its response not read.
     pub fn begin(&self, body: &Value) -> Client {
         begin(self.penstock.data, CHAT, body)
     }
@@ -170,14 +170,14 @@ pub fn name(index: usize) -> String {
 }
 
 /// An engine that serves `m`, `m2` and `m3`.
-pub fn engine(name: &str, pace: Pace) -> StandIn {
+pub fn engine(name: &str, pace: Pace) -> MockEngine {
     let models = ["m", "m2", "m3"].map(EngineModel::new);
     let spec = EngineSpec { pace, ..EngineSpec::new(name, models) };
-    block_on(StandIn::start_local(spec)).unwrap()
+    block_on(MockEngine::start_local(spec)).unwrap()
 }
 
 /// The configuration of a fleet.
-pub fn yaml(engines: &[StandIn], models: &[&str], setup: Setup<'_>) -> String {
+pub fn yaml(engines: &[MockEngine], models: &[&str], setup: Setup<'_>) -> String {
     let Setup { strategy, routing, health, sections, backend, .. } = setup;
     let mut text = format!(
         "routing: {{ strategy: {strategy}, {routing} }}\nhealth: {{ {health} }}\n{sections}\n\
@@ -193,15 +193,15 @@ pub fn yaml(engines: &[StandIn], models: &[&str], setup: Setup<'_>) -> String {
     text
 }
 
-/// What the engine called `name` answers when all is well.
-pub fn reference(name: &str, path: &str, body: &Value) -> Answer {
+/// What the engine called `name` responses when all is well.
+pub fn reference(name: &str, path: &str, body: &Value) -> Response {
     let engine = engine(name, Pace::at_once(8));
-    let answer = client::post(engine.addr(), path, body);
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    answer
+    let response = client::post(engine.addr(), path, body);
+    assert_eq!(response.status, 200, "{}", response.text());
+    response
 }
 
-/// A connection with a JSON request on it, its answer not read.
+/// A connection with a JSON request on it, its response not read.
 pub fn begin(address: SocketAddr, path: &str, body: &Value) -> Client {
     let mut client = Client::connect(address);
     let json = [("content-type", "application/json")];

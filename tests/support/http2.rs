@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use super::block_on;
-use super::client::Answer;
+use super::client::Response;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -26,7 +26,7 @@ pub struct Http2 {
     connection: JoinHandle<Result<(), h2::Error>>,
 }
 
-/// How an answer ended.
+/// How a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Whole,
@@ -34,15 +34,15 @@ pub enum End {
     Reset(Option<Reason>),
 }
 
-/// A request whose answer is still to be read.
+/// A request whose response is still to be read.
 pub struct Pending {
     pub body: SendStream<Bytes>,
-    answer: ResponseFuture,
+    response: ResponseFuture,
 }
 
-/// An answer whose head has been read.
+/// A response whose head has been read.
 pub struct Begun {
-    pub answer: Answer,
+    pub response: Response,
     pub stream: RecvStream,
     /// Keeps the request's side open.
     pub body: SendStream<Bytes>,
@@ -84,33 +84,33 @@ impl Http2 {
         let requests = self.requests.clone();
         block_on(async {
             let mut requests = requests.ready().await.unwrap();
-            let (answer, body) = requests.send_request(request, is_whole).unwrap();
-            Pending { body, answer }
+            let (response, body) = requests.send_request(request, is_whole).unwrap();
+            Pending { body, response }
         })
     }
 
-    pub fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> Response {
         self.send(head("GET", path, &[]), true).read().0
     }
 
-    pub fn post_bytes(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (Answer, End) {
+    pub fn post_bytes(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (Response, End) {
         let mut pending = self.begin("POST", path, headers);
-        // Whoever is answered early is told to stop; the answer counts.
+        // Whoever is answered early is told to stop; the response counts.
         drop(block_on(send_all(&mut pending.body, body, true)));
         pending.read()
     }
 
-    pub fn post(&self, path: &str, body: &Value) -> Answer {
+    pub fn post(&self, path: &str, body: &Value) -> Response {
         let body = body.to_string();
         let length = body.len().to_string();
         let headers = [("content-type", "application/json"), ("content-length", &length)];
-        let (answer, end) = self.post_bytes(path, &headers, body.as_bytes());
-        assert_eq!(end, End::Whole, "{answer:?}");
-        answer
+        let (response, end) = self.post_bytes(path, &headers, body.as_bytes());
+        assert_eq!(end, End::Whole, "{response:?}");
+        response
     }
 
-    /// Sends a request with a body, and reads the head of its answer.
-    pub fn begin_answer(&self, path: &str, body: &Value) -> Begun {
+    /// Sends a request with a body, and reads the head of its response.
+    pub fn begin_response(&self, path: &str, body: &Value) -> Begun {
         let mut pending = self.begin("POST", path, &[("content-type", "application/json")]);
         block_on(send_all(&mut pending.body, body.to_string().as_bytes(), true)).unwrap();
         pending.read_head().unwrap()
@@ -166,28 +166,28 @@ pub async fn send_all(
 
 impl Pending {
     pub fn read_head(self) -> Result<Begun, h2::Error> {
-        let Self { body, answer } = self;
-        let answer = block_on(async { tokio::time::timeout(PATIENCE, answer).await });
-        let (head, stream) = answer.expect("an answer")?.into_parts();
+        let Self { body, response } = self;
+        let response = block_on(async { tokio::time::timeout(PATIENCE, response).await });
+        let (head, stream) = response.expect("a response")?.into_parts();
         let fields = head.headers.iter().map(|(name, value)| {
             (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
         });
-        let answer = Answer {
+        let response = Response {
             status: head.status.as_u16(),
             headers: fields.collect(),
             body: Vec::new(),
             is_whole: false,
         };
-        Ok(Begun { answer, stream, body })
+        Ok(Begun { response, stream, body })
     }
 
-    /// Reads the whole answer.
-    pub fn read(self) -> (Answer, End) {
+    /// Reads the whole response.
+    pub fn read(self) -> (Response, End) {
         match self.read_head() {
             Ok(begun) => begun.read(),
             Err(error) => {
                 let nothing =
-                    Answer { status: 0, headers: Vec::new(), body: Vec::new(), is_whole: false };
+                    Response { status: 0, headers: Vec::new(), body: Vec::new(), is_whole: false };
                 (nothing, End::Reset(error.reason()))
             }
         }
@@ -199,24 +199,24 @@ impl Begun {
     pub fn read_some(&mut self) -> Result<Option<Bytes>, h2::Error> {
         block_on(async {
             let data = tokio::time::timeout(PATIENCE, self.stream.data()).await;
-            let data = data.expect("more of the answer").transpose()?;
+            let data = data.expect("more of the response").transpose()?;
             if let Some(data) = &data {
                 self.stream.flow_control().release_capacity(data.len())?;
-                self.answer.body.extend_from_slice(data);
+                self.response.body.extend_from_slice(data);
             }
             Ok(data)
         })
     }
 
-    pub fn read(mut self) -> (Answer, End) {
+    pub fn read(mut self) -> (Response, End) {
         loop {
             match self.read_some() {
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    self.answer.is_whole = true;
-                    return (self.answer, End::Whole);
+                    self.response.is_whole = true;
+                    return (self.response, End::Whole);
                 }
-                Err(error) => return (self.answer, End::Reset(error.reason())),
+                Err(error) => return (self.response, End::Reset(error.reason())),
             }
         }
     }

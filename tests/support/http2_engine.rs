@@ -19,9 +19,9 @@ use super::block_on;
 /// How one request is answered.
 #[derive(Debug, Clone, Copy)]
 pub enum Reply {
-    /// With a reset instead of an answer.
+    /// With a reset instead of a response.
     Reset(Reason),
-    /// The connection is cut instead of an answer.
+    /// The connection is cut instead of a response.
     CutConnection,
     /// The stream is reset after its first event, once [`Http2Engine::cut_stream`] says so.
     CutStream,
@@ -115,14 +115,14 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: Arc<Shared>)
             accepted = connection.accept() => accepted,
             () = cut.notified() => return,
         };
-        let Some(Ok((request, answer))) = accepted else { return };
-        tokio::spawn(exchange(request, answer, Arc::clone(&shared), Arc::clone(&cut)));
+        let Some(Ok((request, response))) = accepted else { return };
+        tokio::spawn(exchange(request, response, Arc::clone(&shared), Arc::clone(&cut)));
     }
 }
 
 async fn exchange(
     request: Request<RecvStream>,
-    mut answer: SendResponse<Bytes>,
+    mut response: SendResponse<Bytes>,
     shared: Arc<Shared>,
     cut: Arc<Notify>,
 ) {
@@ -134,7 +134,7 @@ async fn exchange(
     }
     let ok = |kind| Response::builder().status(200).header("content-type", kind).body(()).unwrap();
     if head.method == "GET" {
-        let mut send = answer.send_response(ok("application/json"), false).unwrap();
+        let mut send = response.send_response(ok("application/json"), false).unwrap();
         send.send_data("{\"data\": []}".into(), true).unwrap();
         return;
     }
@@ -144,14 +144,14 @@ async fn exchange(
     shared.received.lock().unwrap().push(Received { uri, headers: head.headers, body });
     let reply = shared.script.lock().unwrap().pop_front();
     match reply {
-        Some(Reply::Reset(reason)) => answer.send_reset(reason),
+        Some(Reply::Reset(reason)) => response.send_reset(reason),
         Some(Reply::CutConnection) => cut.notify_one(),
         Some(Reply::Hang) => {
-            let _why = std::future::poll_fn(|cx| answer.poll_reset(cx)).await;
+            let _why = std::future::poll_fn(|cx| response.poll_reset(cx)).await;
             shared.resets.fetch_add(1, Ordering::SeqCst);
         }
         None | Some(Reply::CutStream) if is_stream => {
-            let mut send = answer.send_response(ok("text/event-stream"), false).unwrap();
+            let mut send = response.send_response(ok("text/event-stream"), false).unwrap();
             let event = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
             send.send_data(event.into(), false).unwrap();
             if reply.is_some() {
@@ -163,7 +163,7 @@ async fn exchange(
             send.send_data("data: [DONE]\n\n".into(), true).unwrap();
         }
         None | Some(Reply::CutStream) => {
-            let mut send = answer.send_response(ok("application/json"), false).unwrap();
+            let mut send = response.send_response(ok("application/json"), false).unwrap();
             send.send_data(format!("{{\"length\": {length}}}").into(), true).unwrap();
         }
     }

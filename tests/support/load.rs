@@ -57,13 +57,14 @@ impl Load {
         let mut client = Client::connect(penstock.data);
         while !self.is_over.load(Ordering::Acquire) {
             client.send("POST", CHAT, &[], chat("m", "hello").to_string().as_bytes());
-            let answer = client.read_answer();
+            let response = client.read_response();
             let is_good =
-                answer.as_ref().is_ok_and(|answer| answer.status == 200 && answer.is_whole);
+                response.as_ref().is_ok_and(|response| response.status == 200 && response.is_whole);
             if !is_good {
-                println!("a request failed: {answer:?}");
+                println!("a request failed: {response:?}");
             }
-            let is_last = answer.is_ok_and(|answer| answer.header("connection") == Some("close"));
+            let is_last =
+                response.is_ok_and(|response| response.header("connection") == Some("close"));
             self.sent.fetch_add(1, Ordering::Relaxed);
             self.failed.fetch_add(usize::from(!is_good), Ordering::Relaxed);
             if !keeps_alive || !is_good || is_last {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::client::{self, Answer};
+use super::client::{self, Response};
 use super::{eventually, free_address};
 
 static RUNS: AtomicUsize = AtomicUsize::new(0);
@@ -123,7 +123,7 @@ impl Penstock {
     }
 
     /// Has the configuration loaded again.
-    pub fn reload(&self) -> Answer {
+    pub fn reload(&self) -> Response {
         client::request(self.admin, "POST", "/reload", &[], b"")
     }
 
@@ -134,19 +134,19 @@ impl Penstock {
         text
     }
 
-    pub fn post(&self, path: &str, body: &Value) -> Answer {
+    pub fn post(&self, path: &str, body: &Value) -> Response {
         client::post(self.data, path, body)
     }
 
-    pub fn chat(&self, model: &str) -> Answer {
+    pub fn chat(&self, model: &str) -> Response {
         self.post("/v1/chat/completions", &client::chat(model, "hello"))
     }
 
-    pub fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> Response {
         client::get(self.data, path)
     }
 
-    pub fn admin(&self, path: &str) -> Answer {
+    pub fn admin(&self, path: &str) -> Response {
         client::get(self.admin, path)
     }
 
@@ -204,9 +204,9 @@ pub struct Successor {
 
 impl Successor {
     /// The one a hand-over was answered with.
-    pub fn of(answer: &Answer) -> Self {
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        Self { pid: answer.json()["pid"].as_u64().unwrap().try_into().unwrap() }
+    pub fn of(response: &Response) -> Self {
+        assert_eq!(response.status, 200, "{}", response.text());
+        Self { pid: response.json()["pid"].as_u64().unwrap().try_into().unwrap() }
     }
 
     /// Whether it runs; one that has ended and was not waited for does not.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::mock::StandIn;
+use crate::mock::MockEngine;
 
 pub(super) struct Client {
     pub(super) stream: TcpStream,
@@ -21,7 +21,7 @@ pub(super) struct Response {
     pub(super) body: Vec<u8>,
 }
 
-/// An answer that did not come to its end.
+/// A response that did not come to its end.
 #[derive(Debug, PartialEq)]
 pub(super) struct Broken {
     /// What arrived, framing and all.
@@ -54,7 +54,7 @@ impl Response {
 }
 
 impl Client {
-    pub(super) async fn connect(engine: &StandIn) -> Self {
+    pub(super) async fn connect(engine: &MockEngine) -> Self {
         Self { stream: TcpStream::connect(engine.addr()).await.unwrap(), buffer: Vec::new() }
     }
 

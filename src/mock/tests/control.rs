@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use super::client::Client;
 use super::{chat, chat_stream, engine, post_chat, slow_engine};
-use crate::mock::{EngineModel, EngineSpec, Fault, Pace, StandIn};
+use crate::mock::{EngineModel, EngineSpec, Fault, MockEngine, Pace};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -51,7 +51,7 @@ async fn stalled_reader_holds_the_stream_up() {
         pace: Pace::at_once(u32::MAX),
         ..EngineSpec::new("a", [EngineModel::new("m")])
     };
-    let engine = StandIn::start_local(spec).await.unwrap();
+    let engine = MockEngine::start_local(spec).await.unwrap();
     let mut client = Client::connect(&engine).await;
     client.post(PATH, &chat_stream()).await;
     engine.wait_for(|counters| counters.events > 100).await.unwrap();
@@ -67,7 +67,7 @@ async fn pace_is_kept() {
         tokens: 5,
     };
     let spec = EngineSpec { pace, ..EngineSpec::new("a", [EngineModel::new("m")]) };
-    let engine = StandIn::start_local(spec).await.unwrap();
+    let engine = MockEngine::start_local(spec).await.unwrap();
     for body in [chat(), chat_stream()] {
         let before = crate::clock::now();
         post_chat(&engine, &body).await;
@@ -137,7 +137,7 @@ async fn fault_for_always_gives_way_to_the_queue() {
 #[tokio::test]
 async fn memory_is_bounded_and_can_be_cleared() {
     let spec = EngineSpec { keep_bodies: false, ..EngineSpec::new("a", [EngineModel::new("m")]) };
-    let engine = StandIn::start_local(spec).await.unwrap();
+    let engine = MockEngine::start_local(spec).await.unwrap();
     let mut client = Client::connect(&engine).await;
     for _ in 0..300 {
         client.post(PATH, &chat()).await;

@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::client::{Broken, Client};
 use super::{chat, chat_stream, engine, post_chat};
-use crate::mock::{Cut, Fault, Gate, StandIn};
+use crate::mock::{Cut, Fault, Gate, MockEngine};
 
 const PATH: &str = "/v1/chat/completions";
 
 /// Sends a request that meets `fault`.
-async fn meet(engine: &StandIn, fault: Fault, body: &Value) -> Client {
+async fn meet(engine: &MockEngine, fault: Fault, body: &Value) -> Client {
     engine.script([fault]);
     let mut client = Client::connect(engine).await;
     client.post(PATH, body).await;
@@ -23,7 +23,7 @@ async fn meet_and_break(fault: Fault, body: &Value) -> Broken {
     let engine = engine().await;
     let broken = meet(&engine, fault, body).await.rest().await;
     engine.wait_for(|counters| counters.open_requests == 0).await.unwrap();
-    assert_eq!(engine.counters().answered, 0, "not a whole answer");
+    assert_eq!(engine.counters().answered, 0, "not a whole response");
     assert_eq!(engine.counters().faults, 1);
     assert_eq!(engine.faults_left(), 0);
     assert_eq!(post_chat(&engine, &chat()).await.status, 200, "the script is over");
@@ -79,9 +79,9 @@ async fn status_carries_what_it_is_given() {
     let retry_after = Some("7".to_owned());
     let fault = Fault::Status { status: 503, retry_after, body: body.clone(), headers };
     let mut client = meet(&engine, fault, &chat_stream()).await;
-    let answer = client.response().await.unwrap();
-    assert_eq!((answer.status, answer.text()), (503, body));
-    assert!(answer.has_header("retry-after: 7") && answer.has_header("x-why: full"));
+    let response = client.response().await.unwrap();
+    assert_eq!((response.status, response.text()), (503, body));
+    assert!(response.has_header("retry-after: 7") && response.has_header("x-why: full"));
     client.post(PATH, &chat()).await;
     assert_eq!(client.response().await.unwrap().status, 200, "the connection lives on");
 }
@@ -156,7 +156,7 @@ async fn streams_are_cut_in_four_ways() {
 async fn whole_answers_are_cut_in_half() {
     let whole = post_chat(&engine().await, &chat()).await.body;
     for how in [Cut::Fin, Cut::Reset, Cut::BadChunk, Cut::ShortLength] {
-        let broken = meet_and_break(Fault::CutAnswer { how }, &chat()).await;
+        let broken = meet_and_break(Fault::CutResponse { how }, &chat()).await;
         assert_eq!(broken.error.is_some(), how == Cut::Reset);
         if how != Cut::Reset {
             let half = std::str::from_utf8(&whole[..whole.len() / 2]).unwrap();
@@ -196,7 +196,7 @@ async fn error_event_ends_the_stream_cleanly() {
 async fn what_is_not_http_is_sent_as_it_is() {
     let garbage = meet_and_break(Fault::Garbage, &chat()).await;
     assert!(!garbage.bytes.starts_with(b"HTTP") && garbage.error.is_none());
-    assert_eq!(text(&meet_and_break(Fault::Http09, &chat()).await), "an answer without a head\n");
+    assert_eq!(text(&meet_and_break(Fault::Http09, &chat()).await), "a response without a head\n");
     let engine = engine().await;
     let mut client = meet(&engine, Fault::Switching101, &chat()).await;
     client.until(b"raw bytes of another protocol\xff").await.unwrap();
@@ -215,17 +215,17 @@ async fn odd_framing_carries_the_same_answer() {
         Fault::BigHead { bytes: 9000 },
         Fault::SlowHead(Duration::from_millis(2)),
         Fault::QueuedSecondResponse,
-        Fault::CloseAfterAnswer,
+        Fault::CloseAfterResponse,
         Fault::Pass,
     ] {
         for (body, expected) in [(chat(), &whole), (chat_stream(), &stream)] {
-            let answer = meet(&engine, fault.clone(), &body).await.response().await.unwrap();
-            assert_eq!(&answer.body, expected, "{fault:?}");
-            let has_both = answer.head.contains("Content-Length")
-                && answer.has_header("Transfer-Encoding: chunked");
+            let response = meet(&engine, fault.clone(), &body).await.response().await.unwrap();
+            assert_eq!(&response.body, expected, "{fault:?}");
+            let has_both = response.head.contains("Content-Length")
+                && response.has_header("Transfer-Encoding: chunked");
             assert_eq!(has_both, matches!(fault, Fault::TwoLengths));
-            assert_eq!(answer.head.len() > 9000, matches!(fault, Fault::BigHead { .. }));
-            let closes = answer.has_header("Connection: close");
+            assert_eq!(response.head.len() > 9000, matches!(fault, Fault::BigHead { .. }));
+            let closes = response.has_header("Connection: close");
             assert_eq!(closes, matches!(fault, Fault::CloseDelimited), "{fault:?}");
         }
     }
@@ -254,9 +254,9 @@ async fn early_hints_come_before_the_answer() {
 #[tokio::test]
 async fn promised_connection_is_closed_behind_the_answer() {
     let engine = engine().await;
-    let mut client = meet(&engine, Fault::CloseAfterAnswer, &chat()).await;
-    let answer = client.response().await.unwrap();
-    assert!(!answer.has_header("Connection: close"));
+    let mut client = meet(&engine, Fault::CloseAfterResponse, &chat()).await;
+    let response = client.response().await.unwrap();
+    assert!(!response.has_header("Connection: close"));
     assert_eq!(client.rest().await, Broken { bytes: Vec::new(), error: None });
     assert_eq!(engine.wait_for(|counters| counters.answered == 1).await.unwrap().cancelled, 0);
 }

@@ -5,21 +5,21 @@ use serde_json::{Value, json};
 use super::client::{Client, Response};
 use super::{chat, post};
 use crate::api::Capabilities;
-use crate::mock::{EngineModel, EngineSpec, Flavour, StandIn};
+use crate::mock::{EngineModel, EngineSpec, Flavour, MockEngine};
 
-async fn engine_of(flavour: Flavour) -> StandIn {
+async fn engine_of(flavour: Flavour) -> MockEngine {
     let capabilities = Capabilities::VISION.union(Capabilities::TOOLS);
     let model = EngineModel { context_length: 4096, capabilities, ..EngineModel::new("org/m:7b") };
-    StandIn::start_local(EngineSpec { flavour, ..EngineSpec::new("a", [model]) }).await.unwrap()
+    MockEngine::start_local(EngineSpec { flavour, ..EngineSpec::new("a", [model]) }).await.unwrap()
 }
 
-async fn get(engine: &StandIn, path: &str) -> Response {
+async fn get(engine: &MockEngine, path: &str) -> Response {
     let mut client = Client::connect(engine).await;
     client.get(path).await;
     client.response().await.unwrap()
 }
 
-async fn first_model(engine: &StandIn) -> Value {
+async fn first_model(engine: &MockEngine) -> Value {
     let list = get(engine, "/v1/models").await.json();
     assert_eq!(list["object"], "list");
     assert_eq!(list["data"][0]["id"], "org/m:7b");
@@ -91,7 +91,7 @@ async fn key_guards_models_and_work_but_not_health() {
         api_key: Some("k".to_owned()),
         ..EngineSpec::new("a", [EngineModel::new("m")])
     };
-    let engine = StandIn::start_local(spec).await.unwrap();
+    let engine = MockEngine::start_local(spec).await.unwrap();
     assert_eq!(get(&engine, "/health").await.status, 200);
     assert_eq!(get(&engine, "/v1/models").await.status, 401);
     let path = "/v1/chat/completions";

@@ -1,4 +1,4 @@
-//! Answers as events.
+//! Responses as events.
 
 use serde_json::{Value, json};
 

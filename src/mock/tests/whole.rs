@@ -1,11 +1,11 @@
-//! Answers in one piece.
+//! Responses in one piece.
 
 use serde_json::json;
 
 use super::client::Client;
 use super::{chat, engine, post, post_chat, with};
 use crate::api::{Capabilities, OPERATIONS, Operation};
-use crate::mock::{EngineModel, EngineSpec, StandIn};
+use crate::mock::{EngineModel, EngineSpec, MockEngine};
 
 fn weather_tool() -> serde_json::Value {
     let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
@@ -15,14 +15,14 @@ fn weather_tool() -> serde_json::Value {
 #[tokio::test]
 async fn chat_names_engine_and_model() {
     let engine = engine().await;
-    let answer = post_chat(&engine, &chat()).await;
-    assert_eq!(answer.status, 200);
-    let answer = answer.json();
-    assert_eq!(answer["object"], "chat.completion");
-    let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    let response = post_chat(&engine, &chat()).await;
+    assert_eq!(response.status, 200);
+    let response = response.json();
+    assert_eq!(response["object"], "chat.completion");
+    let text = response["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(text.starts_with("a serving m: "), "{text}");
-    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
-    assert_eq!(answer["usage"]["completion_tokens"], 8);
+    assert_eq!(response["choices"][0]["finish_reason"], "stop");
+    assert_eq!(response["usage"]["completion_tokens"], 8);
 }
 
 #[tokio::test]
@@ -53,11 +53,11 @@ async fn tools_are_called_with_arguments_of_their_schema() {
     let engine = engine().await;
     let tool = weather_tool();
     let wrapped = json!({"tools": [{"type": "function", "function": tool}]});
-    let answer = post_chat(&engine, &with(chat(), &wrapped)).await.json();
-    let call = &answer["choices"][0]["message"]["tool_calls"][0];
+    let response = post_chat(&engine, &with(chat(), &wrapped)).await.json();
+    let call = &response["choices"][0]["message"]["tool_calls"][0];
     assert_eq!(call["function"]["name"], "weather");
     assert_eq!(call["function"]["arguments"], r#"{"city":"a"}"#);
-    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!(response["choices"][0]["finish_reason"], "tool_calls");
 
     let message = post(&engine, "/v1/messages", &with(chat(), &json!({"tools": [tool]}))).await;
     assert_eq!(message.json()["content"][0]["input"], json!({"city": "a"}));
@@ -78,8 +78,8 @@ async fn no_tool_is_called_when_none_is_wanted() {
     let result = json!({"role": "tool", "tool_call_id": "call_1", "content": "sunny"});
     answered["messages"].as_array_mut().unwrap().push(result);
     for body in [refused, answered, with(chat(), &json!({"tools": []}))] {
-        let answer = post_chat(&engine, &body).await.json();
-        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{body}");
+        let response = post_chat(&engine, &body).await.json();
+        assert_eq!(response["choices"][0]["finish_reason"], "stop", "{body}");
     }
 }
 
@@ -87,15 +87,15 @@ async fn no_tool_is_called_when_none_is_wanted() {
 async fn json_formats_get_json_of_the_schema() {
     let engine = engine().await;
     let object = with(chat(), &json!({"response_format": {"type": "json_object"}}));
-    let answer = post_chat(&engine, &object).await.json();
-    let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    let response = post_chat(&engine, &object).await.json();
+    let content = response["choices"][0]["message"]["content"].as_str().unwrap();
     assert_eq!(content, r#"{"engine":"a","model":"m"}"#);
     let schema = json!({"type": "object", "properties": {
         "sky": {"enum": ["blue"]}, "days": {"type": "array", "items": {"type": "integer"}},
     }});
     let format = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": schema}});
-    let answer = post_chat(&engine, &with(chat(), &json!({"response_format": format}))).await;
-    let content = answer.json()["choices"][0]["message"]["content"].clone();
+    let response = post_chat(&engine, &with(chat(), &json!({"response_format": format}))).await;
+    let content = response.json()["choices"][0]["message"]["content"].clone();
     assert_eq!(content, r#"{"days":[1],"sky":"blue"}"#);
     let body = json!({"model": "m", "input": "hi", "text": {"format": {"type": "json_object"}}});
     let response = post(&engine, "/v1/responses", &body).await.json();
@@ -108,8 +108,8 @@ async fn images_are_mentioned() {
     let content =
         json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]);
     let body = json!({"model": "m", "messages": [{"role": "user", "content": content}]});
-    let answer = post_chat(&engine, &body).await;
-    assert!(answer.text().contains("a serving m sees an image"), "{}", answer.text());
+    let response = post_chat(&engine, &body).await;
+    assert!(response.text().contains("a serving m sees an image"), "{}", response.text());
 }
 
 #[tokio::test]
@@ -119,18 +119,18 @@ async fn what_a_model_cannot_do_is_refused() {
         capabilities: Capabilities::NONE,
         ..EngineModel::new("m")
     };
-    let engine = StandIn::start_local(EngineSpec::new("a", [model])).await.unwrap();
+    let engine = MockEngine::start_local(EngineSpec::new("a", [model])).await.unwrap();
     let image = json!({"messages": [{"content": [{"type": "image_url"}]}]});
     let tools = json!({"tools": [weather_tool()]});
     let format = json!({"response_format": {"type": "json_object"}});
     for (more, name) in [(image, "vision"), (tools, "tools"), (format, "json_mode")] {
-        let answer = post_chat(&engine, &with(chat(), &more)).await;
-        assert_eq!(answer.status, 400);
-        assert!(answer.text().contains(name), "{}", answer.text());
+        let response = post_chat(&engine, &with(chat(), &more)).await;
+        assert_eq!(response.status, 400);
+        assert!(response.text().contains(name), "{}", response.text());
     }
     let long = json!({"messages": [{"role": "user", "content": "1234".repeat(11)}]});
-    let answer = post_chat(&engine, &with(chat(), &long)).await;
-    assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
+    let response = post_chat(&engine, &with(chat(), &long)).await;
+    assert_eq!(response.json()["error"]["code"], "context_length_exceeded");
     let fits = json!({"messages": [{"role": "user", "content": "1234".repeat(10)}]});
     assert_eq!(post_chat(&engine, &with(chat(), &fits)).await.status, 200);
 }
@@ -155,13 +155,13 @@ async fn every_operation_answers_and_wants_a_model_it_knows() {
                 let body = json!({"model": model, "input": "hi", "prompt": "hi", "messages": []});
                 client.post(row.path, &body).await;
             }
-            let answer = client.response().await.unwrap();
-            assert_eq!(answer.status, status, "{} {model}", row.name);
+            let response = client.response().await.unwrap();
+            assert_eq!(response.status, status, "{} {model}", row.name);
             if status == 404 && row.operation == Operation::Messages {
-                assert_eq!(answer.json()["error"]["type"], "not_found_error");
-                assert_eq!(answer.json()["type"], "error");
+                assert_eq!(response.json()["error"]["type"], "not_found_error");
+                assert_eq!(response.json()["type"], "error");
             } else if status == 404 {
-                assert_eq!(answer.json()["error"]["code"], "model_not_found", "{}", row.name);
+                assert_eq!(response.json()["error"]["code"], "model_not_found", "{}", row.name);
             }
         }
     }

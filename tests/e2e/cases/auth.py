@@ -67,7 +67,7 @@ def case_keys_are_not_logged(env: Env) -> None:
 
 
 def case_health_needs_no_key(env: Env) -> None:
-    """The data port answers /health without a key, and shows no metrics; the admin port does."""
+    """The data port responses /health without a key, and shows no metrics; the admin port does."""
     proxy = env.proxy("auth")
     assert wire.fetch(proxy.url + "/health").status == 200
     assert wire.fetch(proxy.url + "/metrics").status in (401, 404)

@@ -2,7 +2,7 @@
 
 llama.cpp notices a client that left in two ways: a token it cannot write, or, while it has
 nothing to write, a look at the connection after a whole second without any event inside.  Every
-answer to /slots or /metrics is such an event: polling them faster than that keeps it from ever
+response to /slots or /metrics is such an event: polling them faster than that keeps it from ever
 looking.  So the checks for the second way look once, late.
 """
 import asyncio
@@ -58,7 +58,7 @@ def leave(env: Env, ask: dict[str, Any], how: str, after: bytes = b"") -> None:
         received = b""
         while after not in received:
             chunk = client.recv(65536)
-            assert chunk, f"the answer ended early: {received[-200:]!r}"
+            assert chunk, f"the response ended early: {received[-200:]!r}"
             received += chunk
         if not after:
             client.setblocking(False)
@@ -100,7 +100,7 @@ def case_cancel_before_first_token_reset(env: Env) -> None:
 
 
 def case_cancel_without_stream(env: Env) -> None:
-    """The client of a plain answer leaves: nothing was ever sent to it."""
+    """The client of a plain response leaves: nothing was ever sent to it."""
     leave(env, ENDLESS, "close")
 
 

@@ -30,8 +30,8 @@ def case_models_retrieve(env: Env) -> None:
     for model in (PLAIN, TOOLS, "gpt-4"):
         assert env.openai().models.retrieve(model).id == model
     for written in (PLAIN, quote(PLAIN, safe="")):
-        answer = wire.fetch(f"{env.url()}/v1/models/{written}")
-        assert (answer.status, answer.json().get("id")) == (200, PLAIN), (written, answer)
+        response = wire.fetch(f"{env.url()}/v1/models/{written}")
+        assert (response.status, response.json().get("id")) == (200, PLAIN), (written, response)
 
 
 def case_models_retrieve_unknown(env: Env) -> None:

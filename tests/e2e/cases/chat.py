@@ -33,8 +33,8 @@ CALL: dict[str, Any] = {
 
 
 def to_text(chunks: list[ChatCompletionChunk]) -> str:
-    """What a stream said, after checking that it is one whole answer."""
-    assert len({chunk.id for chunk in chunks}) == 1, "chunks of different answers"
+    """What a stream said, after checking that it is one whole response."""
+    assert len({chunk.id for chunk in chunks}) == 1, "chunks of different responses"
     reasons = [c.choices[0].finish_reason for c in chunks if c.choices]
     assert reasons[-1] is not None, "no finish_reason at the end"
     assert set(reasons[:-1]) == {None}, reasons
@@ -42,18 +42,18 @@ def to_text(chunks: list[ChatCompletionChunk]) -> str:
 
 
 def expected_text(env: Env) -> str:
-    """What the engine itself answers to `ASK`."""
+    """What the engine itself responses to `ASK`."""
     text = env.direct().chat.completions.create(**ASK).choices[0].message.content
     assert text, "the engine says nothing"
     return text
 
 
 def case_chat(env: Env) -> None:
-    """A plain answer: the engine's text, its usage, its finish_reason."""
-    answer = env.openai().chat.completions.create(**ASK)
-    assert answer.choices[0].message.content == expected_text(env)
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage.completion_tokens == ASK["max_tokens"], answer.usage
+    """A plain response: the engine's text, its usage, its finish_reason."""
+    response = env.openai().chat.completions.create(**ASK)
+    assert response.choices[0].message.content == expected_text(env)
+    assert response.choices[0].finish_reason == "length"
+    assert response.usage.completion_tokens == ASK["max_tokens"], response.usage
 
 
 def case_chat_async(env: Env) -> None:
@@ -61,14 +61,14 @@ def case_chat_async(env: Env) -> None:
 
     async def ask() -> str:
         async with env.async_openai() as client:
-            answer = await client.chat.completions.create(**ASK)
-            return answer.choices[0].message.content
+            response = await client.chat.completions.create(**ASK)
+            return response.choices[0].message.content
 
     assert asyncio.run(ask()) == expected_text(env)
 
 
 def case_chat_stream(env: Env) -> None:
-    """A stream has the text of the plain answer, token by token."""
+    """A stream has the text of the plain response, token by token."""
     chunks = list(env.openai().chat.completions.create(**ASK, stream=True))
     assert to_text(chunks) == expected_text(env)
     assert len(chunks) > ASK["max_tokens"], f"only {len(chunks)} chunks"
@@ -128,9 +128,9 @@ def case_chat_parts(env: Env) -> None:
     """Content as a list of text parts."""
     parts = [{"type": "text", "text": "where does the "}, {"type": "text", "text": "red river go"}]
     ask = {**ASK, "messages": [{"role": "user", "content": parts}]}
-    answer = env.openai().chat.completions.create(**ask)
+    response = env.openai().chat.completions.create(**ask)
     direct = env.direct().chat.completions.create(**ask)
-    assert answer.choices[0].message.content == direct.choices[0].message.content
+    assert response.choices[0].message.content == direct.choices[0].message.content
 
 
 def case_tool_calls(env: Env) -> None:
@@ -169,8 +169,8 @@ def case_tool_results(env: Env) -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": "sun"},
     ]
     ask = {**CALL, "messages": messages, "tool_choice": "none", "max_tokens": 8}
-    answer = env.openai(TOOLS).chat.completions.create(**ask)
-    assert answer.usage.completion_tokens > 0, answer
+    response = env.openai(TOOLS).chat.completions.create(**ask)
+    assert response.usage.completion_tokens > 0, response
 
 
 def case_json_schema(env: Env) -> None:
@@ -182,6 +182,6 @@ def case_json_schema(env: Env) -> None:
         "additionalProperties": False,
     }
     form = {"type": "json_schema", "json_schema": {"name": "pick", "strict": True, "schema": schema}}
-    answer = env.openai().chat.completions.create(**{**ASK, "max_tokens": 200}, response_format=form)
-    parsed = json.loads(answer.choices[0].message.content)
+    response = env.openai().chat.completions.create(**{**ASK, "max_tokens": 200}, response_format=form)
+    parsed = json.loads(response.choices[0].message.content)
     assert parsed["colour"] in ("red", "blue") and parsed["count"] in (1, 2), parsed

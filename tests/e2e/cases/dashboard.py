@@ -28,8 +28,8 @@ def case_dashboard_shows_the_fleet(env: Env) -> None:
     """Backends, cards and the last decision, with a hostile model name as plain text."""
     proxy = env.proxy()
     evil = "<img src=x onerror=alert(1)>"
-    answer = wire.fetch(proxy.url + "/v1/chat/completions", ASK)
-    assert answer.status == 200, answer.body
+    response = wire.fetch(proxy.url + "/v1/chat/completions", ASK)
+    assert response.status == 200, response.body
     assert wire.fetch(proxy.url + "/v1/chat/completions", {**ASK, "model": evil}).status == 404
     page, console = open_page(proxy.admin + "/dashboard", str(env.work / "browser"))
     assert 'class="good">live<' in page, page[-2000:]

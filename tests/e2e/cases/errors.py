@@ -24,11 +24,11 @@ def refused(kind: type, ask: Callable[[], Any]) -> Any:
     raise AssertionError(f"no {kind.__name__}")
 
 
-def check_body(answer: wire.Answer, status: int, code: str) -> dict[str, Any]:
+def check_body(response: wire.Response, status: int, code: str) -> dict[str, Any]:
     """An OpenAI error body with all four fields; the error in it."""
-    assert answer.status == status, (answer.status, answer.body)
-    assert answer.headers["content-type"].startswith("application/json"), answer.headers
-    body = answer.json()
+    assert response.status == status, (response.status, response.body)
+    assert response.headers["content-type"].startswith("application/json"), response.headers
+    body = response.json()
     assert set(body) == {"error"}, body
     error = body["error"]
     assert set(error) == {"message", "type", "param", "code"}, error
@@ -96,10 +96,10 @@ def case_engine_errors_are_relayed(env: Env) -> None:
     """An engine's own 400 arrives unchanged.  The estimate lets this prompt pass (a quarter of
     a token per character), the engine counts a token per character."""
     body = {**ASK, "messages": [{"role": "user", "content": "Q" * 6000}]}
-    answer = wire.fetch(env.url() + CHAT, body)
+    response = wire.fetch(env.url() + CHAT, body)
     direct = wire.fetch(env.engines["plain-a"].url + CHAT, body)
-    assert answer.status == direct.status == 400, answer
-    assert answer.body == direct.body, answer.body
+    assert response.status == direct.status == 400, response
+    assert response.body == direct.body, response.body
     error = refused(openai.BadRequestError, lambda: env.openai().chat.completions.create(**body))
     assert error.type == "exceed_context_size_error", error.body
 
@@ -133,9 +133,9 @@ def case_unknown_path_and_method(env: Env) -> None:
     """404 for a path that is not ours, 405 with Allow for a wrong method."""
     url = env.proxy().url
     check_body(wire.fetch(url + "/v1/nothing", ASK), 404, "unknown_path")
-    answer = wire.fetch(url + CHAT)
-    check_body(answer, 405, "method_not_allowed")
-    assert answer.headers["allow"] == "POST", answer.headers
+    response = wire.fetch(url + CHAT)
+    check_body(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == "POST", response.headers
 
 
 def case_anthropic_errors(env: Env) -> None:
@@ -148,9 +148,9 @@ def case_anthropic_errors(env: Env) -> None:
     )
     assert error.body["type"] == "error", error.body
     assert error.body["error"]["type"] == "not_found_error", error.body
-    answer = wire.fetch(env.url() + "/v1/messages", b"{")
-    assert answer.status == 400, answer
-    assert answer.json()["error"]["type"] == "invalid_request_error", answer.body
+    response = wire.fetch(env.url() + "/v1/messages", b"{")
+    assert response.status == 400, response
+    assert response.json()["error"]["type"] == "invalid_request_error", response.body
 
 
 def case_all_backends_down(env: Env) -> None:
@@ -162,17 +162,17 @@ def case_all_backends_down(env: Env) -> None:
 
     def is_refused() -> bool:
         began = time.monotonic()
-        answer = wire.fetch(url, ask)
+        response = wire.fetch(url, ask)
         # Until a check has noticed, the attempt itself fails: a 503 all the same, as fast.
-        assert answer.status == 503, (answer.status, answer.body)
-        assert int(answer.headers["retry-after"]) >= 1, answer.headers
+        assert response.status == 503, (response.status, response.body)
+        assert int(response.headers["retry-after"]) >= 1, response.headers
         assert time.monotonic() - began < 1.0, "slow to say no"
-        return json.loads(answer.body)["error"]["code"] == "no_healthy_backend"
+        return json.loads(response.body)["error"]["code"] == "no_healthy_backend"
 
     wire.wait_until("the checks notice", is_refused, 5.0)
-    answer = wire.fetch(url, ask)
-    check_body(answer, 503, "no_healthy_backend")
-    assert int(answer.headers["retry-after"]) >= 1, answer.headers
+    response = wire.fetch(url, ask)
+    check_body(response, 503, "no_healthy_backend")
+    assert int(response.headers["retry-after"]) >= 1, response.headers
     client = env.openai(proxy="down")
     error = refused(openai.InternalServerError, lambda: client.chat.completions.create(**ask))
     assert (error.status_code, error.code) == (503, "no_healthy_backend"), error.body

@@ -82,7 +82,7 @@ def case_killed_mid_stream(env: Env) -> None:
     told = any(event.startswith('{"error"') for event in events)
     assert told or broken, f"a clean end: {received[-200:]!r}"
     ids = {json.loads(e).get("id") for e in events if e.startswith('{"choices"')}
-    assert len(ids) == 1, f"a second answer was glued on: {ids}"
+    assert len(ids) == 1, f"a second response was glued on: {ids}"
 
 
 def case_killed_mid_stream_sdk(env: Env) -> None:

@@ -21,32 +21,32 @@ def odd_body(model: str, streaming: bool) -> bytes:
     return ODD.replace("MODEL", model).replace("STREAM", json.dumps(streaming)).encode()
 
 
-def sent(env: Env, body: bytes) -> tuple[wire.Answer, Exchange]:
-    """The client's answer to `body`, and the exchange the recorder saw."""
+def sent(env: Env, body: bytes) -> tuple[wire.Response, Exchange]:
+    """The client's response to `body`, and the exchange the recorder saw."""
     url = env.proxy("declared").url + CHAT
     before = len(env.recorder.exchanges(CHAT))
-    answer = wire.fetch(url, body, authorization="Bearer client-secret")
-    assert answer.status == 200, answer
+    response = wire.fetch(url, body, authorization="Bearer client-secret")
+    assert response.status == 200, response
     exchanges = env.recorder.exchanges(CHAT)
     assert len(exchanges) == before + 1, f"{len(exchanges) - before} requests reached the engine"
-    return answer, exchanges[-1]
+    return response, exchanges[-1]
 
 
 def case_sse_equals_the_engine(env: Env) -> None:
     """A streamed body through penstock and straight from the engine, ids and times apart."""
     body = json.dumps({**ASK, "stream": True, "stream_options": {"include_usage": True}}).encode()
-    answer = wire.fetch(env.url() + CHAT, body)
+    response = wire.fetch(env.url() + CHAT, body)
     direct = wire.fetch(env.engines["plain-a"].url + CHAT, body)
-    assert answer.status == direct.status == 200
-    assert wire.mask(answer.body) == wire.mask(direct.body)
-    assert wire.to_events(answer.body)[-1] == "[DONE]"
+    assert response.status == direct.status == 200
+    assert wire.mask(response.body) == wire.mask(direct.body)
+    assert wire.to_events(response.body)[-1] == "[DONE]"
 
 
 def case_answers_are_byte_identical(env: Env) -> None:
     """Streamed or whole, the client gets the very bytes the engine sent."""
     for streaming in (True, False):
-        answer, exchange = sent(env, odd_body(PLAIN, streaming))
-        assert answer.body == exchange.answer, f"streaming {streaming}"
+        response, exchange = sent(env, odd_body(PLAIN, streaming))
+        assert response.body == exchange.response, f"streaming {streaming}"
 
 
 def case_requests_are_byte_identical(env: Env) -> None:
@@ -75,10 +75,10 @@ def case_client_key_stays_here(env: Env) -> None:
 
 
 def case_stream_headers(env: Env) -> None:
-    """An event stream is marked as one, and every answer has a request id."""
+    """An event stream is marked as one, and every response has a request id."""
     env.proxy()
-    answer = wire.fetch(env.url() + CHAT, {**ASK, "stream": True})
-    headers = answer.headers
+    response = wire.fetch(env.url() + CHAT, {**ASK, "stream": True})
+    headers = response.headers
     assert headers["content-type"].startswith("text/event-stream"), headers
     assert "no-cache" in (headers["cache-control"] or ""), headers
     assert headers["x-accel-buffering"] == "no", headers
@@ -96,7 +96,7 @@ def case_request_ids(env: Env) -> None:
 
 
 def case_connection_is_reused(env: Env) -> None:
-    """One client connection carries a stream, a plain answer and an error after each other.
+    """One client connection carries a stream, a plain response and an error after each other.
     (The engine alone would not: it closes after every stream.)"""
     env.proxy()
     connection = wire.connect(env.url())

@@ -53,9 +53,9 @@ def case_200_streams(env: Env) -> None:
     errors = [repr(one) for one in told if isinstance(one, BaseException)]
     assert not errors, f"{len(errors)} of {STREAMS} failed, first: {errors[0]}"
     assert all(one.finish == "length" for one in told), [one.finish for one in told]
-    assert all(len(one.ids) == 1 for one in told), "a stream has chunks of two answers"
-    assert len({id for one in told for id in one.ids}) == STREAMS, "an answer went to two clients"
-    assert len({one.text for one in told}) == STREAMS, "two answers are the same"
+    assert all(len(one.ids) == 1 for one in told), "a stream has chunks of two responses"
+    assert len({id for one in told for id in one.ids}) == STREAMS, "a response went to two clients"
+    assert len({one.text for one in told}) == STREAMS, "two responses are the same"
     after = [wire.metric(engine, "tokens_predicted_total") for engine in engines]
     shares = [(late - early) / TOKENS / STREAMS for early, late in zip(before, after)]
     print(f"shares {shares[0]:.3f} {shares[1]:.3f}", file=sys.stderr)
@@ -63,8 +63,8 @@ def case_200_streams(env: Env) -> None:
     if env.binary is not None:
         assert all(0.35 <= share <= 0.65 for share in shares), f"not even: {shares}"
     # Still there and still right after the storm.
-    answer = wire.fetch(url + CHAT, {
+    response = wire.fetch(url + CHAT, {
         "model": PLAIN, "max_tokens": 4, "stream": True,
         "messages": [{"role": "user", "content": "and now"}],
     })
-    assert wire.to_events(answer.body)[-1] == "[DONE]", answer.body[-200:]
+    assert wire.to_events(response.body)[-1] == "[DONE]", response.body[-200:]

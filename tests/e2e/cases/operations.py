@@ -14,9 +14,9 @@ MESSAGE: dict[str, Any] = {
 def case_completions(env: Env) -> None:
     """A completion: the engine's text."""
     ask = {"model": PLAIN, "prompt": "one two three", "max_tokens": 12, "temperature": 0, "seed": 7}
-    answer = env.openai().completions.create(**ask)
+    response = env.openai().completions.create(**ask)
     direct = env.direct().completions.create(**ask)
-    assert answer.choices[0].text == direct.choices[0].text != ""
+    assert response.choices[0].text == direct.choices[0].text != ""
     streamed = env.openai().completions.create(**ask, stream=True)
     assert "".join(c.choices[0].text for c in streamed if c.choices) == direct.choices[0].text
 
@@ -39,17 +39,17 @@ def case_embeddings(env: Env) -> None:
 def case_embeddings_base64(env: Env) -> None:
     """Base64 on the wire is base64 for the client."""
     body = {"model": EMBED, "input": "one two", "encoding_format": "base64"}
-    answer = wire.fetch(env.url(EMBED) + "/v1/embeddings", body)
-    raw = base64.b64decode(answer.json()["data"][0]["embedding"], validate=True)
+    response = wire.fetch(env.url(EMBED) + "/v1/embeddings", body)
+    raw = base64.b64decode(response.json()["data"][0]["embedding"], validate=True)
     assert len(struct.unpack(f"<{len(raw) // 4}f", raw)) == 64
 
 
 def case_responses(env: Env) -> None:
     """The Responses API: text and usage."""
     ask = {"model": PLAIN, "input": "one two", "max_output_tokens": 12, "temperature": 0}
-    answer = env.openai().responses.create(**ask)
-    assert answer.output_text == env.direct().responses.create(**ask).output_text != ""
-    assert answer.usage.output_tokens == 12, answer.usage
+    response = env.openai().responses.create(**ask)
+    assert response.output_text == env.direct().responses.create(**ask).output_text != ""
+    assert response.usage.output_tokens == 12, response.usage
 
 
 def case_responses_stream(env: Env) -> None:
@@ -64,11 +64,11 @@ def case_responses_stream(env: Env) -> None:
 
 
 def case_messages(env: Env) -> None:
-    """Anthropic's SDK gets an answer in its own shape."""
-    answer = env.anthropic().messages.create(**MESSAGE)
-    assert answer.type == "message" and answer.role == "assistant"
-    assert answer.content[0].text and answer.stop_reason == "max_tokens", answer
-    assert answer.usage.output_tokens == MESSAGE["max_tokens"], answer.usage
+    """Anthropic's SDK gets a response in its own shape."""
+    response = env.anthropic().messages.create(**MESSAGE)
+    assert response.type == "message" and response.role == "assistant"
+    assert response.content[0].text and response.stop_reason == "max_tokens", response
+    assert response.usage.output_tokens == MESSAGE["max_tokens"], response.usage
 
 
 def case_messages_stream(env: Env) -> None:

@@ -27,10 +27,10 @@ def talk(env: Env, proxy: str, seed: str, number: int) -> tuple[int, int]:
     asked = cached = 0
     for turn in range(TURNS):
         messages.append({"role": "user", "content": words(f"{seed} {number} {turn}", 12)})
-        answer = client.chat.completions.create(
+        response = client.chat.completions.create(
             model=configs.CACHED, messages=messages, max_tokens=16, temperature=0, seed=1)
-        asked += answer.usage.prompt_tokens
-        cached += answer.usage.prompt_tokens_details.cached_tokens
+        asked += response.usage.prompt_tokens
+        cached += response.usage.prompt_tokens_details.cached_tokens
         messages.append({"role": "assistant", "content": words(f"{seed} {number} {turn} a", 4)})
     return asked, cached
 

@@ -8,15 +8,15 @@ from env import PLAIN, Env
 def case_alias(env: Env) -> None:
     """`gpt-4` is answered by the model it stands for."""
     env.proxy()
-    answer = env.openai().chat.completions.create(**{**ASK, "model": "gpt-4"})
-    assert answer.choices[0].message.content == expected_text(env)
+    response = env.openai().chat.completions.create(**{**ASK, "model": "gpt-4"})
+    assert response.choices[0].message.content == expected_text(env)
 
 
 def case_upstream_id(env: Env) -> None:
     """A backend's own name for a model is sent to it; clients use the public one."""
     env.proxy("declared")
-    answer = env.openai(proxy="declared").chat.completions.create(**{**ASK, "model": "public-name"})
-    assert answer.choices[0].message.content == expected_text(env)
+    response = env.openai(proxy="declared").chat.completions.create(**{**ASK, "model": "public-name"})
+    assert response.choices[0].message.content == expected_text(env)
     ids = {model.id for model in env.openai(proxy="declared").models.list()}
     assert {"public-name", PLAIN, "gpt-4"} <= ids, ids
 

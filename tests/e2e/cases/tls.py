@@ -28,7 +28,7 @@ def options(env: Env) -> dict[str, Any]:
 
 
 def ask(env: Env, version: str) -> None:
-    """A plain answer and a stream on the same connection, both in `version`."""
+    """A plain response and a stream on the same connection, both in `version`."""
     transport = openai.DefaultHttpxClient(verify=trust(env), **VERSIONS[version])
     with openai.OpenAI(http_client=transport, **options(env)) as client:
         raw = client.chat.completions.with_raw_response.create(**ASK)
@@ -52,7 +52,7 @@ def case_tls_http2(env: Env) -> None:
 
 
 def case_tls_http2_streams_at_once(env: Env) -> None:
-    """Plain answers and streams side by side on one HTTP/2 connection do not mix."""
+    """Plain responses and streams side by side on one HTTP/2 connection do not mix."""
     transport = openai.DefaultAsyncHttpxClient(
         verify=trust(env), **VERSIONS["HTTP/2"], timeout=wire.TIMEOUT,
     )
@@ -62,8 +62,8 @@ def case_tls_http2_streams_at_once(env: Env) -> None:
         return to_text([chunk async for chunk in stream])
 
     async def plain(client: openai.AsyncOpenAI) -> str:
-        answer = await client.chat.completions.create(**ASK)
-        return answer.choices[0].message.content
+        response = await client.chat.completions.create(**ASK)
+        return response.choices[0].message.content
 
     async def all_at_once() -> list[str]:
         async with openai.AsyncOpenAI(http_client=transport, **options(env)) as client:

@@ -1,4 +1,4 @@
-//! One request and its answer, checked: anything but a whole 200 with `choices`, or a stream up to
+//! One request and its response, checked: anything but a whole 200 with `choices`, or a stream up to
 //! its `[DONE]`, is an error with a name.
 
 use std::borrow::Cow;
@@ -24,7 +24,7 @@ const PLACES: usize = 16;
 pub(crate) struct Plan {
     pub(crate) to: String,
     pub(crate) tls: Option<Tls>,
-    /// A connection is closed after its first answer.
+    /// A connection is closed after its first response.
     pub(crate) is_fresh: bool,
     pub(crate) is_stream: bool,
     /// The whole request in HTTP/1.1.
@@ -65,7 +65,7 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// Sends the request and reads the answer.
+    /// Sends the request and reads the response.
     pub(crate) async fn exchange(&mut self, plan: &Plan, record: &Record) -> Result<(), String> {
         match self {
             Self::Http1(kept) => exchange(kept, plan, record).await,
@@ -91,10 +91,10 @@ async fn exchange(kept: &mut Option<Wire>, plan: &Plan, record: &Record) -> Resu
     wire.write(&plan.next_request()).await.map_err(|broken| named("write", broken))?;
     let head = wire.head().await.map_err(|broken| named("head", broken))?;
     let head = head.ok_or_else(|| "head-closed".to_owned())?;
-    let mut answer = Answer::new(plan.is_stream);
-    let read = wire.body(&head, true, |piece| answer.take(piece, record)).await;
+    let mut response = Response::new(plan.is_stream);
+    let read = wire.body(&head, true, |piece| response.take(piece, record)).await;
     read.map_err(|broken| named("body", broken))?;
-    answer.judge(head.word(1).parse().unwrap_or_default())?;
+    response.judge(head.word(1).parse().unwrap_or_default())?;
     if plan.is_fresh {
         wire.close().await;
     } else if !head.closes && (head.is_chunked || head.length.is_some()) {
@@ -103,14 +103,14 @@ async fn exchange(kept: &mut Option<Wire>, plan: &Plan, record: &Record) -> Resu
     Ok(())
 }
 
-/// An answer as it comes in. Marks may be cut by the pieces, so the end of one piece is kept.
-pub(crate) struct Answer {
+/// A response as it comes in. Marks may be cut by the pieces, so the end of one piece is kept.
+pub(crate) struct Response {
     is_stream: bool,
     is_complete: bool,
     carried: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn new(is_stream: bool) -> Self {
         Self { is_stream, is_complete: false, carried: Vec::new() }
     }

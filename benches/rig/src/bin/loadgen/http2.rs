@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 
-use crate::exchange::{Answer, Plan};
+use crate::exchange::{Response, Plan};
 use crate::record::Record;
 
 /// What its clients share; empty until the first request, and after an error.
@@ -16,19 +16,19 @@ use crate::record::Record;
 pub(crate) struct Shared(Mutex<Option<SendRequest<Bytes>>>);
 
 impl Shared {
-    /// Sends the request as one stream of the connection, and reads the answer.
+    /// Sends the request as one stream of the connection, and reads the response.
     pub(crate) async fn exchange(&self, plan: &Plan, record: &Record) -> Result<(), String> {
         let named = |part: &'static str| move |_: h2::Error| format!("http2-{part}");
         let sender = self.sender(plan).await?;
         let mut sender = sender.ready().await.map_err(named("full"))?;
         let sent = sender.send_request(plan.head.clone(), false);
-        let (answer, mut body) = sent.map_err(named("send"))?;
+        let (response, mut body) = sent.map_err(named("send"))?;
         // Held back by h2 where the window is smaller than the body.
         body.send_data(plan.body.clone(), true).map_err(named("write"))?;
-        let answer = answer.await.map_err(named("head"))?;
-        let status = answer.status().as_u16();
-        let mut body = answer.into_body();
-        let mut read = Answer::new(plan.is_stream);
+        let response = response.await.map_err(named("head"))?;
+        let status = response.status().as_u16();
+        let mut body = response.into_body();
+        let mut read = Response::new(plan.is_stream);
         while let Some(piece) = body.data().await {
             let piece = piece.map_err(named("body"))?;
             body.flow_control().release_capacity(piece.len()).map_err(named("window"))?;

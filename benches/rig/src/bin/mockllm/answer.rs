@@ -1,4 +1,4 @@
-//! The answers to a chat request: whole, or as a stream of events of one size, paced or as fast as
+//! The responses to a chat request: whole, or as a stream of events of one size, paced or as fast as
 //! they go.
 
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use penstock_rig::clock::now_ns;
 use penstock_rig::wire::{Broken, Wire};
 use tokio::time::{Instant, sleep_until};
 
-use crate::control::json_answer;
+use crate::control::json_response;
 use crate::{Cancel, Engine};
 
 const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
@@ -39,8 +39,8 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Answers a request and notes it if the client leaves before the end.
-pub(crate) async fn answer(wire: &mut Wire, engine: &Engine, body: &[u8]) -> Result<(), Broken> {
+/// Responses a request and notes it if the client leaves before the end.
+pub(crate) async fn response(wire: &mut Wire, engine: &Engine, body: &[u8]) -> Result<(), Broken> {
     let _running = Running::start(&engine.running);
     let user = user(body);
     let is_stream = memchr::memmem::find(body, br#""stream":true"#).is_some();
@@ -84,7 +84,7 @@ async fn whole(wire: &mut Wire) -> Result<(), Broken> {
     let body = format!(
         r#"{{"id":"chatcmpl-mock","object":"chat.completion","created":0,"model":"mock-model","choices":[{{"index":0,"message":{{"role":"assistant","content":"{text}"}},"logprobs":null,"finish_reason":"stop"}}],"usage":{{"prompt_tokens":11,"completion_tokens":16,"total_tokens":27}}}}"#
     );
-    wire.write(&json_answer("200 OK", &body)).await
+    wire.write(&json_response("200 OK", &body)).await
 }
 
 async fn stream(wire: &mut Wire, engine: &Engine) -> Result<(), Broken> {

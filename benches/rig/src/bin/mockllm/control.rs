@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::Engine;
 
-/// A whole JSON answer.
-pub(crate) fn json_answer(status: &str, body: &str) -> Vec<u8> {
-    whole_answer((status, "application/json"), body)
+/// A whole JSON response.
+pub(crate) fn json_response(status: &str, body: &str) -> Vec<u8> {
+    whole_response((status, "application/json"), body)
 }
 
-fn whole_answer((status, kind): (&str, &str), body: &str) -> Vec<u8> {
+fn whole_response((status, kind): (&str, &str), body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}")
         .into_bytes()
@@ -25,10 +25,10 @@ fn metrics(engine: &Engine) -> Vec<u8> {
          vllm:num_requests_waiting{{engine=\"0\",model_name=\"mock-model\"}} 0\n\
          vllm:kv_cache_usage_perc{{engine=\"0\",model_name=\"mock-model\"}} 0.25\n"
     );
-    whole_answer(("200 OK", "text/plain; version=0.0.4"), &page)
+    whole_response(("200 OK", "text/plain; version=0.0.4"), &page)
 }
 
-/// Answers a GET.
+/// Responses a GET.
 pub(crate) fn reply(engine: &Engine, target: &str) -> Vec<u8> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let body = match path {
@@ -48,9 +48,9 @@ pub(crate) fn reply(engine: &Engine, target: &str) -> Vec<u8> {
             set(engine, query);
             json!({})
         }
-        _ => return json_answer("404 Not Found", r#"{"error":{"message":"no such route"}}"#),
+        _ => return json_response("404 Not Found", r#"{"error":{"message":"no such route"}}"#),
     };
-    json_answer("200 OK", &body.to_string())
+    json_response("200 OK", &body.to_string())
 }
 
 fn cancels(engine: &Engine) -> Value {

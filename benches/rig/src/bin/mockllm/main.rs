@@ -1,10 +1,10 @@
 //! A stand-in engine: OpenAI's chat route on several ports of one single-threaded process.
 //!
 //! Every streamed event carries its send time as `@@<16 digits>`, and every request whose client
-//! left early is noted with the time at which this was seen. See `answer.rs` for the answers,
+//! left early is noted with the time at which this was seen. See `response.rs` for the responses,
 //! `control.rs` for the routes `bench.py` steers it by.
 
-mod answer;
+mod response;
 mod control;
 
 use std::cell::{Cell, RefCell};
@@ -86,7 +86,7 @@ async fn serve(mut wire: Wire, engine: &Engine) -> Result<(), Broken> {
         if head.word(0) == "POST" {
             engine.requests.set(engine.requests.get() + 1);
             engine.body_bytes.set(engine.body_bytes.get() + length);
-            answer::answer(&mut wire, engine, &front).await?;
+            response::response(&mut wire, engine, &front).await?;
         } else {
             wire.write(&control::reply(engine, head.word(1))).await?;
         }

@@ -1,4 +1,4 @@
-//! What an engine answers: a pure function of the engine and the request, so that equal requests
+//! What an engine responses: a pure function of the engine and the request, so that equal requests
 //! get equal bytes and a test can ask for what it expects.
 
 mod chat;
@@ -20,17 +20,17 @@ use crate::api::{Dialect, Operation};
 use reply::Reply;
 use request::Request;
 
-/// The time every answer claims to be made at: the first second of 2026.
+/// The time every response claims to be made at: the first second of 2026.
 pub(super) const CREATED: u64 = 1_767_225_600;
 
-/// An answer, not yet on its way.
+/// A response, not yet on its way.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum Response {
     Whole(Whole),
     Events(Events),
 }
 
-/// An answer of known length.
+/// A response of known length.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) status: u16,
@@ -41,7 +41,7 @@ pub(super) struct Whole {
     pub(super) wait: Duration,
 }
 
-/// An answer made of events, drawn one by one so that a long one needs no memory.
+/// A response made of events, drawn one by one so that a long one needs no memory.
 pub(super) struct Events {
     pub(super) list: Box<dyn Iterator<Item = Event> + Send>,
     /// What the dialect sends to keep a connection open.
@@ -115,16 +115,16 @@ impl Event {
     }
 }
 
-/// Answers a request for work.
-pub(super) fn answer(
+/// Responses a request for work.
+pub(super) fn response(
     spec: &EngineSpec,
     operation: Operation,
     content_type: &str,
     body: &[u8],
-) -> Answer {
+) -> Response {
     let request = match Request::read(spec, operation, content_type, body) {
         Ok(request) => request,
-        Err(refusal) => return Answer::Whole(refusal),
+        Err(refusal) => return Response::Whole(refusal),
     };
     let wait = spec.pace.first_token;
     let streams = request.body.get("stream").and_then(Value::as_bool).unwrap_or(false);
@@ -142,15 +142,15 @@ pub(super) fn answer(
         | Operation::Translations
         | Operation::ImageGenerations
         | Operation::ImageEdits => {
-            return Answer::Whole(Whole { wait, ..others::answer(&request) });
+            return Response::Whole(Whole { wait, ..others::response(&request) });
         }
     };
     let reply = Reply::to(&request);
     if streams {
-        return Answer::Events(writers.1(reply));
+        return Response::Events(writers.1(reply));
     }
     let wait = reply.pace.whole(reply.count());
-    Answer::Whole(Whole { wait, ..Whole::value(200, &writers.0(&reply)) })
+    Response::Whole(Whole { wait, ..Whole::value(200, &writers.0(&reply)) })
 }
 
 /// How an operation that generates text writes it: whole, and as events.

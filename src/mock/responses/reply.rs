@@ -19,7 +19,7 @@ const JSON_TOKEN: usize = 6;
 /// How deep a made-up value follows its schema.
 const DEEPEST: usize = 8;
 
-/// The content of one answer, the same for every dialect.
+/// The content of one response, the same for every dialect.
 #[derive(Debug)]
 pub(super) struct Reply {
     /// Equal for equal requests.
@@ -71,7 +71,7 @@ impl Reply {
         }
     }
 
-    /// How many tokens the answer has.
+    /// How many tokens the response has.
     pub(super) fn count(&self) -> u32 {
         match &self.tokens {
             Tokens::Words { count, .. } => *count,

@@ -6,7 +6,7 @@ use super::{Whole, hash, refusal};
 use crate::api::{BodyFormat, Capabilities, Operation};
 use crate::mock::spec::{EngineModel, EngineSpec};
 
-/// A request an engine is able and willing to answer.
+/// A request an engine is able and willing to response.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) spec: &'a EngineSpec,
@@ -82,7 +82,7 @@ impl<'a> Request<'a> {
         Ok(Self { spec, operation, model, body, id, prompt_tokens, has_image, wants })
     }
 
-    /// The longest answer the request allows, if it says.
+    /// The longest response the request allows, if it says.
     pub(super) fn max_tokens(&self) -> Option<u32> {
         ["max_completion_tokens", "max_tokens", "max_output_tokens"]
             .iter()

@@ -1,4 +1,4 @@
-//! The operations that answer in one piece and generate no text: embeddings, ranking, audio,
+//! The operations that respond in one piece and generate no text: embeddings, ranking, audio,
 //! images.
 
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ const DIMENSIONS: usize = 16;
 /// Long enough to need several reads, with every byte value in it.
 const SPEECH_LENGTH: usize = 48 << 10;
 
-pub(super) fn answer(request: &Request<'_>) -> Whole {
+pub(super) fn response(request: &Request<'_>) -> Whole {
     let value = match request.operation {
         Operation::Embeddings => embeddings(request),
         Operation::Rerank => rerank(request),
