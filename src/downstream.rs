@@ -3,7 +3,6 @@
 
 pub(crate) mod accept;
 pub(crate) mod body;
-pub(crate) mod chunked;
 pub(crate) mod client;
 pub mod close_reasons;
 pub(crate) mod connection_limit;

@@ -28,3 +28,4 @@ pub mod shadow;
 pub mod tls;
 pub mod units;
 pub mod upstream;
+pub mod wire;

@@ -15,7 +15,6 @@ use http::header;
 use pingora_proxy::Session;
 use tokio::time::Sleep;
 
-use super::chunked::{ChunkDecoder, ChunkError};
 use super::client::Client;
 use crate::api::ErrorCode;
 use crate::clock::now;
@@ -23,6 +22,7 @@ use crate::config::LimitsConfig;
 use crate::proxy::context::{BodyBudget, BodyClaim, Counted, HeldBody};
 use crate::proxy::failure::OwnError;
 use crate::units::{ByteSize, Timestamp};
+use crate::wire::chunked::{ChunkDecoder, ChunkError};
 
 /// How often a slow upload is looked at.
 const RATE_CHECK: Duration = Duration::from_secs(5);

@@ -5,9 +5,9 @@
 
 pub(crate) use super::accept::Waiting;
 pub(crate) use super::connection_limit::{Refusal, Refusals};
-pub(crate) use super::http1::{ClientStream, GuardStream, RefusedHead, poll_read_into};
+pub(crate) use super::http1::{ClientStream, GuardStream, RefusedHead};
 pub(crate) use super::listener::Ports;
-pub(crate) use super::origin::{FORWARDED_FOR, Origin};
+pub(crate) use super::origin::Origin;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -21,6 +21,7 @@ use super::head_check::{Asked, Flaw};
 use super::listener::Welcomed;
 use super::origin::Peer;
 use crate::api::Dialect;
+use crate::wire::poll_read_into;
 
 /// Reads of a head and of whatever follows it.
 const HEAD_CHUNK: usize = 4096;
@@ -242,18 +243,6 @@ fn read_some(
     limit: usize,
 ) -> Poll<io::Result<usize>> {
     poll_read_into(Pin::new(stream), cx, into, limit)
-}
-
-/// Reads up to `limit` bytes to the end of `into`.
-pub(crate) fn poll_read_into<S: AsyncRead + ?Sized>(
-    stream: Pin<&mut S>,
-    cx: &mut Context<'_>,
-    into: &mut BytesMut,
-    limit: usize,
-) -> Poll<io::Result<usize>> {
-    use tokio_util::io::poll_read_buf;
-    let mut limited = bytes::BufMut::limit(into, limit);
-    poll_read_buf(stream, cx, &mut limited)
 }
 
 impl Inner {

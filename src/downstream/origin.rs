@@ -4,11 +4,9 @@
 use std::net::IpAddr;
 
 use http::HeaderMap;
-use http::header::HeaderName;
 
 use crate::config::TrustedProxy;
-
-pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+use crate::wire::FORWARDED_FOR;
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

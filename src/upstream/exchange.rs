@@ -14,7 +14,7 @@ use super::pool::{Connection, READ_CHUNK};
 use super::response_head::{AnswerHead, BadAnswer, HeadReader};
 use crate::api::ErrorCode;
 use crate::downstream::client::Client;
-use crate::downstream::guard::poll_read_into;
+use crate::wire::poll_read_into;
 
 /// The longest single read of an answer.
 const READ_MAX: usize = 64 * 1024;

@@ -7,8 +7,8 @@ use http::header::{self, HeaderName, HeaderValue};
 
 use crate::api::TraceContext;
 use crate::config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
-use crate::downstream::guard::FORWARDED_FOR;
 use crate::proxy::trace::{TRACEPARENT, TRACESTATE};
+use crate::wire::FORWARDED_FOR;
 
 /// `x-request-id`.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -9,9 +9,9 @@ use super::response_head::{BadAnswer, Framing};
 use crate::api::{ErrorCode, Operation};
 use crate::clock::now;
 use crate::config::TimeoutsConfig;
-use crate::downstream::chunked::ChunkDecoder;
 use crate::scan::{EventScanner, Usage, find_usage};
 use crate::units::Timestamp;
+use crate::wire::chunked::ChunkDecoder;
 
 /// How much of an answer's end is kept to find its `usage`.
 const TAIL: usize = 4096;

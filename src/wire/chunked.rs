@@ -3,7 +3,7 @@
 
 /// Why chunked framing cannot be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ChunkError {
+pub enum ChunkError {
     /// No digits, too many, or something else in their place.
     #[error("a chunk size is not a hexadecimal number")]
     Size,
@@ -20,13 +20,13 @@ pub(crate) enum ChunkError {
 
 /// What one call decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Decoded {
+pub struct Decoded {
     /// Payload bytes, moved to the front of the slice.
-    pub(crate) payload: usize,
+    pub payload: usize,
     /// Bytes of the slice that were taken in; the rest belongs to whatever comes next.
-    pub(crate) consumed: usize,
+    pub consumed: usize,
     /// Whether the last chunk and its trailers have been read.
-    pub(crate) is_done: bool,
+    pub is_done: bool,
 }
 
 const EXTENSION_LIMIT: u32 = 1024;
@@ -50,7 +50,7 @@ enum State {
 
 /// A decoder that may be fed any slices of a chunked body.
 #[derive(Debug)]
-pub(crate) struct ChunkDecoder(State);
+pub struct ChunkDecoder(State);
 
 impl Default for ChunkDecoder {
     fn default() -> Self {
@@ -63,7 +63,7 @@ impl ChunkDecoder {
     ///
     /// # Errors
     /// The first byte that breaks the framing; nothing more can be decoded then.
-    pub(crate) fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, ChunkError> {
+    pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, ChunkError> {
         let mut payload = 0;
         let mut at = 0;
         while self.0 != State::Done {
