@@ -19,11 +19,11 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::api::Operation;
 use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
 use penstock::fleet::{BackendSet, EngineSample, FleetSnapshot, Health};
+use penstock::prefix::{Chain, HashCache, MemoryBudget, PrefixIndex, SECRET, prompt_chain};
 use penstock::routing::Generation;
-use penstock::routing::{Live, RouteInput, RoutingDecision, Scratch, prompt_chain};
+use penstock::routing::{Live, RouteInput, RoutingDecision, Scratch};
 use penstock::scan::{RequestProfile, ScanOptions, scan};
-use penstock::scoring::PrefixTerms;
-use penstock::scoring::prefix::{Budget, Chain, HashCache, PrefixIndex, SECRET};
+use penstock::scoring::PrefixParams;
 use penstock::units::Timestamp;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -96,7 +96,7 @@ impl<'a> Decider<'a> {
     /// All there is to a decision: blocks, lookup, scores, pick.
     fn decide(&mut self, profile: &RequestProfile, body: &[u8]) -> RoutingDecision {
         let weighted = self.generation.router.weighted().unwrap();
-        let terms = weighted.prefix_terms(&self.fleet.topology, "m");
+        let terms = weighted.prefix_params(&self.fleet.topology, "m");
         prompt_chain(profile, body, ("m", terms), (&mut self.chain, self.cache.as_ref()));
         let tried = BackendSet::default();
         let input = RouteInput {
@@ -266,7 +266,12 @@ fn blocks(criterion: &mut Criterion) {
     criterion.bench_function("weighted/blocks of 16 KiB", |bencher| {
         let mut chain = Chain::default();
         bencher.iter(|| {
-            prompt_chain(first, black_box(body), ("m", PrefixTerms::default()), (&mut chain, None));
+            prompt_chain(
+                first,
+                black_box(body),
+                ("m", PrefixParams::default()),
+                (&mut chain, None),
+            );
             chain.blocks()
         });
     });
@@ -274,7 +279,7 @@ fn blocks(criterion: &mut Criterion) {
     let mut chain = Chain::default();
     let mut cut = |body: &[u8]| {
         let into = (&mut chain, cache.as_ref());
-        prompt_chain(first, black_box(body), ("m", PrefixTerms::default()), into);
+        prompt_chain(first, black_box(body), ("m", PrefixParams::default()), into);
         chain.blocks()
     };
     criterion.bench_function("weighted/blocks of 16 KiB seen before", |bencher| {
@@ -289,14 +294,19 @@ fn blocks(criterion: &mut Criterion) {
         let mut chain = Chain::default();
         bencher.iter(|| {
             let into = (&mut chain, cache.as_ref());
-            prompt_chain(chat, black_box(turns), ("m", PrefixTerms::default()), into);
+            prompt_chain(chat, black_box(turns), ("m", PrefixParams::default()), into);
             chain.blocks()
         });
     });
     criterion.bench_function("weighted/blocks of 27 messages of 600 B", |bencher| {
         let mut chain = Chain::default();
         bencher.iter(|| {
-            prompt_chain(chat, black_box(turns), ("m", PrefixTerms::default()), (&mut chain, None));
+            prompt_chain(
+                chat,
+                black_box(turns),
+                ("m", PrefixParams::default()),
+                (&mut chain, None),
+            );
             chain.blocks()
         });
     });
@@ -314,19 +324,19 @@ fn blocks(criterion: &mut Criterion) {
 fn index(criterion: &mut Criterion) {
     let chain: Vec<u64> =
         (0..256_u64).map(|block| xxhash_rust::xxh3::xxh3_64(&block.to_le_bytes())).collect();
-    let mut index = PrefixIndex::new(31_250, Budget::new(1 << 30));
-    for lane in 0..BACKENDS {
-        let held = chain.get(..4 * (lane + 1)).unwrap();
-        index.record(lane, held);
+    let mut index = PrefixIndex::new(31_250, MemoryBudget::new(1 << 30));
+    for slot in 0..BACKENDS {
+        let held = chain.get(..4 * (slot + 1)).unwrap();
+        index.record(slot, held);
         // What else it holds: the table is as large as that of a fleet at work.
         for family in 0..8_u64 {
             let other: Vec<u64> = (0..256_u64)
                 .map(|block| {
-                    let seed = (lane as u64) << 32 | family;
+                    let seed = (slot as u64) << 32 | family;
                     xxhash_rust::xxh3::xxh3_64_with_seed(&block.to_le_bytes(), seed + 1)
                 })
                 .collect();
-            index.record(lane, &other);
+            index.record(slot, &other);
         }
     }
     criterion.bench_function("index/lookup, 256 blocks x 64 backends", |bencher| {

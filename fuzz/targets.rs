@@ -20,12 +20,12 @@ use http::header::{HeaderName, HeaderValue};
 use penstock::api::{OPERATIONS, Operation};
 use penstock::config::{BackendConfig, Config, Environment};
 use penstock::downstream::head_check;
-use penstock::routing::prompt_chain;
+use penstock::prefix::prompt_chain;
+use penstock::prefix::{Chain, HashCache, SECRET};
 use penstock::scan::{
     EventScanner, RequestProfile, ScanError, ScanOptions, Syntax, find_usage, scan,
 };
-use penstock::scoring::PrefixTerms;
-use penstock::scoring::prefix::{Chain, HashCache, SECRET};
+use penstock::scoring::PrefixParams;
 use penstock::upstream::headers::to_backend;
 use penstock::upstream::splice::{splice, wire_name};
 use serde_json::Value;
@@ -83,7 +83,7 @@ pub fn scan_json(bytes: &[u8]) {
 fn blocks(profile: &RequestProfile, body: &[u8]) -> Chain {
     let cut = |block_tokens, cache| {
         let mut chain = Chain::default();
-        let terms = PrefixTerms { block_tokens, ..PrefixTerms::default() };
+        let terms = PrefixParams { block_tokens, ..PrefixParams::default() };
         prompt_chain(profile, body, ("m", terms), (&mut chain, cache));
         chain
     };

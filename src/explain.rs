@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{ErrorCode, Operation};
 use crate::fleet::{BackendSet, FleetSnapshot};
+use crate::prefix::{Chain, prompt_chain};
 use crate::routing::Generation;
-use crate::routing::{CandidateReport, Chance, RouteInput, RoutingDecision, prompt_chain};
+use crate::routing::{CandidateReport, Chance, RouteInput, RoutingDecision};
 use crate::scan::{ScanOptions, scan};
-use crate::scoring::prefix::Chain;
 use crate::units::Timestamp;
 
 /// Decides about a request as the proxy would and says why: `{"requirements", "decision"}`, or
@@ -44,7 +44,7 @@ pub fn explain(
     let mut prompt = Chain::default();
     if let Some(weighted) = generation.router.weighted() {
         let name = generation.router.names.resolve(&model);
-        let terms = weighted.prefix_terms(&fleet.topology, name);
+        let terms = weighted.prefix_params(&fleet.topology, name);
         prompt_chain(&profile, body, (name, terms), (&mut prompt, None));
     }
     let input = RouteInput {

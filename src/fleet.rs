@@ -3,17 +3,15 @@
 
 mod addresses;
 mod backend;
+mod cache_sharing;
 pub mod dump;
 mod forecast;
 mod health;
-mod index_pool;
 mod latency;
 mod load;
-mod prefixes;
 mod ramp;
 mod telemetry;
 mod topology;
-mod upkeep;
 
 pub use addresses::Addresses;
 pub use backend::{
@@ -21,10 +19,8 @@ pub use backend::{
 };
 pub use forecast::{Forecast, Forecasts, PlaceId};
 pub use health::{Breaker, BreakerState, Cooldown, Health, HealthTracker, Outcome};
-pub use index_pool::IndexPool;
 pub use latency::ModelLatency;
 pub use load::{InflightGuard, Load, Probe, Taken, Work};
-pub use prefixes::{CacheEvent, Kept, Lane, Prefixes};
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, Serving, Topology, TopologyRules};
 
@@ -35,6 +31,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::config::{BackendConfig, Config, Engine, ModelEntry};
+use crate::prefix::IndexPool;
 use crate::tls::ClientTls;
 
 /// What one decision reads.

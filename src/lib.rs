@@ -20,6 +20,7 @@ pub mod fleet;
 pub mod lifecycle;
 pub mod mock;
 pub mod observe;
+pub mod prefix;
 pub mod proxy;
 pub mod routing;
 pub mod scan;

@@ -10,7 +10,6 @@ mod filters;
 mod generation;
 mod notes;
 mod observer;
-mod prompt;
 mod readings;
 mod replay;
 mod resolve;
@@ -26,7 +25,6 @@ pub use filters::{Fit, RejectReason};
 pub use generation::Generation;
 pub use notes::{Notes, Noting};
 pub use observer::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
-pub use prompt::prompt_chain;
 pub use replay::{CaptureError, Replayed};
 pub use resolve::Names;
 pub use scratch::Scratch;
@@ -40,8 +38,8 @@ use crate::config::{RoutingConfig, Strategy, Weights};
 use crate::fleet::{
     BackendId, BackendSet, FleetSnapshot, Health, Model, ModelId, Probe, Serving, Topology,
 };
+use crate::prefix::Chain;
 use crate::scan::RequestProfile;
-use crate::scoring::prefix::Chain;
 use crate::units::{Timestamp, TokenCount};
 use filters::{Terms, Who};
 use strategy::{Choice, Picked};

@@ -10,20 +10,19 @@
 mod candidate;
 mod params;
 mod picker;
-pub mod prefix;
+mod prefix_params;
 mod preset;
 mod profile;
 mod scorers;
-mod terms;
 mod text;
 
 pub use candidate::{Adapter, Ask, Candidate};
 pub use params::{ParamError, Params, Value};
 pub use picker::{PICKERS, Picker, PickerError};
+pub use prefix_params::PrefixParams;
 pub use preset::{PRESETS, Preset};
 pub use profile::{Profile, ProfileError, ScorerSpec, Sheet};
 pub use scorers::{SCORERS, Scorer, ScorerRow};
-pub use terms::PrefixTerms;
 pub use text::parse_scorers;
 
 /// A name as it is compared: case does not count, `_` and `-` are alike.

@@ -16,7 +16,8 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 
 use crate::config::{RoutingConfig, ShadowConfig};
-use crate::fleet::{BackendId, FleetSnapshot, IndexPool, ModelId, Taken};
+use crate::fleet::{BackendId, FleetSnapshot, ModelId, Taken};
+use crate::prefix::IndexPool;
 use crate::routing::{Router, SessionField, Weighted};
 use crate::scan::RequestProfile;
 use crate::units::Timestamp;

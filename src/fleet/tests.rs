@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{
-    BackendId, Check, FleetSnapshot, Health, IndexPool, InflightGuard, Kept, Model, Outcome, Probe,
-    Registry, Source, Topology,
+    BackendId, Check, FleetSnapshot, Health, InflightGuard, Model, Outcome, Probe, Registry,
+    Source, Topology,
 };
 use crate::api::{Capabilities, Operations};
 use crate::config::{Config, Environment, ModelEntry};
+use crate::prefix::{CacheState, IndexPool};
 use crate::units::{Timestamp, TokenCount};
 
 fn config(yaml: &str) -> Config {
@@ -314,13 +315,13 @@ fn a_topology_beside_another_has_a_memory_of_its_own() {
     assert!(Arc::ptr_eq(&row.state, &first.backends[1].state));
     assert!(!Arc::ptr_eq(&row.state, &live.topology.backends[1].state));
     assert!(Arc::ptr_eq(&row.latency, &live.topology.serving(n, 1).unwrap().latency));
-    let kept = Kept { capacity: 10, epoch: 0 };
-    first.model(n).unwrap().prefixes.record(row.lane, &[1, 2], kept);
+    let kept = CacheState { capacity: 10, epoch: 0 };
+    first.model(n).unwrap().prefixes.record(row.slot, &[1, 2], kept);
     first.model(n).unwrap().turn.fetch_add(3, Ordering::Relaxed);
     let own = live.topology.model(n).unwrap();
-    assert_eq!((own.turn.load(Ordering::Relaxed), own.prefixes.matched(row.lane, &[1, 2])), (0, 0));
+    assert_eq!((own.turn.load(Ordering::Relaxed), own.prefixes.matched(row.slot, &[1, 2])), (0, 0));
     let second = beside(&first);
     let model = second.model(n).unwrap();
     assert_eq!(model.turn.load(Ordering::Relaxed), 3, "it goes on where the one before was");
-    assert_eq!(model.prefixes.matched(model.serving[1].lane, &[1, 2]), 2);
+    assert_eq!(model.prefixes.matched(model.serving[1].slot, &[1, 2]), 2);
 }

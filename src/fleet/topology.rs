@@ -8,15 +8,13 @@ use std::sync::atomic::AtomicU64;
 use ahash::HashMap;
 
 use super::backend::{BackendId, SharedBackend};
-use super::index_pool::IndexPool;
 use super::latency::ModelLatency;
-use super::prefixes::{Lane, Prefixes};
 use crate::api::{Capabilities, Offer, Operations};
 use crate::config::{
     BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
 };
+use crate::prefix::{HashCache, IndexPool, ModelIndex, Slot};
 use crate::scoring::Candidate;
-use crate::scoring::prefix::HashCache;
 use crate::tls::ClientTls;
 use crate::units::TokenCount;
 
@@ -109,7 +107,7 @@ pub struct Serving {
     /// A hash of the backend's name, the same in every process.
     pub key: u64,
     /// The backend's place in the model's prefix index.
-    pub lane: Lane,
+    pub slot: Slot,
     /// The clocks of an attempt.
     // Boxed: a decision passes over every row, and needs none of them.
     pub timeouts: Box<TimeoutsConfig>,
@@ -123,8 +121,8 @@ impl Serving {
 
     /// The backend's place in the model's prefix index, and how often its engine has restarted or was
     /// away.
-    pub fn lane_and_epoch(&self) -> (Lane, u32) {
-        (self.lane, self.state.telemetry.epoch())
+    pub fn slot_and_epoch(&self) -> (Slot, u32) {
+        (self.slot, self.state.telemetry.epoch())
     }
 }
 
@@ -138,7 +136,7 @@ pub struct Model {
     /// The model's rotation, shared by every topology that knows the model.
     pub turn: Arc<AtomicU64>,
     /// Which prompts went where, shared in the same way.
-    pub prefixes: Arc<Prefixes>,
+    pub prefixes: Arc<ModelIndex>,
 }
 
 impl Model {
@@ -154,7 +152,7 @@ impl Model {
 #[derive(Debug, Default)]
 struct Carried {
     turns: HashMap<Box<str>, Arc<AtomicU64>>,
-    prefixes: HashMap<Box<str>, Arc<Prefixes>>,
+    prefixes: HashMap<Box<str>, Arc<ModelIndex>>,
     latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
 }
 
@@ -234,11 +232,11 @@ impl Topology {
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let turn = carried.turns.get(&name).cloned().unwrap_or_default();
-        let fresh = || Arc::new(Prefixes::new(Arc::clone(pool)));
+        let fresh = || Arc::new(ModelIndex::new(Arc::clone(pool)));
         let prefixes = carried.prefixes.get(&name).cloned().unwrap_or_else(fresh);
-        let lanes = prefixes.assign(serving.iter().map(|row| row.state.serial));
-        for (row, lane) in serving.iter_mut().zip(lanes) {
-            row.lane = lane;
+        let slots = prefixes.assign(serving.iter().map(|row| row.state.serial));
+        for (row, slot) in serving.iter_mut().zip(slots) {
+            row.slot = slot;
         }
         self.by_name.insert(name.clone(), ModelId(number));
         let model = Model { name, serving: serving.into(), turn, prefixes };
@@ -338,7 +336,7 @@ fn serve(
         state: Arc::clone(&backend.state),
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
         key: Candidate::new(&backend.config.name).key,
-        lane: Lane { shard: 0, bit: 0 },
+        slot: Slot { shard: 0, bit: 0 },
         timeouts: Box::new(rules.timeouts(&backend.config, &entry.id)),
     }
 }

@@ -15,11 +15,10 @@ use super::failure::{Failure, OwnError, Repeat};
 use super::shadowing::show_shadow;
 use crate::clock::now;
 use crate::fleet::{InflightGuard, Outcome};
+use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     Capture, Live, Noting, RouteError, RouteInput, Routed, RoutingDecision, Scratch, Weighted,
-    prompt_chain,
 };
-use crate::scoring::prefix::Chain;
 
 /// How often a decision is made anew because another request took the last place first.
 const RACES: usize = 64;
@@ -219,7 +218,7 @@ fn forget_recorded(ctx: &RequestContext, call: &Call, decision: &RoutingDecision
 fn read_prompt(ctx: &RequestContext, call: &Call, (weighted, chain): (&Weighted, &mut Chain)) {
     let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
     let model = ctx.generation.router.names.resolve(&call.model);
-    let terms = weighted.prefix_terms(&call.fleet.topology, model);
+    let terms = weighted.prefix_params(&call.fleet.topology, model);
     // A repeat is no second time that the prompt comes.
     let cache = call.fleet.topology.hash_cache().filter(|_| ctx.ending.attempts == 0);
     prompt_chain(&call.profile, body, (model, terms), (chain, cache));

@@ -13,7 +13,7 @@ use super::card::Told;
 use super::notes::{LeftOut, Noted, Notes};
 use super::{RouteInput, Router, RoutingDecision};
 use crate::fleet::{Standing, Topology};
-use crate::scoring::{Adapter, Ask, Candidate, PrefixTerms};
+use crate::scoring::{Adapter, Ask, Candidate, PrefixParams};
 use crate::units::{Micros, Timestamp, to_micros};
 pub(super) use exact::{Exact, Hex};
 use strategy::StrategyRecord;
@@ -252,7 +252,7 @@ impl RequestRecord {
     fn of(input: &RouteInput<'_>, notes: &Notes) -> Self {
         let request = input.request;
         let ask = notes.ask.unwrap_or_else(|| Ask {
-            block_tokens: PrefixTerms::default().block_tokens,
+            block_tokens: PrefixParams::default().block_tokens,
             session: input.session,
             ..Ask::default()
         });

@@ -3,7 +3,7 @@
 
 use super::RouteInput;
 use crate::fleet::{Model, Readings, Serving, Standing};
-use crate::scoring::prefix::LANES;
+use crate::prefix::SLOTS;
 use crate::scoring::{Adapter, Candidate};
 use crate::units::Timestamp;
 
@@ -96,20 +96,20 @@ pub(super) fn find_prefixes(
     candidates: &mut [Candidate],
 ) {
     let Some(chain) = input.prompt else { return };
-    let lane_of = |row: &u32| model.serving.get(*row as usize).map(|serving| serving.lane);
+    let slot_of = |row: &u32| model.serving.get(*row as usize).map(|serving| serving.slot);
     model.prefixes.read(|shards| {
         for (number, shard) in (0_u16..).zip(shards) {
-            let (mut mask, mut places) = (0_u64, [0_u16; LANES]);
-            for (place, lane) in (0_u16..).zip(rows.iter().map(lane_of)) {
-                if let Some(lane) = lane.filter(|lane| lane.shard == number)
-                    && let Some(slot) = places.get_mut(usize::from(lane.bit))
+            let (mut mask, mut places) = (0_u64, [0_u16; SLOTS]);
+            for (place, slot) in (0_u16..).zip(rows.iter().map(slot_of)) {
+                if let Some(slot) = slot.filter(|slot| slot.shard == number)
+                    && let Some(index) = places.get_mut(usize::from(slot.bit))
                 {
-                    mask |= 1 << lane.bit;
-                    *slot = place;
+                    mask |= 1 << slot.bit;
+                    *index = place;
                 }
             }
-            shard.longest(chain.hashes(), mask, |lane, length| {
-                let place = places.get(lane).copied().unwrap_or(u16::MAX);
+            shard.longest(chain.hashes(), mask, |slot, length| {
+                let place = places.get(slot).copied().unwrap_or(u16::MAX);
                 if let Some(candidate) = candidates.get_mut(usize::from(place)) {
                     candidate.matched_blocks = length;
                 }

@@ -8,9 +8,9 @@ use super::readings::{
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
-use crate::fleet::{CacheEvent, Kept, Model, ModelId, Serving, Standing, Topology};
-use crate::scoring::prefix::Chain;
-use crate::scoring::{Ask, Candidate, PrefixTerms, Profile, ScorerSpec, Sheet, Value};
+use crate::fleet::{Model, ModelId, Serving, Standing, Topology};
+use crate::prefix::{CacheEvent, CacheState, Chain};
+use crate::scoring::{Ask, Candidate, PrefixParams, Profile, ScorerSpec, Sheet, Value};
 
 /// Where a request says which session it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Weighted {
     specs: Vec<ScorerSpec>,
     profile: Profile,
     legend: Legend,
-    terms: PrefixTerms,
+    terms: PrefixParams,
     reads_prefixes: bool,
     reads_adapters: bool,
     session: Option<SessionField>,
@@ -57,7 +57,7 @@ const MAX_CAPACITY: u32 = 1 << 22;
 
 /// What a backend is believed to keep of prompts cut like `chain`: what its engine tells, or the
 /// capacity of the terms where it does not, or where that is less and given.
-pub fn kept(serving: &Serving, chain: &Chain, terms: &PrefixTerms) -> Kept {
+pub fn kept(serving: &Serving, chain: &Chain, terms: &PrefixParams) -> CacheState {
     let telemetry = &serving.state.telemetry;
     let told = telemetry.details().and_then(|details| details.capacity_tokens());
     let blocks = told.map(|tokens| tokens / u64::from(chain.block_tokens().max(1)));
@@ -65,7 +65,7 @@ pub fn kept(serving: &Serving, chain: &Chain, terms: &PrefixTerms) -> Kept {
     let capacity = blocks
         .filter(|blocks| *blocks > 0)
         .map_or(terms.capacity, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX).min(most));
-    Kept { capacity, epoch: telemetry.epoch() }
+    CacheState { capacity, epoch: telemetry.epoch() }
 }
 
 /// What the scorers make of one candidate, for explanations.
@@ -126,7 +126,7 @@ impl Weighted {
             legend: Legend::of(&profile),
             reads_prefixes: profile.reads_prefixes(),
             reads_adapters: specs.iter().any(|one| one.is("lora-affinity")),
-            terms: PrefixTerms::of(&specs).unwrap_or_default(),
+            terms: PrefixParams::of(&specs).unwrap_or_default(),
             profile,
             session,
             specs,
@@ -165,7 +165,7 @@ impl Weighted {
 
     /// How prompts for a model are cut into blocks, where it is asked what is cached, or which prompt
     /// it is.
-    pub fn prefix_terms(&self, topology: &Topology, model: &str) -> PrefixTerms {
+    pub fn prefix_params(&self, topology: &Topology, model: &str) -> PrefixParams {
         let model = topology.model_id(model).and_then(|id| topology.model(id));
         self.terms.following(model.and_then(|model| model.prefixes.block_tokens()))
     }
@@ -188,7 +188,7 @@ impl Weighted {
         let model = topology.model(decision.model);
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
             let kept = kept(serving, chain, &self.terms);
-            model.prefixes.record(serving.lane, chain.hashes(), kept);
+            model.prefixes.record(serving.slot, chain.hashes(), kept);
         }
     }
 
@@ -199,7 +199,7 @@ impl Weighted {
         let Some(card) = card.filter(|card| card.matched_blocks == 0) else { return };
         let model = topology.model(decision.model);
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            model.prefixes.apply(serving.lane, CacheEvent::Missed(card.first_block));
+            model.prefixes.apply(serving.slot, CacheEvent::Missed(card.first_block));
         }
     }
 
@@ -213,7 +213,7 @@ impl Weighted {
         }
         let model = topology.model(decision.model);
         if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            model.prefixes.apply(serving.lane, CacheEvent::Missed(card.first_block));
+            model.prefixes.apply(serving.slot, CacheEvent::Missed(card.first_block));
         }
         true
     }

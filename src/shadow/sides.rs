@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use super::Sighting;
-use crate::fleet::{BackendId, FleetSnapshot, IndexPool, ModelId, Serving, SharedBackend};
+use crate::fleet::{BackendId, FleetSnapshot, ModelId, Serving, SharedBackend};
+use crate::prefix::{Chain, IndexPool};
 use crate::routing::kept;
-use crate::scoring::PrefixTerms;
-use crate::scoring::prefix::Chain;
+use crate::scoring::PrefixParams;
 
 /// How prompts are kept track of.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measure {
-    pub(super) terms: PrefixTerms,
+    pub(super) terms: PrefixParams,
     /// The share of the conversations that are seen: only so much of a cache is theirs.
     pub(super) sample: f64,
 }
@@ -42,7 +42,7 @@ impl Side {
     pub(super) fn matched(&self, (model, row): (ModelId, u32), chain: &Chain) -> u32 {
         let topology = &self.fleet.topology;
         let found = topology.model(model).zip(topology.serving(model, row));
-        found.map_or(0, |(model, row)| model.prefixes.matched(row.lane, chain.hashes()))
+        found.map_or(0, |(model, row)| model.prefixes.matched(row.slot, chain.hashes()))
     }
 
     /// Notes that a backend is sent a prompt.
@@ -52,7 +52,7 @@ impl Side {
         if let Some((model, row)) = found.filter(|_| chain.blocks() > 0) {
             let mut kept = kept(row, chain, &measure.terms);
             kept.capacity = part(kept.capacity, measure.sample);
-            model.prefixes.record(row.lane, chain.hashes(), kept);
+            model.prefixes.record(row.slot, chain.hashes(), kept);
         }
     }
 }
@@ -110,7 +110,7 @@ impl Sides {
         for side in [&self.live, &self.shadow] {
             if let Some(model) = side.fleet.topology.model(model) {
                 model.prefixes.follow(live.prefixes.block_tokens());
-                model.prefixes.renew(model.serving.iter().map(Serving::lane_and_epoch));
+                model.prefixes.renew(model.serving.iter().map(Serving::slot_and_epoch));
             }
         }
     }

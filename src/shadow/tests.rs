@@ -89,7 +89,7 @@ fn both_sides_count_alike_and_nothing_is_acted_on() {
     let live = fickle.registry.snapshot();
     let model = &live.topology.models()[0];
     assert_eq!(model.turn.load(Ordering::Relaxed), 0);
-    assert!(model.serving.iter().all(|row| model.prefixes.held(row.lane) == 0));
+    assert!(model.serving.iter().all(|row| model.prefixes.held(row.slot) == 0));
     assert!(live.topology.backends.iter().all(|one| one.state.load.total() == 0));
 }
 

@@ -11,10 +11,10 @@ use super::figures::{Compared, Counts};
 use super::sides::{Measure, Sides};
 use super::{Message, Sighting};
 use crate::clock::now;
-use crate::fleet::{BackendSet, IndexPool, Model, Topology};
-use crate::routing::{Live, RouteInput, Router, RoutingDecision, Scratch, Weighted, prompt_chain};
-use crate::scoring::PrefixTerms;
-use crate::scoring::prefix::Chain;
+use crate::fleet::{BackendSet, Model, Topology};
+use crate::prefix::{Chain, IndexPool, prompt_chain};
+use crate::routing::{Live, RouteInput, Router, RoutingDecision, Scratch, Weighted};
+use crate::scoring::PrefixParams;
 
 /// Where its own random picks begin. They need be nobody else's, and nobody guesses them.
 const SEED: u64 = 0x5eed;
@@ -38,7 +38,7 @@ impl Worker {
         sample: f64,
         (pools, counts): ([Arc<IndexPool>; 2], Arc<Counts>),
     ) -> Self {
-        let usual = |weighted: &Weighted| weighted.prefix_terms(&Topology::default(), "");
+        let usual = |weighted: &Weighted| weighted.prefix_params(&Topology::default(), "");
         let cut = router.weighted().or(live.weighted()).map(usual);
         Self {
             router,
@@ -81,7 +81,7 @@ impl Worker {
         if sample >= 1.0 {
             return true;
         }
-        self.cut(seen, model, PrefixTerms { max_blocks: 1, ..self.measure.terms });
+        self.cut(seen, model, PrefixParams { max_blocks: 1, ..self.measure.terms });
         let draw = match self.chain.hashes().first() {
             Some(first) => to_share(*first),
             None => self.rng.random(),
@@ -89,7 +89,7 @@ impl Worker {
         draw < sample
     }
 
-    fn cut(&mut self, seen: &Sighting, model: &Model, terms: PrefixTerms) {
+    fn cut(&mut self, seen: &Sighting, model: &Model, terms: PrefixParams) {
         let terms = terms.following(model.prefixes.block_tokens());
         // To ask the live side's cache of hashes would be to say that every prompt came twice.
         prompt_chain(&seen.request, &seen.body, (&model.name, terms), (&mut self.chain, None));

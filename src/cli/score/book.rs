@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::Operation;
-use crate::routing::prompt_chain;
+use crate::prefix::prompt_chain;
+use crate::prefix::{Chain, MemoryBudget};
 use crate::scan::{RequestProfile, ScanOptions, scan};
-use crate::scoring::prefix::{Budget, Chain};
-use crate::scoring::{Ask, Candidate, PrefixTerms, ScorerSpec};
+use crate::scoring::{Ask, Candidate, PrefixParams, ScorerSpec};
 
 use super::answer::Answer;
 use super::line::{Line, RequestLine};
@@ -20,7 +20,7 @@ const INDEX_BYTES: usize = 1 << 30;
 #[derive(Debug)]
 pub(super) struct Book {
     placed: BTreeMap<(String, u32), Placed>,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     /// Requests placed so far.
     turn: u64,
     /// The scorers of lines that name none.
@@ -30,7 +30,7 @@ pub(super) struct Book {
 impl Book {
     /// An empty one; `usual` are the scorers of lines that name none.
     pub(super) fn new(usual: Option<Vec<ScorerSpec>>) -> Self {
-        let budget = Budget::new(INDEX_BYTES);
+        let budget = MemoryBudget::new(INDEX_BYTES);
         Self { placed: BTreeMap::new(), budget, turn: 0, usual }
     }
 }
@@ -52,7 +52,7 @@ impl Book {
     fn place(&mut self, line: &Line) -> Result<Answer, String> {
         let specs = line.specs(self.usual.as_deref())?;
         let profile = line.profile(&specs)?;
-        let terms = prefix_terms(&specs)?;
+        let terms = prefix_params(&specs)?;
         let mut candidates: Vec<Candidate> =
             line.backends.iter().map(super::line::BackendLine::to_candidate).collect();
         // By name: the order of the line is no reason to prefer anybody.
@@ -91,18 +91,18 @@ impl Book {
         }
     }
 
-    fn record(&mut self, request: Understood, winner: &str, terms: PrefixTerms) {
+    fn record(&mut self, request: Understood, winner: &str, terms: PrefixParams) {
         self.turn += 1;
         let placed = self.placed.entry(request.key).or_default();
         placed.record(winner, request.chain.hashes(), (terms.capacity, &self.budget));
     }
 }
 
-fn prefix_terms(specs: &[ScorerSpec]) -> Result<PrefixTerms, String> {
-    PrefixTerms::of(specs).map_err(|error| error.to_string())
+fn prefix_params(specs: &[ScorerSpec]) -> Result<PrefixParams, String> {
+    PrefixParams::of(specs).map_err(|error| error.to_string())
 }
 
-fn understand(request: &RequestLine, terms: PrefixTerms) -> Result<Understood, String> {
+fn understand(request: &RequestLine, terms: PrefixParams) -> Result<Understood, String> {
     let path = request.path.split('?').next().unwrap_or_default();
     let operation =
         Operation::from_path(path).ok_or_else(|| format!("request.path: unknown path {path}"))?;

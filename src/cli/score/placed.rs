@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::scoring::prefix::{Budget, LANES, PrefixIndex};
+use crate::prefix::{MemoryBudget, PrefixIndex, SLOTS};
 
 /// The prefix indexes of one model. A backend has a place here once it was picked.
 #[derive(Debug, Default)]
 pub(super) struct Placed {
-    lanes: BTreeMap<String, usize>,
-    /// The first is of the first 64 lanes.
+    slots: BTreeMap<String, usize>,
+    /// The first is of the first 64 slots.
     shards: Vec<PrefixIndex>,
 }
 
@@ -20,15 +20,15 @@ impl Placed {
         names: impl Iterator<Item = &'a str>,
         chain: &[u64],
     ) -> Vec<u32> {
-        let mut found = vec![0; self.shards.len() * LANES];
-        for (index, blocks) in self.shards.iter().zip(found.chunks_exact_mut(LANES)) {
-            index.longest(chain, u64::MAX, |lane, length| {
-                if let Some(slot) = blocks.get_mut(lane) {
-                    *slot = length;
+        let mut found = vec![0; self.shards.len() * SLOTS];
+        for (index, blocks) in self.shards.iter().zip(found.chunks_exact_mut(SLOTS)) {
+            index.longest(chain, u64::MAX, |slot, length| {
+                if let Some(count) = blocks.get_mut(slot) {
+                    *count = length;
                 }
             });
         }
-        let blocks = |name| self.lanes.get(name).and_then(|lane| found.get(*lane));
+        let blocks = |name| self.slots.get(name).and_then(|slot| found.get(*slot));
         names.map(|name| blocks(name).copied().unwrap_or_default()).collect()
     }
 
@@ -37,16 +37,16 @@ impl Placed {
         &mut self,
         name: &str,
         chain: &[u64],
-        (capacity, budget): (u32, &Arc<Budget>),
+        (capacity, budget): (u32, &Arc<MemoryBudget>),
     ) {
-        let next = self.lanes.len();
-        let lane = *self.lanes.entry(name.to_owned()).or_insert(next);
-        if self.shards.len() <= lane / LANES {
+        let next = self.slots.len();
+        let slot = *self.slots.entry(name.to_owned()).or_insert(next);
+        if self.shards.len() <= slot / SLOTS {
             self.shards.push(PrefixIndex::new(capacity, Arc::clone(budget)));
         }
-        if let Some(index) = self.shards.get_mut(lane / LANES) {
-            index.set_capacity(lane % LANES, capacity);
-            index.record(lane % LANES, chain);
+        if let Some(index) = self.shards.get_mut(slot / SLOTS) {
+            index.set_capacity(slot % SLOTS, capacity);
+            index.record(slot % SLOTS, chain);
         }
     }
 }

@@ -6,8 +6,9 @@ use super::Metrics;
 use super::samples::{Sample, Samples, from_size, number, one, to_sample};
 use crate::config::LimitsConfig;
 use crate::discovery::ScrapeBudget;
-use crate::fleet::{Backend, BackendId, BreakerState, FleetSnapshot, Health, IndexPool, Readings};
+use crate::fleet::{Backend, BackendId, BreakerState, FleetSnapshot, Health, Readings};
 use crate::observe::queue::Deliveries;
+use crate::prefix::IndexPool;
 use crate::proxy::{ClosedFor, Closings};
 use crate::shadow::ShadowFigures;
 use crate::units::{Timestamp, widen};
@@ -225,7 +226,7 @@ pub(super) fn prefix_blocks(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples 
         let rows =
             models.iter().flat_map(|model| model.serving.iter().map(move |row| (model, row)));
         let own = rows.filter(|(_, row)| row.id == backend.state.id);
-        let held: u64 = own.map(|(model, row)| u64::from(model.prefixes.held(row.lane))).sum();
+        let held: u64 = own.map(|(model, row)| u64::from(model.prefixes.held(row.slot))).sum();
         Some(to_sample(held))
     })
 }

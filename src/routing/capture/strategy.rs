@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::exact::{Exact, Param};
 use crate::config::{RoutingConfig, Strategy, Weights};
 use crate::routing::{CaptureError, Router};
-use crate::scoring::{Params, Picker, PrefixTerms, Profile, ScorerSpec, normalize};
+use crate::scoring::{Params, Picker, PrefixParams, Profile, ScorerSpec, normalize};
 
 /// A strategy with all its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ impl StrategyRecord {
                 routing.picker = Picker::from_name(name, temperature)?;
             }
             Profile::new(&routing.scorers, routing.picker)?;
-            PrefixTerms::of(&routing.scorers).map_err(|error| CaptureError::Prefix { error })?;
+            PrefixParams::of(&routing.scorers).map_err(|error| CaptureError::Prefix { error })?;
         }
         Ok(routing)
     }

@@ -10,11 +10,11 @@ use rand::rngs::SmallRng;
 use super::{Ask, Fleet, NOW, backend};
 use crate::api::Capabilities;
 use crate::fleet::{EngineSample, Health, Probe};
+use crate::prefix::Chain;
 use crate::routing::{
     CandidateReport, Capture, CaptureError, Live, Noting, RouteInput, Router, RoutingDecision,
     Scratch,
 };
-use crate::scoring::prefix::Chain;
 use crate::scoring::{PICKERS, PRESETS, SCORERS};
 use crate::units::Timestamp;
 
@@ -186,8 +186,8 @@ proptest! {
             let snapshot = fleet.registry.snapshot();
             let model = &snapshot.topology.models()[0];
             for (row, one) in model.serving.iter().zip(&all) {
-                let kept = crate::fleet::Kept { capacity: 1000, epoch: 0 };
-                model.prefixes.record(row.lane, &hashes(one.knows.min(8)), kept);
+                let kept = crate::prefix::CacheState { capacity: 1000, epoch: 0 };
+                model.prefixes.record(row.slot, &hashes(one.knows.min(8)), kept);
             }
             let needs = if needs { Capabilities::TOOLS } else { Capabilities::NONE };
             for model in ["m", "ghost"] {

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use crate::api::Operation;
-use crate::routing::prompt_chain;
+use crate::prefix::prompt_chain;
+use crate::prefix::{Chain, HashCache, SECRET};
 use crate::scan::{ScanOptions, scan};
-use crate::scoring::PrefixTerms;
-use crate::scoring::prefix::{Chain, HashCache, SECRET};
+use crate::scoring::PrefixParams;
 
 /// What raw text is made of here: plain, in several scripts, and escaped in every way.
 const TEXTS: [&str; 10] =
@@ -31,7 +31,7 @@ fn body(messages: &[String]) -> String {
 fn cut_as(
     operation: Operation,
     body: &str,
-    of: (&str, PrefixTerms),
+    of: (&str, PrefixParams),
     cache: Option<&HashCache>,
 ) -> Chain {
     let request = scan(operation, None, body.as_bytes(), ScanOptions::default()).unwrap();
@@ -40,7 +40,7 @@ fn cut_as(
     chain
 }
 
-fn cut(body: &str, terms: PrefixTerms, cache: Option<&HashCache>) -> Chain {
+fn cut(body: &str, terms: PrefixParams, cache: Option<&HashCache>) -> Chain {
     cut_as(Operation::Chat, body, ("m", terms), cache)
 }
 
@@ -65,7 +65,7 @@ proptest! {
         // One cache for prompts cut in every way, of two models: they must not be taken for each other.
         let cache = cache(slots);
         let ways = [1, 14, 16, 33, 64, 256].into_iter().flat_map(|block_tokens| {
-            [max_blocks, u32::MAX].map(|max_blocks| PrefixTerms { block_tokens, max_blocks, ..PrefixTerms::default() })
+            [max_blocks, u32::MAX].map(|max_blocks| PrefixParams { block_tokens, max_blocks, ..PrefixParams::default() })
         });
         for turn in 0..3 * conversation.len() {
             let body = body(&conversation[..=turn % conversation.len()]);
@@ -76,7 +76,7 @@ proptest! {
                     prop_assert_eq!(&again, &plain);
                 }
                 let few = cut(&body, terms, None);
-                let all = cut(&body, PrefixTerms { max_blocks: u32::MAX, ..terms }, None);
+                let all = cut(&body, PrefixParams { max_blocks: u32::MAX, ..terms }, None);
                 let most = all.hashes().len().min(terms.max_blocks as usize);
                 prop_assert_eq!(few.hashes(), &all.hashes()[..most]);
             }
@@ -87,7 +87,7 @@ proptest! {
 #[test]
 fn what_comes_again_is_remembered_and_what_comes_once_is_not() {
     let cache = cache(2000);
-    let terms = PrefixTerms::default();
+    let terms = PrefixParams::default();
     let history = vec![long("a system prompt "), long(r"a question\n")];
     let mut counted = (0, 0);
     let mut asked = |messages: &[String]| {
@@ -118,7 +118,7 @@ fn what_comes_again_is_remembered_and_what_comes_once_is_not() {
 #[test]
 fn a_piece_that_had_to_give_way_costs_no_other() {
     let body = body(&[(0..4000).map(|number| format!("{number} words, ")).collect()]);
-    let terms = PrefixTerms::default();
+    let terms = PrefixParams::default();
     // Few slots: some of its pieces fall into the same one, other ones in each cache.
     let (mut hits, mut misses) = (0, 0);
     for slots in 200..230 {
@@ -158,12 +158,12 @@ fn a_walk_that_ends_early_ends_alike_in_every_layout() {
         (Operation::Completions, format!(r#"{{"model":"m","prompt":"{text}"}}"#)),
     ];
     let cache = cache(1000);
-    let all = PrefixTerms { max_blocks: u32::MAX, ..PrefixTerms::default() };
+    let all = PrefixParams { max_blocks: u32::MAX, ..PrefixParams::default() };
     for (operation, body) in &bodies {
         let whole = cut_as(*operation, body, ("m", all), None);
         assert!(whole.hashes().len() > 300, "{}", whole.hashes().len());
         for max_blocks in [1, 2, 31, 32, 100, 312, 313, 314, 320, 650, 5000] {
-            let terms = PrefixTerms { max_blocks, ..all };
+            let terms = PrefixParams { max_blocks, ..all };
             let expected = &whole.hashes()[..whole.hashes().len().min(max_blocks as usize)];
             for known in [None, Some(&cache), Some(&cache), Some(&cache)] {
                 let chain = cut_as(*operation, body, ("m", terms), known);
@@ -187,7 +187,7 @@ fn there_is_no_cache_without_room_for_anything() {
 fn another_secret_knows_nothing() {
     // Whoever knows how bytes are hashed, but not the secret, cannot make a prompt that is taken for
     // somebody else's: nothing that is kept can be foretold.
-    let terms = PrefixTerms::default();
+    let terms = PrefixParams::default();
     let body = body(&[long("some words ")]);
     let places = |secret: [u64; SECRET]| {
         let cache = HashCache::new(3 * SLOT, secret).unwrap();
@@ -207,7 +207,7 @@ fn threads_that_share_a_slot_read_no_half_of_it() {
     // One piece each, and one slot for all of them.
     let bodies: Vec<String> =
         (0..3).map(|number| body(&[format!("{number} words ").repeat(350)])).collect();
-    let terms = PrefixTerms::default();
+    let terms = PrefixParams::default();
     let plain: Vec<Chain> = bodies.iter().map(|body| cut(body, terms, None)).collect();
     let cache = cache(1);
     std::thread::scope(|scope| {

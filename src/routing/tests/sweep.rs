@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use super::weighted::route_chain;
 use super::{Ask, Fleet, alike};
-use crate::scoring::prefix::Chain;
+use crate::prefix::Chain;
 
 const README: &str = include_str!("../../../README.md");
 const DECISIONS: u64 = 10_000;

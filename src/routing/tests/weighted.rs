@@ -4,9 +4,9 @@
 use super::{Ask, Fleet, NOW, alike, backend};
 use crate::api::Operation;
 use crate::fleet::{EngineDetails, Health};
-use crate::routing::{Live, RouteInput, RoutingDecision, prompt_chain};
+use crate::prefix::{Chain, prompt_chain};
+use crate::routing::{Live, RouteInput, RoutingDecision};
 use crate::scan::{RequestProfile, ScanOptions, scan};
-use crate::scoring::prefix::Chain;
 
 /// A decision about a body.
 fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
@@ -17,7 +17,7 @@ fn route_to(fleet: &mut Fleet, operation: Operation, body: &str) -> (String, Rou
     let profile = scan(operation, None, body.as_bytes(), ScanOptions::default()).unwrap();
     let model = profile.model_name(body.as_bytes()).into_owned();
     let topology = &fleet.registry.snapshot().topology;
-    let terms = fleet.router.weighted().unwrap().prefix_terms(topology, &model);
+    let terms = fleet.router.weighted().unwrap().prefix_params(topology, &model);
     let mut chain = Chain::default();
     prompt_chain(&profile, body.as_bytes(), (&model, terms), (&mut chain, None));
     let decision = route_chain(fleet, (&profile, &model), &chain);
@@ -153,7 +153,7 @@ fn a_backend_that_left_and_came_back_has_forgotten() {
         let snapshot = fleet.registry.snapshot();
         let model = snapshot.topology.model(snapshot.topology.model_id("m").unwrap()).unwrap();
         let row = model.serving.iter().find(|row| *row.state.name == *home);
-        row.map(|row| model.prefixes.held(row.lane))
+        row.map(|row| model.prefixes.held(row.slot))
     };
     assert!(held(&fleet).unwrap() > 10);
     assert!(fleet.registry.prefix_pool().budget().used() > 0);
@@ -182,7 +182,7 @@ fn decisions_over_prompts_allocate_nothing() {
     let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
     let mut chain = Chain::default();
     let mut decide = || {
-        let terms = weighted.prefix_terms(&snapshot.topology, "m");
+        let terms = weighted.prefix_params(&snapshot.topology, "m");
         prompt_chain(&profile, body.as_bytes(), ("m", terms), (&mut chain, None));
         let input = RouteInput {
             request: &profile,
@@ -272,7 +272,7 @@ fn blocks_are_as_large_as_the_engines_unless_the_size_is_given() {
         let fleet = Fleet::of(&yaml);
         let terms = || {
             let topology = &fleet.registry.snapshot().topology;
-            fleet.router.weighted().unwrap().prefix_terms(topology, "m").block_tokens
+            fleet.router.weighted().unwrap().prefix_params(topology, "m").block_tokens
         };
         let before = terms();
         for (name, block_size) in [("b0", 32), ("b1", 64)] {

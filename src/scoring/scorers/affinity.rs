@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::{Scorer, ScorerRow, each};
 use crate::scoring::candidate::{Adapter, Ask, Candidate};
 use crate::scoring::params::ParamError;
-use crate::scoring::terms::PrefixTerms;
+use crate::scoring::prefix_params::PrefixParams;
 
 pub(super) const PREFIX: ScorerRow = ScorerRow {
     name: "prefix-affinity",
@@ -16,7 +16,7 @@ pub(super) const PREFIX: ScorerRow = ScorerRow {
     params: &["block-size", "capacity", "max-blocks"],
     build: |params| {
         // Read here so that they are checked; the index is what they are for.
-        PrefixTerms::of_params(params)?;
+        PrefixParams::of_params(params)?;
         Ok(Box::new(PrefixAffinity))
     },
 };

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::scoring::prefix::{Budget, HashCache};
+use super::{HashCache, MemoryBudget};
 use crate::units::ByteSize;
 
 /// What is known of text that was hashed before.
@@ -23,7 +23,7 @@ struct Hashes {
 /// What the prefix indexes of all models have in common.
 #[derive(Debug, Default)]
 pub struct IndexPool {
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     hashes: Mutex<Hashes>,
     measured: AtomicU64,
     held_nanos: AtomicU64,
@@ -39,13 +39,13 @@ impl Hashes {
 
 impl IndexPool {
     /// The memory all of them may take.
-    pub fn budget(&self) -> &Arc<Budget> {
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
         &self.budget
     }
 
     /// What is known of text that was hashed before, which may take so much memory from now on; it is
     /// forgotten where that is not what it was.
-    pub(super) fn hash_cache(&self, size: ByteSize) -> Option<Arc<HashCache>> {
+    pub(crate) fn hash_cache(&self, size: ByteSize) -> Option<Arc<HashCache>> {
         let size = size.to_usize();
         let mut hashes = self.hashes.lock();
         if !hashes.cache.as_ref().is_some_and(|cache| cache.is_of_size(size)) {

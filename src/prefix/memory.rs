@@ -9,13 +9,13 @@ const LEFT_FREE: usize = 16;
 
 /// How much memory all indexes together may take; nothing unless a limit is set.
 #[derive(Debug, Default)]
-pub struct Budget {
+pub struct MemoryBudget {
     limit: AtomicUsize,
     used: AtomicUsize,
     sharers: AtomicUsize,
 }
 
-impl Budget {
+impl MemoryBudget {
     /// A budget of so many bytes.
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit: AtomicUsize::new(limit), ..Self::default() })

@@ -2,9 +2,9 @@
 
 use std::iter;
 
-use super::index_pool::IndexPool;
 use super::topology::{Model, Serving, Topology};
 use super::{BackendId, Registry};
+use crate::prefix::IndexPool;
 
 impl Registry {
     /// Forgets what was learned about a process that is gone, model by model: its latencies, and what
@@ -12,7 +12,7 @@ impl Registry {
     pub fn forget(&self, id: BackendId) {
         for (model, row) in serving(&self.snapshot().topology, id) {
             row.latency.forget();
-            model.prefixes.renew(iter::once(row.lane_and_epoch()));
+            model.prefixes.renew(iter::once(row.slot_and_epoch()));
         }
     }
 
@@ -23,7 +23,7 @@ impl Registry {
             row.state.telemetry.be_away();
         }
         for (model, row) in serving(topology, id) {
-            model.prefixes.renew(iter::once(row.lane_and_epoch()));
+            model.prefixes.renew(iter::once(row.slot_and_epoch()));
         }
     }
 
@@ -53,12 +53,12 @@ fn share_cache(topology: &Topology, id: BackendId) {
     let mut shares: Vec<_> = serving(topology, id)
         .map(|(model, row)| {
             let block = u64::from(model.prefixes.block_tokens().unwrap_or(1).max(1));
-            (u64::from(model.prefixes.held(row.lane)).saturating_mul(block), (model, row, block))
+            (u64::from(model.prefixes.held(row.slot)).saturating_mul(block), (model, row, block))
         })
         .collect();
     for (kept, (model, row, block)) in level(&mut shares, capacity) {
         let blocks = u32::try_from(kept / block).unwrap_or(u32::MAX);
-        model.prefixes.hold_at_most(row.lane, blocks);
+        model.prefixes.hold_at_most(row.slot, blocks);
     }
 }
 
@@ -97,9 +97,10 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Environment};
-    use crate::fleet::{EngineDetails, Kept};
+    use crate::fleet::EngineDetails;
+    use crate::prefix::CacheState;
 
-    const KEPT: Kept = Kept { capacity: 1 << 20, epoch: 0 };
+    const KEPT: CacheState = CacheState { capacity: 1 << 20, epoch: 0 };
 
     fn registry(memory: &str) -> Registry {
         let yaml = format!(
@@ -117,13 +118,13 @@ mod tests {
         for prompt in prompts {
             let chain: Vec<u64> =
                 (0..50).map(|block| (prompt << 16 | block).wrapping_mul(0x9e37_79b9)).collect();
-            model.prefixes.record(model.serving[0].lane, &chain, KEPT);
+            model.prefixes.record(model.serving[0].slot, &chain, KEPT);
         }
     }
 
     fn held(registry: &Registry) -> Vec<u32> {
         let topology = &registry.snapshot().topology;
-        let held = |model: &Model| model.prefixes.held(model.serving[0].lane);
+        let held = |model: &Model| model.prefixes.held(model.serving[0].slot);
         topology.models().iter().map(held).collect()
     }
 

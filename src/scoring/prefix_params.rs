@@ -5,7 +5,7 @@ use super::profile::ScorerSpec;
 
 /// The parameters of whatever scorer reads prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PrefixTerms {
+pub struct PrefixParams {
     /// Tokens of a block: 16, as vLLM's.
     pub block_tokens: u32,
     /// Whether blocks are as large as the engines', where these tell: so unless the size is given.
@@ -18,7 +18,7 @@ pub struct PrefixTerms {
     pub max_blocks: u32,
 }
 
-impl Default for PrefixTerms {
+impl Default for PrefixParams {
     fn default() -> Self {
         Self {
             block_tokens: 16,
@@ -30,7 +30,7 @@ impl Default for PrefixTerms {
     }
 }
 
-impl PrefixTerms {
+impl PrefixParams {
     /// Those of a configured list: the parameters of its prefix-affinity.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::index::LANES;
+use super::index::SLOTS;
 
 /// No run.
 pub(super) const NONE: u32 = u32::MAX;
@@ -12,16 +12,16 @@ pub(super) const NONE: u32 = u32::MAX;
 /// What memory managers add to a piece of memory of its own.
 const PIECE: usize = 16;
 
-/// A lane's part of a run. All of it was used last at the same time, its first block after the others.
+/// A slot's part of a run. All of it was used last at the same time, its first block after the others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hold {
-    /// Leading blocks of the run that the lane holds: at least one.
+    /// Leading blocks of the run that the slot holds: at least one.
     pub(super) blocks: u32,
-    /// The run that the lane used next after this one; `NONE` for the newest.
+    /// The run that the slot used next after this one; `NONE` for the newest.
     pub(super) newer: u32,
-    /// The run that the lane used last before this one; `NONE` for the oldest.
+    /// The run that the slot used last before this one; `NONE` for the oldest.
     pub(super) older: u32,
-    /// How often the lane had missed a beginning when it used the run last.
+    /// How often the slot had missed a beginning when it used the run last.
     pub(super) used: u32,
     /// The same when it last missed this run: it has none of it that was not used since, and nothing
     /// of what follows it; 0 where it never did.
@@ -42,7 +42,7 @@ pub(super) struct Run {
     /// The block before its first; the first of a prompt stands for itself.
     before: u64,
     hashes: SmallVec<[u64; 2]>,
-    /// A bit for each lane that holds some of it.
+    /// A bit for each slot that holds some of it.
     holders: u64,
     /// What they hold, in the order of their bits.
     holds: SmallVec<[Hold; 1]>,
@@ -71,7 +71,7 @@ impl Run {
         self.holders
     }
 
-    /// What the lanes hold that hold any of it, in the order of their bits.
+    /// What the slots hold that hold any of it, in the order of their bits.
     pub(super) fn holds(&self) -> &[Hold] {
         &self.holds
     }
@@ -101,28 +101,28 @@ impl Run {
         u32::try_from(at).ok()
     }
 
-    pub(super) fn hold(&self, lane: usize) -> Option<&Hold> {
-        self.holds.get(self.place_of(lane)?)
+    pub(super) fn hold(&self, slot: usize) -> Option<&Hold> {
+        self.holds.get(self.place_of(slot)?)
     }
 
-    pub(super) fn hold_mut(&mut self, lane: usize) -> Option<&mut Hold> {
-        let place = self.place_of(lane)?;
+    pub(super) fn hold_mut(&mut self, slot: usize) -> Option<&mut Hold> {
+        let place = self.place_of(slot)?;
         self.holds.get_mut(place)
     }
 
-    /// Lets a lane that holds nothing of it hold some.
-    pub(super) fn add_hold(&mut self, lane: usize, hold: Hold) {
-        let place = self.rank(lane);
-        self.holders |= 1 << lane;
+    /// Lets a slot that holds nothing of it hold some.
+    pub(super) fn add_hold(&mut self, slot: usize, hold: Hold) {
+        let place = self.rank(slot);
+        self.holders |= 1 << slot;
         self.holds.reserve_exact(1);
         self.holds.insert(place, hold);
     }
 
-    /// Takes it from a lane.
-    pub(super) fn drop_hold(&mut self, lane: usize) {
-        if let Some(place) = self.place_of(lane) {
+    /// Takes it from a slot.
+    pub(super) fn drop_hold(&mut self, slot: usize) {
+        if let Some(place) = self.place_of(slot) {
             self.holds.remove(place);
-            self.holders &= !(1 << lane);
+            self.holders &= !(1 << slot);
             if self.holds.len() <= self.holds.capacity() / 2 {
                 self.holds.shrink_to_fit();
             }
@@ -151,13 +151,13 @@ impl Run {
             + piece(self.holds.spilled(), self.holds.capacity() * size_of::<Hold>())
     }
 
-    fn place_of(&self, lane: usize) -> Option<usize> {
-        (lane < LANES && self.holders & 1 << lane != 0).then(|| self.rank(lane))
+    fn place_of(&self, slot: usize) -> Option<usize> {
+        (slot < SLOTS && self.holders & 1 << slot != 0).then(|| self.rank(slot))
     }
 
-    /// How many of the holders come before a lane.
-    fn rank(&self, lane: usize) -> usize {
-        (self.holders & ((1 << lane) - 1)).count_ones() as usize
+    /// How many of the holders come before a slot.
+    fn rank(&self, slot: usize) -> usize {
+        (self.holders & ((1 << slot) - 1)).count_ones() as usize
     }
 }
 
@@ -184,14 +184,14 @@ mod tests {
     #[test]
     fn holds_are_kept_by_lane() {
         let mut run = Run::new(None, &[1, 2, 3]);
-        for (lane, blocks) in [(63, 1), (0, 2), (7, 3)] {
-            run.add_hold(lane, Hold::new(blocks, 0));
+        for (slot, blocks) in [(63, 1), (0, 2), (7, 3)] {
+            run.add_hold(slot, Hold::new(blocks, 0));
         }
-        let blocks = |run: &Run, lane| run.hold(lane).map(|hold| hold.blocks);
-        assert_eq!([0, 7, 63, 8].map(|lane| blocks(&run, lane)), [Some(2), Some(3), Some(1), None]);
+        let blocks = |run: &Run, slot| run.hold(slot).map(|hold| hold.blocks);
+        assert_eq!([0, 7, 63, 8].map(|slot| blocks(&run, slot)), [Some(2), Some(3), Some(1), None]);
         run.drop_hold(7);
         run.trim();
         assert_eq!((run.len(), run.holders()), (2, 1 << 63 | 1));
-        assert_eq!([0, 7, 63].map(|lane| blocks(&run, lane)), [Some(2), None, Some(1)]);
+        assert_eq!([0, 7, 63].map(|slot| blocks(&run, slot)), [Some(2), None, Some(1)]);
     }
 }

@@ -6,12 +6,12 @@ use super::*;
 
 const PLENTY: usize = 1 << 30;
 
-/// The same, as plainly as it can be said: a list per lane, the newest in front.
+/// The same, as plainly as it can be said: a list per slot, the newest in front.
 #[derive(Default)]
 struct Plain {
-    lanes: Vec<VecDeque<u64>>,
+    slots: Vec<VecDeque<u64>>,
     capacity: usize,
-    /// What each lane holds and has missed since.
+    /// What each slot holds and has missed since.
     missed: Vec<BTreeSet<u64>>,
     /// The block before each.
     before: BTreeMap<u64, u64>,
@@ -19,59 +19,59 @@ struct Plain {
 
 impl Plain {
     fn new(capacity: u32) -> Self {
-        let lanes = vec![VecDeque::new(); 4];
+        let slots = vec![VecDeque::new(); 4];
         let missed = vec![BTreeSet::new(); 4];
-        Self { lanes, missed, capacity: capacity as usize, ..Self::default() }
+        Self { slots, missed, capacity: capacity as usize, ..Self::default() }
     }
 
     fn take(&mut self, step: &Step) {
         match step {
-            Step::Record(lane, chain) => self.record(*lane, chain),
-            Step::Clear(lane) => self.lanes[*lane].clear(),
-            Step::Forget(lane, blocks) => {
-                let gone = self.behind(*lane, blocks);
-                self.lanes[*lane].retain(|hash| !gone.contains(hash));
+            Step::Record(slot, chain) => self.record(*slot, chain),
+            Step::Clear(slot) => self.slots[*slot].clear(),
+            Step::Forget(slot, blocks) => {
+                let gone = self.behind(*slot, blocks);
+                self.slots[*slot].retain(|hash| !gone.contains(hash));
             }
-            Step::Miss(lane, chain) => {
-                let missed = self.behind(*lane, &chain[..chain.len().min(1)]);
-                self.missed[*lane].extend(missed);
+            Step::Miss(slot, chain) => {
+                let missed = self.behind(*slot, &chain[..chain.len().min(1)]);
+                self.missed[*slot].extend(missed);
             }
         }
-        for (list, missed) in self.lanes.iter().zip(&mut self.missed) {
+        for (list, missed) in self.slots.iter().zip(&mut self.missed) {
             missed.retain(|hash| list.contains(hash));
         }
     }
 
-    /// Of what a lane holds, these and all that follows them.
-    fn behind(&self, lane: usize, blocks: &[u64]) -> BTreeSet<u64> {
+    /// Of what a slot holds, these and all that follows them.
+    fn behind(&self, slot: usize, blocks: &[u64]) -> BTreeSet<u64> {
         let is_behind = |hash: &&u64| {
             std::iter::successors(Some(**hash), |hash| self.before.get(hash).copied())
                 .any(|hash| blocks.contains(&hash))
         };
-        self.lanes[lane].iter().filter(is_behind).copied().collect()
+        self.slots[slot].iter().filter(is_behind).copied().collect()
     }
 
-    fn record(&mut self, lane: usize, chain: &[u64]) {
+    fn record(&mut self, slot: usize, chain: &[u64]) {
         self.before.extend(chain.iter().skip(1).copied().zip(chain.iter().copied()));
-        let list = &mut self.lanes[lane];
+        let list = &mut self.slots[slot];
         for hash in chain.iter().take(self.capacity).rev() {
-            self.missed[lane].remove(hash);
+            self.missed[slot].remove(hash);
             list.retain(|held| held != hash);
             list.push_front(*hash);
             list.truncate(self.capacity);
         }
     }
 
-    fn longest(&self, lane: usize, chain: &[u64]) -> usize {
+    fn longest(&self, slot: usize, chain: &[u64]) -> usize {
         let is_there =
-            |hash: &&u64| self.lanes[lane].contains(hash) && !self.missed[lane].contains(hash);
+            |hash: &&u64| self.slots[slot].contains(hash) && !self.missed[slot].contains(hash);
         chain.iter().take_while(is_there).count()
     }
 }
 
-fn found(index: &PrefixIndex, chain: &[u64], lanes: usize) -> Vec<u32> {
-    let mut lengths = vec![u32::MAX; lanes];
-    index.longest(chain, (1 << lanes) - 1, |lane, length| lengths[lane] = length);
+fn found(index: &PrefixIndex, chain: &[u64], slots: usize) -> Vec<u32> {
+    let mut lengths = vec![u32::MAX; slots];
+    index.longest(chain, (1 << slots) - 1, |slot, length| lengths[slot] = length);
     lengths
 }
 
@@ -93,7 +93,7 @@ enum Step {
     Record(usize, Vec<u64>),
     Clear(usize),
     Forget(usize, Vec<u64>),
-    /// The lane had nothing of a chain.
+    /// The slot had nothing of a chain.
     Miss(usize, Vec<u64>),
 }
 
@@ -105,11 +105,11 @@ fn chains() -> impl Strategy<Value = Vec<u64>> {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let some = (0_usize..4, chains(), 0_usize..8, 0_usize..4);
     let step = prop_oneof![
-        12 => (0_usize..4, chains()).prop_map(|(lane, chain)| Step::Record(lane, chain)),
-        2 => some.prop_map(|(lane, chain, from, count)| {
-            Step::Forget(lane, chain.into_iter().skip(from).take(count).collect())
+        12 => (0_usize..4, chains()).prop_map(|(slot, chain)| Step::Record(slot, chain)),
+        2 => some.prop_map(|(slot, chain, from, count)| {
+            Step::Forget(slot, chain.into_iter().skip(from).take(count).collect())
         }),
-        2 => (0_usize..4, chains()).prop_map(|(lane, chain)| Step::Miss(lane, chain)),
+        2 => (0_usize..4, chains()).prop_map(|(slot, chain)| Step::Miss(slot, chain)),
         1 => (0_usize..4).prop_map(Step::Clear),
     ];
     prop::collection::vec(step, 1..60)
@@ -117,19 +117,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn take(index: &mut PrefixIndex, step: &Step) {
     match step {
-        Step::Record(lane, chain) => index.record(*lane, chain),
-        Step::Clear(lane) => index.clear(*lane),
-        Step::Forget(lane, blocks) => index.forget(*lane, blocks),
-        Step::Miss(lane, chain) => {
-            chain.first().into_iter().for_each(|first| index.miss(*lane, *first))
+        Step::Record(slot, chain) => index.record(*slot, chain),
+        Step::Clear(slot) => index.clear(*slot),
+        Step::Forget(slot, blocks) => index.forget(*slot, blocks),
+        Step::Miss(slot, chain) => {
+            chain.first().into_iter().for_each(|first| index.miss(*slot, *first))
         }
     }
 }
 
-/// What is told of a lane in several places agrees.
+/// What is told of a slot in several places agrees.
 fn check_lists(index: &PrefixIndex) {
-    for (number, lane) in index.lanes.iter().enumerate() {
-        let (mut count, mut newer, mut run) = (0, NONE, lane.newest);
+    for (number, slot) in index.slots.iter().enumerate() {
+        let (mut count, mut newer, mut run) = (0, NONE, slot.newest);
         while let Some(hold) = index.runs.hold(run, number) {
             let own = index.runs.get(run).unwrap();
             assert!(hold.blocks > 0 && hold.blocks <= own.len());
@@ -137,28 +137,28 @@ fn check_lists(index: &PrefixIndex) {
             assert_eq!(index.runs.find(own.head().unwrap()).unwrap().0, run);
             (count, newer, run) = (count + hold.blocks, run, hold.older);
         }
-        assert_eq!((run, lane.oldest, lane.count), (NONE, newer, count));
-        assert!(count <= lane.capacity, "INV-7");
+        assert_eq!((run, slot.oldest, slot.count), (NONE, newer, count));
+        assert!(count <= slot.capacity, "INV-7");
     }
 }
 
 proptest! {
     #[test]
     fn it_holds_and_finds_what_exact_lru_does(capacity in 1_u32..60, steps in steps()) {
-        let mut index = PrefixIndex::new(capacity, Budget::new(PLENTY));
+        let mut index = PrefixIndex::new(capacity, MemoryBudget::new(PLENTY));
         let mut plain = Plain::new(capacity);
         for step in &steps {
             take(&mut index, step);
             plain.take(step);
             check_lists(&index);
-            for lane in 0..4 {
-                prop_assert_eq!(index.held(lane) as usize, plain.lanes[lane].len());
+            for slot in 0..4 {
+                prop_assert_eq!(index.held(slot) as usize, plain.slots[slot].len());
             }
-            let distinct: BTreeSet<u64> = plain.lanes.iter().flatten().copied().collect();
+            let distinct: BTreeSet<u64> = plain.slots.iter().flatten().copied().collect();
             prop_assert_eq!(index.blocks(), distinct.len());
             for other in &steps {
                 if let Step::Record(_, chain) = other {
-                    let expected: Vec<usize> = (0..4).map(|lane| plain.longest(lane, chain)).collect();
+                    let expected: Vec<usize> = (0..4).map(|slot| plain.longest(slot, chain)).collect();
                     let found: Vec<usize> =
                         found(&index, chain, 4).into_iter().map(|length| length as usize).collect();
                     prop_assert_eq!(found, expected);
@@ -170,7 +170,7 @@ proptest! {
 
 #[test]
 fn the_beginning_of_a_chain_is_forgotten_last() {
-    let mut index = PrefixIndex::new(10, Budget::new(PLENTY));
+    let mut index = PrefixIndex::new(10, MemoryBudget::new(PLENTY));
     let (old, new) = (chain(1, 0, 0, 8), chain(2, 0, 0, 6));
     index.record(0, &old);
     index.record(0, &new);
@@ -180,25 +180,25 @@ fn the_beginning_of_a_chain_is_forgotten_last() {
 
 #[test]
 fn a_chain_longer_than_a_lane_keeps_its_beginning() {
-    let mut index = PrefixIndex::new(5, Budget::new(PLENTY));
+    let mut index = PrefixIndex::new(5, MemoryBudget::new(PLENTY));
     index.record(3, &chain(1, 0, 0, 100));
     assert_eq!(index.held(3), 5);
     assert_eq!(found(&index, &chain(1, 0, 0, 100), 4), [0, 0, 0, 5]);
 }
 
-/// Two prompts of six blocks, of which they share four; both lanes were sent both.
-fn two_branches_on_two_lanes() -> (PrefixIndex, [Vec<u64>; 2]) {
-    let mut index = PrefixIndex::new(100, Budget::new(PLENTY));
+/// Two prompts of six blocks, of which they share four; both slots were sent both.
+fn two_branches_on_two_slots() -> (PrefixIndex, [Vec<u64>; 2]) {
+    let mut index = PrefixIndex::new(100, MemoryBudget::new(PLENTY));
     let branches = [0, 1].map(|own| chain(1, 4, own, 6));
-    for lane in 0..2 {
-        branches.iter().for_each(|branch| index.record(lane, branch));
+    for slot in 0..2 {
+        branches.iter().for_each(|branch| index.record(slot, branch));
     }
     (index, branches)
 }
 
 #[test]
 fn a_gap_ends_a_prefix() {
-    let (mut index, [first, second]) = two_branches_on_two_lanes();
+    let (mut index, [first, second]) = two_branches_on_two_slots();
     index.forget(0, &first[2..3]);
     assert_eq!(found(&index, &first, 2), [2, 6], "what is behind the gap does not count");
     assert_eq!(found(&index, &second, 2), [2, 6]);
@@ -208,7 +208,7 @@ fn a_gap_ends_a_prefix() {
 
 #[test]
 fn capacity_follows_what_is_told() {
-    let mut index = PrefixIndex::new(100, Budget::new(PLENTY));
+    let mut index = PrefixIndex::new(100, MemoryBudget::new(PLENTY));
     index.record(0, &chain(1, 0, 0, 60));
     index.set_capacity(0, 20);
     assert_eq!(index.held(0), 20);
@@ -221,21 +221,21 @@ fn capacity_follows_what_is_told() {
 #[test]
 fn memory_stays_within_its_budget_and_is_given_back() {
     const LIMIT: usize = 100_000;
-    let budget = Budget::new(LIMIT);
+    let budget = MemoryBudget::new(LIMIT);
     let mut index = PrefixIndex::new(1 << 20, Arc::clone(&budget));
     for own in 0..200 {
         index.record(usize::try_from(own % 7).unwrap(), &chain(own, 0, 0, 20 + own * 37 % 480));
         assert!(budget.used() <= LIMIT);
     }
-    let held: u32 = (0..7).map(|lane| index.held(lane)).sum();
+    let held: u32 = (0..7).map(|slot| index.held(slot)).sum();
     let beside = index.bytes() - budget.used();
     assert!(held as usize > LIMIT / 10 && beside < LIMIT / 50, "{held}, {beside}");
-    assert!((0..7).all(|lane| index.held(lane) > 500), "whoever holds most makes room");
+    assert!((0..7).all(|slot| index.held(slot) > 500), "whoever holds most makes room");
     budget.set_limit(LIMIT / 10);
     let before = budget.used();
     index.record(0, &chain(1000, 0, 0, 500));
     assert!(budget.used() <= before, "nothing is added to what is too much");
-    (0..7).for_each(|lane| index.clear(lane));
+    (0..7).for_each(|slot| index.clear(slot));
     assert_eq!((budget.used(), index.blocks()), (0, 0));
     index.record(0, &chain(1, 0, 0, 500));
     assert_eq!(found(&index, &chain(1, 0, 0, 500), 1), [500], "freed memory is used again");
@@ -246,7 +246,7 @@ fn memory_stays_within_its_budget_and_is_given_back() {
 #[test]
 fn short_prompts_leave_no_memory_behind_that_long_ones_cannot_have() {
     const LIMIT: usize = 200_000;
-    let budget = Budget::new(LIMIT);
+    let budget = MemoryBudget::new(LIMIT);
     let mut index = PrefixIndex::new(1 << 20, Arc::clone(&budget));
     (0..10_000).for_each(|family| index.record(0, &chain(family, 0, 0, 1)));
     assert!(budget.used() > LIMIT / 2);
@@ -259,12 +259,12 @@ fn short_prompts_leave_no_memory_behind_that_long_ones_cannot_have() {
 
 #[test]
 fn what_is_missed_counts_again_when_it_is_recorded_again() {
-    let (mut index, [first, second]) = two_branches_on_two_lanes();
+    let (mut index, [first, second]) = two_branches_on_two_slots();
     index.miss(1, first[0]);
     assert_eq!(found(&index, &first, 2), [6, 0]);
     index.record(1, &first);
     assert_eq!((found(&index, &first, 2), found(&index, &second, 2)), (vec![6, 6], vec![6, 4]));
-    index.lanes[0].missed = u32::MAX;
+    index.slots[0].missed = u32::MAX;
     index.miss(0, first[0]);
     assert_eq!((found(&index, &first, 2), index.held(0)), (vec![0, 6], 0), "it begins anew");
     index.record(0, &second);
@@ -273,7 +273,7 @@ fn what_is_missed_counts_again_when_it_is_recorded_again() {
 
 #[test]
 fn a_conversation_stays_one_run() {
-    let mut index = PrefixIndex::new(1 << 20, Budget::new(PLENTY));
+    let mut index = PrefixIndex::new(1 << 20, MemoryBudget::new(PLENTY));
     let whole = chain(1, 0, 0, 1000);
     for turn in 1..=100 {
         index.record(0, &whole[..turn * 10]);
@@ -287,15 +287,15 @@ fn a_conversation_stays_one_run() {
 fn a_block_takes_no_more_than_it_should() {
     const BLOCKS: u64 = 31_250;
     let shared = chain(1, 0, 0, BLOCKS);
-    let mut index = PrefixIndex::new(31_250, Budget::new(PLENTY));
-    (0..4).for_each(|lane| index.record(lane, &shared));
+    let mut index = PrefixIndex::new(31_250, MemoryBudget::new(PLENTY));
+    (0..4).for_each(|slot| index.record(slot, &shared));
     let each = index.bytes() as f64 / (4 * BLOCKS) as f64;
     assert!(each <= 24.0, "{each} bytes for each block and backend, shared by four");
-    let mut index = PrefixIndex::new(31_250, Budget::new(PLENTY));
-    (0..4).zip(0..4).for_each(|(lane, family)| index.record(lane, &chain(family, 0, 0, BLOCKS)));
+    let mut index = PrefixIndex::new(31_250, MemoryBudget::new(PLENTY));
+    (0..4).zip(0..4).for_each(|(slot, family)| index.record(slot, &chain(family, 0, 0, BLOCKS)));
     let each = index.bytes() as f64 / (4 * BLOCKS) as f64;
     assert!(each <= 64.0, "{each} bytes for each block and backend, unshared");
-    let mut index = PrefixIndex::new(31_250, Budget::new(PLENTY));
+    let mut index = PrefixIndex::new(31_250, MemoryBudget::new(PLENTY));
     (0..BLOCKS).for_each(|family| index.record(0, &chain(family, 0, 0, 1)));
     let each = index.bytes() as f64 / BLOCKS as f64;
     assert!(each <= 88.0, "{each} bytes for a prompt of one block, the worst case");

@@ -31,12 +31,12 @@ impl Runs {
         self.pages.get(run)
     }
 
-    pub(super) fn hold(&self, run: u32, lane: usize) -> Option<&Hold> {
-        self.pages.get(run)?.hold(lane)
+    pub(super) fn hold(&self, run: u32, slot: usize) -> Option<&Hold> {
+        self.pages.get(run)?.hold(slot)
     }
 
-    pub(super) fn hold_mut(&mut self, run: u32, lane: usize) -> Option<&mut Hold> {
-        self.pages.get_mut(run)?.hold_mut(lane)
+    pub(super) fn hold_mut(&mut self, run: u32, slot: usize) -> Option<&mut Hold> {
+        self.pages.get_mut(run)?.hold_mut(slot)
     }
 
     /// The run that begins with a block.

@@ -1,8 +1,8 @@
 //! A request's prompt as a chain of block hashes.
 
+use super::{Chain, ChainBuilder, HashCache};
 use crate::scan::{Outline, OutlineSink, RAW_PIECE, RequestProfile};
-use crate::scoring::PrefixTerms;
-use crate::scoring::prefix::{Chain, ChainBuilder, HashCache};
+use crate::scoring::PrefixParams;
 
 /// Bytes of text a token stands for.
 const TEXT_PER_TOKEN: usize = 4;
@@ -13,7 +13,7 @@ const TEXT_PER_TOKEN: usize = 4;
 pub fn prompt_chain(
     request: &RequestProfile,
     body: &[u8],
-    (model, terms): (&str, PrefixTerms),
+    (model, terms): (&str, PrefixParams),
     (chain, cache): (&mut Chain, Option<&HashCache>),
 ) {
     let outline = Outline::of(request, body);

@@ -5,15 +5,21 @@
 //! A prompt is a [`Chain`] of hashes, one per full block, each over the block and the hash before
 //! it: equal hashes mean equal prompts up to there. Source: the block hashes of vLLM, llm-d, BLIS.
 
-mod budget;
 mod chain;
 mod hash_cache;
 mod index;
+mod memory;
+mod model_index;
 mod pages;
+mod pool;
+mod prompt;
 mod run;
 mod runs;
 
-pub use budget::Budget;
 pub use chain::{Chain, ChainBuilder};
 pub use hash_cache::{HashCache, SECRET};
-pub use index::{LANES, PrefixIndex};
+pub use index::{PrefixIndex, SLOTS};
+pub use memory::MemoryBudget;
+pub use model_index::{CacheEvent, CacheState, ModelIndex, Slot};
+pub use pool::IndexPool;
+pub use prompt::prompt_chain;
