@@ -7,11 +7,11 @@ use crate::api::Capabilities;
 /// One stand-in engine.
 #[derive(Debug, Clone)]
 pub struct EngineSpec {
-    /// Named in every text it responses.
+    /// Named in every text it responds.
     pub name: String,
     /// What it serves; asking for anything else is a 404.
     pub models: Vec<EngineModel>,
-    /// How fast it responses.
+    /// How fast it responds.
     pub pace: Pace,
     /// Whose information pages it imitates.
     pub flavour: Flavour,

@@ -4,7 +4,7 @@
     python run.py --penstock PATH --work DIR [--tls CA CERT KEY] [--only NAME]... [--list]
 
 With `--penstock none` the cases that make sense without it run straight against one engine:
-that shows what the engine itself responses.  One line per case (`ok`, `FAIL`, `skip`); the
+that shows what the engine itself responds.  One line per case (`ok`, `FAIL`, `skip`); the
 last line is `e2e: N run, M skipped: REASON`.  Exit code 1 when a case failed.
 """
 import argparse

@@ -8,7 +8,7 @@ Each argument is MODEL.gguf:PORT[:key=value,...] with the keys
     predict (server-side cap), sleep (idle seconds before the model sleeps), ping (SSE ping
     seconds), threads, http (HTTP threads), batch (prompt tokens per step), cache (0: no
     prompt cache, so equal requests give equal responses), verbosity
-Port 0 picks a free port.  Prints one JSON line per server once it responses, then waits.
+Port 0 picks a free port.  Prints one JSON line per server once it responds, then waits.
 SIGTERM and SIGINT end the process at once; with --with-parent so does the end of stdin, so
 that engines never outlive a killed test run.
 """

@@ -6,7 +6,7 @@ use super::{Whole, hash, refusal};
 use crate::api::{BodyFormat, Capabilities, Operation};
 use crate::mock::spec::{EngineModel, EngineSpec};
 
-/// A request an engine is able and willing to response.
+/// A request an engine is able and willing to serve.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) spec: &'a EngineSpec,

@@ -42,7 +42,7 @@ def to_text(chunks: list[ChatCompletionChunk]) -> str:
 
 
 def expected_text(env: Env) -> str:
-    """What the engine itself responses to `ASK`."""
+    """What the engine itself responds to `ASK`."""
     text = env.direct().chat.completions.create(**ASK).choices[0].message.content
     assert text, "the engine says nothing"
     return text
