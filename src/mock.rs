@@ -1,4 +1,4 @@
-//! Stand-in engines: real sockets, invented responses. They serve `penstock demo` and the tests
+//! Mock engines: real sockets, invented responses. They serve `penstock demo` and the tests
 //! that need an engine to fail in an exact way. Above `api`; nothing below imports it.
 
 mod connection;

@@ -1,4 +1,4 @@
-//! The life of one connection: requests are read, recorded, and answered or failed in turn.
+//! One connection to a mock engine: reads and records each request, then responds or fails.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
     let Some(first) = wire.peek().await else { return Ending::Drop };
     if !is_probe_line(&first) && shared.script.take_unread() {
         shared.records.count(|counters| counters.faults += 1);
-        // What is unread turns the close into a reset.
+        // Unread bytes turn the close into a reset.
         return Ending::Drop;
     }
     let head = match wire.read_head().await {

@@ -33,11 +33,11 @@ pub(super) enum Ending {
     Cut,
     /// The response is cut short by a reset.
     Reset,
-    /// Closed as it is.
+    /// Closed without further bytes.
     Drop,
 }
 
-/// One response on its way.
+/// One response being sent.
 #[derive(Debug)]
 pub(super) struct Delivery<'a> {
     wire: &'a mut Wire,
@@ -183,7 +183,7 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// What closes the stream behind an event, if that was the last: it goes out in the same write,
+    /// The ending to send after an event, if that was the last one: it goes out in the same write,
     /// so that a client that leaves on `[DONE]` has not left early.
     fn end_behind(
         &self,
@@ -228,7 +228,7 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// The head without the empty line behind it.
+    /// The head without its final empty line.
     fn head(&self, plan: &Plan, status: u16, content_type: &str, framing: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..plan.early_hints {
@@ -236,7 +236,7 @@ impl<'a> Delivery<'a> {
         }
         let reason = reason(status);
         let head = format!(
-            "HTTP/1.1 {status} {reason}\r\nServer: stand-in\r\nContent-Type: {content_type}\r\n{framing}"
+            "HTTP/1.1 {status} {reason}\r\nServer: mock-engine\r\nContent-Type: {content_type}\r\n{framing}"
         );
         bytes.extend_from_slice(head.as_bytes());
         if !self.keeps_alive || plan.framing == Framing::Delimited {

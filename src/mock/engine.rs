@@ -1,4 +1,4 @@
-//! A running stand-in engine: its listener, its connections, and what tests ask of it.
+//! A running mock engine: its listener, its connections, and the controls that tests use.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 struct Connections {
     open: JoinSet<()>,
-    // The accepting task may be at work on another thread while the engine is dropped.
+    // The accept task may still run on another thread while the engine is dropped.
     is_over: bool,
 }
 
@@ -44,7 +44,7 @@ struct Connections {
 enum Listening {
     /// Accepting.
     On(JoinHandle<()>),
-    /// Refusing, with the port held so that nobody else gets it meanwhile.
+    /// Refusing, with the port held so that no other process can take it.
     Off(TcpSocket),
     /// Between the two, or failed to get there.
     Neither,
@@ -86,7 +86,7 @@ impl MockEngine {
         format!("http://{}", self.addr)
     }
 
-    /// What it pretends to be.
+    /// The engine it imitates.
     pub fn spec(&self) -> &EngineSpec {
         &self.shared.spec
     }
@@ -126,7 +126,7 @@ impl MockEngine {
         self.counters().connections
     }
 
-    /// Forgets what was recorded and counted; what is open stays counted, the script stays.
+    /// Clears records and counters; open requests stay counted and the script stays.
     pub fn clear(&self) {
         self.shared.records.clear();
     }
@@ -161,12 +161,12 @@ impl MockEngine {
         self.shared.script.set_probes(fault);
     }
 
-    /// The status every request for information is answered with; 200 is healthy.
+    /// Sets the status of every information page (health, models); 200 is healthy.
     pub fn set_health(&self, status: u16) {
         self.shared.script.set_health(status);
     }
 
-    /// Puts a text at a path such as `/metrics`, in the place of what is there; or takes it away.
+    /// Serves `text` at a path such as `/metrics`; `None` removes it.
     pub fn set_page(&self, path: &str, text: Option<&str>) {
         self.shared.script.set_page(path, text);
     }
@@ -179,7 +179,7 @@ impl MockEngine {
         let before = std::mem::replace(&mut *self.listening(), Listening::Neither);
         let held = match before {
             Listening::On(accepting) => {
-                // Held before it is let go, or another process might get the port in between.
+                // Bind again before the old listener closes, or another process might take the port.
                 let held = bind(self.addr)?;
                 accepting.abort();
                 // Only once the task is gone is the listener closed; that it was aborted is known.

@@ -5,11 +5,11 @@ use crate::api::Operation;
 /// A request worth trying.
 #[derive(Debug, Clone, Copy)]
 pub struct Example {
-    /// What it shows, as a sentence without a full stop.
+    /// The behaviour it shows, without a full stop.
     pub shows: &'static str,
-    /// What it asks for; the path is in its row.
+    /// The operation; its row holds the path.
     pub operation: Operation,
-    /// The JSON body, free of single quotes so that a shell takes it as it is.
+    /// The JSON body, free of single quotes so that it can be pasted into a shell.
     pub body: &'static str,
 }
 

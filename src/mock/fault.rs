@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::Gate;
 
 /// One way for an engine to fail. Faults of streams act on a plain response by its bytes: where a
-/// count of events is asked for, half of the body is sent. A count beyond the end of a stream
+/// fault counts events, half of the body is sent. A count beyond the end of a stream
 /// leaves the response whole, unless it is cut by a `ShortLength`.
 #[derive(Debug, Clone)]
 pub enum Fault {
     /// Closes a new connection at once. If the request is already there, the kernel turns the FIN
-    /// into an RST. Taken by the next new connection, whoever opens it.
+    /// into an RST. Applies to the next new connection, a health check's included.
     CloseOnAccept,
     /// Resets a new connection at once. Taken by the next new connection.
     ResetOnAccept,
@@ -24,7 +24,7 @@ pub enum Fault {
     Status {
         /// The status.
         status: u16,
-        /// `Retry-After`, word for word.
+        /// The verbatim value of `Retry-After`.
         retry_after: Option<String>,
         /// The body, sent as JSON.
         body: String,
@@ -54,7 +54,7 @@ pub enum Fault {
         /// How many whole events are sent before.
         after_events: u32,
     },
-    /// Sends nothing but keep-alive pings after so many events.
+    /// Sends only keep-alive pings after this many events.
     PingsOnly {
         /// From each ping to the next.
         every: Duration,
@@ -76,7 +76,7 @@ pub enum Fault {
     Switching101,
     /// Declares both `Content-Length` and `Transfer-Encoding: chunked`.
     TwoLengths,
-    /// Sends a second response right behind the first, in the same write.
+    /// Sends a second response directly after the first, in the same write.
     QueuedSecondResponse,
     /// Sends so many `103 Early Hints` before the response.
     Informational {
@@ -88,7 +88,7 @@ pub enum Fault {
         /// How many.
         bytes: usize,
     },
-    /// Closes right behind a response that promised to keep the connection.
+    /// Closes directly after a response that promised keep-alive.
     CloseAfterResponse,
     /// Waits before the head.
     SlowHead(Duration),
@@ -96,7 +96,7 @@ pub enum Fault {
     CloseDelimited,
     /// Waits at a gate before the head, then responds as usual.
     Gate(Gate),
-    /// Nothing: a place in the queue for a request that goes well.
+    /// No fault: an entry of the script for a request that succeeds.
     Pass,
 }
 

@@ -21,7 +21,7 @@ impl Gate {
         Self(Arc::new(watch::Sender::default()))
     }
 
-    /// Lets through whoever waits, and everyone after.
+    /// Opens the gate for all waiting and all later requests.
     pub fn open(&self) {
         self.0.send_modify(|state| state.is_open = true);
     }

@@ -1,4 +1,4 @@
-//! The pages an engine tells about itself, in its flavour: what discovery and health checks read.
+//! Information pages in an engine's flavour (health, models, metrics), as health checks and discovery read them.
 
 use serde_json::{Value, json};
 

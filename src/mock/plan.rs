@@ -1,4 +1,4 @@
-//! How a fault bends the delivery of a response, as data: its framing, where it halts, what is added.
+//! How a fault changes the delivery of a response, as data: framing, where it halts, what is added.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(super) struct Plan {
     pub(super) closes: bool,
 }
 
-/// How the end of the body is told.
+/// How the end of the body is framed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Framing {
     /// `Content-Length` for whole responses, chunks for streams.
@@ -33,11 +33,11 @@ pub(super) enum Framing {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HaltAt {
-    /// Behind the head.
+    /// After the head.
     Head,
-    /// Behind so many events, or half of a whole body.
+    /// After this many events, or half of a whole body.
     Events(u32),
-    /// Before the first token, or behind half of a whole body.
+    /// Before the first token, or after half of a whole body.
     FirstToken,
 }
 

@@ -1,4 +1,4 @@
-//! What an engine tells a test about the requests it saw.
+//! Records of the requests a mock engine received, for tests.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// The value of the first header called `name`, in any case.
+    /// The value of the first header named `name`, case-insensitive.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -49,7 +49,7 @@ pub(super) fn path_of(target: &str) -> &str {
 /// A client that went away before its response was complete.
 #[derive(Debug, Clone)]
 pub struct Cancelled {
-    /// What it had asked for.
+    /// The request line's path.
     pub target: String,
     /// How long after its request's head.
     pub after: Duration,
@@ -62,7 +62,7 @@ pub struct Cancelled {
 /// Bytes that are not a strictly well-formed request: nothing penstock forwards may end here.
 #[derive(Debug, Clone)]
 pub struct Malformed {
-    /// What is wrong with them.
+    /// Why they are malformed.
     pub why: &'static str,
     /// What had arrived and was not read as an earlier request or head.
     pub bytes: Bytes,

@@ -1,5 +1,5 @@
 //! What an engine responses: a pure function of the engine and the request, so that equal requests
-//! get equal bytes and a test can ask for what it expects.
+//! get equal bytes and a test can predict them.
 
 mod chat;
 mod completions;
@@ -23,7 +23,7 @@ use request::Request;
 /// The time every response claims to be made at: the first second of 2026.
 pub(super) const CREATED: u64 = 1_767_225_600;
 
-/// A response, not yet on its way.
+/// A response that has not been sent yet.
 #[derive(Debug)]
 pub(super) enum Response {
     Whole(Whole),
@@ -44,9 +44,9 @@ pub(super) struct Whole {
 /// A response made of events, drawn one by one so that a long one needs no memory.
 pub(super) struct Events {
     pub(super) list: Box<dyn Iterator<Item = Event> + Send>,
-    /// What the dialect sends to keep a connection open.
+    /// The dialect's keep-alive event.
     pub(super) ping: Vec<u8>,
-    /// What the dialect sends when it fails midway.
+    /// The dialect's error event in mid-stream.
     pub(super) error: Vec<u8>,
 }
 
@@ -79,7 +79,7 @@ impl Whole {
         Self::json(status, value.to_string().into_bytes())
     }
 
-    /// The whole response, for a connection that closes behind it.
+    /// The whole response, for a connection that closes after it.
     pub(super) fn to_closing_bytes(&self) -> Vec<u8> {
         let mut bytes = format!(
             "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",

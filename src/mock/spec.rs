@@ -1,15 +1,15 @@
-//! What a stand-in engine pretends to be: its name, models, speed and brand.
+//! What a mock engine imitates: its name, models, speed and engine kind.
 
 use std::time::Duration;
 
 use crate::api::Capabilities;
 
-/// One stand-in engine.
+/// One mock engine.
 #[derive(Debug, Clone)]
 pub struct EngineSpec {
     /// Named in every text it responds.
     pub name: String,
-    /// What it serves; asking for anything else is a 404.
+    /// The models it serves; any other is a 404.
     pub models: Vec<EngineModel>,
     /// How fast it responds.
     pub pace: Pace,
@@ -28,7 +28,7 @@ pub struct EngineModel {
     pub id: String,
     /// The longest prompt it takes, in tokens of four characters; a longer one is a 400.
     pub context_length: u32,
-    /// What it can do; asking for more is a 400.
+    /// Its capabilities; a request that needs more is a 400.
     pub capabilities: Capabilities,
 }
 
@@ -39,7 +39,7 @@ pub struct Pace {
     pub first_token: Duration,
     /// From each token to the next.
     pub per_token: Duration,
-    /// The length of a response when the request does not ask for less.
+    /// The length of a response unless the request limits it further.
     pub tokens: u32,
 }
 

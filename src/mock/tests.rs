@@ -1,4 +1,4 @@
-//! The stand-ins, seen from a client that takes every byte as it comes.
+//! Mock engines as a raw client sees them, byte by byte.
 
 mod client;
 mod control;

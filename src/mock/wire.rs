@@ -16,7 +16,7 @@ use crate::units::ByteSize;
 const LARGEST_BODY: ByteSize = ByteSize::mib(64);
 const LARGEST_CHUNK_LINE: usize = 64;
 
-/// What a client may send ahead while it is being answered; more stays in the kernel.
+/// The most a client may send ahead during a response; more stays in the kernel.
 const READ_AHEAD: usize = 64 << 10;
 
 /// How long a connection whose request was left unread is drained, so that its client can read the
@@ -36,7 +36,7 @@ pub(super) enum ReadError {
     Malformed(&'static str),
 }
 
-/// How the length of a request's body is told.
+/// How a request's body is framed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyLength {
     /// By `Content-Length`, or by its absence.
@@ -92,7 +92,7 @@ impl Wire {
                 loop {
                     let size = self.read_chunk_size().await?;
                     if size == 0 {
-                        self.read_line_end("trailers, or no end behind the last chunk").await?;
+                        self.read_line_end("trailers, or no end after the last chunk").await?;
                         return Ok(body.freeze());
                     }
                     if size.saturating_add(to_u64(body.len())) > LARGEST_BODY.0 {
@@ -105,7 +105,7 @@ impl Wire {
         }
     }
 
-    /// What was read and not used.
+    /// Bytes read and not used yet.
     pub(super) fn leftover(&self) -> Bytes {
         Bytes::copy_from_slice(&self.buffer)
     }
@@ -153,7 +153,7 @@ impl Wire {
         }
     }
 
-    /// Sends bytes in one write, as far as the kernel has room; waits for the rest.
+    /// Sends bytes in one write as far as the kernel has room, then waits to send the rest.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let (mut reading, mut writing) = self.stream.split();
         let written = while_present(&mut reading, &mut self.buffer, writing.write_all(bytes));
@@ -181,11 +181,11 @@ impl Wire {
 
     /// Closes with a FIN.
     pub(super) async fn close(mut self) {
-        // The client may have left already, and then there is nothing to close.
+        // The client may have left already.
         self.stream.shutdown().await.unwrap_or_default();
     }
 
-    /// Closes with a FIN and takes in what the client still sends, for a moment.
+    /// Closes with a FIN and drains what the client still sends for a moment.
     pub(super) async fn close_slowly(mut self) {
         self.stream.shutdown().await.unwrap_or_default();
         let drain = async {
@@ -203,7 +203,7 @@ impl Wire {
     }
 }
 
-/// Runs `work` to its end unless the client leaves before. What the client sends meanwhile is kept
+/// Runs `work` to its end unless the client leaves first. Bytes that arrive during it are kept
 /// for the next request.
 async fn while_present<T>(
     reading: &mut ReadHalf<'_>,

@@ -79,13 +79,13 @@ impl Head {
         says(&self.headers, "expect", "100-continue")
     }
 
-    /// Whether this asks about the engine, not for its work.
+    /// Whether this requests an information page rather than a model operation.
     pub(super) fn is_probe(&self) -> bool {
         is_probe_line(format!("{} {} ", self.method, self.target).as_bytes())
     }
 }
 
-/// Whether a request that starts with `bytes` asks about the engine, not for its work.
+/// Whether a request that starts with `bytes` is for an information page.
 pub(super) fn is_probe_line(bytes: &[u8]) -> bool {
     [&b"GET "[..], b"HEAD ", b"POST /api/show "].iter().any(|start| bytes.starts_with(start))
 }

@@ -1,4 +1,4 @@
-//! Certificates of the test's own: an authority, and what it signs.
+//! Certificates made for a test: an authority, and leaf certificates it signs.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};

@@ -122,7 +122,7 @@ impl Client {
         Ok(std::mem::take(&mut self.buffer))
     }
 
-    /// Reads a whole response; the body as far as it came when it broke off.
+    /// Reads a whole response; a cut body is returned as far as it arrived.
     pub fn read_response(&mut self) -> std::io::Result<Response> {
         let (status, headers) = self.read_head()?;
         let mut response = Response { status, headers, body: Vec::new(), is_whole: true };
@@ -176,7 +176,7 @@ impl Client {
     }
 }
 
-/// One request on a connection of its own.
+/// One request on a new connection.
 pub fn request(
     address: SocketAddr,
     method: &str,
@@ -189,7 +189,7 @@ pub fn request(
     client.read_response().unwrap()
 }
 
-/// A JSON POST on a connection of its own.
+/// A JSON POST on a new connection.
 pub fn post(address: SocketAddr, path: &str, body: &Value) -> Response {
     let json = [("content-type", "application/json")];
     request(address, "POST", path, &json, body.to_string().as_bytes())
@@ -211,7 +211,7 @@ pub fn get(address: SocketAddr, path: &str) -> Response {
     request(address, "GET", path, &[], b"")
 }
 
-/// Whether `path` is answered with 200; not where nobody listens yet.
+/// Whether `path` returns 200; false before anything listens there.
 pub fn is_ok(address: SocketAddr, path: &str) -> bool {
     let ask = || {
         let mut client = Client::over(TcpStream::connect(address)?);

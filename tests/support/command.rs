@@ -12,7 +12,7 @@ use super::penstock::{binary, scratch};
 /// How long a command may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a command printed and how it ended.
+/// A finished command: its output and exit status.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -56,7 +56,7 @@ pub fn run_with<I: IntoIterator<Item: AsRef<OsStr>>>(
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let (input, id) = (input.to_owned(), child.id());
-    // Whoever does not read its input must not hold the test up.
+    // A command that does not read its input must not block the test.
     std::thread::spawn(move || stdin.write_all(&input));
     let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));

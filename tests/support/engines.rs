@@ -1,11 +1,11 @@
-//! Stand-in engines, and the lines of a configuration that name them.
+//! Mock engines and the configuration lines for them.
 
 use penstock::api::Capabilities;
 use penstock::mock::{EngineModel, EngineSpec, MockEngine};
 
 use super::block_on;
 
-/// Starts an engine as it is described.
+/// Starts an engine from its specification.
 pub fn start(spec: EngineSpec) -> MockEngine {
     block_on(MockEngine::start_local(spec)).unwrap()
 }
@@ -20,7 +20,7 @@ pub fn model(id: &str, context_length: u32, capabilities: Capabilities) -> Engin
     EngineModel { id: id.to_owned(), context_length, capabilities }
 }
 
-/// An item of `backends:`, named like its engine, with what else there is to say of it.
+/// An item of `backends:`, named like its engine, with further keys.
 pub fn backend(engine: &MockEngine, rest: &str) -> String {
     let (name, url) = (&engine.spec().name, engine.url());
     format!("  - {{ name: {name}, url: \"{url}\", {rest} }}\n")

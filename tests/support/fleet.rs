@@ -1,4 +1,4 @@
-//! A fleet to put faults into: stand-in engines behind penstock, asked in the order of their names.
+//! A penstock in front of mock engines that can be made to fail, tried in the order of their names.
 
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::client::{self, Client, Response};
 use super::penstock::Penstock;
 use super::{block_on, eventually};
 
-/// The path most stories ask for.
+/// The path most tests use.
 pub const CHAT: &str = "/v1/chat/completions";
 
 /// Long enough for whatever happens soon, also on a busy machine.
@@ -20,7 +20,7 @@ pub const SOON: Duration = Duration::from_secs(5);
 /// What differs from a plain fleet; each is a piece of YAML.
 #[derive(Clone, Copy)]
 pub struct Setup<'a> {
-    /// By default the engines are asked in the order of their names.
+    /// By default the engines are tried in the order of their names.
     pub strategy: &'a str,
     /// Further keys of `routing`.
     pub routing: &'a str,
@@ -66,7 +66,7 @@ impl Fleet {
         Self::of(&vec!["m"; count], setup)
     }
 
-    /// An engine per entry of `models`; the entry is what the configuration says it serves.
+    /// An engine per entry of `models`; the entry is its list of models in the configuration.
     pub fn of(models: &[&str], setup: Setup<'_>) -> Self {
         let engines: Vec<MockEngine> =
             (0..models.len()).map(|index| engine(&name(index), setup.pace)).collect();
@@ -116,7 +116,7 @@ impl Fleet {
         eventually(&what, SOON, || self.fact(backend, key) == *value);
     }
 
-    /// Waits until no backend and no request is at work any more.
+    /// Waits until no request is in flight.
     pub fn wait_idle(&self) {
         for index in 0..self.engines.len() {
             self.wait_fact(&name(index), "in_flight", &json!(0));
@@ -134,7 +134,7 @@ impl Fleet {
         eventually(&what, SOON, || (self.metric(start) - value).abs() < 0.1);
     }
 
-    /// Puts a listener that accepts nobody in the place of an engine.
+    /// Replaces an engine by a listener that accepts no connection.
     pub fn turn_into_black_hole(&mut self, index: usize) -> BlackHole {
         let engine = self.engines.remove(index);
         block_on(engine.kill()).unwrap();
@@ -193,7 +193,7 @@ pub fn yaml(engines: &[MockEngine], models: &[&str], setup: Setup<'_>) -> String
     text
 }
 
-/// What the engine called `name` responses when all is well.
+/// The engine's response without a fault.
 pub fn reference(name: &str, path: &str, body: &Value) -> Response {
     let engine = engine(name, Pace::at_once(8));
     let response = client::post(engine.addr(), path, body);
@@ -237,7 +237,7 @@ pub enum Leave {
 impl Leave {
     pub const BOTH: [Self; 2] = [Self::Fin, Self::Reset];
 
-    /// Leaves. What comes back must be kept: unread bytes would turn a FIN into a reset.
+    /// Disconnects. Keep the returned value: unread bytes would turn the FIN into a reset.
     pub fn now(self, client: Client) -> Option<Client> {
         match self {
             Self::Fin => {

@@ -95,7 +95,7 @@ impl Http2 {
 
     pub fn post_bytes(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (Response, End) {
         let mut pending = self.begin("POST", path, headers);
-        // Whoever is answered early is told to stop; the response counts.
+        // An early response resets the upload; the response counts.
         drop(block_on(send_all(&mut pending.body, body, true)));
         pending.read()
     }
@@ -128,7 +128,7 @@ impl Http2 {
         self.connection.is_finished()
     }
 
-    /// Cuts the connection without a word.
+    /// Cuts the connection without a GOAWAY.
     pub fn cut(self) {
         self.connection.abort();
     }
@@ -195,7 +195,7 @@ impl Pending {
 }
 
 impl Begun {
-    /// Reads some more of the body; nothing at its end.
+    /// Reads more of the body; empty at its end.
     pub fn read_some(&mut self) -> Result<Option<Bytes>, h2::Error> {
         block_on(async {
             let data = tokio::time::timeout(PATIENCE, self.stream.data()).await;

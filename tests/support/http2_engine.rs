@@ -1,4 +1,4 @@
-//! An engine that speaks HTTP/2 only, and fails when told to.
+//! An engine that speaks only HTTP/2, with scripted failures.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::block_on;
 
-/// How one request is answered.
+/// How the engine treats one request.
 #[derive(Debug, Clone, Copy)]
 pub enum Reply {
     /// With a reset instead of a response.
@@ -155,7 +155,7 @@ async fn exchange(
             let event = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
             send.send_data(event.into(), false).unwrap();
             if reply.is_some() {
-                // A reset overtakes what was sent before it: not until that has arrived.
+                // A reset overtakes earlier data: wait until that has arrived.
                 shared.may_cut.notified().await;
                 return send.send_reset(Reason::INTERNAL_ERROR);
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// A fenced block: what it is in, and its text.
+/// A fenced block: its language and its text.
 pub struct Block {
     pub language: String,
     pub text: String,
@@ -30,12 +30,12 @@ pub fn blocks(markdown: &str) -> Vec<Block> {
     found
 }
 
-/// What stands in backticks, outside of code blocks.
+/// Inline code, outside of code blocks.
 pub fn spans(prose: &str) -> Vec<&str> {
     prose.split('`').skip(1).step_by(2).collect()
 }
 
-/// What the headings of a page are linked by.
+/// The anchors of a page's headings.
 pub fn anchors(page: &str) -> BTreeSet<String> {
     let heading = |line: &str| -> Option<String> {
         let title = line.strip_prefix('#')?.trim_start_matches('#').trim().to_lowercase();

@@ -1,4 +1,4 @@
-//! Pauses that are part of what is tested: a load has a rate, a slow client drips. Nothing is waited
+//! Pauses that are part of the test itself: a load has a rate, a slow client drips. Nothing is waited
 //! for here; `eventually` and the engines' counters do that.
 
 use std::thread;
@@ -14,12 +14,12 @@ pub fn pause_between_drips(pause: Duration) {
     thread::sleep(pause);
 }
 
-/// Lets a request of a load with a timetable leave when it is due, or at once when that is over.
+/// Waits until a request of an open-loop load is due; returns at once when it is late.
 pub fn pause_until(started: Instant, due: Duration) {
     thread::sleep(due.saturating_sub(started.elapsed()));
 }
 
-/// Lets something go on for a while between two looks at it.
+/// Lets time pass between two observations.
 pub fn pause_between_readings(pause: Duration) {
     thread::sleep(pause);
 }

@@ -127,7 +127,7 @@ impl Penstock {
         client::request(self.admin, "POST", "/reload", &[], b"")
     }
 
-    /// What it has written to standard error so far.
+    /// Its standard error so far.
     pub fn log(&self) -> String {
         let mut text = String::new();
         std::fs::File::open(&self.log).unwrap().read_to_string(&mut text).unwrap();
@@ -203,7 +203,7 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// The one a hand-over was answered with.
+    /// The process named in the response to `POST /upgrade`.
     pub fn of(response: &Response) -> Self {
         assert_eq!(response.status, 200, "{}", response.text());
         Self { pid: response.json()["pid"].as_u64().unwrap().try_into().unwrap() }

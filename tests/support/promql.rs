@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-/// What follows `[` or stands for a label of another kind than a metric's own.
+/// Labels that PromQL or Grafana adds.
 const OF_THE_SCRAPE: &[&str] = &["instance", "job"];
 const FUNCTIONS: &[&str] = &[
     "rate",
@@ -22,7 +22,7 @@ const FUNCTIONS: &[&str] = &[
 const GROUPING: &[&str] = &["by", "without", "on", "ignoring"];
 const WORDS: &[&str] = &["and", "or", "unless", "bool", "offset", "group_left", "group_right"];
 
-/// A selector: a metric and what is asked of its labels.
+/// A selector: a metric and its label matchers.
 #[derive(Debug, Default)]
 pub struct Selector {
     pub metric: String,
@@ -36,7 +36,7 @@ pub struct Selector {
 #[derive(Debug, Default)]
 pub struct Expression {
     pub selectors: Vec<Selector>,
-    /// Labels named by `by` and the like.
+    /// Labels named in `by` and `without`.
     pub grouped: BTreeSet<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What stories need: a running penstock, stand-in engines, and a client that sees every byte.
+//! Test support: a running penstock, mock engines, and clients that see every byte.
 
 pub mod certificates;
 pub mod client;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Failed, Trial};
 use tokio::runtime::Runtime;
 
-/// The runtime stand-in engines live in.
+/// The runtime of the mock engines.
 pub static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 });
@@ -53,7 +53,7 @@ macro_rules! trials {
     };
 }
 
-/// An address nobody listens on at the moment. Its port is below those the system hands out by
+/// An address without a listener. Its port is below the ephemeral range, which the system hands out by
 /// itself, so that no outgoing connection takes it before it is listened on.
 pub fn free_address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -77,12 +77,12 @@ pub fn collect_keys(value: &serde_json::Value, keys: &mut std::collections::BTre
     }
 }
 
-/// Whether this is the long run, with time for soaks and a machine of its own.
+/// Whether this is the long run, which has time for soak tests.
 pub fn is_long() -> bool {
     std::env::var_os("PENSTOCK_LONG").is_some()
 }
 
-/// Between two looks at something that tells nobody when it changes.
+/// The polling interval for state without a notification.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Waits until `check` holds, and panics with `what` when it does not within `limit`.

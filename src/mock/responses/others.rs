@@ -23,7 +23,7 @@ pub(super) fn response(request: &Request<'_>) -> Whole {
         Operation::Transcriptions | Operation::Translations => json!({"text": heard(request)}),
         Operation::ImageGenerations | Operation::ImageEdits => images(request),
         Operation::Chat | Operation::Completions | Operation::Responses | Operation::Messages => {
-            debug_assert!(false, "operations that generate text are answered elsewhere");
+            debug_assert!(false, "operations that generate text are served elsewhere");
             Value::Null
         }
     };
@@ -47,7 +47,7 @@ fn embeddings(request: &Request<'_>) -> Value {
     json!({"object": "list", "model": request.model.id, "data": data, "usage": usage(request)})
 }
 
-/// What is to be embedded: one text or one list of token numbers, or a list of either.
+/// The inputs to embed: one text or one list of token numbers, or a list of either.
 fn inputs(request: &Request<'_>) -> Vec<Value> {
     match request.body.get("input") {
         Some(Value::Array(items)) if !items.first().is_some_and(Value::is_number) => items.clone(),
@@ -136,7 +136,7 @@ fn images(request: &Request<'_>) -> Value {
     json!({"created": CREATED, "data": data})
 }
 
-/// A list, or the one item that stands for a list of one.
+/// A list, or a single item as a list of one.
 fn list(request: &Request<'_>, field: &str) -> Vec<Value> {
     match request.body.get(field) {
         Some(Value::Array(items)) => items.clone(),

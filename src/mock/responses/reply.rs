@@ -1,4 +1,4 @@
-//! The text an engine makes up: who it is, then words until it has said enough; or JSON that fits a
+//! The text a mock engine generates: its name, then words up to the length; or JSON that fits a
 //! schema.
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ const DEEPEST: usize = 8;
 pub(super) struct Reply {
     /// Equal for equal requests.
     pub(super) id: String,
-    /// The model as asked for.
+    /// The model's name in the request.
     pub(super) model: String,
     pub(super) pace: Pace,
     pub(super) prompt_tokens: u32,
@@ -32,7 +32,7 @@ pub(super) struct Reply {
     pub(super) includes_usage: bool,
     /// Whether `max_tokens` cut the text.
     pub(super) is_cut: bool,
-    /// The function that is called instead of answering with text.
+    /// The function call that replaces the text.
     pub(super) tool: Option<String>,
     tokens: Tokens,
 }

@@ -11,7 +11,7 @@ use crate::mock::spec::{EngineModel, EngineSpec};
 pub(super) struct Request<'a> {
     pub(super) spec: &'a EngineSpec,
     pub(super) operation: Operation,
-    /// The model as asked for.
+    /// The model's name in the request.
     pub(super) model: &'a EngineModel,
     /// The body, or the form's model alone.
     pub(super) body: Value,
@@ -144,7 +144,7 @@ fn wanted_tool(body: &Value) -> Option<Wants> {
     Some(Wants::Tool { name: name(&tool), parameters: parameters.cloned().unwrap_or_default() })
 }
 
-/// Whether the last turn brings the result of a call, which is answered with text.
+/// Whether the last turn is a tool result, whose response is text.
 fn ends_with_tool_result(body: &Value) -> bool {
     let turns = body.get("messages").or_else(|| body.get("input")).and_then(Value::as_array);
     let Some(last) = turns.and_then(|turns| turns.last()) else { return false };

@@ -108,7 +108,7 @@ impl Client {
         }
     }
 
-    /// Reads until `mark` has arrived; tells where it ends.
+    /// Reads until `mark` has arrived; returns where it ends.
     pub(super) async fn until(&mut self, mark: &[u8]) -> Result<usize, Broken> {
         loop {
             let found = self.buffer.windows(mark.len()).position(|window| window == mark);

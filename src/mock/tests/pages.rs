@@ -1,4 +1,4 @@
-//! What an engine tells about itself.
+//! Information pages.
 
 use serde_json::{Value, json};
 

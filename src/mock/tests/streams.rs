@@ -26,7 +26,7 @@ async fn chat_stream_says_what_the_whole_answer_says() {
         .map(|event| event["choices"][0]["delta"]["content"].as_str().unwrap())
         .collect();
     assert_eq!(whole["choices"][0]["message"]["content"], text);
-    assert!(events.iter().all(|event| event.get("usage").is_none()), "nobody asked for usage");
+    assert!(events.iter().all(|event| event.get("usage").is_none()), "no usage was requested");
     engine.wait_for(|counters| counters.events == 11 && counters.answered == 2).await.unwrap();
 }
 

@@ -110,7 +110,7 @@ async fn requests_that_need_lenience_are_reported() {
         let mut client = Client::connect(&engine).await;
         client.send(request.as_bytes()).await;
         assert_eq!(client.response().await.unwrap().status, 400, "{request:?}");
-        assert_eq!(client.rest().await.bytes, b"", "closed behind the refusal");
+        assert_eq!(client.rest().await.bytes, b"", "closed after the refusal");
     }
     assert_eq!(engine.malformed().len(), given.len());
     assert_eq!(engine.malformed()[0].bytes, given[0].as_bytes());
