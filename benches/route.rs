@@ -18,7 +18,7 @@ use std::time::Instant;
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::api::Operation;
 use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
-use penstock::fleet::{BackendSet, FleetSnapshot, Health};
+use penstock::fleet::{BackendSet, Health, Topology};
 use penstock::routing::Generation;
 use penstock::routing::{Live, RouteInput, Scratch};
 use penstock::scan::{RequestProfile, ScanOptions, scan};
@@ -48,8 +48,8 @@ fn generation(strategy: Strategy, backends: usize, models: usize) -> Generation 
         });
     }
     let generation = Generation::new(config);
-    let fleet = generation.registry.snapshot();
-    for (index, backend) in fleet.topology.backends.iter().enumerate() {
+    let fleet = generation.fleet.topology();
+    for (index, backend) in fleet.backends.iter().enumerate() {
         backend.state.health.set(Health::Healthy);
         backend.state.load.set_in_flight(u32::try_from(index % 17).unwrap());
     }
@@ -58,7 +58,7 @@ fn generation(strategy: Strategy, backends: usize, models: usize) -> Generation 
 
 struct Decider<'a> {
     generation: &'a Generation,
-    fleet: std::sync::Arc<FleetSnapshot>,
+    fleet: std::sync::Arc<Topology>,
     /// Left to the end of the process: a copy for each decision would be measured along with it.
     profile: &'static RequestProfile,
     tried: BackendSet,
@@ -69,7 +69,7 @@ struct Decider<'a> {
 impl<'a> Decider<'a> {
     fn new(generation: &'a Generation) -> Self {
         Self {
-            fleet: generation.registry.snapshot(),
+            fleet: generation.fleet.topology(),
             profile: Box::leak(Box::new(
                 scan(Operation::Chat, None, BODY, ScanOptions::default()).unwrap(),
             )),
@@ -95,7 +95,7 @@ impl<'a> Decider<'a> {
             prompt: None,
             session: None,
         };
-        let mut chance = Live { topology: &self.fleet.topology, rng: &mut self.rng };
+        let mut chance = Live { topology: &self.fleet, rng: &mut self.rng };
         let routed = self.generation.router.route(&input, &mut chance, &mut self.scratch);
         routed.unwrap().backend.0
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::api::Operation;
 use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
-use penstock::fleet::{BackendSet, EngineSample, FleetSnapshot, Health};
+use penstock::fleet::{BackendSet, EngineSample, Health, Topology};
 use penstock::prefix::{Chain, HashCache, MemoryBudget, PrefixIndex, SECRET, prompt_chain};
 use penstock::routing::Generation;
 use penstock::routing::{Live, RouteInput, RoutingDecision, Scratch};
@@ -55,7 +55,7 @@ fn generation() -> Generation {
         });
     }
     let generation = Generation::new(config);
-    for (index, backend) in generation.registry.snapshot().topology.backends.iter().enumerate() {
+    for (index, backend) in generation.fleet.topology().backends.iter().enumerate() {
         backend.state.health.set(Health::Healthy);
         let in_flight = u32::try_from(index % 17).unwrap();
         backend.state.load.set_in_flight(in_flight);
@@ -73,7 +73,7 @@ fn generation() -> Generation {
 
 struct Decider<'a> {
     generation: &'a Generation,
-    fleet: Arc<FleetSnapshot>,
+    fleet: Arc<Topology>,
     rng: SmallRng,
     scratch: Scratch,
     chain: Chain,
@@ -85,7 +85,7 @@ impl<'a> Decider<'a> {
     fn new(generation: &'a Generation, cache: Option<HashCache>) -> Self {
         Self {
             cache,
-            fleet: generation.registry.snapshot(),
+            fleet: generation.fleet.topology(),
             generation,
             rng: SmallRng::seed_from_u64(1),
             scratch: Scratch::default(),
@@ -96,7 +96,7 @@ impl<'a> Decider<'a> {
     /// All there is to a decision: blocks, lookup, scores, pick.
     fn decide(&mut self, profile: &RequestProfile, body: &[u8]) -> RoutingDecision {
         let weighted = self.generation.router.weighted().unwrap();
-        let terms = weighted.prefix_params(&self.fleet.topology, "m");
+        let terms = weighted.prefix_params(&self.fleet, "m");
         prompt_chain(profile, body, ("m", terms), (&mut self.chain, self.cache.as_ref()));
         let tried = BackendSet::default();
         let input = RouteInput {
@@ -109,7 +109,7 @@ impl<'a> Decider<'a> {
             prompt: Some(&self.chain),
             session: None,
         };
-        let mut chance = Live { topology: &self.fleet.topology, rng: &mut self.rng };
+        let mut chance = Live { topology: &self.fleet, rng: &mut self.rng };
         self.generation.router.route(&input, &mut chance, &mut self.scratch).unwrap()
     }
 
@@ -117,7 +117,7 @@ impl<'a> Decider<'a> {
     fn decide_and_record(&mut self, profile: &RequestProfile, body: &[u8]) -> RoutingDecision {
         let routed = self.decide(profile, body);
         let weighted = self.generation.router.weighted().unwrap();
-        weighted.record(&self.fleet.topology, &routed, &self.chain);
+        weighted.record(&self.fleet, &routed, &self.chain);
         routed
     }
 }

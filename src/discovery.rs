@@ -1,5 +1,5 @@
 //! The only background I/O: health checks, discovery of models, name resolution. Results go into
-//! the registry; the hot path never waits for any of it.
+//! the fleet; the hot path never waits for any of it.
 
 mod check;
 mod client;
@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 
 use crate::clock::now;
 use crate::config::{Config, DiscoveryConfig, ModelEntry};
-use crate::fleet::{Backend, Health, Registry};
+use crate::fleet::{Backend, Fleet, Health};
 use crate::units::Timestamp;
 use check::Checks;
 
@@ -57,7 +57,7 @@ struct Shared {
 
 /// The backends of one configuration.
 struct Batch {
-    registry: Arc<Registry>,
+    fleet: Arc<Fleet>,
     discovery: DiscoveryConfig,
     round: FirstRound,
 }
@@ -82,10 +82,10 @@ impl FirstRound {
 }
 
 impl Prober {
-    /// A prober for the backends of a registry. `seed` starts its jitter.
-    pub fn new(registry: &Arc<Registry>, config: &Config, seed: u64) -> Self {
+    /// A prober for the backends of a fleet. `seed` starts its jitter.
+    pub fn new(fleet: &Arc<Fleet>, config: &Config, seed: u64) -> Self {
         let (batches, queue) = mpsc::unbounded_channel();
-        let backends = registry.snapshot().topology.backends.len();
+        let backends = fleet.topology().backends.len();
         let prober = Self(Arc::new(Shared {
             client: Arc::default(),
             rng: Mutex::new(SmallRng::seed_from_u64(seed)),
@@ -94,7 +94,7 @@ impl Prober {
             scraper: Scraper::new(seed.wrapping_add(1)),
             queue: Mutex::new(Some(queue)),
         }));
-        let _first_checks = prober.watch(registry, config);
+        let _first_checks = prober.watch(fleet, config);
         prober
     }
 
@@ -109,24 +109,23 @@ impl Prober {
         self.0.scraper.clone()
     }
 
-    /// Watches the backends of this registry from now on, and no others. What is returned is done
+    /// Watches the backends of this fleet from now on, and no others. What is returned is done
     /// once every backend that is new has been checked and asked for its models.
     pub fn watch(
         &self,
-        registry: &Arc<Registry>,
+        fleet: &Arc<Fleet>,
         config: &Config,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let fresh =
-            registry.snapshot().topology.backends.iter().filter(|one| is_fresh(one)).count();
+        let fresh = fleet.topology().backends.iter().filter(|one| is_fresh(one)).count();
         let ended = Arc::new(Notify::new());
         let round = FirstRound {
             left: Arc::new(AtomicUsize::new(fresh)),
             waiting: Arc::clone(&self.0.waiting),
             ended: Arc::clone(&ended),
         };
-        self.0.scraper.watch(registry, config);
+        self.0.scraper.watch(fleet, config);
         let discovery = config.discovery.clone();
-        let batch = Batch { registry: Arc::clone(registry), discovery, round };
+        let batch = Batch { fleet: Arc::clone(fleet), discovery, round };
         let is_watched = self.0.batches.send(batch).is_ok();
         async move {
             if is_watched && fresh > 0 {
@@ -137,9 +136,9 @@ impl Prober {
 
     fn spawn(&self, batch: &Batch) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        for backend in &batch.registry.snapshot().topology.backends {
+        for backend in &batch.fleet.topology().backends {
             let watcher = Watcher {
-                registry: Arc::clone(&batch.registry),
+                fleet: Arc::clone(&batch.fleet),
                 discovery: batch.discovery.clone(),
                 client: Arc::clone(&self.0.client),
                 rng: SmallRng::from_rng(&mut *self.0.rng.lock()),
@@ -183,7 +182,7 @@ impl BackgroundService for Prober {
 /// Watches one backend.
 struct Watcher {
     backend: Backend,
-    registry: Arc<Registry>,
+    fleet: Arc<Fleet>,
     discovery: DiscoveryConfig,
     client: Arc<ProbeClient>,
     rng: SmallRng,
@@ -208,9 +207,9 @@ impl Watcher {
             }
             let change = checks.run().await;
             if change == Some(Health::Unhealthy) {
-                self.registry.lose(self.backend.state.id);
+                self.fleet.lose(self.backend.state.id);
             }
-            self.registry.tidy(self.backend.state.id);
+            self.fleet.tidy(self.backend.state.id);
             let is_up = checks.is_passing();
             // A backend that comes back may serve other models than the one that went.
             if is_up && self.asks_for_models() && (change.is_some() || now() >= discover_at) {
@@ -259,7 +258,7 @@ impl Watcher {
         let found = discover::models(&self.client, &self.backend, limit).await;
         match found {
             Ok(models) => {
-                if self.registry.discovered(self.backend.state.id, &models) {
+                if self.fleet.discovered(self.backend.state.id, &models) {
                     let names: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
                     tracing::info!(backend = %self.backend.state.name, models = ?names, "models discovered");
                 }

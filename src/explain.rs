@@ -13,7 +13,7 @@ pub use text::render_text;
 use serde_json::{Map, Value, json};
 
 use crate::api::{ErrorCode, Operation};
-use crate::fleet::{BackendSet, FleetSnapshot};
+use crate::fleet::{BackendSet, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::Generation;
 use crate::routing::{CandidateReport, Chance, RouteInput, RoutingDecision};
@@ -24,7 +24,7 @@ use crate::units::Timestamp;
 /// `{"requirements"?, "error", "candidates"?}`. Client keys are not asked for.
 pub fn explain(
     generation: &Generation,
-    fleet: &FleetSnapshot,
+    fleet: &Topology,
     question: &Question,
     chance: &mut impl Chance,
     now: Timestamp,
@@ -44,7 +44,7 @@ pub fn explain(
     let mut prompt = Chain::default();
     if let Some(weighted) = generation.router.weighted() {
         let name = generation.router.names.resolve(&model);
-        let terms = weighted.prefix_params(&fleet.topology, name);
+        let terms = weighted.prefix_params(fleet, name);
         prompt_chain(&profile, body, (name, terms), (&mut prompt, None));
     }
     let input = RouteInput {
@@ -61,7 +61,7 @@ pub fn explain(
     if let (Ok(decision), Some(weighted), true) =
         (&explanation.result, generation.router.weighted(), chance.is_acted_on())
     {
-        weighted.record(&fleet.topology, decision, &prompt);
+        weighted.record(fleet, decision, &prompt);
     }
     let requirements = profile.to_requirements(body);
     let candidates = explanation.candidates;
@@ -112,11 +112,10 @@ fn judge_head(generation: &Generation, question: &Question) -> Result<Operation,
     Ok(operation)
 }
 
-fn decision_value(fleet: &FleetSnapshot, decision: &RoutingDecision) -> Value {
-    let topology = &*fleet.topology;
-    let model = topology.model(decision.model).map(|model| &*model.name);
-    let serving = decision.serving(topology);
-    debug_assert!(serving.is_some(), "a decision names a row of its own topology");
+fn decision_value(fleet: &Topology, decision: &RoutingDecision) -> Value {
+    let model = fleet.model(decision.model).map(|model| &*model.name);
+    let serving = decision.serving(fleet);
+    debug_assert!(serving.is_some(), "a decision names a row of its own fleet");
     json!({
         "backend": serving.map(|serving| &*serving.state.name),
         "model": model,

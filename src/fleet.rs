@@ -34,13 +34,6 @@ use crate::config::{BackendConfig, Config, Engine, ModelEntry};
 use crate::prefix::IndexPool;
 use crate::tls::ClientTls;
 
-/// What one decision reads.
-#[derive(Debug, Default)]
-pub struct FleetSnapshot {
-    /// Who serves what.
-    pub topology: Arc<Topology>,
-}
-
 /// What makes a backend the same backend after a reload; anything else is a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
@@ -52,41 +45,36 @@ struct Identity {
 /// Every backend there has been, for as long as anybody holds it.
 type Known = Arc<Mutex<Vec<(Identity, Weak<BackendState>)>>>;
 
-/// Keeps the snapshot of the fleet and publishes new ones.
+/// The backends of one configuration: publishes an immutable topology whenever the configuration or a
+/// discovery changes it.
 #[derive(Debug)]
-pub struct Registry {
-    current: ArcSwap<FleetSnapshot>,
-    /// Writers only: one topology is built at a time. Shared with the registries of the
+pub struct Fleet {
+    current: ArcSwap<Topology>,
+    /// Writers only: one topology is built at a time. Shared with the fleets of the
     /// configurations before and after this one.
     known: Known,
     rules: TopologyRules,
 }
 
-impl Registry {
-    /// The registry of a configuration; models that are not declared stay unknown until
-    /// [`Registry::discovered`].
+impl Fleet {
+    /// The fleet of a configuration; models that are not declared stay unknown until
+    /// [`Fleet::discovered`].
     pub fn new(config: &Config) -> Self {
-        Self::build(config, Arc::default(), (&FleetSnapshot::default(), Arc::default()))
+        Self::build(config, Arc::default(), Arc::default(), Arc::default())
     }
 
-    /// The registry of the configuration that takes this one's place. A backend that is the same by
+    /// The fleet of the configuration that takes this one's place. A backend that is the same by
     /// name, URL and engine keeps everything learned about it: health, breaker, load, latencies,
     /// models it told.
     #[must_use]
     pub fn succeeded_by(&self, config: &Config) -> Self {
         let pool = Arc::clone(&self.rules.prefix_pool);
-        Self::build(config, Arc::clone(&self.known), (&self.snapshot(), pool))
+        Self::build(config, Arc::clone(&self.known), self.topology(), pool)
     }
 
-    fn build(
-        config: &Config,
-        known: Known,
-        (previous, pool): (&FleetSnapshot, Arc<IndexPool>),
-    ) -> Self {
-        let registry = Self {
-            current: ArcSwap::from_pointee(FleetSnapshot {
-                topology: Arc::clone(&previous.topology),
-            }),
+    fn build(config: &Config, known: Known, previous: Arc<Topology>, pool: Arc<IndexPool>) -> Self {
+        let fleet = Self {
+            current: ArcSwap::new(Arc::clone(&previous)),
             known,
             rules: TopologyRules::new(config, pool),
         };
@@ -94,8 +82,8 @@ impl Registry {
             .backends
             .iter()
             .map(|config| {
-                let state = registry.adopt(config);
-                let mut before = previous.topology.backends.iter();
+                let state = fleet.adopt(config);
+                let mut before = previous.backends.iter();
                 let before = before.find(|backend| Arc::ptr_eq(&backend.state, &state));
                 let told = before.and_then(|backend| backend.told.clone());
                 // Where the file says the same as before, what an operator said since still holds.
@@ -116,8 +104,8 @@ impl Registry {
                 }
             })
             .collect();
-        registry.publish(backends);
-        registry
+        fleet.publish(backends);
+        fleet
     }
 
     /// What the prefix indexes of all models have in common.
@@ -132,15 +120,15 @@ impl Registry {
         let before = block_size();
         let has_restarted = state.telemetry.learn_details(details);
         if block_size() != before {
-            let topology = Arc::clone(&self.current.load().topology);
+            let topology = self.topology();
             let serves = |model: &&Model| model.serving.iter().any(|row| row.id == state.id);
             topology.models().iter().filter(serves).for_each(Model::follow_blocks);
         }
         has_restarted
     }
 
-    /// The snapshot now. Cheap and lock-free; hold it for one request, not longer.
-    pub fn snapshot(&self) -> Arc<FleetSnapshot> {
+    /// The topology published last. Cheap and lock-free; hold it for one request, not longer.
+    pub fn topology(&self) -> Arc<Topology> {
         self.current.load_full()
     }
 
@@ -148,7 +136,7 @@ impl Registry {
     /// Declared entries win over discovered facts, field by field.
     pub fn discovered(&self, id: BackendId, models: &[ModelEntry]) -> bool {
         let _one_writer = self.known.lock();
-        let topology = Arc::clone(&self.current.load().topology);
+        let topology = self.topology();
         let mut changed = false;
         let backends = topology
             .backends
@@ -172,8 +160,8 @@ impl Registry {
 
     fn publish(&self, backends: Vec<Backend>) {
         let previous = self.current.load();
-        let topology = Topology::build(backends, &self.rules, &previous.topology);
-        self.current.store(Arc::new(FleetSnapshot { topology: Arc::new(topology) }));
+        let topology = Topology::build(backends, &self.rules, &previous);
+        self.current.store(Arc::new(topology));
     }
 
     fn adopt(&self, config: &BackendConfig) -> SharedBackend {

@@ -1,7 +1,7 @@
 //! penstock: a load balancer for LLM servers on Pingora.
 //!
 //! Layers, each importing only from those before it:
-//! `units`, `hex`, `clock`, `outbox`, `systemd`, `scoring` < `api`, `tls` < `config` < `registry` <
+//! `units`, `hex`, `clock`, `outbox`, `systemd`, `scoring` < `api`, `tls` < `config` < `fleet` <
 //! `dial`, `scan` < `routing`, `probe` < `shadow` < `generation` < `proxy` < `explain`, `fleet`, `metrics`, `decisions`,
 //! `access_log`, `spans` < `life` < `admin`, `demo` < `server` < `cli`.
 //!

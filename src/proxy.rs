@@ -199,8 +199,8 @@ impl Proxy {
     /// Closes idle connections whose time is up or whose backend is gone, and reads certificates
     /// again whose files have changed. To be called about once a second.
     pub fn sweep(&self) {
-        let fleet = self.generation.load().registry.snapshot();
-        self.upstreams.sweep(&fleet.topology.backends);
+        let fleet = self.generation.load().fleet.topology();
+        self.upstreams.sweep(&fleet.backends);
         self.refresh_certificates(Look::Regular);
     }
 
@@ -293,9 +293,9 @@ fn scan_call(
     let model: Arc<str> = profile.model_name(&body.bytes).into();
     ctx.ending.asked = Some(Arc::clone(&model));
     ctx.ending.estimated_tokens = Some(profile.estimated_tokens);
-    let fleet = ctx.generation.registry.snapshot();
+    let fleet = ctx.generation.fleet.topology();
     let target = ctx.generation.router.names.resolve(&model);
-    let known = fleet.topology.model_id(target).and_then(|id| fleet.topology.model(id));
+    let known = fleet.model_id(target).and_then(|id| fleet.model(id));
     ctx.ending.model = known.map(|model| model.name.clone());
     ctx.ending.is_streaming = profile.streaming;
     if !auth::may_use(&config.auth, ctx.key, &model) {

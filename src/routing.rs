@@ -35,9 +35,7 @@ use std::sync::atomic::Ordering;
 use rand::rngs::SmallRng;
 
 use crate::config::{RoutingConfig, Strategy, Weights};
-use crate::fleet::{
-    BackendId, BackendSet, FleetSnapshot, Health, Model, ModelId, Probe, Serving, Topology,
-};
+use crate::fleet::{BackendId, BackendSet, Health, Model, ModelId, Probe, Serving, Topology};
 use crate::prefix::Chain;
 use crate::scan::RequestProfile;
 use crate::units::{Timestamp, TokenCount};
@@ -54,7 +52,7 @@ pub struct RouteInput<'a> {
     /// The tokens that must fit a context: the estimate, with the reserved output where configured.
     pub tokens: TokenCount,
     /// Who serves what.
-    pub fleet: &'a FleetSnapshot,
+    pub fleet: &'a Topology,
     /// Backends earlier attempts of this request failed on.
     pub tried: &'a BackendSet,
     /// The time of the decision.
@@ -256,7 +254,7 @@ impl Router {
         chance: &mut impl Chance,
         scratch: &mut Scratch,
     ) -> Option<RoutingDecision> {
-        let topology = &*input.fleet.topology;
+        let topology = input.fleet;
         let id = topology.model_id(name)?;
         let model = topology.model(id)?;
         let weighted = self.weighted.as_ref();
@@ -319,7 +317,7 @@ impl Router {
         input: &RouteInput<'_>,
         chance: &mut impl Chance,
     ) -> Option<RoutingDecision> {
-        let topology = &*input.fleet.topology;
+        let topology = input.fleet;
         let id = topology.model_id(name)?;
         let model = topology.model(id)?;
         let rows = (0_u32..).zip(&model.serving);

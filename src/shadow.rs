@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 
 use crate::config::{RoutingConfig, ShadowConfig};
-use crate::fleet::{BackendId, FleetSnapshot, ModelId, Taken};
+use crate::fleet::{BackendId, ModelId, Taken, Topology};
 use crate::prefix::IndexPool;
 use crate::routing::{Router, SessionField, Weighted};
 use crate::scan::RequestProfile;
@@ -36,7 +36,7 @@ pub struct Sighting {
     /// A hash of what names its session, as [`Shadow::session_field`] finds it.
     pub session: Option<u64>,
     /// Who served what.
-    pub fleet: Arc<FleetSnapshot>,
+    pub fleet: Arc<Topology>,
     /// The model it was sent for, and the row of that model it was sent to.
     pub place: (ModelId, u32),
     /// The backend.

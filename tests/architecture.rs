@@ -44,7 +44,6 @@ const LAYERS: &[&[&str]] = &[
 
 /// Imports against the table.
 const UPWARD: &[(&str, &str)] = &[
-    ("fleet", "routing"),
     ("routing", "shadow"),
     ("lifecycle", "admin"),
     ("upstream", "downstream"),

@@ -57,9 +57,9 @@ fn captured(admin: &Admin, count: usize) -> Answer {
 /// `POST /explain`: decides about the request in the body and moves nothing.
 pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
     let question = Question::from_line(call.body)?;
-    let fleet = call.generation.registry.snapshot();
+    let fleet = call.generation.fleet.topology();
     let at = now();
     // Rotation stays where it is; random picks draw from their own dice.
-    let mut chance = Peek { topology: &fleet.topology, rng: SmallRng::seed_from_u64(at.0) };
+    let mut chance = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
     Ok(Answer::json(&explain_question(call.generation, &fleet, &question, &mut chance, at)))
 }

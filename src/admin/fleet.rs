@@ -10,7 +10,7 @@ use crate::clock::now;
 
 /// `/fleet`: everything known about every backend.
 pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
-    Ok(Answer::json(&crate::fleet::dump::dump(call.generation, now())))
+    Ok(Answer::json(&crate::fleet::dump::dump(&call.generation.fleet, now())))
 }
 
 /// `/config`: the configuration in force, secrets masked.
@@ -29,8 +29,8 @@ pub(super) fn resume(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal>
 }
 
 fn set_draining(call: &Call<'_>, draining: bool) -> Result<Answer, Refusal> {
-    let fleet = call.generation.registry.snapshot();
-    let Some(backend) = fleet.topology.backend(call.name) else {
+    let fleet = call.generation.fleet.topology();
+    let Some(backend) = fleet.backend(call.name) else {
         return Err(Refusal::UnknownBackend { name: call.name.to_owned() });
     };
     let state = &backend.state;

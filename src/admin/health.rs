@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Refusal};
 use super::{Admin, Call};
-use crate::fleet::{FleetSnapshot, Health};
+use crate::fleet::{Health, Topology};
 
 /// `/health/live`: the answer itself is the news.
 pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> {
@@ -17,7 +17,7 @@ pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> 
 /// `/health/ready`: 503 until the first check of every backend has ended, and while stopping. A
 /// fleet that is down does not make this process unready: it says so to its clients.
 pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
-    let fleet = call.generation.registry.snapshot();
+    let fleet = call.generation.fleet.topology();
     let waiting = admin.waiting.load(Ordering::Acquire);
     let (status, reason) = match waiting {
         _ if admin.stopping.load(Ordering::Acquire) => {
@@ -29,7 +29,7 @@ pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         0 => ("ready", None),
         _ => ("starting", Some(format!("first checks under way: {waiting}"))),
     };
-    let unchecked = fleet.topology.backends.iter().filter(|one| one.state.checked_at().is_none());
+    let unchecked = fleet.backends.iter().filter(|one| one.state.checked_at().is_none());
     let unchecked: Vec<&str> = unchecked.map(|one| &*one.state.name).collect();
     let body = json!({
         "status": status,
@@ -43,8 +43,8 @@ pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
 
 /// `/health`: how many backends are healthy; always 200.
 pub(super) fn overview(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
-    let fleet = call.generation.registry.snapshot();
-    let total = fleet.topology.backends.len();
+    let fleet = call.generation.fleet.topology();
+    let total = fleet.backends.len();
     let status = match count_healthy(&fleet) {
         0 => "unhealthy",
         some if some < total => "degraded",
@@ -58,11 +58,11 @@ pub(super) fn version(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusa
     Ok(Answer::json(&json!({"name": "penstock", "version": env!("CARGO_PKG_VERSION")})))
 }
 
-fn count_healthy(fleet: &FleetSnapshot) -> usize {
-    let backends = fleet.topology.backends.iter();
+fn count_healthy(fleet: &Topology) -> usize {
+    let backends = fleet.backends.iter();
     backends.filter(|one| one.state.status() == Health::Healthy).count()
 }
 
-fn count_backends(fleet: &FleetSnapshot) -> Value {
-    json!({"total": fleet.topology.backends.len(), "healthy": count_healthy(fleet)})
+fn count_backends(fleet: &Topology) -> Value {
+    json!({"total": fleet.backends.len(), "healthy": count_healthy(fleet)})
 }

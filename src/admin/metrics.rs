@@ -11,10 +11,10 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
     let proxy = &admin.proxy;
     let scrape = Scrape {
         now: now(),
-        fleet: &call.generation.registry.snapshot(),
+        fleet: &call.generation.fleet.topology(),
         in_flight: proxy.in_flight(),
         held_body_bytes: proxy.held_bytes(),
-        prefix_pool: call.generation.registry.prefix_pool(),
+        prefix_pool: call.generation.fleet.prefix_pool(),
         connections: proxy.connections(),
         admin_connections: admin.callers.open(),
         max_admin_connections: call.generation.config.admin.connections,

@@ -180,14 +180,14 @@ async fn web_pages_and_foreign_names_are_refused() {
     assert_eq!(status, 403);
     let rebound = "GET /config HTTP/1.1\r\nhost: evil.example:9090\r\nconnection: close\r\n\r\n";
     assert!(port.send(rebound).await.starts_with("HTTP/1.1 403"));
-    let state = port.proxy.generation().registry.snapshot().topology.backends[0].state.clone();
+    let state = port.proxy.generation().fleet.topology().backends[0].state.clone();
     assert!(!state.draining.load(Ordering::Acquire));
 }
 
 #[tokio::test]
 async fn backends_are_drained_and_resumed_by_name() {
     let port = Port::open(FLEET, None).await;
-    let state = port.proxy.generation().registry.snapshot().topology.backends[1].state.clone();
+    let state = port.proxy.generation().fleet.topology().backends[1].state.clone();
     let (status, body) = port.post("/backends/ear/drain", "").await;
     assert_eq!((status, &body["draining"], &body["in_flight"]), (200, &true.into(), &0.into()));
     assert!(state.draining.load(Ordering::Acquire));
@@ -202,8 +202,8 @@ async fn backends_are_drained_and_resumed_by_name() {
 #[tokio::test]
 async fn a_dry_run_explains_and_moves_nothing() {
     let port = Port::open(FLEET, None).await;
-    let fleet = port.proxy.generation().registry.snapshot();
-    let model = fleet.topology.model(fleet.topology.model_id("m").unwrap()).unwrap();
+    let fleet = port.proxy.generation().fleet.topology();
+    let model = fleet.model(fleet.model_id("m").unwrap()).unwrap();
     let chat = r#"{"model":"m","messages":[]}"#;
     let line = serde_json::json!({"path": "/v1/chat/completions", "body": chat}).to_string();
     for _ in 0..3 {

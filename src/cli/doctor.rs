@@ -96,10 +96,10 @@ fn examine_backends(
         Terms { idle: config.limits.idle_timeout, wants_telemetry: config.wants_telemetry() };
     let watch = watch.unwrap_or(terms.idle + Duration::from_secs(1));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let fleet = generation.registry.snapshot();
+    let fleet = generation.fleet.topology();
     runtime.map_err(CliError::Runtime)?.block_on(async {
         let client = std::sync::Arc::new(ProbeClient::default());
-        let examined = fleet.topology.backends.iter().map(|backend| {
+        let examined = fleet.backends.iter().map(|backend| {
             let (client, backend) = (std::sync::Arc::clone(&client), backend.clone());
             tokio::spawn(async move {
                 let found = client.examine(&backend, watch).await;

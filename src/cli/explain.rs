@@ -23,7 +23,7 @@ use super::source::ConfigArgs;
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::explain::{DEFAULT_PATH, Question, error_value, explain, render_text};
-use crate::fleet::FleetSnapshot;
+use crate::fleet::Topology;
 use crate::fleet::dump;
 use crate::routing::Generation;
 use crate::routing::Live;
@@ -184,7 +184,7 @@ const LONGEST_PAST: Duration = Duration::from_secs(24 * 3600);
 /// A router of our own, over a fleet as it is described.
 struct Local {
     generation: Generation,
-    fleet: Arc<FleetSnapshot>,
+    fleet: Arc<Topology>,
     rng: SmallRng,
     /// Time stands still, so that a rest in a saved fleet does not run out between lines.
     now: Timestamp,
@@ -195,22 +195,22 @@ impl Local {
         let generation = Generation::new(args.config.load_and_warn(output)?);
         // What a dump tells lies in the past, and the clock of this process has none.
         let now = now().after(LONGEST_PAST);
-        dump::assume_healthy(&generation.registry);
+        dump::assume_healthy(&generation.fleet);
         if let Some(path) = &args.fleet {
             let mut text = Vec::new();
             let read = open(path).and_then(|mut file| file.read_to_end(&mut text));
             read.map_err(unreadable(path))?;
             let dump: Value = serde_json::from_slice(without_mark(&text))
                 .map_err(|source| CliError::NotJson { path: path.clone(), source })?;
-            dump::overlay(&generation.registry, &dump, now)
+            dump::overlay(&generation.fleet, &dump, now)
                 .map_err(|source| CliError::Fleet { path: path.clone(), source })?;
         }
         let rng = args.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64);
-        Ok(Self { fleet: generation.registry.snapshot(), generation, rng, now })
+        Ok(Self { fleet: generation.fleet.topology(), generation, rng, now })
     }
 
     fn answer(&mut self, question: &Question) -> Value {
-        let mut chance = Live { topology: &self.fleet.topology, rng: &mut self.rng };
+        let mut chance = Live { topology: &self.fleet, rng: &mut self.rng };
         explain(&self.generation, &self.fleet, question, &mut chance, self.now)
     }
 }

@@ -82,7 +82,7 @@ impl HealthCheck for SharedChecker {
         pingora::Error::e_explain(pingora::ErrorType::ConnectError, "the check failed")
     }
 
-    // Streaks are counted in the registry, where rise and fall differ per backend.
+    // Streaks are counted in the fleet, where rise and fall differ per backend.
     fn health_threshold(&self, _success: bool) -> usize {
         1
     }

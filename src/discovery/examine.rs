@@ -234,7 +234,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Environment};
-    use crate::fleet::Registry;
+    use crate::fleet::Fleet;
 
     /// A listener, and the backend that it is.
     async fn listening(rest: &str) -> (TcpListener, Backend) {
@@ -242,7 +242,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let yaml = format!("backends: [{{ url: 'http://{address}', {rest} }}]");
         let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
-        let backend = Registry::new(&config).snapshot().topology.backends[0].clone();
+        let backend = Fleet::new(&config).topology().backends[0].clone();
         assert!(dns::resolve(&backend).await);
         (listener, backend)
     }

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use super::page::{EnginePage, PageReader};
 use crate::clock::now;
 use crate::config::{Config, Engine, TelemetryConfig};
-use crate::fleet::{Backend, EngineSample, Health, Registry};
+use crate::fleet::{Backend, EngineSample, Fleet, Health};
 use crate::units::{ByteSize, Timestamp};
 use crate::upstream::connect::Dialer;
 use fetch::{Fetched, Fetcher};
@@ -85,7 +85,7 @@ struct Shared {
 /// The backends of one configuration.
 #[derive(Clone)]
 struct Batch {
-    registry: Arc<Registry>,
+    fleet: Arc<Fleet>,
     config: TelemetryConfig,
 }
 
@@ -106,18 +106,18 @@ impl Scraper {
         Arc::clone(&self.0.budget)
     }
 
-    /// Scrapes the backends of this registry from now on, and no others; none where nobody wants to
+    /// Scrapes the backends of this fleet from now on, and no others; none where nobody wants to
     /// know.
-    pub(super) fn watch(&self, registry: &Arc<Registry>, config: &Config) {
+    pub(super) fn watch(&self, fleet: &Arc<Fleet>, config: &Config) {
         let batch = config
             .wants_telemetry()
-            .then(|| Batch { registry: Arc::clone(registry), config: config.telemetry.clone() });
+            .then(|| Batch { fleet: Arc::clone(fleet), config: config.telemetry.clone() });
         self.0.batch.send_replace(batch);
     }
 
     fn spawn(&self, batch: &Batch) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        for backend in &batch.registry.snapshot().topology.backends {
+        for backend in &batch.fleet.topology().backends {
             let sources = sources(&backend.config);
             if sources.is_empty() {
                 continue;
@@ -267,7 +267,7 @@ impl Task {
 
     fn learn(&mut self, page: EnginePage, sent: &Fetched, took: Duration) {
         let telemetry = &self.backend.state.telemetry;
-        let has_later_start = self.batch.registry.learn_details(&self.backend.state, &page.details);
+        let has_later_start = self.batch.fleet.learn_details(&self.backend.state, &page.details);
         // Without a start time, work that is undone tells of a restart.
         let is_undone = page.details.started_at.is_none()
             && self.work.zip(page.work).is_some_and(|(before, now)| now < before);
@@ -276,7 +276,7 @@ impl Task {
         }
         if has_later_start || is_undone {
             tracing::info!(backend = %self.backend.state.name, "the engine has restarted");
-            self.batch.registry.forget(self.backend.state.id);
+            self.batch.fleet.forget(self.backend.state.id);
             self.cache_tokens = None;
         }
         if let Some((hits, queries)) = page.prefix_cache {

@@ -35,16 +35,16 @@ backends:
 fn generation(yaml: &str) -> Generation {
     let config = Config::parse(yaml, "test.yaml", Path::new(""), &Environment::default());
     let generation = Generation::new(config.unwrap());
-    for backend in &generation.registry.snapshot().topology.backends {
+    for backend in &generation.fleet.topology().backends {
         backend.state.health.set(Health::Healthy);
     }
     generation
 }
 
 fn ask(generation: &Generation, question: &Question) -> Value {
-    let fleet = generation.registry.snapshot();
+    let fleet = generation.fleet.topology();
     let mut rng = SmallRng::seed_from_u64(1);
-    let mut chance = Live { topology: &fleet.topology, rng: &mut rng };
+    let mut chance = Live { topology: &fleet, rng: &mut rng };
     explain(generation, &fleet, question, &mut chance, NOW)
 }
 
@@ -83,9 +83,9 @@ fn rotation_advances_only_where_the_chance_is_live() {
     let picked: Vec<Value> =
         (0..4).map(|_| ask(&generation, &plain)["decision"]["backend"].clone()).collect();
     assert_eq!(picked, ["a", "b", "a", "b"]);
-    let fleet = generation.registry.snapshot();
+    let fleet = generation.fleet.topology();
     for _ in 0..3 {
-        let mut chance = Peek { topology: &fleet.topology, rng: SmallRng::seed_from_u64(1) };
+        let mut chance = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
         let answer = explain(&generation, &fleet, &plain, &mut chance, NOW);
         assert_eq!(answer["decision"]["backend"], "a", "a dry run leaves the turn where it is");
         assert_eq!(answer["decision"]["upstream_model"], "meta/8b");
@@ -109,9 +109,9 @@ fn a_fallback_is_marked_and_its_exclusions_are_told() {
 #[test]
 fn whoever_is_due_first_is_named_so_where_all_rest() {
     let generation = generation(FLEET);
-    let fleet = generation.registry.snapshot();
+    let fleet = generation.fleet.topology();
     assert_eq!(ask(&generation, &chat("llama3:8b", ""))["decision"]["first_due"], false);
-    for (backend, rest) in fleet.topology.backends.iter().zip([5, 3]) {
+    for (backend, rest) in fleet.backends.iter().zip([5, 3]) {
         backend.state.cooldown.until(NOW.after(std::time::Duration::from_secs(rest)), 503);
     }
     let answer = ask(&generation, &chat("llama3:8b", ""));

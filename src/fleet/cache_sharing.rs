@@ -3,14 +3,14 @@
 use std::iter;
 
 use super::topology::{Model, Serving, Topology};
-use super::{BackendId, Registry};
+use super::{BackendId, Fleet};
 use crate::prefix::IndexPool;
 
-impl Registry {
+impl Fleet {
     /// Forgets what was learned about a process that is gone, model by model: its latencies, and what
     /// it had cached.
     pub fn forget(&self, id: BackendId) {
-        for (model, row) in serving(&self.snapshot().topology, id) {
+        for (model, row) in serving(&self.topology(), id) {
             row.latency.forget();
             model.prefixes.renew(iter::once(row.slot_and_epoch()));
         }
@@ -18,7 +18,7 @@ impl Registry {
 
     /// Forgets what a backend had cached whose checks fail: it may come back as another process.
     pub fn lose(&self, id: BackendId) {
-        let topology = &self.snapshot().topology;
+        let topology = &self.topology();
         if let Some((_, row)) = serving(topology, id).next() {
             row.state.telemetry.be_away();
         }
@@ -30,7 +30,7 @@ impl Registry {
     /// Keeps prefix indexes within bounds that the record of a prompt alone cannot keep: the models of
     /// a backend share its engine's cache, and all models the memory.
     pub fn tidy(&self, id: BackendId) {
-        let topology = &self.snapshot().topology;
+        let topology = &self.topology();
         share_cache(topology, id);
         share_memory(topology, self.prefix_pool());
     }
@@ -102,18 +102,18 @@ mod tests {
 
     const KEPT: CacheState = CacheState { capacity: 1 << 20, epoch: 0 };
 
-    fn registry(memory: &str) -> Registry {
+    fn fleet_of(memory: &str) -> Fleet {
         let yaml = format!(
             "limits: {{ prefix_memory: {memory} }}\n\
              backends: [{{ name: x, url: \"http://a\", models: [m, n] }}]"
         );
         let config = Config::parse(&yaml, "test.yaml", Path::new(""), &Environment::default());
-        Registry::new(&config.unwrap())
+        Fleet::new(&config.unwrap())
     }
 
     /// Has the backend sent prompts of 50 blocks that have nothing in common.
-    fn record(registry: &Registry, model: usize, prompts: std::ops::Range<u64>) {
-        let topology = &registry.snapshot().topology;
+    fn record(fleet: &Fleet, model: usize, prompts: std::ops::Range<u64>) {
+        let topology = &fleet.topology();
         let model = &topology.models()[model];
         for prompt in prompts {
             let chain: Vec<u64> =
@@ -122,66 +122,66 @@ mod tests {
         }
     }
 
-    fn held(registry: &Registry) -> Vec<u32> {
-        let topology = &registry.snapshot().topology;
+    fn held(fleet: &Fleet) -> Vec<u32> {
+        let topology = &fleet.topology();
         let held = |model: &Model| model.prefixes.held(model.serving[0].slot);
         topology.models().iter().map(held).collect()
     }
 
     #[test]
     fn models_of_an_engine_share_its_cache() {
-        let registry = registry("1MiB");
+        let fleet = fleet_of("1MiB");
         let (id, state) = {
-            let state = std::sync::Arc::clone(&registry.snapshot().topology.backends[0].state);
+            let state = std::sync::Arc::clone(&fleet.topology().backends[0].state);
             (state.id, state)
         };
-        record(&registry, 0, 0..2);
-        record(&registry, 1, 0..10);
-        registry.tidy(id);
-        assert_eq!(held(&registry), [100, 500], "who does not tell has no bounds of its own");
+        record(&fleet, 0, 0..2);
+        record(&fleet, 1, 0..10);
+        fleet.tidy(id);
+        assert_eq!(held(&fleet), [100, 500], "who does not tell has no bounds of its own");
         let details = |blocks| EngineDetails {
             block_size: Some(16),
             blocks: Some(blocks),
             ..EngineDetails::default()
         };
-        assert!(!registry.learn_details(&state, &details(400)));
-        record(&registry, 0, 0..2);
-        record(&registry, 1, 0..10);
-        registry.tidy(id);
-        assert_eq!(held(&registry), [100, 300], "the one with more than half of it gives");
-        assert!(!registry.learn_details(&state, &details(150)));
-        registry.tidy(id);
-        assert_eq!(held(&registry), [75, 75]);
+        assert!(!fleet.learn_details(&state, &details(400)));
+        record(&fleet, 0, 0..2);
+        record(&fleet, 1, 0..10);
+        fleet.tidy(id);
+        assert_eq!(held(&fleet), [100, 300], "the one with more than half of it gives");
+        assert!(!fleet.learn_details(&state, &details(150)));
+        fleet.tidy(id);
+        assert_eq!(held(&fleet), [75, 75]);
     }
 
     #[test]
     fn a_backend_that_is_away_has_nothing() {
-        let registry = registry("1MiB");
-        let id = registry.snapshot().topology.backends[0].state.id;
-        record(&registry, 0, 0..2);
-        let telemetry = || registry.snapshot().topology.backends[0].state.clone();
-        registry.lose(id);
-        assert_eq!((held(&registry), telemetry().telemetry.restarts()), (vec![0, 0], 0));
+        let fleet = fleet_of("1MiB");
+        let id = fleet.topology().backends[0].state.id;
+        record(&fleet, 0, 0..2);
+        let telemetry = || fleet.topology().backends[0].state.clone();
+        fleet.lose(id);
+        assert_eq!((held(&fleet), telemetry().telemetry.restarts()), (vec![0, 0], 0));
     }
 
     #[test]
     fn a_model_that_comes_late_finds_memory_and_a_lower_limit_is_kept() {
-        let registry = registry("1MiB");
-        let id = registry.snapshot().topology.backends[0].state.id;
-        let used = || registry.prefix_pool().budget().used();
-        record(&registry, 0, 0..2000);
-        registry.tidy(id);
-        let alone = held(&registry)[0];
+        let fleet = fleet_of("1MiB");
+        let id = fleet.topology().backends[0].state.id;
+        let used = || fleet.prefix_pool().budget().used();
+        record(&fleet, 0, 0..2000);
+        fleet.tidy(id);
+        let alone = held(&fleet)[0];
         assert!(used() <= 1 << 20 && alone > 20_000, "{} bytes, {alone} blocks", used());
         for round in 0..40 {
-            record(&registry, 1, round * 20..round * 20 + 20);
-            record(&registry, 0, 2000 + round * 200..2200 + round * 200);
-            registry.tidy(id);
+            record(&fleet, 1, round * 20..round * 20 + 20);
+            record(&fleet, 0, 2000 + round * 200..2200 + round * 200);
+            fleet.tidy(id);
         }
-        let both = held(&registry);
+        let both = held(&fleet);
         assert!(both[1] > both[0] / 2, "{both:?}");
-        registry.prefix_pool().budget().set_limit(256 << 10);
-        registry.tidy(id);
+        fleet.prefix_pool().budget().set_limit(256 << 10);
+        fleet.tidy(id);
         assert!(used() <= 256 << 10, "{}", used());
     }
 

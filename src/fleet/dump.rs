@@ -1,5 +1,5 @@
 //! The fleet as people and files see it: what `/fleet` shows, and the way back from such a dump
-//! into a registry, so that `explain` can answer for a fleet that is elsewhere.
+//! into a fleet, so that `explain` can answer for a fleet that is elsewhere.
 
 mod rows;
 mod telemetry;
@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Capabilities, Operations};
 use crate::config::{ModelEntry, nearest};
-use crate::fleet::{Backend, BreakerState, Health, Registry, Topology};
-use crate::routing::Generation;
+use crate::fleet::{Backend, BreakerState, Fleet, Health, Topology};
 use crate::units::Timestamp;
 pub use rows::empty_in;
 use rows::{BackendRow, BreakerName, HealthName, ModelRow};
@@ -42,28 +41,28 @@ pub enum FleetError {
 }
 
 /// What `/fleet` shows: every backend with its state and models. Holds no credentials.
-pub fn dump(generation: &Generation, now: Timestamp) -> Value {
-    let topology = &*generation.registry.snapshot().topology;
+pub fn dump(fleet: &Fleet, now: Timestamp) -> Value {
+    let topology = &*fleet.topology();
     let rows: Vec<BackendRow> =
         topology.backends.iter().map(|backend| BackendRow::of(topology, backend, now)).collect();
     json!({ "backends": rows })
 }
 
 /// Takes every backend for healthy and idle. Models nobody declared stay unknown.
-pub fn assume_healthy(registry: &Registry) {
-    for backend in &registry.snapshot().topology.backends {
+pub fn assume_healthy(fleet: &Fleet) {
+    for backend in &fleet.topology().backends {
         backend.state.health.set(Health::Healthy);
         backend.state.load.set_in_flight(0);
     }
 }
 
-/// Lays a dump over a registry nobody else uses, by the names of backends. What a dump leaves out
+/// Lays a dump over a fleet nobody else uses, by the names of backends. What a dump leaves out
 /// stays as it is; models in it count as discovered.
 ///
 /// # Errors
 /// [`FleetError`] when the dump is malformed or names a backend that is not configured; the
-/// registry may then be half changed.
-pub fn overlay(registry: &Registry, dump: &Value, now: Timestamp) -> Result<(), FleetError> {
+/// fleet may then be half changed.
+pub fn overlay(fleet: &Fleet, dump: &Value, now: Timestamp) -> Result<(), FleetError> {
     let mut names: Vec<String> = Vec::new();
     for (index, row) in rows_of(dump)?.iter().enumerate() {
         let row =
@@ -71,10 +70,10 @@ pub fn overlay(registry: &Registry, dump: &Value, now: Timestamp) -> Result<(), 
         if names.contains(&row.name) {
             return Err(FleetError::BackendTwice { name: row.name });
         }
-        overlay_row(registry, &row, now)?;
+        overlay_row(fleet, &row, now)?;
         names.push(row.name);
     }
-    registry.snapshot().topology.follow_blocks();
+    fleet.topology().follow_blocks();
     Ok(())
 }
 
@@ -84,8 +83,8 @@ fn rows_of(dump: &Value) -> Result<&[Value], FleetError> {
     rows.map(Vec::as_slice).ok_or(FleetError::NotAFleet)
 }
 
-fn overlay_row(registry: &Registry, row: &BackendRow, now: Timestamp) -> Result<(), FleetError> {
-    let topology = &*registry.snapshot().topology;
+fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), FleetError> {
+    let topology = &*fleet.topology();
     let Some(backend) = topology.backend(&row.name) else {
         let known = topology.backends.iter().map(|backend| backend.config.name.as_str());
         let suggestion = nearest(&row.name, known).map(str::to_owned);
@@ -121,11 +120,11 @@ fn overlay_row(registry: &Registry, row: &BackendRow, now: Timestamp) -> Result<
         };
         state.breaker.set(breaker_state, now);
     }
-    overlay_models(registry, backend, (row, now))
+    overlay_models(fleet, backend, (row, now))
 }
 
 fn overlay_models(
-    registry: &Registry,
+    fleet: &Fleet,
     backend: &Backend,
     (row, now): (&BackendRow, Timestamp),
 ) -> Result<(), FleetError> {
@@ -151,8 +150,8 @@ fn overlay_models(
             .collect();
         entries.extend(renamed);
     }
-    registry.discovered(backend.state.id, &entries);
-    let topology = &*registry.snapshot().topology;
+    fleet.discovered(backend.state.id, &entries);
+    let topology = &*fleet.topology();
     rows.iter().try_for_each(|model| overlay_latency(topology, (row, now), model))
 }
 

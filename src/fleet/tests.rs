@@ -7,8 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{
-    BackendId, Check, FleetSnapshot, Health, InflightGuard, Model, Outcome, Probe, Registry,
-    Source, Topology,
+    BackendId, Check, Fleet, Health, InflightGuard, Model, Outcome, Probe, Source, Topology,
 };
 use crate::api::{Capabilities, Operations};
 use crate::config::{Config, Environment, ModelEntry};
@@ -19,61 +18,61 @@ fn config(yaml: &str) -> Config {
     Config::parse(yaml, "test.yaml", Path::new(""), &Environment::default()).unwrap()
 }
 
-fn registry(yaml: &str) -> Registry {
-    Registry::new(&config(yaml))
+fn fleet_of(yaml: &str) -> Fleet {
+    Fleet::new(&config(yaml))
 }
 
-fn model<'a>(fleet: &'a FleetSnapshot, name: &str) -> &'a Model {
-    fleet.topology.model(fleet.topology.model_id(name).unwrap()).unwrap()
+fn model<'a>(fleet: &'a Topology, name: &str) -> &'a Model {
+    fleet.model(fleet.model_id(name).unwrap()).unwrap()
 }
 
 fn told(id: &str) -> ModelEntry {
     ModelEntry { id: id.to_owned(), ..ModelEntry::default() }
 }
 
-fn id_of(registry: &Registry, backend: &str) -> BackendId {
-    registry.snapshot().topology.backend(backend).unwrap().state.id
+fn id_of(fleet: &Fleet, backend: &str) -> BackendId {
+    fleet.topology().backend(backend).unwrap().state.id
 }
 
 #[test]
 fn models_are_listed_in_the_order_of_the_configuration() {
-    let registry = registry(
+    let fleet = fleet_of(
         "backends: [{name: x, url: \"http://a\", models: [m, n]}, {name: y, url: \"http://b\", models: [n, o]}]",
     );
-    let fleet = registry.snapshot();
-    let names: Vec<&str> = fleet.topology.models().iter().map(|model| &*model.name).collect();
+    let fleet = fleet.topology();
+    let names: Vec<&str> = fleet.models().iter().map(|model| &*model.name).collect();
     assert_eq!(names, ["m", "n", "o"]);
     let servers: Vec<&str> =
         model(&fleet, "n").serving.iter().map(|row| &*row.state.name).collect();
     assert_eq!(servers, ["x", "y"]);
-    assert!(fleet.topology.model_id("p").is_none());
-    assert!(fleet.topology.is_complete());
+    assert!(fleet.model_id("p").is_none());
+    assert!(fleet.is_complete());
 }
 
 #[test]
 fn a_fleet_is_complete_once_every_backend_has_told_its_models() {
-    let registry = registry(
+    let fleet = fleet_of(
         "backends: [{name: x, url: \"http://a\"}, {name: y, url: \"http://b\", models: [n]}]",
     );
-    assert!(!registry.snapshot().topology.is_complete());
-    assert!(registry.discovered(id_of(&registry, "x"), &[told("m")]));
-    assert!(registry.snapshot().topology.is_complete());
-    assert!(!registry.discovered(id_of(&registry, "x"), &[told("m")]), "nothing new");
-    assert!(!registry.discovered(BackendId(900), &[told("m")]), "nobody of that number");
+    assert!(!fleet.topology().is_complete());
+    assert!(fleet.discovered(id_of(&fleet, "x"), &[told("m")]));
+    assert!(fleet.topology().is_complete());
+    assert!(!fleet.discovered(id_of(&fleet, "x"), &[told("m")]), "nothing new");
+    assert!(!fleet.discovered(BackendId(900), &[told("m")]), "nobody of that number");
 }
 
 #[test]
-fn a_snapshot_in_use_does_not_change() {
-    let registry = registry("backends: [{name: x, url: \"http://a\"}]");
-    let before = registry.snapshot();
-    registry.discovered(id_of(&registry, "x"), &[told("m")]);
-    assert!(before.topology.model_id("m").is_none());
-    assert!(registry.snapshot().topology.model_id("m").is_some());
+fn topology_in_use_does_not_change() {
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\"}]");
+    let before = fleet.topology();
+    fleet.discovered(id_of(&fleet, "x"), &[told("m")]);
+    assert!(before.model_id("m").is_none());
+    assert!(fleet.topology().model_id("m").is_some());
 }
 
 #[test]
 fn declared_facts_win_over_discovered_ones() {
-    let registry = registry(
+    let fleet = fleet_of(
         "backends: [{name: x, url: \"http://a\", models: \
          [{id: m, upstream_id: org/m, context_length: 100}, {id: n, capabilities: []}, o]}]",
     );
@@ -85,8 +84,8 @@ fn declared_facts_win_over_discovered_ones() {
     };
     let others = ["n", "o", "p"].map(|id| ModelEntry { id: id.to_owned(), ..facts.clone() });
     let all: Vec<ModelEntry> = [facts].into_iter().chain(others).collect();
-    assert!(registry.discovered(id_of(&registry, "x"), &all));
-    let fleet = registry.snapshot();
+    assert!(fleet.discovered(id_of(&fleet, "x"), &all));
+    let fleet = fleet.topology();
     let row = |name: &str| &model(&fleet, name).serving[0];
     assert_eq!(row("m").context_length, Some(TokenCount(100)), "declared");
     assert_eq!(row("m").known, Capabilities::ALL, "left open, and told under the backend's name");
@@ -94,45 +93,45 @@ fn declared_facts_win_over_discovered_ones() {
     assert_eq!(row("n").usable, Capabilities::NONE, "known to have none");
     assert_eq!(row("n").context_length, Some(TokenCount(8192)));
     assert_eq!(row("o").known, Capabilities::ALL);
-    assert!(fleet.topology.model_id("p").is_none(), "a declared list is the whole list");
-    assert!(fleet.topology.model_id("org/m").is_none(), "clients use the declared name");
+    assert!(fleet.model_id("p").is_none(), "a declared list is the whole list");
+    assert!(fleet.model_id("org/m").is_none(), "clients use the declared name");
 }
 
 #[test]
 fn what_nobody_says_is_assumed_or_denied() {
     let yaml = "backends: [{name: x, url: \"http://a\", models: [m]}]";
-    let fleet = registry(yaml).snapshot();
+    let fleet = fleet_of(yaml).topology();
     let row = &model(&fleet, "m").serving[0];
     assert_eq!((row.known, row.usable), (Capabilities::NONE, Capabilities::ALL));
     assert_eq!(row.usable_operations, Operations::ALL);
     assert_eq!((row.max_in_flight, row.priority), (u32::MAX, 50));
-    let fleet = registry(&format!("routing: {{unknown_capability: deny}}\n{yaml}")).snapshot();
+    let fleet = fleet_of(&format!("routing: {{unknown_capability: deny}}\n{yaml}")).topology();
     assert_eq!(model(&fleet, "m").serving[0].usable, Capabilities::NONE);
 }
 
 #[test]
 fn a_name_equal_to_the_id_needs_no_rewriting() {
     let yaml = "backends: [{name: x, url: \"http://a\", models: [{id: m, upstream_id: m}]}]";
-    assert!(model(&registry(yaml).snapshot(), "m").serving[0].upstream_id.is_none());
+    assert!(model(&fleet_of(yaml).topology(), "m").serving[0].upstream_id.is_none());
 }
 
 #[test]
 fn a_model_told_twice_is_served_once() {
-    let registry = registry("backends: [{name: x, url: \"http://a\"}]");
-    registry.discovered(id_of(&registry, "x"), &[told("m"), told("n"), told("m")]);
-    assert_eq!(model(&registry.snapshot(), "m").serving.len(), 1);
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\"}]");
+    fleet.discovered(id_of(&fleet, "x"), &[told("m"), told("n"), told("m")]);
+    assert_eq!(model(&fleet.topology(), "m").serving.len(), 1);
 }
 
 #[test]
 fn rotation_and_latencies_survive_a_new_topology() {
-    let registry = registry(
+    let fleet = fleet_of(
         "backends: [{name: x, url: \"http://a\", models: [m]}, {name: y, url: \"http://b\"}]",
     );
-    let before = registry.snapshot();
+    let before = fleet.topology();
     model(&before, "m").turn.store(41, Ordering::Relaxed);
     model(&before, "m").serving[0].latency.learn_answer(Duration::from_millis(70));
-    registry.discovered(id_of(&registry, "y"), &[told("m")]);
-    let after = registry.snapshot();
+    fleet.discovered(id_of(&fleet, "y"), &[told("m")]);
+    let after = fleet.topology();
     assert_eq!(model(&after, "m").turn.load(Ordering::Relaxed), 41);
     let [old, new] = &*model(&after, "m").serving else { panic!("two backends serve it") };
     assert_eq!(old.latency.answer(), Some(Duration::from_millis(70)));
@@ -142,38 +141,38 @@ fn rotation_and_latencies_survive_a_new_topology() {
 
 #[test]
 fn models_and_state_of_a_backend_that_is_down_stay() {
-    let registry = registry("backends: [{name: x, url: \"http://a\"}]");
-    let id = id_of(&registry, "x");
-    registry.discovered(id, &[told("m")]);
-    let state = Arc::clone(&registry.snapshot().topology.backends[0].state);
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\"}]");
+    let id = id_of(&fleet, "x");
+    fleet.discovered(id, &[told("m")]);
+    let state = Arc::clone(&fleet.topology().backends[0].state);
     state.health.set(Health::Unhealthy);
-    let fleet = registry.snapshot();
-    assert!(fleet.topology.model_id("m").is_some());
+    let fleet = fleet.topology();
+    assert!(fleet.model_id("m").is_some());
     assert!(Arc::ptr_eq(&state, &model(&fleet, "m").serving[0].state), "one state per backend");
 }
 
 #[test]
 fn identity_is_name_url_and_engine() {
     let same = config("backends: [{name: x, url: \"http://a\"}]");
-    let registry = Registry::new(&same);
-    let known = Arc::clone(&registry.snapshot().topology.backends[0].state);
-    assert!(Arc::ptr_eq(&registry.adopt(&same.backends[0]), &known), "the same backend");
+    let fleet = Fleet::new(&same);
+    let known = Arc::clone(&fleet.topology().backends[0].state);
+    assert!(Arc::ptr_eq(&fleet.adopt(&same.backends[0]), &known), "the same backend");
     let moved = config("backends: [{name: x, url: \"http://b\"}]");
-    let other = registry.adopt(&moved.backends[0]);
+    let other = fleet.adopt(&moved.backends[0]);
     assert!(!Arc::ptr_eq(&other, &known));
     assert_ne!(other.id, known.id, "two lives, two numbers");
     let renamed = config("backends: [{name: y, url: \"http://a\"}]");
-    assert_ne!(registry.adopt(&renamed.backends[0]).id, known.id);
+    assert_ne!(fleet.adopt(&renamed.backends[0]).id, known.id);
     let engine = config("backends: [{name: x, url: \"http://a\", engine: vllm}]");
-    assert_ne!(registry.adopt(&engine.backends[0]).id, known.id);
+    assert_ne!(fleet.adopt(&engine.backends[0]).id, known.id);
     let number = other.id;
     drop(other);
-    assert_eq!(registry.adopt(&renamed.backends[0]).id, number, "free once its last trace is gone");
+    assert_eq!(fleet.adopt(&renamed.backends[0]).id, number, "free once its last trace is gone");
 }
 
 #[test]
 fn averages_start_at_the_first_sample_and_follow_slowly() {
-    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let latency = &model(&fleet, "m").serving[0].latency;
     latency.learn_first_token(Duration::from_millis(100), Timestamp(0));
     assert_eq!(latency.first_token(), Some(Duration::from_millis(100)));
@@ -185,8 +184,8 @@ fn averages_start_at_the_first_sample_and_follow_slowly() {
 
 #[test]
 fn a_place_in_flight_is_given_back_exactly_once() {
-    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
-    let state = &fleet.topology.backends[0].state;
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
+    let state = &fleet.backends[0].state;
     let first = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
     let second = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
     assert!(InflightGuard::try_reserve(state, 2, Probe::None).is_none(), "full");
@@ -205,8 +204,8 @@ fn a_place_in_flight_is_given_back_exactly_once() {
 
 #[test]
 fn a_probe_slot_is_held_by_one_and_freed_on_every_outcome() {
-    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
-    let state = &fleet.topology.backends[0].state;
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
+    let state = &fleet.backends[0].state;
     for probe in [Probe::Breaker, Probe::Cooldown] {
         let held = InflightGuard::try_reserve(state, 9, probe).unwrap();
         assert!(InflightGuard::try_reserve(state, 9, probe).is_none(), "{probe:?} is taken");
@@ -219,11 +218,11 @@ fn a_probe_slot_is_held_by_one_and_freed_on_every_outcome() {
 
 #[test]
 fn a_refusal_rests_and_leaves_the_breaker_alone() {
-    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
-    let state = &fleet.topology.backends[0].state;
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
+    let state = &fleet.backends[0].state;
     let from = Source { at: Timestamp(1_000_000), client: 1, probe: false };
     let busy = Outcome::Busy { rest: Duration::from_secs(7), status: 429 };
-    state.learn_outcome(busy, from, &fleet.topology.backends[0].config.health.breaker);
+    state.learn_outcome(busy, from, &fleet.backends[0].config.health.breaker);
     let now = Timestamp(1_000_001);
     assert_eq!(state.cooldown.ends(now), Some(Timestamp(8_000_000)));
     assert_eq!(state.cooldown.status(), 429);
@@ -234,8 +233,8 @@ fn a_refusal_rests_and_leaves_the_breaker_alone() {
 
 #[test]
 fn a_good_check_lets_an_open_breaker_be_probed_at_once() {
-    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
-    let backend = &fleet.topology.backends[0];
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
+    let backend = &fleet.backends[0];
     let state = &backend.state;
     let at = Timestamp(1_000_000);
     assert_eq!(state.checked_at(), None);
@@ -255,8 +254,8 @@ fn a_good_check_lets_an_open_breaker_be_probed_at_once() {
 
 #[test]
 fn draining_hides_the_verdict_of_the_checks() {
-    let fleet = registry("backends: [{name: x, url: \"http://a\", models: [m]}]").snapshot();
-    let state = &fleet.topology.backends[0].state;
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
+    let state = &fleet.backends[0].state;
     state.health.set(Health::Healthy);
     state.draining.store(true, Ordering::Relaxed);
     assert_eq!(state.status(), Health::Draining);
@@ -265,8 +264,8 @@ fn draining_hides_the_verdict_of_the_checks() {
 
 #[test]
 fn a_stand_in_is_what_decisions_read_without_ones_own_request() {
-    let registry = registry("backends: [{name: x, url: \"http://a\", models: [m]}]");
-    let live = registry.snapshot().topology.backends[0].state.clone();
+    let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]");
+    let live = fleet.topology().backends[0].state.clone();
     live.health.set(Health::Healthy);
     live.draining.store(true, Ordering::Relaxed);
     live.cooldown.until(Timestamp(9), 429);
@@ -297,28 +296,27 @@ fn a_stand_in_is_what_decisions_read_without_ones_own_request() {
 #[test]
 fn a_topology_beside_another_has_a_memory_of_its_own() {
     let yaml = "backends: [{name: x, url: \"http://a\", models: [m, n]}, {name: y, url: \"http://b\", models: [n]}]";
-    let registry = registry(yaml);
-    let live = registry.snapshot();
+    let fleet = fleet_of(yaml);
+    let live = fleet.topology();
     let pool = Arc::new(IndexPool::default());
     pool.budget().set_limit(1 << 20);
-    let beside =
-        |before: &Topology| live.topology.beside(before, &pool, |state| Arc::new(state.stand_in()));
+    let beside = |before: &Topology| live.beside(before, &pool, |state| Arc::new(state.stand_in()));
     let first = beside(&Topology::default());
     let pair = |topology: &Topology| -> Vec<(String, Vec<String>)> {
         let names =
             |model: &Model| model.serving.iter().map(|row| row.state.name.to_string()).collect();
         topology.models().iter().map(|model| (model.name.to_string(), names(model))).collect()
     };
-    assert_eq!(pair(&first), pair(&live.topology));
+    assert_eq!(pair(&first), pair(&live));
     let n = first.model_id("n").unwrap();
     let row = first.serving(n, 1).unwrap();
     assert!(Arc::ptr_eq(&row.state, &first.backends[1].state));
-    assert!(!Arc::ptr_eq(&row.state, &live.topology.backends[1].state));
-    assert!(Arc::ptr_eq(&row.latency, &live.topology.serving(n, 1).unwrap().latency));
+    assert!(!Arc::ptr_eq(&row.state, &live.backends[1].state));
+    assert!(Arc::ptr_eq(&row.latency, &live.serving(n, 1).unwrap().latency));
     let kept = CacheState { capacity: 10, epoch: 0 };
     first.model(n).unwrap().prefixes.record(row.slot, &[1, 2], kept);
     first.model(n).unwrap().turn.fetch_add(3, Ordering::Relaxed);
-    let own = live.topology.model(n).unwrap();
+    let own = live.model(n).unwrap();
     assert_eq!((own.turn.load(Ordering::Relaxed), own.prefixes.matched(row.slot, &[1, 2])), (0, 0));
     let second = beside(&first);
     let model = second.model(n).unwrap();

@@ -112,11 +112,11 @@ impl Reloader {
         let restart = Changes::between(self.proxy.config(), &config);
         let generation = before.succeeded_by(config).with_shadow(Some(&before));
         let generation = Arc::new(generation.map_err(ReloadError::Shadow)?);
-        let first_checks = self.prober.watch(&generation.registry, &generation.config);
+        let first_checks = self.prober.watch(&generation.fleet, &generation.config);
         let is_checked = tokio::time::timeout(FIRST_CHECKS, first_checks).await.is_ok();
         tracing::debug!(is_checked, "the new configuration takes over");
         // Counters first: an attempt on a new backend must find its own.
-        self.metrics.learn_backends(&generation.registry.snapshot().topology);
+        self.metrics.learn_backends(&generation.fleet.topology());
         self.proxy.adopt(Arc::clone(&generation));
         self.proxy.refresh_certificates(Look::Asked);
         if let Some(apply) = &self.apply_log {
@@ -139,9 +139,9 @@ impl Reloader {
 }
 
 fn not_healthy(generation: &Generation, names: &[String]) -> Vec<String> {
-    let fleet = generation.registry.snapshot();
+    let fleet = generation.fleet.topology();
     let is_ill = |name: &&String| {
-        let backend = fleet.topology.backend(name);
+        let backend = fleet.backend(name);
         backend.is_some_and(|backend| backend.state.health.status() != Health::Healthy)
     };
     names.iter().filter(is_ill).cloned().collect()

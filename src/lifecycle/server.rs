@@ -152,7 +152,7 @@ impl Parts {
         if let Some(spans) = &spans {
             observers.push(Box::new(Arc::clone(spans)));
         }
-        let prober = Prober::new(&generation.registry, &generation.config, seed);
+        let prober = Prober::new(&generation.fleet, &generation.config, seed);
         let proxy = Arc::new(Proxy::new(generation, observers, seed)?);
         let stop = Arc::new(Stop::new(last_words(access_log.as_ref(), spans.as_ref())));
         let notifier = Arc::new(Notifier::of_process());

@@ -111,8 +111,8 @@ impl Upkeep {
     }
 
     fn status(&self) -> String {
-        let fleet = self.proxy.generation().registry.snapshot();
-        let backends = &fleet.topology.backends;
+        let fleet = self.proxy.generation().fleet.topology();
+        let backends = &fleet.backends;
         let is_healthy = |state: Health| state == Health::Healthy;
         let healthy = backends.iter().filter(|one| is_healthy(one.state.status())).count();
         let (total, in_flight) = (backends.len(), self.proxy.in_flight());
@@ -141,7 +141,7 @@ impl Upkeep {
         let proxy = Arc::clone(&self.proxy);
         let beat = runtime.spawn(async move {
             tokio::task::yield_now().await;
-            proxy.generation().registry.snapshot().topology.backends.len()
+            proxy.generation().fleet.topology().backends.len()
         });
         matches!(tokio::time::timeout(PULSE, beat).await, Ok(Ok(_)))
     }

@@ -182,7 +182,7 @@ impl RequestObserver for DecisionLog {
 impl Entry {
     fn new(number: u64, event: &Routed<'_>) -> Self {
         let Routed { request, decision, .. } = event;
-        let topology = &*event.fleet.topology;
+        let topology = event.fleet;
         let serving = decision.serving(topology);
         Self {
             number,

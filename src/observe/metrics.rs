@@ -77,7 +77,7 @@ impl Metrics {
             reloads: Reloads::default(),
             started_at: unix_seconds(),
         };
-        metrics.learn_backends(&generation.registry.snapshot().topology);
+        metrics.learn_backends(&generation.fleet.topology());
         Ok(metrics)
     }
 

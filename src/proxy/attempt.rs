@@ -70,8 +70,8 @@ impl Proxy {
         guard: InflightGuard,
     ) -> AttemptEnd {
         let fleet = std::sync::Arc::clone(&call.fleet);
-        let serving = call.decision.as_ref().and_then(|found| found.serving(&fleet.topology));
-        let backend = serving.and_then(|row| fleet.topology.backends.get(usize::from(row.backend)));
+        let serving = call.decision.as_ref().and_then(|found| found.serving(&fleet));
+        let backend = serving.and_then(|row| fleet.backends.get(usize::from(row.backend)));
         let client = ctx.client.clone();
         let (Some(serving), Some(backend), Some(client)) = (serving, backend, client) else {
             return AttemptEnd::Failed(Failure::NotSent(DialError::NoAddress));
@@ -298,7 +298,7 @@ impl Proxy {
         if let Some(decision) = &call.decision {
             ctx.ending.is_fallback = decision.is_fallback;
             if decision.is_fallback {
-                let model = call.fleet.topology.model(decision.model);
+                let model = call.fleet.model(decision.model);
                 ctx.ending.model = model.map(|model| model.name.clone());
             }
         }

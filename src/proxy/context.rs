@@ -11,7 +11,7 @@ use crate::api::{Dialect, ErrorCode, Operation, TraceContext};
 use crate::downstream::body::BodyLength;
 use crate::downstream::client::Client;
 use crate::downstream::head_check::Asked;
-use crate::fleet::{BackendId, BackendSet, FleetSnapshot, Outcome};
+use crate::fleet::{BackendId, BackendSet, Outcome, Topology};
 use crate::routing::Generation;
 use crate::routing::RoutingDecision;
 use crate::scan::RequestProfile;
@@ -75,7 +75,7 @@ pub(crate) struct Call {
     pub(crate) model: Arc<str>,
     /// The body; gone once an answer has begun.
     pub(crate) body: Option<HeldBody>,
-    pub(crate) fleet: Arc<FleetSnapshot>,
+    pub(crate) fleet: Arc<Topology>,
     pub(crate) tried: BackendSet,
     /// A hash of what names the session it belongs to, where that counts.
     pub(crate) session: Option<u64>,

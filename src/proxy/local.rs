@@ -35,8 +35,8 @@ pub(crate) async fn answer(
 }
 
 fn list_models(ctx: &RequestContext) -> Value {
-    let snapshot = ctx.generation.registry.snapshot();
-    let topology = &*snapshot.topology;
+    let snapshot = ctx.generation.fleet.topology();
+    let topology = &*snapshot;
     let auth = &ctx.generation.config.auth;
     let allowed = |name: &str| auth::may_use(auth, ctx.key, name);
     let mut data: Vec<Value> = topology
@@ -61,8 +61,8 @@ fn list_models(ctx: &RequestContext) -> Value {
 
 fn one_model(ctx: &RequestContext, id: &str) -> Result<Value, OwnError> {
     let name = percent_decode(id);
-    let snapshot = ctx.generation.registry.snapshot();
-    let topology: &Topology = &snapshot.topology;
+    let snapshot = ctx.generation.fleet.topology();
+    let topology: &Topology = &snapshot;
     let target = ctx.generation.router.names.resolve(&name);
     let known = topology.model_id(target).or_else(|| topology.model_id(&name));
     let allowed = auth::may_use(&ctx.generation.config.auth, ctx.key, &name);
@@ -93,8 +93,8 @@ fn describe(id: &str, model: &Model) -> Value {
 }
 
 fn health(ctx: &RequestContext) -> Value {
-    let snapshot = ctx.generation.registry.snapshot();
-    let backends = &snapshot.topology.backends;
+    let snapshot = ctx.generation.fleet.topology();
+    let backends = &snapshot.backends;
     let healthy =
         backends.iter().filter(|backend| backend.state.status() == Health::Healthy).count();
     let status = match healthy {

@@ -91,7 +91,7 @@ impl Proxy {
             let prompt = weighted.map(|_| &*chain);
             let chosen = self.decide(ctx, call, (prompt, scratch))?;
             if let (Some(weighted), Some(chain)) = (weighted, prompt) {
-                weighted.record(&call.fleet.topology, &chosen.decision, chain);
+                weighted.record(&call.fleet, &chosen.decision, chain);
             }
             Ok(chosen)
         })
@@ -104,7 +104,7 @@ impl Proxy {
         (prompt, scratch): (Option<&Chain>, &mut Scratch),
     ) -> Result<Chosen, RouteError> {
         let router = &ctx.generation.router;
-        let topology = &*call.fleet.topology;
+        let topology = &*call.fleet;
         let mut rng = SmallRng::seed_from_u64(self.next_seed());
         let saturated = || RouteError::Saturated { model: call.model.to_string() };
         for _ in 0..RACES {
@@ -202,7 +202,7 @@ impl Proxy {
 fn learn_cached(ctx: &mut RequestContext, call: &Call, decision: &RoutingDecision) {
     let cached = ctx.ending.usage.and_then(|usage| usage.cached_tokens);
     if let (Some(cached), Some(weighted)) = (cached, ctx.generation.router.weighted()) {
-        weighted.learn(&call.fleet.topology, decision, cached);
+        weighted.learn(&call.fleet, decision, cached);
         ctx.ending.expected_cached = decision.card.map(|card| card.expected_tokens());
     }
 }
@@ -210,7 +210,7 @@ fn learn_cached(ctx: &mut RequestContext, call: &Call, decision: &RoutingDecisio
 /// The backend did not serve the prompt, so it does not have it either.
 fn forget_recorded(ctx: &RequestContext, call: &Call, decision: &RoutingDecision) {
     if let Some(weighted) = ctx.generation.router.weighted() {
-        weighted.take_back(&call.fleet.topology, decision);
+        weighted.take_back(&call.fleet, decision);
     }
 }
 
@@ -218,9 +218,9 @@ fn forget_recorded(ctx: &RequestContext, call: &Call, decision: &RoutingDecision
 fn read_prompt(ctx: &RequestContext, call: &Call, (weighted, chain): (&Weighted, &mut Chain)) {
     let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
     let model = ctx.generation.router.names.resolve(&call.model);
-    let terms = weighted.prefix_params(&call.fleet.topology, model);
+    let terms = weighted.prefix_params(&call.fleet, model);
     // A repeat is no second time that the prompt comes.
-    let cache = call.fleet.topology.hash_cache().filter(|_| ctx.ending.attempts == 0);
+    let cache = call.fleet.hash_cache().filter(|_| ctx.ending.attempts == 0);
     prompt_chain(&call.profile, body, (model, terms), (chain, cache));
 }
 

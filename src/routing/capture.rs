@@ -183,7 +183,7 @@ impl Router {
         (input, decision): (&RouteInput<'_>, &RoutingDecision),
         notes: Notes,
     ) -> Capture {
-        let topology = &*input.fleet.topology;
+        let topology = input.fleet;
         let name = |id| topology.model(id).map_or("", |model| &*model.name).to_owned();
         let serving = decision.serving(topology);
         let strategy = StrategyRecord::of(self);

@@ -112,7 +112,7 @@ impl RouteError {
 
     /// Finds out why `pick` found nobody. Runs only on failure, so it may take its time.
     pub(super) fn explain(target: &str, input: &RouteInput<'_>, chain: &[Box<str>]) -> Self {
-        let topology = &*input.fleet.topology;
+        let topology = input.fleet;
         let model = target.to_owned();
         let Some(serving) = topology.model_id(target).and_then(|id| topology.model(id)) else {
             return if topology.is_complete() || !chain.is_empty() {

@@ -80,7 +80,7 @@ impl Router {
     }
 
     fn report(&self, name: &str, input: &RouteInput<'_>) -> Vec<CandidateReport> {
-        let topology = &*input.fleet.topology;
+        let topology = input.fleet;
         let Some(model) = topology.model_id(name).and_then(|id| topology.model(id)) else {
             return Vec::new();
         };

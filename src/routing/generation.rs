@@ -1,12 +1,12 @@
 //! One configuration with everything built from it. A request pins the generation it started
-//! with; what is learned about backends lives in the registry and outlives generations.
+//! with; what is learned about backends lives in the fleet and outlives generations.
 
 use std::io;
 use std::sync::Arc;
 
 use crate::clock::now;
 use crate::config::Config;
-use crate::fleet::Registry;
+use crate::fleet::Fleet;
 use crate::routing::Router;
 use crate::shadow::Shadow;
 
@@ -18,7 +18,7 @@ pub struct Generation {
     /// Decides by that configuration.
     pub router: Router,
     /// The fleet it decides over.
-    pub registry: Arc<Registry>,
+    pub fleet: Arc<Fleet>,
     /// The strategy that is tried out, once one runs.
     pub shadow: Option<Arc<Shadow>>,
 }
@@ -26,15 +26,15 @@ pub struct Generation {
 impl Generation {
     /// Builds everything a configuration asks for.
     pub fn new(config: Config) -> Self {
-        let registry = Arc::new(Registry::new(&config));
-        Self::of(config, registry)
+        let fleet = Arc::new(Fleet::new(&config));
+        Self::of(config, fleet)
     }
 
     /// Builds what takes this one's place; what was learned about backends goes along.
     #[must_use]
     pub fn succeeded_by(&self, config: Config) -> Self {
-        let registry = Arc::new(self.registry.succeeded_by(&config));
-        Self::of(config, registry)
+        let fleet = Arc::new(self.fleet.succeeded_by(&config));
+        Self::of(config, fleet)
     }
 
     /// The same with the shadow it asks for at work: that of the generation before where `routing` is
@@ -51,7 +51,7 @@ impl Generation {
         Ok(Self { shadow, ..self })
     }
 
-    fn of(config: Config, registry: Arc<Registry>) -> Self {
-        Self { router: Router::new(&config.routing), registry, config, shadow: None }
+    fn of(config: Config, fleet: Arc<Fleet>) -> Self {
+        Self { router: Router::new(&config.routing), fleet, config, shadow: None }
     }
 }

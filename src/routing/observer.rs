@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Capture, Legend, RoutingDecision};
 use crate::api::{ErrorCode, Operation, TraceContext};
-use crate::fleet::{BackendId, FleetSnapshot, Outcome};
+use crate::fleet::{BackendId, Outcome, Topology};
 use crate::scan::{RequestProfile, Usage};
 use crate::units::{Timestamp, TokenCount};
 
@@ -25,7 +25,7 @@ pub struct Routed<'a> {
     /// Where it goes.
     pub decision: &'a RoutingDecision,
     /// The fleet the decision was made on.
-    pub fleet: &'a FleetSnapshot,
+    pub fleet: &'a Topology,
     /// 1 for the first attempt.
     pub attempt: u32,
     /// What the scores of the decision's card are from.

@@ -6,7 +6,7 @@ mod captures;
 mod errors;
 mod fallbacks;
 mod filtering;
-mod live_registry;
+mod live_fleet;
 mod prompts;
 mod strategies;
 mod sweep;
@@ -20,7 +20,7 @@ use rand::rngs::SmallRng;
 use super::{Live, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
-use crate::fleet::{BackendSet, Health, Registry, SharedBackend};
+use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, SharedBackend};
 use crate::scan::{PromptPlaces, RequestProfile};
 use crate::units::{ByteSpan, Timestamp, TokenCount};
 
@@ -68,7 +68,7 @@ impl<'a> Ask<'a> {
 
 /// A fleet and the router over it, with nobody else around.
 struct Fleet {
-    registry: Registry,
+    live: LiveFleet,
     router: Router,
     rng: SmallRng,
     scratch: Scratch,
@@ -83,22 +83,22 @@ impl Fleet {
         let config = Config::parse(yaml, "test.yaml", Path::new(""), &environment);
         let config = config.unwrap_or_else(|error| panic!("{yaml}\n{error}"));
         let fleet = Self {
-            registry: Registry::new(&config),
+            live: LiveFleet::new(&config),
             router: Router::new(&config.routing),
             rng: SmallRng::seed_from_u64(7),
             scratch: Scratch::default(),
             tried: BackendSet::default(),
             now: NOW,
         };
-        for backend in &fleet.registry.snapshot().topology.backends {
+        for backend in &fleet.live.topology().backends {
             backend.state.health.set(Health::Healthy);
         }
         fleet
     }
 
     fn state(&self, backend: &str) -> SharedBackend {
-        let snapshot = self.registry.snapshot();
-        SharedBackend::clone(&snapshot.topology.backend(backend).unwrap().state)
+        let snapshot = self.live.topology();
+        SharedBackend::clone(&snapshot.backend(backend).unwrap().state)
     }
 
     fn set_health(&self, backend: &str, health: Health) {
@@ -110,7 +110,7 @@ impl Fleet {
     }
 
     fn route(&mut self, ask: Ask<'_>) -> Result<RoutingDecision, RouteError> {
-        let snapshot = self.registry.snapshot();
+        let snapshot = self.live.topology();
         let profile = ask.profile();
         let input = RouteInput {
             request: &profile,
@@ -122,14 +122,14 @@ impl Fleet {
             prompt: None,
             session: None,
         };
-        let mut chance = Live { topology: &snapshot.topology, rng: &mut self.rng };
+        let mut chance = Live { topology: &snapshot, rng: &mut self.rng };
         self.router.route(&input, &mut chance, &mut self.scratch)
     }
 
     /// The backend that takes it and the model it is asked for.
     fn taken(&mut self, ask: Ask<'_>) -> Result<(String, String), RouteError> {
         let decision = self.route(ask)?;
-        let topology = &self.registry.snapshot().topology;
+        let topology = &self.live.topology();
         let row = decision.serving(topology).unwrap();
         assert_eq!(row.id, decision.backend, "a decision names a row of its own backend");
         let model = topology.model(decision.model).unwrap();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Sighting;
-use crate::fleet::{BackendId, FleetSnapshot, ModelId, Serving, SharedBackend};
+use crate::fleet::{BackendId, ModelId, Serving, SharedBackend, Topology};
 use crate::prefix::{Chain, IndexPool};
 use crate::routing::kept;
 use crate::scoring::PrefixParams;
@@ -20,34 +20,30 @@ pub(super) struct Measure {
 /// One side: a fleet beside the live one.
 #[derive(Debug)]
 pub(super) struct Side {
-    pub(super) fleet: FleetSnapshot,
+    pub(super) fleet: Arc<Topology>,
     pool: Arc<IndexPool>,
 }
 
 impl Side {
     fn new(pool: Arc<IndexPool>) -> Self {
-        Self { fleet: FleetSnapshot::default(), pool }
+        Self { fleet: Arc::default(), pool }
     }
 
-    fn follow(
-        &mut self,
-        fleet: &FleetSnapshot,
-        stand_in: impl FnMut(&SharedBackend) -> SharedBackend,
-    ) {
-        let beside = fleet.topology.beside(&self.fleet.topology, &self.pool, stand_in);
-        self.fleet.topology = Arc::new(beside);
+    fn follow(&mut self, fleet: &Topology, stand_in: impl FnMut(&SharedBackend) -> SharedBackend) {
+        let beside = fleet.beside(&self.fleet, &self.pool, stand_in);
+        self.fleet = Arc::new(beside);
     }
 
     /// How many leading blocks of a prompt a backend is believed to have.
     pub(super) fn matched(&self, (model, row): (ModelId, u32), chain: &Chain) -> u32 {
-        let topology = &self.fleet.topology;
+        let topology = &self.fleet;
         let found = topology.model(model).zip(topology.serving(model, row));
         found.map_or(0, |(model, row)| model.prefixes.matched(row.slot, chain.hashes()))
     }
 
     /// Notes that a backend is sent a prompt.
     pub(super) fn record(&self, (model, row): (ModelId, u32), chain: &Chain, measure: Measure) {
-        let topology = &self.fleet.topology;
+        let topology = &self.fleet;
         let found = topology.model(model).zip(topology.serving(model, row));
         if let Some((model, row)) = found.filter(|_| chain.blocks() > 0) {
             let mut kept = kept(row, chain, &measure.terms);
@@ -70,7 +66,7 @@ fn part(whole: u32, share: f64) -> u32 {
 #[derive(Debug)]
 pub(super) struct Sides {
     /// The fleet they stand beside.
-    of: Arc<FleetSnapshot>,
+    of: Arc<Topology>,
     /// Knows where requests were sent.
     pub(super) live: Side,
     /// Knows where the shadow would have sent them.
@@ -83,13 +79,13 @@ impl Sides {
     }
 
     /// Lets both follow the fleet a decision was made over.
-    pub(super) fn follow(&mut self, fleet: &Arc<FleetSnapshot>) {
+    pub(super) fn follow(&mut self, fleet: &Arc<Topology>) {
         if Arc::ptr_eq(&self.of, fleet) {
             return;
         }
         self.of = Arc::clone(fleet);
         self.live.follow(fleet, Arc::clone);
-        let before = Arc::clone(&self.shadow.fleet.topology);
+        let before = Arc::clone(&self.shadow.fleet);
         self.shadow.follow(fleet, |state| {
             let known = before.backends.iter().find(|one| one.state.serial == state.serial);
             known.map_or_else(|| Arc::new(state.stand_in()), |one| Arc::clone(&one.state))
@@ -100,15 +96,15 @@ impl Sides {
     /// in flight, it is left out: it was not there when the live decision was made.
     pub(super) fn look(&self, seen: &Sighting, is_in_flight: bool) {
         let (model, _) = seen.place;
-        let live = self.of.topology.model(model);
-        let beside = self.shadow.fleet.topology.model(model);
+        let live = self.of.model(model);
+        let beside = self.shadow.fleet.model(model);
         let Some((live, beside)) = live.zip(beside) else { return };
         for (row, stand_in) in live.serving.iter().zip(&beside.serving) {
             let is_own = |backend: BackendId| is_in_flight && backend == seen.backend;
             stand_in.state.follow(&row.state, is_own(row.id).then_some(seen.taken));
         }
         for side in [&self.live, &self.shadow] {
-            if let Some(model) = side.fleet.topology.model(model) {
+            if let Some(model) = side.fleet.model(model) {
                 model.prefixes.follow(live.prefixes.block_tokens());
                 model.prefixes.renew(model.serving.iter().map(Serving::slot_and_epoch));
             }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::api::Operation;
 use crate::config::{Config, Environment};
-use crate::fleet::{Health, InflightGuard, Probe, Registry};
+use crate::fleet::{Fleet, Health, InflightGuard, Probe};
 use crate::scan::{ScanOptions, scan};
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
@@ -17,7 +17,7 @@ struct Trial {
     shadow: Shadow,
     worker: Worker,
     receiver: Receiver<Message>,
-    registry: Registry,
+    fleet: Fleet,
 }
 
 impl Trial {
@@ -29,14 +29,14 @@ impl Trial {
              - {{ name: b, url: http://10.0.0.2:1, models: [m] }}\n"
         );
         let config = Config::parse(&yaml, "test", Path::new(""), &Environment::default()).unwrap();
-        let registry = Registry::new(&config);
-        for backend in &registry.snapshot().topology.backends {
+        let fleet = Fleet::new(&config);
+        for backend in &fleet.topology().backends {
             backend.state.health.set(Health::Healthy);
         }
         let routing = &config.routing;
         let (shadow, worker, receiver) =
             Shadow::new((routing, routing.shadow.as_ref().unwrap()), NOW);
-        Self { shadow, worker, receiver, registry }
+        Self { shadow, worker, receiver, fleet }
     }
 
     /// A chat that was sent to the backend in this row.
@@ -45,9 +45,9 @@ impl Trial {
         let body = Bytes::from(body.to_string());
         let json = Some("application/json");
         let request = scan(Operation::Chat, json, &body, ScanOptions::default()).unwrap();
-        let fleet = self.registry.snapshot();
-        let model = fleet.topology.model_id("m").unwrap();
-        let backend = fleet.topology.serving(model, row).unwrap().id;
+        let fleet = self.fleet.topology();
+        let model = fleet.model_id("m").unwrap();
+        let backend = fleet.serving(model, row).unwrap().id;
         let taken = Taken::default();
         let session = None;
         Sighting { at: NOW, request, body, session, fleet, place: (model, row), backend, taken }
@@ -86,11 +86,11 @@ fn both_sides_count_alike_and_nothing_is_acted_on() {
     assert_eq!(elsewhere.shadow_tokens, found.shadow_tokens, "it would have stayed");
     assert!(elsewhere.live_tokens < found.live_tokens, "{elsewhere:?}");
     assert!(elsewhere.live_tokens > 0, "two turns later the same backend has what it had");
-    let live = fickle.registry.snapshot();
-    let model = &live.topology.models()[0];
+    let live = fickle.fleet.topology();
+    let model = &live.models()[0];
     assert_eq!(model.turn.load(Ordering::Relaxed), 0);
     assert!(model.serving.iter().all(|row| model.prefixes.held(row.slot) == 0));
-    assert!(live.topology.backends.iter().all(|one| one.state.load.total() == 0));
+    assert!(live.backends.iter().all(|one| one.state.load.total() == 0));
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn conversations_are_in_the_sample_with_all_their_turns() {
 #[test]
 fn a_request_is_no_load_to_the_decision_about_itself() {
     let mut trial = Trial::of("{ strategy: smart }");
-    let fleet = trial.registry.snapshot();
-    let state = &fleet.topology.backends[0].state;
+    let fleet = trial.fleet.topology();
+    let state = &fleet.backends[0].state;
     let guard = InflightGuard::try_reserve(state, u32::MAX, Probe::None).unwrap();
     let seen = Sighting { taken: guard.taken(), ..trial.seen(0, "hello") };
     let lag = std::time::Duration::from_millis(2);
@@ -142,9 +142,9 @@ fn a_request_is_no_load_to_the_decision_about_itself() {
 #[test]
 fn without_a_backend_there_is_nothing_to_compare() {
     let mut trial = Trial::of(PREFIXES);
-    let fleet = trial.registry.snapshot();
+    let fleet = trial.fleet.topology();
     let set = |health| {
-        fleet.topology.backends.iter().for_each(|one| one.state.health.set(health));
+        fleet.backends.iter().for_each(|one| one.state.health.set(health));
     };
     set(Health::Unhealthy);
     let found = trial.take(0, &turns(1, 1));

@@ -61,7 +61,7 @@ impl Worker {
 
     /// Compares one decision; `lag` is how long ago it was made.
     pub(super) fn take(&mut self, seen: &Sighting, is_in_flight: bool, lag: Duration) {
-        let Some(model) = seen.fleet.topology.model(seen.place.0) else { return };
+        let Some(model) = seen.fleet.model(seen.place.0) else { return };
         if !self.is_sampled(seen, model) {
             self.counts.leave_out();
             return;
@@ -110,7 +110,7 @@ impl Worker {
             prompt: reads_prompts.then_some(&self.chain),
             session: seen.session,
         };
-        let mut chance = Live { topology: &fleet.topology, rng: &mut self.rng };
+        let mut chance = Live { topology: fleet, rng: &mut self.rng };
         self.router.route(&input, &mut chance, &mut self.scratch).ok()
     }
 

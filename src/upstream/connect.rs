@@ -188,14 +188,14 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Environment};
-    use crate::fleet::Registry;
+    use crate::fleet::Fleet;
 
     const PATIENCE: Duration = Duration::from_secs(2);
 
     fn backend_at(addresses: &[SocketAddr]) -> Backend {
         let yaml = "backends: [{ url: 'http://engines.test:8000', engine: vllm }]";
         let config = Config::parse(yaml, "x", Path::new("."), &Environment::default()).unwrap();
-        let backend = Registry::new(&config).snapshot().topology.backends[0].clone();
+        let backend = Fleet::new(&config).topology().backends[0].clone();
         backend.state.addresses.publish(addresses.to_vec());
         backend
     }

@@ -57,7 +57,7 @@ fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
 
 /// The name the backend knows the model by.
 fn upstream_name<'a>(call: &'a Call, serving: &'a Serving) -> &'a str {
-    let resolved = call.decision.as_ref().and_then(|found| call.fleet.topology.model(found.model));
+    let resolved = call.decision.as_ref().and_then(|found| call.fleet.model(found.model));
     let own = serving.upstream_id.as_deref();
     own.or(resolved.map(|model| &*model.name)).unwrap_or(&call.model)
 }

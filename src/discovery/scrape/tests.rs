@@ -60,11 +60,11 @@ async fn task(url: &str, rest: &str) -> Task {
          backends: [{{ name: a, url: '{url}', models: [m], {rest} }}]"
     );
     let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
-    let registry = Arc::new(Registry::new(&config));
-    let backend = registry.snapshot().topology.backends[0].clone();
+    let fleet = Arc::new(Fleet::new(&config));
+    let backend = fleet.topology().backends[0].clone();
     assert!(dns::resolve(&backend).await);
     let Scraper(shared) = Scraper::new(1);
-    let batch = Batch { registry, config: config.telemetry.clone() };
+    let batch = Batch { fleet, config: config.telemetry.clone() };
     Task {
         fetcher: Fetcher::new(backend.clone(), &batch.config),
         sources: sources(&backend.config),
@@ -161,8 +161,8 @@ async fn a_restart_is_seen_and_clears_what_was_learned() {
     })
     .await;
     let mut task = task(&stub.url, "engine: vllm").await;
-    let fleet = task.batch.registry.snapshot();
-    let model = fleet.topology.model(fleet.topology.model_id("m").unwrap()).unwrap();
+    let fleet = task.batch.fleet.topology();
+    let model = fleet.model(fleet.model_id("m").unwrap()).unwrap();
     let latency = &model.serving[0].latency;
     latency.learn_first_token(Duration::from_secs(1), Timestamp(0));
     task.once().await.unwrap();

@@ -18,26 +18,26 @@ backends:
     models: [{ id: big, upstream_id: org/big, capabilities: [tools], operations: [chat, audio] }]
 "#;
 
-fn generation() -> Generation {
+fn configured() -> Fleet {
     let config = Config::parse(TWO, "test.yaml", Path::new(""), &Environment::default());
-    Generation::new(config.unwrap())
+    Fleet::new(&config.unwrap())
 }
 
-fn lay(dump: &Value) -> Result<Generation, String> {
-    let generation = generation();
-    overlay(&generation.registry, dump, NOW).map_err(|error| error.to_string())?;
-    Ok(generation)
+fn lay(dump: &Value) -> Result<Fleet, String> {
+    let fleet = configured();
+    overlay(&fleet, dump, NOW).map_err(|error| error.to_string())?;
+    Ok(fleet)
 }
 
-fn with_serving<T>(generation: &Generation, model: &str, read: impl Fn(&Serving) -> T) -> T {
-    let topology = &*generation.registry.snapshot().topology;
+fn with_serving<T>(fleet: &Fleet, model: &str, read: impl Fn(&Serving) -> T) -> T {
+    let topology = &*fleet.topology();
     let model = topology.model(topology.model_id(model).unwrap()).unwrap();
     read(&model.serving[0])
 }
 
 #[test]
 fn a_fresh_fleet_is_dumped_as_unknown() {
-    let rows = dump(&generation(), NOW);
+    let rows = dump(&configured(), NOW);
     assert_eq!(
         rows["backends"][0],
         json!({
@@ -59,10 +59,10 @@ fn a_fresh_fleet_is_dumped_as_unknown() {
 
 #[test]
 fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
-    let live = generation();
-    assume_healthy(&live.registry);
-    let fleet = live.registry.snapshot();
-    let [a, b] = &fleet.topology.backends[..] else { panic!("two backends") };
+    let live = configured();
+    assume_healthy(&live);
+    let fleet = live.topology();
+    let [a, b] = &fleet.backends[..] else { panic!("two backends") };
     a.state.learn_check(Check { at: NOW, passed: Some(Duration::from_millis(12)) }, 1, 1);
     a.state.load.set_in_flight(3);
     a.state.cooldown.until(NOW.after(Duration::from_secs(5)), 429);
@@ -71,10 +71,10 @@ fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
     b.state.breaker.set(BreakerState::Open, NOW);
     let model =
         ModelEntry { id: "small".to_owned(), context_length: Some(64), ..Default::default() };
-    live.registry.discovered(a.state.id, &[model]);
+    live.discovered(a.state.id, &[model]);
     let fact =
         ModelEntry { id: "org/big".to_owned(), context_length: Some(4096), ..Default::default() };
-    live.registry.discovered(b.state.id, &[fact]);
+    live.discovered(b.state.id, &[fact]);
     with_serving(&live, "small", |row| {
         row.latency.learn_first_token(Duration::from_millis(40), Timestamp(0))
     });
@@ -95,14 +95,14 @@ fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
 
 #[test]
 fn a_dump_by_hand_may_be_short() {
-    let generation = lay(&json!({"backends": [
+    let fleet = lay(&json!({"backends": [
         {"name": "gpu-a", "models": ["m1", {"id": "m2", "capabilities": [], "context_length": 10}]},
         {"name": "gpu-b", "health": "unhealthy", "latency_ms": 250, "in_flight": 2},
     ]}))
     .unwrap();
-    assert!(generation.registry.snapshot().topology.is_complete());
-    with_serving(&generation, "m2", |row| assert_eq!(row.context_length.unwrap().0, 10));
-    with_serving(&generation, "big", |row| {
+    assert!(fleet.topology().is_complete());
+    with_serving(&fleet, "m2", |row| assert_eq!(row.context_length.unwrap().0, 10));
+    with_serving(&fleet, "big", |row| {
         assert_eq!(row.state.status(), Health::Unhealthy);
         assert_eq!(row.state.check_latency(), Duration::from_millis(250));
         assert_eq!(row.state.load.in_flight(), 2);
@@ -111,11 +111,11 @@ fn a_dump_by_hand_may_be_short() {
 
 #[test]
 fn without_a_dump_all_is_healthy_and_undeclared_models_stay_unknown() {
-    let generation = generation();
-    assume_healthy(&generation.registry);
-    let fleet = generation.registry.snapshot();
-    assert!(fleet.topology.backends.iter().all(|one| one.state.status() == Health::Healthy));
-    assert!(!fleet.topology.is_complete(), "nobody told what gpu-a serves");
+    let fleet = configured();
+    assume_healthy(&fleet);
+    let topology = fleet.topology();
+    assert!(topology.backends.iter().all(|one| one.state.status() == Health::Healthy));
+    assert!(!topology.is_complete(), "nobody told what gpu-a serves");
 }
 
 #[test]
@@ -159,15 +159,15 @@ fn what_an_engine_told_goes_out_and_comes_back() {
     for (standing, age) in [("stale", 0.9), ("unknown", 0.0)] {
         let old = json!({"waiting": 2.0, "running": 3.0, "age_s": age, "standing": standing});
         let laid = lay(&json!({"backends": [row(&old)]})).unwrap();
-        let state = &laid.registry.snapshot().topology.backends[0].state;
+        let state = &laid.topology().backends[0].state;
         let readings = state.telemetry.read(&state.load, NOW);
         assert_eq!((readings.standing.name(), readings.load), (standing, 5.0));
     }
     let later = Timestamp(100_000_000);
     let failing = json!({"backends": [row(&json!({"age_s": 9.0, "standing": "failing"}))]});
-    let generation = generation();
-    overlay(&generation.registry, &failing, later).unwrap();
-    let shown = &dump(&generation, later)["backends"][0]["telemetry"];
+    let fleet = configured();
+    overlay(&fleet, &failing, later).unwrap();
+    let shown = &dump(&fleet, later)["backends"][0]["telemetry"];
     assert_eq!(*shown, json!({"load": 5.0, "age_s": 9.0, "standing": "failing"}));
     assert!(lay(&json!({"backends": [row(&json!({"age_s": -1.0}))]})).is_err());
 }
@@ -184,10 +184,10 @@ fn a_standing_is_believed_and_its_age_follows() {
         (json!({"standing": "fresh", "age_s": 7.0}), "fresh", 7.0),
         (json!({"age_s": 7.0}), "fresh", 7.0),
     ] {
-        let generation = generation();
+        let fleet = configured();
         let laid = json!({"backends": [{"name": "gpu-a", "telemetry": told}]});
-        overlay(&generation.registry, &laid, now).unwrap();
-        let shown = &dump(&generation, now)["backends"][0]["telemetry"];
+        overlay(&fleet, &laid, now).unwrap();
+        let shown = &dump(&fleet, now)["backends"][0]["telemetry"];
         assert_eq!((&shown["standing"], &shown["age_s"]), (&json!(standing), &json!(age_s)));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::{Config, Environment};
-use crate::fleet::{BackendSet, FleetSnapshot, Health};
+use crate::fleet::{BackendSet, Health, Topology};
 use crate::routing::Generation;
 use crate::routing::{Peek, RouteInput, RoutingDecision, Scratch};
 use crate::scan::{RequestProfile, ScanOptions, scan};
@@ -16,7 +16,7 @@ const BODY: &str = r#"{"model":"gpt","stream":true,"messages":[{"role":"user","c
     [{"type":"image_url","image_url":{"url":"data:,"}}]}]}"#;
 
 struct Story {
-    fleet: std::sync::Arc<FleetSnapshot>,
+    fleet: std::sync::Arc<Topology>,
     profile: RequestProfile,
     decision: RoutingDecision,
 }
@@ -27,8 +27,8 @@ impl Story {
                     backends: [{ name: eye, url: 'http://127.0.0.1:1', models: [{ id: m }] }]\n";
         let config = Config::parse(yaml, "test.yaml", Path::new("."), &Environment::default());
         let generation = Generation::new(config.unwrap());
-        let fleet = generation.registry.snapshot();
-        fleet.topology.backends[0].state.health.set(Health::Healthy);
+        let fleet = generation.fleet.topology();
+        fleet.backends[0].state.health.set(Health::Healthy);
         let profile = scan(Operation::Chat, None, BODY.as_bytes(), ScanOptions::default()).unwrap();
         let input = RouteInput {
             request: &profile,
@@ -40,7 +40,7 @@ impl Story {
             prompt: None,
             session: None,
         };
-        let mut chance = Peek { topology: &fleet.topology, rng: SmallRng::seed_from_u64(1) };
+        let mut chance = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
         let mut scratch = Scratch::default();
         let decision = generation.router.route(&input, &mut chance, &mut scratch).unwrap();
         Self { fleet, profile, decision }

@@ -6,7 +6,7 @@ use super::Metrics;
 use super::samples::{Sample, Samples, from_size, number, one, to_sample};
 use crate::config::LimitsConfig;
 use crate::discovery::ScrapeBudget;
-use crate::fleet::{Backend, BackendId, BreakerState, FleetSnapshot, Health, Readings};
+use crate::fleet::{Backend, BackendId, BreakerState, Health, Readings, Topology};
 use crate::observe::queue::Deliveries;
 use crate::prefix::IndexPool;
 use crate::proxy::{ClosedFor, Closings};
@@ -18,7 +18,7 @@ pub struct Scrape<'a> {
     /// When.
     pub now: Timestamp,
     /// The fleet.
-    pub fleet: &'a FleetSnapshot,
+    pub fleet: &'a Topology,
     /// Requests under way.
     pub in_flight: usize,
     /// Bytes of request bodies held.
@@ -72,7 +72,7 @@ pub struct ProcessFigures {
 
 /// One sample per backend that `read` has a value for.
 fn per_backend(scrape: &Scrape<'_>, read: impl Fn(&Backend) -> Option<f64>) -> Samples {
-    let backends = scrape.fleet.topology.backends.iter();
+    let backends = scrape.fleet.backends.iter();
     backends.filter_map(|backend| Some(number(&[&backend.state.name], read(backend)?))).collect()
 }
 
@@ -150,7 +150,7 @@ pub(super) fn telemetry_age(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples 
 
 pub(super) fn scrapes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     let mut samples = Vec::new();
-    for backend in &scrape.fleet.topology.backends {
+    for backend in &scrape.fleet.backends {
         let (passed, failed) = backend.state.telemetry.scrapes();
         if passed + failed > 0 {
             let row = |result, count| number(&[&backend.state.name, result], to_sample(count));
@@ -221,7 +221,7 @@ pub(super) fn prefix_lock_longest(_metrics: &Metrics, scrape: &Scrape<'_>) -> Sa
 }
 
 pub(super) fn prefix_blocks(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    let models = scrape.fleet.topology.models();
+    let models = scrape.fleet.models();
     per_backend(scrape, |backend| {
         let rows =
             models.iter().flat_map(|model| model.serving.iter().map(move |row| (model, row)));
@@ -270,7 +270,7 @@ pub(super) fn certificate_failures(_metrics: &Metrics, scrape: &Scrape<'_>) -> S
 }
 
 pub(super) fn models(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    one(from_size(scrape.fleet.topology.models().len()))
+    one(from_size(scrape.fleet.models().len()))
 }
 
 pub(super) fn access_log_lines(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

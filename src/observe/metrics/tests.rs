@@ -73,10 +73,10 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
     metrics.render(&Scrape {
         scraping: &ScrapeBudget::default(),
         now: Timestamp(1_000_000),
-        fleet: &generation.registry.snapshot(),
+        fleet: &generation.fleet.topology(),
         in_flight: 3,
         held_body_bytes: 4096,
-        prefix_pool: generation.registry.prefix_pool(),
+        prefix_pool: generation.fleet.prefix_pool(),
         connections: 9,
         admin_connections: 2,
         max_admin_connections: 256,
@@ -111,7 +111,7 @@ fn assert_has(page: &str, line: &str) {
 
 /// Something of everything that is counted.
 fn exercise(metrics: &Metrics, generation: &Generation) {
-    let state = generation.registry.snapshot().topology.backends[0].state.clone();
+    let state = generation.fleet.topology().backends[0].state.clone();
     let at = Timestamp(5);
     state.learn_check(crate::fleet::Check { at, passed: Some(Duration::from_millis(2)) }, 1, 1);
     state.telemetry.publish(EngineSample {
@@ -246,7 +246,7 @@ fn a_backend_that_comes_back_by_its_name_goes_on_counting() {
     let reloaded = self::generation(
         "backends:\n- { name: new, url: 'http://127.0.0.1:3' }\n- { name: a, url: 'http://127.0.0.1:4' }\n",
     );
-    metrics.learn_backends(&reloaded.registry.snapshot().topology);
+    metrics.learn_backends(&reloaded.fleet.topology());
     metrics.progress(BackendId(1), 4);
     metrics.progress(BackendId(0), 1);
     metrics.progress(BackendId(900), 1);

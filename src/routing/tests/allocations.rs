@@ -13,7 +13,7 @@ fn decisions_allocate_nothing() {
             "routing: {{ strategy: {strategy}, aliases: {{ gpt-4: m, old: gpt-4 }}, fallbacks: {{ ghost: [m] }} }}"
         );
         let mut fleet = Fleet::of(&format!("{routing}\n{}", alike(100, "m")));
-        let snapshot = fleet.registry.snapshot();
+        let snapshot = fleet.live.topology();
         let request = Ask::of("m").profile();
         let mut route = |model: &str| {
             let input = RouteInput {
@@ -26,7 +26,7 @@ fn decisions_allocate_nothing() {
                 prompt: None,
                 session: None,
             };
-            let mut chance = Live { topology: &snapshot.topology, rng: &mut fleet.rng };
+            let mut chance = Live { topology: &snapshot, rng: &mut fleet.rng };
             fleet.router.route(&input, &mut chance, &mut fleet.scratch).is_ok()
         };
         assert!(route("m"), "warms the scratch space up");

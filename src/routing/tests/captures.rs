@@ -90,7 +90,7 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
         .collect();
     let routing = format!("routing: {{ {routing}, fallbacks: {{ ghost: [m] }} }}");
     let fleet = Fleet::of(&format!("{routing}\nbackends:\n{lines}"));
-    let topology = std::sync::Arc::clone(&fleet.registry.snapshot().topology);
+    let topology = fleet.live.topology();
     for (index, one) in all.iter().enumerate() {
         let state = fleet.state(&format!("b{index}"));
         if let Some((waiting, running, kv, ago, fails)) = one.told {
@@ -133,8 +133,8 @@ fn decide(
     ask: Ask<'_>,
     (seed, turn): (u64, u64),
 ) -> Option<(RoutingDecision, RoutingDecision, Capture)> {
-    let snapshot = fleet.registry.snapshot();
-    let topology = &*snapshot.topology;
+    let snapshot = fleet.live.topology();
+    let topology = &*snapshot;
     let profile = ask.profile();
     let chain = Chain::of(hashes(8), 16);
     let input = RouteInput {
@@ -183,8 +183,8 @@ proptest! {
     ) {
         for routing in routings() {
             let fleet = fleet_of(&routing, &all);
-            let snapshot = fleet.registry.snapshot();
-            let model = &snapshot.topology.models()[0];
+            let snapshot = fleet.live.topology();
+            let model = &snapshot.models()[0];
             for (row, one) in model.serving.iter().zip(&all) {
                 let kept = crate::prefix::CacheState { capacity: 1000, epoch: 0 };
                 model.prefixes.record(row.slot, &hashes(one.knows.min(8)), kept);
@@ -256,8 +256,8 @@ fn an_engine_that_is_silent_is_left_out_and_everybody_says_so() {
     assert_eq!((capture.decision.backend.as_str(), decision.candidates), ("b2", 2));
     let left_out: Vec<_> = capture.left_out().map(|(name, _, why, _)| (name, why)).collect();
     assert_eq!(left_out, [("b1", "telemetry")]);
-    let snapshot = fleet.registry.snapshot();
-    let topology = &*snapshot.topology;
+    let snapshot = fleet.live.topology();
+    let topology = &*snapshot;
     let profile = Ask::of("m").profile();
     let input = RouteInput {
         request: &profile,

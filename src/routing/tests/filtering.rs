@@ -228,7 +228,7 @@ proptest! {
         }
         let operation = if embeddings { Operation::Embeddings } else { Operation::Chat };
         let profile = Ask { needs: can_all(needs), tokens, operation, ..Ask::of("m") }.profile();
-        let snapshot = fleet.registry.snapshot();
+        let snapshot = fleet.live.topology();
         let input = RouteInput {
             request: &profile,
             model: "m",
@@ -237,7 +237,7 @@ proptest! {
             tried: &fleet.tried,
             now: fleet.now,prompt: None, session: None,
 };
-        let model = snapshot.topology.model(snapshot.topology.model_id("m").unwrap()).unwrap();
+        let model = snapshot.model(snapshot.model_id("m").unwrap()).unwrap();
         let verdict = filters::check(&input, &model.serving[0]);
         for (who, is_fit) in [
             (filters::Who::Usable, verdict.is_ok()),

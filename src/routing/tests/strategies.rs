@@ -139,7 +139,7 @@ fn fewer_in_flight_and_less_latency_score_higher() {
 #[test]
 fn streams_and_answers_are_scored_by_their_own_latencies() {
     let mut fleet = Fleet::of(&alike(2, "m"));
-    let topology = &fleet.registry.snapshot().topology;
+    let topology = &fleet.live.topology();
     let latencies = &topology.models()[0].serving;
     // b0 is slow to its first token and quick to its end, b1 the other way round.
     latencies[0].latency.learn_first_token(Duration::from_millis(900), Timestamp(0));

@@ -16,13 +16,13 @@ fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
 fn route_to(fleet: &mut Fleet, operation: Operation, body: &str) -> (String, RoutingDecision) {
     let profile = scan(operation, None, body.as_bytes(), ScanOptions::default()).unwrap();
     let model = profile.model_name(body.as_bytes()).into_owned();
-    let topology = &fleet.registry.snapshot().topology;
+    let topology = &fleet.live.topology();
     let terms = fleet.router.weighted().unwrap().prefix_params(topology, &model);
     let mut chain = Chain::default();
     prompt_chain(&profile, body.as_bytes(), (&model, terms), (&mut chain, None));
     let decision = route_chain(fleet, (&profile, &model), &chain);
-    let snapshot = fleet.registry.snapshot();
-    (decision.serving(&snapshot.topology).unwrap().state.name.to_string(), decision)
+    let snapshot = fleet.live.topology();
+    (decision.serving(&snapshot).unwrap().state.name.to_string(), decision)
 }
 
 /// A decision about a prompt, recorded as the proxy records it.
@@ -31,7 +31,7 @@ pub(super) fn route_chain(
     (profile, model): (&RequestProfile, &str),
     chain: &Chain,
 ) -> RoutingDecision {
-    let snapshot = fleet.registry.snapshot();
+    let snapshot = fleet.live.topology();
     let input = RouteInput {
         request: profile,
         model,
@@ -42,9 +42,9 @@ pub(super) fn route_chain(
         prompt: Some(chain),
         session: None,
     };
-    let mut chance = Live { topology: &snapshot.topology, rng: &mut fleet.rng };
+    let mut chance = Live { topology: &snapshot, rng: &mut fleet.rng };
     let decision = fleet.router.route(&input, &mut chance, &mut fleet.scratch).unwrap();
-    fleet.router.weighted().unwrap().record(&snapshot.topology, &decision, chain);
+    fleet.router.weighted().unwrap().record(&snapshot, &decision, chain);
     decision
 }
 
@@ -150,24 +150,24 @@ fn a_backend_that_left_and_came_back_has_forgotten() {
     let body = chat("m", &prompt(1), "x");
     let home = route(&mut fleet, &body).0;
     let held = |fleet: &Fleet| {
-        let snapshot = fleet.registry.snapshot();
-        let model = snapshot.topology.model(snapshot.topology.model_id("m").unwrap()).unwrap();
+        let snapshot = fleet.live.topology();
+        let model = snapshot.model(snapshot.model_id("m").unwrap()).unwrap();
         let row = model.serving.iter().find(|row| *row.state.name == *home);
         row.map(|row| model.prefixes.held(row.slot))
     };
     assert!(held(&fleet).unwrap() > 10);
-    assert!(fleet.registry.prefix_pool().budget().used() > 0);
+    assert!(fleet.live.prefix_pool().budget().used() > 0);
     let parse = |yaml: &str| {
         let environment = crate::config::Environment::default();
         crate::config::Config::parse(yaml, "t", std::path::Path::new(""), &environment).unwrap()
     };
     let other = if home == "b0" { 1 } else { 0 };
     let without = backend(&format!("b{other}"), 8000 + other, "models: [m]");
-    let smaller = fleet.registry.succeeded_by(&parse(&format!("{PREFIX}backends:\n{without}")));
-    fleet.registry = smaller;
+    let smaller = fleet.live.succeeded_by(&parse(&format!("{PREFIX}backends:\n{without}")));
+    fleet.live = smaller;
     assert_eq!(held(&fleet), None);
-    assert_eq!(fleet.registry.prefix_pool().budget().used(), 0, "what nobody uses is given back");
-    fleet.registry = fleet.registry.succeeded_by(&parse(&format!("{PREFIX}{}", alike(2, "m"))));
+    assert_eq!(fleet.live.prefix_pool().budget().used(), 0, "what nobody uses is given back");
+    fleet.live = fleet.live.succeeded_by(&parse(&format!("{PREFIX}{}", alike(2, "m"))));
     assert_eq!(held(&fleet), Some(0));
 }
 
@@ -176,13 +176,13 @@ fn decisions_over_prompts_allocate_nothing() {
     let mut fleet = Fleet::of(&format!("routing: {{ strategy: weighted }}\n{}", alike(64, "m")));
     let body = chat("m", &"a long \"system\" prompt\n".repeat(700), "hello");
     route(&mut fleet, &body);
-    let snapshot = fleet.registry.snapshot();
+    let snapshot = fleet.live.topology();
     let Fleet { router, rng, scratch, tried, .. } = &mut fleet;
     let weighted = router.weighted().unwrap();
     let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
     let mut chain = Chain::default();
     let mut decide = || {
-        let terms = weighted.prefix_params(&snapshot.topology, "m");
+        let terms = weighted.prefix_params(&snapshot, "m");
         prompt_chain(&profile, body.as_bytes(), ("m", terms), (&mut chain, None));
         let input = RouteInput {
             request: &profile,
@@ -194,9 +194,9 @@ fn decisions_over_prompts_allocate_nothing() {
             prompt: Some(&chain),
             session: None,
         };
-        let mut chance = Live { topology: &snapshot.topology, rng };
+        let mut chance = Live { topology: &snapshot, rng };
         let decision = router.route(&input, &mut chance, scratch).unwrap();
-        weighted.record(&snapshot.topology, &decision, &chain);
+        weighted.record(&snapshot, &decision, &chain);
         chain.blocks()
     };
     assert!(decide() > 200);
@@ -214,7 +214,7 @@ fn an_engine_that_has_forgotten_a_prompt_is_believed() {
     let body = chat("m", &prompt(1), "x");
     let (_, first) = route(&mut fleet, &body);
     let (home, again) = route(&mut fleet, &body);
-    let topology = std::sync::Arc::clone(&fleet.registry.snapshot().topology);
+    let topology = fleet.live.topology();
     let learn = |fleet: &Fleet, decision, cached| {
         fleet.router.weighted().unwrap().learn(&topology, decision, cached)
     };
@@ -271,7 +271,7 @@ fn blocks_are_as_large_as_the_engines_unless_the_size_is_given() {
         let yaml = format!("routing: {{ strategy: weighted{scorers} }}\n{}", alike(3, "m"));
         let fleet = Fleet::of(&yaml);
         let terms = || {
-            let topology = &fleet.registry.snapshot().topology;
+            let topology = &fleet.live.topology();
             fleet.router.weighted().unwrap().prefix_params(topology, "m").block_tokens
         };
         let before = terms();
@@ -279,7 +279,7 @@ fn blocks_are_as_large_as_the_engines_unless_the_size_is_given() {
             let state = fleet.state(name);
             let details =
                 EngineDetails { block_size: Some(block_size), ..EngineDetails::default() };
-            fleet.registry.learn_details(&state, &details);
+            fleet.live.learn_details(&state, &details);
         }
         (before, terms())
     };

@@ -10,7 +10,7 @@ use crate::routing::Generation;
 fn backend(rest: &str) -> Backend {
     let yaml = format!("backends: [{{ name: gpu, url: 'http://127.0.0.1:1', {rest} }}]");
     let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
-    Generation::new(config).registry.snapshot().topology.backends[0].clone()
+    Generation::new(config).fleet.topology().backends[0].clone()
 }
 
 fn healthy() -> Examination {

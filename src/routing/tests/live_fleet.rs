@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 
 use super::{Ask, Fleet, NOW, backend};
 use crate::config::ModelEntry;
-use crate::fleet::{BackendSet, FleetSnapshot, InflightGuard, MAX_BACKENDS, Registry};
+use crate::fleet::{BackendSet, Fleet as LiveFleet, InflightGuard, MAX_BACKENDS, Topology};
 use crate::routing::{Live, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 
 const MODELS: [&str; 3] = ["m0", "m1", "m2"];
@@ -25,11 +25,7 @@ impl<'a> Decider<'a> {
         Self { router, rng: SmallRng::seed_from_u64(seed), scratch: Scratch::default() }
     }
 
-    fn decide(
-        &mut self,
-        fleet: &FleetSnapshot,
-        model: &str,
-    ) -> Result<RoutingDecision, RouteError> {
+    fn decide(&mut self, fleet: &Topology, model: &str) -> Result<RoutingDecision, RouteError> {
         let request = Ask::of(model).profile();
         let tried = BackendSet::default();
         let tokens = request.estimated_tokens;
@@ -43,7 +39,7 @@ impl<'a> Decider<'a> {
             prompt: None,
             session: None,
         };
-        let mut chance = Live { topology: &fleet.topology, rng: &mut self.rng };
+        let mut chance = Live { topology: fleet, rng: &mut self.rng };
         self.router.route(&input, &mut chance, &mut self.scratch)
     }
 }
@@ -53,32 +49,30 @@ fn entries(names: &[&str]) -> Vec<ModelEntry> {
 }
 
 /// Publishes other lists of models, again and again.
-fn publish(registry: &Registry, rounds: usize) {
-    let ids: Vec<_> =
-        registry.snapshot().topology.backends.iter().map(|backend| backend.state.id).collect();
+fn publish(fleet: &LiveFleet, rounds: usize) {
+    let ids: Vec<_> = fleet.topology().backends.iter().map(|backend| backend.state.id).collect();
     for round in 0..rounds {
         for (index, id) in ids.iter().enumerate() {
             let known = &MODELS[(round + index) % 3..];
-            registry.discovered(*id, &entries(known));
+            fleet.discovered(*id, &entries(known));
         }
     }
 }
 
-fn check(fleet: &FleetSnapshot, model: &str, decided: Result<RoutingDecision, RouteError>) {
-    let topology = &*fleet.topology;
+fn check(fleet: &Topology, model: &str, decided: Result<RoutingDecision, RouteError>) {
     let lists = |index: usize| {
-        let models = topology.backends[index].models.as_ref();
+        let models = fleet.backends[index].models.as_ref();
         models.is_some_and(|models| models.iter().any(|entry| entry.id == model))
     };
     match decided {
         Ok(decision) => {
-            let row = decision.serving(topology).expect("a row of its own snapshot");
+            let row = decision.serving(fleet).expect("a row of its own snapshot");
             assert_eq!(row.id, decision.backend);
-            assert_eq!(&*topology.model(decision.model).unwrap().name, model);
+            assert_eq!(&*fleet.model(decision.model).unwrap().name, model);
             assert!(lists(usize::from(row.backend)), "a candidate of its snapshot");
         }
         Err(RouteError::ModelNotFound { .. } | RouteError::DiscoveryPending { .. }) => {
-            assert!(!(0..topology.backends.len()).any(lists), "nobody in the snapshot serves it");
+            assert!(!(0..fleet.backends.len()).any(lists), "nobody in the snapshot serves it");
         }
         Err(other) => panic!("every backend is healthy and idle: {other}"),
     }
@@ -91,7 +85,7 @@ fn every_decision_is_a_candidate_of_its_snapshot() {
             (0..6).map(|n| backend(&format!("b{n}"), 8000 + n, "priority: 5")).collect();
         let fleet =
             Fleet::of(&format!("routing: {{ strategy: {strategy} }}\nbackends:\n{backends}"));
-        let (registry, router) = (&fleet.registry, &fleet.router);
+        let (fleet, router) = (&fleet.live, &fleet.router);
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             for seed in 0..3 {
@@ -100,14 +94,14 @@ fn every_decision_is_a_candidate_of_its_snapshot() {
                     let mut decider = Decider::new(router, seed);
                     while !is_over.load(Ordering::Relaxed) {
                         for model in MODELS {
-                            let snapshot = registry.snapshot();
+                            let snapshot = fleet.topology();
                             let decided = decider.decide(&snapshot, model);
                             check(&snapshot, model, decided);
                         }
                     }
                 });
             }
-            publish(registry, 60);
+            publish(fleet, 60);
             is_over.store(true, Ordering::Relaxed);
         });
     }
@@ -126,13 +120,13 @@ fn parallel_picks_never_exceed_a_limit() {
     for strategy in ["smart", "round_robin", "priority_only", "random"] {
         let fleet =
             Fleet::of(&format!("routing: {{ strategy: {strategy} }}\nbackends:\n{backends}"));
-        let (registry, router) = (&fleet.registry, &fleet.router);
+        let (fleet, router) = (&fleet.live, &fleet.router);
         let taken = AtomicUsize::new(0);
         thread::scope(|scope| {
             for seed in 0..8 {
                 let taken = &taken;
                 scope.spawn(move || {
-                    let snapshot = registry.snapshot();
+                    let snapshot = fleet.topology();
                     let mut decider = Decider::new(router, seed);
                     let mut held = Vec::new();
                     for _ in 0..1250 {
@@ -140,7 +134,7 @@ fn parallel_picks_never_exceed_a_limit() {
                             held.clear();
                             continue;
                         };
-                        let row = decision.serving(&snapshot.topology).unwrap();
+                        let row = decision.serving(&snapshot).unwrap();
                         let limit = row.max_in_flight;
                         if let Some(place) =
                             InflightGuard::try_reserve(&row.state, limit, decision.probe)
@@ -153,7 +147,7 @@ fn parallel_picks_never_exceed_a_limit() {
                 });
             }
         });
-        let topology = &registry.snapshot().topology;
+        let topology = &fleet.topology();
         assert!(topology.backends.iter().all(|one| one.state.load.in_flight() == 0), "all settled");
         assert!(taken.load(Ordering::Relaxed) > 1000, "most picks find a place");
     }
