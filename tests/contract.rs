@@ -158,7 +158,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     (
         "B7",
         "no host name becomes an address",
-        &["paths_and_methods::nothing_in_a_request_names_another_backend"],
+        &["paths_and_methods::no_request_field_selects_another_backend"],
     ),
     ("B8", "only known paths are forwarded", &["paths_and_methods::unknown_paths_are_404"]),
     ("B9", "upgrades are ignored", &["request_smuggling::upgrades_are_ignored"]),
@@ -325,7 +325,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "G6",
         "no request names a backend",
         &[
-            "paths_and_methods::nothing_in_a_request_names_another_backend",
+            "paths_and_methods::no_request_field_selects_another_backend",
             "credential_leaks::nothing_in_a_request_leads_it_elsewhere",
         ],
     ),

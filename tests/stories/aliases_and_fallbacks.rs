@@ -12,13 +12,13 @@ use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
 crate::trials![
-    aliases_are_followed_and_only_the_model_changes,
-    fallbacks_answer_for_models_that_are_out,
-    a_fallback_takes_over_when_connecting_fails,
-    an_incapable_model_falls_back_before_it_is_refused,
-    the_name_each_attempt_needs_is_put_in,
-    a_chain_that_is_used_up_lists_every_model,
-    dead_aliases_name_both,
+    alias_rewrites_only_the_model_value,
+    fallback_serves_when_the_model_is_unavailable,
+    fallback_serves_when_connecting_fails,
+    missing_capability_falls_back_before_it_is_refused,
+    each_attempt_sends_the_backends_model_name,
+    exhausted_fallback_chain_lists_every_model,
+    unserved_alias_error_names_alias_and_target,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -53,7 +53,7 @@ impl Fleet {
     }
 }
 
-fn aliases_are_followed_and_only_the_model_changes() {
+fn alias_rewrites_only_the_model_value() {
     let fleet = Fleet::start("aliases: { gpt-4: a, claude: gpt-4, fast: claude, b: c }", &[]);
     for name in ["gpt-4", "claude", "fast"] {
         let body = format!(
@@ -70,7 +70,7 @@ fn aliases_are_followed_and_only_the_model_changes() {
     assert!(fleet.penstock.log().contains("hides the model"), "and the log says so");
 }
 
-fn fallbacks_answer_for_models_that_are_out() {
+fn fallback_serves_when_the_model_is_unavailable() {
     let routing = "aliases: { old: c }, fallbacks: { a: [b, old], ghost: [b] }";
     let fleet = Fleet::start(routing, &["a", "b"]);
     let response = fleet.penstock.chat("a");
@@ -86,7 +86,7 @@ fn fallbacks_answer_for_models_that_are_out() {
     assert_eq!(fleet.penstock.chat("ghost").status, 503, "its only fallback is out");
 }
 
-fn a_fallback_takes_over_when_connecting_fails() {
+fn fallback_serves_when_connecting_fails() {
     let fleet = Fleet::start("fallbacks: { a: [b] }", &[]);
     block_on(fleet.a.kill()).unwrap();
     let response = fleet.penstock.chat("a");
@@ -96,7 +96,7 @@ fn a_fallback_takes_over_when_connecting_fails() {
     assert_eq!(response.json()["model"], "c", "others are not touched");
 }
 
-fn an_incapable_model_falls_back_before_it_is_refused() {
+fn missing_capability_falls_back_before_it_is_refused() {
     let (blind, sees) = (engine("blind", &["a"]), engine("sees", &["b"]));
     let yaml = format!(
         "routing: {{ fallbacks: {{ a: [b] }} }}\nbackends:\n{}{}",
@@ -118,7 +118,7 @@ fn an_incapable_model_falls_back_before_it_is_refused() {
     assert_eq!(shares(&[&blind, &sees]), [0, 1], "never one that lacks something");
 }
 
-fn the_name_each_attempt_needs_is_put_in() {
+fn each_attempt_sends_the_backends_model_name() {
     let (one, two) = (engine("one", &["first/m"]), engine("two", &["m"]));
     let third = engine("three", &["spare/n"]);
     let yaml = format!(
@@ -140,7 +140,7 @@ fn the_name_each_attempt_needs_is_put_in() {
     assert_eq!(last_body(&third), body("spare/n"));
 }
 
-fn a_chain_that_is_used_up_lists_every_model() {
+fn exhausted_fallback_chain_lists_every_model() {
     let fleet = Fleet::start("fallbacks: { a: [b, c], b: [c] }", &["a", "b", "c"]);
     let response = fleet.penstock.chat("a");
     assert_eq!(
@@ -160,7 +160,7 @@ fn a_chain_that_is_used_up_lists_every_model() {
     assert_eq!(response.error_code(), "no_healthy_backend", "without a chain it is itself");
 }
 
-fn dead_aliases_name_both() {
+fn unserved_alias_error_names_alias_and_target() {
     let fleet = Fleet::start("aliases: { gpt-4: ghost }", &[]);
     let response = fleet.penstock.chat("gpt-4");
     assert_eq!((response.status, response.error_code().as_str()), (404, "model_not_found"));

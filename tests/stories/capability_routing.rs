@@ -1,5 +1,5 @@
 //! A user sends an image, tools, a wish for JSON or a long prompt, and only backends that can serve
-//! it are asked; when there is none, the response says what is missing.
+//! it are used; without one, the error lists what is missing.
 
 use penstock::api::Capabilities;
 use penstock::mock::{EngineSpec, MockEngine};
@@ -10,13 +10,13 @@ use crate::support::engines::{backend, engine, model, shares, start};
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    each_need_finds_who_has_it,
-    long_prompts_go_where_they_fit,
-    what_is_missing_is_told,
-    plain_requests_are_not_limited_to_special_backends,
-    known_capabilities_go_before_assumed_ones,
-    operations_are_matched_too,
-    a_capable_backend_that_is_down_is_a_503,
+    each_capability_selects_a_backend_that_has_it,
+    long_prompt_selects_a_long_context,
+    capability_mismatch_lists_what_is_missing,
+    plain_request_may_use_any_backend,
+    known_capability_beats_an_assumed_one,
+    operation_selects_a_backend_that_serves_it,
+    unhealthy_capable_backend_is_a_503,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -88,7 +88,7 @@ fn tool() -> Value {
     json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}})
 }
 
-fn each_need_finds_who_has_it() {
+fn each_capability_selects_a_backend_that_has_it() {
     let fleet = Fleet::start();
     let plain = chat("m", "hello");
     let user = |content: Value| json!([{"role": "user", "content": content}]);
@@ -138,7 +138,7 @@ fn each_need_finds_who_has_it() {
     assert_eq!((&needs["needs_json_mode"], &needs["needs_vision"]), (&json!(true), &json!(false)));
 }
 
-fn long_prompts_go_where_they_fit() {
+fn long_prompt_selects_a_long_context() {
     let fleet = Fleet::start();
     let of = |tokens: usize| chat("m", &"x".repeat(tokens * 4));
     assert_eq!(fleet.taker(CHAT, &of(4096)), Ok("tools"), "equal fits");
@@ -164,7 +164,7 @@ fn long_prompts_go_where_they_fit() {
     assert_eq!(fleet.tools.counters().requests, 2, "4096 tokens by characters");
 }
 
-fn what_is_missing_is_told() {
+fn capability_mismatch_lists_what_is_missing() {
     let fleet = Fleet::start();
     let both = with(image_chat(), "tools", json!([tool()]));
     let (status, text) = fleet.taker(CHAT, &both).unwrap_err();
@@ -183,7 +183,7 @@ fn what_is_missing_is_told() {
     assert_eq!((status, serde_json::from_str::<Value>(&text).unwrap()), (400, wanted));
 }
 
-fn plain_requests_are_not_limited_to_special_backends() {
+fn plain_request_may_use_any_backend() {
     let (all, none) = (engine("all", &["m"]), engine("none", &["m"]));
     let yaml = format!(
         "routing: {{ strategy: round_robin }}\nbackends:\n{}{}",
@@ -202,7 +202,7 @@ fn plain_requests_are_not_limited_to_special_backends() {
     assert_eq!(shares(&[&all, &none]), [2, 2]);
 }
 
-fn known_capabilities_go_before_assumed_ones() {
+fn known_capability_beats_an_assumed_one() {
     let (assumed, known) = (engine("assumed", &["m"]), engine("known", &["m"]));
     let yaml = format!(
         "backends:\n{}{}",
@@ -223,7 +223,7 @@ fn known_capabilities_go_before_assumed_ones() {
     assert_eq!((&decision["assumed"], &decision["backend"]), (&json!(true), &json!("assumed")));
 }
 
-fn operations_are_matched_too() {
+fn operation_selects_a_backend_that_serves_it() {
     let (talks, embeds) = (engine("talks", &["m"]), engine("embeds", &["m"]));
     let yaml = format!(
         "backends:\n{}{}",
@@ -240,7 +240,7 @@ fn operations_are_matched_too() {
     assert!(response.text().contains("[rerank]"), "{}", response.text());
 }
 
-fn a_capable_backend_that_is_down_is_a_503() {
+fn unhealthy_capable_backend_is_a_503() {
     let (blind, sees) = (engine("blind", &["m"]), engine("sees", &["m"]));
     sees.set_health(503);
     let yaml = format!(

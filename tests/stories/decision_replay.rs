@@ -14,14 +14,14 @@ use crate::support::command::{Ran, file, run, run_with};
 use crate::support::fleet::{CHAT, Fleet, Setup, yaml};
 
 crate::trials![
-    a_thousand_decisions_under_load_are_identical,
-    every_strategy_replays,
-    a_changed_reading_is_noticed,
-    other_rules_are_a_what_if,
-    what_was_left_out_is_told,
-    nothing_is_captured_unless_asked_for,
-    captures_hold_no_prompts_and_the_readme_names_their_keys,
-    files_that_hold_no_decisions_are_refused,
+    captures_of_1024_decisions_replay_identically,
+    every_strategy_replays_identically,
+    replay_reports_a_changed_reading,
+    replay_with_other_settings_is_a_what_if,
+    replay_lists_rejected_backends,
+    capture_is_off_by_default,
+    captures_hold_no_prompts_and_their_keys_are_documented,
+    replay_refuses_files_without_decisions,
 ];
 
 const SECTIONS: &str = "telemetry: { interval: 10ms, idle_interval: 20ms, max_cpu: 1 }";
@@ -64,7 +64,7 @@ fn conversation(number: usize, turns: usize) -> Value {
     json!({"model": "m", "messages": messages, "stream": number.is_multiple_of(2)})
 }
 
-/// Sends `count` requests each from eight clients at a time, while what the engines tell changes.
+/// Sends `count` requests each from eight concurrent clients while engine telemetry changes.
 fn send(fleet: &Fleet, count: usize) {
     thread::scope(|scope| {
         for who in 0..8 {
@@ -121,7 +121,7 @@ fn assert_identical(fleet: &Fleet, (strategy, routing): (&str, &str), each: usiz
     text
 }
 
-fn a_thousand_decisions_under_load_are_identical() {
+fn captures_of_1024_decisions_replay_identically() {
     let scorers = format!("scorers: \"{SCORERS}\"");
     let fleet = Fleet::start(4, setup("weighted", &scorers));
     let text = assert_identical(&fleet, ("weighted", &scorers), 128);
@@ -135,12 +135,12 @@ fn a_thousand_decisions_under_load_are_identical() {
     for key in ["in_flight", "load", "kv_utilization", "telemetry_age_ms", "matched_blocks"] {
         assert!(distinct(key).len() > 3, "{key} hardly changed: {:?}", distinct(key));
     }
-    // By chance: the seed of each says what was drawn.
+    // Random picks replay from the seed of each decision.
     let drawn = format!("{scorers}, picker: weighted_random");
     assert_identical(&fleet, ("weighted", &drawn), 128);
 }
 
-fn every_strategy_replays() {
+fn every_strategy_replays_identically() {
     let fleet = Fleet::start(4, setup("smart", ""));
     for (strategy, routing) in [
         ("smart", "weights: { priority: 0, load: 80, latency: 20 }"),
@@ -154,7 +154,7 @@ fn every_strategy_replays() {
     }
 }
 
-fn a_changed_reading_is_noticed() {
+fn replay_reports_a_changed_reading() {
     let routing = format!("scorers: \"{SCORERS}\"");
     let fleet = Fleet::start(4, setup("weighted", &routing));
     let text = assert_identical(&fleet, ("weighted", &routing), 8);
@@ -171,7 +171,7 @@ fn a_changed_reading_is_noticed() {
     assert!(elsewhere.count() > 0, "a weight decides");
 }
 
-fn other_rules_are_a_what_if() {
+fn replay_with_other_settings_is_a_what_if() {
     let fleet = Fleet::start(4, setup("round_robin", ""));
     let text = assert_identical(&fleet, ("round_robin", ""), 8);
     let moved = |more: &[&str]| {
@@ -214,7 +214,7 @@ fn other_rules_are_a_what_if() {
     let (summary, told) = told.split_last().unwrap();
     let counted = told.iter().filter(|one| one["moved"] == true).count();
     assert_eq!(*summary, json!({"summary": {"decisions": 64, "moved": counted}}));
-    // One line of the response is a decision of its own.
+    // Each line of the response is one decision.
     let line = text.lines().nth(1).unwrap().trim_end_matches(',');
     let ran = run_with(["explain", "--decision", "-"], line.as_bytes(), &[]);
     assert_eq!(last_line(&ran), "1 decision, 1 identical", "{}", ran.stderr);
@@ -225,7 +225,7 @@ fn other_rules_are_a_what_if() {
     }
 }
 
-fn what_was_left_out_is_told() {
+fn replay_lists_rejected_backends() {
     let fleet = Fleet::start(3, Setup { strategy: "smart", ..Setup::default() });
     assert_eq!(
         client::request(fleet.penstock.admin, "POST", "/backends/b/drain", &[], b"").status,
@@ -251,7 +251,7 @@ fn what_was_left_out_is_told() {
     assert!(ran.stdout.contains("left out (draining): is draining"), "{}", ran.stdout);
 }
 
-fn nothing_is_captured_unless_asked_for() {
+fn capture_is_off_by_default() {
     let fleet = Fleet::start(2, Setup { strategy: "random", ..Setup::default() });
     assert_eq!(fleet.chat().status, 200);
     assert_eq!(fleet.penstock.admin("/decisions").json()["total"], 1);
@@ -275,7 +275,7 @@ fn nothing_is_captured_unless_asked_for() {
     assert_eq!(all["decisions"].as_array().unwrap().len(), 1024);
 }
 
-fn captures_hold_no_prompts_and_the_readme_names_their_keys() {
+fn captures_hold_no_prompts_and_their_keys_are_documented() {
     let routing = "scorers: [{ name: session-affinity, weight: 1, header: x-who }, \
                    { name: prefix-affinity, weight: 2 }, { name: lora-affinity, weight: 1 }], \
                    picker: { name: softmax, temperature: 0.5 }";
@@ -302,7 +302,7 @@ fn captures_hold_no_prompts_and_the_readme_names_their_keys() {
     assert!(unknown.is_empty(), "the README does not explain {unknown:?}");
 }
 
-fn files_that_hold_no_decisions_are_refused() {
+fn replay_refuses_files_without_decisions() {
     let fleet = Fleet::start(1, Setup::default());
     assert_eq!(fleet.chat().status, 200);
     let listed = fleet.penstock.admin("/decisions").text();

@@ -1,4 +1,4 @@
-//! An operator asks the doctor before and while running penstock, and is told what is wrong, where,
+//! `penstock doctor`, before a start and on a running instance, reports each problem, its place,
 //! and what to do about it.
 
 use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine};
@@ -10,10 +10,10 @@ use crate::support::free_address;
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    a_healthy_fleet_is_told_so,
-    each_illness_is_named_with_its_remedy,
-    the_running_one_is_asked_too,
-    a_configuration_that_cannot_be_is_no_case_for_a_doctor,
+    healthy_fleet_has_only_ok_findings,
+    each_problem_is_named_with_its_remedy,
+    doctor_queries_the_running_instance,
+    doctor_refuses_an_invalid_configuration,
 ];
 
 fn vllm(name: &str) -> MockEngine {
@@ -44,7 +44,7 @@ fn of<'a>(findings: &'a [Value], about: &str, word: &str) -> Vec<&'a Value> {
     findings.iter().filter(is_it).collect()
 }
 
-fn a_healthy_fleet_is_told_so() {
+fn healthy_fleet_has_only_ok_findings() {
     let one = vllm("gpu");
     let yaml = format!("backends:\n{}", backend(&one, "engine: other"));
     let ran = ask(&yaml, &[]);
@@ -65,7 +65,7 @@ fn a_healthy_fleet_is_told_so() {
     assert!(told.iter().all(|one| one["level"] == "ok"), "{told:#?}");
 }
 
-fn each_illness_is_named_with_its_remedy() {
+fn each_problem_is_named_with_its_remedy() {
     let (busy, bare, closing) = (vllm("busy"), vllm("bare"), vllm("closing"));
     let spec = EngineSpec::new("locked", [EngineModel::new("m")]);
     let locked = start(EngineSpec { api_key: Some("sk-right".to_owned()), ..spec });
@@ -105,7 +105,7 @@ fn each_illness_is_named_with_its_remedy() {
     assert_eq!(of(&blind, "config", "but telemetry is off")[0]["level"], "warn");
 }
 
-fn the_running_one_is_asked_too() {
+fn doctor_queries_the_running_instance() {
     let one = vllm("gpu");
     let yaml = format!("backends:\n{}", backend(&one, ""));
     let penstock = Penstock::start(&yaml);
@@ -128,7 +128,7 @@ fn the_running_one_is_asked_too() {
     assert_eq!(ran.code, Some(1), "an engine is no penstock: {}", ran.stdout);
 }
 
-fn a_configuration_that_cannot_be_is_no_case_for_a_doctor() {
+fn doctor_refuses_an_invalid_configuration() {
     let path = file("penstock.yaml", "backend: []\n");
     let ran = run(["doctor", "--config", path.to_str().unwrap()]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));

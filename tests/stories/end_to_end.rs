@@ -13,7 +13,7 @@ crate::trials![real_engines_and_sdks];
 
 /// The closing line of a test run.
 pub fn summary() -> String {
-    let none = || "e2e: 0 run, 0 skipped: not asked for".to_owned();
+    let none = || "e2e: 0 run, 0 skipped: not selected".to_owned();
     SUMMARY.get().cloned().unwrap_or_else(none)
 }
 

@@ -12,18 +12,18 @@ use crate::support::engines::{backend, engine};
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    lines_are_answered_in_order_and_rotation_advances,
-    requirements_and_decisions_are_told,
-    refused_lines_say_why_in_their_place,
-    tokens_are_estimated_as_told,
-    a_described_fleet_is_laid_over,
-    a_fleet_that_is_wrong_is_refused,
-    random_choices_can_be_repeated,
-    one_request_is_explained_in_words,
-    warnings_stay_off_standard_output,
-    a_refused_configuration_ends_it,
-    a_running_penstock_tells_the_same,
-    older_strategies_decide_as_recorded,
+    explain_reads_lines_in_order_and_rotates,
+    explain_prints_requirements_and_decisions,
+    explain_reports_refused_lines_in_order,
+    explain_honours_the_token_estimate,
+    explain_applies_a_fleet_dump,
+    explain_refuses_an_invalid_fleet_dump,
+    explain_with_a_seed_is_reproducible,
+    explain_prints_one_request_as_text,
+    explain_prints_warnings_to_stderr,
+    explain_stops_at_an_invalid_configuration,
+    explain_agrees_with_the_running_instance,
+    golden_decisions_are_unchanged,
 ];
 
 const FLEET: &str = "backends:
@@ -54,7 +54,7 @@ fn backends(ran: &Ran) -> Vec<String> {
     ran.json_lines().into_iter().map(name).collect()
 }
 
-fn lines_are_answered_in_order_and_rotation_advances() {
+fn explain_reads_lines_in_order_and_rotates() {
     let config = config("strategy: round_robin");
     let lines: Vec<String> = (0..5).map(|_| line(&client::chat("m", "hello"))).collect();
     let ran = explain(&config, &lines, &[]);
@@ -62,7 +62,7 @@ fn lines_are_answered_in_order_and_rotation_advances() {
     assert_eq!(ran.stderr, "");
 }
 
-fn requirements_and_decisions_are_told() {
+fn explain_prints_requirements_and_decisions() {
     let config = config("aliases: { gpt-4: m }, fallbacks: { ghost: [m] }");
     let text = "x".repeat(40);
     let parts = json!([{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": text}]);
@@ -93,7 +93,7 @@ fn requirements_and_decisions_are_told() {
     assert_eq!(told[2]["requirements"]["estimated_tokens"], 1, "base64 is taken as it decodes");
 }
 
-fn refused_lines_say_why_in_their_place() {
+fn explain_reports_refused_lines_in_order() {
     let config = config("strategy: smart");
     let raw = |line: Value| line.to_string();
     let tools = json!({"model": "m", "tools": [], "messages": []});
@@ -101,7 +101,7 @@ fn refused_lines_say_why_in_their_place() {
     let zipped = json!({"Content-Encoding": "gzip"});
     let cases = [
         (line(&tools), 400, "capability_mismatch", true),
-        // A backend that has not told its models might serve it.
+        // A backend whose models are not discovered yet might serve it.
         (line(&client::chat("nobody", "hi")), 503, "discovery_pending", true),
         (line(&long), 400, "context_length_exceeded", true),
         (line(&client::chat("", "hi")), 400, "missing_model", false),
@@ -124,7 +124,7 @@ fn refused_lines_say_why_in_their_place() {
     assert_eq!(told[0]["error"]["message"], message);
 }
 
-fn tokens_are_estimated_as_told() {
+fn explain_honours_the_token_estimate() {
     let lines = [line(&client::chat("m", &"\u{4e00}".repeat(400)))];
     for (estimate, tokens) in [("chars", 100), ("utf8", 300)] {
         let ran = explain(&config(&format!("token_estimate: {estimate}")), &lines, &[]);
@@ -132,7 +132,7 @@ fn tokens_are_estimated_as_told() {
     }
 }
 
-fn a_described_fleet_is_laid_over() {
+fn explain_applies_a_fleet_dump() {
     let config = config("strategy: smart");
     let requests = [line(&client::chat("m", "hi")), line(&client::chat("late", "hi"))];
     let overlay = |fleet: &Value| {
@@ -166,7 +166,7 @@ fn a_described_fleet_is_laid_over() {
     }
 }
 
-fn a_fleet_that_is_wrong_is_refused() {
+fn explain_refuses_an_invalid_fleet_dump() {
     let config = config("strategy: smart");
     for (fleet, reason) in [
         (
@@ -186,7 +186,7 @@ fn a_fleet_that_is_wrong_is_refused() {
     }
 }
 
-fn random_choices_can_be_repeated() {
+fn explain_with_a_seed_is_reproducible() {
     let config = config("strategy: random");
     let lines: Vec<String> = (0..40).map(|_| line(&client::chat("m", "hi"))).collect();
     let order = |seed: &str| backends(&explain(&config, &lines, &["--seed", seed]));
@@ -196,7 +196,7 @@ fn random_choices_can_be_repeated() {
     assert!(first.iter().any(|name| name == "plain") && first.iter().any(|name| name == "sees"));
 }
 
-fn one_request_is_explained_in_words() {
+fn explain_prints_one_request_as_text() {
     let config = config("strategy: smart");
     let request = file("request.json", client::chat("m", "hello").to_string());
     let common = ["explain", request.to_str().unwrap(), "--config", config.to_str().unwrap()];
@@ -222,21 +222,21 @@ fn one_request_is_explained_in_words() {
     assert_eq!(value["decision"]["backend"], "plain", "from standard input");
 }
 
-fn warnings_stay_off_standard_output() {
+fn explain_prints_warnings_to_stderr() {
     let config = config("strategy: fastest");
     let ran = explain(&config, &[line(&client::chat("m", "hi"))], &[]);
     assert_eq!(backends(&ran), ["plain"], "an unknown strategy is smart");
     assert!(ran.stderr.contains("UNKNOWN STRATEGY 'fastest'"), "{}", ran.stderr);
 }
 
-fn a_refused_configuration_ends_it() {
+fn explain_stops_at_an_invalid_configuration() {
     let config = config("strateggy: smart");
     let ran = explain(&config, &[line(&client::chat("m", "hi"))], &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
     assert!(ran.stderr.contains("did you mean 'strategy'?"), "{}", ran.stderr);
 }
 
-fn a_running_penstock_tells_the_same() {
+fn explain_agrees_with_the_running_instance() {
     let (one, two) = (engine("one", &["m"]), engine("two", &["m"]));
     let yaml = format!(
         "routing: {{ strategy: round_robin }}\nbackends:\n{}{}",
@@ -252,10 +252,14 @@ fn a_running_penstock_tells_the_same() {
         let value: Value = serde_json::from_str(&ran.stdout).unwrap();
         value["decision"]["backend"].as_str().unwrap().to_owned()
     };
-    assert_eq!((ask(), ask()), ("one".to_owned(), "one".to_owned()), "a dry run moves nothing");
+    assert_eq!(
+        (ask(), ask()),
+        ("one".to_owned(), "one".to_owned()),
+        "a dry run does not advance the rotation"
+    );
     assert_eq!(penstock.chat("m").status, 200);
     assert_eq!(ask(), "two", "a real request does");
-    // What the running one saw, asked offline.
+    // The running instance's fleet, explained offline.
     let fleet = file("fleet.json", penstock.admin("/fleet").body);
     let config = file("penstock.yaml", yaml);
     let lines = [line(&client::chat("m", "hi")), line(&client::chat("m", "hi"))];
@@ -295,7 +299,7 @@ fn a_running_penstock_tells_the_same() {
 
 /// What each strategy decided about 250 requests over 12 backends in every state, as the program of
 /// commit a847925 printed it, the last one before scorers came in.
-fn older_strategies_decide_as_recorded() {
+fn golden_decisions_are_unchanged() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let read = |name: &str| std::fs::read_to_string(golden.join(name)).unwrap();
     let of = |response: Value| match response["decision"].as_object() {

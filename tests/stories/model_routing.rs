@@ -1,5 +1,5 @@
 //! A user asks for a model by its name, through any call of the API, and the backend that serves
-//! exactly that model responses; names nobody serves are refused by name.
+//! exactly that model responds; an unserved name is refused with that name.
 
 use penstock::api::{BodyFormat, OPERATIONS};
 use penstock::mock::{EngineModel, EngineSpec, MockEngine};
@@ -11,20 +11,20 @@ use crate::support::engines::{backend, engine, last_body, shares};
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    each_name_finds_its_backend,
-    every_call_of_the_api_arrives_as_it_was_sent,
-    a_base_path_is_put_in_front,
-    the_backends_own_name_is_put_in,
-    the_last_of_two_models_counts_as_it_does_for_engines,
-    nobody_serving_a_model_is_a_404,
-    nobody_healthy_is_a_503,
-    models_are_listed_with_aliases,
-    an_empty_fleet_knows_no_models,
+    model_name_selects_its_backend,
+    every_operation_reaches_the_engine_unchanged,
+    base_path_is_prepended,
+    upstream_id_replaces_the_model_value,
+    last_duplicate_model_key_wins,
+    unserved_model_is_a_404,
+    no_healthy_backend_is_a_503,
+    model_list_includes_aliases,
+    empty_fleet_lists_no_models,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn each_name_finds_its_backend() {
+fn model_name_selects_its_backend() {
     let names = ["llama3:8b", "llama3", "meta-llama/Llama-3.1-8B-Instruct", "Modèle \"ü\" 漢"];
     let engines: Vec<MockEngine> =
         names.iter().enumerate().map(|(n, id)| engine(&format!("e{n}"), &[id])).collect();
@@ -77,7 +77,7 @@ fn form(model: &str) -> Vec<u8> {
     [file, part("name=\"model\"", model.as_bytes()), prompt, b"--XyZ--\r\n".to_vec()].concat()
 }
 
-fn every_call_of_the_api_arrives_as_it_was_sent() {
+fn every_operation_reaches_the_engine_unchanged() {
     let engine = engine("one", &["m", "renamed"]);
     let routing = "routing: { aliases: { alias: renamed } }\n";
     let items = backend(&engine, "models: [m, renamed]");
@@ -92,7 +92,7 @@ fn every_call_of_the_api_arrives_as_it_was_sent() {
         let response = client::request(penstock.data, "POST", &path, &headers, &body);
         assert_eq!(response.status, 200, "{}: {}", row.name, response.text());
         let received = engine.received().pop().unwrap();
-        assert_eq!(received.target, path, "the query goes along");
+        assert_eq!(received.target, path, "the query is kept");
         assert_eq!(received.header("content-type"), Some(kind));
         assert_eq!(received.header("x-custom"), Some("kept"));
         assert_eq!(received.body.unwrap(), body, "{}", row.name);
@@ -112,7 +112,7 @@ fn every_call_of_the_api_arrives_as_it_was_sent() {
     assert!(engine.malformed().is_empty());
 }
 
-fn a_base_path_is_put_in_front() {
+fn base_path_is_prepended() {
     let engine = engine("one", &["m"]);
     let url = engine.url();
     let with_v1 = format!("backends: [{{ url: \"{url}/v1\", models: [m] }}]");
@@ -125,7 +125,7 @@ fn a_base_path_is_put_in_front() {
     assert!(paths.contains(&"/deep/er/v1/models".to_owned()), "{paths:?}");
 }
 
-fn the_backends_own_name_is_put_in() {
+fn upstream_id_replaces_the_model_value() {
     let engine = engine("one", &["org/real-\"name\""]);
     let items = backend(&engine, r#"models: [{ id: m, upstream_id: 'org/real-"name"' }]"#);
     let penstock = Penstock::start(&format!("backends:\n{items}"));
@@ -137,7 +137,7 @@ fn the_backends_own_name_is_put_in() {
     assert_eq!(String::from_utf8(last_body(&engine)).unwrap(), expected);
 }
 
-fn the_last_of_two_models_counts_as_it_does_for_engines() {
+fn last_duplicate_model_key_wins() {
     let (first, last) = (engine("first", &["a"]), engine("last", &["b"]));
     let items = backend(&first, "models: [a]") + &backend(&last, "models: [b]");
     let penstock = Penstock::start(&format!("backends:\n{items}"));
@@ -147,7 +147,7 @@ fn the_last_of_two_models_counts_as_it_does_for_engines() {
     assert_eq!(shares(&[&first, &last]), [0, 1]);
 }
 
-fn nobody_serving_a_model_is_a_404() {
+fn unserved_model_is_a_404() {
     let engine = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, "models: [m]")));
     let response = penstock.chat("gpt-5");
@@ -170,7 +170,7 @@ fn nobody_serving_a_model_is_a_404() {
     assert_eq!(engine.counters().requests, 0);
 }
 
-fn nobody_healthy_is_a_503() {
+fn no_healthy_backend_is_a_503() {
     let ill = engine("one", &["m"]);
     ill.set_health(500);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&ill, "models: [m]")));
@@ -191,10 +191,10 @@ fn nobody_healthy_is_a_503() {
     assert_eq!(ill.counters().requests, 0);
 }
 
-fn models_are_listed_with_aliases() {
+fn model_list_includes_aliases() {
     let (one, two) = (engine("one", &["a/b:8b", "m"]), engine("two", &["m", "z"]));
     let yaml = format!(
-        "routing: {{ aliases: {{ gpt-4: \"a/b:8b\", ghost: nobody }} }}\nbackends:\n{}{}",
+        "routing: {{ aliases: {{ gpt-4: \"a/b:8b\", ghost: unserved }} }}\nbackends:\n{}{}",
         backend(
             &one,
             "models: [{ id: \"a/b:8b\", context_length: 4096, capabilities: [vision] }, m]"
@@ -222,7 +222,7 @@ fn models_are_listed_with_aliases() {
     assert_eq!((health.status, &health.json()["status"]), (200, &json!("healthy")));
 }
 
-fn an_empty_fleet_knows_no_models() {
+fn empty_fleet_lists_no_models() {
     let penstock = Penstock::start("backends: []");
     let response = penstock.chat("m");
     assert_eq!((response.status, response.error_code().as_str()), (404, "model_not_found"));

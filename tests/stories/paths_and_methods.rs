@@ -1,5 +1,5 @@
-//! A user who calls a wrong path or method is told so, and web pages may call where the operator
-//! lets them; nothing of it disturbs the connection or reaches a backend.
+//! A wrong path or method gets a clear error, and web pages may call where the operator
+//! allows them; neither disturbs the connection or reaches a backend.
 
 use penstock::mock::MockEngine;
 use serde_json::json;
@@ -13,10 +13,10 @@ crate::trials![
     wrong_methods_are_405_with_allow,
     head_is_get_without_a_body,
     one_connection_serves_many_requests,
-    web_pages_call_only_where_they_may,
+    cors_allows_only_configured_origins,
     without_cors_there_are_no_cors_headers,
-    request_ids_are_kept_or_made,
-    nothing_in_a_request_names_another_backend,
+    request_id_is_kept_or_generated,
+    no_request_field_selects_another_backend,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -138,7 +138,7 @@ fn one_connection_serves_many_requests() {
     assert_eq!(engine.received()[4].connection, engine.received()[1].connection, "reused upstream");
 }
 
-fn web_pages_call_only_where_they_may() {
+fn cors_allows_only_configured_origins() {
     let (engine, penstock) = start(&[("PENSTOCK_SERVER_CORS", "https://chat.example.com")]);
     let good = [
         ("origin", "https://chat.example.com"),
@@ -178,7 +178,7 @@ fn without_cors_there_are_no_cors_headers() {
     assert!(response.headers.iter().all(|(name, _)| !name.starts_with("access-control")));
 }
 
-fn request_ids_are_kept_or_made() {
+fn request_id_is_kept_or_generated() {
     let (engine, penstock) = start(&[]);
     let body = chat("m", "hello").to_string();
     let send =
@@ -195,7 +195,7 @@ fn request_ids_are_kept_or_made() {
     assert_ne!(response.header("x-request-id"), Some(long.as_str()), "bounded");
 }
 
-fn nothing_in_a_request_names_another_backend() {
+fn no_request_field_selects_another_backend() {
     let (configured, penstock) = start(&[]);
     let other = engine("other", &["m"]);
     let (url, address) = (other.url(), other.addr());

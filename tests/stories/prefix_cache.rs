@@ -9,12 +9,12 @@ use crate::support::{block_on, eventually};
 use crate::weighted_scorers::{backend_of, conversation, weighted};
 
 crate::trials![
-    a_long_prompt_is_hashed_once,
-    what_an_engine_had_cached_ends_with_it,
-    a_prompt_that_was_not_served_is_not_cached,
+    long_prompt_is_hashed_once,
+    engine_restart_clears_its_prefix_index,
+    failed_request_is_not_recorded_as_cached,
 ];
 
-fn a_long_prompt_is_hashed_once() {
+fn long_prompt_is_hashed_once() {
     let fleet = weighted("prefix-affinity:3,load-balance:1");
     let pieces = |result: &str| {
         let name = format!("penstock_hash_cache_pieces_total{{result=\"{result}\"}}");
@@ -50,7 +50,7 @@ fn a_long_prompt_is_hashed_once() {
         metric(&fleet.penstock, "penstock_max_hash_cache_bytes"),
         f64::from((16 << 20) / 384 * 384)
     );
-    // Without it, everything is as it was.
+    // Without it, nothing changes.
     let text = std::fs::read_to_string(&fleet.penstock.config).unwrap();
     std::fs::write(&fleet.penstock.config, format!("{text}\nlimits: {{ hash_cache: 0B }}\n"))
         .unwrap();
@@ -63,7 +63,7 @@ fn a_long_prompt_is_hashed_once() {
     assert_eq!(metric(&fleet.penstock, "penstock_max_hash_cache_bytes"), 0.0);
 }
 
-fn what_an_engine_had_cached_ends_with_it() {
+fn engine_restart_clears_its_prefix_index() {
     let setup = Setup {
         strategy: "weighted",
         routing: "shadow: { strategy: weighted }",
@@ -77,7 +77,9 @@ fn what_an_engine_had_cached_ends_with_it() {
         fleet.a().set_page("/metrics", Some(&text));
     };
     page(100);
-    eventually("it was asked", SOON, || fleet.fact("a", "telemetry")["standing"] == "fresh");
+    eventually("its metrics were scraped", SOON, || {
+        fleet.fact("a", "telemetry")["standing"] == "fresh"
+    });
     let prompt = conversation(1, 3);
     let question = json!({"path": CHAT, "body": prompt.to_string()});
     let explained = || client::post(fleet.penstock.admin, "/explain", &question).json();
@@ -105,7 +107,7 @@ fn what_an_engine_had_cached_ends_with_it() {
     assert_eq!(fleet.metric("penstock_decisions_without_telemetry_total"), 1.0);
 }
 
-fn a_prompt_that_was_not_served_is_not_cached() {
+fn failed_request_is_not_recorded_as_cached() {
     let fleet = weighted("prefix-affinity:1");
     let prompt = conversation(1, 3);
     let question = json!({"path": CHAT, "body": prompt.to_string()});

@@ -1,5 +1,5 @@
 //! An operator tries another strategy on live traffic: it decides about every request and acts on
-//! none, and the figures say how often it would have gone elsewhere and what it would have found cached.
+//! none; the metrics report how often it would have picked another backend and the prefix hits it expects.
 
 use penstock::api::Capabilities;
 use penstock::mock::EngineSpec;
@@ -13,12 +13,12 @@ use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric, yaml};
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    a_shadow_tells_what_prefixes_would_save,
-    the_same_strategy_agrees_with_itself,
-    a_shadow_finds_sessions_where_it_is_told_to,
-    what_finds_no_room_is_dropped_and_served_all_the_same,
-    a_full_queue_drops_and_nobody_waits_for_it,
-    a_shadow_comes_goes_and_stays_with_reloads,
+    shadow_reports_expected_prefix_hits,
+    shadow_of_the_same_strategy_agrees,
+    shadow_reads_its_session_header,
+    shadow_drops_bodies_over_its_limit,
+    shadow_with_a_full_queue_delays_no_request,
+    reload_adds_keeps_and_removes_a_shadow,
 ];
 
 const DECISIONS: &str = "penstock_shadow_decisions_total";
@@ -63,7 +63,7 @@ fn converse(fleet: &Fleet, conversations: usize, turns: usize) {
     });
 }
 
-fn a_shadow_tells_what_prefixes_would_save() {
+fn shadow_reports_expected_prefix_hits() {
     let fleet = fleet("round_robin", &format!("shadow: {{ {AFFINE} }}"));
     // 13 conversations over 4 engines in turn: the next turn of each is the next engine's.
     converse(&fleet, 13, 4);
@@ -98,9 +98,9 @@ fn a_shadow_tells_what_prefixes_would_save() {
     );
 }
 
-fn the_same_strategy_agrees_with_itself() {
+fn shadow_of_the_same_strategy_agrees() {
     let own = AFFINE.strip_prefix("strategy: weighted, ").unwrap();
-    // What engines tell may come in between the two decisions, and decide one and not the other.
+    // A scrape may arrive between the two decisions and change only one of them.
     let setup = Setup {
         strategy: "weighted",
         routing: &format!("{own}, shadow: {{ {AFFINE} }}"),
@@ -126,7 +126,7 @@ fn the_same_strategy_agrees_with_itself() {
     assert!(busy.len() >= 3, "strangers spread");
 }
 
-fn a_shadow_finds_sessions_where_it_is_told_to() {
+fn shadow_reads_its_session_header() {
     let scorers = "[{ name: session-affinity, weight: 1, header: x-conversation }]";
     let fleet =
         fleet("round_robin", &format!("shadow: {{ strategy: weighted, scorers: {scorers} }}"));
@@ -137,11 +137,11 @@ fn a_shadow_finds_sessions_where_it_is_told_to() {
         assert_eq!(client.read_response().unwrap().status, 200);
     }
     eventually("all are compared", SOON, || metric(&fleet.penstock, DECISIONS) == 8.0);
-    // The session's own backend has its turn twice.
+    // The session's backend is picked twice.
     assert_eq!((decided(&fleet, "same"), decided(&fleet, "other")), (2.0, 6.0));
 }
 
-fn what_finds_no_room_is_dropped_and_served_all_the_same() {
+fn shadow_drops_bodies_over_its_limit() {
     let fleet = fleet("round_robin", "shadow: { strategy: weighted, bodies: 512B }");
     converse(&fleet, 8, 1);
     assert_eq!(decided(&fleet, "dropped"), 8.0, "their bodies are larger");
@@ -152,7 +152,7 @@ fn what_finds_no_room_is_dropped_and_served_all_the_same() {
     assert_eq!(fleet.requests(), 9);
 }
 
-fn a_full_queue_drops_and_nobody_waits_for_it() {
+fn shadow_with_a_full_queue_delays_no_request() {
     // All of a prompt is cut, however long: that keeps the shadow busy for long enough.
     let scorers = "[{ name: prefix-affinity, weight: 1, max-blocks: 1000000 }]";
     let shadow = format!("shadow: {{ strategy: weighted, queue: 1, scorers: {scorers} }}");
@@ -183,7 +183,7 @@ fn a_full_queue_drops_and_nobody_waits_for_it() {
     assert_eq!(decided(&fleet, "dropped"), dropped);
 }
 
-fn a_shadow_comes_goes_and_stays_with_reloads() {
+fn reload_adds_keeps_and_removes_a_shadow() {
     let fleet = fleet("round_robin", "expose_decision: true");
     let plain = std::fs::read_to_string(&fleet.penstock.config).unwrap();
     let reload = |text: &str| {
@@ -213,11 +213,11 @@ fn a_shadow_comes_goes_and_stays_with_reloads() {
     let known = expected(&fleet, "shadow");
     assert!(known > 0.0);
     reload(&on.replace("slow_start: 0s", "slow_start: 1s"));
-    assert_eq!((seen(), expected(&fleet, "shadow")), (6.0, known), "it goes on as it was");
+    assert_eq!((seen(), expected(&fleet, "shadow")), (6.0, known), "the shadow keeps its state");
     converse(&fleet, 3, 1);
-    assert!(expected(&fleet, "shadow") > known, "what it knew, it knows");
+    assert!(expected(&fleet, "shadow") > known, "the index is kept");
     reload(&with("shadow: { strategy: weighted, preset: least-loaded }"));
-    assert_eq!((seen(), expected(&fleet, "shadow")), (0.0, 0.0), "another one begins anew");
+    assert_eq!((seen(), expected(&fleet, "shadow")), (0.0, 0.0), "another shadow starts empty");
     converse(&fleet, 2, 1);
     reload(&plain);
     assert!(is_off(fleet.penstock.admin("/shadow")));

@@ -14,13 +14,13 @@ use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
 crate::trials![
-    round_robin_takes_turns_per_model,
-    priority_only_takes_the_lowest_number,
-    random_reaches_everybody,
-    smart_goes_where_least_is_in_flight,
-    an_unknown_strategy_serves_as_smart_and_says_so,
-    limits_hold_under_parallel_requests,
-    a_full_model_falls_back_where_told,
+    round_robin_rotates_per_model,
+    priority_only_picks_the_lowest_number,
+    random_reaches_every_backend,
+    smart_prefers_the_fewest_in_flight,
+    unknown_strategy_falls_back_to_smart_with_a_warning,
+    max_in_flight_holds_under_parallel_requests,
+    saturated_model_falls_back_when_configured,
 ];
 
 fn three() -> [MockEngine; 3] {
@@ -42,7 +42,7 @@ fn chats(penstock: &Penstock, model: &str, count: usize) {
     }
 }
 
-fn round_robin_takes_turns_per_model() {
+fn round_robin_rotates_per_model() {
     let engines = three();
     let penstock = start(&engines, "strategy: Round-Robin", "models: [m, n]");
     chats(&penstock, "m", 6);
@@ -54,7 +54,7 @@ fn round_robin_takes_turns_per_model() {
     assert_eq!(shares(&engines.each_ref()), [4, 4, 4], "models rotate on their own");
 }
 
-fn priority_only_takes_the_lowest_number() {
+fn priority_only_picks_the_lowest_number() {
     let [a, b, c] = three();
     let yaml = format!(
         "routing: {{ strategy: smart }}\nbackends:\n{}{}{}",
@@ -68,7 +68,7 @@ fn priority_only_takes_the_lowest_number() {
     assert_eq!(shares(&[&a, &b, &c]), [0, 3, 3], "the environment beats the file; ties rotate");
 }
 
-fn random_reaches_everybody() {
+fn random_reaches_every_backend() {
     let engines = three();
     let penstock = start(&engines, "strategy: random", "models: [m]");
     chats(&penstock, "m", 120);
@@ -76,20 +76,20 @@ fn random_reaches_everybody() {
     assert!(shares.iter().all(|share| (12..=80).contains(share)), "{shares:?}");
 }
 
-/// Sends a chat from a thread of its own; the response comes through the channel.
+/// Sends a chat from a new thread; the response arrives through the channel.
 fn spawn_chat(penstock: &Penstock, model: &str, responses: &mpsc::Sender<Response>) {
     let (address, body, responses) =
         (penstock.data, chat(model, "x").to_string(), responses.clone());
     thread::spawn(move || {
         let mut client = Client::connect(address);
         client.send("POST", "/v1/chat/completions", &[], body.as_bytes());
-        // A test that has failed already hears nothing any more.
+        // The receiver is gone when the test has already failed.
         let heard = responses.send(client.read_response().unwrap());
         drop(heard);
     });
 }
 
-fn smart_goes_where_least_is_in_flight() {
+fn smart_prefers_the_fewest_in_flight() {
     let engines = three();
     let gate = Gate::new();
     for engine in &engines {
@@ -113,7 +113,7 @@ fn smart_goes_where_least_is_in_flight() {
     });
 }
 
-fn an_unknown_strategy_serves_as_smart_and_says_so() {
+fn unknown_strategy_falls_back_to_smart_with_a_warning() {
     let engines = three();
     let penstock = start(&engines, "strategy: fastest, expose_decision: true", "models: [m]");
     assert_eq!(penstock.chat("m").status, 200);
@@ -122,7 +122,7 @@ fn an_unknown_strategy_serves_as_smart_and_says_so() {
     assert_eq!(penstock.admin("/decisions").json()["decisions"][0]["strategy"], "smart");
 }
 
-fn limits_hold_under_parallel_requests() {
+fn max_in_flight_holds_under_parallel_requests() {
     let engines = three();
     let gate = Gate::new();
     for engine in &engines {
@@ -154,7 +154,7 @@ fn limits_hold_under_parallel_requests() {
     });
 }
 
-fn a_full_model_falls_back_where_told() {
+fn saturated_model_falls_back_when_configured() {
     let (big, small) = (engine("big", &["m"]), engine("small", &["n"]));
     let gate = Gate::new();
     big.script([Fault::Gate(gate.clone())]);

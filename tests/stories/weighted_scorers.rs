@@ -1,5 +1,5 @@
-//! An operator lets scorers decide: prompts go where their beginning is cached, sessions stay, load
-//! is spread, and every decision says what it was made of.
+//! Weighted strategy: prompts go where their prefix is cached, sessions are sticky, load
+//! is spread, and every decision lists its scores.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -13,17 +13,17 @@ use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
 use crate::support::{block_on, eventually};
 
 crate::trials![
-    a_conversation_stays_with_its_backend,
-    a_burst_of_equal_prompts_sees_its_first_decision,
-    the_least_loaded_is_found_by_load_alone,
-    sessions_stay_by_header_and_by_cookie,
-    a_decision_says_what_it_is_made_of,
-    a_decision_says_how_old_its_telemetry_was,
+    conversation_stays_with_its_backend,
+    burst_of_equal_prompts_sees_the_first_decision,
+    load_scorer_alone_finds_the_least_loaded,
+    sessions_are_sticky_by_header_and_cookie,
+    decision_header_lists_each_scorer,
+    decision_reports_the_age_of_telemetry,
     flags_and_policy_files_choose_the_scorers,
     scorers_on_the_command_line_ask_for_weighted,
-    old_weights_name_what_replaces_them,
+    retired_weights_name_their_replacement,
     lines_are_scored_in_order,
-    the_strategy_follows_a_reload,
+    reload_changes_the_strategy,
 ];
 
 pub fn weighted(scorers: &str) -> Fleet {
@@ -48,7 +48,7 @@ pub fn backend_of(response: &Response) -> String {
     response.header("x-penstock-backend").unwrap().to_owned()
 }
 
-fn a_conversation_stays_with_its_backend() {
+fn conversation_stays_with_its_backend() {
     let fleet = weighted("prefix-affinity:3,load-balance:1");
     let mut homes = BTreeSet::new();
     for number in 0..12 {
@@ -62,7 +62,7 @@ fn a_conversation_stays_with_its_backend() {
     assert!(homes.len() >= 3, "strangers spread: {homes:?}");
 }
 
-fn a_burst_of_equal_prompts_sees_its_first_decision() {
+fn burst_of_equal_prompts_sees_the_first_decision() {
     let fleet = weighted("prefix-affinity:1");
     let gate = Gate::new();
     for engine in &fleet.engines {
@@ -78,7 +78,7 @@ fn a_burst_of_equal_prompts_sees_its_first_decision() {
     assert!(homes.len() <= 2, "{homes:?}");
 }
 
-fn the_least_loaded_is_found_by_load_alone() {
+fn load_scorer_alone_finds_the_least_loaded() {
     let fleet = weighted("load-balance:1");
     let gate = Gate::new();
     for engine in &fleet.engines {
@@ -98,7 +98,7 @@ fn the_least_loaded_is_found_by_load_alone() {
     drop(waiting);
 }
 
-fn sessions_stay_by_header_and_by_cookie() {
+fn sessions_are_sticky_by_header_and_cookie() {
     for (params, header, other) in [
         ("header: x-conversation", "x-conversation", "x-session-id"),
         ("cookie: sid", "cookie", "x-session-id"),
@@ -129,7 +129,7 @@ fn sessions_stay_by_header_and_by_cookie() {
     }
 }
 
-fn a_decision_says_what_it_is_made_of() {
+fn decision_header_lists_each_scorer() {
     let fleet = weighted("prefix-affinity:3,load-balance:1");
     let first = fleet.penstock.post(CHAT, &conversation(1, 1));
     let home = backend_of(&first);
@@ -171,7 +171,7 @@ fn a_decision_says_what_it_is_made_of() {
     }
 }
 
-fn a_decision_says_how_old_its_telemetry_was() {
+fn decision_reports_the_age_of_telemetry() {
     let setup = Setup {
         strategy: "weighted",
         routing: "scorers: \"queue-depth:1\", expose_decision: true",
@@ -185,7 +185,7 @@ fn a_decision_says_how_old_its_telemetry_was() {
     let question = json!({"path": CHAT, "body": conversation(1, 0).to_string()});
     let explained = || client::post(fleet.penstock.admin, "/explain", &question).json();
     let candidates = || explained()["decision"]["candidates"].clone();
-    eventually("the engine was asked", SOON, || candidates()[0]["telemetry"] == "fresh");
+    eventually("the engine was scraped", SOON, || candidates()[0]["telemetry"] == "fresh");
     let told = candidates();
     let age = told[0]["telemetry_age_ms"].as_f64().unwrap();
     assert!((0.0..1000.0).contains(&age), "{told}");
@@ -197,7 +197,7 @@ fn a_decision_says_how_old_its_telemetry_was() {
     assert!(ran.stdout.contains(", telemetry fresh, "), "{}", ran.stdout);
     assert!(ran.stdout.contains(", telemetry unknown\n"), "{}", ran.stdout);
     fleet.b().set_page("/metrics", Some(page));
-    eventually("the other was asked", SOON, || candidates()[1]["telemetry"] == "fresh");
+    eventually("the other engine was scraped", SOON, || candidates()[1]["telemetry"] == "fresh");
     let response = fleet.penstock.post(CHAT, &conversation(1, 0));
     let header = response.header("x-penstock-decision").unwrap();
     assert!(header.contains(";telemetry-age-ms="), "{header}");
@@ -273,7 +273,7 @@ fn scorers_on_the_command_line_ask_for_weighted() {
     }
 }
 
-fn old_weights_name_what_replaces_them() {
+fn retired_weights_name_their_replacement() {
     let config = file("penstock.yaml", THREE);
     let config = config.to_str().unwrap();
     let request = file("request.json", "{}");
@@ -331,7 +331,7 @@ fn lines_are_scored_in_order() {
     assert!(schema["$defs"]["line"]["properties"]["backends"].is_object());
 }
 
-fn the_strategy_follows_a_reload() {
+fn reload_changes_the_strategy() {
     let fleet = weighted("prefix-affinity:1");
     let home = backend_of(&fleet.penstock.post(CHAT, &conversation(1, 1)));
     assert_eq!(backend_of(&fleet.penstock.post(CHAT, &conversation(1, 2))), home);
@@ -351,5 +351,5 @@ fn the_strategy_follows_a_reload() {
     assert_eq!(fleet.penstock.reload().status, 200);
     let matched = fleet.penstock.post(CHAT, &conversation(1, 2));
     let header = matched.header("x-penstock-decision").unwrap();
-    assert!(!header.contains("blocks=0/"), "what was learned is still known: {header}");
+    assert!(!header.contains("blocks=0/"), "the prefix index survives: {header}");
 }

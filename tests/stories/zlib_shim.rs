@@ -1,4 +1,4 @@
-//! A newcomer builds penstock without cmake: what stands in for the zlib that Pingora asks for
+//! penstock builds without cmake: the replacement for the zlib-ng that Pingora depends on
 //! packs and unpacks as zlib does.
 
 use std::io::{Read, Write};
@@ -7,9 +7,9 @@ use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 
-crate::trials![what_is_packed_unpacks_again];
+crate::trials![compressed_text_decompresses_to_the_same];
 
-fn what_is_packed_unpacks_again() {
+fn compressed_text_decompresses_to_the_same() {
     let text = "a stone in the river, a river around the stone. ".repeat(2000);
     for level in [1, 6, 9] {
         let mut packer = ZlibEncoder::new(Vec::new(), Compression::new(level));

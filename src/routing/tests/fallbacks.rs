@@ -54,7 +54,7 @@ fn a_missing_model_falls_back_too() {
 }
 
 #[test]
-fn an_incapable_model_falls_back_before_it_is_refused() {
+fn missing_capability_falls_back_before_it_is_refused() {
     let yaml = format!(
         "routing: {{ fallbacks: {{ blind: [mute, sees] }} }}\nbackends:\n{}{}{}",
         backend("one", 1, "models: [{ id: blind, capabilities: [] }]"),

@@ -121,7 +121,7 @@ fn plain_requests_go_anywhere() {
 }
 
 #[test]
-fn known_capabilities_go_before_assumed_ones() {
+fn known_capability_beats_an_assumed_one() {
     let yaml = format!(
         "backends:\n{}{}",
         backend("assumed", 1, "priority: 1, models: [m]"),
