@@ -11,11 +11,12 @@ use std::path::Path;
 const PARTS: &[(char, usize)] =
     &[('A', 18), ('B', 12), ('C', 5), ('D', 4), ('E', 7), ('F', 4), ('G', 7), ('H', 2)];
 
-/// What each row asks for, and who checks it: `file::function`, a story unless it has a folder.
+/// What each row requires and the tests that hold it: `file::function` below `tests/stories/`, or a
+/// path.
 const ROWS: &[(&str, &str, &[&str])] = &[
     (
         "A1",
-        "refused connections are hidden",
+        "a refused connection is retried elsewhere",
         &[
             "failover::refused_connections_are_hidden",
             "health_and_circuit_breaker::a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns",
@@ -23,7 +24,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A2",
-        "so are connections that close unread",
+        "a connection closed before the request was read is retried",
         &[
             "failover::a_request_nobody_read_goes_elsewhere_byte_for_byte",
             "failover::connections_closed_at_accept_never_run_a_request_twice",
@@ -31,32 +32,40 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A3",
-        "and idle ones that close when they are used again",
+        "a stale idle connection is replaced and the request sent once",
         &["failover::a_stale_connection_is_replaced_and_its_request_runs_once"],
     ),
     (
         "A4",
-        "a backend that responses 429 or 503 rests",
+        "a 429 or 503 puts the backend in cooldown",
         &[
             "failover::a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks",
             "faults_under_load::faults_that_can_be_hidden_are_hidden_under_load",
         ],
     ),
-    ("A5", "the refusal of all is relayed", &["cooldown::the_last_refusal_is_relayed_exactly"]),
-    ("A6", "a 500 is relayed, once", &["failover::a_500_is_relayed_and_repeated_only_when_told"]),
+    (
+        "A5",
+        "when every backend is busy the last refusal is relayed",
+        &["cooldown::the_last_refusal_is_relayed_exactly"],
+    ),
+    (
+        "A6",
+        "a 500 is relayed without a retry",
+        &["failover::a_500_is_relayed_and_repeated_only_when_told"],
+    ),
     (
         "A7",
-        "what was read and not answered is not repeated",
+        "a request the backend read is not retried",
         &["failover::a_request_that_was_read_is_repeated_only_when_told"],
     ),
     (
         "A8",
-        "silence before the head ends",
+        "a timeout ends the wait for a response head",
         &["timeouts::silence_before_the_head_is_a_504_and_ends_at_the_engine_too"],
     ),
     (
         "A9",
-        "a broken response never looks whole",
+        "a cut response never looks complete",
         &[
             "stream_errors::a_broken_stream_ends_with_an_error_in_its_dialect",
             "stream_errors::a_broken_answer_is_visibly_broken",
@@ -64,7 +73,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A10",
-        "silence within a response ends it",
+        "a timeout ends silence within a response",
         &[
             "timeouts::silence_between_tokens_ends_a_stream_in_its_dialect",
             "timeouts::silence_within_a_whole_answer_breaks_it_visibly",
@@ -72,7 +81,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A11",
-        "what is not a response is a 502",
+        "an invalid response is a 502",
         &[
             "stream_errors::what_is_not_an_answer_is_a_502",
             "src/upstream/response_head.rs::framing_is_read_as_every_parser_reads_it",
@@ -80,19 +89,23 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A12",
-        "a second response poisons nobody",
+        "an unsolicited second response is discarded",
         &["stream_errors::a_response_nobody_asked_for_is_discarded"],
     ),
-    ("A13", "interim responses do no harm", &["stream_errors::what_is_legal_but_unusual_passes"]),
+    ("A13", "interim responses are harmless", &["stream_errors::what_is_legal_but_unusual_passes"]),
     (
         "A14",
-        "large heads pass within a limit",
+        "large response heads pass within a limit",
         &["stream_errors::what_is_legal_but_unusual_passes"],
     ),
-    ("A15", "all down is told at once", &["cooldown::all_down_is_told_at_once"]),
+    (
+        "A15",
+        "without a healthy backend the 503 is immediate",
+        &["cooldown::all_down_is_told_at_once"],
+    ),
     (
         "A16",
-        "when faults end, so do errors",
+        "errors end when the faults end",
         &[
             "health_and_circuit_breaker::a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns",
             "health_and_circuit_breaker::a_backend_that_was_down_for_a_while_is_used_within_three_seconds",
@@ -101,7 +114,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A17",
-        "every byte is right, whatever fails",
+        "every relayed byte is correct under faults",
         &[
             "faults_under_load::every_byte_is_right_whatever_fails_under_load",
             "chaos::every_byte_is_right_while_anything_fails",
@@ -110,12 +123,12 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "A18",
-        "nothing is repeated once a response began",
+        "no retry once a response has started",
         &["stream_errors::an_answer_that_began_is_never_repeated"],
     ),
     (
         "B1",
-        "two framings are none",
+        "two body framings are refused",
         &[
             "request_smuggling::heads_that_parsers_disagree_on_are_refused",
             "src/downstream/head_check/tests.rs::what_passes_reads_alike_everywhere",
@@ -123,7 +136,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "B2",
-        "HTTP/1.0 has no chunks",
+        "chunked HTTP/1.0 is refused",
         &["request_smuggling::heads_that_parsers_disagree_on_are_refused"],
     ),
     (
@@ -136,7 +149,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "B4",
-        "what is forwarded is well-formed",
+        "forwarded requests are well-formed",
         &[
             "request_smuggling::no_header_reaches_a_backend_that_is_not_meant_for_it",
             "src/upstream/headers.rs::only_what_is_meant_for_the_engine_reaches_it",
@@ -152,19 +165,19 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "B6",
-        "what is legal but unusual is served",
+        "legal but unusual heads are served",
         &["request_smuggling::what_is_legal_but_unusual_is_served"],
     ),
     (
         "B7",
-        "no host name becomes an address",
+        "a Host header never selects an address",
         &["paths_and_methods::no_request_field_selects_another_backend"],
     ),
     ("B8", "only known paths are forwarded", &["paths_and_methods::unknown_paths_are_404"]),
-    ("B9", "upgrades are ignored", &["request_smuggling::upgrades_are_ignored"]),
+    ("B9", "protocol upgrades are ignored", &["request_smuggling::upgrades_are_ignored"]),
     (
         "B10",
-        "leftover bodies are no requests",
+        "leftover body bytes never become a request",
         &[
             "request_validation::leftover_bodies_are_no_requests",
             "stream_errors::an_early_answer_is_relayed_and_poisons_nobody",
@@ -172,7 +185,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "B11",
-        "hop-by-hop fields stay here",
+        "hop-by-hop fields are not forwarded",
         &[
             "request_smuggling::no_header_reaches_a_backend_that_is_not_meant_for_it",
             "src/upstream/headers.rs::nominated_fields_stay_here_but_our_own_cannot_be_nominated_away",
@@ -183,27 +196,31 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "oversized heads are refused",
         &["request_smuggling::heads_beyond_the_limits_are_refused_in_flat_memory"],
     ),
-    ("C1", "bad JSON is a 400", &["request_validation::broken_json_is_a_400_and_reaches_nobody"]),
-    ("C2", "depth bombs are cheap", &["request_validation::depth_bombs_are_cheap"]),
+    (
+        "C1",
+        "invalid JSON is a 400",
+        &["request_validation::broken_json_is_a_400_and_reaches_nobody"],
+    ),
+    ("C2", "deeply nested JSON is cheap", &["request_validation::depth_bombs_are_cheap"]),
     (
         "C3",
-        "too large is a 413 that can be read",
+        "an oversized body is a readable 413",
         &["request_validation::too_large_is_a_413_that_can_be_read"],
     ),
-    ("C4", "compressed bodies are a 415", &["request_validation::compressed_bodies_are_a_415"]),
+    ("C4", "a compressed body is a 415", &["request_validation::compressed_bodies_are_a_415"]),
     (
         "C5",
-        "bodies arrive as they were sent",
+        "bodies are forwarded byte for byte",
         &["chat_completions::bodies_of_every_size_arrive_byte_for_byte"],
     ),
     (
         "D1",
-        "who leaves frees the engine",
+        "a client that disconnects frees the engine",
         &["client_disconnects::leaving_closes_the_upstream_at_once_in_every_phase"],
     ),
     (
         "D2",
-        "and starts nothing new",
+        "no attempt starts after a disconnect",
         &[
             "client_disconnects::leaving_while_connecting_starts_nothing_new",
             "client_disconnects::leaving_between_attempts_starts_nothing_new",
@@ -211,17 +228,17 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "D3",
-        "also in the middle of an upload",
+        "a disconnect during the upload frees everything",
         &["client_disconnects::leaving_during_the_upload_starts_nothing"],
     ),
     (
         "D4",
-        "and hurts nobody else",
+        "a disconnect affects no other client",
         &["client_disconnects::neighbours_of_those_who_leave_are_untouched"],
     ),
     (
         "E1",
-        "slow senders end in time",
+        "slow senders time out",
         &[
             "hostile_clients::slow_heads_and_bodies_end_in_time",
             "request_validation::a_body_that_never_comes_times_out",
@@ -229,7 +246,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "E2",
-        "stalled readers hold little",
+        "stalled readers hold little memory",
         &[
             "hostile_clients::stalled_readers_hold_little_and_lose_nothing",
             "hostile_clients::a_reader_that_never_reads_is_let_go",
@@ -237,17 +254,17 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "E3",
-        "idle connections cost little",
+        "idle connections are cheap",
         &["hostile_clients::idle_connections_cost_little_and_are_served_later"],
     ),
     (
         "E4",
-        "neighbours of attackers stay fast",
+        "other clients stay fast during an attack",
         &["hostile_clients::neighbours_of_attackers_stay_fast"],
     ),
     (
         "E5",
-        "floods over HTTP/2 end with GOAWAY, or are bounded",
+        "HTTP/2 floods end with GOAWAY or are bounded",
         &[
             "http2_attacks::a_rapid_reset_is_told_to_calm_down",
             "http2_attacks::requests_that_are_given_up_are_counted",
@@ -265,7 +282,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "E7",
-        "over a limit is a 503 at once",
+        "a request over a limit gets a 503 at once",
         &[
             "hostile_clients::connections_over_the_limit_are_told_so_at_once",
             "cooldown::held_bodies_are_bounded_before_they_are_read",
@@ -273,7 +290,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "F1",
-        "a reload drops nothing",
+        "a reload drops no request",
         &[
             "hot_reload::five_reloads_under_load_fail_no_request_and_cut_no_stream",
             "graceful_upgrade::a_new_process_takes_over_under_load",
@@ -281,21 +298,21 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "F2",
-        "a faulty file changes nothing",
+        "an invalid file changes nothing",
         &["hot_reload::a_faulty_file_is_refused_and_the_old_one_goes_on"],
     ),
     (
         "F3",
-        "a stop finishes streams",
+        "a graceful shutdown finishes streams",
         &[
             "graceful_shutdown::streams_in_flight_are_finished_and_new_requests_refused",
             "graceful_shutdown::the_drain_timeout_ends_what_does_not_end",
         ],
     ),
-    ("F4", "nothing is left behind", &["slow_start::nothing_is_left_behind"]),
+    ("F4", "nothing leaks over many requests", &["slow_start::nothing_is_left_behind"]),
     (
         "G1",
-        "keys and prompts are shown nowhere",
+        "keys and prompts appear in no output",
         &[
             "authentication::no_key_and_no_prompt_is_ever_shown",
             "access_log::secrets_are_in_no_line",
@@ -306,10 +323,14 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "log lines cannot be forged",
         &["authentication::log_lines_cannot_be_forged", "access_log::lines_cannot_be_forged"],
     ),
-    ("G3", "junk names collapse", &["admin_api::junk_names_collapse_into_one_series"]),
+    (
+        "G3",
+        "unknown names share one metric label",
+        &["admin_api::junk_names_collapse_into_one_series"],
+    ),
     (
         "G4",
-        "the admin port keeps to itself",
+        "the admin port is separate from the data port",
         &[
             "admin_api::web_pages_are_refused",
             "admin_api::garbage_does_not_end_it",
@@ -318,12 +339,12 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "G5",
-        "error texts tell no address, path or panic",
+        "error texts contain no address, path or panic",
         &["credential_leaks::errors_tell_no_address_no_path_and_no_panic"],
     ),
     (
         "G6",
-        "no request names a backend",
+        "no request selects a backend by name",
         &[
             "paths_and_methods::no_request_field_selects_another_backend",
             "credential_leaks::nothing_in_a_request_leads_it_elsewhere",
@@ -331,22 +352,22 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "G7",
-        "nobody gets what is another's",
+        "no client receives data of another",
         &["credential_leaks::four_hundred_clients_at_once_each_get_their_own"],
     ),
     ("H1", "the SDKs work", &["tests/e2e/cases/chat.py::case_chat_stream"]),
-    ("H2", "two hundred of them at once", &["tests/e2e/cases/load.py::case_200_streams"]),
+    ("H2", "two hundred SDK streams at once work", &["tests/e2e/cases/load.py::case_200_streams"]),
 ];
 
 fn source(test: &str) -> (String, String) {
     let (place, name) = test.rsplit_once("::").unwrap();
-    let is_story = !place.contains('/');
-    let file = if is_story { format!("tests/stories/{place}.rs") } else { place.to_owned() };
+    let is_in_stories = !place.contains('/');
+    let file = if is_in_stories { format!("tests/stories/{place}.rs") } else { place.to_owned() };
     (file, name.to_owned())
 }
 
 #[test]
-fn every_row_of_the_contract_has_a_test_that_exists() {
+fn every_contract_row_names_existing_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
     for (row, what, tests) in ROWS {
@@ -373,7 +394,7 @@ fn every_row_of_the_contract_has_a_test_that_exists() {
 }
 
 #[test]
-fn the_threat_model_names_tests_that_exist() {
+fn threat_model_names_existing_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(root.join("SECURITY.md")).unwrap();
     let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
