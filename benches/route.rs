@@ -1,4 +1,4 @@
-//! What a decision costs: each strategy over fleets of different sizes, alone and with the scan in
+//! The cost of a decision: each strategy over fleets of different sizes, alone and with the scan in
 //! front of it, and that it allocates nothing.
 
 #![allow(

@@ -186,7 +186,7 @@ fn with_serde(body: &[u8]) -> Facts {
 }
 
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
-    let text = "What does a lock-free queue cost when nobody else is in line? ";
+    let text = "What does a lock-free queue cost when no other thread is in line?";
     let fill = |length: usize| text.chars().cycle().take(length).collect::<String>();
     let request = |messages: String| {
         format!(

@@ -1,4 +1,4 @@
-//! What it costs to put another model name into a body: nothing is copied, whatever its size.
+//! The cost of rewriting a body's model name: nothing is copied, whatever its size.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "criterion's macros and a bench's own data")]
 

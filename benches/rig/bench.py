@@ -69,7 +69,7 @@ def build():
 
 
 class Run:
-    """One run of the bench: its processes' places and what it found."""
+    """One run of the bench: its processes and results."""
 
     def __init__(self, chosen, rig):
         self.chosen, self.rig, self.rows = chosen, rig, []
@@ -117,7 +117,7 @@ class Run:
                    "versions": {peer.name: peer.version() for peer in self.peers}})
 
     def cpu(self, scenarios):
-        """All proxies anew in every round; within a round scenario by scenario, in turn."""
+        """Restarts every proxy each round; within a round, scenarios run in turn."""
         for index in range(self.chosen.rounds):
             with self.engine() as engine:
                 self.cpu_round(engine, scenarios, index)
@@ -133,7 +133,7 @@ class Run:
                         self.emit({**row, "round": turn})
 
     def memory(self, measure):
-        """A fresh proxy for every figure: what one run leaves behind is not the next one's."""
+        """A fresh proxy for every figure, so that no run affects the next."""
         for index in range(min(self.chosen.rounds, MEMORY_ROUNDS)):
             for peer in in_turn(self.peers, index):
                 with self.engine() as engine, peer:

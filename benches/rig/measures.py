@@ -35,7 +35,7 @@ CANCEL_SECONDS = 3
 
 
 class Clients:
-    """A loadgen under way."""
+    """A running loadgen."""
 
     def __init__(self, rig, cpu, port, *arguments):
         command = [rig / "loadgen", "--to", f"127.0.0.1:{port}", *arguments]
@@ -135,7 +135,7 @@ def idle_connections(peer, engine):
 
 
 def stalled_readers(peer, engine):
-    """RSS per client that asks for a long stream and reads none of it."""
+    """RSS per client that requests a long stream and reads none of it."""
     engine.set(**FLOOD)
     time.sleep(1)
     pid = peer.process.pid
@@ -164,7 +164,7 @@ def chat_request(port, size, is_stream):
 
 
 def answered(client, request):
-    """Whether a request on an open connection is answered whole, with status 200."""
+    """Whether a request on an open connection gets a whole response with status 200."""
     try:
         client.sendall(request)
         response = http.client.HTTPResponse(client, method="POST")
@@ -221,7 +221,7 @@ def leave(port, user, phase, more):
 
 
 def wait_for_cancels(engine, left):
-    """What the engine noted, once it noted all or had its time."""
+    """The engine's records, once complete or timed out."""
     end = time.monotonic() + CANCEL_SECONDS
     while True:
         seen = engine.get("/_cancels")

@@ -1,4 +1,4 @@
-"""What stands between client and engine: the proxies, and the stand-in engine itself."""
+"""The proxies between client and engine, and the mock engine."""
 import http.client
 import json
 import shutil
@@ -41,11 +41,11 @@ def wait_ready(port, process, what):
         except OSError as error:
             last = repr(error)
         time.sleep(0.05)
-    raise SystemExit(f"{what} never answered: {last}")
+    raise SystemExit(f"{what} never responded: {last}")
 
 
 class Engine:
-    """The stand-in engine, one process behind all backends."""
+    """The mock engine, one process behind all backends."""
 
     def __init__(self, rig, ports, cpu):
         self.rig, self.ports, self.cpu = rig, ports, cpu
@@ -70,7 +70,7 @@ class Engine:
     def get(self, path):
         status, body = ask(self.ports[0], "GET", path)
         if status != 200:
-            raise RuntimeError(f"mockllm answered {path} with {status}")
+            raise RuntimeError(f"mockllm returned {status} for {path}")
         return json.loads(body)
 
     def set(self, **knobs):

@@ -15,7 +15,7 @@ LIBC = ctypes.CDLL(None)
 
 
 def prepare(cpu):
-    """What a child does before it becomes the program."""
+    """Runs in the child before it becomes the program."""
     def run():
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         os.sched_setaffinity(0, {cpu})

@@ -103,7 +103,7 @@ def memory_table(rows, peers):
 
 def connection_table(rows, peers):
     parts = [("idle", "kib_per_connection", "idle, each after a body of 32 KiB", "floor"),
-             ("stalled", "kib_per_client", "stream nobody reads", f"{STALLED_KIB}")]
+             ("stalled", "kib_per_client", "unread stream", f"{STALLED_KIB}")]
     parts = [part for part in parts if any(row["kind"] == part[0] for row in rows)]
     if not parts:
         return

@@ -67,7 +67,7 @@ def declared(env: "Env") -> Setup:
     ]
     config = {
         "routing": {
-            "aliases": {"gpt-4": PLAIN, "gpt-4-turbo": "gpt-4", "nobody": "not-served"},
+            "aliases": {"gpt-4": PLAIN, "gpt-4-turbo": "gpt-4", "unserved": "not-served"},
             "fallbacks": {"gone": [PLAIN], "lost": ["gone"]},
             "unknown_capability": "deny",
             "expose_decision": True,
@@ -85,7 +85,7 @@ def declared(env: "Env") -> Setup:
 
 
 def auth(env: "Env") -> Setup:
-    """Client keys, one of them limited to some models; an engine with a key of its own."""
+    """Client keys, one of them limited to some models; an engine with its own key."""
     locked = env.add_engine("locked", LOCKED, key=ENGINE_KEY)
     key_file = env.work / "free.key"
     key_file.write_text(KEY_FREE + "\n")
@@ -150,19 +150,19 @@ def cached_in_turn(env: "Env") -> Setup:
 
 
 def cached_by_prefix(env: "Env") -> Setup:
-    """The same by what they have cached, against load."""
+    """The same, scored by cached prefixes against load."""
     return cached(env, {"strategy": "weighted", "preset": "lmetric"})
 
 
 def tls(env: "Env") -> Setup:
-    """One engine behind a further port that speaks TLS, and HTTP/2 where asked for."""
+    """One engine behind a second port with TLS and optional HTTP/2."""
     backends = [{"name": "plain-a", "url": env.engines["plain-a"].url}]
     files = {"cert": str(env.tls.cert), "key": str(env.tls.key)}
     return Setup({"health": HEALTH, "backends": backends}, {PLAIN}, tls=files)
 
 
 def telemetry(env: "Env") -> Setup:
-    """An engine that is asked how busy it is, as often as it may be."""
+    """An engine whose metrics are scraped at the shortest interval."""
     backends = [{"name": "slow", "url": env.engines["slow"].url}]
     config = {"telemetry": {"enabled": True}, "health": HEALTH, "backends": backends}
     return Setup(config, {SLOW})

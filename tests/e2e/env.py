@@ -1,4 +1,4 @@
-"""What a case works with: engines, penstock in several configurations, SDK clients."""
+"""The environment of a case: engines, penstock in several configurations, SDK clients."""
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class Skip(Exception):
 
 @dataclass
 class Certificates:
-    """PEM files: an authority, and what it signed for 127.0.0.1."""
+    """PEM files: an authority and a certificate it signed for 127.0.0.1."""
 
     ca: Path
     cert: Path
@@ -96,7 +96,7 @@ class Env:
         return self._spawn(name, "plain", alias, {"parallel": 4, "ctx": 8192, **options}).await_ready()
 
     def proxy(self, name: str = "main") -> Penstock:
-        """Penstock with the configuration of that name, started when first asked for."""
+        """Penstock with the configuration of that name, started on first use."""
         if self.binary is None:
             raise Skip("needs penstock")
         if name not in self._proxies:
@@ -124,7 +124,7 @@ class Env:
         return next(engine for engine in self.engines.values() if engine.alias == model)
 
     def openai(self, model: str = PLAIN, proxy: str = "main", **options: Any) -> OpenAI:
-        """A client of penstock.  It never repeats a request: a repeat would hide a fault."""
+        """A client of penstock without retries: a retry would hide a fault."""
         url = self.url(model, proxy)
         options.setdefault("api_key", self._keys.get(proxy, "any"))
         return self._client(OpenAI, url + "/v1", options)

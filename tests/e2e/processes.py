@@ -31,7 +31,7 @@ def end(process: subprocess.Popen, limit: float = 3.0) -> None:
 
 
 class Engine:
-    """One llama.cpp server in a process of its own."""
+    """One llama.cpp server process."""
 
     def __init__(self, model: Path, alias: str, log: Path, **options: Any) -> None:
         pairs = {"alias": alias, "cache": 0, **options}
@@ -51,7 +51,7 @@ class Engine:
             )
 
     def await_ready(self) -> "Engine":
-        """Block until the server responses."""
+        """Block until the server responds."""
         # A timer ends a server that says nothing, which ends the read below.
         timer = threading.Timer(START_LIMIT, self.process.kill)
         timer.start()
@@ -63,7 +63,7 @@ class Engine:
         return self
 
     def kill(self) -> None:
-        """SIGKILL: the kernel closes its connections, nobody says goodbye."""
+        """SIGKILL: the kernel closes its connections."""
         self.process.kill()
         self.process.wait()
 
@@ -79,7 +79,7 @@ class Engine:
 
 
 class Penstock:
-    """`penstock serve` on a configuration file of its own, with a second port where `tls` is given."""
+    """`penstock serve` with its own configuration file, and a second port where `tls` is given."""
 
     def __init__(
         self, binary: Path, work: Path, name: str, config: dict[str, Any],

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 @dataclass
 class Exchange:
-    """A request as the engine got it, and the response as the engine gave it."""
+    """A request as the engine received it, and the response as the engine sent it."""
 
     head: bytes
     body: bytes
@@ -24,11 +24,11 @@ class _Tape:
         self._stream.close = lambda: None  # a response closes its file; the tape goes on
 
     def makefile(self, _mode: str) -> io.BytesIO:
-        """What `HTTPResponse` asks a socket for."""
+        """The part of a socket that `HTTPResponse` uses."""
         return self._stream
 
     def next_response(self) -> bytes:
-        """The body of the next response on the tape."""
+        """The body of the next recorded response."""
         response = http.client.HTTPResponse(self)
         response.begin()
         return response.read()

@@ -55,7 +55,7 @@ def on_alarm(*_: object) -> None:
 
 
 def on_term(*_: object) -> None:
-    """Leave through `finally`, so that no process stays behind."""
+    """Leave through `finally`, so that no process is left running."""
     sys.exit(143)
 
 
@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("--penstock", help="the binary, or `none`")
     parser.add_argument("--work", type=Path, help="where models, configurations and logs go")
     parser.add_argument("--tls", type=Path, nargs=3, metavar=("CA", "CERT", "KEY"),
-                        help="PEM files: an authority, what it signed for 127.0.0.1, and its key")
+                        help="PEM files: an authority, a certificate it signed for 127.0.0.1, and the key")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()

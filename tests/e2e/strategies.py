@@ -54,7 +54,7 @@ class Found:
 
 
 def talk(env: Env, proxy: str, seed: str, number: int) -> tuple[int, int, list[float], list[str]]:
-    """One conversation, streamed: tokens asked and cached, times to the first token, engines."""
+    """One streamed conversation: prompt tokens, cached tokens, TTFT, engines."""
     client = env.openai(configs.CACHED, proxy)
     system = f"{words(seed, 60)} {words(f'{seed} {number}', 60)}"
     messages = [{"role": "system", "content": system}]

@@ -103,7 +103,7 @@ def wait_until(what: str, ready: Callable[[], Any], limit: float, every: float =
 
 
 def free_port() -> int:
-    """A port nobody listens on right now."""
+    """A port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

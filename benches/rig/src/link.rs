@@ -12,7 +12,7 @@ const READ_AHEAD: usize = 64 * 1024;
 /// A connection.
 #[derive(Debug)]
 pub enum Link {
-    /// Nothing between the messages and TCP.
+    /// Plain TCP.
     Plain(TcpStream),
     /// A client's end of TLS.
     Tls(Box<TlsStream<TcpStream>>),
@@ -21,7 +21,7 @@ pub enum Link {
 impl Link {
     /// A connection without TLS; small writes leave at once.
     pub fn plain(stream: TcpStream) -> Self {
-        // Fails only on a connection that is gone, which the first read tells.
+        // Fails only on a connection that is gone, which the first read reports.
         drop(stream.set_nodelay(true));
         Self::Plain(stream)
     }
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// Whether nothing was sent or closed while it lay idle.
+    /// Whether nothing was sent or closed while it was idle.
     pub fn is_quiet(&self) -> bool {
         let stream = match self {
             Self::Plain(stream) => stream,
@@ -68,7 +68,7 @@ impl Link {
         stream.try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
-    /// Says goodbye where TLS has a word for it, and closes.
+    /// Sends TLS close_notify where there is TLS, and closes.
     pub async fn close(self) {
         match self {
             Self::Plain(stream) => drop(stream),

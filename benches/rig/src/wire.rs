@@ -75,7 +75,7 @@ impl Head {
     }
 }
 
-/// A connection and what was read ahead on it.
+/// A connection and its read-ahead bytes.
 #[derive(Debug)]
 pub struct Wire {
     link: Link,
@@ -96,7 +96,7 @@ impl Wire {
         self.link.write(bytes).await.map_err(|_| Broken::Failed)
     }
 
-    /// Whether nothing was sent or closed on it while it lay idle.
+    /// Whether nothing was sent or closed on it while it was idle.
     pub fn is_quiet(&self) -> bool {
         self.ahead.is_empty() && self.link.is_quiet()
     }
@@ -106,7 +106,7 @@ impl Wire {
         self.link.close().await;
     }
 
-    /// Returns once the peer has left. What it sends meanwhile is kept for the next message.
+    /// Returns once the peer has left. Bytes that arrive before are kept for the next message.
     pub async fn wait_for_end(&mut self) -> Broken {
         loop {
             if let Err(broken) = self.fill().await {
@@ -142,7 +142,7 @@ impl Wire {
         Ok(Some(head))
     }
 
-    /// Hands on the body behind a head, piece by piece as it comes. A body with neither length nor
+    /// Passes on the body after a head, piece by piece as it arrives. A body with neither length nor
     /// chunks lasts up to the end of the connection if `until_close`, else it is empty.
     ///
     /// # Errors

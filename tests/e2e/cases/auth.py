@@ -1,4 +1,4 @@
-"""Keys: whose request this is, what it may use, and what the engine gets to see."""
+"""Client keys: authentication, allowed models, and which credentials reach the engine."""
 import anthropic
 import openai
 
@@ -67,7 +67,7 @@ def case_keys_are_not_logged(env: Env) -> None:
 
 
 def case_health_needs_no_key(env: Env) -> None:
-    """The data port responses /health without a key, and shows no metrics; the admin port does."""
+    """The data port serves /health without a key, and shows no metrics; the admin port does."""
     proxy = env.proxy("auth")
     assert wire.fetch(proxy.url + "/health").status == 200
     assert wire.fetch(proxy.url + "/metrics").status in (401, 404)

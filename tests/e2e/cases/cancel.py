@@ -100,7 +100,7 @@ def case_cancel_before_first_token_reset(env: Env) -> None:
 
 
 def case_cancel_without_stream(env: Env) -> None:
-    """The client of a plain response leaves: nothing was ever sent to it."""
+    """The client of a whole response disconnects before its first byte."""
     leave(env, ENDLESS, "close")
 
 

@@ -46,7 +46,7 @@ def case_models_retrieve_unknown(env: Env) -> None:
 
 
 def case_discovery_learns_the_context(env: Env) -> None:
-    """A prompt beyond the context the engine tells is refused before it gets there."""
+    """A prompt beyond the engine's reported context is refused by penstock."""
     env.proxy()
     engines = [env.engines["plain-a"].url, env.engines["plain-b"].url]
     before = [wire.metric(url, "prompt_tokens_total") for url in engines]
@@ -59,6 +59,6 @@ def case_discovery_learns_the_context(env: Env) -> None:
     except openai.BadRequestError as error:
         assert error.code == "context_length_exceeded", error.body
     else:
-        raise AssertionError("the prompt was let through")
+        raise AssertionError("the prompt was accepted")
     after = [wire.metric(url, "prompt_tokens_total") for url in engines]
     assert after == before, "an engine got the prompt"

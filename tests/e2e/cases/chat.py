@@ -33,7 +33,7 @@ CALL: dict[str, Any] = {
 
 
 def to_text(chunks: list[ChatCompletionChunk]) -> str:
-    """What a stream said, after checking that it is one whole response."""
+    """The text of a stream, after checking that it is one whole response."""
     assert len({chunk.id for chunk in chunks}) == 1, "chunks of different responses"
     reasons = [c.choices[0].finish_reason for c in chunks if c.choices]
     assert reasons[-1] is not None, "no finish_reason at the end"
@@ -42,9 +42,9 @@ def to_text(chunks: list[ChatCompletionChunk]) -> str:
 
 
 def expected_text(env: Env) -> str:
-    """What the engine itself responds to `ASK`."""
+    """The engine's direct response to `ASK`."""
     text = env.direct().chat.completions.create(**ASK).choices[0].message.content
-    assert text, "the engine says nothing"
+    assert text, "the engine's response is empty"
     return text
 
 
@@ -108,11 +108,11 @@ def case_chat_stream_usage(env: Env) -> None:
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens, usage
     assert to_text(chunks) == expected_text(env)
     plain = list(env.openai().chat.completions.create(**ASK, stream=True))
-    assert all(chunk.usage is None for chunk in plain), "usage nobody asked for"
+    assert all(chunk.usage is None for chunk in plain), "usage that was not requested"
 
 
 def case_chat_stream_is_unbuffered(env: Env) -> None:
-    """The first token arrives while the engine is still at work."""
+    """The first token arrives while the engine still generates."""
     options = {**ASK, "model": SLOW, "max_tokens": 100, "stream": True}
     stream = env.openai(SLOW).chat.completions.create(**options)
     chunks = []
@@ -161,7 +161,7 @@ def check_calls(calls: list[tuple[str, str]]) -> None:
 
 
 def case_tool_results(env: Env) -> None:
-    """A conversation with a tool's result in it is answered."""
+    """A conversation with a tool result gets a response."""
     call = {"id": "call_1", "type": "function",
             "function": {"name": "get_weather", "arguments": '{"city":"Oslo","days":1}'}}
     messages = CALL["messages"] + [

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: it runs under its own policy and shows what goes on."""
+"""The dashboard in a real browser: it runs under its content security policy and shows live data."""
 import json
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 
 
 def open_page(url: str, profile: str) -> tuple[str, str]:
-    """The page as it stands after some turns of its clock, and what its console said."""
+    """The page after some of its timer ticks, and its console output."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         raise Skip("no browser on this machine")

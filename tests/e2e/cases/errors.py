@@ -52,12 +52,12 @@ def case_unknown_model(env: Env) -> None:
 
 
 def case_alias_to_nowhere(env: Env) -> None:
-    """An alias of a model nobody serves: 404 naming both."""
+    """An alias of an unserved model: 404 naming both."""
     client = env.openai(proxy="declared")
     error = refused(
-        openai.NotFoundError, lambda: client.chat.completions.create(**{**ASK, "model": "nobody"})
+        openai.NotFoundError, lambda: client.chat.completions.create(**{**ASK, "model": "unserved"})
     )
-    assert "nobody" in error.message and "not-served" in error.message, error.message
+    assert "unserved" in error.message and "not-served" in error.message, error.message
 
 
 def case_missing_capability(env: Env) -> None:

@@ -24,7 +24,7 @@ def mortal_of(env: Env) -> Engine:
 
 
 def backend_of(client: openai.OpenAI) -> str:
-    """One small request; the backend that answered it."""
+    """One small request; returns the backend that served it."""
     raw = client.chat.completions.with_raw_response.create(**{**ASK, "max_tokens": 4})
     assert raw.parse().choices[0].finish_reason == "length"
     return raw.headers["x-penstock-backend"]
@@ -54,7 +54,7 @@ def case_killed_engine(env: Env) -> None:
 
 
 def case_killed_mid_stream(env: Env) -> None:
-    """A stream whose engine dies never looks finished, and nobody repeats it."""
+    """A stream whose engine dies never looks finished and is not retried."""
     mortal = mortal_of(env)
     body = json.dumps({**ASK, "max_tokens": 1900, "stream": True}).encode()
     for _ in range(4):  # in turn: one of two goes to the engine we may kill

@@ -1,4 +1,4 @@
-"""Bytes: what an engine gets and what a client gets are what the other side sent."""
+"""Bytes reach engine and client as the other side sent them."""
 import http.client
 import json
 from typing import Any

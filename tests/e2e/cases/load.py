@@ -23,7 +23,7 @@ class Told:
 
 
 async def tell(client: openai.AsyncOpenAI, number: int) -> Told:
-    """One stream, with a prompt and a seed of its own."""
+    """One stream, with its own prompt and seed."""
     told = Told(set(), "", None)
     stream = await client.chat.completions.create(
         model=PLAIN, max_tokens=TOKENS, temperature=1.0, seed=number, stream=True,
@@ -59,7 +59,7 @@ def case_200_streams(env: Env) -> None:
     after = [wire.metric(engine, "tokens_predicted_total") for engine in engines]
     shares = [(late - early) / TOKENS / STREAMS for early, late in zip(before, after)]
     print(f"shares {shares[0]:.3f} {shares[1]:.3f}", file=sys.stderr)
-    assert abs(sum(shares) - 1) < 1e-6, f"the engines did other work than asked: {shares}"
+    assert abs(sum(shares) - 1) < 1e-6, f"the engines generated other counts than requested: {shares}"
     if env.binary is not None:
         assert all(0.35 <= share <= 0.65 for share in shares), f"not even: {shares}"
     # Still there and still right after the storm.

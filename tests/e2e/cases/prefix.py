@@ -1,4 +1,4 @@
-"""Prompts go where their beginning is cached: what the engines themselves report of it."""
+"""Prompts go where their prefix is cached, by the engines' own count."""
 import collections
 import concurrent.futures
 import random
@@ -36,7 +36,7 @@ def talk(env: Env, proxy: str, seed: str, number: int) -> tuple[int, int]:
 
 
 def play(env: Env, proxy: str, seed: str) -> list[tuple[int, int]]:
-    """Conversations side by side, all with one system prompt; tokens asked and cached of each."""
+    """Concurrent conversations with one system prompt; prompt and cached tokens of each."""
     env.proxy(proxy)
     with concurrent.futures.ThreadPoolExecutor(CONVERSATIONS) as pool:
         return list(pool.map(lambda number: talk(env, proxy, seed, number), range(CONVERSATIONS)))

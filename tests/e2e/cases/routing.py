@@ -6,7 +6,7 @@ from env import PLAIN, Env
 
 
 def case_alias(env: Env) -> None:
-    """`gpt-4` is answered by the model it stands for."""
+    """`gpt-4` is served by the model it is an alias of."""
     env.proxy()
     response = env.openai().chat.completions.create(**{**ASK, "model": "gpt-4"})
     assert response.choices[0].message.content == expected_text(env)
@@ -22,7 +22,7 @@ def case_upstream_id(env: Env) -> None:
 
 
 def case_fallback(env: Env) -> None:
-    """A model whose backends are down is answered by its fallback, under the fallback's name."""
+    """A model whose backends are down is served by its fallback, under the fallback's name."""
     env.proxy("declared")
     for streaming in (False, True):
         ask = {**ASK, "model": "gone"}

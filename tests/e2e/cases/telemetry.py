@@ -1,4 +1,4 @@
-"""What a real engine tells of its load is seen by penstock, and asking it disturbs nothing."""
+"""penstock reads a real engine's load, and scraping disturbs nothing."""
 import json
 import socket
 import struct
@@ -16,17 +16,17 @@ ASK: dict[str, Any] = {
 SEEN = 6.0
 
 
-def told(env: Env) -> dict[str, Any]:
-    """What `/fleet` says the slow engine told."""
+def telemetry_of(env: Env) -> dict[str, Any]:
+    """The slow engine's telemetry in `/fleet`."""
     fleet = wire.fetch(env.proxy("telemetry").admin + "/fleet").json()
     row = next(row for row in fleet["backends"] if row["name"] == "slow")
     return row.get("telemetry") or {}
 
 
 def await_running(env: Env, count: int) -> None:
-    """Only penstock asks the engine: asking it here would keep it from noticing who left."""
+    """Only penstock queries the engine: a query from here would keep it from noticing a disconnect."""
     wire.wait_until(
-        f"{count} running", lambda: told(env).get("running") == count, SEEN, every=0.1
+        f"{count} running", lambda: telemetry_of(env).get("running") == count, SEEN, every=0.1
     )
 
 
@@ -36,7 +36,7 @@ def case_engine_load_is_seen(env: Env) -> None:
     stream = env.openai(SLOW, proxy="telemetry").chat.completions.create(**ASK, stream=True)
     assert next(iter(stream)).choices
     await_running(env, 1)
-    now = told(env)
+    now = telemetry_of(env)
     assert now["standing"] == "fresh" and now["waiting"] == 0 and now["load"] >= 1, now
     stream.close()
     await_running(env, 0)

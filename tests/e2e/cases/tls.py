@@ -1,4 +1,4 @@
-"""The openai SDK over TLS, with an authority of its own: HTTP/1.1 and HTTP/2, plain and streamed."""
+"""The openai SDK over TLS, with its own authority: HTTP/1.1 and HTTP/2, plain and streamed."""
 import asyncio
 import ssl
 from typing import Any
@@ -13,7 +13,7 @@ VERSIONS = {"HTTP/1.1": {"http1": True, "http2": False}, "HTTP/2": {"http1": Fal
 
 
 def trust(env: Env) -> ssl.SSLContext:
-    """Settings that trust the run's own authority and nobody else, as strictly as Python can."""
+    """Settings that trust only the run's authority, as strictly as Python can."""
     if env.tls is None:
         raise Skip("no certificates given (--tls)")
     context = ssl.create_default_context(cafile=str(env.tls.ca))
@@ -82,4 +82,4 @@ def case_tls_refuses_the_untrusted(env: Env) -> None:
         except openai.APIConnectionError as error:
             assert "CERTIFICATE_VERIFY_FAILED" in str(error.__cause__), repr(error.__cause__)
         else:
-            raise AssertionError("a certificate nobody knows was trusted")
+            raise AssertionError("a certificate of an unknown authority was trusted")

@@ -1,5 +1,5 @@
 //! The least a Pingora proxy can do: round robin over the backends, TCP checks once a second, a
-//! failed connect repeated up to three times, one thread. Its limits in time are penstock's own, so
+//! failed connect retried up to three times, one thread. Its limits in time are penstock's own, so
 //! that it arms as many timers; TCP_NODELAY is set by Pingora on both sides.
 //!
 //! `floor LISTEN LISTEN_HTTP2 LISTEN_TLS CERT KEY BACKEND[,BACKEND...]`: the second port also takes
@@ -76,7 +76,7 @@ fn main() {
     let conf = ServerConf {
         threads: 1,
         upstream_keepalive_pool_size: 2048,
-        // Ends when told to, instead of five minutes later.
+        // Ends at SIGTERM, instead of five minutes later.
         grace_period_seconds: Some(0),
         graceful_shutdown_timeout_seconds: Some(0),
         ..ServerConf::default()
@@ -91,7 +91,7 @@ fn main() {
     let mut proxy = http_proxy_service(&server.configuration, Floor(checks.task()));
     proxy.add_tcp(listen);
     server.add_service(proxy);
-    // A service of its own: looking for HTTP/2 is no part of the plain port's work.
+    // A separate service: detecting HTTP/2 must not cost the plain port.
     let mut options = HttpServerOptions::default();
     options.h2c = true;
     let other = ProxyServiceBuilder::new(&server.configuration, Floor(checks.task()));

@@ -10,7 +10,7 @@ const WORDS: [&str; 10] = [
     "a ",
     "lazy ",
     "dog, ",
-    r#"then \"rests\".\n"#,
+    r#"then \"pauses\".\n"#,
 ];
 const IMAGE: &str = r#"[{"type":"text","text":"What is in this image?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,"#;
 const IMAGE_END: &str = r#""}}]}]}"#;

@@ -56,9 +56,9 @@ impl Plan {
     }
 }
 
-/// A client: it has one request under way at a time.
+/// A client with one request in flight at a time.
 pub(crate) enum Client {
-    /// On a connection of its own, kept from one request to the next.
+    /// On its own connection, kept from one request to the next.
     Http1(Option<Wire>),
     /// On a connection it shares with others.
     Http2(Rc<Shared>),
@@ -73,7 +73,7 @@ impl Client {
         }
     }
 
-    /// Leaves the connection behind, for whatever went wrong on it.
+    /// Drops the connection after an error on it.
     pub(crate) async fn forget(&mut self) {
         match self {
             Self::Http1(kept) => *kept = None,
@@ -137,7 +137,7 @@ impl Response {
         self.carried.drain(..from);
     }
 
-    /// What is to be said of it, once it has ended.
+    /// The record of an ended request.
     pub(crate) fn judge(&self, status: u16) -> Result<(), String> {
         if status != 200 {
             return Err(format!("http-{status}"));

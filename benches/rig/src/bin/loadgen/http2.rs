@@ -1,4 +1,4 @@
-//! Requests over HTTP/2: several clients share one connection, which whoever finds none opens.
+//! Requests over HTTP/2: several clients share one connection, opened by the first that needs it.
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
@@ -37,7 +37,7 @@ impl Shared {
         read.judge(status)
     }
 
-    /// The next request opens a connection anew; the streams of this one may end.
+    /// The next request opens a new connection; the streams of this one may end.
     pub(crate) async fn forget(&self) {
         *self.0.lock().await = None;
     }
@@ -62,7 +62,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let (sender, connection) = Builder::new().enable_push(false).handshake(stream).await?;
-    // How it ends is told to its streams.
+    // Its streams report how it ends.
     spawn_local(async move { drop(connection.await) });
     Ok(sender)
 }

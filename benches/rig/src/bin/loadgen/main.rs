@@ -1,4 +1,4 @@
-//! The clients: N connections from one thread, and one line of JSON about what they saw.
+//! The clients: N connections from one thread, and one line of JSON with their results.
 //!
 //! `--mode closed`: each connection sends its next request as soon as the last one ended, for
 //! `--seconds`; what is still in flight then may finish, so that CPU per request divides by whole
@@ -70,7 +70,7 @@ async fn main() {
     }
 }
 
-/// What the arguments ask for.
+/// The arguments.
 fn plan(is_http2: bool) -> Plan {
     let to = args::text("--to").expect("--to ADDRESS");
     let is_stream = args::is_set("--stream");

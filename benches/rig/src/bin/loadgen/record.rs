@@ -1,4 +1,4 @@
-//! What the clients saw, as counts and quantiles.
+//! The clients' results as counts and quantiles.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ impl Record {
         self.latencies.borrow_mut().push(latency);
     }
 
-    /// An event was under way for so many nanoseconds.
+    /// Records an event's duration in nanoseconds.
     pub(crate) fn event(&self, way: u64) {
         self.ways.borrow_mut().push(way);
     }

@@ -20,7 +20,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// TLS that trusts the certificate in a file and asks for one protocol only.
+    /// TLS that trusts the certificate in a file and offers one protocol only.
     pub(crate) fn new(certificate: &str, protocol: &'static [u8]) -> Self {
         let provider = CryptoProvider {
             cipher_suites: vec![cipher_suite::TLS13_AES_256_GCM_SHA384],

@@ -17,7 +17,7 @@ fn whole_response((status, kind): (&str, &str), body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// What vLLM tells of its load, as far as a balancer reads it.
+/// The part of vLLM's metrics that a balancer reads.
 fn metrics(engine: &Engine) -> Vec<u8> {
     let running = engine.running.get();
     let page = format!(

@@ -1,4 +1,4 @@
-//! A stand-in engine: OpenAI's chat route on several ports of one single-threaded process.
+//! A mock engine: OpenAI's chat route on several ports of one single-threaded process.
 //!
 //! Every streamed event carries its send time as `@@<16 digits>`, and every request whose client
 //! left early is noted with the time at which this was seen. See `response.rs` for the responses,
@@ -29,7 +29,7 @@ pub(crate) struct Knobs {
 
 /// A request whose client left.
 pub(crate) struct Cancel {
-    /// What the client wrote into `user`.
+    /// The request's `user` value.
     pub(crate) user: String,
     pub(crate) seen_ns: u64,
 }
