@@ -68,7 +68,7 @@ class Recorder:
                 kept += chunk
                 sink.sendall(chunk)
         except OSError:
-            pass  # one side left: the other is told below
+            pass  # one side left: the other is closed below
         try:
             sink.shutdown(socket.SHUT_WR)
         except OSError:

@@ -79,8 +79,8 @@ def case_killed_mid_stream(env: Env) -> None:
     whole, _, _ = received.rpartition(b"\n\n")
     events = wire.to_events(whole)
     assert "[DONE]" not in events, "a cut stream looks whole"
-    told = any(event.startswith('{"error"') for event in events)
-    assert told or broken, f"a clean end: {received[-200:]!r}"
+    has_error = any(event.startswith('{"error"') for event in events)
+    assert has_error or broken, f"a clean end: {received[-200:]!r}"
     ids = {json.loads(e).get("id") for e in events if e.startswith('{"choices"')}
     assert len(ids) == 1, f"a second response was glued on: {ids}"
 

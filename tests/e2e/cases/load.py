@@ -14,7 +14,7 @@ TOKENS = 24
 
 
 @dataclass
-class Told:
+class Received:
     """What one stream delivered."""
 
     ids: set[str]
@@ -22,19 +22,19 @@ class Told:
     finish: str | None
 
 
-async def tell(client: openai.AsyncOpenAI, number: int) -> Told:
+async def tell(client: openai.AsyncOpenAI, number: int) -> Received:
     """One stream, with its own prompt and seed."""
-    told = Told(set(), "", None)
+    received = Received(set(), "", None)
     stream = await client.chat.completions.create(
         model=PLAIN, max_tokens=TOKENS, temperature=1.0, seed=number, stream=True,
         messages=[{"role": "user", "content": f"tell me about number {number}"}],
     )
     async for chunk in stream:
-        told.ids.add(chunk.id)
+        received.ids.add(chunk.id)
         for choice in chunk.choices:
-            told.text += choice.delta.content or ""
-            told.finish = choice.finish_reason or told.finish
-    return told
+            received.text += choice.delta.content or ""
+            received.finish = choice.finish_reason or received.finish
+    return received
 
 
 def case_200_streams(env: Env) -> None:
@@ -43,19 +43,19 @@ def case_200_streams(env: Env) -> None:
     engines = [env.engines["plain-a"].url, env.engines["plain-b"].url]
     before = [wire.metric(engine, "tokens_predicted_total") for engine in engines]
 
-    async def ask() -> list[Told | BaseException]:
+    async def ask() -> list[Received | BaseException]:
         async with env.async_openai() as client:
             return await asyncio.gather(
                 *(tell(client, number) for number in range(STREAMS)), return_exceptions=True
             )
 
-    told = asyncio.run(ask())
-    errors = [repr(one) for one in told if isinstance(one, BaseException)]
+    streams = asyncio.run(ask())
+    errors = [repr(one) for one in streams if isinstance(one, BaseException)]
     assert not errors, f"{len(errors)} of {STREAMS} failed, first: {errors[0]}"
-    assert all(one.finish == "length" for one in told), [one.finish for one in told]
-    assert all(len(one.ids) == 1 for one in told), "a stream has chunks of two responses"
-    assert len({id for one in told for id in one.ids}) == STREAMS, "a response went to two clients"
-    assert len({one.text for one in told}) == STREAMS, "two responses are the same"
+    assert all(one.finish == "length" for one in streams), [one.finish for one in streams]
+    assert all(len(one.ids) == 1 for one in streams), "a stream has chunks of two responses"
+    assert len({id for one in streams for id in one.ids}) == STREAMS, "a response went to two clients"
+    assert len({one.text for one in streams}) == STREAMS, "two responses are the same"
     after = [wire.metric(engine, "tokens_predicted_total") for engine in engines]
     shares = [(late - early) / TOKENS / STREAMS for early, late in zip(before, after)]
     print(f"shares {shares[0]:.3f} {shares[1]:.3f}", file=sys.stderr)

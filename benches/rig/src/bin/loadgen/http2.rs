@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 
-use crate::exchange::{Response, Plan};
+use crate::exchange::{Plan, Response};
 use crate::record::Record;
 
 /// What its clients share; empty until the first request, and after an error.
