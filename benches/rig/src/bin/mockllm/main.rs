@@ -4,8 +4,8 @@
 //! left early is noted with the time at which this was seen. See `response.rs` for the responses,
 //! `control.rs` for the routes `bench.py` steers it by.
 
-mod response;
 mod control;
+mod response;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
