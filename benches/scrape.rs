@@ -83,12 +83,12 @@ fn reading(criterion: &mut Criterion) {
     group.throughput(Throughput::Bytes(u64::try_from(page.len()).unwrap()));
     group.bench_function("a page of 100 KiB", |bencher| {
         bencher.iter(|| {
-            let told = reader.read(black_box(page.as_bytes())).expect("it tells its load");
-            telemetry.learn_details(&told.details);
+            let reading = reader.read(black_box(page.as_bytes())).expect("it reports its load");
+            telemetry.learn_details(&reading.details);
             telemetry.publish(EngineSample {
-                waiting: told.waiting,
-                running: told.running,
-                kv_utilization: told.kv_utilization,
+                waiting: reading.waiting,
+                running: reading.running,
+                kv_utilization: reading.kv_utilization,
                 in_flight: load.in_flight(),
                 sent_at: Timestamp(1_000_000),
                 interval: Duration::from_millis(100),

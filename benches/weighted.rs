@@ -1,5 +1,5 @@
 //! What the weighted strategy costs: cutting a prompt into blocks, finding them in the index of a
-//! full fleet, the whole decision, and noting where it went.
+//! full fleet, the whole decision, and recording its pick.
 
 #![allow(
     missing_docs,

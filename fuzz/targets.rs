@@ -150,11 +150,11 @@ pub fn watch_stream(bytes: &[u8]) {
 
 /// What passes is what a lenient parser reads the same way, and what goes on from it is strict again.
 pub fn read_head(bytes: &[u8]) {
-    let begun = head_check::check_begun(bytes, bytes.len() / 2);
+    let started = head_check::check_begun(bytes, bytes.len() / 2);
     if head_check::check(bytes, 100).is_err() {
         return;
     }
-    assert_eq!(begun, Ok(()));
+    assert_eq!(started, Ok(()));
     let mut slots = [httparse::EMPTY_HEADER; 100];
     let mut parsed = httparse::Request::new(&mut slots);
     assert_eq!(parsed.parse(bytes), Ok(httparse::Status::Complete(bytes.len())));

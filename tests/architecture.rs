@@ -58,7 +58,7 @@ const NAMES_PINGORA: &[&str] =
 /// Folders whose code is given time and randomness and does no I/O.
 const PURE: &[&str] =
     &["scan", "prefix", "scoring", "fleet", "predict", "routing", "admission", "sim"];
-/// What pure code does not name: runtimes, sockets, files, clocks, and the system's randomness.
+/// What pure code does not name: runtimes, sockets, files, the time, and the system's randomness.
 const IMPURE: &[&str] = &[
     "tokio",
     "pingora",

@@ -28,7 +28,7 @@ TARGET = HERE.parent.parent / "target" / "rig"
 PARTS = [*measures.SCENARIOS, "memory", "idle", "stalled", "cancel"]
 PEERS = ["penstock", "floor", "nginx", "haproxy"]
 # penstock with `weighted` instead of `smart`, and with `smart` and `weighted` in its shadow; only where
-# they are asked for.
+# named by --peers.
 ALL_PEERS = [*PEERS, "weighted", "shadow"]
 BACKENDS = 4
 MEMORY_ROUNDS = 3

@@ -98,7 +98,7 @@ class Penstock:
             end(self.process)
             if b"in use" not in self.log.read_bytes():
                 break
-        raise AssertionError(f"penstock did not become ready ({name}): {self.last_words()}")
+        raise AssertionError(f"penstock did not become ready ({name}): {self.last_lines()}")
 
     def _spawn(self) -> None:
         port, admin_port = wire.free_port(), wire.free_port()
@@ -133,7 +133,7 @@ class Penstock:
             return False
         return True
 
-    def last_words(self) -> str:
+    def last_lines(self) -> str:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-1500:].strip()
 

@@ -5,7 +5,7 @@
 
 Four llama.cpp servers that keep the KV cache of the last prompts of their slots; conversations side
 by side that share a system prompt and grow turn by turn. Every strategy gets the same kind of
-conversations, with words of its own, so that nothing is cached that another one sent. In each
+conversations, with different words, so that no conversation caches another's. In each
 round the strategies take turns. Prints one table: the part of the prompts the engines themselves
 reported as cached, the time to the first token, and the requests of the busiest engine.
 """

@@ -158,7 +158,7 @@ def write_model(path: str, recipe: Recipe) -> None:
         for name, shape in shapes.items():
             matrix = noise(*shape)
             if name in ("attn_output", "ffn_down"):
-                matrix[0, :] = 0.0  # nobody writes to the constant lane
+                matrix[0, :] = 0.0  # nothing writes to the constant lane
             writer.add_tensor(f"{prefix}{name}.weight", matrix)
     writer.add_tensor("output_norm.weight", np.ones(dim, np.float32))
     writer.add_tensor("output.weight", _output_matrix(noise, recipe, vocabulary))

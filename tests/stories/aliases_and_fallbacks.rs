@@ -1,4 +1,4 @@
-//! An operator gives models other names, and models that stand in for them; users get a response
+//! An operator configures aliases and fallback models; users get a response
 //! under the name they know, from whatever can give it.
 
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn fallback_serves_when_the_model_is_unavailable() {
     assert_eq!(fleet.shares(), [0, 0, 1]);
     let decision = &fleet.penstock.admin("/decisions?n=1").json()["decisions"][0];
     assert_eq!((&decision["fallback"], &decision["model"]), (&json!(true), &json!("c")));
-    assert_eq!(decision["requirements"]["model"], "a", "what was asked for");
+    assert_eq!(decision["requirements"]["model"], "a", "the requested name");
     eventually("the fallback is counted", Duration::from_secs(5), || {
         fleet.penstock.admin("/metrics").text().contains("penstock_fallbacks_total 1")
     });
@@ -134,7 +134,7 @@ fn each_attempt_sends_the_backends_model_name() {
     assert_eq!(last_body(&one), body("first/m"));
     block_on(one.kill()).unwrap();
     assert_eq!(send(), 200);
-    assert_eq!(last_body(&two), body("m"), "made anew from the client's bytes");
+    assert_eq!(last_body(&two), body("m"), "rewritten from the client's bytes");
     block_on(two.kill()).unwrap();
     assert_eq!(send(), 200);
     assert_eq!(last_body(&third), body("spare/n"));

@@ -165,9 +165,9 @@ fn replay_reports_a_changed_reading() {
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
     assert!(ran.stderr.contains(" of 64 decisions came out differently"), "{}", ran.stderr);
     assert!(ran.stdout.contains(": NOT identical\n"), "{}", ran.stdout);
-    let told = replay(&changed, &["--json"]).json_lines();
+    let lines = replay(&changed, &["--json"]).json_lines();
     let went = |side: &str, one: &Value| one[side]["backend"].clone();
-    let elsewhere = told.iter().filter(|one| went("recorded", one) != went("replayed", one));
+    let elsewhere = lines.iter().filter(|one| went("recorded", one) != went("replayed", one));
     assert!(elsewhere.count() > 0, "a weight decides");
 }
 
@@ -210,9 +210,9 @@ fn replay_with_other_settings_is_a_what_if() {
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
         assert!(ran.stderr.contains(&format!("{flag}: unknown 'nope'")), "{}", ran.stderr);
     }
-    let told = replay(&text, &["--routing-policy", "random", "--json"]).json_lines();
-    let (summary, told) = told.split_last().unwrap();
-    let counted = told.iter().filter(|one| one["moved"] == true).count();
+    let lines = replay(&text, &["--routing-policy", "random", "--json"]).json_lines();
+    let (summary, lines) = lines.split_last().unwrap();
+    let counted = lines.iter().filter(|one| one["moved"] == true).count();
     assert_eq!(*summary, json!({"summary": {"decisions": 64, "moved": counted}}));
     // Each line of the response is one decision.
     let line = text.lines().nth(1).unwrap().trim_end_matches(',');
@@ -281,12 +281,12 @@ fn captures_hold_no_prompts_and_their_keys_are_documented() {
                    picker: { name: softmax, temperature: 0.5 }";
     let fleet = Fleet::start(2, setup("weighted", routing));
     begin(&fleet);
-    let body = chat("m", &"Nobody may read this. ".repeat(40)).to_string();
+    let body = chat("m", &"Keep this private. ".repeat(40)).to_string();
     let headers = [("authorization", "Bearer hush-hush"), ("x-who", "somebody")];
     let response = client::request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes());
     assert_eq!(response.status, 200);
     let text = captured(&fleet);
-    for secret in ["Nobody", "hush", "somebody"] {
+    for secret in ["Keep this private", "hush", "somebody"] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }
     assert_eq!(last_line(&replay(&text, &[])), "1 decision, 1 identical");
@@ -296,8 +296,8 @@ fn captures_hold_no_prompts_and_their_keys_are_documented() {
     let mut keys = BTreeSet::new();
     collect_keys(&serde_json::from_str(&text).unwrap(), &mut keys);
     collect_keys(&fleet.penstock.admin("/decisions").json(), &mut keys);
-    let told = replay(&text, &["--json"]).json_lines();
-    told.iter().for_each(|one| collect_keys(one, &mut keys));
+    let lines = replay(&text, &["--json"]).json_lines();
+    lines.iter().for_each(|one| collect_keys(one, &mut keys));
     let unknown: Vec<_> = keys.iter().filter(|key| !documented.contains(key.as_str())).collect();
     assert!(unknown.is_empty(), "the README does not explain {unknown:?}");
 }

@@ -32,9 +32,9 @@ fn ask(yaml: &str, more: &[&str]) -> Ran {
     run(arguments.iter().chain(more))
 }
 
-fn findings(ran: &Ran) -> Vec<Value> {
-    let told: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
-    told["findings"].as_array().unwrap().clone()
+fn read_findings(ran: &Ran) -> Vec<Value> {
+    let findings: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+    findings["findings"].as_array().unwrap().clone()
 }
 
 /// The findings about something whose message contains a word.
@@ -61,8 +61,8 @@ fn healthy_fleet_has_only_ok_findings() {
     }
     assert!(ran.stdout.trim_end().ends_with("0 to look at, 0 failing"), "{}", ran.stdout);
     assert!(ran.stdout.chars().all(|c| c == '\n' || !c.is_control()), "plain text");
-    let told = findings(&ask(&yaml, &["--json"]));
-    assert!(told.iter().all(|one| one["level"] == "ok"), "{told:#?}");
+    let findings = read_findings(&ask(&yaml, &["--json"]));
+    assert!(findings.iter().all(|one| one["level"] == "ok"), "{findings:#?}");
 }
 
 fn each_problem_is_named_with_its_remedy() {
@@ -84,7 +84,7 @@ fn each_problem_is_named_with_its_remedy() {
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
     assert!(ran.stderr.contains("3 of the findings above fail"), "{}", ran.stderr);
     assert!(!ran.stdout.contains("sk-wrong"), "{}", ran.stdout);
-    let told = findings(&ran);
+    let findings = read_findings(&ran);
     for (level, about, word, remedy) in [
         ("fail", "busy", "/health answered 503", "see its own log"),
         ("fail", "gone", "connection refused", "start it"),
@@ -93,15 +93,19 @@ fn each_problem_is_named_with_its_remedy() {
         ("warn", "bare", "metrics", "--disable-log-stats"),
         ("warn", "closing", "closes the connection behind every response", "keep-alive"),
     ] {
-        let found = of(&told, about, word);
-        assert_eq!(found.len(), 1, "{about}: {word} in {told:#?}");
+        let found = of(&findings, about, word);
+        assert_eq!(found.len(), 1, "{about}: {word} in {findings:#?}");
         assert_eq!(found[0]["level"], level, "{:#}", found[0]);
         assert!(found[0]["remedy"].as_str().unwrap().contains(remedy), "{:#}", found[0]);
     }
-    assert_eq!(of(&told, "closing", "vllm")[0]["remedy"], "engine: vllm spares it the guessing");
-    let unread = findings(&ask(&yaml.replace("weighted", "smart"), &["--json"]));
-    assert_eq!(of(&unread, "bare", "metrics")[0]["level"], "ok", "nobody reads them");
-    let blind = findings(&ask(&format!("telemetry: {{ enabled: false }}\n{yaml}"), &["--json"]));
+    assert_eq!(
+        of(&findings, "closing", "vllm")[0]["remedy"],
+        "engine: vllm spares it the guessing"
+    );
+    let unread = read_findings(&ask(&yaml.replace("weighted", "smart"), &["--json"]));
+    assert_eq!(of(&unread, "bare", "metrics")[0]["level"], "ok", "no strategy reads them");
+    let blind =
+        read_findings(&ask(&format!("telemetry: {{ enabled: false }}\n{yaml}"), &["--json"]));
     assert_eq!(of(&blind, "config", "but telemetry is off")[0]["level"], "warn");
 }
 
@@ -117,10 +121,10 @@ fn doctor_queries_the_running_instance() {
         ),
     );
     let arguments = ["doctor", "--watch", "0s", "--json", "--config", path.to_str().unwrap()];
-    let without = findings(&run(arguments));
+    let without = read_findings(&run(arguments));
     assert_eq!(of(&without, "server.listen", "is taken")[0]["level"], "warn");
     let admin = format!("http://{}", penstock.admin);
-    let with = findings(&run(arguments.iter().copied().chain(["--admin", &admin])));
+    let with = read_findings(&run(arguments.iter().copied().chain(["--admin", &admin])));
     assert_eq!(of(&with, "server.listen", "is taken")[0]["level"], "ok");
     assert_eq!(of(&with, "running", "1 of 1 backends are healthy")[0]["level"], "ok");
     let wrong = format!("http://{}", one.addr());

@@ -74,13 +74,13 @@ fn explain_prints_requirements_and_decisions() {
         line(&client::chat("ghost", "hi")),
         json!({"path": "/v1/embeddings", "body_b64": encoded}).to_string(),
     ];
-    let told = explain(&config, &lines, &[]).json_lines();
+    let lines = explain(&config, &lines, &[]).json_lines();
     let wanted = json!({
         "model": "gpt-4", "estimated_tokens": 10, "needs_vision": true, "needs_tools": false,
         "needs_json_mode": false, "prefers_streaming": true
     });
-    assert_eq!(told[0]["requirements"], wanted);
-    let of = |index: usize, key: &str| told[index]["decision"][key].clone();
+    assert_eq!(lines[0]["requirements"], wanted);
+    let of = |index: usize, key: &str| lines[index]["decision"][key].clone();
     assert_eq!((of(0, "backend"), of(0, "model")), (json!("sees"), json!("m")));
     assert_eq!((of(0, "upstream_model"), of(0, "fallback")), (json!("org/m"), json!(false)));
     let candidates = of(0, "candidates");
@@ -90,7 +90,7 @@ fn explain_prints_requirements_and_decisions() {
     assert!(plain["reason"].as_str().unwrap().contains("vision"), "{plain}");
     assert!(candidates.iter().any(|one| one["score"].is_number()), "{candidates:?}");
     assert_eq!((of(1, "fallback"), of(1, "model")), (json!(true), json!("m")));
-    assert_eq!(told[2]["requirements"]["estimated_tokens"], 1, "base64 is taken as it decodes");
+    assert_eq!(lines[2]["requirements"]["estimated_tokens"], 1, "base64 is taken as it decodes");
 }
 
 fn explain_reports_refused_lines_in_order() {
@@ -102,7 +102,7 @@ fn explain_reports_refused_lines_in_order() {
     let cases = [
         (line(&tools), 400, "capability_mismatch", true),
         // A backend whose models are not discovered yet might serve it.
-        (line(&client::chat("nobody", "hi")), 503, "discovery_pending", true),
+        (line(&client::chat("unserved", "hi")), 503, "discovery_pending", true),
         (line(&long), 400, "context_length_exceeded", true),
         (line(&client::chat("", "hi")), 400, "missing_model", false),
         (raw(json!({"body": "{\"model\":"})), 400, "invalid_json", false),
@@ -113,15 +113,15 @@ fn explain_reports_refused_lines_in_order() {
     let lines: Vec<String> = cases.iter().map(|(line, ..)| line.clone()).collect();
     let ran = explain(&config, &lines, &[]);
     assert_eq!(ran.code, Some(0), "refused lines do not change the exit code: {}", ran.stderr);
-    let told = ran.json_lines();
-    assert_eq!(told.len(), cases.len(), "one line each, nothing else");
-    for (told, (line, status, code, is_scanned)) in told.iter().zip(cases) {
-        let error = &told["error"];
+    let lines = ran.json_lines();
+    assert_eq!(lines.len(), cases.len(), "one line each, nothing else");
+    for (lines, (line, status, code, is_scanned)) in lines.iter().zip(cases) {
+        let error = &lines["error"];
         assert_eq!((&error["status"], &error["code"]), (&json!(status), &json!(code)), "{line}");
-        assert_eq!(told["requirements"].is_object(), is_scanned, "{line}");
+        assert_eq!(lines["requirements"].is_object(), is_scanned, "{line}");
     }
     let message = "No backend supports required capabilities for model 'm': [tools]";
-    assert_eq!(told[0]["error"]["message"], message);
+    assert_eq!(lines[0]["error"]["message"], message);
 }
 
 fn explain_honours_the_token_estimate() {
@@ -150,10 +150,10 @@ fn explain_applies_a_fleet_dump() {
         {"name": "plain", "health": "healthy", "in_flight": 90, "latency_ms": 900},
         {"name": "sees", "latency_ms": 5}, {"name": "silent", "in_flight": 4, "models": ["late"]}
     ]}));
-    let told = ran.json_lines();
-    assert_eq!(told[0]["decision"]["backend"], "sees");
-    assert_eq!(told[0]["decision"]["candidates"][0]["in_flight"], 90);
-    assert_eq!(told[1]["error"]["code"], "all_backends_busy");
+    let lines = ran.json_lines();
+    assert_eq!(lines[0]["decision"]["backend"], "sees");
+    assert_eq!(lines[0]["decision"]["candidates"][0]["in_flight"], 90);
+    assert_eq!(lines[1]["error"]["code"], "all_backends_busy");
     for health in ["unhealthy", "unknown", "draining"] {
         let backends: Vec<Value> = ["plain", "sees", "silent"]
             .iter()
@@ -265,8 +265,8 @@ fn explain_agrees_with_the_running_instance() {
     let lines = [line(&client::chat("m", "hi")), line(&client::chat("m", "hi"))];
     let ran = explain(&config, &lines, &["--fleet", fleet.to_str().unwrap()]);
     assert_eq!(backends(&ran), ["one", "two"], "discovered models are in the dump");
-    let nobody = run(["explain", request.to_str().unwrap(), "--admin", "http://127.0.0.1:1"]);
-    assert_eq!(nobody.code, Some(1), "{}", nobody.stderr);
+    let unreachable = run(["explain", request.to_str().unwrap(), "--admin", "http://127.0.0.1:1"]);
+    assert_eq!(unreachable.code, Some(1), "{}", unreachable.stderr);
     let asking = ["explain", request.to_str().unwrap(), "--admin", &admin];
     for [flag, value] in [
         ["--config", config.to_str().unwrap()],

@@ -228,7 +228,8 @@ fn empty_fleet_lists_no_models() {
     assert_eq!((response.status, response.error_code().as_str()), (404, "model_not_found"));
     assert_eq!(penstock.get("/v1/models").json()["data"], json!([]));
     let spec = EngineSpec::new("one", [EngineModel::new("m")]);
-    let told_nothing = block_on(MockEngine::start_local(spec)).unwrap();
-    let penstock = Penstock::start(&format!("backends:\n{}", backend(&told_nothing, "models: []")));
+    let without_models = block_on(MockEngine::start_local(spec)).unwrap();
+    let penstock =
+        Penstock::start(&format!("backends:\n{}", backend(&without_models, "models: []")));
     assert_eq!(penstock.chat("m").error_code(), "model_not_found", "known to serve none");
 }

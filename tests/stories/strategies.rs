@@ -84,8 +84,8 @@ fn spawn_chat(penstock: &Penstock, model: &str, responses: &mpsc::Sender<Respons
         let mut client = Client::connect(address);
         client.send("POST", "/v1/chat/completions", &[], body.as_bytes());
         // The receiver is gone when the test has already failed.
-        let heard = responses.send(client.read_response().unwrap());
-        drop(heard);
+        let sent = responses.send(client.read_response().unwrap());
+        drop(sent);
     });
 }
 

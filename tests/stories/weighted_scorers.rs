@@ -186,11 +186,11 @@ fn decision_reports_the_age_of_telemetry() {
     let explained = || client::post(fleet.penstock.admin, "/explain", &question).json();
     let candidates = || explained()["decision"]["candidates"].clone();
     eventually("the engine was scraped", SOON, || candidates()[0]["telemetry"] == "fresh");
-    let told = candidates();
-    let age = told[0]["telemetry_age_ms"].as_f64().unwrap();
-    assert!((0.0..1000.0).contains(&age), "{told}");
-    assert_eq!(told[1]["telemetry"], "unknown", "it has no metrics");
-    assert_eq!(told[1]["telemetry_age_ms"], Value::Null);
+    let output = candidates();
+    let age = output[0]["telemetry_age_ms"].as_f64().unwrap();
+    assert!((0.0..1000.0).contains(&age), "{output}");
+    assert_eq!(output[1]["telemetry"], "unknown", "it has no metrics");
+    assert_eq!(output[1]["telemetry_age_ms"], Value::Null);
     let question = file("request.json", conversation(1, 0).to_string());
     let admin = format!("http://{}", fleet.penstock.admin);
     let ran = run(["explain", question.to_str().unwrap(), "--admin", &admin]);
@@ -220,22 +220,22 @@ fn explain(flags: &[&str]) -> Ran {
 }
 
 fn flags_and_policy_files_choose_the_scorers() {
-    let told = |flags: &[&str]| {
+    let output = |flags: &[&str]| {
         let ran = explain(flags);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         ran.stdout
     };
     let both =
         ["--routing-policy", "weighted", "--routing-scorers", "prefix_affinity:3,queue-depth:2"];
-    let text = told(&both);
+    let text = output(&both);
     assert!(text.contains("total 0.400 (prefix-affinity 0.00 with 0/"), "{text}");
-    let text = told(&["--routing-policy", "least-loaded"]);
+    let text = output(&["--routing-policy", "least-loaded"]);
     assert!(text.contains("total 1.000 (load-balance 1.00)"), "{text}");
     let policy = file(
         "policy.yaml",
         "routing-policy: weighted\nrouting-scorers:\n  - { name: queue-depth, weight: 2 }\n",
     );
-    let text = told(&["--policy-config", policy.to_str().unwrap()]);
+    let text = output(&["--policy-config", policy.to_str().unwrap()]);
     assert!(text.contains("total 1.000 (queue-depth 1.00)"), "{text}");
     let check = file("penstock.yaml", THREE);
     let ran = run([

@@ -41,7 +41,7 @@ pub struct Pending {
 }
 
 /// A response whose head has been read.
-pub struct Begun {
+pub struct Started {
     pub response: Response,
     pub stream: RecvStream,
     /// Keeps the request's side open.
@@ -110,7 +110,7 @@ impl Http2 {
     }
 
     /// Sends a request with a body, and reads the head of its response.
-    pub fn begin_response(&self, path: &str, body: &Value) -> Begun {
+    pub fn begin_response(&self, path: &str, body: &Value) -> Started {
         let mut pending = self.begin("POST", path, &[("content-type", "application/json")]);
         block_on(send_all(&mut pending.body, body.to_string().as_bytes(), true)).unwrap();
         pending.read_head().unwrap()
@@ -165,7 +165,7 @@ pub async fn send_all(
 }
 
 impl Pending {
-    pub fn read_head(self) -> Result<Begun, h2::Error> {
+    pub fn read_head(self) -> Result<Started, h2::Error> {
         let Self { body, response } = self;
         let response = block_on(async { tokio::time::timeout(PATIENCE, response).await });
         let (head, stream) = response.expect("a response")?.into_parts();
@@ -178,13 +178,13 @@ impl Pending {
             body: Vec::new(),
             is_whole: false,
         };
-        Ok(Begun { response, stream, body })
+        Ok(Started { response, stream, body })
     }
 
     /// Reads the whole response.
     pub fn read(self) -> (Response, End) {
         match self.read_head() {
-            Ok(begun) => begun.read(),
+            Ok(started) => started.read(),
             Err(error) => {
                 let nothing =
                     Response { status: 0, headers: Vec::new(), body: Vec::new(), is_whole: false };
@@ -194,7 +194,7 @@ impl Pending {
     }
 }
 
-impl Begun {
+impl Started {
     /// Reads more of the body; empty at its end.
     pub fn read_some(&mut self) -> Result<Option<Bytes>, h2::Error> {
         block_on(async {

@@ -20,7 +20,7 @@ pub(super) fn response(request: &Request<'_>) -> Whole {
         Operation::Score => score(request),
         Operation::Moderations => moderations(request),
         Operation::Speech => return speech(request),
-        Operation::Transcriptions | Operation::Translations => json!({"text": heard(request)}),
+        Operation::Transcriptions | Operation::Translations => json!({"text": transcript(request)}),
         Operation::ImageGenerations | Operation::ImageEdits => images(request),
         Operation::Chat | Operation::Completions | Operation::Responses | Operation::Messages => {
             debug_assert!(false, "operations that generate text are served elsewhere");
@@ -121,8 +121,8 @@ fn speech(request: &Request<'_>) -> Whole {
     Whole { content_type, ..Whole::json(200, body) }
 }
 
-fn heard(request: &Request<'_>) -> String {
-    format!("{} serving {} heard a voice", request.spec.name, request.model.id)
+fn transcript(request: &Request<'_>) -> String {
+    format!("{} serving {} transcribed audio", request.spec.name, request.model.id)
 }
 
 fn images(request: &Request<'_>) -> Value {

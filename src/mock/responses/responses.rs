@@ -18,8 +18,8 @@ pub(super) fn events(reply: Reply) -> Events {
         None => (text_lead(&reply), text_tail(&reply)),
         Some(_) => (call_lead(&reply), call_tail(&reply)),
     };
-    let (begun, count) = (lead.len(), usize::try_from(reply.count()).unwrap_or(usize::MAX));
-    let tokens = (0..reply.count()).zip(begun..).map(move |(index, number)| {
+    let (started, count) = (lead.len(), usize::try_from(reply.count()).unwrap_or(usize::MAX));
+    let tokens = (0..reply.count()).zip(started..).map(move |(index, number)| {
         let (wait, text) = reply.token(index);
         let mut event = match reply.tool {
             None => part_event("response.output_text.delta", &reply),
@@ -30,7 +30,7 @@ pub(super) fn events(reply: Reply) -> Events {
     });
     let at_once = |(event, number)| Event::at_once(numbered(event, number));
     let lead = lead.into_iter().zip(0..).map(at_once);
-    let tail = tail.into_iter().zip(begun.saturating_add(count)..).map(at_once);
+    let tail = tail.into_iter().zip(started.saturating_add(count)..).map(at_once);
     Events::new(Operation::Responses, lead.chain(tokens).chain(tail))
 }
 
@@ -53,10 +53,10 @@ fn text_tail(reply: &Reply) -> Vec<Value> {
 }
 
 fn call_lead(reply: &Reply) -> Vec<Value> {
-    let begun = response(reply, "in_progress", &json!([]));
+    let started = response(reply, "in_progress", &json!([]));
     vec![
-        json!({"type": "response.created", "response": begun}),
-        json!({"type": "response.in_progress", "response": begun}),
+        json!({"type": "response.created", "response": started}),
+        json!({"type": "response.in_progress", "response": started}),
         json!({
             "type": "response.output_item.added",
             "output_index": 0,
@@ -112,10 +112,11 @@ fn text_part(text: &str) -> Value {
 }
 
 fn item(reply: &Reply, status: &str) -> Value {
-    let is_begun = status == "in_progress";
+    let is_in_progress = status == "in_progress";
     match &reply.tool {
         None => {
-            let content = if is_begun { json!([]) } else { json!([text_part(&reply.text())]) };
+            let content =
+                if is_in_progress { json!([]) } else { json!([text_part(&reply.text())]) };
             json!({
                 "id": item_id(reply),
                 "type": "message",
@@ -130,7 +131,7 @@ fn item(reply: &Reply, status: &str) -> Value {
             "status": status,
             "call_id": format!("call_{}", reply.id),
             "name": name,
-            "arguments": if is_begun { String::new() } else { reply.text() },
+            "arguments": if is_in_progress { String::new() } else { reply.text() },
         }),
     }
 }

@@ -62,7 +62,7 @@ async fn unread_requests_end_in_a_reset() {
 }
 
 #[tokio::test]
-async fn read_requests_end_without_an_answer() {
+async fn read_requests_can_end_without_a_response() {
     for (fault, error) in [
         (Fault::CloseAfterRequest, None),
         (Fault::ResetAfterRequest, Some(ErrorKind::ConnectionReset)),
@@ -153,7 +153,7 @@ async fn streams_are_cut_in_four_ways() {
 }
 
 #[tokio::test]
-async fn whole_answers_are_cut_in_half() {
+async fn whole_responses_are_cut_in_half() {
     let whole = post_chat(&engine().await, &chat()).await.body;
     for how in [Cut::Fin, Cut::Reset, Cut::BadChunk, Cut::ShortLength] {
         let broken = meet_and_break(Fault::CutResponse { how }, &chat()).await;
@@ -205,7 +205,7 @@ async fn what_is_not_http_is_sent_as_it_is() {
 }
 
 #[tokio::test]
-async fn odd_framing_carries_the_same_answer() {
+async fn unusual_framing_carries_the_same_response() {
     let engine = engine().await;
     let whole = post_chat(&engine, &chat()).await.body;
     let stream = post_chat(&engine, &chat_stream()).await.body;
@@ -242,7 +242,7 @@ async fn second_response_follows_the_first() {
 }
 
 #[tokio::test]
-async fn early_hints_come_before_the_answer() {
+async fn early_hints_come_before_the_response() {
     let engine = engine().await;
     let mut client = meet(&engine, Fault::Informational { count: 3 }, &chat()).await;
     for _ in 0..3 {
@@ -252,7 +252,7 @@ async fn early_hints_come_before_the_answer() {
 }
 
 #[tokio::test]
-async fn promised_connection_is_closed_behind_the_answer() {
+async fn keep_alive_connection_is_closed_after_the_response() {
     let engine = engine().await;
     let mut client = meet(&engine, Fault::CloseAfterResponse, &chat()).await;
     let response = client.response().await.unwrap();

@@ -28,7 +28,7 @@ async fn first_model(engine: &MockEngine) -> Value {
 }
 
 #[tokio::test]
-async fn vllm_tells_its_context_length() {
+async fn vllm_reports_its_context_length() {
     let engine = engine_of(Flavour::Vllm).await;
     assert_eq!(first_model(&engine).await["max_model_len"], 4096);
     let health = get(&engine, "/health").await;
@@ -37,7 +37,7 @@ async fn vllm_tells_its_context_length() {
 }
 
 #[tokio::test]
-async fn llama_cpp_tells_props_and_modalities() {
+async fn llama_cpp_reports_props_and_modalities() {
     let engine = engine_of(Flavour::LlamaCpp).await;
     let model = first_model(&engine).await;
     assert_eq!(model["owned_by"], "llamacpp");
@@ -49,7 +49,7 @@ async fn llama_cpp_tells_props_and_modalities() {
 }
 
 #[tokio::test]
-async fn ollama_tells_tags_and_show() {
+async fn ollama_reports_tags_and_show() {
     let engine = engine_of(Flavour::Ollama).await;
     assert_eq!(first_model(&engine).await["owned_by"], "library");
     assert_eq!(get(&engine, "/").await.text(), "Ollama is running");

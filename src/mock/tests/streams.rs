@@ -11,7 +11,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn chat_stream_says_what_the_whole_answer_says() {
+async fn chat_stream_has_the_text_of_the_whole_response() {
     let engine = engine().await;
     let whole = post_chat(&engine, &chat()).await.json();
     let stream = post_chat(&engine, &chat_stream()).await;
@@ -31,7 +31,7 @@ async fn chat_stream_says_what_the_whole_answer_says() {
 }
 
 #[tokio::test]
-async fn usage_comes_last_when_asked_for() {
+async fn requested_usage_comes_last() {
     let engine = engine().await;
     let body = with(chat_stream(), &json!({"stream_options": {"include_usage": true}}));
     let events = post_chat(&engine, &body).await.events();

@@ -44,7 +44,7 @@ async fn chunked_bodies_are_joined() {
 }
 
 #[tokio::test]
-async fn connections_are_kept_alive_and_told_apart() {
+async fn keep_alive_connections_are_counted_separately() {
     let engine = engine().await;
     let mut client = Client::connect(&engine).await;
     for _ in 0..2 {

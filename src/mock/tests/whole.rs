@@ -136,7 +136,7 @@ async fn what_a_model_cannot_do_is_refused() {
 }
 
 #[tokio::test]
-async fn every_operation_answers_and_wants_a_model_it_knows() {
+async fn every_operation_requires_a_known_model() {
     let engine = engine().await;
     for row in &OPERATIONS {
         let form = |model: &str| {

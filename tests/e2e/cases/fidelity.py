@@ -42,7 +42,7 @@ def case_sse_equals_the_engine(env: Env) -> None:
     assert wire.to_events(response.body)[-1] == "[DONE]"
 
 
-def case_answers_are_byte_identical(env: Env) -> None:
+def case_responses_are_byte_identical(env: Env) -> None:
     """Streamed or whole, the client gets the very bytes the engine sent."""
     for streaming in (True, False):
         response, exchange = sent(env, odd_body(PLAIN, streaming))

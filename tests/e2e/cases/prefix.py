@@ -49,7 +49,7 @@ def case_prefixes_raise_what_engines_find_cached(env: Env) -> None:
         for proxy, talks in found.items():
             talks += play(env, proxy, f"{proxy} {number}")
     in_turn, by_prefix = (
-        sum(cached for _, cached in talks) / sum(asked for asked, _ in talks) for talks in found.values())
+        sum(cached for _, cached in talks) / sum(prompt for prompt, _ in talks) for talks in found.values())
     print(f"cached tokens: {by_prefix:.0%} of the prompts by prefix, {in_turn:.0%} in turn")
     assert by_prefix > 0.4 and by_prefix > 1.5 * in_turn, (by_prefix, in_turn)
 

@@ -12,7 +12,7 @@ ASK: dict[str, Any] = {
     "model": SLOW, "max_tokens": 700, "temperature": 0.8,
     "messages": [{"role": "user", "content": "where does the red river go"}],
 }
-# llama.cpp is asked every 1.2 s, and looks for its client after a second in which it is not.
+# llama.cpp is scraped every 1.2 s, and looks for its client after a second in which it is not.
 SEEN = 6.0
 
 

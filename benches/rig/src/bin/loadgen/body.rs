@@ -64,7 +64,7 @@ mod tests {
     use super::chat;
 
     #[test]
-    fn bodies_are_json_of_the_size_asked_for() {
+    fn bodies_are_json_of_the_requested_size() {
         for (size, is_image) in [(300, false), (32 << 10, false), (1 << 20, true)] {
             let body = chat(size, true, is_image);
             assert_eq!(body.len(), size, "image {is_image}");

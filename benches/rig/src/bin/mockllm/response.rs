@@ -18,7 +18,7 @@ const EVENT: &str = r#"data: {"id":"chatcmpl-mock","object":"chat.completion.chu
 const EVENT_END: &str = "\"},\"finish_reason\":null}]}\n\n";
 const STAMP: usize = 16;
 const EVENT_BYTES: usize = 180;
-const ANSWER_BYTES: usize = 120;
+const RESPONSE_BYTES: usize = 120;
 /// Requests of users named so get no byte for `WAIT`: they are there to be cancelled.
 const WAITS: &str = "wait";
 const WAIT: Duration = Duration::from_secs(5);
@@ -80,7 +80,7 @@ async fn wait(wire: &mut Wire, until: Instant) -> Result<(), Broken> {
 }
 
 async fn whole(wire: &mut Wire) -> Result<(), Broken> {
-    let text = "x".repeat(ANSWER_BYTES);
+    let text = "x".repeat(RESPONSE_BYTES);
     let body = format!(
         r#"{{"id":"chatcmpl-mock","object":"chat.completion","created":0,"model":"mock-model","choices":[{{"index":0,"message":{{"role":"assistant","content":"{text}"}},"logprobs":null,"finish_reason":"stop"}}],"usage":{{"prompt_tokens":11,"completion_tokens":16,"total_tokens":27}}}}"#
     );
