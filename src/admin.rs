@@ -2,17 +2,17 @@
 //! its own, so that it answers while the data port is overloaded. `ENDPOINTS` lists what it serves;
 //! each group of endpoints has its file, and `gate` decides who may ask.
 
-mod answer;
+mod access_control;
+mod connection_limit;
 mod dashboard;
 mod decisions;
-mod door;
 mod fleet;
-mod gate;
 mod health;
-mod life;
+mod lifecycle;
 mod metrics;
 mod path;
 mod process;
+mod response;
 mod shadow;
 
 use std::pin::Pin;
@@ -27,17 +27,17 @@ use pingora::apps::http_app::{HttpServer, ServeHttp};
 use pingora::protocols::http::ServerSession;
 
 use crate::discovery::ScrapeBudget;
-use crate::lifecycle::Commands;
+use crate::lifecycle::CommandSender;
 use crate::observe::access_log::AccessLog;
 use crate::observe::decision_log::DecisionLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::otlp::SpanExporter;
 use crate::proxy::Proxy;
 use crate::routing::Generation;
-use answer::{Answer, Refusal};
-pub use door::Callers;
-use door::Door;
-use gate::Access;
+use access_control::Access;
+pub use connection_limit::AdminConnections;
+use connection_limit::ConnectionLimit;
+use response::{AdminResponse, Refusal};
 
 /// How long a caller may take no byte of an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -55,7 +55,7 @@ pub struct Admin {
     /// The spans it sends, where there is a collector.
     pub spans: Option<Arc<SpanExporter>>,
     /// Who is connected.
-    pub callers: Arc<Callers>,
+    pub admin_connections: Arc<AdminConnections>,
     /// Backends whose first check has not ended.
     pub waiting: Arc<AtomicUsize>,
     /// What asking engines for their metrics costs.
@@ -63,7 +63,7 @@ pub struct Admin {
     /// Set once the process was told to stop.
     pub stopping: Arc<AtomicBool>,
     /// What the process can be asked to do.
-    pub commands: Commands,
+    pub commands: CommandSender,
 }
 
 /// What a handler is given of a request.
@@ -111,26 +111,26 @@ struct Endpoint {
 }
 
 /// An answer that is waited for.
-type Later = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
+type PendingResponse = Pin<Box<dyn Future<Output = Result<AdminResponse, Refusal>> + Send>>;
 
 #[derive(Clone, Copy)]
 enum Handler {
-    AtOnce(fn(&Admin, &Call<'_>) -> Result<Answer, Refusal>),
-    Later(fn(&Admin) -> Later),
+    Sync(fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>),
+    Async(fn(&Admin) -> PendingResponse),
 }
 
 const fn get(
     paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> Result<Answer, Refusal>,
+    handle: fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>,
     about: &'static str,
 ) -> Endpoint {
-    let handle = Handler::AtOnce(handle);
+    let handle = Handler::Sync(handle);
     Endpoint { verb: Verb::Get, paths, access: Access::Token, about, handle }
 }
 
 const fn post(
     paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> Result<Answer, Refusal>,
+    handle: fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>,
     about: &'static str,
 ) -> Endpoint {
     Endpoint { verb: Verb::Post, ..get(paths, handle, about) }
@@ -138,10 +138,10 @@ const fn post(
 
 const fn command(
     paths: &'static [&'static str],
-    handle: fn(&Admin) -> Later,
+    handle: fn(&Admin) -> PendingResponse,
     about: &'static str,
 ) -> Endpoint {
-    let handle = Handler::Later(handle);
+    let handle = Handler::Async(handle);
     Endpoint { verb: Verb::Post, paths, access: Access::Token, about, handle }
 }
 
@@ -186,27 +186,32 @@ static ENDPOINTS: [Endpoint; 16] = [
     post(&["/backends/{name}/resume"], fleet::resume, "give it requests again"),
     command(
         &["/upgrade"],
-        life::hand_over,
+        lifecycle::upgrade,
         "start the program anew and let it take over; this process ends after its last request",
     ),
-    command(&["/reload"], life::reload, "load the configuration again; a faulty one is refused"),
+    command(
+        &["/reload"],
+        lifecycle::reload,
+        "load the configuration again; a faulty one is refused",
+    ),
 ];
 
 impl Admin {
     /// The application behind the admin port's listener.
     pub fn into_app(self) -> impl ServerApp + Send + Sync + 'static {
-        let (proxy, callers) = (Arc::clone(&self.proxy), Arc::clone(&self.callers));
-        Door::new(HttpServer::new_app(self), proxy, callers)
+        let (proxy, admin_connections) =
+            (Arc::clone(&self.proxy), Arc::clone(&self.admin_connections));
+        ConnectionLimit::new(HttpServer::new_app(self), proxy, admin_connections)
     }
 
-    async fn answer(&self, session: &mut ServerSession) -> Result<Answer, Refusal> {
+    async fn answer(&self, session: &mut ServerSession) -> Result<AdminResponse, Refusal> {
         let generation = self.proxy.generation();
         let head = session.req_header();
         let verb = Verb::of(&head.method);
         let (path, query) = (head.uri.path().to_owned(), head.uri.query().map(str::to_owned));
         let found = find(&path);
         let access = found.first().map_or(Access::Token, |(endpoint, _)| endpoint.access);
-        gate::check(&head.headers, generation.config.admin.token.as_ref(), access)?;
+        access_control::check(&head.headers, generation.config.admin.token.as_ref(), access)?;
         let Some((endpoint, name)) = found.iter().find(|(one, _)| Some(one.verb) == verb) else {
             return Err(match found.first() {
                 None => Refusal::UnknownPath,
@@ -219,10 +224,10 @@ impl Admin {
         };
         let query = query.as_deref().unwrap_or_default();
         match endpoint.handle {
-            Handler::AtOnce(handle) => {
+            Handler::Sync(handle) => {
                 handle(self, &Call { generation: &generation, query, name, body: &body })
             }
-            Handler::Later(handle) => handle(self).await,
+            Handler::Async(handle) => handle(self).await,
         }
     }
 }
@@ -238,7 +243,7 @@ impl ServeHttp for Admin {
         let answer = self.answer(session).await.unwrap_or_else(|refusal| {
             // What it sent and nobody read must not be taken for the next request.
             session.set_keepalive(None);
-            refusal.to_answer()
+            refusal.to_response()
         });
         answer.into_response(session.req_header().method == Method::HEAD)
     }
@@ -282,14 +287,14 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn index(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> {
+fn index(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let mut text = format!("penstock {}\n\n", env!("CARGO_PKG_VERSION"));
     for endpoint in &ENDPOINTS {
         let path = endpoint.paths.first().copied().unwrap_or_default();
         let line = format!("{:<5}{path:<25}{}\n", endpoint.verb.name(), endpoint.about);
         text.push_str(&line);
     }
-    Ok(Answer::text(text))
+    Ok(AdminResponse::text(text))
 }
 
 #[cfg(test)]

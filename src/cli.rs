@@ -7,13 +7,13 @@ mod client;
 mod completions;
 mod config;
 mod demo;
+mod detached_launcher;
 mod doctor;
 mod error;
 mod explain;
 mod lines;
 mod logging;
 mod man;
-mod orphan;
 mod output;
 mod routing;
 mod score;
@@ -76,7 +76,7 @@ enum Command {
 
 /// Runs the command the process was called with.
 pub fn run() -> ExitCode {
-    if let Some(code) = orphan::run(std::env::args_os().skip(1)) {
+    if let Some(code) = detached_launcher::run(std::env::args_os().skip(1)) {
         return code.into();
     }
     match Cli::try_parse() {

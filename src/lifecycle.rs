@@ -2,21 +2,21 @@
 //! its end. Whoever wants something of it (a signal, the admin port) sends a command; one task takes
 //! them one at a time.
 
-mod commands;
-mod files;
-mod listening;
-pub(crate) mod orphan;
+mod control;
+pub(crate) mod detached_launcher;
+mod file_limit;
+mod listener_service;
 mod reload;
 pub mod server;
-mod stop;
+mod shutdown;
+mod supervisor;
 pub mod systemd;
 mod upgrade;
-mod upkeep;
 
-pub use commands::{Commands, Obedience, Orders};
-pub use files::raise_limit;
-pub use listening::{Ends, Listening, Sockets};
+pub use control::{CommandReceiver, CommandSender, ControlLoop};
+pub use file_limit::raise_limit;
+pub use listener_service::{ListenerService, Sockets, StopAccepting};
 pub use reload::{ApplyLog, BackendsReport, ReloadError, ReloadReport, Reloader};
-pub use stop::{LastWords, Stop, StopSignal, outlive_signals};
-pub use upgrade::{Inheritance, Socket, Successor, UpgradeError};
-pub use upkeep::Upkeep;
+pub use shutdown::{Shutdown, ShutdownHook, ShutdownTrigger, install_signal_handlers};
+pub use supervisor::Supervisor;
+pub use upgrade::{InheritedSockets, Socket, Successor, UpgradeError};

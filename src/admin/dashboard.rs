@@ -4,17 +4,17 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::answer::{Answer, Refusal};
+use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 
 const PAGE: &str = include_str!("dashboard.html");
 const MARK: &str = "{{nonce}}";
 
 /// `/dashboard`
-pub(super) fn page(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> {
+pub(super) fn page(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     // Only what carries this number may run: nothing that a name could smuggle into the page.
     let nonce = format!("{:032x}", SmallRng::from_os_rng().random::<u128>());
-    Ok(Answer::page(PAGE.replace(MARK, &nonce), &policy(&nonce)))
+    Ok(AdminResponse::page(PAGE.replace(MARK, &nonce), &policy(&nonce)))
 }
 
 fn policy(nonce: &str) -> String {

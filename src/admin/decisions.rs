@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::json;
 
-use super::answer::{Answer, Refusal};
+use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::clock::now;
 use crate::explain::{Question, explain as explain_question};
@@ -18,7 +18,7 @@ const CAPTURED_FOR: Duration = Duration::from_secs(60);
 
 /// `/decisions`: the last ones, newest first; `n` says how many. With `capture=true` those that were
 /// captured whole, from the first such question on; `capture=false` ends that and forgets them.
-pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let given = |key| call.query.split('&').find_map(|pair| pair.strip_prefix(key));
     let count = match given("n=") {
         None => None,
@@ -35,11 +35,11 @@ pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> 
     }
     let decisions = admin.decisions.latest(count.unwrap_or(DECISIONS_KEPT), now());
     let (total, kept) = (admin.decisions.total(), DECISIONS_KEPT);
-    Ok(Answer::json(&json!({"total": total, "kept": kept, "decisions": decisions})))
+    Ok(AdminResponse::json(&json!({"total": total, "kept": kept, "decisions": decisions})))
 }
 
 /// One decision a line, so that a file of them can be cut with the usual tools.
-fn captured(admin: &Admin, count: usize) -> Answer {
+fn captured(admin: &Admin, count: usize) -> AdminResponse {
     admin.proxy.captures().extend(now().after(CAPTURED_FOR));
     let (total, decisions) = admin.decisions.captured(count);
     let seconds = CAPTURED_FOR.as_secs();
@@ -51,15 +51,15 @@ fn captured(admin: &Admin, count: usize) -> Answer {
     let line = |one| serde_json::to_string(one).unwrap_or_default();
     let lines: Vec<String> = decisions.iter().map(|one| line(&**one)).collect();
     let end = if lines.is_empty() { "" } else { "\n" };
-    Answer::of("application/json", format!("{head}{end}{}{end}]}}\n", lines.join(",\n")))
+    AdminResponse::of("application/json", format!("{head}{end}{}{end}]}}\n", lines.join(",\n")))
 }
 
 /// `POST /explain`: decides about the request in the body and moves nothing.
-pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let question = Question::from_line(call.body)?;
     let fleet = call.generation.fleet.topology();
     let at = now();
     // Rotation stays where it is; random picks draw from their own dice.
     let mut chance = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
-    Ok(Answer::json(&explain_question(call.generation, &fleet, &question, &mut chance, at)))
+    Ok(AdminResponse::json(&explain_question(call.generation, &fleet, &question, &mut chance, at)))
 }

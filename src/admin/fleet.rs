@@ -4,31 +4,34 @@ use std::sync::atomic::Ordering;
 
 use serde_json::json;
 
-use super::answer::{Answer, Refusal};
+use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::clock::now;
 
 /// `/fleet`: everything known about every backend.
-pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
-    Ok(Answer::json(&crate::fleet::dump::dump(&call.generation.fleet, now())))
+pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    Ok(AdminResponse::json(&crate::fleet::dump::dump(&call.generation.fleet, now())))
 }
 
 /// `/config`: the configuration in force, secrets masked.
-pub(super) fn config(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
-    Ok(Answer::of("application/yaml; charset=utf-8", call.generation.config.to_masked_yaml()))
+pub(super) fn config(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    Ok(AdminResponse::of(
+        "application/yaml; charset=utf-8",
+        call.generation.config.to_masked_yaml(),
+    ))
 }
 
 /// `/backends/{name}/drain`: it takes no new requests; those in flight go on.
-pub(super) fn drain(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+pub(super) fn drain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     set_draining(call, true)
 }
 
 /// `/backends/{name}/resume`
-pub(super) fn resume(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+pub(super) fn resume(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     set_draining(call, false)
 }
 
-fn set_draining(call: &Call<'_>, draining: bool) -> Result<Answer, Refusal> {
+fn set_draining(call: &Call<'_>, draining: bool) -> Result<AdminResponse, Refusal> {
     let fleet = call.generation.fleet.topology();
     let Some(backend) = fleet.backend(call.name) else {
         return Err(Refusal::UnknownBackend { name: call.name.to_owned() });
@@ -39,7 +42,7 @@ fn set_draining(call: &Call<'_>, draining: bool) -> Result<Answer, Refusal> {
     if before != draining {
         tracing::info!(backend = %state.name, draining, in_flight, "told by the admin port");
     }
-    Ok(Answer::json(&json!({
+    Ok(AdminResponse::json(&json!({
         "backend": &*state.name,
         "health": state.status().name(),
         "draining": draining,

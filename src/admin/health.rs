@@ -5,18 +5,18 @@ use std::sync::atomic::Ordering;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Refusal};
+use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::fleet::{Health, Topology};
 
 /// `/health/live`: the answer itself is the news.
-pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> {
-    Ok(Answer::json(&json!({"status": "alive"})))
+pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    Ok(AdminResponse::json(&json!({"status": "alive"})))
 }
 
 /// `/health/ready`: 503 until the first check of every backend has ended, and while stopping. A
 /// fleet that is down does not make this process unready: it says so to its clients.
-pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let fleet = call.generation.fleet.topology();
     let waiting = admin.waiting.load(Ordering::Acquire);
     let (status, reason) = match waiting {
@@ -38,11 +38,11 @@ pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         "backends": count_backends(&fleet),
     });
     let code = if status == "ready" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Ok(Answer::json(&body).with_status(code))
+    Ok(AdminResponse::json(&body).with_status(code))
 }
 
 /// `/health`: how many backends are healthy; always 200.
-pub(super) fn overview(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+pub(super) fn overview(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let fleet = call.generation.fleet.topology();
     let total = fleet.backends.len();
     let status = match count_healthy(&fleet) {
@@ -50,12 +50,12 @@ pub(super) fn overview(_admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusa
         some if some < total => "degraded",
         _ => "healthy",
     };
-    Ok(Answer::json(&json!({"status": status, "backends": count_backends(&fleet)})))
+    Ok(AdminResponse::json(&json!({"status": status, "backends": count_backends(&fleet)})))
 }
 
 /// `/version`
-pub(super) fn version(_admin: &Admin, _call: &Call<'_>) -> Result<Answer, Refusal> {
-    Ok(Answer::json(&json!({"name": "penstock", "version": env!("CARGO_PKG_VERSION")})))
+pub(super) fn version(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    Ok(AdminResponse::json(&json!({"name": "penstock", "version": env!("CARGO_PKG_VERSION")})))
 }
 
 fn count_healthy(fleet: &Topology) -> usize {

@@ -1,13 +1,13 @@
 //! The page Prometheus scrapes.
 
-use super::answer::{Answer, Refusal};
 use super::process::read_process;
+use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::clock::now;
 use crate::observe::metrics::Scrape;
 
 /// `/metrics`
-pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
+pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let proxy = &admin.proxy;
     let scrape = Scrape {
         now: now(),
@@ -16,10 +16,10 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         held_body_bytes: proxy.held_bytes(),
         prefix_pool: call.generation.fleet.prefix_pool(),
         connections: proxy.connections(),
-        admin_connections: admin.callers.open(),
+        admin_connections: admin.admin_connections.open(),
         max_admin_connections: call.generation.config.admin.connections,
-        admin_refused: admin.callers.refused(),
-        admin_late: admin.callers.late(),
+        admin_refused: admin.admin_connections.refused(),
+        admin_late: admin.admin_connections.late(),
         limits: &call.generation.config.limits,
         idle_connections: &|id| proxy.idle_connections(id),
         closings: proxy.closings(),
@@ -32,5 +32,5 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<Answer, Refusal> {
         spans: admin.spans.as_ref().map(|spans| spans.deliveries()).unwrap_or_default(),
     };
     let page = admin.metrics.render(&scrape);
-    Ok(Answer::of("text/plain; version=0.0.4; charset=utf-8", page))
+    Ok(AdminResponse::of("text/plain; version=0.0.4; charset=utf-8", page))
 }

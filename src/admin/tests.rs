@@ -40,11 +40,11 @@ impl Port {
             decisions: Arc::default(),
             access_log: None,
             spans: None,
-            callers: Arc::default(),
+            admin_connections: Arc::default(),
             waiting: Arc::clone(&waiting),
             scraping: Arc::default(),
             stopping: Arc::clone(&stopping),
-            commands: crate::lifecycle::Commands::channel().0,
+            commands: crate::lifecycle::CommandSender::channel().0,
         };
         let app = Arc::new(admin.into_app());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

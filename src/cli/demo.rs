@@ -70,7 +70,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
         source: None,
         apply_log: Some(apply_log),
         successor: None,
-        inheritance: None,
+        inherited: None,
     };
     server::serve(config, options)?;
     drop(engines);

@@ -9,7 +9,7 @@ use super::logging;
 use super::source::ConfigArgs;
 use crate::config::Listener;
 use crate::lifecycle::server::{self, ServeOptions};
-use crate::lifecycle::{Inheritance, Successor};
+use crate::lifecycle::{InheritedSockets, Successor};
 
 const AFTER_HELP: &str = "\
 SIGTERM and SIGINT stop it: readiness fails, and after server.shutdown_delay it stops accepting,
@@ -38,16 +38,16 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), CliError> {
     if !args.take_over {
         return start(args, None);
     }
-    let inheritance = Inheritance::take().map_err(CliError::NothingToTakeOver)?;
-    let line = inheritance.line().map_err(CliError::NothingToTakeOver)?;
-    let started = start(args, Some(inheritance));
+    let inherited = InheritedSockets::take().map_err(CliError::NothingToTakeOver)?;
+    let line = inherited.line().map_err(CliError::NothingToTakeOver)?;
+    let started = start(args, Some(inherited));
     if let Err(error) = &started {
         line.tell_failure(&error.to_string());
     }
     started
 }
 
-fn start(args: &ServeArgs, inheritance: Option<Inheritance>) -> Result<(), CliError> {
+fn start(args: &ServeArgs, inherited: Option<InheritedSockets>) -> Result<(), CliError> {
     let source = args.config.source()?;
     let config = source.load()?;
     let apply_log = logging::start(&config.log)?;
@@ -62,7 +62,7 @@ fn start(args: &ServeArgs, inheritance: Option<Inheritance>) -> Result<(), CliEr
         source: Some(source),
         apply_log: Some(apply_log),
         successor: Successor::of_process(),
-        inheritance,
+        inherited,
     };
     Ok(server::serve(config, options)?)
 }

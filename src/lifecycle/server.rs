@@ -22,8 +22,9 @@ use crate::config::{Config, ConfigSource, ListenAddress};
 use crate::discovery::Prober;
 use crate::lifecycle::systemd::Notifier;
 use crate::lifecycle::{
-    ApplyLog, Commands, Ends, Inheritance, LastWords, Listening, Obedience, Reloader, Socket,
-    Sockets, Stop, StopSignal, Successor, Upkeep, outlive_signals, raise_limit,
+    ApplyLog, CommandSender, ControlLoop, InheritedSockets, ListenerService, Reloader, Shutdown,
+    ShutdownHook, ShutdownTrigger, Socket, Sockets, StopAccepting, Successor, Supervisor,
+    install_signal_handlers, raise_limit,
 };
 use crate::observe::access_log::{AccessLog, AccessLogError};
 use crate::observe::decision_log::DecisionLog;
@@ -78,7 +79,7 @@ pub struct ServeOptions {
     /// How to start a process that takes this one's place.
     pub successor: Option<Successor>,
     /// What the process before this one hands over.
-    pub inheritance: Option<Inheritance>,
+    pub inherited: Option<InheritedSockets>,
 }
 
 /// Runs a penstock until it is told to stop and is done with what is in flight.
@@ -86,10 +87,10 @@ pub struct ServeOptions {
 /// # Errors
 /// [`ServerError`] when it cannot start.
 pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerError> {
-    outlive_signals();
+    install_signal_handlers();
     let addresses = listeners::addresses(&config);
     let names: Vec<String> = addresses.iter().map(ListenAddress::socket_name).collect();
-    let inherited = options.inheritance.as_mut().map(|one| one.claim(&names));
+    let inherited = options.inherited.as_mut().map(|one| one.claim(&names));
     for (address, own) in addresses.into_iter().zip(names) {
         let is_ours = |sockets: &Vec<Socket>| sockets.iter().any(|(name, _)| *name == own);
         // Asked for ahead, because Pingora ends the process when it cannot listen.
@@ -102,13 +103,13 @@ pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerErro
     let parts = Parts::new(config, options.seed, Sockets::new(inherited))?;
     let mut server = Server::new_with_opt_and_conf(None, server_conf(parts.proxy.config()));
     server.bootstrap();
-    let stop_signal = StopSignal {
+    let shutdown_trigger = ShutdownTrigger {
         proxy: Arc::clone(&parts.proxy),
         stop: Arc::clone(&parts.stop),
         notifier: Arc::clone(&parts.notifier),
     };
     parts.add_to(&mut server, options);
-    server.run(RunArgs { shutdown_signal: Box::new(stop_signal) });
+    server.run(RunArgs { shutdown_signal: Box::new(shutdown_trigger) });
     Ok(())
 }
 
@@ -116,7 +117,7 @@ pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerErro
 fn server_conf(config: &Config) -> ServerConf {
     ServerConf {
         threads: config.server.threads,
-        // Pingora sleeps this long before it ends; `Upkeep` ends the process as soon as it can.
+        // Pingora sleeps this long before it ends; `Supervisor` ends the process as soon as it can.
         grace_period_seconds: Some(NEVER.as_secs()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
@@ -131,7 +132,7 @@ struct Parts {
     access_log: Option<Arc<AccessLog>>,
     spans: Option<Arc<SpanExporter>>,
     sockets: Arc<Sockets>,
-    stop: Arc<Stop>,
+    stop: Arc<Shutdown>,
     notifier: Arc<Notifier>,
 }
 
@@ -154,13 +155,13 @@ impl Parts {
         }
         let prober = Prober::new(&generation.fleet, &generation.config, seed);
         let proxy = Arc::new(Proxy::new(generation, observers, seed)?);
-        let stop = Arc::new(Stop::new(last_words(access_log.as_ref(), spans.as_ref())));
+        let stop = Arc::new(Shutdown::new(shutdown_hooks(access_log.as_ref(), spans.as_ref())));
         let notifier = Arc::new(Notifier::of_process());
         Ok(Self { proxy, prober, metrics, decisions, access_log, spans, sockets, stop, notifier })
     }
 
     fn add_to(self, server: &mut Server, options: ServeOptions) {
-        let (commands, orders) = Commands::channel();
+        let (commands, receiver) = CommandSender::channel();
         let data = self.data_service(&server.configuration);
         let runtime = data.runtime();
         server.add_service(data);
@@ -171,7 +172,7 @@ impl Parts {
                 decisions: Arc::clone(&self.decisions),
                 access_log: self.access_log.clone(),
                 spans: self.spans.clone(),
-                callers: Arc::default(),
+                admin_connections: Arc::default(),
                 waiting: self.prober.waiting(),
                 scraping: self.prober.scraper().budget(),
                 stopping: self.proxy.stopping(),
@@ -182,7 +183,7 @@ impl Parts {
             service.add_tcp(&address.to_string());
             let sockets = Arc::clone(&self.sockets);
             // Whoever watches a drain wants to see it.
-            server.add_service(Listening::new(service, sockets, Ends::WhenHandedOver));
+            server.add_service(ListenerService::new(service, sockets, StopAccepting::AfterUpgrade));
         }
         server.add_service(background_service("penstock checks", self.prober.clone()));
         // One thread: what it spends on all scrapes is what its clock says.
@@ -190,8 +191,8 @@ impl Parts {
         let reopener = LogReopener(self.access_log);
         server.add_service(background_service("penstock logs", reopener));
         let waiting = self.prober.waiting();
-        let obedience = Obedience {
-            orders,
+        let control_loop = ControlLoop {
+            receiver,
             reloader: Reloader {
                 source: options.source,
                 apply_log: options.apply_log,
@@ -204,23 +205,23 @@ impl Parts {
             stop: Arc::clone(&self.stop),
             notifier: Arc::clone(&self.notifier),
         };
-        let upkeep = Upkeep {
+        let supervisor = Supervisor {
             proxy: self.proxy,
             runtime,
             waiting,
             sockets: self.sockets,
             notifier: self.notifier,
             stop: self.stop,
-            inheritance: Mutex::new(options.inheritance),
-            obedience: Mutex::new(Some(obedience)),
+            inherited: Mutex::new(options.inherited),
+            control_loop: Mutex::new(Some(control_loop)),
         };
-        server.add_service(background_service("penstock upkeep", upkeep));
+        server.add_service(background_service("penstock supervisor", supervisor));
     }
 
     fn data_service(
         &self,
         conf: &Arc<ServerConf>,
-    ) -> Listening<Service<impl ServerApp + Send + Sync + 'static>> {
+    ) -> ListenerService<Service<impl ServerApp + Send + Sync + 'static>> {
         let config = self.proxy.config();
         let app = DataPlane(Arc::clone(&self.proxy)).into_app(conf);
         let mut data = Service::new("penstock data".to_owned(), app);
@@ -228,13 +229,16 @@ impl Parts {
         for listener in listeners::listeners(config) {
             data.add_listener(listener);
         }
-        Listening::new(data, Arc::clone(&self.sockets), Ends::WithTheOthers)
+        ListenerService::new(data, Arc::clone(&self.sockets), StopAccepting::OnShutdown)
     }
 }
 
 /// What is still to be written when the process ends.
-fn last_words(log: Option<&Arc<AccessLog>>, spans: Option<&Arc<SpanExporter>>) -> Vec<LastWords> {
-    let mut all: Vec<LastWords> = Vec::new();
+fn shutdown_hooks(
+    log: Option<&Arc<AccessLog>>,
+    spans: Option<&Arc<SpanExporter>>,
+) -> Vec<ShutdownHook> {
+    let mut all: Vec<ShutdownHook> = Vec::new();
     if let Some(log) = log.cloned() {
         all.push(Box::new(move || log.flush(FLUSH_LIMIT)));
     }

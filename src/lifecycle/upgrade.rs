@@ -1,6 +1,6 @@
 //! Handing the listening sockets over to a new process, so that a new version takes a running one's
 //! place and no connection is refused. The old process starts the new one with its own arguments and
-//! `--take-over`, as an [`orphan`]; the two talk over a pair of sockets, of which the new one finds its
+//! `--take-over`, as an [`detached_launcher`]; the two talk over a pair of sockets, of which the new one finds its
 //! end as its standard input. The sockets go over in one message; two lines come back: the id of the
 //! process, and `ready` or why not.
 
@@ -17,14 +17,14 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::orphan;
+use super::detached_launcher;
 
 /// The flag a new process is started with.
 pub(super) const TAKE_OVER: &str = "--take-over";
 /// How long a new process may take until it is ready.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a child that has closed its end may take to end itself.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most listening sockets that are handed over: as many as the kernel takes in one message.
 const MOST_SOCKETS: usize = 253;
 /// The longest list of their addresses.
@@ -124,7 +124,7 @@ impl Successor {
     /// version lies in its place.
     fn start(&self, channel: UnixStream) -> io::Result<Child> {
         Command::new("/proc/self/exe")
-            .arg(orphan::COMMAND)
+            .arg(detached_launcher::COMMAND)
             .arg(&self.program)
             .args(&self.arguments)
             .arg(TAKE_OVER)
@@ -159,7 +159,7 @@ async fn listen(channel: UnixStream, pid: &mut Option<u32>) -> io::Result<String
 
 /// How a process ended that is not going to serve; it is made to when it does not by itself.
 async fn ended(starter: &mut Child, pid: Option<u32>) -> UpgradeError {
-    let until = crate::clock::now().after(LAST_WORDS);
+    let until = crate::clock::now().after(EXIT_TIMEOUT);
     while crate::clock::now() < until {
         match starter.try_wait() {
             Ok(Some(status)) => return UpgradeError::Ended(status),
@@ -228,12 +228,12 @@ const NOT_SOCKETS: io::ErrorKind = io::ErrorKind::InvalidData;
 
 /// What a new process takes over, and its line to the one before it.
 #[derive(Debug)]
-pub struct Inheritance {
+pub struct InheritedSockets {
     channel: UnixStream,
     sockets: Vec<Socket>,
 }
 
-impl Inheritance {
+impl InheritedSockets {
     /// Takes what the process before this one hands over on standard input.
     ///
     /// # Errors
@@ -302,13 +302,13 @@ mod tests {
             [(address.to_string(), listener.as_raw_fd()), ("spare".to_owned(), spare.as_raw_fd())];
         send(&ours, &sockets).unwrap();
         let sockets = receive(&theirs).unwrap();
-        let mut inheritance = Inheritance { channel: theirs, sockets };
-        let claimed = inheritance.claim(&[address.to_string()]);
+        let mut inherited = InheritedSockets { channel: theirs, sockets };
+        let claimed = inherited.claim(&[address.to_string()]);
         assert_eq!(claimed.len(), 1);
         assert_ne!(claimed[0].1, listener.as_raw_fd(), "it is a descriptor of its own");
         drop(listener);
         TcpStream::connect(address).expect("the socket still listens");
-        inheritance.tell_failure("no\nconfiguration");
+        inherited.tell_failure("no\nconfiguration");
         let mut line = String::new();
         let mut ours = ours;
         ours.read_to_string(&mut line).unwrap();

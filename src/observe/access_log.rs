@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::clock::unix_time;
 use crate::config::{AccessLogConfig, LogTarget};
 use crate::fleet::Outcome;
-use crate::observe::queue::{Deliveries, Outbox};
+use crate::observe::queue::{BoundedQueue, Deliveries};
 use crate::routing::{RequestObserver, RequestOutcome};
 use file::LineWriter;
 
@@ -32,7 +32,7 @@ pub enum AccessLogError {
 /// Writes a line per request.
 #[derive(Debug)]
 pub struct AccessLog {
-    outbox: Outbox,
+    queue: BoundedQueue,
     reopen: Arc<AtomicBool>,
     hashes: ahash::RandomState,
     sample: f64,
@@ -54,29 +54,29 @@ impl AccessLog {
         let writer = LineWriter::open(path.clone(), Arc::clone(&reopen)).map_err(|source| {
             AccessLogError::Open { path: path.unwrap_or_else(|| "stdout".into()), source }
         })?;
-        let outbox = Outbox::start(writer, config.queue).map_err(AccessLogError::Thread)?;
+        let queue = BoundedQueue::start(writer, config.queue).map_err(AccessLogError::Thread)?;
         // Fixed keys: every penstock on the way of a request takes the same ones into its sample.
         let hashes = ahash::RandomState::with_seeds(1, 2, 3, 4);
         let AccessLogConfig { sample, sample_failed, .. } = *config;
-        Ok(Some(Self { outbox, reopen, hashes, sample, sample_failed }))
+        Ok(Some(Self { queue, reopen, hashes, sample, sample_failed }))
     }
 
     /// Opens the file anew, as after it was moved away.
     pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Release);
-        self.outbox.wake();
+        self.queue.wake();
     }
 
     /// Waits until everything so far is written, but no longer than `limit`.
     pub fn flush(&self, limit: Duration) {
-        if !self.outbox.flush(limit) {
+        if !self.queue.flush(limit) {
             tracing::warn!("the access log was not written to its end");
         }
     }
 
     /// What became of the lines so far.
     pub fn deliveries(&self) -> Deliveries {
-        self.outbox.deliveries()
+        self.queue.deliveries()
     }
 
     fn is_chosen(&self, outcome: &RequestOutcome<'_>) -> bool {
@@ -97,7 +97,7 @@ impl RequestObserver for AccessLog {
         if !self.is_chosen(outcome) {
             return;
         }
-        self.outbox.put(line::to_line(outcome, unix_time()));
+        self.queue.put(line::to_line(outcome, unix_time()));
     }
 }
 

@@ -11,7 +11,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::config::TracingConfig;
-use crate::observe::queue::{Deliveries, Outbox};
+use crate::observe::queue::{BoundedQueue, Deliveries};
 use crate::routing::RequestObserver;
 #[cfg(feature = "otlp")]
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
 
 /// Sends a span per request and per attempt.
 #[derive(Debug)]
-pub struct SpanExporter(Outbox);
+pub struct SpanExporter(BoundedQueue);
 
 impl SpanExporter {
     /// Starts the export a configuration asks for; `None` where it names no collector.
@@ -32,7 +32,7 @@ impl SpanExporter {
     pub fn start(config: &TracingConfig) -> io::Result<Option<Self>> {
         let Some(endpoint) = &config.otlp_endpoint else { return Ok(None) };
         let collector = collector::Collector::new(endpoint.clone(), &config.service_name);
-        Outbox::start(collector, config.queue).map(|outbox| Some(Self(outbox)))
+        BoundedQueue::start(collector, config.queue).map(|queue| Some(Self(queue)))
     }
 
     /// This build has no export, and its configuration takes no collector.

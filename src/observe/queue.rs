@@ -12,19 +12,19 @@ use std::time::Duration;
 const BATCH: usize = 256;
 
 /// Carries items to where they go, on a thread of its own.
-pub trait Carrier: Send + 'static {
+pub trait Sink: Send + 'static {
     /// What is carried, for messages: "the access log".
     const NAME: &'static str;
     /// How long a first item waits for others to go with it.
-    const LINGER: Duration;
+    const BATCH_DELAY: Duration;
 
     /// Carries a batch.
     ///
     /// # Errors
     /// When it did not get there; it is lost then.
-    fn carry(&mut self, batch: &[Vec<u8>]) -> io::Result<()>;
+    fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()>;
 
-    /// Somebody called [`Outbox::wake`].
+    /// Somebody called [`BoundedQueue::wake`].
     fn wake(&mut self) {}
 }
 
@@ -55,28 +55,28 @@ enum Message {
 
 /// A queue with a thread that empties it.
 #[derive(Debug)]
-pub struct Outbox {
+pub struct BoundedQueue {
     sender: SyncSender<Message>,
     counts: Arc<Counts>,
 }
 
-impl Outbox {
+impl BoundedQueue {
     /// Starts the thread. At most `capacity` items wait.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start<C: Carrier>(carrier: C, capacity: usize) -> io::Result<Self> {
-        let (outbox, thread) = Self::new(carrier, capacity);
+    pub fn start<C: Sink>(sink: C, capacity: usize) -> io::Result<Self> {
+        let (queue, thread) = Self::new(sink, capacity);
         std::thread::Builder::new().name(C::NAME.to_owned()).spawn(move || thread.run())?;
-        Ok(outbox)
+        Ok(queue)
     }
 
-    fn new<C: Carrier>(carrier: C, capacity: usize) -> (Self, Thread<C>) {
+    fn new<C: Sink>(sink: C, capacity: usize) -> (Self, Thread<C>) {
         let (sender, receiver) = sync_channel(capacity);
         let counts = Arc::<Counts>::default();
-        let outbox = Self { sender, counts: Arc::clone(&counts) };
+        let queue = Self { sender, counts: Arc::clone(&counts) };
         let (batch, is_failing) = (Vec::with_capacity(BATCH), false);
-        (outbox, Thread { carrier, receiver, counts, batch, is_failing })
+        (queue, Thread { sink, receiver, counts, batch, is_failing })
     }
 
     /// Takes an item, unless too many are waiting.
@@ -89,10 +89,10 @@ impl Outbox {
         }
     }
 
-    /// Wakes the carrier up; one whose queue is full is awake anyway.
+    /// Wakes the sink up; one whose queue is full is awake anyway.
     pub fn wake(&self) {
         if self.sender.try_send(Message::Wake).is_err() {
-            tracing::debug!("an outbox is too busy to be woken");
+            tracing::debug!("the queue is too busy to be woken");
         }
     }
 
@@ -120,46 +120,46 @@ impl Outbox {
 }
 
 struct Thread<C> {
-    carrier: C,
+    sink: C,
     receiver: Receiver<Message>,
     counts: Arc<Counts>,
     batch: Vec<Vec<u8>>,
     is_failing: bool,
 }
 
-impl<C: Carrier> Thread<C> {
+impl<C: Sink> Thread<C> {
     /// Carries until nobody is left to put anything in.
     fn run(mut self) {
         while let Ok(message) = self.receiver.recv() {
             self.take(message);
             while !self.batch.is_empty() && self.batch.len() < BATCH {
-                match self.receiver.recv_timeout(C::LINGER) {
+                match self.receiver.recv_timeout(C::BATCH_DELAY) {
                     Ok(message) => self.take(message),
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
                 }
             }
-            self.carry();
+            self.deliver();
         }
     }
 
     fn take(&mut self, message: Message) {
         match message {
             Message::Item(item) => self.batch.push(item),
-            Message::Wake => self.carrier.wake(),
+            Message::Wake => self.sink.wake(),
             Message::Flush(done) => {
-                self.carry();
+                self.deliver();
                 // Whoever asked may have stopped waiting.
                 done.try_send(()).unwrap_or_default();
             }
         }
     }
 
-    fn carry(&mut self) {
+    fn deliver(&mut self) {
         let count = u64::try_from(self.batch.len()).unwrap_or(u64::MAX);
         if count == 0 {
             return;
         }
-        let carried = self.carrier.carry(&self.batch);
+        let carried = self.sink.deliver(&self.batch);
         self.batch.clear();
         match carried {
             Ok(()) => {
@@ -186,13 +186,13 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    struct Told(Sender<Vec<Vec<u8>>>);
+    struct Collect(Sender<Vec<Vec<u8>>>);
 
-    impl Carrier for Told {
+    impl Sink for Collect {
         const NAME: &'static str = "a test";
-        const LINGER: Duration = Duration::from_millis(1);
+        const BATCH_DELAY: Duration = Duration::from_millis(1);
 
-        fn carry(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
+        fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
             if batch.iter().any(|item| item == b"bad") {
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -203,33 +203,33 @@ mod tests {
     #[test]
     fn items_arrive_in_order_and_failures_are_counted() {
         let (sender, told) = channel();
-        let outbox = Outbox::start(Told(sender), 2000).unwrap();
+        let queue = BoundedQueue::start(Collect(sender), 2000).unwrap();
         for number in 0..1000_u32 {
-            outbox.put(number.to_string().into_bytes());
+            queue.put(number.to_string().into_bytes());
         }
-        assert!(outbox.flush(LIMIT));
+        assert!(queue.flush(LIMIT));
         let arrived: Vec<Vec<u8>> = told.try_iter().flatten().collect();
         let expected: Vec<Vec<u8>> = (0..1000_u32).map(|n| n.to_string().into_bytes()).collect();
         assert_eq!(arrived, expected);
-        outbox.put(b"bad".to_vec());
-        assert!(outbox.flush(LIMIT));
-        outbox.put(b"good".to_vec());
-        assert!(outbox.flush(LIMIT));
+        queue.put(b"bad".to_vec());
+        assert!(queue.flush(LIMIT));
+        queue.put(b"good".to_vec());
+        assert!(queue.flush(LIMIT));
         let expected = Deliveries { delivered: 1001, dropped: 0, failed: 1 };
-        assert_eq!(outbox.deliveries(), expected);
+        assert_eq!(queue.deliveries(), expected);
     }
 
     #[test]
     fn what_finds_no_room_is_dropped_and_counted() {
         let (sender, _told) = channel();
-        let (outbox, thread) = Outbox::new(Told(sender), 2);
+        let (queue, thread) = BoundedQueue::new(Collect(sender), 2);
         for _ in 0..5 {
-            outbox.put(b"x".to_vec());
+            queue.put(b"x".to_vec());
         }
-        assert_eq!(outbox.deliveries().dropped, 3);
-        assert!(!outbox.flush(Duration::ZERO), "nobody carries");
+        assert_eq!(queue.deliveries().dropped, 3);
+        assert!(!queue.flush(Duration::ZERO), "nobody carries");
         drop(thread);
-        outbox.put(b"x".to_vec());
-        assert_eq!(outbox.deliveries().dropped, 4, "also when nobody carries any more");
+        queue.put(b"x".to_vec());
+        assert_eq!(queue.deliveries().dropped, 4, "also when nobody carries any more");
     }
 }

@@ -21,7 +21,7 @@ use crate::support::{block_on, eventually};
 
 crate::trials![
     a_new_process_takes_over_under_load,
-    a_unix_socket_is_handed_over_too,
+    unix_socket_survives_upgrade,
     a_process_that_cannot_start_leaves_the_old_one_serving,
     there_is_nothing_to_take_over_by_hand,
 ];
@@ -29,7 +29,7 @@ crate::trials![
 /// Long enough for two processes to start, drain and end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn hand_over(penstock: &Penstock) -> Response {
+fn upgrade(penstock: &Penstock) -> Response {
     client::request(penstock.admin, "POST", "/upgrade", &[], b"")
 }
 
@@ -46,7 +46,7 @@ fn a_new_process_takes_over_under_load() {
     let mut seen = None;
     let (sent, failed) = Load::during(&penstock, |load| {
         load.wait_for(50);
-        let response = hand_over(&penstock);
+        let response = upgrade(&penstock);
         assert_eq!(response.status, 200, "{}", response.text());
         // The old process lives until its stream is over, and the load goes on beyond that.
         let successor = Successor::of(&response);
@@ -70,7 +70,7 @@ fn a_new_process_takes_over_under_load() {
     assert_eq!(penstock.admin("/health/ready").status, 200);
 
     // The new one can do the same.
-    let response = hand_over(&penstock);
+    let response = upgrade(&penstock);
     assert_eq!(response.status, 200, "{}", response.text());
     let third = Successor::of(&response);
     eventually("the second one ends", PATIENCE, || !successor.is_alive());
@@ -91,7 +91,7 @@ fn ask_over(path: &Path) -> std::io::Result<String> {
     Ok(response.lines().next().unwrap_or_default().to_owned())
 }
 
-fn a_unix_socket_is_handed_over_too() {
+fn unix_socket_survives_upgrade() {
     let one = engine("one", &["m"]);
     let path = scratch("api.sock");
     let listener = format!("{{ address: \"unix:{}\" }}", path.display());
@@ -113,7 +113,7 @@ fn a_unix_socket_is_handed_over_too() {
                 })
             })
             .collect();
-        let successor = Successor::of(&hand_over(&penstock));
+        let successor = Successor::of(&upgrade(&penstock));
         let ended = penstock.wait_end(PATIENCE);
         is_over.store(true, Ordering::Release);
         assert_eq!(ended.code(), Some(0));
@@ -131,8 +131,8 @@ fn a_process_that_cannot_start_leaves_the_old_one_serving() {
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
     let penstock = Penstock::start(&yaml);
     penstock.rewrite(&format!("{yaml}routing: {{ strateggy: random }}\n"));
-    let response = hand_over(&penstock);
-    assert_eq!((response.status, response.error_code()), (500, "not_handed_over".to_owned()));
+    let response = upgrade(&penstock);
+    assert_eq!((response.status, response.error_code()), (500, "upgrade_failed".to_owned()));
     let told = response.text();
     assert!(told.contains("did you mean 'strategy'?") && told.contains(".yaml:"), "{told}");
     assert!(penstock.log().contains("this one goes on"), "{}", penstock.log());
@@ -141,7 +141,7 @@ fn a_process_that_cannot_start_leaves_the_old_one_serving() {
     }
     assert_eq!(penstock.admin("/health/ready").status, 200);
     penstock.rewrite(&yaml);
-    let response = hand_over(&penstock);
+    let response = upgrade(&penstock);
     assert_eq!(response.status, 200, "{}", response.text());
     let _successor = Successor::of(&response);
     assert_eq!(penstock.chat("m").status, 200);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::observe::queue::Carrier;
+use crate::observe::queue::Sink;
 
 /// Clients' addresses are in it: not for every user of the machine.
 const MODE: u32 = 0o640;
@@ -55,11 +55,11 @@ fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
     })
 }
 
-impl Carrier for LineWriter {
+impl Sink for LineWriter {
     const NAME: &'static str = "the access log";
-    const LINGER: Duration = Duration::from_millis(1);
+    const BATCH_DELAY: Duration = Duration::from_millis(1);
 
-    fn carry(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
+    fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
         self.reopen_if_asked();
         self.joined.clear();
         if self.is_torn {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::config::BackendUrl;
-use crate::observe::queue::Carrier;
+use crate::observe::queue::Sink;
 
 /// How long a collector may take for each step.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -85,11 +85,11 @@ impl Collector {
     }
 }
 
-impl Carrier for Collector {
+impl Sink for Collector {
     const NAME: &'static str = "the export of spans";
-    const LINGER: Duration = Duration::from_millis(500);
+    const BATCH_DELAY: Duration = Duration::from_millis(500);
 
-    fn carry(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
+    fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
         match self.post(&self.to_body(batch))? {
             200..=299 => Ok(()),
             status => Err(io::Error::other(format!("the collector answered {status}"))),

@@ -21,27 +21,27 @@ pub struct Sockets {
     /// Whether connections may be accepted.
     gate: watch::Sender<bool>,
     /// Whether another process has taken them over.
-    handed_over: watch::Sender<bool>,
+    upgraded: watch::Sender<bool>,
 }
 
 impl Sockets {
     /// With the ones taken over from another process; then nothing is accepted before
-    /// [`Sockets::open_gate`].
+    /// [`Sockets::start_accepting`].
     pub fn new(inherited: Option<Vec<Socket>>) -> Arc<Self> {
         let (gate, _) = watch::channel(inherited.is_none());
-        let (handed_over, _) = watch::channel(false);
+        let (upgraded, _) = watch::channel(false);
         let inherited = Mutex::new(inherited.unwrap_or_default());
-        Arc::new(Self { inherited, table: OnceCell::new(), gate, handed_over })
+        Arc::new(Self { inherited, table: OnceCell::new(), gate, upgraded })
     }
 
     /// Lets connections be accepted.
-    pub fn open_gate(&self) {
+    pub fn start_accepting(&self) {
         self.gate.send_replace(true);
     }
 
     /// Ends what goes on until another process takes over.
-    pub fn give_up(&self) {
-        self.handed_over.send_replace(true);
+    pub fn release(&self) {
+        self.upgraded.send_replace(true);
     }
 
     /// Every socket that is listened on.
@@ -62,26 +62,26 @@ impl Sockets {
 
 /// When a listening service stops accepting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ends {
+pub enum StopAccepting {
     /// When the process is told to stop.
-    WithTheOthers,
+    OnShutdown,
     /// When another process has taken over, else never: the process ends around it.
-    WhenHandedOver,
+    AfterUpgrade,
 }
 
 /// A listening service with those sockets.
-pub struct Listening<S> {
+pub struct ListenerService<S> {
     inner: S,
     sockets: Arc<Sockets>,
-    ends: Ends,
+    stop_accepting: StopAccepting,
     /// Where its connections are served.
     runtime: Arc<OnceCell<Handle>>,
 }
 
-impl<S: Service> Listening<S> {
+impl<S: Service> ListenerService<S> {
     /// Wraps a service.
-    pub fn new(inner: S, sockets: Arc<Sockets>, ends: Ends) -> Self {
-        Self { inner, sockets, ends, runtime: Arc::default() }
+    pub fn new(inner: S, sockets: Arc<Sockets>, stop_accepting: StopAccepting) -> Self {
+        Self { inner, sockets, stop_accepting, runtime: Arc::default() }
     }
 
     /// The runtime of the service, once it runs.
@@ -91,7 +91,7 @@ impl<S: Service> Listening<S> {
 }
 
 #[async_trait]
-impl<S: Service> Service for Listening<S> {
+impl<S: Service> Service for ListenerService<S> {
     async fn start_service(
         &mut self,
         table: Option<ListenFds>,
@@ -106,9 +106,9 @@ impl<S: Service> Service for Listening<S> {
         if gate.wait_for(|is_open| *is_open).await.is_err() {
             return;
         }
-        let shutdown = match self.ends {
-            Ends::WithTheOthers => shutdown,
-            Ends::WhenHandedOver => self.sockets.handed_over.subscribe(),
+        let shutdown = match self.stop_accepting {
+            StopAccepting::OnShutdown => shutdown,
+            StopAccepting::AfterUpgrade => self.sockets.upgraded.subscribe(),
         };
         self.inner.start_service(table, shutdown, listeners_per_fd).await;
     }

@@ -21,54 +21,54 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(super) const LEEWAY: Duration = Duration::from_secs(15);
 
 /// Something to be written out before the process ends.
-pub type LastWords = Box<dyn Fn() + Send + Sync>;
+pub type ShutdownHook = Box<dyn Fn() + Send + Sync>;
 
 /// Whether and how this process ends.
 #[derive(Default)]
-pub struct Stop {
-    handed_over: AtomicBool,
+pub struct Shutdown {
+    upgraded: AtomicBool,
     wake: Notify,
-    last_words: Vec<LastWords>,
+    hooks: Vec<ShutdownHook>,
 }
 
-impl Stop {
+impl Shutdown {
     /// An end that comes behind those words.
-    pub fn new(last_words: Vec<LastWords>) -> Self {
-        Self { last_words, ..Self::default() }
+    pub fn new(hooks: Vec<ShutdownHook>) -> Self {
+        Self { hooks, ..Self::default() }
     }
 
     /// Ends the process.
     pub(super) fn end(&self) -> ! {
-        self.last_words.iter().for_each(|write| write());
+        self.hooks.iter().for_each(|write| write());
         std::process::exit(0)
     }
 
     /// Begins the end: another process has taken over.
-    pub(super) fn hand_over(&self) {
-        self.handed_over.store(true, Ordering::Release);
+    pub(super) fn upgrade(&self) {
+        self.upgraded.store(true, Ordering::Release);
         self.wake.notify_one();
     }
 
     /// Whether another process has taken over.
-    pub(super) fn is_handed_over(&self) -> bool {
-        self.handed_over.load(Ordering::Acquire)
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Acquire)
     }
 }
 
 /// Tells Pingora when to close the listeners.
-pub struct StopSignal {
+pub struct ShutdownTrigger {
     /// What is to end.
     pub proxy: Arc<Proxy>,
     /// Whether another process has taken over.
-    pub stop: Arc<Stop>,
+    pub stop: Arc<Shutdown>,
     /// Whom to tell.
     pub notifier: Arc<Notifier>,
 }
 
 #[async_trait]
-impl ShutdownSignalWatch for StopSignal {
+impl ShutdownSignalWatch for ShutdownTrigger {
     async fn recv(&self) -> ShutdownSignal {
-        let mut signals = StopSignals::watch();
+        let mut signals = TerminationSignals::watch();
         tokio::select! {
             () = signals.next() => self.wait_for_delay(&mut signals).await,
             () = self.stop.wake.notified() => {
@@ -82,8 +82,8 @@ impl ShutdownSignalWatch for StopSignal {
     }
 }
 
-impl StopSignal {
-    async fn wait_for_delay(&self, signals: &mut StopSignals) {
+impl ShutdownTrigger {
+    async fn wait_for_delay(&self, signals: &mut TerminationSignals) {
         self.proxy.begin_stop();
         let delay = self.proxy.generation().config.server.shutdown_delay;
         self.notifier.tell(&[
@@ -106,12 +106,12 @@ impl StopSignal {
 }
 
 /// SIGTERM and SIGINT.
-pub(super) struct StopSignals {
+pub(super) struct TerminationSignals {
     terminate: Option<Signal>,
     interrupt: Option<Signal>,
 }
 
-impl StopSignals {
+impl TerminationSignals {
     pub(super) fn watch() -> Self {
         Self {
             terminate: watch_signal(SignalKind::terminate()),
@@ -136,7 +136,7 @@ pub(super) fn watch_signal(kind: SignalKind) -> Option<Signal> {
 
 /// Has SIGHUP and SIGUSR1 heard from now on, which by themselves end a process: who sends one just
 /// after the start, before anybody obeys it, means something else.
-pub fn outlive_signals() {
+pub fn install_signal_handlers() {
     let Ok(runtime) = Builder::new_current_thread().enable_io().build() else { return };
     let _entered = runtime.enter();
     // What is watched once stays watched for the process, though nobody listens yet.

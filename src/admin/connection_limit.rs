@@ -25,13 +25,13 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// Who is connected to the admin port.
 #[derive(Debug, Default)]
-pub struct Callers {
+pub struct AdminConnections {
     open: Arc<AtomicUsize>,
     refused: AtomicU64,
     late: AtomicU64,
 }
 
-impl Callers {
+impl AdminConnections {
     /// Connections open now, those that are being turned away among them.
     pub(super) fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
@@ -55,18 +55,22 @@ impl Callers {
 }
 
 /// Lets as many connections to an application as `admin.connections` says.
-pub(super) struct Door<A> {
+pub(super) struct ConnectionLimit<A> {
     inner: Arc<A>,
     proxy: Arc<Proxy>,
-    callers: Arc<Callers>,
+    admin_connections: Arc<AdminConnections>,
     refusal: Refusal,
 }
 
-impl<A: HttpServerApp + Send + Sync + 'static> Door<A> {
-    pub(super) fn new(inner: A, proxy: Arc<Proxy>, callers: Arc<Callers>) -> Self {
+impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
+    pub(super) fn new(
+        inner: A,
+        proxy: Arc<Proxy>,
+        admin_connections: Arc<AdminConnections>,
+    ) -> Self {
         let message = "Too many connections (admin.connections)";
         let refusal = Refusal::new(ErrorCode::TooManyConnections, message);
-        Self { inner: Arc::new(inner), proxy, callers, refusal }
+        Self { inner: Arc::new(inner), proxy, admin_connections, refusal }
     }
 
     /// Serves one request after the other.
@@ -83,7 +87,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Door<A> {
         let mut waiting = Waiting::new(closing, idle, limits.head_time);
         while let Some(head) = waiting.for_head(&client).await {
             if let Some(refused) = client.refused() {
-                self.callers.note_flaw(refused.flaw);
+                self.admin_connections.note_flaw(refused.flaw);
                 let refusal = Refusal::new(refused.flaw.code(), &told(refused.flaw));
                 refusal.send(&mut stream).await;
                 return None;
@@ -117,13 +121,13 @@ fn limits_of(config: &Config) -> ConnectionLimits {
 }
 
 #[async_trait]
-impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Door<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for ConnectionLimit<A> {
     async fn process_new(
         self: &Arc<Self>,
         mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let open = Counted::new(&self.callers.open);
+        let open = Counted::new(&self.admin_connections.open);
         let generation = self.proxy.generation();
         let (most, limits) = (generation.config.admin.connections, limits_of(&generation.config));
         drop(generation);
@@ -131,7 +135,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Door<A> {
         if over == 0 {
             return self.serve(stream, limits, shutdown).await;
         }
-        self.callers.refused.fetch_add(1, Ordering::Relaxed);
+        self.admin_connections.refused.fetch_add(1, Ordering::Relaxed);
         if over <= REFUSED_AT_ONCE {
             self.refusal.send(&mut stream).await;
         }

@@ -10,14 +10,14 @@ use crate::lifecycle::{ReloadError, UpgradeError};
 use crate::units::ByteSize;
 
 /// An answer.
-pub(super) struct Answer {
+pub(super) struct AdminResponse {
     status: StatusCode,
     kind: &'static str,
     body: Vec<u8>,
     field: Option<(HeaderName, HeaderValue)>,
 }
 
-impl Answer {
+impl AdminResponse {
     /// Plain text.
     pub(super) fn text(text: String) -> Self {
         Self::of("text/plain; charset=utf-8", text)
@@ -99,9 +99,9 @@ pub(super) enum Refusal {
     #[error("the body broke off")]
     BodyCut,
     #[error("{0}")]
-    NotReloaded(ReloadError),
+    ReloadFailed(ReloadError),
     #[error("{0}")]
-    NotHandedOver(UpgradeError),
+    UpgradeFailed(UpgradeError),
 }
 
 impl Refusal {
@@ -119,30 +119,30 @@ impl Refusal {
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
             Self::BodyCut => (StatusCode::BAD_REQUEST, "invalid_request"),
-            Self::NotReloaded(ReloadError::Config(_)) => {
+            Self::ReloadFailed(ReloadError::Config(_)) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid_configuration")
             }
-            Self::NotReloaded(ReloadError::NoFile) => {
+            Self::ReloadFailed(ReloadError::NoFile) => {
                 (StatusCode::CONFLICT, "no_configuration_file")
             }
-            Self::NotReloaded(ReloadError::Busy | ReloadError::Stopping) => {
+            Self::ReloadFailed(ReloadError::Busy | ReloadError::Stopping) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "busy")
             }
-            Self::NotReloaded(ReloadError::Shadow(_)) => {
-                (StatusCode::INTERNAL_SERVER_ERROR, "not_reloaded")
+            Self::ReloadFailed(ReloadError::Shadow(_)) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "reload_failed")
             }
-            Self::NotHandedOver(UpgradeError::Busy | UpgradeError::Stopping) => {
+            Self::UpgradeFailed(UpgradeError::Busy | UpgradeError::Stopping) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "busy")
             }
-            Self::NotHandedOver(UpgradeError::FirstProcess | UpgradeError::NotServing) => {
-                (StatusCode::CONFLICT, "cannot_hand_over")
+            Self::UpgradeFailed(UpgradeError::FirstProcess | UpgradeError::NotServing) => {
+                (StatusCode::CONFLICT, "cannot_upgrade")
             }
-            Self::NotHandedOver(_) => (StatusCode::INTERNAL_SERVER_ERROR, "not_handed_over"),
+            Self::UpgradeFailed(_) => (StatusCode::INTERNAL_SERVER_ERROR, "upgrade_failed"),
         }
     }
 
     /// The answer that says so.
-    pub(super) fn to_answer(&self) -> Answer {
+    pub(super) fn to_response(&self) -> AdminResponse {
         let (status, code) = self.status_and_code();
         let body = json!({"error": {"code": code, "message": self.to_string()}});
         let field = match self {
@@ -152,6 +152,6 @@ impl Refusal {
             }
             _ => None,
         };
-        Answer { field, ..Answer::json(&body).with_status(status) }
+        AdminResponse { field, ..AdminResponse::json(&body).with_status(status) }
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
 
-use super::listening::Sockets;
+use super::listener_service::Sockets;
 use super::reload::{ReloadError, ReloadReport, Reloader};
-use super::stop::{Stop, next, watch_signal};
+use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
 use crate::lifecycle::systemd::{Notifier, State};
 
@@ -17,21 +17,21 @@ const QUEUE: usize = 16;
 /// One thing to do, and whom to tell what came of it.
 enum Command {
     Reload(oneshot::Sender<Result<ReloadReport, ReloadError>>),
-    HandOver(oneshot::Sender<Result<u32, UpgradeError>>),
+    Upgrade(oneshot::Sender<Result<u32, UpgradeError>>),
 }
 
 /// Gives commands.
 #[derive(Clone)]
-pub struct Commands(mpsc::Sender<Command>);
+pub struct CommandSender(mpsc::Sender<Command>);
 
 /// Where commands arrive.
-pub struct Orders(mpsc::Receiver<Command>);
+pub struct CommandReceiver(mpsc::Receiver<Command>);
 
-impl Commands {
+impl CommandSender {
     /// One to give commands with, and where they arrive.
-    pub fn channel() -> (Self, Orders) {
+    pub fn channel() -> (Self, CommandReceiver) {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        (Self(sender), Orders(receiver))
+        (Self(sender), CommandReceiver(receiver))
     }
 
     /// Loads the configuration again.
@@ -48,17 +48,17 @@ impl Commands {
     ///
     /// # Errors
     /// Why this one goes on.
-    pub async fn hand_over(&self) -> Result<u32, UpgradeError> {
+    pub async fn upgrade(&self) -> Result<u32, UpgradeError> {
         let (sender, answer) = oneshot::channel();
-        self.0.try_send(Command::HandOver(sender)).map_err(|_full| UpgradeError::Busy)?;
+        self.0.try_send(Command::Upgrade(sender)).map_err(|_full| UpgradeError::Busy)?;
         answer.await.unwrap_or(Err(UpgradeError::Stopping))
     }
 }
 
 /// What obeys commands.
-pub struct Obedience {
+pub struct ControlLoop {
     /// What arrives.
-    pub orders: Orders,
+    pub receiver: CommandReceiver,
     /// What reloads.
     pub reloader: Reloader,
     /// How a process is started that takes over.
@@ -66,20 +66,20 @@ pub struct Obedience {
     /// What it takes over.
     pub sockets: Arc<Sockets>,
     /// What begins the end of this one.
-    pub stop: Arc<Stop>,
+    pub stop: Arc<Shutdown>,
     /// Whom to tell.
     pub notifier: Arc<Notifier>,
 }
 
-impl Obedience {
+impl ControlLoop {
     /// Does what is asked for, for as long as the process lives.
     pub async fn run(mut self) {
         let mut hangup = watch_signal(SignalKind::hangup());
         loop {
             tokio::select! {
-                command = self.orders.0.recv() => match command {
+                command = self.receiver.0.recv() => match command {
                     None => return,
-                    Some(command) => self.obey(command).await,
+                    Some(command) => self.execute(command).await,
                 },
                 // What came of it stands in the log: there is nobody else to tell.
                 () = next(&mut hangup) => drop(self.reload().await),
@@ -87,10 +87,10 @@ impl Obedience {
         }
     }
 
-    async fn obey(&self, command: Command) {
+    async fn execute(&self, command: Command) {
         let is_heard = match command {
             Command::Reload(answer) => answer.send(self.reload().await).is_ok(),
-            Command::HandOver(answer) => answer.send(self.hand_over().await).is_ok(),
+            Command::Upgrade(answer) => answer.send(self.upgrade().await).is_ok(),
         };
         tracing::debug!(is_heard, "a command is done");
     }
@@ -105,7 +105,7 @@ impl Obedience {
         reloaded
     }
 
-    async fn hand_over(&self) -> Result<u32, UpgradeError> {
+    async fn upgrade(&self) -> Result<u32, UpgradeError> {
         if self.reloader.proxy.is_stopping() {
             return Err(UpgradeError::Stopping);
         }
@@ -116,8 +116,8 @@ impl Obedience {
             Ok(pid) => {
                 tracing::info!(pid, "a new process has taken over");
                 self.notifier.tell(&[State::MainPid(*pid)]);
-                self.stop.hand_over();
-                self.sockets.give_up();
+                self.stop.upgrade();
+                self.sockets.release();
             }
             Err(error) => {
                 tracing::error!(%error, "no new process has taken over: this one goes on")

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use http::header;
 use subtle::ConstantTimeEq;
 
-use super::answer::Refusal;
+use super::response::Refusal;
 use crate::config::Secret;
 
 /// Whether an endpoint asks for the token, where one is configured.

@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 /// What the process in between is called with, before the program and its arguments.
-pub(crate) const COMMAND: &str = "orphan";
+pub(crate) const COMMAND: &str = "detached-launcher";
 /// Added to the number of a signal, as shells do.
 const BY_SIGNAL: i32 = 128;
 /// What it ends with when there is no program to start.

@@ -13,10 +13,10 @@ use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
 use tokio::runtime::Handle;
 
-use super::commands::Obedience;
-use super::listening::Sockets;
-use super::stop::{LEEWAY, Stop, StopSignals};
-use super::upgrade::Inheritance;
+use super::control::ControlLoop;
+use super::listener_service::Sockets;
+use super::shutdown::{LEEWAY, Shutdown, TerminationSignals};
+use super::upgrade::InheritedSockets;
 use crate::clock::now;
 use crate::fleet::Health;
 use crate::lifecycle::systemd::{Notifier, State};
@@ -35,8 +35,8 @@ const FIRST_CHECKS: Duration = Duration::from_secs(10);
 /// How long the data plane may take to show that it lives.
 const PULSE: Duration = Duration::from_secs(2);
 
-/// What the upkeep looks after.
-pub struct Upkeep {
+/// What the supervisor looks after.
+pub struct Supervisor {
     /// The data plane.
     pub proxy: Arc<Proxy>,
     /// Where it runs.
@@ -48,18 +48,18 @@ pub struct Upkeep {
     /// Whom to tell.
     pub notifier: Arc<Notifier>,
     /// Whether another process has taken over.
-    pub stop: Arc<Stop>,
+    pub stop: Arc<Shutdown>,
     /// What is to be told once this process serves.
-    pub inheritance: Mutex<Option<Inheritance>>,
+    pub inherited: Mutex<Option<InheritedSockets>>,
     /// What obeys commands; until the service runs.
-    pub obedience: Mutex<Option<Obedience>>,
+    pub control_loop: Mutex<Option<ControlLoop>>,
 }
 
 #[async_trait]
-impl BackgroundService for Upkeep {
+impl BackgroundService for Supervisor {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        if let Some(obedience) = self.obedience.lock().take() {
-            tokio::spawn(obedience.run());
+        if let Some(control_loop) = self.control_loop.lock().take() {
+            tokio::spawn(control_loop.run());
         }
         tokio::select! {
             // It has its turn besides, and says nothing about the end.
@@ -70,7 +70,7 @@ impl BackgroundService for Upkeep {
     }
 }
 
-impl Upkeep {
+impl Supervisor {
     /// The start is done once every backend has been checked: what is taken over from another
     /// process is not used before.
     async fn tell_ready(&self) {
@@ -78,9 +78,9 @@ impl Upkeep {
         while self.waiting.load(Ordering::Acquire) > 0 && now() < until {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        self.sockets.open_gate();
-        if let Some(inheritance) = self.inheritance.lock().take() {
-            inheritance.tell_ready();
+        self.sockets.start_accepting();
+        if let Some(inherited) = self.inherited.lock().take() {
+            inherited.tell_ready();
         }
         self.notifier.tell(&[State::Ready, State::Status(&self.status())]);
     }
@@ -96,7 +96,7 @@ impl Upkeep {
                     self.feed_watchdog(&mut watchdog_due).await;
                     let status = self.status();
                     let is_news = status != told || now() >= again;
-                    if self.notifier.is_heard() && is_news && !self.stop.is_handed_over() {
+                    if self.notifier.is_heard() && is_news && !self.stop.is_upgraded() {
                         self.notifier.tell(&[State::Status(&status)]);
                         (told, again) = (status, now().after(STATUS_AGAIN));
                     }
@@ -123,7 +123,7 @@ impl Upkeep {
     /// plane shows that it lives.
     async fn feed_watchdog(&self, due: &mut Timestamp) {
         let Some(interval) = self.notifier.watchdog() else { return };
-        if now() < *due || self.stop.is_handed_over() {
+        if now() < *due || self.stop.is_upgraded() {
             return;
         }
         if self.has_pulse().await {
@@ -148,14 +148,14 @@ impl Upkeep {
 
     async fn end_when_idle(&self) {
         // Listened for before it is said, so that whoever reads it may send one.
-        let mut signals = StopSignals::watch();
+        let mut signals = TerminationSignals::watch();
         let limit = self.proxy.generation().config.server.drain_timeout;
         let in_flight = self.proxy.in_flight();
         tracing::info!(in_flight, ?limit, "stopping: finishing what is in flight");
         let until = now().after(limit);
         let forced = async {
             // Another process serves: a first signal is meant for the service, not for the rest.
-            if self.stop.is_handed_over() {
+            if self.stop.is_upgraded() {
                 signals.next().await;
             }
             signals.next().await;
@@ -180,7 +180,7 @@ impl Upkeep {
         let silent_until = now().after(LINGER);
         // The last bytes of the last answers leave before the process does.
         while idle_checks < 3 {
-            if now() >= tell_at && !self.stop.is_handed_over() {
+            if now() >= tell_at && !self.stop.is_upgraded() {
                 let (in_flight, left) = (self.proxy.in_flight(), until.since(now()).as_secs());
                 let status = format!("stopping: {in_flight} requests in flight, {left} s left");
                 self.notifier.tell(&[State::Status(&status), State::ExtendTimeout(LEEWAY)]);
