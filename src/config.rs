@@ -2,122 +2,58 @@
 //! is declared once, by `section!`, and everything else about it follows from there. Reads nothing
 //! but the file, the secrets it names and the environment it is given.
 
-mod access_log;
-mod admin;
-mod auth;
-mod backends;
 mod changes;
 mod checks;
-mod collections;
-mod discovery;
-mod document;
-mod dump;
-mod environment;
-mod error;
-mod glob;
-mod health;
-mod limits;
-mod listener;
-mod log;
-mod model;
-mod models_check;
-mod proxies;
-mod reader;
-mod routing;
-mod scorers;
-mod secret;
-mod server;
-mod setting;
-mod shadow;
-mod shape;
+mod overrides;
+mod sections;
 mod source;
-mod suggest;
-mod telemetry;
-mod timeouts;
-mod tracing;
-mod url;
-mod values;
-mod variables;
+mod syntax;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use access_log::{AccessLogConfig, LogTarget};
-pub use admin::AdminConfig;
-pub use auth::{AuthConfig, ClientKey};
-pub use backends::{AuthorizationPolicy, BackendConfig, BackendTls, Engine};
 pub use changes::{Change, Changes};
-pub use discovery::DiscoveryConfig;
-pub use environment::{Environment, known_variables};
-pub(crate) use error::without_position;
-pub use error::{ConfigError, ConfigWarning, Fault, Oddity, Place, Problem};
-pub use glob::ModelGlob;
-pub use health::{BreakerConfig, HealthConfig};
-pub use limits::{Http2Limits, LimitsConfig};
-pub use listener::{ClientCertificates, ListenAddress, Listener, ListenerTls};
-pub use log::{LogConfig, LogFormat, LogLevel};
-pub use model::{ModelConfig, ModelEntry};
-pub use models_check::ALIAS_HOPS;
-pub use proxies::TrustedProxy;
-pub use routing::{
-    CooldownConfig, RetryBudget, RoutingConfig, Strategy, TokenEstimate, UnknownCapability, Weights,
+pub use checks::models::ALIAS_HOPS;
+pub use overrides::known_variables;
+pub use sections::Config;
+pub use sections::access_log::{AccessLogConfig, LogTarget};
+pub use sections::admin::AdminConfig;
+pub use sections::auth::{AuthConfig, ClientKey};
+pub use sections::backends::{AuthorizationPolicy, BackendConfig, BackendTls, Engine};
+pub use sections::discovery::DiscoveryConfig;
+pub use sections::health::{BreakerConfig, HealthConfig};
+pub use sections::limits::{Http2Limits, LimitsConfig};
+pub use sections::listener::{ClientCertificates, ListenAddress, Listener, ListenerTls};
+pub use sections::log::{LogConfig, LogFormat, LogLevel};
+pub use sections::model::{ModelConfig, ModelEntry};
+pub use sections::proxies::TrustedProxy;
+pub use sections::routing::{
+    CooldownConfig, RetryBudget, RoutingConfig, TokenEstimate, UnknownCapability,
 };
-pub use secret::{Secret, SecretError};
-pub use server::{Cors, ForwardedFor, ServerConfig};
-pub use shadow::ShadowConfig;
+pub use sections::server::{Cors, ForwardedFor, ServerConfig};
+pub use sections::shadow::ShadowConfig;
+pub use sections::strategy::{Strategy, Weights};
+pub use sections::telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};
+pub use sections::timeouts::{TimeoutOverrides, TimeoutsConfig};
+pub use sections::tracing::TracingConfig;
 pub use source::ConfigSource;
-pub(crate) use suggest::nearest;
-pub use telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};
-pub use timeouts::{TimeoutOverrides, TimeoutsConfig};
-pub use tracing::TracingConfig;
-pub use url::{BackendUrl, UrlError};
+pub use syntax::environment::Environment;
+pub(crate) use syntax::errors::without_position;
+pub use syntax::errors::{
+    ConfigError, ConfigWarning, Fault, Place, Problem, SecretError, UrlError, Warning,
+};
+pub use syntax::glob::ModelGlob;
+pub use syntax::secret::Secret;
+pub(crate) use syntax::suggest::nearest;
+pub use syntax::url::BackendUrl;
 
-use backends::{BackendItem, settle_backends};
-use collections::{List, Table};
-use document::{Content, Entry, Node, parse_document};
-use environment::{apply_overrides, settle_scorers};
-use health::GlobalHealth;
-use reader::Reader;
-use setting::{Setting, section};
-use variables::expand_variables;
-
-section! {
-    /// A penstock: what it listens on, how it chooses, and the backends it chooses from.
-    pub struct Config {
-        /// The data port.
-        pub server: ServerConfig = ServerConfig::default(),
-        /// Bounds on what clients may send and this process may hold.
-        pub limits: LimitsConfig = LimitsConfig::default(),
-        /// The admin port.
-        pub admin: AdminConfig = AdminConfig::default(),
-        /// What is written to standard error.
-        pub log: LogConfig = LogConfig::default(),
-        /// One JSON line per request.
-        pub access_log: AccessLogConfig = AccessLogConfig::default(),
-        /// Distributed traces.
-        pub tracing: TracingConfig = TracingConfig::default(),
-        /// Who may call the data port.
-        pub auth: AuthConfig = AuthConfig::default(),
-        /// How a backend is chosen, and what happens when it fails.
-        pub routing: RoutingConfig = RoutingConfig::default(),
-        /// When a backend counts as up.
-        pub health: HealthConfig ["health" as GlobalHealth] = HealthConfig::default(),
-        /// How long an attempt may take.
-        pub timeouts: TimeoutsConfig = TimeoutsConfig::default(),
-        /// Asking backends which models they serve.
-        pub discovery: DiscoveryConfig = DiscoveryConfig::default(),
-        /// Asking engines how busy they are.
-        pub telemetry: TelemetryConfig = TelemetryConfig::default(),
-        /// What differs for single models.
-        pub models: BTreeMap<String, ModelConfig> ["models" as Table<ModelConfig>] =
-            BTreeMap::new(),
-        /// The engines to send requests to.
-        pub backends: Vec<BackendConfig> ["backends" as List<BackendItem>] = Vec::new(),
-        /// What is odd about the file.
-        pub warnings: Vec<ConfigWarning> [] = Vec::new(),
-    }
-}
+use overrides::{apply_overrides, settle_scorers};
+use sections::backends::{BackendItem, settle_backends};
+use syntax::collections::List;
+use syntax::document::{Content, Entry, Node, parse_document};
+use syntax::reader::Reader;
+use syntax::setting::Setting;
+use syntax::variables::expand_variables;
 
 impl Config {
     /// Loads the file at `path`; `environment` fills its variables and overrides its settings, and
@@ -172,6 +108,7 @@ impl Config {
         // Only on what was read as it was meant: a faulty value would be judged by its default.
         if reader.faults.is_empty() {
             let items = root.at("backends").items();
+            inherit_health(&mut config, items, &mut reader);
             settle_backends(&mut config.backends, items, !config.auth.keys.is_empty());
             checks::check(&config, &root, &mut reader);
         }
@@ -199,6 +136,16 @@ pub fn json_schema() -> serde_json::Value {
         "$defs": {"variable": {"type": "string", "pattern": r"\$\{"}},
         "anyOf": [Config::shape().to_schema(), List::<BackendItem>::shape().to_schema()],
     })
+}
+
+/// Reads each backend's `health` once more, on top of the global one.
+fn inherit_health(config: &mut Config, items: &[Node], reader: &mut Reader) {
+    for (backend, item) in config.backends.iter_mut().zip(items) {
+        backend.health = config.health.clone();
+        if let Some(Entry { node, .. }) = item.entry("health") {
+            HealthConfig::update(&mut backend.health, node, reader);
+        }
+    }
 }
 
 /// A file that is only a list is the list of its backends.

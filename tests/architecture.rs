@@ -93,8 +93,6 @@ const CYCLES: &[&str] = &[
     "crate: admin <-> lifecycle",
     "crate: downstream <-> proxy <-> upstream",
     "crate: fleet <-> routing <-> shadow",
-    "crate::config: collections <-> document <-> error <-> health <-> listener <-> reader <-> secret <-> setting <-> url <-> values",
-    "crate::config: routing <-> scorers <-> shadow",
     "crate::downstream: body <-> client",
     "crate::downstream: guard <-> http1 <-> listener",
     "crate::fleet: backend <-> health <-> load <-> telemetry",

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::error::CliError;
-use crate::config::{Oddity, RoutingConfig, Strategy, without_position};
+use crate::config::{RoutingConfig, Strategy, Warning, without_position};
 use crate::scoring::{PRESETS, Picker, Preset, Profile, ScorerSpec, parse_scorers};
 
 const SCORERS_FLAG: &str = "--routing-scorers";
@@ -78,9 +78,9 @@ impl RoutingChoice {
     }
 
     /// What is odd about it: scorers beside a strategy that has none.
-    pub(super) fn oddity(&self) -> Option<Oddity> {
+    pub(super) fn warning(&self) -> Option<Warning> {
         let routing = self.apply(RoutingConfig::default());
-        routing.unused("routing").next().map(|(_key, oddity)| oddity)
+        routing.unused("routing").next().map(|(_key, warning)| warning)
     }
 }
 

@@ -4,9 +4,10 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::dump::Dump;
-use super::setting::Setting;
-use super::{BackendConfig, Config};
+use crate::config::sections::Config;
+use crate::config::sections::backends::BackendConfig;
+use crate::config::syntax::dump::Dump;
+use crate::config::syntax::setting::Setting;
 
 /// Settings that are read once, at the start. A name covers everything below it.
 const READ_AT_START: [&str; 9] = [

@@ -1,15 +1,20 @@
 //! What no single value shows: rules across the file. Run on a configuration that was read without
 //! a fault, with the tree at hand for the positions.
 
+pub(super) mod models;
+
 use std::time::Duration;
 
-use super::document::{Entry, Node};
-use super::error::{Oddity, Place, Problem};
-use super::reader::Reader;
-use super::{
-    AuthorizationPolicy, BackendConfig, BackendTls, Config, HealthConfig, ListenAddress,
-    RoutingConfig, Strategy, TelemetryUse,
-};
+use crate::config::sections::Config;
+use crate::config::sections::backends::{AuthorizationPolicy, BackendConfig, BackendTls};
+use crate::config::sections::health::HealthConfig;
+use crate::config::sections::listener::ListenAddress;
+use crate::config::sections::routing::RoutingConfig;
+use crate::config::sections::strategy::Strategy;
+use crate::config::sections::telemetry::TelemetryUse;
+use crate::config::syntax::document::{Entry, Node};
+use crate::config::syntax::errors::{Place, Problem, Warning};
+use crate::config::syntax::reader::Reader;
 use crate::scoring::{Preset, Profile};
 use crate::tls::ServerTls;
 use crate::units::{ByteSize, show_duration};
@@ -29,7 +34,7 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     check_prefix_memory(config, root, reader);
     check_health(&config.health, root.at("health"), reader);
     check_backends(config, root, reader);
-    super::models_check::check(config, root, reader);
+    models::check(config, root, reader);
 }
 
 fn check_listeners(config: &Config, root: &Node, reader: &mut Reader) {
@@ -70,7 +75,7 @@ fn check_address(
     // Port 0 is a new port each time.
     let is_new = matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
     if !is_new && seen.contains(address) {
-        reader.fault(place, Problem::ListenTwice { address: address.clone() });
+        reader.fault(place, Problem::ListenTwice { address: address.to_string() });
     }
     seen.push(address.clone());
 }
@@ -146,18 +151,18 @@ fn check_strategy(
     if !routing.scorers.is_empty() && routing.preset.is_some() {
         reader.fault(node.key_place("preset"), Problem::ScorersAndPreset { section });
     }
-    for (key, oddity) in routing.unused(section) {
-        reader.warn(node.key_place(key), oddity);
+    for (key, warning) in routing.unused(section) {
+        reader.warn(node.key_place(key), warning);
     }
     if routing.strategy == Strategy::Weighted
         && let Some((preset, warning)) = Preset::like(&routing.scorer_specs())
             .and_then(|preset| Some((preset.name, preset.warning?)))
     {
         match routing.preset {
-            Some(_) => reader.warn(node.key_place("preset"), Oddity::Preset { preset, warning }),
+            Some(_) => reader.warn(node.key_place("preset"), Warning::Preset { preset, warning }),
             None => {
-                let oddity = Oddity::Scorers { section, warning };
-                reader.warn(node.key_place("scorers"), oddity);
+                let warning = Warning::Scorers { section, warning };
+                reader.warn(node.key_place("scorers"), warning);
             }
         }
     }
@@ -189,7 +194,7 @@ fn check_telemetry(config: &Config, root: &Node, reader: &mut Reader) {
     let strategies =
         [("routing", Some(config.routing.strategy)), ("routing.shadow", shadow)].into_iter();
     for (section, _) in strategies.filter(|(_, strategy)| *strategy == Some(Strategy::Weighted)) {
-        reader.warn(node.key_place("enabled"), Oddity::Blind { section });
+        reader.warn(node.key_place("enabled"), Warning::Blind { section });
     }
 }
 
@@ -201,16 +206,16 @@ fn check_prefix_memory(config: &Config, root: &Node, reader: &mut Reader) {
     let of_limits = config.limits.prefix_memory;
     if reads_prefixes && of_limits < ONE_PROMPT {
         let place = root.at("limits").key_place("prefix_memory");
-        let oddity =
-            Oddity::LittlePrefixMemory { section: "limits", given: of_limits, least: ONE_PROMPT };
-        reader.warn(place, oddity);
+        let warning =
+            Warning::LittlePrefixMemory { section: "limits", given: of_limits, least: ONE_PROMPT };
+        reader.warn(place, warning);
     }
     // Half of it is for either side.
     let both = ByteSize(ONE_PROMPT.0 * 2);
     if let Some(shadow) = routing.shadow.as_ref().filter(|shadow| shadow.prefix_memory < both) {
         let given = shadow.prefix_memory;
-        let oddity = Oddity::LittlePrefixMemory { section: "routing.shadow", given, least: both };
-        reader.warn(root.at("routing").at("shadow").key_place("prefix_memory"), oddity);
+        let warning = Warning::LittlePrefixMemory { section: "routing.shadow", given, least: both };
+        reader.warn(root.at("routing").at("shadow").key_place("prefix_memory"), warning);
     }
 }
 
@@ -244,8 +249,8 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
             reader.fault(&item.at("name").place, Problem::BackendTwice { name: name() });
         }
         if let Some(twin) = earlier().find(|other| other.url == backend.url) {
-            let oddity = Oddity::SameUrl { first: twin.name.clone(), second: name() };
-            reader.warn(&item.at("url").place, oddity);
+            let warning = Warning::SameUrl { first: twin.name.clone(), second: name() };
+            reader.warn(&item.at("url").place, warning);
         }
         if backend.authorization == AuthorizationPolicy::Replace && backend.api_key.is_none() {
             let place = &item.at("authorization").place;

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{Config, ConfigError, Environment};
+use super::sections::Config;
+use super::syntax::environment::Environment;
+use super::syntax::errors::ConfigError;
 
 /// A file, the environment and the flags that override it.
 #[derive(Debug, Clone)]

@@ -29,8 +29,8 @@ pub(super) fn run(
     captures.sort_by_key(|capture| capture.number);
     let whole = config.is_told().then(|| config.load_and_warn(output)).transpose()?;
     let choice = config.choice()?;
-    if let (None, Some(oddity)) = (&whole, choice.oddity()) {
-        output.complain("warning", oddity);
+    if let (None, Some(warning)) = (&whole, choice.warning()) {
+        output.complain("warning", warning);
     }
     let is_what_if = whole.is_some() || !choice.is_empty();
     let (mut turns, mut changed) = (Turns::default(), 0);

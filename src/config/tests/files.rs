@@ -6,9 +6,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::load;
-use crate::config::document::{Content, Node, parse_document};
-use crate::config::setting::{Section, Setting};
-use crate::config::shape::Shape;
+use crate::config::syntax::document::{Content, Node, parse_document};
+use crate::config::syntax::setting::{Section, Setting};
+use crate::config::syntax::shape::Shape;
 use crate::config::{
     BackendConfig, Config, ConfigError, Environment, ModelConfig, Problem, json_schema,
     known_variables,

@@ -93,7 +93,7 @@ fn what_makes_no_sense_is_refused_with_its_place() {
             "'header' must be the name of a header",
         ),
         ("{ scorers: [{ name: prefix-affinity, block-size: 0 }] }", "from 1 to 256"),
-        ("{ cache_weight: 0.5 }", "'cache_weight' is no longer a setting"),
+        ("{ cache_weight: 0.5 }", "unknown key 'cache_weight' in 'routing'"),
         ("{ load-weight: 0.5 }", "under 'routing.scorers', as in {name: queue-depth, weight: 2}"),
     ] {
         let error = refused(text);

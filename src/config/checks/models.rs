@@ -1,0 +1,147 @@
+//! Rules about model names: aliases and fallback chains, against what the backends declare.
+
+use std::collections::BTreeSet;
+
+use crate::config::sections::Config;
+use crate::config::sections::backends::BackendConfig;
+use crate::config::sections::routing::RoutingConfig;
+use crate::config::syntax::document::Node;
+use crate::config::syntax::errors::{Place, Problem, Warning};
+use crate::config::syntax::reader::Reader;
+
+/// Aliases are followed this many times; routing stops at the same number.
+pub const ALIAS_HOPS: usize = 3;
+
+/// Checks the names `config` gives to models.
+pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
+    let routing = root.at("routing");
+    check_aliases(config, routing.at("aliases"), reader);
+    let declared = declared_models(config);
+    check_fallbacks(&config.routing, declared.as_ref(), routing.at("fallbacks"), reader);
+    // Against what is served, once nothing is left to be asked for.
+    if let Some(declared) = declared {
+        check_targets(&config.routing, &declared, routing.at("aliases"), reader);
+        for model in config.models.keys().filter(|model| !declared.contains(model.as_str())) {
+            let place = root.at("models").key_place(model);
+            reader.warn(place, Warning::UnknownModel { model: model.clone() });
+        }
+    }
+}
+
+/// The names reached from `alias`, itself first. Ends where no alias follows, or at the first name
+/// that comes up again, which is then last.
+fn alias_path<'a>(routing: &'a RoutingConfig, alias: &'a str) -> Vec<&'a str> {
+    let mut path = vec![alias];
+    let mut seen = BTreeSet::from([alias]);
+    while let Some(next) = path.last().and_then(|name| routing.aliases.get(*name)) {
+        path.push(next);
+        if !seen.insert(next) {
+            break;
+        }
+    }
+    path
+}
+
+fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
+    let mut in_cycles: BTreeSet<&str> = BTreeSet::new();
+    for alias in config.routing.aliases.keys() {
+        let place = node.key_place(alias);
+        let path = alias_path(&config.routing, alias);
+        let returns =
+            path.last().filter(|last| path.iter().filter(|name| name == last).count() > 1);
+        if let Some(last) = returns {
+            // Reported once, and not for the aliases that only lead into it.
+            if last == alias && !in_cycles.contains(alias.as_str()) {
+                in_cycles.extend(&path);
+                let cycle = path.iter().map(|name| (*name).to_owned()).collect();
+                reader.fault(place, Problem::AliasCycle { cycle });
+            }
+            continue;
+        }
+        let hops = path.len() - 1;
+        if let (true, Some(reached)) = (hops > ALIAS_HOPS, path.get(ALIAS_HOPS)) {
+            let (alias, reached) = (alias.clone(), (*reached).to_owned());
+            reader.warn(place, Warning::LongAliasChain { alias, hops, limit: ALIAS_HOPS, reached });
+        }
+        let declares = |backend: &&BackendConfig| {
+            backend.models.iter().flatten().any(|model| model.id == *alias)
+        };
+        if let Some(backend) = config.backends.iter().find(declares) {
+            let (alias, backend) = (alias.clone(), backend.name.clone());
+            reader.warn(place, Warning::AliasHidesModel { alias, backend });
+        }
+    }
+}
+
+/// The model a name stands for, after at most [`ALIAS_HOPS`] aliases.
+fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> &'a str {
+    alias_path(routing, name).into_iter().take(ALIAS_HOPS + 1).next_back().unwrap_or(name)
+}
+
+/// Every model that is served, when all backends say which; none when some are still to be asked.
+fn declared_models(config: &Config) -> Option<BTreeSet<&str>> {
+    let mut declared = BTreeSet::new();
+    for backend in &config.backends {
+        declared.extend(backend.models.as_ref()?.iter().map(|model| model.id.as_str()));
+    }
+    (!config.backends.is_empty()).then_some(declared)
+}
+
+fn check_targets(
+    routing: &RoutingConfig,
+    declared: &BTreeSet<&str>,
+    node: &Node,
+    reader: &mut Reader,
+) {
+    for alias in routing.aliases.keys() {
+        let path = alias_path(routing, alias);
+        let target = resolve(routing, alias);
+        let has_chain = path.iter().any(|name| routing.fallbacks.contains_key(*name));
+        if !declared.contains(target) && !has_chain {
+            let (place, target) = (node.key_place(alias), target.to_owned());
+            reader.warn(place, Warning::DeadAlias { alias: alias.clone(), target });
+        }
+    }
+}
+
+fn check_fallbacks(
+    routing: &RoutingConfig,
+    declared: Option<&BTreeSet<&str>>,
+    node: &Node,
+    reader: &mut Reader,
+) {
+    for (model, chain) in &routing.fallbacks {
+        let place = node.key_place(model);
+        if chain.is_empty() {
+            reader.warn(place, Warning::EmptyFallback { model: model.clone() });
+            continue;
+        }
+        check_shadow(routing, model, place, reader);
+        let mut served = 0;
+        for (fallback, item) in chain.iter().zip(node.at(model).items()) {
+            let (model, fallback, reached) =
+                (model.clone(), fallback.clone(), resolve(routing, fallback));
+            if reached == resolve(routing, &model) {
+                reader.warn(&item.place, Warning::SelfFallback { model, fallback });
+            } else if declared.is_some_and(|declared| !declared.contains(reached)) {
+                reader.warn(&item.place, Warning::UnknownFallback { model, fallback });
+            } else {
+                served += 1;
+            }
+        }
+        if served == 0 {
+            reader.warn(place, Warning::DeadFallback { model: model.clone() });
+        }
+    }
+}
+
+/// A chain is looked for under the target first, then back along the aliases that led there.
+fn check_shadow(routing: &RoutingConfig, alias: &str, place: &Place, reader: &mut Reader) {
+    let path = alias_path(routing, alias);
+    let has_chain =
+        |name: &&&str| routing.fallbacks.get(**name).is_some_and(|chain| !chain.is_empty());
+    if let Some(target) = path.iter().take(ALIAS_HOPS + 1).skip(1).rev().find(has_chain) {
+        let (alias, target) = (alias.to_owned(), (*target).to_owned());
+        reader.warn(place, Warning::ShadowedFallback { alias, target });
+    }
+}

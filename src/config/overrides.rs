@@ -1,0 +1,186 @@
+//! What the environment and the command line say over the file: `PENSTOCK_ROUTING_MAX_RETRIES=3`,
+//! `routing.max_retries` = `3`. Both are put into the tree as if they had been written there.
+
+use std::cmp::Ordering;
+
+use super::sections::Config;
+use super::sections::strategy::Strategy;
+use super::syntax::document::{Content, Entry, Node};
+use super::syntax::environment::Environment;
+use super::syntax::errors::{Fault, Place, Problem, Warning};
+use super::syntax::reader::Reader;
+use super::syntax::setting::Setting;
+use super::syntax::shape::Shape;
+use super::syntax::suggest::nearest;
+
+const PREFIX: &str = "PENSTOCK_";
+
+/// A setting that a variable or a flag can set.
+pub(super) struct Override {
+    /// The path to it, as in `["routing", "max_retries"]`.
+    pub(super) path: Vec<&'static str>,
+}
+
+impl Override {
+    /// Its name in the environment.
+    pub(super) fn variable(&self) -> String {
+        format!("{PREFIX}{}", self.path.join("_").to_uppercase())
+    }
+
+    /// Its name as a path.
+    pub(super) fn dotted(&self) -> String {
+        self.path.join(".")
+    }
+}
+
+/// Every environment variable that overrides a setting, for help texts.
+pub fn known_variables() -> Vec<String> {
+    overrides().iter().map(Override::variable).collect()
+}
+
+/// Every setting that a variable or a flag can set: the plain ones that are in a section.
+fn overrides() -> Vec<Override> {
+    let mut found = Vec::new();
+    collect_overrides(&Config::shape(), &mut Vec::new(), &mut found);
+    found.retain(|one| one.path.len() > 1);
+    found
+}
+
+fn collect_overrides(shape: &Shape, path: &mut Vec<&'static str>, found: &mut Vec<Override>) {
+    match shape {
+        Shape::Section(section) => {
+            for field in &section.fields {
+                path.push(field.name);
+                collect_overrides(&field.shape, path, found);
+                path.pop();
+            }
+        }
+        _ if shape.is_plain() => found.push(Override { path: path.clone() }),
+        Shape::Scalar(_) | Shape::List(_) | Shape::Table(_) | Shape::Either(_) => {}
+    }
+}
+
+/// Puts what `environment` and then `flags` say into the tree.
+pub(super) fn apply_overrides(
+    root: &mut Node,
+    environment: &Environment,
+    flags: &[(String, String)],
+    faults: &mut Vec<Fault>,
+) {
+    let known = overrides();
+    for (name, value) in environment.with_prefix(PREFIX) {
+        let place = Place::Variable(name.to_owned());
+        match known.iter().find(|one| one.variable() == name) {
+            Some(one) => put(root, &one.path, value, &place),
+            None if is_ours(name, &known) => {
+                let suggestion = near(name, known.iter().map(Override::variable));
+                faults.push(Fault { place, problem: Problem::UnknownVariable { suggestion } });
+            }
+            None => {}
+        }
+    }
+    for (path, value) in flags {
+        let place = Place::CommandLine;
+        match known.iter().find(|one| one.dotted() == *path) {
+            Some(one) => put(root, &one.path, value, &place),
+            None => {
+                let (key, section) = (path.clone(), String::new());
+                let suggestion = near(path, known.iter().map(Override::dotted));
+                faults.push(Fault {
+                    place,
+                    problem: Problem::UnknownKey { key, section, suggestion },
+                });
+            }
+        }
+    }
+}
+
+/// Who says something; of two the later one is right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Nobody,
+    File,
+    Environment,
+    CommandLine,
+}
+
+impl Level {
+    fn of(node: Option<&Node>) -> Self {
+        match node.map(|node| &node.place) {
+            None => Self::Nobody,
+            Some(Place::File { .. }) => Self::File,
+            Some(Place::Variable(_)) => Self::Environment,
+            Some(Place::CommandLine) => Self::CommandLine,
+        }
+    }
+}
+
+/// Settles what is said about scorers by more than one setting: a list of them and a preset take each
+/// other's place, and a list on the command line asks for the strategy that has scorers, unless one
+/// is named there.
+pub(super) fn settle_scorers(root: &mut Node, reader: &mut Reader) {
+    let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
+    let said = |key| routing.entry(key).map(|entry| &entry.node);
+    let (strategy, scorers) = (said("strategy"), said("scorers"));
+    let outdone = match Level::of(scorers).cmp(&Level::of(said("preset"))) {
+        Ordering::Greater => Some("preset"),
+        Ordering::Less => Some("scorers"),
+        Ordering::Equal => None,
+    };
+    let is_open = Level::of(strategy) < Level::CommandLine;
+    let asking = scorers.filter(|one| is_open && Level::of(Some(one)) == Level::CommandLine);
+    let place = asking.map(|one| one.place.clone());
+    if let Some(place) = &place
+        && let Some(Content::Scalar(given)) = strategy.map(|one| &one.content)
+        && Strategy::from_name(given) != Some(Strategy::Weighted)
+    {
+        reader.warn(place, Warning::ScorersAsk { given: given.clone() });
+    }
+    if let Some(place) = place {
+        put(root, &["routing", "strategy"], Strategy::Weighted.name(), &place);
+    }
+    if let (Some(key), Content::Map(sections)) = (outdone, &mut root.content)
+        && let Some(Entry { node, .. }) = sections.iter_mut().find(|one| one.key == "routing")
+        && let Content::Map(entries) = &mut node.content
+    {
+        entries.retain(|entry| entry.key != key);
+    }
+}
+
+/// Whether a variable that is no setting was meant to be one: it begins like a section does, and is
+/// not one of those Kubernetes sets for a service called `penstock-admin` or the like.
+fn is_ours(name: &str, known: &[Override]) -> bool {
+    let rest = name.strip_prefix(PREFIX).unwrap_or_default().to_lowercase();
+    let begins = |one: &Override| {
+        let section = one.path.first().copied().unwrap_or_default();
+        rest.strip_prefix(section).is_some_and(|behind| behind.starts_with('_'))
+    };
+    let is_service_link = rest.ends_with("_port")
+        || ["_service_host", "_service_port", "_port_"].iter().any(|part| rest.contains(part));
+    known.iter().any(begins) && !is_service_link
+}
+
+fn near(given: &str, known: impl Iterator<Item = String>) -> Option<String> {
+    let known: Vec<String> = known.collect();
+    nearest(given, known.iter().map(String::as_str)).map(str::to_owned)
+}
+
+/// Puts `value` at `path`. Where the file holds something that is no mapping it is left alone: the
+/// reader complains about that.
+fn put(node: &mut Node, path: &[&str], value: &str, place: &Place) {
+    let Some((key, deeper)) = path.split_first() else {
+        *node = Node { place: place.clone(), content: Content::Scalar(value.to_owned()) };
+        return;
+    };
+    if matches!(node.content, Content::Null) {
+        node.content = Content::Map(Vec::new());
+    }
+    let Content::Map(entries) = &mut node.content else { return };
+    if !entries.iter().any(|entry| entry.key == *key) {
+        let empty = Node { place: place.clone(), content: Content::Null };
+        entries.push(Entry { key: (*key).to_owned(), place: place.clone(), node: empty });
+    }
+    if let Some(entry) = entries.iter_mut().find(|entry| entry.key == *key) {
+        put(&mut entry.node, deeper, value, place);
+    }
+}

@@ -1,0 +1,25 @@
+//! `admin:` the port for operators.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::config::syntax::collections::{Off, Or};
+use crate::config::syntax::secret::{Secret, SecretFile};
+use crate::config::syntax::setting::section;
+use crate::config::syntax::values::{AtLeastOne, Positive};
+
+section! {
+    /// The admin port: metrics, health, fleet, explain.
+    pub struct AdminConfig {
+        /// The address to listen on, or off. Others than loopback need a token.
+        pub listen: Option<SocketAddr> ["listen" as Or<Off, SocketAddr>] =
+            Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)),
+        /// The most connections at one time.
+        pub connections: usize ["connections" as AtLeastOne<usize>] = 256,
+        /// The longest a request head may take to arrive, a connection may be open before its first
+        /// one, and a body that no endpoint asked for is waited for.
+        pub header_timeout: Duration ["header_timeout" as Positive] = Duration::from_secs(10),
+        /// A file with the token callers must send as `Authorization: Bearer`.
+        pub token: Option<Secret> ["token_file" as SecretFile] = None,
+    }
+}

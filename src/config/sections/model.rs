@@ -1,0 +1,152 @@
+//! What is said about models: `models:` for all backends, and the list in each backend.
+
+use super::timeouts::TimeoutOverrides;
+use crate::api::{Capabilities, OPERATIONS, Operations};
+use crate::config::syntax::collections::{List, Maybe};
+use crate::config::syntax::document::{Content, Node};
+use crate::config::syntax::dump::Dump;
+use crate::config::syntax::reader::Reader;
+use crate::config::syntax::setting::{Setting, section};
+use crate::config::syntax::shape::Shape;
+use crate::config::syntax::values::AtLeastOne;
+
+section! {
+    /// What differs for one model.
+    pub struct ModelConfig {
+        /// What differs from the global `timeouts`.
+        pub timeouts: TimeoutOverrides = TimeoutOverrides::default(),
+    }
+}
+
+section! {
+    /// A model a backend serves.
+    pub struct ModelEntry requires ["id"] {
+        /// The name clients use.
+        pub id: String = String::new(),
+        /// The backend's own name for it, when that differs.
+        pub upstream_id: Option<String> ["upstream_id" as Maybe<String>] = None,
+        /// The longest prompt in tokens.
+        pub context_length: Option<u32> ["context_length" as Maybe<AtLeastOne<u32>>] = None,
+        /// What it can do beyond plain text: vision, tools, json_mode; [] for none of them.
+        pub capabilities: Option<Capabilities> ["capabilities" as Maybe<CapabilityNames>] = None,
+        /// What it may be asked for: chat, completions, embeddings and so on.
+        pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
+    }
+}
+
+/// An item of a backend's `models`: a mapping, or just the name.
+pub(crate) struct ModelItem;
+
+impl Setting for ModelItem {
+    type Value = ModelEntry;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<ModelEntry> {
+        match &node.content {
+            Content::Scalar(_) => {
+                String::read(node, reader).map(|id| ModelEntry { id, ..Default::default() })
+            }
+            Content::Null | Content::List(_) | Content::Map(_) => ModelEntry::read(node, reader),
+        }
+    }
+
+    fn dump(value: &ModelEntry) -> Dump {
+        ModelEntry::dump(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::Either(vec![Shape::text(), ModelEntry::shape()])
+    }
+}
+
+/// A list of capabilities.
+struct CapabilityNames;
+
+impl Setting for CapabilityNames {
+    type Value = Capabilities;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Capabilities> {
+        let sets = List::<CapabilityName>::read(node, reader)?;
+        Some(sets.into_iter().fold(Capabilities::NONE, Capabilities::union))
+    }
+
+    fn dump(value: &Capabilities) -> Dump {
+        Dump::List(value.names().map(Dump::text).collect())
+    }
+
+    fn shape() -> Shape {
+        List::<CapabilityName>::shape()
+    }
+}
+
+struct CapabilityName;
+
+impl Setting for CapabilityName {
+    type Value = Capabilities;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Capabilities> {
+        let name = reader.scalar(node, "the name of a capability")?;
+        match Capabilities::from_name(name) {
+            Some(capability) => Some(capability),
+            None => reader.refuse_name(node, name, capability_names()),
+        }
+    }
+
+    fn dump(value: &Capabilities) -> Dump {
+        Dump::text(&value.to_string())
+    }
+
+    fn shape() -> Shape {
+        Shape::names(capability_names())
+    }
+}
+
+fn capability_names() -> impl Iterator<Item = &'static str> {
+    Capabilities::NAMED.iter().map(|(_, name)| *name)
+}
+
+/// A list of operations.
+struct OperationNames;
+
+impl Setting for OperationNames {
+    type Value = Operations;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Operations> {
+        let sets = List::<OperationName>::read(node, reader)?;
+        Some(sets.into_iter().fold(Operations::default(), Operations::union))
+    }
+
+    fn dump(value: &Operations) -> Dump {
+        Dump::List(value.iter().map(|operation| Dump::text(operation.name())).collect())
+    }
+
+    fn shape() -> Shape {
+        List::<OperationName>::shape()
+    }
+}
+
+struct OperationName;
+
+impl Setting for OperationName {
+    type Value = Operations;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Operations> {
+        let name = reader.scalar(node, "the name of an operation")?;
+        match Operations::from_name(name) {
+            Some(operations) => Some(operations),
+            None => reader.refuse_name(node, name, operation_names()),
+        }
+    }
+
+    fn dump(value: &Operations) -> Dump {
+        OperationNames::dump(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::names(operation_names())
+    }
+}
+
+/// The operations, and the groups that stand for several.
+fn operation_names() -> impl Iterator<Item = &'static str> {
+    OPERATIONS.iter().map(|row| row.name).chain(["audio", "images"])
+}

@@ -1,0 +1,67 @@
+//! `routing.strategy` and `routing.weights`, which `routing.shadow` has as well.
+
+use crate::config::syntax::document::Node;
+use crate::config::syntax::dump::Dump;
+use crate::config::syntax::errors::Warning;
+use crate::config::syntax::reader::Reader;
+use crate::config::syntax::setting::{Setting, choice, section};
+use crate::config::syntax::shape::Shape;
+use crate::config::syntax::suggest::nearest;
+
+choice! {
+    /// How one of the candidates is chosen.
+    pub enum Strategy {
+        /// The highest score of priority, load and latency.
+        Smart = "smart",
+        /// Each in turn.
+        RoundRobin = "round_robin",
+        /// The lowest priority number.
+        PriorityOnly = "priority_only",
+        /// Any, by chance.
+        Random = "random",
+        /// The highest sum of weighted scores.
+        Weighted = "weighted",
+    }
+}
+
+impl Setting for Strategy {
+    type Value = Self;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
+        let given = reader.scalar(node, "the name of a strategy")?;
+        if let Some(strategy) = Self::from_name(given) {
+            return Some(strategy);
+        }
+        // The one unknown value that is no error: a file written for a later penstock still serves.
+        reader.warn(
+            &node.place,
+            Warning::UnknownStrategy {
+                key: reader.path(),
+                given: given.to_owned(),
+                suggestion: nearest(given, Self::names()).map(str::to_owned),
+                known: Self::names().collect::<Vec<_>>().join(", "),
+            },
+        );
+        Some(Self::Smart)
+    }
+
+    fn dump(value: &Self) -> Dump {
+        Dump::text(value.name())
+    }
+
+    fn shape() -> Shape {
+        Shape::names(Self::names())
+    }
+}
+
+section! {
+    /// What counts how much in the smart strategy; the sum must be 100.
+    pub struct Weights {
+        /// The backend's priority.
+        pub priority: u32 = 50,
+        /// Its requests in flight.
+        pub load: u32 = 30,
+        /// Its average latency.
+        pub latency: u32 = 20,
+    }
+}

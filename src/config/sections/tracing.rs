@@ -1,0 +1,55 @@
+//! `tracing:` where requests stand in distributed traces, and who is told.
+
+use crate::config::syntax::collections::Maybe;
+use crate::config::syntax::document::Node;
+use crate::config::syntax::dump::Dump;
+use crate::config::syntax::errors::Problem;
+use crate::config::syntax::reader::Reader;
+use crate::config::syntax::setting::{Setting, section};
+use crate::config::syntax::shape::Shape;
+use crate::config::syntax::url::BackendUrl;
+use crate::config::syntax::values::{AtLeastOne, Share};
+
+section! {
+    /// Distributed traces.
+    pub struct TracingConfig {
+        /// Follow a client's traceparent, or begin a trace, and hand it on with a span per attempt.
+        pub propagate: bool = true,
+        /// The share of traces begun here that are recorded; clients decide about their own.
+        pub sample: f64 ["sample" as Share] = 1.0,
+        /// A collector that takes OTLP over HTTP, as in http://127.0.0.1:4318; left out: none.
+        pub otlp_endpoint: Option<BackendUrl> ["otlp_endpoint" as Maybe<Collector>] = None,
+        /// What this penstock is called there.
+        pub service_name: String = "penstock".to_owned(),
+        /// The most spans that wait to be sent; further ones are dropped and counted.
+        pub queue: usize ["queue" as AtLeastOne<usize>] = 4096,
+    }
+}
+
+/// The address of a collector. Spans are sent in the clear: a collector belongs next to its source.
+struct Collector;
+
+impl Setting for Collector {
+    type Value = BackendUrl;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<BackendUrl> {
+        const EXPECTED: &str = "an http:// address such as http://127.0.0.1:4318";
+        let text = reader.scalar(node, EXPECTED)?;
+        match text.parse::<BackendUrl>() {
+            Ok(url) if url.https => reader.refuse_value(node, text, EXPECTED),
+            Ok(_) if cfg!(not(feature = "otlp")) => {
+                reader.refuse_value(node, text, "nothing: this build has no feature 'otlp'")
+            }
+            Ok(url) => Some(url),
+            Err(source) => reader.refuse(node, |key| Problem::Url { key, source }),
+        }
+    }
+
+    fn dump(value: &BackendUrl) -> Dump {
+        Dump::text(&value.to_string())
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}

@@ -1,0 +1,17 @@
+//! How a configuration file is read: YAML with positions, how single values are written, how an
+//! option is declared, and what can be wrong. Knows nothing of any section.
+
+pub(super) mod collections;
+pub(super) mod document;
+pub(super) mod dump;
+pub(super) mod environment;
+pub(super) mod errors;
+pub(super) mod glob;
+pub(super) mod reader;
+pub(super) mod secret;
+pub(super) mod setting;
+pub(super) mod shape;
+pub(super) mod suggest;
+pub(super) mod url;
+pub(super) mod values;
+pub(super) mod variables;

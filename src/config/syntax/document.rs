@@ -1,0 +1,217 @@
+//! A YAML text as a tree of nodes that know where they were written. Scalars stay the text that
+//! was written: what they mean is for the setting that reads them to say.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Location, Spanned};
+
+use super::errors::{ConfigError, Place};
+
+/// Twice as deep as any section goes; reading takes several KiB of stack per level.
+const MAX_DEPTH: usize = 16;
+
+/// Aliases of aliases grow without bound; no file of people's repeats this much.
+const MOST_REPEATED: usize = 20_000;
+
+/// A value and where it was written.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) content: Content,
+}
+
+/// What a node holds.
+#[derive(Debug, Clone)]
+pub(crate) enum Content {
+    Null,
+    Scalar(String),
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+}
+
+/// A key of a mapping, where it was written, and its value.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) place: Place,
+    pub(crate) node: Node,
+}
+
+impl Node {
+    /// What the node is, for messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.content {
+            Content::Null => "empty",
+            Content::Scalar(_) => "a single value",
+            Content::List(_) => "a list",
+            Content::Map(_) => "a mapping",
+        }
+    }
+
+    /// The entry of a mapping called `key`; none when it is empty.
+    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+        match &self.content {
+            Content::Map(entries) => entries
+                .iter()
+                .find(|entry| entry.key == key && !matches!(entry.node.content, Content::Null)),
+            Content::Null | Content::Scalar(_) | Content::List(_) => None,
+        }
+    }
+
+    /// The value below `key`, or this node when there is none: the best place for a complaint.
+    pub(crate) fn at(&self, key: &str) -> &Self {
+        self.entry(key).map_or(self, |entry| &entry.node)
+    }
+
+    /// The items of a list; a single value counts as a list of one.
+    pub(crate) fn items(&self) -> &[Self] {
+        match &self.content {
+            Content::List(items) => items,
+            Content::Scalar(_) => std::slice::from_ref(self),
+            Content::Null | Content::Map(_) => &[],
+        }
+    }
+
+    /// Where the key `key` was written, or this node when there is none.
+    pub(crate) fn key_place(&self, key: &str) -> &Place {
+        self.entry(key).map_or(&self.place, |entry| &entry.place)
+    }
+}
+
+/// Parses `text`, which came from `file`.
+pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, ConfigError> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MOST_REPEATED },
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
+    };
+    let origin = Origin { text, file };
+    let start = Place::File { file: Arc::clone(file), line: 1, column: 1 };
+    // An empty document is an empty configuration, which has its own message.
+    if text.trim_start_matches('\u{feff}').trim().is_empty() {
+        return Ok(Node { place: start, content: Content::Null });
+    }
+    match serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options) {
+        Ok(raw) => Ok(origin.resolve(raw)),
+        Err(source) => {
+            let place = source.location().map_or(start, |location| origin.place(location));
+            Err(ConfigError::Syntax { place, source: Box::new(source) })
+        }
+    }
+}
+
+struct Origin<'a> {
+    text: &'a str,
+    file: &'a Arc<str>,
+}
+
+impl Origin<'_> {
+    fn place(&self, location: Location) -> Place {
+        Place::File {
+            file: Arc::clone(self.file),
+            line: location.line().max(1),
+            column: location.column().max(1),
+        }
+    }
+
+    fn resolve(&self, raw: Spanned<Raw>) -> Node {
+        let place = self.place(raw.referenced);
+        let content = match raw.value {
+            Raw::Null => Content::Null,
+            Raw::Text(text) => Content::Scalar(text),
+            Raw::Typed(shown) => Content::Scalar(self.written(raw.defined).unwrap_or(shown)),
+            Raw::List(items) => {
+                Content::List(items.into_iter().map(|item| self.resolve(item)).collect())
+            }
+            Raw::Map(entries) => Content::Map(
+                entries
+                    .into_iter()
+                    .map(|(key, value)| Entry {
+                        place: self.place(key.referenced),
+                        key: key.value,
+                        node: self.resolve(value),
+                    })
+                    .collect(),
+            ),
+        };
+        Node { place, content }
+    }
+
+    /// The scalar as it was written: a model called `1.10` must not become `1.1`.
+    fn written(&self, location: Location) -> Option<String> {
+        let span = location.span();
+        let start = usize::try_from(span.byte_offset()?).ok()?;
+        let length = usize::try_from(span.byte_len()?).ok()?;
+        let written = self.text.get(start..start.checked_add(length)?)?.trim();
+        (!written.is_empty()).then(|| written.to_owned())
+    }
+}
+
+/// A value as the YAML parser hands it over.
+enum Raw {
+    Null,
+    Text(String),
+    /// Taken for a number or truth value; shown as the parser understood it.
+    Typed(String),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(Spanned<String>, Spanned<Raw>)>),
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RawVisitor)
+    }
+}
+
+struct RawVisitor;
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
+        Ok(Raw::Typed(value.to_string()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
+        Ok(Raw::Typed(value.to_string()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
+        Ok(Raw::Typed(value.to_string()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
+        Ok(Raw::Typed(value.to_string()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Raw, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Raw::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Raw, A::Error> {
+        let mut map = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            map.push(entry);
+        }
+        Ok(Raw::Map(map))
+    }
+}

@@ -1,0 +1,63 @@
+//! The effective configuration as YAML again: what `config dump` and `/config` print. Secrets are
+//! already masked when they get here.
+
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
+
+/// A value on its way back to YAML.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Dump {
+    /// Nothing set.
+    Null,
+    /// A truth value.
+    Bool(bool),
+    /// A whole number.
+    Integer(u64),
+    /// Any other number.
+    Float(f64),
+    /// A text.
+    Text(String),
+    /// A list.
+    List(Vec<Dump>),
+    /// A mapping, in the order it is shown.
+    Map(Vec<(String, Dump)>),
+}
+
+impl Dump {
+    /// A text that reads back as itself: `${` would be taken for a variable.
+    pub(crate) fn text(text: &str) -> Self {
+        Self::Text(text.replace("${", "$${"))
+    }
+
+    /// The YAML of this value.
+    pub(crate) fn to_yaml(&self) -> String {
+        // Only an I/O error or a non-string key could stop the serializer, and there is neither.
+        serde_saphyr::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Serialize for Dump {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Integer(value) => serializer.serialize_u64(*value),
+            Self::Float(value) => serializer.serialize_f64(*value),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::List(items) => {
+                let mut list = serializer.serialize_seq(Some(items.len()))?;
+                for item in items {
+                    list.serialize_element(item)?;
+                }
+                list.end()
+            }
+            Self::Map(entries) => {
+                let mut map = serializer.serialize_map(Some(entries.len()))?;
+                for (key, value) in entries {
+                    map.serialize_entry(key, value)?;
+                }
+                map.end()
+            }
+        }
+    }
+}

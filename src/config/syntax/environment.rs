@@ -1,0 +1,38 @@
+//! The environment as the configuration sees it: a set of variables, given rather than read, so that
+//! tests and reloads decide what is in it.
+
+use std::collections::BTreeMap;
+
+/// A set of environment variables.
+#[derive(Debug, Clone, Default)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    /// The environment of this process; variables that are not UTF-8 are left out.
+    pub fn of_process() -> Self {
+        std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect()
+    }
+
+    /// Every variable whose name starts with `prefix`, in the order of their names.
+    pub(crate) fn with_prefix<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let all = self.0.range(prefix.to_owned()..);
+        all.take_while(move |(name, _)| name.starts_with(prefix))
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The value of the variable `name`.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
+impl FromIterator<(String, String)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Self {
+        Self(variables.into_iter().collect())
+    }
+}

@@ -1,0 +1,104 @@
+//! What a reading of the tree carries along: where in the tree it is, what it found wrong or odd.
+
+use std::path::{Path, PathBuf};
+
+use super::document::{Content, Node};
+use super::errors::{ConfigWarning, Fault, Place, Problem, Warning};
+use super::suggest::nearest;
+
+/// What is known and noted while a tree is read.
+pub(crate) struct Reader {
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) warnings: Vec<ConfigWarning>,
+    base_dir: PathBuf,
+    path: Vec<String>,
+}
+
+impl Reader {
+    /// A reader for which relative paths start at `base_dir`.
+    pub(crate) fn new(base_dir: &Path) -> Self {
+        Self {
+            faults: Vec::new(),
+            warnings: Vec::new(),
+            base_dir: base_dir.to_owned(),
+            path: Vec::new(),
+        }
+    }
+
+    /// The folder relative paths start at.
+    pub(crate) fn base_dir(&self) -> &Path {
+        &self.base_dir
+    }
+
+    /// Runs `read` with `step` (`.key` or `[index]`) behind the current path.
+    pub(crate) fn within<T>(&mut self, step: String, read: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(step);
+        let value = read(self);
+        self.path.pop();
+        value
+    }
+
+    /// The path of the value being read, as in `backends[2].url`.
+    pub(crate) fn path(&self) -> String {
+        self.path.concat().trim_start_matches('.').to_owned()
+    }
+
+    /// Notes that something is wrong at `place`.
+    pub(crate) fn fault(&mut self, place: &Place, problem: Problem) {
+        self.faults.push(Fault { place: place.clone(), problem });
+    }
+
+    /// Notes that something is odd at `place`.
+    pub(crate) fn warn(&mut self, place: &Place, warning: Warning) {
+        self.warnings.push(ConfigWarning { place: place.clone(), warning });
+    }
+
+    /// Notes what is wrong with the value being read; gives nothing, for the caller to return.
+    pub(crate) fn refuse<T>(
+        &mut self,
+        node: &Node,
+        problem: impl FnOnce(String) -> Problem,
+    ) -> Option<T> {
+        let problem = problem(self.path());
+        self.fault(&node.place, problem);
+        None
+    }
+
+    /// Refuses a value that is not what was expected.
+    pub(crate) fn refuse_value<T>(
+        &mut self,
+        node: &Node,
+        given: &str,
+        expected: &str,
+    ) -> Option<T> {
+        let (given, expected) = (given.to_owned(), expected.to_owned());
+        self.refuse(node, |key| Problem::WrongValue { key, given, expected })
+    }
+
+    /// Refuses a name that is not one of `names`.
+    pub(crate) fn refuse_name<T>(
+        &mut self,
+        node: &Node,
+        given: &str,
+        names: impl Iterator<Item = &'static str>,
+    ) -> Option<T> {
+        let names: Vec<&str> = names.collect();
+        let suggestion = nearest(given, names.iter().copied()).map(str::to_owned);
+        let (given, known) = (given.to_owned(), names.join(", "));
+        self.refuse(node, |key| Problem::UnknownValue { key, given, suggestion, known })
+    }
+
+    /// Refuses a node of the wrong kind.
+    pub(crate) fn refuse_kind<T>(&mut self, node: &Node, expected: &str) -> Option<T> {
+        let (found, expected) = (node.kind(), expected.to_owned());
+        self.refuse(node, |key| Problem::WrongKind { key, found, expected })
+    }
+
+    /// The text of a scalar; anything else is refused.
+    pub(crate) fn scalar<'a>(&mut self, node: &'a Node, expected: &str) -> Option<&'a str> {
+        match &node.content {
+            Content::Scalar(text) => Some(text),
+            Content::Null | Content::List(_) | Content::Map(_) => self.refuse_kind(node, expected),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Secrets: keys and tokens that must never show up in a log, a dump or an error.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, Serializer};
+
+use super::document::Node;
+use super::dump::Dump;
+use super::errors::{Problem, SecretError};
+use super::reader::Reader;
+use super::setting::Setting;
+use super::shape::Shape;
+
+/// What stands in for a secret wherever one would be shown.
+const MASK: &str = "***";
+
+/// A key or token. Shown as `***`; only [`Secret::reveal`] hands it out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    /// Never empty in a configuration that loaded.
+    text: String,
+    file: Option<PathBuf>,
+}
+
+impl Secret {
+    /// A secret from its text.
+    ///
+    /// # Errors
+    /// [`SecretError`] when it is empty or holds anything but printable ASCII.
+    pub fn new(text: &str) -> Result<Self, SecretError> {
+        if text.is_empty() {
+            return Err(SecretError::Empty);
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+            return Err(SecretError::NotPrintable);
+        }
+        Ok(Self { text: text.to_owned(), file: None })
+    }
+
+    /// The secret itself: for comparing and sending, never for showing.
+    pub fn reveal(&self) -> &str {
+        &self.text
+    }
+
+    /// What stands in the slot of a secret that must be given until it is read.
+    pub(crate) const fn missing() -> Self {
+        Self { text: String::new(), file: None }
+    }
+
+    /// Whether no secret was given.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// The file it was read from, if it was not written in the configuration.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(MASK)
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(MASK)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(MASK)
+    }
+}
+
+/// A secret written in the configuration, usually as `${VARIABLE}`.
+pub(crate) struct InlineSecret;
+
+impl Setting for InlineSecret {
+    type Value = Option<Secret>;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self::Value> {
+        let text = reader.scalar(node, "a secret")?;
+        match Secret::new(text) {
+            Ok(secret) => Some(Some(secret)),
+            Err(source) => reader.refuse(node, |key| Problem::Secret { key, source }),
+        }
+    }
+
+    fn dump(value: &Self::Value) -> Dump {
+        match value {
+            Some(secret) if secret.file.is_none() => Dump::text(MASK),
+            _ => Dump::Null,
+        }
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
+
+/// A secret in a file of its own; the path is relative to the configuration's folder.
+pub(crate) struct SecretFile;
+
+impl Setting for SecretFile {
+    type Value = Option<Secret>;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self::Value> {
+        let given = reader.scalar(node, "the path of a file")?;
+        let path = reader.base_dir().join(given);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(source) => {
+                return reader.refuse(node, |key| Problem::SecretFile { key, path, source });
+            }
+        };
+        match Secret::new(text.trim()) {
+            Ok(secret) => {
+                // Whole, so that a dump means the same file wherever it is loaded.
+                let file = std::path::absolute(&path).unwrap_or(path);
+                Some(Some(Secret { file: Some(file), ..secret }))
+            }
+            Err(source) => reader.refuse(node, |key| Problem::Secret { key, source }),
+        }
+    }
+
+    fn dump(value: &Self::Value) -> Dump {
+        match value.as_ref().and_then(Secret::file) {
+            Some(path) => Dump::text(&path.to_string_lossy()),
+            None => Dump::Null,
+        }
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
+
+/// A secret that must be given, in one of its spellings.
+pub(crate) struct Needed<C>(PhantomData<C>);
+
+impl<C: Setting<Value = Option<Secret>>> Setting for Needed<C> {
+    type Value = Secret;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Secret> {
+        C::read(node, reader).flatten()
+    }
+
+    fn dump(value: &Secret) -> Dump {
+        if value.is_missing() { Dump::Null } else { C::dump(&Some(value.clone())) }
+    }
+
+    fn shape() -> Shape {
+        C::shape()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_shown_as_stars() {
+        let secret = Secret::new("hunter2").unwrap();
+        assert_eq!(format!("{secret} {secret:?}"), "*** ***");
+        assert_eq!(serde_json::to_string(&secret).unwrap(), "\"***\"");
+        assert_eq!(secret.reveal(), "hunter2");
+    }
+
+    #[test]
+    fn empty_and_unprintable_secrets_are_refused() {
+        assert_eq!(Secret::new(""), Err(SecretError::Empty));
+        assert_eq!(Secret::new("a\nb"), Err(SecretError::NotPrintable));
+    }
+}

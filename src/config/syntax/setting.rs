@@ -1,0 +1,235 @@
+//! How settings are declared: `section!` turns one annotated struct into the type, its defaults,
+//! its reader, its dump, its environment variables and its JSON Schema, so that an option is
+//! written down once. `choice!` does the same for closed sets of names.
+
+use super::document::{Content, Node};
+use super::dump::Dump;
+use super::errors::Problem;
+use super::reader::Reader;
+use super::shape::{Field, SectionShape, Shape};
+use super::suggest::nearest;
+
+/// How one kind of value is read, shown and described. Named by a type: usually the value's own,
+/// else a codec such as `OneOrMore<SocketAddr>`.
+pub(crate) trait Setting {
+    /// What the setting holds.
+    type Value;
+
+    /// The value of `node`; none after a fault was noted.
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self::Value>;
+
+    /// Sets `slot` from `node`; sections change only the keys that are given.
+    fn update(slot: &mut Self::Value, node: &Node, reader: &mut Reader) {
+        if let Some(value) = Self::read(node, reader) {
+            *slot = value;
+        }
+    }
+
+    /// The value as it would be written.
+    fn dump(value: &Self::Value) -> Dump;
+
+    /// What may be written.
+    fn shape() -> Shape;
+}
+
+/// A mapping with a fixed set of keys.
+pub(crate) trait Section: Default + 'static {
+    /// What it is for.
+    const ABOUT: &'static str;
+    /// The keys that must be given.
+    const REQUIRED: &'static [&'static str];
+    /// The rows of each field: most have one, a field with several spellings more, or none.
+    const KEYS: &'static [&'static [Key<Self>]];
+
+    /// Every key.
+    fn keys() -> impl Iterator<Item = &'static Key<Self>> {
+        Self::KEYS.iter().copied().flatten()
+    }
+}
+
+/// One key of a section.
+pub(crate) struct Key<S> {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) update: fn(&mut S, &Node, &mut Reader),
+    pub(crate) dump: fn(&S) -> Dump,
+    pub(crate) shape: fn() -> Shape,
+}
+
+/// Declares a section. A field is `name: Type = default`; `[Codec]`-like lists say how it is
+/// written when that differs: `["key" as Codec, …]`, an empty list for fields that are no keys.
+macro_rules! section {
+    (
+        $(#[doc = $about:literal])+
+        pub struct $name:ident $(requires $required:tt)? {
+            $(
+                $(#[doc = $doc:literal])+
+                pub $field:ident: $type:ty $([$($key:literal as $codec:ty),*])? = $default:expr,
+            )+
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $name { $( $(#[doc = $doc])+ pub $field: $type, )+ }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+
+        impl $crate::config::syntax::setting::Section for $name {
+            const ABOUT: &'static str = concat!($($about, "\n"),+);
+            const REQUIRED: &'static [&'static str] =
+                $crate::config::syntax::setting::section!(@required $($required)?);
+            const KEYS: &'static [&'static [$crate::config::syntax::setting::Key<Self>]] = &[$(
+                $crate::config::syntax::setting::section!(
+                    @keys $field, $type, concat!($($doc, "\n"),+) $(, [$($key as $codec),*])?
+                ),
+            )+];
+        }
+    };
+    (@required) => { &[] };
+    (@required $required:tt) => { &$required };
+    (@keys $field:ident, $type:ty, $doc:expr) => {
+        &[$crate::config::syntax::setting::section!(@key stringify!($field), $field, $type, $doc)]
+    };
+    (@keys $field:ident, $type:ty, $doc:expr, [$($key:literal as $codec:ty),*]) => {
+        &[$($crate::config::syntax::setting::section!(@key $key, $field, $codec, $doc)),*]
+    };
+    (@key $key:expr, $field:ident, $codec:ty, $doc:expr) => {
+        $crate::config::syntax::setting::Key {
+            name: $key,
+            about: $doc,
+            update: |section: &mut Self, node, reader| {
+                <$codec as $crate::config::syntax::setting::Setting>::update(
+                    &mut section.$field, node, reader,
+                );
+            },
+            dump: |section: &Self| {
+                <$codec as $crate::config::syntax::setting::Setting>::dump(&section.$field)
+            },
+            shape: <$codec as $crate::config::syntax::setting::Setting>::shape,
+        }
+    };
+}
+pub(crate) use section;
+
+/// Declares an enum whose values are written by name; case does not count, `-` and `_` are alike.
+macro_rules! choice {
+    (
+        $(#[doc = $about:literal])+
+        pub enum $name:ident {
+            $( $(#[doc = $doc:literal])+ $variant:ident = $word:literal, )+
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $( $(#[doc = $doc])+ $variant, )+ }
+
+        impl $name {
+            /// Every value, in the order they are documented.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name it is written by.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+
+            /// The value called `name`; case does not count, `-` and `_` are alike.
+            pub fn from_name(name: &str) -> Option<Self> {
+                let name = $crate::config::syntax::suggest::normalize(name.trim());
+                Self::ALL.iter().copied().find(|one| one.name() == name)
+            }
+
+            fn names() -> impl Iterator<Item = &'static str> {
+                Self::ALL.iter().map(|one| one.name())
+            }
+        }
+    };
+    (@setting $name:ident) => {
+        impl $crate::config::syntax::setting::Setting for $name {
+            type Value = Self;
+
+            fn read(
+                node: &$crate::config::syntax::document::Node,
+                reader: &mut $crate::config::syntax::reader::Reader,
+            ) -> Option<Self> {
+                let text = reader.scalar(node, "a name")?;
+                match Self::from_name(text) {
+                    Some(value) => Some(value),
+                    None => reader.refuse_name(node, text, Self::names()),
+                }
+            }
+
+            fn dump(value: &Self) -> $crate::config::syntax::dump::Dump {
+                $crate::config::syntax::dump::Dump::text(value.name())
+            }
+
+            fn shape() -> $crate::config::syntax::shape::Shape {
+                $crate::config::syntax::shape::Shape::names(Self::names())
+            }
+        }
+    };
+}
+pub(crate) use choice;
+
+impl<S: Section> Setting for S {
+    type Value = S;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<S> {
+        let mut section = S::default();
+        S::update(&mut section, node, reader);
+        Some(section)
+    }
+
+    fn update(section: &mut S, node: &Node, reader: &mut Reader) {
+        let Content::Map(entries) = &node.content else {
+            let _refused: Option<S> = reader.refuse_kind(node, "a mapping");
+            return;
+        };
+        for entry in entries {
+            if !S::keys().any(|key| key.name == entry.key) {
+                let suggestion = nearest(&entry.key, S::keys().map(|key| key.name));
+                let problem = Problem::UnknownKey {
+                    key: entry.key.clone(),
+                    section: reader.path(),
+                    suggestion: suggestion.map(str::to_owned),
+                };
+                reader.fault(&entry.place, problem);
+            }
+        }
+        for name in S::REQUIRED.iter().filter(|name| node.entry(name).is_none()) {
+            let problem = Problem::MissingKey { key: (*name).to_owned(), section: reader.path() };
+            reader.fault(&node.place, problem);
+        }
+        // In the order of the table, so that faults of one line come in a fixed order.
+        for key in S::keys() {
+            if let Some(entry) = node.entry(key.name) {
+                reader.within(format!(".{}", key.name), |reader| {
+                    (key.update)(section, &entry.node, reader);
+                });
+            }
+        }
+    }
+
+    fn dump(section: &S) -> Dump {
+        Dump::Map(S::keys().map(|key| (key.name.to_owned(), (key.dump)(section))).collect())
+    }
+
+    fn shape() -> Shape {
+        let defaults = S::default();
+        let field = |key: &'static Key<S>| Field {
+            name: key.name,
+            about: key.about.trim(),
+            default: (key.dump)(&defaults),
+            shape: (key.shape)(),
+        };
+        Shape::Section(SectionShape {
+            about: S::ABOUT.trim(),
+            required: S::REQUIRED,
+            is_optional: false,
+            fields: S::keys().map(field).collect(),
+        })
+    }
+}
