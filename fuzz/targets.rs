@@ -26,7 +26,7 @@ use penstock::scan::{
     EventScanner, RequestProfile, ScanError, ScanOptions, Syntax, find_usage, scan,
 };
 use penstock::scoring::PrefixParams;
-use penstock::upstream::headers::to_backend;
+use penstock::upstream::request_writer::sample_head;
 use penstock::upstream::splice::{splice, wire_name};
 use serde_json::Value;
 
@@ -163,7 +163,7 @@ pub fn read_head(bytes: &[u8]) {
         let name = HeaderName::from_bytes(field.name.as_bytes()).expect("a name");
         fields.append(name, HeaderValue::from_bytes(field.value).expect("a value"));
     }
-    let out = to_backend(&fields, &BackendConfig::default());
+    let out = sample_head(&fields, &BackendConfig::default());
     assert_eq!(head_check::check(&out, 103), Ok(()), "{}", out.escape_ascii());
     let text = String::from_utf8_lossy(&out).to_ascii_lowercase();
     assert_eq!(text.matches("\r\ncontent-length: 7\r\n").count(), 1);

@@ -8,7 +8,7 @@ mod trace;
 
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow, error_body, error_event};
 pub use offer::Offer;
-pub use trace::TraceContext;
+pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 use std::fmt;
 

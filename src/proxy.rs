@@ -47,7 +47,7 @@ use crate::routing::Generation;
 use crate::routing::{Lease, RequestObserver};
 use crate::scan::{ScanOptions, scan};
 use crate::tls::{Look, Refreshed, TlsError};
-use crate::upstream::pool::Upstreams;
+use crate::upstream::pool::ConnectionPool;
 use context::{BodyBudget, Call, HeldBody};
 use failure::OwnError;
 use retry::client_gone;
@@ -60,7 +60,7 @@ pub const LINGER: Duration = Duration::from_millis(500);
 pub struct Proxy {
     pub(crate) generation: ArcSwap<Generation>,
     pub(crate) started_with: Config,
-    pub(crate) upstreams: Upstreams,
+    pub(crate) upstreams: ConnectionPool,
     pub(crate) observers: Vec<Box<dyn RequestObserver>>,
     pub(crate) bodies: Arc<BodyBudget>,
     pub(crate) in_flight: Arc<AtomicUsize>,
@@ -92,7 +92,7 @@ impl Proxy {
             ports: Ports::open(&generation.config.server.listen)?,
             closings: Closings::default(),
             certificate_failures: AtomicU64::new(0),
-            upstreams: Upstreams::new(limits),
+            upstreams: ConnectionPool::new(limits),
             retries: Budget::new(&generation.config.routing.retry_budget),
             started_with: generation.config.clone(),
             generation: ArcSwap::new(generation),
@@ -115,7 +115,7 @@ impl Proxy {
 
     /// Lets new requests follow this configuration; those under way keep theirs.
     pub fn adopt(&self, generation: Arc<Generation>) {
-        self.upstreams.follow(&generation.config.limits);
+        self.upstreams.set_limits(&generation.config.limits);
         self.generation.store(generation);
     }
 

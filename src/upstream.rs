@@ -1,13 +1,21 @@
-//! Backends: connections and their pool, requests written, responses read and relayed, deadlines.
+//! Backends: connections and their pool, requests written, responses read and relayed, deadlines, and
+//! the rule on which failures are safe to retry.
+//!
+//! Nothing here knows clients or routing: [`http1::Exchange`] is given what may interrupt it
+//! ([`interrupt::Interrupts`]), and [`relay`] reports to a [`relay::RelayObserver`].
 
+pub(crate) mod body_decoder;
 pub(crate) mod connect;
 pub(crate) mod deadline;
-pub(crate) mod exchange;
+pub(crate) mod failure;
 pub mod headers;
+pub(crate) mod http1;
 pub(crate) mod http2;
-pub(crate) mod http2_stream;
+pub(crate) mod interrupt;
 pub(crate) mod pool;
 pub(crate) mod relay;
-pub(crate) mod request_writer;
-pub(crate) mod response_head;
+pub mod request_writer;
+pub mod response_head;
+pub(crate) mod response_monitor;
+pub(crate) mod retry_safety;
 pub mod splice;

@@ -43,13 +43,8 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Imports against the table.
-const UPWARD: &[(&str, &str)] = &[
-    ("routing", "shadow"),
-    ("lifecycle", "admin"),
-    ("upstream", "downstream"),
-    ("upstream", "proxy"),
-    ("downstream", "proxy"),
-];
+const UPWARD: &[(&str, &str)] =
+    &[("routing", "shadow"), ("lifecycle", "admin"), ("downstream", "proxy")];
 
 /// Folders that may name Pingora.
 const NAMES_PINGORA: &[&str] =
@@ -91,7 +86,7 @@ const IMPURE: &[&str] = &[
 /// is gone is taken off the list.
 const CYCLES: &[&str] = &[
     "crate: admin <-> lifecycle",
-    "crate: downstream <-> proxy <-> upstream",
+    "crate: downstream <-> proxy",
     "crate: fleet <-> routing <-> shadow",
     "crate::downstream: body <-> client",
     "crate::downstream: guard <-> http1 <-> listener",
@@ -110,7 +105,6 @@ const CYCLES: &[&str] = &[
     "crate::scoring: profile <-> scorers <-> terms",
     "crate::scoring::prefix: chain <-> hash_cache",
     "crate::scoring::prefix: index <-> run <-> runs",
-    "crate::upstream: connect <-> http2 <-> http2_stream",
 ];
 /// The same of I/O named in pure folders.
 const NAMED_IO: &[&str] = &[

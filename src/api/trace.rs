@@ -1,7 +1,14 @@
 //! W3C Trace Context (the recommendation's version 00): what `traceparent` says, and how it is
 //! written.
 
+use http::header::HeaderName;
+
 use crate::api::hex;
+
+/// `traceparent`.
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// `tracestate`, which means nothing without a `traceparent`.
+pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The length of a `traceparent` of version 00.
 const LENGTH: usize = 55;

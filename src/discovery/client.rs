@@ -9,7 +9,8 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
 use crate::fleet::Backend;
-use crate::upstream::connect::{DialError, Dialer};
+use crate::upstream::connect::Connector;
+use crate::upstream::failure::ConnectError;
 
 /// The most bytes of an answer that are read.
 const BODY_LIMIT: usize = 8 << 20;
@@ -46,12 +47,12 @@ pub enum ProbeError {
 }
 
 /// Asks backends small questions.
-pub struct ProbeClient(Dialer);
+pub struct ProbeClient(Connector);
 
 impl Default for ProbeClient {
     fn default() -> Self {
         // Every check tries whether a connection can be made.
-        Self(Dialer::new(Duration::ZERO))
+        Self(Connector::new(Duration::ZERO))
     }
 }
 
@@ -99,11 +100,11 @@ impl ProbeClient {
     }
 }
 
-fn no_connection(error: DialError) -> ProbeError {
+fn no_connection(error: ConnectError) -> ProbeError {
     match error {
-        DialError::NoAddress => ProbeError::NoAddress,
-        DialError::TimedOut => ProbeError::TimedOut,
-        DialError::Refused | DialError::Tls | DialError::Http2 => {
+        ConnectError::NoAddress => ProbeError::NoAddress,
+        ConnectError::TimedOut => ProbeError::TimedOut,
+        ConnectError::Refused | ConnectError::Tls | ConnectError::Http2 => {
             ProbeError::Connection(error.text())
         }
     }

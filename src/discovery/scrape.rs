@@ -24,7 +24,7 @@ use crate::clock::now;
 use crate::config::{Config, Engine, TelemetryConfig};
 use crate::fleet::{Backend, EngineSample, Fleet, Health};
 use crate::units::{ByteSize, Timestamp};
-use crate::upstream::connect::Dialer;
+use crate::upstream::connect::Connector;
 use fetch::{Fetched, Fetcher};
 use source::{Source, sources};
 
@@ -75,7 +75,7 @@ pub(super) enum ScrapeError {
 pub struct Scraper(Arc<Shared>);
 
 struct Shared {
-    dialer: Dialer,
+    connector: Connector,
     reader: PageReader,
     budget: Arc<ScrapeBudget>,
     rng: Mutex<SmallRng>,
@@ -93,7 +93,7 @@ impl Scraper {
     /// A scraper that has nothing to do. `seed` starts its jitter.
     pub(super) fn new(seed: u64) -> Self {
         Self(Arc::new(Shared {
-            dialer: Dialer::new(IDLE_TIMEOUT),
+            connector: Connector::new(IDLE_TIMEOUT),
             reader: PageReader::default(),
             budget: Arc::default(),
             rng: Mutex::new(SmallRng::seed_from_u64(seed)),
@@ -161,7 +161,7 @@ impl BackgroundService for Scraper {
                 _ = settling.tick() => {
                     if let Some(batch) = &*self.0.batch.borrow() {
                         self.0.budget.settle(now(), &batch.config);
-                        self.0.dialer.sweep();
+                        self.0.connector.sweep();
                     }
                 }
                 changed = shutdown.changed() => {
@@ -243,7 +243,7 @@ impl Task {
 
     async fn ask(&mut self, source: &Source) -> Result<(EnginePage, Fetched), ScrapeError> {
         let shared = Arc::clone(&self.shared);
-        let fetched = self.fetcher.fetch(&shared.dialer, &source.path).await;
+        let fetched = self.fetcher.fetch(&shared.connector, &source.path).await;
         shared.budget.add_bytes(self.fetcher.body().len());
         let fetched = fetched?;
         let page = source.read(&shared.reader, self.fetcher.body());
@@ -259,7 +259,7 @@ impl Task {
             return known;
         }
         let shared = Arc::clone(&self.shared);
-        let asked = self.fetcher.fetch(&shared.dialer, source::PROPS).await;
+        let asked = self.fetcher.fetch(&shared.connector, source::PROPS).await;
         let tokens = asked.ok().and_then(|_| super::page::read_props(self.fetcher.body()));
         self.cache_tokens = Some(tokens);
         tokens

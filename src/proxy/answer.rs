@@ -9,10 +9,11 @@ use pingora_proxy::Session;
 
 use super::Proxy;
 use super::context::RequestContext;
-use super::failure::{HeldAnswer, OwnError};
+use super::failure::OwnError;
 use crate::api::error_body;
 use crate::downstream::body;
 use crate::downstream::body::BodyLength;
+use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -74,7 +75,7 @@ impl Proxy {
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
-        held: HeldAnswer,
+        held: HeldResponse,
     ) -> pingora::Result<()> {
         ctx.ending.status = held.status;
         self.answer(session, ctx, (*held.header, held.body, false)).await

@@ -2,29 +2,32 @@
 //! answer goes to the client.
 
 use std::future::{Future, poll_fn};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
 use pingora_proxy::Session;
 
 use super::Proxy;
 use super::context::{Call, RequestContext};
-use super::failure::{Failure, HeldAnswer};
 use super::outcome::{Ended, retry_after};
 use super::response::{break_off, finish_head};
 use super::retry::{Served, client_gone};
 use crate::api::{ErrorCode, TraceContext};
 use crate::clock::now;
 use crate::downstream::client::Client;
-use crate::fleet::{Backend, InflightGuard, Outcome, Serving};
+use crate::fleet::{Backend, InflightGuard, Outcome, PlaceId, Serving};
 use crate::units::{Timestamp, TokenCount};
-use crate::upstream::connect::DialError;
 use crate::upstream::deadline::Deadline;
-use crate::upstream::exchange::{Exchange, Stop};
+use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse};
+use crate::upstream::http1::Exchange;
+use crate::upstream::interrupt::{ClientWatch, Interrupts};
 use crate::upstream::pool::Connection;
-use crate::upstream::relay::{RelayEnd, RelayTerms, Watch};
-use crate::upstream::request_writer::ask;
-use crate::upstream::response_head::AnswerHead;
+use crate::upstream::relay::{RelayEnd, RelayObserver, RelayTerms};
+use crate::upstream::request_writer::{Forwarding, OwnFields, RequestBytes};
+use crate::upstream::response_head::ResponseHead;
+use crate::upstream::response_monitor::ResponseMonitor;
+use crate::upstream::retry_safety::request_is_unread;
+use crate::upstream::splice::{splice, total_len, wire_name};
 
 /// The most bytes of a refusal that are held back.
 const HELD_LIMIT: usize = 64 * 1024;
@@ -74,7 +77,7 @@ impl Proxy {
         let backend = serving.and_then(|row| fleet.backends.get(usize::from(row.backend)));
         let client = ctx.client.clone();
         let (Some(serving), Some(backend), Some(client)) = (serving, backend, client) else {
-            return AttemptEnd::Failed(Failure::NotSent(DialError::NoAddress));
+            return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
         };
         let place = Mutex::new(Some(guard));
         let attempt = Attempt {
@@ -105,26 +108,30 @@ impl Proxy {
         } else {
             (timeouts.response, ErrorCode::ResponseTimeout)
         };
-        let mut deadline = Deadline::new(attempt.started, limit, code, total);
+        let deadline = Deadline::new(attempt.started, limit, code, total);
+        let mut interrupts = Interrupts::new(attempt.client, deadline);
         let mut may_reuse = true;
         loop {
-            let connected = self.open(attempt, &mut deadline, may_reuse).await;
+            let connected = self.open(attempt, &mut interrupts, may_reuse).await;
             let connection = match connected {
                 Ok(connection) => connection,
                 Err(failure) => return AttemptEnd::Failed(failure),
             };
-            let mut exchange = Exchange::new(connection, attempt.client, &mut deadline);
-            let (asked, sent) = ask(&mut exchange, session, ctx, (call, attempt)).await;
-            match asked {
+            let mut exchange = Exchange::new(connection, interrupts);
+            let (response, sent) = send(&mut exchange, session, ctx, (call, attempt)).await;
+            match response {
                 Ok(head) => return self.judge(session, ctx, call, (exchange, head, attempt)).await,
                 // An idle connection may be closed at the very moment it is used again. That is
                 // nobody's failure: once more, on a fresh one.
-                Err(Stop::Closed | Stop::ClosedWhileSending) if exchange.connection.is_reused => {
+                Err(ExchangeError::Closed | ExchangeError::ClosedWhileSending)
+                    if exchange.connection.is_reused =>
+                {
                     may_reuse = false;
+                    interrupts = exchange.interrupts;
                 }
-                Err(stop) => {
-                    let is_unread = exchange.connection.is_unread(sent);
-                    return AttemptEnd::Failed(Failure::from_stop(stop, is_unread));
+                Err(error) => {
+                    let is_unread = request_is_unread(&exchange.connection, sent);
+                    return AttemptEnd::Failed(Failure::from_exchange(error, is_unread));
                 }
             }
         }
@@ -133,7 +140,7 @@ impl Proxy {
     async fn open(
         &self,
         attempt: &Attempt<'_>,
-        deadline: &mut Deadline,
+        interrupts: &mut Interrupts<'_>,
         may_reuse: bool,
     ) -> Result<Connection, Failure> {
         if may_reuse
@@ -145,15 +152,12 @@ impl Proxy {
         // Boxed: Pingora's connect is large, and every open stream would carry room for it along.
         let mut connecting = Box::pin(self.upstreams.connect(attempt.backend, timeout));
         poll_fn(|cx| {
-            if let Poll::Ready(connected) = connecting.as_mut().poll(cx) {
-                return Poll::Ready(connected.map_err(Failure::NotSent));
-            }
-            if attempt.client.poll_gone(cx).is_ready() {
-                return Poll::Ready(Err(Failure::ClientGone));
-            }
-            deadline.poll(cx).map(|code| Err(Failure::TimedOut(code)))
+            let connected = connecting.as_mut().poll(cx);
+            interrupts.or_interrupted(connected, cx)
         })
         .await
+        .map_err(|error| Failure::from_exchange(error, true))?
+        .map_err(Failure::NotSent)
     }
 
     /// Decides what to do with an answer: hold a refusal back, or relay it.
@@ -162,12 +166,14 @@ impl Proxy {
         session: &mut Session,
         ctx: &mut RequestContext,
         call: &mut Call,
-        (exchange, head, attempt): (Exchange<'_>, AnswerHead, &Attempt<'_>),
+        (exchange, head, attempt): (Exchange<'_>, ResponseHead, &Attempt<'_>),
     ) -> AttemptEnd {
         let retries_5xx = ctx.generation.config.routing.retry_5xx;
         match head.status {
             429 | 503 => self.hold(exchange, head, (attempt, Failure::Refused)).await,
-            500..=599 if retries_5xx => self.hold(exchange, head, (attempt, Failure::Failed)).await,
+            500..=599 if retries_5xx => {
+                self.hold(exchange, head, (attempt, Failure::ServerError)).await
+            }
             _ => {
                 // From here on the request cannot be repeated, so its body is not needed any more.
                 call.body = None;
@@ -179,8 +185,8 @@ impl Proxy {
     async fn hold(
         &self,
         mut exchange: Exchange<'_>,
-        head: AnswerHead,
-        (attempt, into): (&Attempt<'_>, fn(HeldAnswer) -> Failure),
+        head: ResponseHead,
+        (attempt, into): (&Attempt<'_>, fn(HeldResponse) -> Failure),
     ) -> AttemptEnd {
         let body = match exchange.hold(head.framing, HELD_LIMIT).await {
             Err(_client_gone) => return AttemptEnd::Failed(Failure::ClientGone),
@@ -189,7 +195,7 @@ impl Proxy {
         if body.is_some() && head.keeps_alive {
             self.upstreams.keep(&attempt.serving.state, exchange.connection, now());
         }
-        AttemptEnd::Failed(into(HeldAnswer {
+        AttemptEnd::Failed(into(HeldResponse {
             retry_after: retry_after(&head.header),
             status: head.status,
             header: head.header,
@@ -202,13 +208,13 @@ impl Proxy {
         session: &mut Session,
         ctx: &mut RequestContext,
         call: &Call,
-        (mut exchange, mut head, attempt): (Exchange<'_>, AnswerHead, &Attempt<'_>),
+        (mut exchange, mut head, attempt): (Exchange<'_>, ResponseHead, &Attempt<'_>),
     ) -> Served {
-        let mut watch = Watch::new(call.profile.operation, head.is_event_stream);
+        let mut monitor = ResponseMonitor::new(call.profile.operation, head.is_event_stream);
         self.note_head(ctx, call, (&head, attempt));
         if call.profile.streaming && !head.is_event_stream {
             let limit = attempt.serving.timeouts.response;
-            exchange.deadline.set(attempt.started, limit, ErrorCode::ResponseTimeout);
+            exchange.interrupts.deadline.set(attempt.started, limit, ErrorCode::ResponseTimeout);
         }
         finish_head(&mut head, ctx, session, (call, attempt))?;
         if head.is_event_stream {
@@ -219,29 +225,27 @@ impl Proxy {
         if downstream.write_response_header(head.header).await.is_err() {
             return client_gone(ctx);
         }
-        let on_tokens = self.on_tokens(attempt, ctx.arrived_at);
         let is_event_stream = head.is_event_stream;
-        let by_status = |first_token| Ended { first_token, ..Ended::by_status(head.status, ctx) };
-        // The backend is free as soon as its answer is read, before the client can come back.
-        let on_whole = |first_token: Option<Timestamp>| {
-            self.settle(attempt, &by_status(first_token.filter(|_| is_event_stream)));
+        let progress = Progress {
+            proxy: self,
+            attempt,
+            arrived_at: ctx.arrived_at,
+            estimate: attempt.place.lock().as_ref().and_then(InflightGuard::place),
+            ended: Ended { first_token: None, ..Ended::by_status(head.status, ctx) },
+            is_event_stream,
         };
-        let terms = RelayTerms {
-            framing,
-            timeouts: &attempt.serving.timeouts,
-            on_tokens: &on_tokens,
-            on_whole: &on_whole,
-        };
-        let end = exchange.relay(session, &mut watch, terms).await;
-        ctx.ending.usage = watch.usage();
-        ctx.ending.token_events = watch.tokens;
+        let terms =
+            RelayTerms { framing, timeouts: &attempt.serving.timeouts, observer: &progress };
+        let end = exchange.relay(session, &mut monitor, terms).await;
+        ctx.ending.usage = monitor.usage();
+        ctx.ending.token_events = monitor.tokens;
         if head.is_event_stream {
-            ctx.ending.first_token = watch.first_token;
+            ctx.ending.first_token = monitor.first_token;
         }
         match end {
             RelayEnd::Complete => {
                 if head.is_event_stream {
-                    attempt.serving.latency.learn_length(TokenCount(watch.tokens));
+                    attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
                 }
                 if head.keeps_alive {
                     self.upstreams.keep(&attempt.serving.state, exchange.connection, now());
@@ -253,31 +257,7 @@ impl Proxy {
                 drop(exchange);
                 ctx.ending.code = Some(code);
                 ctx.ending.outcome = Some(Outcome::Fault);
-                break_off(session, ctx, (code, &watch)).await
-            }
-        }
-    }
-
-    /// What is told when tokens of an answer have passed.
-    fn on_tokens<'a>(
-        &'a self,
-        attempt: &'a Attempt<'_>,
-        arrived_at: Timestamp,
-    ) -> impl Fn(bool, u32) + use<'a> {
-        let (id, state) = (attempt.serving.id, &attempt.serving.state);
-        let forecast = attempt.place.lock().as_ref().and_then(InflightGuard::place);
-        move |is_first: bool, tokens: u32| {
-            if let Some(place) = forecast {
-                state.forecasts.add(place, tokens);
-            }
-            if is_first {
-                attempt.answered();
-            }
-            for observer in &self.observers {
-                if is_first {
-                    observer.first_token(id, now().since(arrived_at));
-                }
-                observer.progress(id, tokens);
+                break_off(session, ctx, (code, &monitor)).await
             }
         }
     }
@@ -286,7 +266,7 @@ impl Proxy {
         &self,
         ctx: &mut RequestContext,
         call: &Call,
-        (head, attempt): (&AnswerHead, &Attempt<'_>),
+        (head, attempt): (&ResponseHead, &Attempt<'_>),
     ) {
         if !head.is_event_stream {
             attempt.answered();
@@ -303,4 +283,92 @@ impl Proxy {
             }
         }
     }
+}
+
+/// Reports the progress of one relay.
+struct Progress<'a> {
+    proxy: &'a Proxy,
+    attempt: &'a Attempt<'a>,
+    arrived_at: Timestamp,
+    /// The attempt's slot in the drain estimate.
+    estimate: Option<PlaceId>,
+    /// The end of the attempt, if the response is complete.
+    ended: Ended,
+    is_event_stream: bool,
+}
+
+impl RelayObserver for Progress<'_> {
+    fn tokens_passed(&self, is_first: bool, tokens: u32) {
+        let (id, state) = (self.attempt.serving.id, &self.attempt.serving.state);
+        if let Some(slot) = self.estimate {
+            state.forecasts.add(slot, tokens);
+        }
+        if is_first {
+            self.attempt.answered();
+        }
+        for observer in &self.proxy.observers {
+            if is_first {
+                observer.first_token(id, now().since(self.arrived_at));
+            }
+            observer.progress(id, tokens);
+        }
+    }
+
+    // The backend is free as soon as its response is read, before the client can come back.
+    fn response_read(&self, first_token: Option<Timestamp>) {
+        let first_token = first_token.filter(|_| self.is_event_stream);
+        self.proxy.settle(self.attempt, &Ended { first_token, ..self.ended });
+    }
+}
+
+impl ClientWatch for Client {
+    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        Client::poll_gone(self, cx)
+    }
+}
+
+/// Sends the request and reads the head of the response; also says how many bytes the request has.
+async fn send(
+    exchange: &mut Exchange<'_>,
+    session: &Session,
+    ctx: &RequestContext,
+    (call, attempt): (&Call, &Attempt<'_>),
+) -> (Result<ResponseHead, ExchangeError>, usize) {
+    let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
+    let name = upstream_name(call, attempt.serving);
+    let wire = wire_name(call.profile.operation.row().body, name);
+    // Compared decoded: a name the client wrote with escapes is still that name.
+    let parts =
+        if *name == *call.model { [body, &[], &[]] } else { splice(body, &call.profile, &wire) };
+    let client = session.req_header();
+    let target = client.uri.path_and_query().map_or("/", |target| target.as_str());
+    let own = OwnFields {
+        authority: &attempt.backend.authority,
+        body_length: total_len(&parts),
+        request_id: &ctx.request_id,
+        trace: attempt.trace,
+        key_in_anthropic_style: ctx.dialect == crate::api::Dialect::Anthropic,
+        forwarding: forwarding(ctx, attempt.client),
+    };
+    let config = &attempt.backend.config;
+    let request = RequestBytes::write(target, &client.headers, config, own, parts);
+    (exchange.request(request.parts()).await, request.len())
+}
+
+fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
+    let server = &ctx.generation.config.server;
+    let origin = client.origin();
+    Forwarding {
+        policy: server.forwarded_for,
+        is_trusted: origin.peer.is_trusted(&server.trusted_proxies),
+        peer: origin.peer.address(),
+        is_tls: origin.is_tls,
+    }
+}
+
+/// The name the backend knows the model by.
+fn upstream_name<'a>(call: &'a Call, serving: &'a Serving) -> &'a str {
+    let resolved = call.decision.as_ref().and_then(|found| call.fleet.model(found.model));
+    let own = serving.upstream_id.as_deref();
+    own.or(resolved.map(|model| &*model.name)).unwrap_or(&call.model)
 }

@@ -7,18 +7,20 @@ use pingora::http::ResponseHeader;
 use super::Proxy;
 use super::attempt::{Attempt, AttemptEnd};
 use super::context::RequestContext;
-use super::failure::Failure;
+use super::failure::{code_of, outcome_of};
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::config::CooldownConfig;
 use crate::fleet::{Outcome, Probe, Source};
 use crate::routing::AttemptEnded;
 use crate::units::Timestamp;
+use crate::upstream::failure::Failure;
 
 /// The share by which a rest may be longer than was asked for.
 const LONGER: f64 = 0.1;
 
 /// How an attempt ended, as far as the backend is concerned.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
     pub(crate) code: Option<ErrorCode>,
@@ -53,8 +55,8 @@ impl Ended {
         match end {
             AttemptEnd::Failed(failure) => {
                 let rest = rest_time(&ctx.generation.config.routing.cooldown, failure, spread);
-                let code = Some(failure.code());
-                Self { outcome: failure.outcome(rest), code, ..by_status }
+                let code = Some(code_of(failure));
+                Self { outcome: outcome_of(failure, rest), code, ..by_status }
             }
             AttemptEnd::Relayed(_) => {
                 let outcome = ctx.ending.outcome.unwrap_or(by_status.outcome);
@@ -116,10 +118,10 @@ fn rest_time(config: &CooldownConfig, failure: &Failure, spread: f64) -> Duratio
     let asked = match failure {
         Failure::Refused(held) => held.retry_after,
         Failure::NotSent(_)
-        | Failure::Unanswered { .. }
-        | Failure::Failed(_)
+        | Failure::NoResponse { .. }
+        | Failure::ServerError(_)
         | Failure::TimedOut(_)
-        | Failure::BadAnswer(_)
+        | Failure::BadResponse(_)
         | Failure::ClientGone => None,
     };
     let rest = asked.unwrap_or(config.default);

@@ -11,8 +11,8 @@ use super::context::{Call, RequestContext};
 use super::failure::timeout_message;
 use super::retry::Served;
 use crate::api::{ErrorCode, error_event};
-use crate::upstream::relay::Watch;
-use crate::upstream::response_head::{AnswerHead, Framing};
+use crate::upstream::response_head::{Framing, ResponseHead};
+use crate::upstream::response_monitor::ResponseMonitor;
 
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
 const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
@@ -20,7 +20,7 @@ const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering")
 
 /// Adds to an answer's head what penstock has to say.
 pub(crate) fn finish_head(
-    head: &mut AnswerHead,
+    head: &mut ResponseHead,
     ctx: &RequestContext,
     session: &Session,
     (call, attempt): (&Call, &Attempt<'_>),
@@ -61,18 +61,18 @@ pub(crate) fn finish_head(
 pub(crate) async fn break_off(
     session: &mut Session,
     ctx: &RequestContext,
-    (code, watch): (ErrorCode, &Watch),
+    (code, monitor): (ErrorCode, &ResponseMonitor),
 ) -> Served {
     let message = timeout_message(code);
     let broken = || {
         let cut = pingora::ErrorType::ConnectionClosed;
         pingora::Error::e_explain(cut, "the backend's answer broke off")
     };
-    let Some(ending) = watch.is_stream().then_some(ctx.operation).flatten() else {
+    let Some(ending) = monitor.is_stream().then_some(ctx.operation).flatten() else {
         return broken();
     };
     let mut event = Vec::new();
-    if !watch.is_between_events() {
+    if !monitor.is_between_events() {
         // Whatever half-sent event there is must end before the error can be read.
         event.extend_from_slice(b"\n\n");
     }

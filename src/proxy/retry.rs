@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use super::Proxy;
 use super::attempt::AttemptEnd;
 use super::context::{Call, RequestContext};
-use super::failure::{Failure, OwnError, Repeat};
+use super::failure::OwnError;
 use super::shadowing::show_shadow;
 use crate::clock::now;
 use crate::fleet::{InflightGuard, Outcome};
@@ -19,6 +19,8 @@ use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     Capture, Live, Noting, RouteError, RouteInput, Routed, RoutingDecision, Scratch, Weighted,
 };
+use crate::upstream::failure::Failure;
+use crate::upstream::retry_safety::RetrySafety;
 
 /// How often a decision is made anew because another request took the last place first.
 const RACES: usize = 64;
@@ -70,9 +72,9 @@ impl Proxy {
                 AttemptEnd::Failed(failure) => {
                     call.tried.insert(decision.backend);
                     forget_recorded(ctx, &call, &decision);
-                    let may_repeat = self.may_repeat(ctx, &failure);
+                    let may_retry = self.may_retry(ctx, &failure);
                     last = Some(failure);
-                    if !may_repeat {
+                    if !may_retry {
                         return self.give_up(session, ctx, (last, None)).await;
                     }
                 }
@@ -144,12 +146,12 @@ impl Proxy {
         Err(saturated())
     }
 
-    fn may_repeat(&self, ctx: &RequestContext, failure: &Failure) -> bool {
+    fn may_retry(&self, ctx: &RequestContext, failure: &Failure) -> bool {
         let routing = &ctx.generation.config.routing;
-        let is_allowed = match failure.repeat() {
-            Repeat::Safe => true,
-            Repeat::IfUnansweredAllowed => routing.retry_unanswered,
-            Repeat::No => false,
+        let is_allowed = match RetrySafety::of(failure) {
+            RetrySafety::Safe => true,
+            RetrySafety::IfUnansweredAllowed => routing.retry_unanswered,
+            RetrySafety::Unsafe => false,
         };
         is_allowed
             && ctx.ending.attempts <= routing.max_retries
@@ -186,11 +188,11 @@ impl Proxy {
         (last, route): (Option<Failure>, Option<RouteError>),
     ) -> Served {
         let error = match (last, route) {
-            (Some(Failure::Refused(held) | Failure::Failed(held)), _) => {
+            (Some(Failure::Refused(held) | Failure::ServerError(held)), _) => {
                 ctx.ending.outcome = Some(Outcome::Fault);
                 return self.answer_held(session, ctx, held).await;
             }
-            (Some(failure), _) => OwnError::new(failure.code(), failure.message()),
+            (Some(failure), _) => OwnError::from_failure(&failure),
             (None, Some(error)) => OwnError::from_route(&error, now()),
             (None, None) => return Ok(()),
         };

@@ -2,16 +2,10 @@
 //! begins here.
 
 use http::HeaderMap;
-use http::header::HeaderName;
 
 use super::Proxy;
-use crate::api::TraceContext;
+use crate::api::{TRACEPARENT, TraceContext};
 use crate::config::TracingConfig;
-
-/// `traceparent`
-pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// `tracestate`, which means nothing without the other.
-pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 impl Proxy {
     /// The trace of a request; `None` when its fields are none of our business.

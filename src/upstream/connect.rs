@@ -1,6 +1,6 @@
-//! Connections to backends, for attempts and for probes alike: TCP by Pingora's connector, TLS by
-//! the backend's own settings, and HTTP/2 where it is asked for, which then looks like a connection
-//! of its own for each request.
+//! Opens connections to backends, for attempts, health checks and scrapes alike: TCP by Pingora's
+//! connector, TLS by the backend's own settings, and HTTP/2 where it is configured, which then looks
+//! like a separate connection per request (`http2/stream.rs`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,51 +13,23 @@ use pingora::protocols::{ALPN, Stream};
 use pingora::upstreams::peer::HttpPeer;
 use tokio_rustls::TlsConnector;
 
-use super::http2::Links;
+use super::failure::ConnectError;
+use super::http2::Http2Connections;
 use crate::clock::now;
 use crate::fleet::Backend;
 use crate::tls::ClientTls;
 use crate::units::Timestamp;
 
-/// Why there is no connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DialError {
-    /// The name has not been resolved.
-    NoAddress,
-    /// Refused or unreachable.
-    Refused,
-    /// Nothing within the connect timeout.
-    TimedOut,
-    /// The TLS handshake failed, or its settings cannot be used.
-    Tls,
-    /// The backend does not speak HTTP/2.
-    Http2,
+/// Opens connections to backends.
+pub(crate) struct Connector {
+    tcp: TransportConnector,
+    http2: Http2Connections,
 }
 
-impl DialError {
-    /// The same in words, without addresses.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::NoAddress => "the backend's name does not resolve",
-            Self::Refused => "connection refused",
-            Self::TimedOut => "connect timed out",
-            Self::Tls => "TLS handshake failed",
-            Self::Http2 => "the backend does not speak HTTP/2",
-        }
-    }
-}
-
-/// Makes connections to backends.
-pub(crate) struct Dialer {
-    connector: TransportConnector,
-    links: Links,
-}
-
-impl Dialer {
-    /// A dialer whose connections over HTTP/2 are used as long as they are idle for less than
-    /// `idle_timeout`.
+impl Connector {
+    /// A connector that closes HTTP/2 connections once they are idle for `idle_timeout`.
     pub(crate) fn new(idle_timeout: Duration) -> Self {
-        Self { connector: TransportConnector::new(None), links: Links::new(idle_timeout) }
+        Self { tcp: TransportConnector::new(None), http2: Http2Connections::new(idle_timeout) }
     }
 
     /// A connection for one request or more; over HTTP/2 for exactly one.
@@ -65,76 +37,76 @@ impl Dialer {
         &self,
         backend: &Backend,
         timeout: Duration,
-    ) -> Result<Stream, DialError> {
+    ) -> Result<Stream, ConnectError> {
         let until = now().after(timeout);
         let connecting = async {
             if !backend.config.http2 {
                 return self.open(backend, until).await;
             }
-            if let Some(stream) = self.links.take(backend) {
+            if let Some(stream) = self.http2.open_stream(backend) {
                 return Ok(stream);
             }
-            let wire = self.open(backend, until).await?;
-            if backend.config.url.https && wire.selected_alpn_proto() != Some(ALPN::H2) {
-                return Err(DialError::Http2);
+            let transport = self.open(backend, until).await?;
+            if backend.config.url.https && transport.selected_alpn_proto() != Some(ALPN::H2) {
+                return Err(ConnectError::Http2);
             }
-            self.links.add(backend, wire).await
+            self.http2.start(backend, transport).await
         };
         let connected = tokio::time::timeout(timeout, connecting).await;
-        let connected = connected.unwrap_or(Err(DialError::TimedOut));
-        if let Err(reason) = connected {
-            tracing::debug!(backend = %backend.state.name, reason = reason.text(), "no connection");
+        let connected = connected.unwrap_or(Err(ConnectError::TimedOut));
+        if let Err(error) = connected {
+            tracing::debug!(backend = %backend.state.name, reason = error.text(), "connect failed");
         }
         connected
     }
 
-    /// A connection to another port of a backend, where no TLS is spoken.
+    /// A connection to another port of a backend, without TLS.
     pub(crate) async fn connect_plain(
         &self,
         backend: &Backend,
         port: u16,
         timeout: Duration,
-    ) -> Result<Stream, DialError> {
+    ) -> Result<Stream, ConnectError> {
         self.reach(backend, Some(port), now().after(timeout)).await
     }
 
-    /// Uses connections over HTTP/2 by this limit from now on.
-    pub(crate) fn follow(&self, idle_timeout: Duration) {
-        self.links.follow(idle_timeout);
+    /// Closes HTTP/2 connections that are idle for this long from now on.
+    pub(crate) fn set_idle_timeout(&self, idle_timeout: Duration) {
+        self.http2.set_idle_timeout(idle_timeout);
     }
 
-    /// Closes connections over HTTP/2 that have been idle too long.
+    /// Closes HTTP/2 connections that have been idle too long.
     pub(crate) fn sweep(&self) {
-        self.links.sweep();
+        self.http2.sweep();
     }
 
-    async fn open(&self, backend: &Backend, until: Timestamp) -> Result<Stream, DialError> {
+    async fn open(&self, backend: &Backend, until: Timestamp) -> Result<Stream, ConnectError> {
         let stream = self.reach(backend, None, until).await?;
         match (backend.config.url.https, &backend.tls) {
             (false, _) => Ok(stream),
             (true, Some(tls)) => secure(stream, tls).await,
-            (true, None) => Err(DialError::Tls),
+            (true, None) => Err(ConnectError::Tls),
         }
     }
 
-    /// Connects to the first of the backend's addresses that takes a connection, at its own port or
-    /// another. Each gets its part of the time that is left, so that one that swallows packets leaves
-    /// some to the others.
+    /// Connects to the first of the backend's addresses that accepts, at its own port or another. Each
+    /// address gets an equal part of the remaining time, so that one that swallows packets leaves some
+    /// to the others.
     async fn reach(
         &self,
         backend: &Backend,
         port: Option<u16>,
         until: Timestamp,
-    ) -> Result<Stream, DialError> {
+    ) -> Result<Stream, ConnectError> {
         let addresses = backend.state.addresses.in_turn();
-        let mut failed = DialError::NoAddress;
+        let mut failed = ConnectError::NoAddress;
         for (index, address) in addresses.iter().enumerate() {
             let left = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
             let part = until.since(now()) / left;
             let mut to = *address;
             to.set_port(port.unwrap_or(to.port()));
             let connected = tokio::time::timeout(part, self.open_socket(backend, to)).await;
-            failed = match connected.unwrap_or(Err(DialError::TimedOut)) {
+            failed = match connected.unwrap_or(Err(ConnectError::TimedOut)) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
@@ -146,34 +118,34 @@ impl Dialer {
         Err(failed)
     }
 
-    // TLS is not Pingora's: it would build its settings anew for every connection.
+    // Without Pingora's TLS: it would build its settings again for every connection.
     async fn open_socket(
         &self,
         backend: &Backend,
         address: SocketAddr,
-    ) -> Result<Stream, DialError> {
+    ) -> Result<Stream, ConnectError> {
         let peer = HttpPeer::new(address, false, backend.config.url.host.clone());
-        let connected = self.connector.new_stream(&peer).await;
+        let connected = self.tcp.new_stream(&peer).await;
         connected.map_err(|error| match error.etype() {
-            ErrorType::ConnectTimedout => DialError::TimedOut,
-            _ => DialError::Refused,
+            ErrorType::ConnectTimedout => ConnectError::TimedOut,
+            _ => ConnectError::Refused,
         })
     }
 }
 
-async fn secure(stream: Stream, tls: &ClientTls) -> Result<Stream, DialError> {
-    let socket = to_socket(stream).ok_or(DialError::Tls)?;
+async fn secure(stream: Stream, tls: &ClientTls) -> Result<Stream, ConnectError> {
+    let socket = to_socket(stream).ok_or(ConnectError::Tls)?;
     let connector = TlsConnector::from(tls.config());
     match handshake(&connector, tls.server_name(), *socket).await {
         Ok(stream) => Ok(Box::new(stream)),
         Err(error) => {
-            tracing::debug!(%error, "a TLS handshake with a backend failed");
-            Err(DialError::Tls)
+            tracing::debug!(%error, "TLS handshake with a backend failed");
+            Err(ConnectError::Tls)
         }
     }
 }
 
-/// The socket below a stream that is nothing but one.
+/// The socket of a stream that is nothing else.
 fn to_socket(stream: Stream) -> Option<Box<SocketStream>> {
     stream.into_any().downcast().ok()
 }
@@ -200,39 +172,42 @@ mod tests {
         backend
     }
 
-    /// An address nobody listens on.
+    /// An address without a listener.
     async fn closed() -> SocketAddr {
         TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
     }
 
-    async fn took(dialer: &Dialer, backend: &Backend) -> Duration {
+    async fn took(connector: &Connector, backend: &Backend) -> Duration {
         let started = now();
-        let connected = dialer.connect(backend, PATIENCE).await;
+        let connected = connector.connect(backend, PATIENCE).await;
         assert!(connected.is_ok(), "{:?}", connected.err());
         now().since(started)
     }
 
     #[tokio::test]
-    async fn the_other_addresses_of_a_name_are_tried_too() {
+    async fn connect_tries_every_address_of_a_name() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let open = listener.local_addr().unwrap();
         let backend = backend_at(&[closed().await, open, closed().await]);
-        let dialer = Dialer::new(Duration::ZERO);
+        let connector = Connector::new(Duration::ZERO);
         for _ in 0..6 {
-            took(&dialer, &backend).await;
+            took(&connector, &backend).await;
             listener.accept().await.unwrap();
         }
-        let nobody = backend_at(&[closed().await, closed().await]);
-        assert_eq!(dialer.connect(&nobody, PATIENCE).await.err(), Some(DialError::Refused));
+        let unreachable = backend_at(&[closed().await, closed().await]);
         assert_eq!(
-            dialer.connect(&backend_at(&[]), PATIENCE).await.err(),
-            Some(DialError::NoAddress)
+            connector.connect(&unreachable, PATIENCE).await.err(),
+            Some(ConnectError::Refused)
+        );
+        assert_eq!(
+            connector.connect(&backend_at(&[]), PATIENCE).await.err(),
+            Some(ConnectError::NoAddress)
         );
     }
 
     #[tokio::test]
-    async fn one_that_swallows_packets_leaves_time_for_the_others_and_comes_last_then() {
-        // A queue of connections that is full: who connects waits.
+    async fn unresponsive_address_leaves_time_for_the_others_and_is_tried_last() {
+        // A listener with a full accept queue: connects hang.
         let hole = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         hole.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         hole.listen(0).unwrap();
@@ -243,14 +218,14 @@ mod tests {
         assert!(queued.len() < 16, "the queue does not fill");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let backend = backend_at(&[full, listener.local_addr().unwrap()]);
-        let dialer = Dialer::new(Duration::ZERO);
-        let first = took(&dialer, &backend).await;
+        let connector = Connector::new(Duration::ZERO);
+        let first = took(&connector, &backend).await;
         assert!(first >= PATIENCE / 2 && first < PATIENCE, "{first:?}");
         for _ in 0..4 {
-            let next = took(&dialer, &backend).await;
-            assert!(next < PATIENCE / 2, "{next:?}: it is asked last now");
+            let next = took(&connector, &backend).await;
+            assert!(next < PATIENCE / 2, "{next:?}: the hanging address is tried last now");
         }
         let alone = backend_at(&[full]);
-        assert_eq!(dialer.connect(&alone, patience).await.err(), Some(DialError::TimedOut));
+        assert_eq!(connector.connect(&alone, patience).await.err(), Some(ConnectError::TimedOut));
     }
 }

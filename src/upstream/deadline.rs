@@ -1,5 +1,11 @@
-//! Deadlines of one attempt. A deadline may move with every token, so the timer behind it is only
-//! set when something has to be waited for, and re-set when it fires too early.
+//! The deadline of one attempt: first token, between tokens, or whole response, whichever applies,
+//! and never later than the end of the whole request.
+//!
+//! Every token moves the deadline, hundreds of times per second and stream. Resetting a timer each
+//! time would take the timer wheel's lock for nothing, so the timer is a lower bound only: it is set
+//! when somebody has to wait, left alone while the deadline moves *later*, and set again when it
+//! fires too early. A deadline that moves *earlier* replaces the timer; without that, an attempt
+//! would outlive its limit by as much as the old one was later.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,18 +18,31 @@ use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::units::Timestamp;
 
-/// The deadline that ends an attempt first, and the error it ends with.
+/// When an attempt ends, and the error it ends with.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     at: Timestamp,
     code: ErrorCode,
-    /// The end of the whole request, which no later clock may outlive.
+    /// The end of the whole request, which no later deadline may outlive.
     total: Option<Timestamp>,
-    timer: Option<(Timestamp, Pin<Box<Sleep>>)>,
+    timer: Option<Timer>,
+}
+
+/// A timer that fires at `at`, which is never later than the deadline.
+#[derive(Debug)]
+struct Timer {
+    at: Timestamp,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Timer {
+    fn at(at: Timestamp) -> Self {
+        Self { at, sleep: Box::pin(tokio::time::sleep(at.since(now()))) }
+    }
 }
 
 impl Deadline {
-    /// A deadline `limit` after `start`, bounded by the whole request's.
+    /// A deadline `limit` after `start`, bounded by `total`.
     pub(crate) fn new(
         start: Timestamp,
         limit: Duration,
@@ -35,7 +54,7 @@ impl Deadline {
         deadline
     }
 
-    /// Moves the deadline.
+    /// Moves the deadline to `limit` after `start`.
     pub(crate) fn set(&mut self, start: Timestamp, limit: Duration, code: ErrorCode) {
         self.at = start.after(limit);
         self.code = code;
@@ -50,16 +69,15 @@ impl Deadline {
     /// Ready with the error once the deadline has passed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ErrorCode> {
         loop {
-            // A timer that fires before the deadline has been moved on is simply set again.
-            if self.timer.as_ref().is_none_or(|(at, _)| *at > self.at) {
-                let wait = self.at.since(now());
-                self.timer = Some((self.at, Box::pin(tokio::time::sleep(wait))));
-            }
-            let Some((_, timer)) = self.timer.as_mut() else { return Poll::Pending };
-            if timer.as_mut().poll(cx).is_pending() {
+            let deadline = self.at;
+            let timer = match &mut self.timer {
+                Some(timer) if timer.at <= deadline => timer,
+                stale => stale.insert(Timer::at(deadline)),
+            };
+            if timer.sleep.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            if now() >= self.at {
+            if now() >= deadline {
                 return Poll::Ready(self.code);
             }
             self.timer = None;

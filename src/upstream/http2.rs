@@ -1,7 +1,10 @@
 //! Connections to backends that speak HTTP/2, each shared by many requests at a time.
 
+pub(crate) mod stream;
+pub(crate) mod usage;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,78 +12,52 @@ use h2::client::{Builder, SendRequest};
 use parking_lot::Mutex;
 use pingora::protocols::Stream;
 
-use super::connect::DialError;
-use super::http2_stream::Http2Stream;
-use crate::clock::now;
+use super::failure::ConnectError;
 use crate::config::BackendConfig;
 use crate::fleet::Backend;
-use crate::units::{Timestamp, to_micros};
+use crate::units::to_micros;
+use stream::Http2Stream;
+use usage::{ConnectionUsage, StreamPermit};
 
-/// The most requests on one connection, whatever the backend allows.
-const MOST_STREAMS: usize = 100;
-/// What a backend may send of one answer before a slow client has read it. All streams together
-/// have room for as much, so one that is not read holds no other up.
+/// The most streams on one connection, whatever the backend allows.
+const MAX_STREAMS: usize = 100;
+/// What a backend may send of one response before a slow client has read it. The connection's window
+/// covers all streams together, so one that is not read holds no other up.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 const HEAD_LIMIT: u32 = 64 * 1024;
 
-/// Open connections, by backend.
-pub(crate) struct Links {
-    open: Mutex<Vec<Link>>,
+/// Open HTTP/2 connections of all backends.
+pub(crate) struct Http2Connections {
+    open: Mutex<Vec<Http2Connection>>,
     idle_micros: AtomicU64,
 }
 
-struct Link {
-    /// Whose it is, and with which settings it was made: a reload makes new ones.
+struct Http2Connection {
+    /// The backend, and the settings the connection was made with: a reload that changes them makes
+    /// another `Arc`, and new requests open new connections.
     config: Arc<BackendConfig>,
     requests: SendRequest<Bytes>,
-    use_: Arc<Use>,
+    usage: Arc<ConnectionUsage>,
 }
 
-/// How a connection is used.
-#[derive(Debug)]
-pub(crate) struct Use {
-    streams: AtomicUsize,
-    is_closed: AtomicBool,
-    last: Mutex<Timestamp>,
-}
-
-/// One request on a connection, for as long as it lives.
-#[derive(Debug)]
-pub(crate) struct Place(Arc<Use>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        *self.0.last.lock() = now();
-        self.0.streams.fetch_sub(1, Ordering::AcqRel);
+impl Http2Connection {
+    /// A stream for one more request, unless the connection is full.
+    fn open_stream(&self, backend: &Backend) -> Option<Stream> {
+        let limit = self.requests.current_max_send_streams().min(MAX_STREAMS);
+        let permit: StreamPermit = self.usage.try_open(limit)?;
+        let is_https = backend.config.url.https;
+        Some(Box::new(Http2Stream::new(self.requests.clone(), permit, is_https)))
     }
 }
 
-impl Use {
-    fn is_over(&self, idle_timeout: Duration) -> bool {
-        self.is_closed.load(Ordering::Acquire)
-            || (self.streams.load(Ordering::Acquire) == 0
-                && now().since(*self.last.lock()) >= idle_timeout)
-    }
-}
-
-impl Link {
-    /// A place for one more request, where there is one.
-    fn place(&self) -> Option<Place> {
-        let most = self.requests.current_max_send_streams().min(MOST_STREAMS);
-        let taken = self.use_.streams.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |open| {
-            (open < most).then_some(open + 1)
-        });
-        taken.is_ok().then(|| Place(Arc::clone(&self.use_)))
-    }
-}
-
-impl Links {
+impl Http2Connections {
     pub(crate) fn new(idle_timeout: Duration) -> Self {
         Self { open: Mutex::default(), idle_micros: AtomicU64::new(to_micros(idle_timeout)) }
     }
 
-    pub(crate) fn follow(&self, idle_timeout: Duration) {
+    /// Closes connections that are idle for this long from now on.
+    pub(crate) fn set_idle_timeout(&self, idle_timeout: Duration) {
         self.idle_micros.store(to_micros(idle_timeout), Ordering::Relaxed);
     }
 
@@ -88,52 +65,45 @@ impl Links {
         Duration::from_micros(self.idle_micros.load(Ordering::Relaxed))
     }
 
-    /// A stream on a connection that is open already.
-    pub(crate) fn take(&self, backend: &Backend) -> Option<Stream> {
+    /// A stream on an open connection to the backend, if one has room.
+    pub(crate) fn open_stream(&self, backend: &Backend) -> Option<Stream> {
         let mut open = self.open.lock();
-        open.retain(|link| !link.use_.is_over(self.idle_timeout()));
-        let mut own = open.iter().filter(|link| Arc::ptr_eq(&link.config, &backend.config));
-        own.find_map(|link| {
-            let place = link.place()?;
-            Some(stream(&link.requests, place, backend))
-        })
+        open.retain(|connection| !connection.usage.is_over(self.idle_timeout()));
+        open.iter()
+            .filter(|connection| Arc::ptr_eq(&connection.config, &backend.config))
+            .find_map(|connection| connection.open_stream(backend))
     }
 
-    /// A stream on `wire`, which others may share from now on.
-    pub(crate) async fn add(&self, backend: &Backend, wire: Stream) -> Result<Stream, DialError> {
-        let greeted = Builder::new()
+    /// The first stream on a new connection over `transport`, which later requests share.
+    pub(crate) async fn start(
+        &self,
+        backend: &Backend,
+        transport: Stream,
+    ) -> Result<Stream, ConnectError> {
+        let handshake = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(HEAD_LIMIT)
-            .handshake(wire)
+            .handshake(transport)
             .await;
-        let (requests, connection) = greeted.map_err(|_not_http2| DialError::Http2)?;
-        let use_ = Arc::new(Use {
-            streams: AtomicUsize::new(0),
-            is_closed: AtomicBool::new(false),
-            last: Mutex::new(now()),
-        });
-        let ended = Arc::clone(&use_);
+        let (requests, driver) = handshake.map_err(|_not_http2| ConnectError::Http2)?;
+        let usage = Arc::new(ConnectionUsage::new());
+        let driven = Arc::clone(&usage);
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to a backend over HTTP/2 ended");
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "an HTTP/2 connection to a backend ended");
             }
-            ended.is_closed.store(true, Ordering::Release);
+            driven.close();
         });
-        let link = Link { config: Arc::clone(&backend.config), requests, use_ };
-        let place = link.place().ok_or(DialError::Http2)?;
-        let stream = stream(&link.requests, place, backend);
-        self.open.lock().push(link);
+        let connection = Http2Connection { config: Arc::clone(&backend.config), requests, usage };
+        let stream = connection.open_stream(backend).ok_or(ConnectError::Http2)?;
+        self.open.lock().push(connection);
         Ok(stream)
     }
 
-    /// Closes what has been idle too long: nobody sends on it any more, so its task ends.
+    /// Closes idle connections: with the last sender gone, the driver task ends.
     pub(crate) fn sweep(&self) {
-        self.open.lock().retain(|link| !link.use_.is_over(self.idle_timeout()));
+        self.open.lock().retain(|connection| !connection.usage.is_over(self.idle_timeout()));
     }
-}
-
-fn stream(requests: &SendRequest<Bytes>, place: Place, backend: &Backend) -> Stream {
-    Box::new(Http2Stream::new(requests.clone(), place, backend.config.url.https))
 }

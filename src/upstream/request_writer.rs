@@ -1,63 +1,277 @@
-//! The request as the backend gets it: a head of penstock's making, and the client's body with the
-//! backend's own name for the model in it.
+//! The request as the backend gets it: a head written by penstock, and the client's body with the
+//! backend's own name for the model spliced in.
 
-use pingora_proxy::Session;
+use std::net::IpAddr;
 
-use super::exchange::{Exchange, Stop};
-use super::headers::{Forwarding, OwnFields, write_request_head};
-use super::response_head::AnswerHead;
-use super::splice::{splice, total_len, wire_name};
-use crate::api::Dialect;
-use crate::downstream::client::Client;
-use crate::fleet::Serving;
-use crate::proxy::attempt::Attempt;
-use crate::proxy::context::{Call, RequestContext};
+use http::HeaderMap;
+use http::header::{self, HeaderName, HeaderValue};
 
-/// Writes the request onto the connection and reads the answer's head; also says how many bytes
-/// the request has.
-pub(crate) async fn ask(
-    exchange: &mut Exchange<'_>,
-    session: &Session,
-    ctx: &RequestContext,
-    (call, attempt): (&Call, &Attempt<'_>),
-) -> (Result<AnswerHead, Stop>, usize) {
-    let body = call.body.as_ref().map(|held| &*held.bytes).unwrap_or_default();
-    let name = upstream_name(call, attempt.serving);
-    let wire = wire_name(call.profile.operation.row().body, name);
-    // Compared decoded: a name the client wrote with escapes is still that name.
-    let parts =
-        if *name == *call.model { [body, &[], &[]] } else { splice(body, &call.profile, &wire) };
-    let client = session.req_header();
-    let target = client.uri.path_and_query().map_or("/", |target| target.as_str());
-    let own = OwnFields {
-        authority: &attempt.backend.authority,
-        body_length: total_len(&parts),
-        request_id: &ctx.request_id,
-        trace: attempt.trace,
-        key_in_anthropic_style: ctx.dialect == Dialect::Anthropic,
-        forwarding: forwarding(ctx, attempt.client),
-    };
-    let mut head = Vec::with_capacity(1024);
-    write_request_head(&mut head, target, &client.headers, &attempt.backend.config, own);
-    let sent = head.len() + own.body_length;
-    let [before, new, behind] = parts;
-    (exchange.ask([&head, before, new, behind]).await, sent)
+use super::headers::{API_KEY, REQUEST_ID, is_hop_by_hop};
+use super::splice::{BodyParts, total_len};
+use crate::api::{TRACEPARENT, TRACESTATE, TraceContext};
+use crate::config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
+use crate::wire::FORWARDED_FOR;
+
+/// A request ready to be sent.
+pub(crate) struct RequestBytes<'a> {
+    head: Vec<u8>,
+    body: BodyParts<'a>,
 }
 
-fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
-    let server = &ctx.generation.config.server;
-    let origin = client.origin();
-    Forwarding {
-        policy: server.forwarded_for,
-        is_trusted: origin.peer.is_trusted(&server.trusted_proxies),
-        peer: origin.peer.address(),
-        is_tls: origin.is_tls,
+impl<'a> RequestBytes<'a> {
+    /// The request for `target` with this body.
+    pub(crate) fn write(
+        target: &str,
+        client: &HeaderMap,
+        backend: &BackendConfig,
+        own: OwnFields<'_>,
+        body: BodyParts<'a>,
+    ) -> Self {
+        debug_assert_eq!(own.body_length, total_len(&body), "Content-Length is the body's");
+        let mut head = Vec::with_capacity(1024);
+        write_head(&mut head, target, client, backend, &own);
+        Self { head, body }
+    }
+
+    /// All of it, for one vectored write.
+    pub(crate) fn parts(&self) -> [&[u8]; 4] {
+        let [before, name, after] = self.body;
+        [&self.head, before, name, after]
+    }
+
+    /// Bytes of head and body.
+    pub(crate) fn len(&self) -> usize {
+        self.head.len() + total_len(&self.body)
     }
 }
 
-/// The name the backend knows the model by.
-fn upstream_name<'a>(call: &'a Call, serving: &'a Serving) -> &'a str {
-    let resolved = call.decision.as_ref().and_then(|found| call.fleet.model(found.model));
-    let own = serving.upstream_id.as_deref();
-    own.or(resolved.map(|model| &*model.name)).unwrap_or(&call.model)
+/// Whether an engine's framework may take the field for another one: those that pass fields on as CGI
+/// or WSGI variables cannot tell `content_length` from `content-length`.
+fn is_ambiguous(name: &HeaderName) -> bool {
+    name.as_str().contains('_')
+}
+
+/// Whether the client's `Connection` fields nominate this one as hop-by-hop.
+fn is_nominated(client: &HeaderMap, name: &HeaderName) -> bool {
+    let mut tokens = client
+        .get_all(header::CONNECTION)
+        .into_iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    tokens.any(|token| token.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
+}
+
+/// Fields that penstock writes itself or withholds.
+fn is_replaced(name: &HeaderName) -> bool {
+    *name == header::HOST
+        || *name == header::CONTENT_LENGTH
+        || *name == header::EXPECT
+        // Responses are scanned for tokens and usage, so they must come uncompressed.
+        || *name == header::ACCEPT_ENCODING
+        || *name == header::PROXY_AUTHORIZATION
+        || *name == REQUEST_ID
+}
+
+/// Fields that say where a request came from: a client may claim anything there, engines have no use
+/// for them, and an external service must not learn client addresses.
+fn is_forwarding(name: &HeaderName) -> bool {
+    *name == FORWARDED_FOR
+        || *name == header::FORWARDED
+        || matches!(
+            name.as_str(),
+            "x-forwarded-proto" | "x-forwarded-host" | "x-forwarded-port" | "x-real-ip"
+        )
+}
+
+/// What a backend learns about where a request came from (`server.forwarded_for`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Forwarding {
+    pub(crate) policy: ForwardedFor,
+    /// Whether the client's connection comes from a trusted proxy.
+    pub(crate) is_trusted: bool,
+    /// The other end of the client's connection.
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) is_tls: bool,
+}
+
+impl Forwarding {
+    fn passes_on(&self) -> bool {
+        self.is_trusted && self.policy == ForwardedFor::Append
+    }
+
+    /// Whether a field of the client's is not forwarded.
+    fn withholds(&self, name: &HeaderName) -> bool {
+        is_forwarding(name) && (*name == FORWARDED_FOR || !self.passes_on())
+    }
+
+    fn write(&self, out: &mut Vec<u8>, client: &HeaderMap) {
+        if self.policy == ForwardedFor::Off {
+            return;
+        }
+        let mut addresses: Vec<String> = Vec::new();
+        if self.passes_on() {
+            let given = client.get_all(FORWARDED_FOR).iter();
+            addresses.extend(given.filter_map(|value| Some(value.to_str().ok()?.to_owned())));
+        }
+        addresses.extend(self.peer.map(|peer| peer.to_string()));
+        if !addresses.is_empty() {
+            write_field(out, FORWARDED_FOR.as_str(), addresses.join(", ").as_bytes());
+        }
+        if !self.passes_on() || !client.contains_key("x-forwarded-proto") {
+            let scheme: &[u8] = if self.is_tls { b"https" } else { b"http" };
+            write_field(out, "x-forwarded-proto", scheme);
+        }
+    }
+}
+
+/// Writes the head a backend gets: the client's fields without hop-by-hop ones, exactly one
+/// Content-Length, and credentials by the backend's policy.
+fn write_head(
+    out: &mut Vec<u8>,
+    target: &str,
+    client: &HeaderMap,
+    backend: &BackendConfig,
+    own: &OwnFields<'_>,
+) {
+    let base_path = backend.url.base_path.as_str();
+    for part in ["POST ", base_path, target, " HTTP/1.1\r\nhost: ", own.authority] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    let mut digits = itoa::Buffer::new();
+    out.extend_from_slice(b"\r\ncontent-length: ");
+    out.extend_from_slice(digits.format(own.body_length).as_bytes());
+    out.extend_from_slice(b"\r\nx-request-id: ");
+    out.extend_from_slice(own.request_id.as_bytes());
+    out.extend_from_slice(b"\r\n");
+    if let Some((trace, span)) = own.trace {
+        write_field(out, TRACEPARENT.as_str(), &trace.traceparent(span));
+    }
+    // `tracestate` belongs to the client's trace, and is dropped where another one starts.
+    let is_client_trace = own.trace.is_none_or(|(trace, _)| trace.caller.is_some());
+    let nominates = client.contains_key(header::CONNECTION);
+    let passes_key = backend.authorization == AuthorizationPolicy::Pass;
+    for (name, value) in client {
+        let is_key = *name == header::AUTHORIZATION || *name == API_KEY;
+        let is_traced = (*name == TRACEPARENT && own.trace.is_some())
+            || (*name == TRACESTATE && !is_client_trace);
+        let is_withheld = is_hop_by_hop(name)
+            || is_replaced(name)
+            || is_ambiguous(name)
+            || is_traced
+            || own.forwarding.withholds(name)
+            || (is_key && !passes_key)
+            || (nominates && is_nominated(client, name));
+        if is_withheld {
+            continue;
+        }
+        write_field(out, name.as_str(), value.as_bytes());
+    }
+    own.forwarding.write(out, client);
+    if let (AuthorizationPolicy::Replace, Some(key)) = (backend.authorization, &backend.api_key) {
+        if own.key_in_anthropic_style {
+            write_field(out, "x-api-key", key.reveal().as_bytes());
+        }
+        out.extend_from_slice(b"authorization: Bearer ");
+        out.extend_from_slice(key.reveal().as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The head a backend gets for a chat request with these client fields and a body of seven bytes: for
+/// tests and fuzz targets.
+pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
+    let own = OwnFields {
+        authority: "engine:8000",
+        body_length: 7,
+        request_id: &HeaderValue::from_static("id-1"),
+        trace: None,
+        key_in_anthropic_style: false,
+        forwarding: Forwarding {
+            policy: ForwardedFor::Off,
+            is_trusted: false,
+            peer: None,
+            is_tls: false,
+        },
+    };
+    let mut out = Vec::new();
+    write_head(&mut out, "/v1/chat/completions", client, backend, &own);
+    out
+}
+
+/// What penstock itself puts into a request's head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnFields<'a> {
+    pub(crate) authority: &'a str,
+    pub(crate) body_length: usize,
+    pub(crate) request_id: &'a HeaderValue,
+    /// The trace to propagate, and the attempt's own span in it.
+    pub(crate) trace: Option<(TraceContext, u64)>,
+    pub(crate) key_in_anthropic_style: bool,
+    pub(crate) forwarding: Forwarding,
+}
+
+fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forwarded(fields: &[(&'static str, &'static str)], backend: &BackendConfig) -> String {
+        let client = fields
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let mut map = HeaderMap::new();
+        for (name, value) in client {
+            map.append(name, value);
+        }
+        String::from_utf8(sample_head(&map, backend)).unwrap()
+    }
+
+    const OWN: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: engine:8000\r\n\
+                       content-length: 7\r\nx-request-id: id-1\r\n";
+
+    #[test]
+    fn hop_by_hop_and_ambiguous_fields_are_withheld() {
+        let head = forwarded(
+            &[
+                ("host", "evil"),
+                ("content-length", "9"),
+                ("transfer-encoding", "chunked"),
+                ("expect", "100-continue"),
+                ("te", "trailers"),
+                ("trailer", "x"),
+                ("upgrade", "websocket"),
+                ("http2-settings", "AAMAAABk"),
+                ("keep-alive", "5"),
+                ("proxy-connection", "close"),
+                ("proxy-authorization", "Basic x"),
+                ("accept-encoding", "gzip"),
+                ("x-request-id", "id-1"),
+                ("content_length", "9"),
+                ("transfer_encoding", "chunked"),
+                ("x_api_key", "twin"),
+                ("accept", "text/event-stream"),
+            ],
+            &BackendConfig::default(),
+        );
+        assert_eq!(head, format!("{OWN}accept: text/event-stream\r\n\r\n"));
+    }
+
+    #[test]
+    fn nominated_fields_are_dropped_but_own_fields_are_not() {
+        let client = [
+            ("connection", "close, X-Private"),
+            ("connection", "host, content-length, x-request-id\t,x-other"),
+            ("x-private", "1"),
+            ("x-other", "2"),
+            ("x-kept", "3"),
+        ];
+        let head = forwarded(&client, &BackendConfig::default());
+        assert_eq!(head, format!("{OWN}x-kept: 3\r\n\r\n"));
+    }
 }

@@ -1,211 +1,287 @@
-//! The head of a backend's answer: parsed, judged, and turned into the head the client gets.
+//! The head of a backend's response: parsed, checked, and turned into the head the client gets.
+//!
+//! The head is parsed once and its header values are never copied: the client's `HeaderValue`s are
+//! slices of the buffer it was read into. That takes a detour. `httparse` returns names and values
+//! that borrow the read buffer, but the head can be split off that buffer (`split_to`, which needs it
+//! mutable) only after the borrow has ended. So [`FieldSpan`] keeps where each name and value stood,
+//! as offsets from the start of the buffer, computed from addresses: plain integer arithmetic on
+//! pointers into one slice, nothing is dereferenced.
+//!
+//! Invariants: the offsets are taken before the buffer is touched and used only on the bytes split
+//! off its front, which begin at the same address; every name and value ends before the head does.
+//! It would break if the parser returned text that is not part of its input (unfolded or decoded
+//! values), or if the buffer were advanced between parsing and splitting. Then a span lies outside
+//! the head: the debug assertion fires, and a release build refuses the response.
 
-use bytes::{Bytes, BytesMut};
+use std::ops::Range;
+
+use bytes::{Buf, Bytes, BytesMut};
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
+use smallvec::SmallVec;
 
-/// The most bytes of an answer's head.
+use super::headers::is_hop_by_hop;
+
+/// The most bytes of a response's head.
 const HEAD_LIMIT: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
-/// More 1xx answers than any engine has a reason to send.
-const INFORMATIONAL_LIMIT: u32 = 1024;
+/// More interim (1xx) responses than any engine has a reason to send.
+const INTERIM_LIMIT: u32 = 1024;
 
-/// How the body of an answer ends.
+/// How the body of a response ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub enum Framing {
+    /// There is none.
     Empty,
+    /// After so many bytes.
     Length(u64),
+    /// With the last chunk.
     Chunked,
+    /// With the connection.
     UntilClose,
 }
 
-/// The head of an answer, ready to be relayed.
+/// The head of a response, ready to be relayed.
 #[derive(Debug)]
-pub(crate) struct AnswerHead {
-    pub(crate) header: Box<ResponseHeader>,
-    pub(crate) status: u16,
-    pub(crate) framing: Framing,
-    pub(crate) keeps_alive: bool,
-    pub(crate) is_event_stream: bool,
+pub struct ResponseHead {
+    /// What the client gets: no hop-by-hop fields, at most one `Content-Length`.
+    pub header: Box<ResponseHeader>,
+    /// The status.
+    pub status: u16,
+    /// How its body ends.
+    pub framing: Framing,
+    /// Whether the connection may carry another request.
+    pub keeps_alive: bool,
+    /// Whether the body is a stream of server-sent events.
+    pub is_event_stream: bool,
 }
 
-/// Why an answer cannot be relayed.
+/// Why a response cannot be relayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadAnswer {
-    #[error("the answer does not begin with an HTTP/1 head")]
+pub enum BadResponse {
+    /// Not an HTTP/1 head.
+    #[error("The backend's response is not HTTP")]
     NotHttp,
-    #[error("the answer's head is larger than 64 KiB or has more than 128 headers")]
+    /// More than 64 KiB or 128 fields.
+    #[error("The head of the backend's response is too large")]
     HeadTooLarge,
-    #[error("the answer switches protocols, which nobody asked for")]
+    /// 101.
+    #[error("The backend switched protocols without a request to do so")]
     Switching,
-    #[error("the answer is framed in contradicting ways")]
+    /// Two lengths, or a length and chunks.
+    #[error("The backend's response has contradictory framing")]
     Framing,
-    #[error("the answer sends interim responses without an end")]
-    Informational,
-    #[error("the answer's chunks are malformed")]
+    /// Interim responses without an end.
+    #[error("The backend sent too many interim responses")]
+    Interim,
+    /// Malformed chunks.
+    #[error("The chunks of the backend's response are malformed")]
     Chunks,
 }
 
 /// Reads heads off the front of a buffer, skipping interim ones.
 #[derive(Debug, Default)]
-pub(crate) struct HeadReader {
-    informational: u32,
+pub struct HeadReader {
+    interim: u32,
 }
 
 impl HeadReader {
     /// The head at the front of `read`, taken off it; `None` until it is complete.
-    pub(crate) fn parse(&mut self, read: &mut BytesMut) -> Result<Option<AnswerHead>, BadAnswer> {
+    ///
+    /// # Errors
+    /// When what is there cannot become a response.
+    pub fn parse(&mut self, read: &mut BytesMut) -> Result<Option<ResponseHead>, BadResponse> {
         loop {
             let mut slots = [httparse::EMPTY_HEADER; MAX_HEADERS];
             let mut parsed = httparse::Response::new(&mut slots);
             let length = match parsed.parse(read) {
                 Ok(httparse::Status::Complete(length)) => length,
                 Ok(httparse::Status::Partial) if read.len() > HEAD_LIMIT => {
-                    return Err(BadAnswer::HeadTooLarge);
+                    return Err(BadResponse::HeadTooLarge);
                 }
                 Ok(httparse::Status::Partial) => return Ok(None),
-                Err(httparse::Error::TooManyHeaders) => return Err(BadAnswer::HeadTooLarge),
-                Err(_) => return Err(BadAnswer::NotHttp),
+                Err(httparse::Error::TooManyHeaders) => return Err(BadResponse::HeadTooLarge),
+                Err(_) => return Err(BadResponse::NotHttp),
             };
-            let status = parsed.code.unwrap_or_default();
-            let minor = parsed.version.unwrap_or(1);
+            let (Some(status), Some(minor)) = (parsed.code, parsed.version) else {
+                debug_assert!(false, "a complete head has a status and a version");
+                return Err(BadResponse::NotHttp);
+            };
             match status {
-                101 => return Err(BadAnswer::Switching),
+                101 => return Err(BadResponse::Switching),
                 100..=199 => {
-                    self.informational += 1;
-                    if self.informational > INFORMATIONAL_LIMIT {
-                        return Err(BadAnswer::Informational);
+                    self.interim += 1;
+                    if self.interim > INTERIM_LIMIT {
+                        return Err(BadResponse::Interim);
                     }
-                    bytes::Buf::advance(read, length);
+                    read.advance(length);
                 }
                 _ => {
-                    let base = read.as_ptr() as usize;
-                    let fields = Fields::of(parsed.headers, base);
-                    let bytes = read.split_to(length).freeze();
-                    return fields.judge(&bytes, status, minor).map(Some);
+                    let spans = FieldSpan::of_all(parsed.headers, read);
+                    let head = read.split_to(length).freeze();
+                    return to_head(&spans, &head, StatusLine { status, minor }).map(Some);
                 }
             }
         }
     }
 }
 
-/// Header fields as offsets, so that they outlive the parser's borrow of the buffer.
-struct Fields(smallvec::SmallVec<[[u32; 4]; 32]>);
+/// The first line of a response.
+#[derive(Debug, Clone, Copy)]
+struct StatusLine {
+    status: u16,
+    /// 0 or 1, of HTTP/1.0 or 1.1.
+    minor: u8,
+}
 
-impl Fields {
-    fn of(headers: &[httparse::Header<'_>], base: usize) -> Self {
-        let offset = |part: &[u8]| {
-            let from = (part.as_ptr() as usize).saturating_sub(base);
-            let to = from + part.len();
-            (u32::try_from(from).unwrap_or(0), u32::try_from(to).unwrap_or(0))
-        };
-        let field = |header: &httparse::Header<'_>| {
-            let (name, name_end) = offset(header.name.as_bytes());
-            let (value, value_end) = offset(header.value);
-            [name, name_end, value, value_end]
-        };
-        Self(headers.iter().map(field).collect())
-    }
+/// Where a header field stands in its head, as offsets: see the file's comment.
+#[derive(Debug, Clone, Copy)]
+struct FieldSpan {
+    name: Span,
+    value: Span,
+}
 
-    fn judge(&self, bytes: &Bytes, status: u16, minor: u8) -> Result<AnswerHead, BadAnswer> {
-        let mut header = ResponseHeader::build_no_case(status, Some(self.0.len() + 4))
-            .map_err(|_status_out_of_range| BadAnswer::NotHttp)?;
-        let mut facts = Facts { keeps_alive: minor == 1, ..Facts::default() };
-        for [name, name_end, value, value_end] in &self.0 {
-            let name = bytes.get(*name as usize..*name_end as usize).unwrap_or_default();
-            let value = bytes.slice(*value as usize..*value_end as usize);
-            let name = HeaderName::from_bytes(name).map_err(|_bad_name| BadAnswer::NotHttp)?;
-            let value =
-                HeaderValue::from_maybe_shared(value).map_err(|_bad_value| BadAnswer::NotHttp)?;
-            if facts.note(&name, &value)? {
-                header
-                    .append_header(name, value)
-                    .map_err(|_cannot_append| BadAnswer::HeadTooLarge)?;
-            }
-        }
-        for name in &facts.nominated {
-            header.remove_header(name);
-        }
-        if facts.is_chunked && minor == 0 {
-            // HTTP/1.0 knows no chunks: other readers take them for the body.
-            return Err(BadAnswer::Framing);
-        }
-        let framing = facts.framing(status)?;
-        match framing {
-            Framing::Length(length) => {
-                let mut digits = itoa::Buffer::new();
-                let value = HeaderValue::from_str(digits.format(length));
-                if let Ok(value) = value {
-                    header
-                        .insert_header(header::CONTENT_LENGTH, value)
-                        .map_err(|_cannot_insert| BadAnswer::Framing)?;
-                }
-            }
-            Framing::Empty | Framing::Chunked | Framing::UntilClose => {}
-        }
-        Ok(AnswerHead {
-            status,
-            framing,
-            keeps_alive: facts.keeps_alive && framing != Framing::UntilClose,
-            is_event_stream: facts.is_event_stream,
-            header: Box::new(header),
-        })
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl FieldSpan {
+    fn of_all(headers: &[httparse::Header<'_>], buffer: &[u8]) -> SmallVec<[Self; 32]> {
+        let span = |header: &httparse::Header<'_>| Self {
+            name: Span::of(header.name.as_bytes(), buffer),
+            value: Span::of(header.value, buffer),
+        };
+        headers.iter().map(span).collect()
     }
 }
 
+impl Span {
+    /// Where `part` stands in `buffer`; outside of every head if it is not a part of it.
+    fn of(part: &[u8], buffer: &[u8]) -> Self {
+        const OUTSIDE: u32 = u32::MAX;
+        if part.is_empty() {
+            // The parser may give an empty constant, which stands nowhere.
+            return Self { start: 0, end: 0 };
+        }
+        let offset = (part.as_ptr() as usize).checked_sub(buffer.as_ptr() as usize);
+        let start = offset.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(OUTSIDE);
+        let length = u32::try_from(part.len()).unwrap_or(OUTSIDE);
+        Self { start, end: start.saturating_add(length) }
+    }
+
+    /// The range of `head` it covers.
+    fn range(self, head: &[u8]) -> Result<Range<usize>, BadResponse> {
+        let range = self.start as usize..self.end as usize;
+        let is_inside = range.end <= head.len();
+        debug_assert!(is_inside, "a field lies outside of the head it was parsed from");
+        is_inside.then_some(range).ok_or(BadResponse::NotHttp)
+    }
+}
+
+fn to_head(
+    spans: &[FieldSpan],
+    head: &Bytes,
+    line: StatusLine,
+) -> Result<ResponseHead, BadResponse> {
+    let mut header = ResponseHeader::build_no_case(line.status, Some(spans.len() + 4))
+        .map_err(|_status_out_of_range| BadResponse::NotHttp)?;
+    let mut facts = Facts { keeps_alive: line.minor == 1, ..Facts::default() };
+    for span in spans {
+        let name = head.get(span.name.range(head)?).ok_or(BadResponse::NotHttp)?;
+        let name = HeaderName::from_bytes(name).map_err(|_bad_name| BadResponse::NotHttp)?;
+        let value = head.slice(span.value.range(head)?);
+        let value =
+            HeaderValue::from_maybe_shared(value).map_err(|_bad_value| BadResponse::NotHttp)?;
+        if facts.read_field(&name, &value)? {
+            header
+                .append_header(name, value)
+                .map_err(|_cannot_append| BadResponse::HeadTooLarge)?;
+        }
+    }
+    for name in &facts.nominated {
+        header.remove_header(name);
+    }
+    if facts.is_chunked && line.minor == 0 {
+        // HTTP/1.0 has no chunks: other readers would take them for the body.
+        return Err(BadResponse::Framing);
+    }
+    let framing = facts.framing(line.status)?;
+    if let Framing::Length(length) = framing {
+        header
+            .insert_header(header::CONTENT_LENGTH, HeaderValue::from(length))
+            .map_err(|_cannot_insert| BadResponse::Framing)?;
+    }
+    Ok(ResponseHead {
+        status: line.status,
+        framing,
+        keeps_alive: facts.keeps_alive && framing != Framing::UntilClose,
+        is_event_stream: facts.is_event_stream,
+        header: Box::new(header),
+    })
+}
+
+/// What the fields of a head say about its body and its connection.
 #[derive(Default)]
 struct Facts {
     keeps_alive: bool,
     length: Option<u64>,
     is_chunked: bool,
     is_event_stream: bool,
-    nominated: smallvec::SmallVec<[HeaderName; 2]>,
+    nominated: SmallVec<[HeaderName; 2]>,
 }
 
 impl Facts {
-    /// Takes in one field; returns whether it goes on to the client.
-    fn note(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<bool, BadAnswer> {
+    /// Reads one field; returns whether the client gets it.
+    fn read_field(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<bool, BadResponse> {
         if *name == header::CONTENT_LENGTH {
             let digits = value.as_bytes();
             let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
             let length = value.to_str().ok().filter(|_| is_number).and_then(|v| v.parse().ok());
-            let length = length.ok_or(BadAnswer::Framing)?;
+            let length = length.ok_or(BadResponse::Framing)?;
             if self.length.is_some_and(|other| other != length) {
-                return Err(BadAnswer::Framing);
+                return Err(BadResponse::Framing);
             }
             self.length = Some(length);
             return Ok(false);
         }
         if *name == header::TRANSFER_ENCODING {
             if self.is_chunked || !value.as_bytes().eq_ignore_ascii_case(b"chunked") {
-                return Err(BadAnswer::Framing);
+                return Err(BadResponse::Framing);
             }
             self.is_chunked = true;
             return Ok(false);
         }
         if *name == header::CONNECTION {
-            for token in value.to_str().unwrap_or_default().split(',').map(str::trim) {
-                if token.eq_ignore_ascii_case("close") {
-                    self.keeps_alive = false;
-                } else if token.eq_ignore_ascii_case("keep-alive") {
-                    self.keeps_alive = true;
-                } else if let Ok(name) = HeaderName::from_bytes(token.as_bytes()) {
-                    self.nominated.push(name);
-                }
-            }
+            self.read_connection(value);
             return Ok(false);
         }
         if *name == header::CONTENT_TYPE {
-            let kind = value.as_bytes().get(..17).unwrap_or_default();
-            self.is_event_stream = kind.eq_ignore_ascii_case(b"text/event-stream");
+            let kind = value.as_bytes().get(..EVENT_STREAM.len());
+            self.is_event_stream = kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
         }
-        Ok(!crate::upstream::headers::is_hop_by_hop(name))
+        Ok(!is_hop_by_hop(name))
     }
 
-    fn framing(&self, status: u16) -> Result<Framing, BadAnswer> {
+    fn read_connection(&mut self, value: &HeaderValue) {
+        // A value that is not text nominates nothing.
+        let Ok(tokens) = value.to_str() else { return };
+        for token in tokens.split(',').map(str::trim) {
+            if token.eq_ignore_ascii_case("close") {
+                self.keeps_alive = false;
+            } else if token.eq_ignore_ascii_case("keep-alive") {
+                self.keeps_alive = true;
+            } else if let Ok(name) = HeaderName::from_bytes(token.as_bytes()) {
+                self.nominated.push(name);
+            }
+        }
+    }
+
+    fn framing(&self, status: u16) -> Result<Framing, BadResponse> {
         match (self.is_chunked, self.length) {
-            // Two framings: whoever reads the other one sees a different answer.
-            (true, Some(_)) => Err(BadAnswer::Framing),
+            // Two framings: two parsers would see two different bodies.
+            (true, Some(_)) => Err(BadResponse::Framing),
             _ if matches!(status, 204 | 304) => Ok(Framing::Empty),
             (true, None) => Ok(Framing::Chunked),
             (false, Some(length)) => Ok(Framing::Length(length)),
@@ -214,16 +290,18 @@ impl Facts {
     }
 }
 
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Option<AnswerHead>, BadAnswer> {
+    fn parse(text: &str) -> Result<Option<ResponseHead>, BadResponse> {
         HeadReader::default().parse(&mut BytesMut::from(text))
     }
 
     #[test]
-    fn framing_is_read_as_every_parser_reads_it() {
+    fn contradictory_framing_is_refused() {
         let head = |text| parse(text).unwrap().unwrap().framing;
         assert_eq!(head("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"), Framing::Length(5));
         assert_eq!(head("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n"), Framing::Chunked);
@@ -238,27 +316,27 @@ mod tests {
             "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
         ] {
             let text = format!("HTTP/1.1 200 OK\r\n{bad}\r\n\r\n");
-            assert_eq!(parse(&text).unwrap_err(), BadAnswer::Framing, "{bad}");
+            assert_eq!(parse(&text).unwrap_err(), BadResponse::Framing, "{bad}");
         }
         let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-        assert_eq!(parse(old).unwrap_err(), BadAnswer::Framing);
+        assert_eq!(parse(old).unwrap_err(), BadResponse::Framing);
     }
 
     #[test]
-    fn what_is_not_http_is_refused() {
-        assert_eq!(parse("garbage\r\n\r\n").unwrap_err(), BadAnswer::NotHttp);
-        assert_eq!(parse("<html>hello</html>").unwrap_err(), BadAnswer::NotHttp);
+    fn responses_that_are_not_http_are_refused() {
+        assert_eq!(parse("garbage\r\n\r\n").unwrap_err(), BadResponse::NotHttp);
+        assert_eq!(parse("<html>hello</html>").unwrap_err(), BadResponse::NotHttp);
         assert_eq!(
             parse("HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap_err(),
-            BadAnswer::Switching
+            BadResponse::Switching
         );
         assert!(parse("HTTP/1.1 200 OK\r\ncontent-le").unwrap().is_none());
         let endless = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1025);
-        assert_eq!(parse(&endless).unwrap_err(), BadAnswer::Informational);
+        assert_eq!(parse(&endless).unwrap_err(), BadResponse::Interim);
     }
 
     #[test]
-    fn interim_answers_are_skipped_and_hop_by_hop_fields_dropped() {
+    fn interim_responses_are_skipped_and_hop_by_hop_fields_dropped() {
         let text = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nconnection: close, x-private\r\n\
                     x-private: 1\r\nkeep-alive: 5\r\nx-kept: 2\r\ncontent-type: text/event-stream; \
                     charset=utf-8\r\n\r\n";
@@ -268,5 +346,16 @@ mod tests {
         assert!(head.header.headers.get("x-private").is_none());
         assert!(head.header.headers.get("keep-alive").is_none());
         assert_eq!(head.header.headers["x-kept"], "2");
+    }
+
+    #[test]
+    fn a_head_leaves_the_bytes_after_it_in_the_buffer() {
+        let mut read =
+            BytesMut::from("HTTP/1.1 200 OK\r\nx-a: 1\r\nx-b:  two \r\nx-c:  \r\n\r\nbody");
+        let head = HeadReader::default().parse(&mut read).unwrap().unwrap();
+        assert_eq!(head.header.headers["x-a"], "1");
+        assert_eq!(head.header.headers["x-b"], "two");
+        assert_eq!(head.header.headers["x-c"], "");
+        assert_eq!(&read[..], b"body");
     }
 }

@@ -1,5 +1,5 @@
-//! The one edit a body may see: another model name in place of the client's. Nothing is copied; the
-//! body goes out as the bytes before the name, the new name, and the bytes behind it.
+//! The one edit a body may see: another model name in place of the client's. Nothing is copied: the
+//! body is sent as the bytes before the name, the new name, and the bytes after it.
 
 use std::borrow::Cow;
 
@@ -9,15 +9,16 @@ use crate::scan::RequestProfile;
 /// A body as it goes out: up to three slices, in order.
 pub type BodyParts<'a> = [&'a [u8]; 3];
 
-/// The name as it stands in a body of that format: escaped inside a JSON string, raw in a form.
+/// The name as it is written in a body of that format: escaped inside a JSON string, raw in a form.
 pub fn wire_name(format: BodyFormat, name: &str) -> Cow<'_, str> {
     let is_plain = !name.bytes().any(|byte| byte < 0x20 || byte == b'"' || byte == b'\\');
     if format == BodyFormat::Multipart || is_plain {
         return Cow::Borrowed(name);
     }
     let quoted = serde_json::Value::from(name).to_string();
-    let inner = quoted.get(1..quoted.len() - 1).unwrap_or_default();
-    Cow::Owned(inner.to_owned())
+    let inner = quoted.strip_prefix('"').and_then(|quoted| quoted.strip_suffix('"'));
+    debug_assert!(inner.is_some(), "a JSON string is written with quotes");
+    Cow::Owned(inner.unwrap_or(&quoted).to_owned())
 }
 
 /// The body with `name` (as [`wire_name`] gives it) in place of the model's. The same bytes come
@@ -28,9 +29,11 @@ pub fn splice<'a>(body: &'a [u8], profile: &RequestProfile, name: &'a str) -> Bo
         return [body, &[], &[]];
     }
     match (body.get(..span.start), body.get(span.end..)) {
-        (Some(before), Some(behind)) => [before, name.as_bytes(), behind],
-        // A span outside the body is not one the scan gives; the bytes stay as they came.
-        _ => [body, &[], &[]],
+        (Some(before), Some(after)) => [before, name.as_bytes(), after],
+        _ => {
+            debug_assert!(false, "the scan's span of the model lies outside the body");
+            [body, &[], &[]]
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::{ScrapeError, sent_now};
 use crate::config::{BackendUrl, TelemetryConfig};
 use crate::fleet::Backend;
 use crate::units::{ByteSize, Timestamp};
-use crate::upstream::connect::Dialer;
+use crate::upstream::connect::Connector;
 
 /// When a question was sent, and what was in flight then.
 #[derive(Debug, Clone, Copy)]
@@ -45,17 +45,17 @@ impl Fetcher {
     /// Gets the page at `path`.
     pub(super) async fn fetch(
         &mut self,
-        dialer: &Dialer,
+        connector: &Connector,
         path: &str,
     ) -> Result<Fetched, ScrapeError> {
         let limit = self.timeout;
         self.body.clear();
-        let getting = Box::pin(self.get(dialer, path));
+        let getting = Box::pin(self.get(connector, path));
         let got = tokio::time::timeout(limit, getting).await;
         got.unwrap_or(Err(ScrapeError::TimedOut(limit)))
     }
 
-    async fn get(&mut self, dialer: &Dialer, path: &str) -> Result<Fetched, ScrapeError> {
+    async fn get(&mut self, connector: &Connector, path: &str) -> Result<Fetched, ScrapeError> {
         if let Some(stream) = self.kept.take() {
             match self.exchange(stream, path).await {
                 // The engine may have closed it in the meantime.
@@ -64,8 +64,8 @@ impl Fetcher {
             }
         }
         let stream = match self.backend.config.telemetry.port {
-            Some(port) => dialer.connect_plain(&self.backend, port, self.timeout).await,
-            None => dialer.connect(&self.backend, self.timeout).await,
+            Some(port) => connector.connect_plain(&self.backend, port, self.timeout).await,
+            None => connector.connect(&self.backend, self.timeout).await,
         };
         let stream = stream.map_err(|error| ScrapeError::NoConnection(error.text()))?;
         self.exchange(stream, path).await
@@ -87,7 +87,7 @@ impl Fetcher {
             }
         }
         session.respect_keepalive();
-        // Over HTTP/2 a connection carries one request, and the dialer keeps what is below it.
+        // Over HTTP/2 a connection carries one request, and the connector keeps what is below it.
         if !self.backend.config.http2 || self.backend.config.telemetry.port.is_some() {
             self.kept = session.reuse().await;
         }

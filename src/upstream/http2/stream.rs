@@ -1,5 +1,15 @@
-//! One request over HTTP/2 that looks like a connection which speaks HTTP/1.1 and closes behind the
-//! answer, so that one forwarder serves both. It never sends anything twice.
+//! One request over HTTP/2, as a stream that speaks HTTP/1.1 and closes after the response.
+//!
+//! Why the translation: three readers share a backend's connections, the forwarder
+//! (`upstream/http1.rs`), health checks and metrics scrapes (both on Pingora's HTTP/1.1 session).
+//! Behind a byte stream all of them speak HTTP/2 without a second code path each, and responses pass
+//! the same framing and header checks either way. The price is one formatted head and one chunk
+//! header per DATA frame; it is paid only by backends configured with `http2: true`.
+//!
+//! Invariants: the request is sent once and never repeated here (a retry is the proxy's decision, by
+//! [`Http2Stream::was_refused`]); a response without `content-length` is chunked, so that a reset
+//! stream cannot pass for a whole body; bytes are acknowledged to the backend's flow control when
+//! they are handed out, never earlier.
 
 use std::fmt;
 use std::io;
@@ -8,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use async_trait::async_trait;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{self, HeaderValue};
@@ -19,20 +29,20 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::http2::Place;
+use super::usage::StreamPermit;
 
-/// More than our own heads ever have.
+/// More than any head written by `request_writer` has.
 const MAX_FIELDS: usize = 256;
 
-/// One request and its answer on a shared connection.
+/// One request and its response on a shared connection.
 pub(crate) struct Http2Stream {
     request: Sending,
-    answer: Receiving,
-    /// Bytes of the answer as HTTP/1.1 would have them.
+    response: Receiving,
+    /// The response as HTTP/1.1, not yet read.
     read: BytesMut,
     is_https: bool,
     was_refused: bool,
-    _place: Place,
+    _permit: StreamPermit,
 }
 
 enum Sending {
@@ -60,23 +70,23 @@ enum Receiving {
 }
 
 impl Http2Stream {
-    pub(crate) fn new(requests: SendRequest<Bytes>, place: Place, is_https: bool) -> Self {
+    pub(crate) fn new(requests: SendRequest<Bytes>, permit: StreamPermit, is_https: bool) -> Self {
         Self {
             request: Sending::Head { requests, head: BytesMut::new() },
-            answer: Receiving::Nothing,
+            response: Receiving::Nothing,
             read: BytesMut::new(),
             is_https,
             was_refused: false,
-            _place: place,
+            _permit: permit,
         }
     }
 
-    /// Whether the backend said that it has not looked at the request (RFC 9113 §8.7).
+    /// Whether the backend refused the request without processing it (RFC 9113 §8.7).
     pub(crate) fn was_refused(&self) -> bool {
         self.was_refused
     }
 
-    /// Takes in a part of the head; sends the request once it is whole. Returns how much was taken.
+    /// Buffers a part of the head; sends the request once it is whole. Returns how much was taken.
     fn take_head(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Sending::Head { requests, head } = &mut self.request else { return Ok(0) };
         let before = head.len();
@@ -84,10 +94,11 @@ impl Http2Stream {
         let Some(end) = memchr::memmem::find(head, b"\r\n\r\n").map(|at| at + 4) else {
             return Ok(bytes.len());
         };
-        let (request, length) = to_request(head.get(..end).unwrap_or_default(), self.is_https)?;
+        let (whole, _body) = head.split_at(end);
+        let (request, length) = to_request(whole, self.is_https)?;
         let sent = requests.send_request(request, length == 0);
-        let (answer, stream) = sent.map_err(|error| self.note(&error))?;
-        self.answer = Receiving::Head(answer);
+        let (response, stream) = sent.map_err(|error| self.wrap_error(&error))?;
+        self.response = Receiving::Head(response);
         self.request =
             if length == 0 { Sending::Done } else { Sending::Body { stream, left: length } };
         Ok(end.saturating_sub(before).min(bytes.len()))
@@ -101,7 +112,7 @@ impl Http2Stream {
                 let wanted = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 stream.reserve_capacity(wanted);
                 let room = loop {
-                    // No room is no error: it says that there was some, and it is gone.
+                    // Zero is no error: capacity was assigned and has been reclaimed.
                     match ready!(stream.poll_capacity(cx)) {
                         Some(Ok(0)) => {}
                         room => break room,
@@ -111,7 +122,7 @@ impl Http2Stream {
                     None => Err(None),
                     Some(Err(error)) => Err(Some(error)),
                     Some(Ok(room)) => {
-                        let part = bytes.get(..room.min(wanted)).unwrap_or_default();
+                        let (part, _later) = bytes.split_at(room.min(wanted));
                         *left -= part.len() as u64;
                         let data = Bytes::copy_from_slice(part);
                         let sent = stream.send_data(data, *left == 0);
@@ -127,19 +138,19 @@ impl Http2Stream {
                 }
                 Ok(count)
             }
-            Err(Some(error)) => Err(self.note(&error)),
+            Err(Some(error)) => Err(self.wrap_error(&error)),
             Err(None) => Err(io::ErrorKind::BrokenPipe.into()),
         })
     }
 
-    /// Gets more of the answer; ready with nothing new at its end.
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let next = match &mut self.answer {
+    /// Receives more of the response; ready with nothing new at its end.
+    fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let next = match &mut self.response {
             Receiving::Nothing => return Poll::Pending,
             Receiving::Done => return Poll::Ready(Ok(())),
-            Receiving::Head(answer) => match ready!(Pin::new(answer).poll(cx)) {
-                Ok(answer) => {
-                    let (head, stream) = answer.into_parts();
+            Receiving::Head(response) => match ready!(Pin::new(response).poll(cx)) {
+                Ok(response) => {
+                    let (head, stream) = response.into_parts();
                     let is_empty = stream.is_end_stream();
                     let is_chunked =
                         !is_empty && !head.headers.contains_key(header::CONTENT_LENGTH);
@@ -171,14 +182,15 @@ impl Http2Stream {
         };
         Poll::Ready(match next {
             Ok(next) => {
-                self.answer = next;
+                self.response = next;
                 Ok(())
             }
-            Err(error) => Err(self.note(&error)),
+            Err(error) => Err(self.wrap_error(&error)),
         })
     }
 
-    fn note(&mut self, error: &h2::Error) -> io::Error {
+    /// The same as an `io::Error`; keeps whether the backend refused the request, which that cannot say.
+    fn wrap_error(&mut self, error: &h2::Error) -> io::Error {
         self.was_refused |= error.is_remote()
             && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM));
         io::Error::new(io::ErrorKind::ConnectionReset, error.to_string())
@@ -189,7 +201,7 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// The head of a request of ours as HTTP/2 has it, and the length of the body behind it.
+/// An HTTP/1.1 request head as HTTP/2, and the length of the body that follows it.
 fn to_request(head: &[u8], is_https: bool) -> io::Result<(Request<()>, u64)> {
     let mut slots = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut parsed = httparse::Request::new(&mut slots);
@@ -199,17 +211,17 @@ fn to_request(head: &[u8], is_https: bool) -> io::Result<(Request<()>, u64)> {
     let mut request = Request::new(());
     for field in parsed.headers.iter() {
         let name = HeaderName::from_bytes(field.name.as_bytes());
-        let name = name.map_err(|_bad_name| invalid("a field has no name"))?;
+        let name = name.map_err(|_bad_name| invalid("a field name is invalid"))?;
         if name == header::HOST {
             authority = std::str::from_utf8(field.value).ok();
             continue;
         }
-        // They speak of connections, which this is none of.
+        // Connection-specific fields are forbidden in HTTP/2 (RFC 9113 §8.2.2).
         if name == header::CONNECTION || name == header::TRANSFER_ENCODING || name == header::TE {
             continue;
         }
         let value = HeaderValue::from_bytes(field.value);
-        let value = value.map_err(|_bad_value| invalid("a field has no value"))?;
+        let value = value.map_err(|_bad_value| invalid("a field value is invalid"))?;
         if name == header::CONTENT_LENGTH {
             length = value.to_str().ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
         }
@@ -219,18 +231,18 @@ fn to_request(head: &[u8], is_https: bool) -> io::Result<(Request<()>, u64)> {
     let authority = authority.ok_or_else(|| invalid("the head has no host"))?;
     let target = parsed.path.unwrap_or("/");
     let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(target).build();
-    *request.uri_mut() = uri.map_err(|_bad_target| invalid("the target is no path"))?;
+    *request.uri_mut() = uri.map_err(|_bad_target| invalid("the target is not a path"))?;
     let method = Method::from_bytes(parsed.method.unwrap_or_default().as_bytes());
-    *request.method_mut() = method.map_err(|_bad_method| invalid("the method is none"))?;
+    *request.method_mut() = method.map_err(|_bad_method| invalid("the method is invalid"))?;
     *request.version_mut() = Version::HTTP_2;
     Ok((request, length))
 }
 
-fn write_head(out: &mut BytesMut, answer: &Response<()>, is_chunked: bool) {
+fn write_head(out: &mut BytesMut, response: &Response<()>, is_chunked: bool) {
     out.put_slice(b"HTTP/1.1 ");
-    out.put_slice(answer.status().as_str().as_bytes());
+    out.put_slice(response.status().as_str().as_bytes());
     out.put_slice(b"\r\nconnection: close\r\n");
-    for (name, value) in answer.headers() {
+    for (name, value) in response.headers() {
         out.put_slice(name.as_str().as_bytes());
         out.put_slice(b": ");
         out.put_slice(value.as_bytes());
@@ -238,7 +250,7 @@ fn write_head(out: &mut BytesMut, answer: &Response<()>, is_chunked: bool) {
     }
     if is_chunked {
         out.put_slice(b"transfer-encoding: chunked\r\n");
-    } else if !answer.headers().contains_key(header::CONTENT_LENGTH) {
+    } else if !response.headers().contains_key(header::CONTENT_LENGTH) {
         out.put_slice(b"content-length: 0\r\n");
     }
     out.put_slice(b"\r\n");
@@ -264,14 +276,13 @@ impl AsyncRead for Http2Stream {
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         while self.read.is_empty() {
-            ready!(self.poll_answer(cx))?;
-            if self.read.is_empty() && matches!(self.answer, Receiving::Done) {
+            ready!(self.poll_response(cx))?;
+            if self.read.is_empty() && matches!(self.response, Receiving::Done) {
                 return Poll::Ready(Ok(()));
             }
         }
         let count = self.read.len().min(out.remaining());
-        out.put_slice(self.read.get(..count).unwrap_or_default());
-        self.read.advance(count);
+        out.put_slice(&self.read.split_to(count));
         Poll::Ready(Ok(()))
     }
 }
@@ -286,7 +297,7 @@ impl AsyncWrite for Http2Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The connection's own task sends.
+        // The connection's driver task sends.
         Poll::Ready(Ok(()))
     }
 
@@ -308,7 +319,7 @@ impl Shutdown for Http2Stream {
 
 impl UniqueID for Http2Stream {
     fn id(&self) -> UniqueIDType {
-        // It has no descriptor of its own.
+        // There is no descriptor: the connection below is shared.
         -1
     }
 }

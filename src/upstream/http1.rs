@@ -1,0 +1,127 @@
+//! One request and the head of its response on one connection, while the client and the deadline are
+//! watched. HTTP/2 comes here, too, behind a stream that speaks HTTP/1.1 (`http2/stream.rs`).
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pingora::protocols::Stream;
+use tokio::io::AsyncWrite;
+
+use super::failure::ExchangeError;
+use super::interrupt::Interrupts;
+use super::pool::{Connection, READ_CHUNK};
+use super::response_head::{BadResponse, HeadReader, ResponseHead};
+use crate::wire::poll_read_into;
+
+/// The longest single read of a response.
+const READ_MAX: usize = 64 * 1024;
+
+/// A connection in use for one request.
+pub(crate) struct Exchange<'a> {
+    pub(crate) connection: Connection,
+    pub(crate) interrupts: Interrupts<'a>,
+    next_read: usize,
+}
+
+impl<'a> Exchange<'a> {
+    pub(crate) fn new(connection: Connection, interrupts: Interrupts<'a>) -> Self {
+        Self { connection, interrupts, next_read: READ_CHUNK }
+    }
+
+    /// Sends head and body, in as few writes as the socket takes, and reads the response's head. An
+    /// engine may respond before it has read everything; its connection cannot be reused then.
+    pub(crate) async fn request(
+        &mut self,
+        parts: [&[u8]; 4],
+    ) -> Result<ResponseHead, ExchangeError> {
+        match self.send(parts).await {
+            Ok(()) => self.read_head().await,
+            Err(ExchangeError::ClosedWhileSending) => {
+                let early = self.read_head().await.map_err(|error| match error {
+                    ExchangeError::ClientGone
+                    | ExchangeError::TimedOut(_)
+                    | ExchangeError::BadResponse(_) => error,
+                    ExchangeError::Closed | ExchangeError::ClosedWhileSending => {
+                        ExchangeError::ClosedWhileSending
+                    }
+                })?;
+                Ok(ResponseHead { keeps_alive: false, ..early })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn read_head(&mut self) -> Result<ResponseHead, ExchangeError> {
+        let mut reader = HeadReader::default();
+        loop {
+            if !self.connection.read.is_empty() {
+                let parsed = reader.parse(&mut self.connection.read);
+                if let Some(head) = parsed.map_err(ExchangeError::BadResponse)? {
+                    return Ok(head);
+                }
+            }
+            if self.read_more().await? == 0 {
+                let is_cut = !self.connection.read.is_empty();
+                return Err(match is_cut {
+                    true => ExchangeError::BadResponse(BadResponse::NotHttp),
+                    false => ExchangeError::Closed,
+                });
+            }
+        }
+    }
+
+    async fn send(&mut self, parts: [&[u8]; 4]) -> Result<(), ExchangeError> {
+        let Self { connection, interrupts, .. } = self;
+        let mut rest = parts;
+        let sent = poll_fn(|cx| {
+            let sent = poll_send(&mut connection.stream, cx, &mut rest);
+            interrupts.or_interrupted(sent, cx)
+        })
+        .await?;
+        sent.map_err(|_closed| ExchangeError::ClosedWhileSending)
+    }
+
+    /// Reads the next bytes of the response; zero mean the backend closed.
+    pub(crate) async fn read_more(&mut self) -> Result<usize, ExchangeError> {
+        let limit = self.next_read;
+        let Self { connection, interrupts, .. } = self;
+        let Connection { stream, read, .. } = connection;
+        read.reserve(limit.min(READ_CHUNK));
+        let count = poll_fn(|cx| {
+            let received = poll_read_into(Pin::new(&mut *stream), cx, read, limit);
+            interrupts.or_interrupted(received, cx)
+        })
+        .await?
+        .map_err(|_reset| ExchangeError::Closed)?;
+        // A read that fills its buffer has more behind it: the next one is larger.
+        self.next_read = if count == limit { READ_MAX } else { READ_CHUNK };
+        if self.next_read == READ_MAX {
+            self.connection.read.reserve(READ_MAX);
+        }
+        Ok(count)
+    }
+}
+
+fn poll_send(
+    stream: &mut Stream,
+    cx: &mut Context<'_>,
+    rest: &mut [&[u8]; 4],
+) -> Poll<io::Result<()>> {
+    loop {
+        if rest.iter().all(|part| part.is_empty()) {
+            return Pin::new(stream).poll_flush(cx);
+        }
+        let slices = rest.map(IoSlice::new);
+        let mut written = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &slices))?;
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        for part in rest.iter_mut() {
+            let (done, left) = part.split_at(written.min(part.len()));
+            *part = left;
+            written -= done.len();
+        }
+    }
+}

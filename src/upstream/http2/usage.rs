@@ -1,0 +1,60 @@
+//! How a shared HTTP/2 connection is used: open streams, when the last one ended, whether it closed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::clock::now;
+use crate::units::Timestamp;
+
+/// The use of one connection, shared by its streams and its driver task.
+#[derive(Debug)]
+pub(crate) struct ConnectionUsage {
+    streams: AtomicUsize,
+    is_closed: AtomicBool,
+    last: Mutex<Timestamp>,
+}
+
+impl ConnectionUsage {
+    /// A connection opened now.
+    pub(super) fn new() -> Self {
+        Self {
+            streams: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+            last: Mutex::new(now()),
+        }
+    }
+
+    /// A permit for one more stream, unless `limit` are open.
+    pub(super) fn try_open(self: &Arc<Self>, limit: usize) -> Option<StreamPermit> {
+        let opened = self.streams.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |open| {
+            (open < limit).then_some(open + 1)
+        });
+        opened.is_ok().then(|| StreamPermit(Arc::clone(self)))
+    }
+
+    /// No stream can be opened on it any more.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Whether it is closed, or has been idle for `idle_timeout`.
+    pub(super) fn is_over(&self, idle_timeout: Duration) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+            || (self.streams.load(Ordering::Acquire) == 0
+                && now().since(*self.last.lock()) >= idle_timeout)
+    }
+}
+
+/// One open stream, counted for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct StreamPermit(Arc<ConnectionUsage>);
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        *self.0.last.lock() = now();
+        self.0.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,41 @@
+//! What ends an attempt early: the client leaving, or its deadline.
+
+use std::task::{Context, Poll};
+
+use super::deadline::Deadline;
+use super::failure::ExchangeError;
+
+/// Watches the client an attempt is made for. Implemented by the side that owns the client's
+/// connection, so that this side knows nothing of it.
+pub(crate) trait ClientWatch: Sync {
+    /// Ready once the client has closed its connection or reset its stream.
+    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// The client and the deadline of one attempt.
+pub(crate) struct Interrupts<'a> {
+    client: &'a dyn ClientWatch,
+    pub(crate) deadline: Deadline,
+}
+
+impl<'a> Interrupts<'a> {
+    pub(crate) fn new(client: &'a dyn ClientWatch, deadline: Deadline) -> Self {
+        Self { client, deadline }
+    }
+
+    /// The backend's progress if there is any, else whether the attempt is over. Progress comes
+    /// first: a response that is there beats a deadline that passed while nobody polled.
+    pub(crate) fn or_interrupted<T>(
+        &mut self,
+        progress: Poll<T>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, ExchangeError>> {
+        if let Poll::Ready(value) = progress {
+            return Poll::Ready(Ok(value));
+        }
+        if self.client.poll_gone(cx).is_ready() {
+            return Poll::Ready(Err(ExchangeError::ClientGone));
+        }
+        self.deadline.poll(cx).map(|code| Err(ExchangeError::TimedOut(code)))
+    }
+}

@@ -1,0 +1,84 @@
+//! What is read off a response on its way to the client: tokens, the first token's time, `usage`.
+
+use bytes::{Buf, BytesMut};
+
+use crate::api::Operation;
+use crate::scan::{EventScanner, Usage, find_usage};
+use crate::units::Timestamp;
+
+/// How much of a response's end is kept to find its `usage`.
+const TAIL: usize = 4096;
+
+/// Watches the payload of one response, without keeping it.
+#[derive(Debug)]
+pub(crate) struct ResponseMonitor {
+    events: Option<EventScanner>,
+    has_ended: bool,
+    tail: BytesMut,
+    usage: Option<Usage>,
+    /// When the first token passed.
+    pub(crate) first_token: Option<Timestamp>,
+    /// Events that carried tokens.
+    pub(crate) tokens: u32,
+}
+
+impl ResponseMonitor {
+    pub(crate) fn new(operation: Operation, is_event_stream: bool) -> Self {
+        Self {
+            events: is_event_stream.then(|| EventScanner::new(operation)),
+            has_ended: !is_event_stream,
+            tail: BytesMut::new(),
+            usage: None,
+            first_token: None,
+            tokens: 0,
+        }
+    }
+
+    /// Reads the next part of the payload; returns the tokens in it.
+    pub(crate) fn observe(&mut self, payload: &[u8], is_last: bool) -> u32 {
+        if let Some(events) = &mut self.events {
+            let progress = events.feed(payload);
+            self.tokens = self.tokens.saturating_add(progress.tokens);
+            self.has_ended |= progress.done;
+            return progress.tokens;
+        }
+        if is_last && self.tail.is_empty() {
+            // The common case, a body in one read: nothing is copied.
+            self.usage = find_usage(last_bytes(payload));
+            return 0;
+        }
+        let keep = last_bytes(payload);
+        let surplus = (self.tail.len() + keep.len()).saturating_sub(TAIL);
+        self.tail.advance(surplus.min(self.tail.len()));
+        self.tail.extend_from_slice(keep);
+        if is_last {
+            self.usage = find_usage(&self.tail);
+        }
+        0
+    }
+
+    /// The tokens the engine counted.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        self.events.as_ref().map_or(self.usage, EventScanner::usage)
+    }
+
+    /// Whether the response may end here: a stream has sent its last event.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Whether the client stands between two events, so that another one can follow.
+    pub(crate) fn is_between_events(&self) -> bool {
+        self.events.as_ref().is_some_and(EventScanner::at_boundary)
+    }
+
+    /// Whether the response is an event stream.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.events.is_some()
+    }
+}
+
+fn last_bytes(payload: &[u8]) -> &[u8] {
+    let (_, tail) = payload.split_at(payload.len().saturating_sub(TAIL));
+    tail
+}
