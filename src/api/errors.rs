@@ -1,5 +1,5 @@
 //! The errors penstock makes itself: one table of codes, and their bodies in each dialect. The
-//! README's error table is printed from here.
+//! docs/reference/errors.md is generated from here.
 
 use super::{Dialect, StreamEnding};
 
@@ -56,7 +56,7 @@ pub struct ErrorRow {
     pub kind: &'static str,
     /// What `x-should-retry` says.
     pub retry: bool,
-    /// When it happens, for the README.
+    /// When it happens, for docs/reference/errors.md.
     pub when: &'static str,
 }
 

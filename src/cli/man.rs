@@ -12,7 +12,7 @@ const AFTER_HELP: &str = "\
 Example:
   penstock man > /usr/local/share/man/man1/penstock.1";
 
-/// What stands behind the commands; the README tells more.
+/// What stands behind the commands; docs/ has more.
 const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
     (
         "SIGNALS",

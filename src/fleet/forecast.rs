@@ -81,7 +81,7 @@ impl Forecasts {
     }
 
     /// When the last of them is likely to end; `None` when nothing is in flight that anything is
-    /// known of. The formula stands in the README.
+    /// known of. The formula is in docs/operations/reload-and-upgrade.md.
     pub fn left(&self, now: Timestamp) -> Option<Duration> {
         self.places.get()?.iter().filter_map(|place| place.left(now)).max()
     }

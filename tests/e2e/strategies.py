@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare strategies on real engines: the figures of docs/which-strategy.md.
+"""Compare strategies on real engines: the figures of docs/routing/strategies.md.
 
     python strategies.py --penstock PATH --work DIR [--rounds 3]
 

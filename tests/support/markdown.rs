@@ -35,6 +35,12 @@ pub fn spans(prose: &str) -> Vec<&str> {
     prose.split('`').skip(1).step_by(2).collect()
 }
 
+/// What a page links to, images included.
+pub fn links(page: &str) -> Vec<&str> {
+    let targets = page.split("](").skip(1);
+    targets.filter_map(|rest| rest.split_once(')').map(|(target, _)| target)).collect()
+}
+
 /// The anchors of a page's headings.
 pub fn anchors(page: &str) -> BTreeSet<String> {
     let heading = |line: &str| -> Option<String> {

@@ -33,7 +33,7 @@ pub struct MetricRow {
     pub kind: MetricKind,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it means, for the README and for the page.
+    /// What it means, for docs/reference/metrics.md and for the page.
     pub meaning: &'static str,
     pub(super) samples: Read,
 }

@@ -1,6 +1,6 @@
-//! The tables of metrics: name, labels, meaning, and where the samples come from. The page is
-//! rendered from them row by row, so nothing is exported that is not described here; the README's
-//! table is printed from them too. A new metric is a row in one of them and its samples.
+//! The tables of metrics: name, labels, meaning, and where the samples come from. The page and
+//! docs/reference/metrics.md are rendered from them, so nothing is exported that is not described here.
+//! A new metric is a row in one of them and its samples.
 
 mod backends;
 mod process;

@@ -1,5 +1,5 @@
 //! The sweep of prefix weights: the more they count, the more a shared prefix draws requests
-//! together. The table it prints is the README's.
+//! together. The table it prints is published in `docs/routing/weighted.md`.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -11,7 +11,7 @@ use super::weighted::route_chain;
 use super::{Ask, Fleet, alike};
 use crate::prefix::Chain;
 
-const README: &str = include_str!("../../../README.md");
+const PUBLISHED: &str = include_str!("../../../docs/routing/weighted.md");
 const DECISIONS: u64 = 10_000;
 const BACKENDS: usize = 8;
 const PREFIXES: u64 = 16;
@@ -85,7 +85,7 @@ fn sweep(seed: u64) -> Vec<f64> {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "the table of the README")]
+#[allow(clippy::print_stdout, reason = "the published table")]
 fn requests_concentrate_as_prefixes_count_more() {
     let rows: Vec<(u64, Vec<f64>)> = thread::scope(|scope| {
         let started: Vec<_> =
@@ -98,7 +98,7 @@ fn requests_concentrate_as_prefixes_count_more() {
         let line = format!("| {seed} | {} |", cells.join(" | "));
         println!("{line}");
         assert!(row.is_sorted(), "seed {seed}: {row:?}");
-        assert!(README.contains(&line), "the README has another line of seed {seed}");
+        assert!(PUBLISHED.contains(&line), "weighted.md has another row for seed {seed}");
     }
 }
 
