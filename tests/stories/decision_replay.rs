@@ -293,6 +293,7 @@ fn captures_hold_no_prompts_and_their_keys_are_documented() {
     let pages = [
         include_str!("../../docs/reference/explain.md"),
         include_str!("../../docs/reference/admin-api.md"),
+        include_str!("../../docs/routing/weighted.md"),
     ];
     let prose: String = pages.iter().flat_map(|page| page.split("\n```").step_by(2)).collect();
     let documented: BTreeSet<&str> = prose.split('`').skip(1).step_by(2).collect();
