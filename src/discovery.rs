@@ -1,21 +1,18 @@
 //! The only background I/O: health checks, discovery of models, name resolution. Results go into
 //! the fleet; the hot path never waits for any of it.
 
-mod check;
 mod client;
-mod discover;
 mod dns;
 mod engines;
-mod examine;
-mod exposition;
+mod examination;
 mod families;
-mod page;
-mod scrape;
+mod health_check;
+mod metrics;
+mod models;
 
-pub use client::{ProbeClient, ProbeError};
-pub use examine::{Examination, KeepAlive, MetricsPage};
-pub use page::{EnginePage, PageReader};
-pub use scrape::{ScrapeBudget, Scraper};
+pub use client::{DiscoveryClient, DiscoveryError};
+pub use examination::{Examination, KeepAlive, MetricsPage};
+pub use metrics::{EnginePage, PageReader, ScrapeBudget, Scraper};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +31,7 @@ use crate::clock::now;
 use crate::config::{Config, DiscoveryConfig, ModelEntry};
 use crate::fleet::{Backend, Fleet, Health};
 use crate::units::Timestamp;
-use check::Checks;
+use health_check::Checks;
 
 /// How often names are resolved again.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
@@ -43,10 +40,10 @@ const RESOLVE_AGAIN: Duration = Duration::from_secs(2);
 
 /// Runs every backend's checks and discovery, in one background service.
 #[derive(Clone)]
-pub struct Prober(Arc<Shared>);
+pub struct DiscoveryService(Arc<Shared>);
 
 struct Shared {
-    client: Arc<ProbeClient>,
+    client: Arc<DiscoveryClient>,
     rng: Mutex<SmallRng>,
     waiting: Arc<AtomicUsize>,
     batches: mpsc::UnboundedSender<Batch>,
@@ -81,7 +78,7 @@ impl FirstRound {
     }
 }
 
-impl Prober {
+impl DiscoveryService {
     /// A prober for the backends of a fleet. `seed` starts its jitter.
     pub fn new(fleet: &Arc<Fleet>, config: &Config, seed: u64) -> Self {
         let (batches, queue) = mpsc::unbounded_channel();
@@ -157,7 +154,7 @@ fn is_fresh(backend: &Backend) -> bool {
 }
 
 #[async_trait]
-impl BackgroundService for Prober {
+impl BackgroundService for DiscoveryService {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let Some(mut queue) = self.0.queue.lock().take() else { return };
         // Dropped, and so ended, when the next batch takes its place.
@@ -184,7 +181,7 @@ struct Watcher {
     backend: Backend,
     fleet: Arc<Fleet>,
     discovery: DiscoveryConfig,
-    client: Arc<ProbeClient>,
+    client: Arc<DiscoveryClient>,
     rng: SmallRng,
     /// To be told once, unless the backend is known already.
     first: Option<FirstRound>,
@@ -255,7 +252,7 @@ impl Watcher {
 
     async fn discover(&self) {
         let limit = self.discovery.timeout;
-        let found = discover::models(&self.client, &self.backend, limit).await;
+        let found = models::discover(&self.client, &self.backend, limit).await;
         match found {
             Ok(models) => {
                 if self.fleet.discovered(self.backend.state.id, &models) {

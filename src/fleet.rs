@@ -4,23 +4,29 @@
 mod addresses;
 mod backend;
 mod cache_sharing;
+mod circuit_breaker;
+mod cooldown;
+mod drain_estimate;
 pub mod dump;
-mod forecast;
 mod health;
+mod inflight_guard;
 mod latency;
 mod load;
-mod ramp;
+mod outcome;
+mod slow_start;
 mod telemetry;
 mod topology;
 
 pub use addresses::Addresses;
-pub use backend::{
-    BackendId, BackendSet, BackendState, Check, MAX_BACKENDS, SharedBackend, Source,
-};
-pub use forecast::{Forecast, Forecasts, PlaceId};
-pub use health::{Breaker, BreakerState, Cooldown, Health, HealthTracker, Outcome};
+pub use backend::{BackendId, BackendSet, BackendState, MAX_BACKENDS, SharedBackend};
+pub use circuit_breaker::{BreakerState, CircuitBreaker};
+pub use cooldown::Cooldown;
+pub use drain_estimate::{DrainEstimate, ExpectedResponse, SlotId};
+pub use health::{CheckResult, Health, HealthTracker};
+pub use inflight_guard::InflightGuard;
 pub use latency::ModelLatency;
-pub use load::{InflightGuard, Load, Probe, Taken, Work};
+pub use load::{Load, Probe, Taken, TokensInFlight};
+pub use outcome::{Outcome, OutcomeSource};
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, Serving, Topology, TopologyRules};
 

@@ -264,7 +264,7 @@ impl Router {
             let terms = Terms { who, in_panic, at_once: false };
             let picked = choice.pick(self.strategy, terms, (&mut *chance, &mut *scratch));
             // Where there is nobody else, backends on their way back take what comes.
-            let is_easing = || model.serving.iter().any(|one| one.state.is_warming());
+            let is_easing = || model.serving.iter().any(|one| one.state.is_in_slow_start());
             if picked.is_none() && is_easing() {
                 let terms = Terms { at_once: true, ..terms };
                 return choice.pick(self.strategy, terms, (&mut *chance, &mut *scratch));

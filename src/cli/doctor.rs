@@ -17,7 +17,7 @@ use super::admin::AdminPort;
 use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::discovery::ProbeClient;
+use crate::discovery::DiscoveryClient;
 use crate::routing::Generation;
 use crate::units::{UnitError, parse_duration};
 use backends::Terms;
@@ -98,7 +98,7 @@ fn examine_backends(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let fleet = generation.fleet.topology();
     runtime.map_err(CliError::Runtime)?.block_on(async {
-        let client = std::sync::Arc::new(ProbeClient::default());
+        let client = std::sync::Arc::new(DiscoveryClient::default());
         let examined = fleet.backends.iter().map(|backend| {
             let (client, backend) = (std::sync::Arc::clone(&client), backend.clone());
             tokio::spawn(async move {

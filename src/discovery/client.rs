@@ -17,7 +17,7 @@ const BODY_LIMIT: usize = 8 << 20;
 
 /// Why a probe got no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
+pub enum DiscoveryError {
     /// The backend's name has not been resolved.
     #[error("the backend's name does not resolve")]
     NoAddress,
@@ -47,9 +47,9 @@ pub enum ProbeError {
 }
 
 /// Asks backends small questions.
-pub struct ProbeClient(Connector);
+pub struct DiscoveryClient(Connector);
 
-impl Default for ProbeClient {
+impl Default for DiscoveryClient {
     fn default() -> Self {
         // Every check tries whether a connection can be made.
         Self(Connector::new(Duration::ZERO))
@@ -67,25 +67,26 @@ pub(super) struct Question<'a> {
     pub(super) timeout: Duration,
 }
 
-impl ProbeClient {
+impl DiscoveryClient {
     /// Asks, and gives the status and the body that came back.
     pub(super) async fn ask(
         &self,
         backend: &Backend,
         question: Question<'_>,
-    ) -> Result<(u16, Bytes), ProbeError> {
+    ) -> Result<(u16, Bytes), DiscoveryError> {
         tokio::time::timeout(question.timeout, self.exchange(backend, question))
             .await
-            .map_err(|_elapsed| ProbeError::TimedOut)?
+            .map_err(|_elapsed| DiscoveryError::TimedOut)?
     }
 
     async fn exchange(
         &self,
         backend: &Backend,
         question: Question<'_>,
-    ) -> Result<(u16, Bytes), ProbeError> {
+    ) -> Result<(u16, Bytes), DiscoveryError> {
         let stream = self.0.connect(backend, question.timeout).await.map_err(no_connection)?;
-        let failed = |error: Box<pingora::Error>| ProbeError::Connection(error.etype().as_static());
+        let failed =
+            |error: Box<pingora::Error>| DiscoveryError::Connection(error.etype().as_static());
         let mut session = HttpSession::new(stream);
         let head = request_head(backend, question)?;
         session.write_request_header(Box::new(head)).await.map_err(failed)?;
@@ -100,17 +101,20 @@ impl ProbeClient {
     }
 }
 
-fn no_connection(error: ConnectError) -> ProbeError {
+fn no_connection(error: ConnectError) -> DiscoveryError {
     match error {
-        ConnectError::NoAddress => ProbeError::NoAddress,
-        ConnectError::TimedOut => ProbeError::TimedOut,
+        ConnectError::NoAddress => DiscoveryError::NoAddress,
+        ConnectError::TimedOut => DiscoveryError::TimedOut,
         ConnectError::Refused | ConnectError::Tls | ConnectError::Http2 => {
-            ProbeError::Connection(error.text())
+            DiscoveryError::Connection(error.text())
         }
     }
 }
 
-fn request_head(backend: &Backend, question: Question<'_>) -> Result<RequestHeader, ProbeError> {
+fn request_head(
+    backend: &Backend,
+    question: Question<'_>,
+) -> Result<RequestHeader, DiscoveryError> {
     let build = || -> pingora::Result<RequestHeader> {
         let method = if question.body.is_some() { Method::POST } else { Method::GET };
         let target = format!("{}{}", backend.config.url.base_path, question.path);
@@ -127,19 +131,19 @@ fn request_head(backend: &Backend, question: Question<'_>) -> Result<RequestHead
         }
         Ok(head)
     };
-    build().map_err(|_bad_head| ProbeError::Connection("the question cannot be written"))
+    build().map_err(|_bad_head| DiscoveryError::Connection("the question cannot be written"))
 }
 
-async fn read_body(session: &mut HttpSession) -> Result<Bytes, ProbeError> {
+async fn read_body(session: &mut HttpSession) -> Result<Bytes, DiscoveryError> {
     let mut body = BytesMut::new();
     loop {
         match session.read_body_bytes().await {
             Ok(Some(part)) => body.extend_from_slice(&part),
             Ok(None) => return Ok(body.freeze()),
-            Err(_broken) => return Err(ProbeError::Connection("the answer broke off")),
+            Err(_broken) => return Err(DiscoveryError::Connection("the answer broke off")),
         }
         if body.len() > BODY_LIMIT {
-            return Err(ProbeError::TooLarge);
+            return Err(DiscoveryError::TooLarge);
         }
     }
 }

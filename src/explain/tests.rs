@@ -112,7 +112,7 @@ fn whoever_is_due_first_is_named_so_where_all_rest() {
     let fleet = generation.fleet.topology();
     assert_eq!(ask(&generation, &chat("llama3:8b", ""))["decision"]["first_due"], false);
     for (backend, rest) in fleet.backends.iter().zip([5, 3]) {
-        backend.state.cooldown.until(NOW.after(std::time::Duration::from_secs(rest)), 503);
+        backend.state.cooldown.start(NOW.after(std::time::Duration::from_secs(rest)), 503);
     }
     let answer = ask(&generation, &chat("llama3:8b", ""));
     let decision = &answer["decision"];

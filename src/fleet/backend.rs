@@ -1,15 +1,18 @@
-//! A backend as the balancer knows it while it runs: its identity and everything learned about it.
-//! All of it is atomics, read by decisions and written by attempts and checks.
+//! A backend at run time: its identity and everything learned about it. All of it is atomics, read by
+//! decisions and written by attempts and checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::addresses::Addresses;
-use super::forecast::Forecasts;
-use super::health::{Breaker, Cooldown, Health, HealthTracker, Outcome};
-use super::load::{Load, Taken, Work};
-use super::ramp::Ramp;
+use super::circuit_breaker::CircuitBreaker;
+use super::cooldown::Cooldown;
+use super::drain_estimate::DrainEstimate;
+use super::health::{CheckResult, Health, HealthTracker};
+use super::load::{Load, Probe, Taken, TokensInFlight};
+use super::outcome::{Outcome, OutcomeSource};
+use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
 use crate::config::{BackendConfig, BreakerConfig};
 use crate::units::{Timestamp, to_micros};
@@ -20,7 +23,7 @@ pub const MAX_BACKENDS: usize = 1024;
 static SERIALS: AtomicU64 = AtomicU64::new(0);
 
 /// A process-stable number of a backend: given at first sight of (name, URL, engine) and reused
-/// only after the last trace of that backend is gone.
+/// only after the last reference to that backend is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(pub u16);
 
@@ -48,7 +51,8 @@ impl BackendSet {
 }
 
 /// What is learned about one backend. Shared by every generation that names the same backend.
-// What each decision reads of each candidate comes first and shares one cache line.
+// What each decision reads of each candidate comes first and shares one cache line; the assertion below
+// fails when a new field pushes the breaker's state out of it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct BackendState {
@@ -56,37 +60,37 @@ pub struct BackendState {
     pub load: Load,
     /// The verdict of the health checks.
     pub health: HealthTracker,
-    /// Set by the admin API or the configuration: it takes no new requests.
+    /// Set by the admin API or the configuration: it receives no new requests.
     pub draining: AtomicBool,
-    /// Whether it is on its way back, and gets less than its share.
-    warming: AtomicBool,
+    /// Whether a slow start may be going on; spares decisions a look at `slow_start`.
+    in_slow_start: AtomicBool,
     check_micros: AtomicU32,
-    /// The pause it asked for with its own 429 or 503.
+    /// The pause it requested with a 429 or 503.
     pub cooldown: Cooldown,
     /// The circuit breaker, fed by traffic.
-    pub breaker: Breaker,
+    pub breaker: CircuitBreaker,
     /// Its number.
     pub id: BackendId,
-    /// Like its number, and never given to another backend.
+    /// A number that is never reused, unlike `id`.
     pub serial: u64,
     /// Its name in configuration, metrics and messages.
     pub name: Box<str>,
     /// Where it listens, resolved in the background.
     pub addresses: Addresses,
     /// Tokens of the requests in flight.
-    pub work: Work,
-    /// When what is in flight will have ended.
-    pub forecasts: Forecasts,
-    /// What its engine told of itself.
+    pub work: TokensInFlight,
+    /// When the requests in flight will have ended.
+    pub drain_estimate: DrainEstimate,
+    /// What its engine reports.
     pub telemetry: Telemetry,
-    ramp: Ramp,
+    slow_start: SlowStart,
     checked_at: AtomicU64,
 }
 
 const _: () = assert!(std::mem::offset_of!(BackendState, breaker) + size_of::<u64>() <= 64);
 
 impl BackendState {
-    /// A backend nothing is known about yet.
+    /// A backend that nothing is known about yet.
     pub fn new(id: BackendId, config: &BackendConfig) -> Self {
         Self::named(id, SERIALS.fetch_add(1, Ordering::Relaxed), &config.name)
     }
@@ -108,11 +112,13 @@ impl BackendState {
         self.cooldown.follow(&other.cooldown);
         self.breaker.follow(&other.breaker);
         if let Some(own) = own {
-            own.free_probe(self);
+            self.free_probe(own.probe);
         }
-        self.ramp.follow(&other.ramp);
+        self.slow_start.follow(&other.slow_start);
         self.telemetry.follow(&other.telemetry);
-        for (flag, others) in [(&self.draining, &other.draining), (&self.warming, &other.warming)] {
+        for (flag, others) in
+            [(&self.draining, &other.draining), (&self.in_slow_start, &other.in_slow_start)]
+        {
             flag.store(others.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.check_micros.store(other.check_micros(), Ordering::Relaxed);
@@ -124,47 +130,47 @@ impl BackendState {
             serial,
             name: name.into(),
             load: Load::default(),
-            work: Work::default(),
+            work: TokensInFlight::default(),
             health: HealthTracker::default(),
-            breaker: Breaker::default(),
+            breaker: CircuitBreaker::default(),
             cooldown: Cooldown::default(),
-            ramp: Ramp::default(),
-            forecasts: Forecasts::default(),
+            slow_start: SlowStart::default(),
+            drain_estimate: DrainEstimate::default(),
             telemetry: Telemetry::default(),
             draining: AtomicBool::new(false),
-            warming: AtomicBool::new(false),
+            in_slow_start: AtomicBool::new(false),
             addresses: Addresses::default(),
             check_micros: AtomicU32::new(0),
             checked_at: AtomicU64::new(0),
         }
     }
 
-    /// What people see: draining wins over the checks' verdict.
+    /// The state to show: draining wins over the verdict of the health checks.
     pub fn status(&self) -> Health {
         if self.draining.load(Ordering::Relaxed) { Health::Draining } else { self.health.status() }
     }
 
-    /// Begins its way back: its share of the requests grows for so long.
-    pub fn warm_up(&self, now: Timestamp, takes: Duration) {
-        if !takes.is_zero() {
-            self.ramp.start(now, takes);
-            self.warming.store(true, Ordering::Release);
+    /// Begins a slow start: the backend's share of the requests grows for `duration`.
+    pub fn begin_slow_start(&self, now: Timestamp, duration: Duration) {
+        if !duration.is_zero() {
+            self.slow_start.start(now, duration);
+            self.in_slow_start.store(true, Ordering::Release);
         }
     }
 
-    /// Whether it may get less than its share.
-    pub fn is_warming(&self) -> bool {
-        self.warming.load(Ordering::Relaxed)
+    /// Whether a slow start may be going on; [`BackendState::share`] knows.
+    pub fn is_in_slow_start(&self) -> bool {
+        self.in_slow_start.load(Ordering::Relaxed)
     }
 
-    /// The part of its share that it may get now: 1 unless it is on its way back.
+    /// The part of its usual share that it may receive now: 1 outside a slow start.
     pub fn share(&self, now: Timestamp) -> f32 {
-        if !self.warming.load(Ordering::Acquire) {
+        if !self.in_slow_start.load(Ordering::Acquire) {
             return 1.0;
         }
-        let share = self.ramp.share(now);
+        let share = self.slow_start.share(now);
         if share >= 1.0 {
-            self.warming.store(false, Ordering::Relaxed);
+            self.in_slow_start.store(false, Ordering::Relaxed);
         }
         share
     }
@@ -174,7 +180,7 @@ impl BackendState {
         Duration::from_micros(self.check_micros.load(Ordering::Relaxed).into())
     }
 
-    /// Pretends a latency: for `explain` on a saved fleet and for tests.
+    /// Sets a latency: for `explain` on a saved fleet and for tests.
     pub fn set_check_latency(&self, took: Duration) {
         let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
         self.check_micros.store(micros, Ordering::Relaxed);
@@ -193,48 +199,45 @@ impl BackendState {
         }
     }
 
-    /// Takes in the end of a health check. Returns the new verdict when it changed.
-    pub fn learn_check(&self, check: Check, rise: u32, fall: u32) -> Option<Health> {
+    /// Records a health check. Returns the new verdict when it changed.
+    pub fn learn_check(&self, check: CheckResult, rise: u32, fall: u32) -> Option<Health> {
         self.checked_at.store(check.at.0.max(1), Ordering::Relaxed);
         if let Some(took) = check.passed {
             let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
             self.check_micros.store(micros.max(1), Ordering::Relaxed);
         }
         if check.passed.is_some() {
-            // A check got through, so the next request may try at once instead of waiting.
-            self.breaker.reached(check.at);
+            // The backend is reachable: the next request may probe at once.
+            self.breaker.check_passed(check.at);
         }
         self.health.learn(check.passed.is_some(), rise, fall)
     }
 
-    /// Takes in how an attempt ended: rest, breaker.
-    pub fn learn_outcome(&self, outcome: Outcome, from: Source, config: &BreakerConfig) {
-        if let Outcome::Busy { rest, status } = outcome {
-            self.cooldown.until(from.at.after(rest), status);
+    /// Records how an attempt ended, for cooldown and breaker.
+    pub fn learn_outcome(&self, outcome: Outcome, source: OutcomeSource, config: &BreakerConfig) {
+        if let Outcome::Busy { cooldown, status } = outcome {
+            self.cooldown.start(source.at.after(cooldown), status);
         }
-        self.breaker.learn(outcome, from, config);
+        self.breaker.learn(outcome, source, config);
+    }
+
+    /// Takes the probe slot of the breaker or the cooldown; false when another attempt holds it.
+    pub(super) fn try_take_probe(&self, probe: Probe) -> bool {
+        match probe {
+            Probe::None => true,
+            Probe::Breaker => self.breaker.try_take_probe(),
+            Probe::Cooldown => self.cooldown.try_take_probe(),
+        }
+    }
+
+    pub(super) fn free_probe(&self, probe: Probe) {
+        match probe {
+            Probe::None => {}
+            Probe::Breaker => self.breaker.free_probe(),
+            Probe::Cooldown => self.cooldown.free_probe(),
+        }
     }
 }
 
-/// How one health check ended.
-#[derive(Debug, Clone, Copy)]
-pub struct Check {
-    /// When it ended.
-    pub at: Timestamp,
-    /// How long it took, when it passed.
-    pub passed: Option<Duration>,
-}
-
-/// Who saw an outcome, and when.
-#[derive(Debug, Clone, Copy)]
-pub struct Source {
-    /// When the attempt ended.
-    pub at: Timestamp,
-    /// A hash of the client's key, or else of its address: one client alone opens no breaker.
-    pub client: u64,
-    /// Whether the attempt held the breaker's probe slot.
-    pub probe: bool,
-}
-
-/// Reaches a backend's state from anything that holds it.
+/// A backend's state, shared by everything that holds it.
 pub type SharedBackend = Arc<BackendState>;

@@ -20,7 +20,7 @@ impl Fleet {
     pub fn lose(&self, id: BackendId) {
         let topology = &self.topology();
         if let Some((_, row)) = serving(topology, id).next() {
-            row.state.telemetry.be_away();
+            row.state.telemetry.record_outage();
         }
         for (model, row) in serving(topology, id) {
             model.prefixes.renew(iter::once(row.slot_and_epoch()));

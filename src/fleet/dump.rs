@@ -110,7 +110,7 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
         told.overlay(row, state, now)?;
     }
     if let Some(rest) = duration_of(row, "cooldown_remaining_s", row.cooldown_remaining_s)? {
-        state.cooldown.until(now.after(rest), row.resting_status.unwrap_or(503));
+        state.cooldown.start(now.after(rest), row.cooldown_status.unwrap_or(503));
     }
     if let Some(breaker) = row.breaker {
         let breaker_state = match breaker {
@@ -161,7 +161,7 @@ fn overlay_latency(
     model: &ModelRow,
 ) -> Result<(), FleetError> {
     let first_token = duration_of(row, "first_token_ms", model.first_token_ms.map(|ms| ms / 1e3))?;
-    let answer = duration_of(row, "answer_ms", model.answer_ms.map(|ms| ms / 1e3))?;
+    let answer = duration_of(row, "response_ms", model.response_ms.map(|ms| ms / 1e3))?;
     let served = topology.model_id(&model.id).and_then(|id| topology.model(id));
     let here = |one: &&crate::fleet::Serving| *one.state.name == *row.name;
     let Some(serving) = served.and_then(|served| served.serving.iter().find(here)) else {
@@ -171,7 +171,7 @@ fn overlay_latency(
         serving.latency.learn_first_token(took, now);
     }
     if let Some(took) = answer {
-        serving.latency.learn_answer(took);
+        serving.latency.learn_response(took);
     }
     Ok(())
 }

@@ -1,43 +1,48 @@
-//! How long a model takes to answer on a backend, learned from its answers.
+//! How fast a model responds on a backend, learned from its responses.
+//!
+//! All averages are single atomics, written by the attempts that end and read by every decision. An
+//! update is a load, a computation and a store: of two attempts that end in the same moment one sample
+//! may be lost. That keeps the average slightly older, never wrong, and costs no lock and no retry loop.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::forecast::Forecast;
+use super::drain_estimate::ExpectedResponse;
 use crate::units::{Timestamp, TokenCount, to_micros};
 
-/// How long a peak takes to fall to 1/e: 10 s, as in Finagle.
-const DECAY: f64 = 10e6;
+/// The time in which a peak falls to 1/e of its value: 10 s, as in Finagle.
+const DECAY_MICROS: f64 = 10e6;
+/// Microseconds per tick, the unit of a peak's time: 32 bits of ticks wrap after 50 days.
+const TICK_MICROS: u32 = 1024;
 
-/// Measured latencies of one model on one backend, as moving averages.
+/// Measured latencies of one model on one backend, as moving averages; 0 before the first sample.
 #[derive(Debug, Default)]
 pub struct ModelLatency {
-    first_token: AtomicU32,
-    answer: AtomicU32,
-    /// Tokens of a stream.
-    length: AtomicU32,
+    first_token_micros: AtomicU32,
+    response_micros: AtomicU32,
+    stream_tokens: AtomicU32,
     peak: Peak,
 }
 
 impl ModelLatency {
     /// The average TTFT of streams; `None` before the first.
     pub fn first_token(&self) -> Option<Duration> {
-        to_duration(&self.first_token)
+        to_duration(&self.first_token_micros)
     }
 
-    /// The average duration of non-streamed answers; `None` before the first.
-    pub fn answer(&self) -> Option<Duration> {
-        to_duration(&self.answer)
+    /// The average duration of responses that are not streamed; `None` before the first.
+    pub fn response(&self) -> Option<Duration> {
+        to_duration(&self.response_micros)
     }
 
     /// The average length of streams; `None` before the first.
     pub fn length(&self) -> Option<TokenCount> {
-        Some(TokenCount(self.length.load(Ordering::Relaxed))).filter(|length| length.0 > 0)
+        Some(TokenCount(self.stream_tokens.load(Ordering::Relaxed))).filter(|length| length.0 > 0)
     }
 
-    /// The average for requests of a kind in microseconds; 0 before the first.
+    /// The average for streams or other responses in microseconds; 0 before the first.
     pub fn micros(&self, streaming: bool) -> u32 {
-        let average = if streaming { &self.first_token } else { &self.answer };
+        let average = if streaming { &self.first_token_micros } else { &self.response_micros };
         average.load(Ordering::Relaxed)
     }
 
@@ -46,51 +51,56 @@ impl ModelLatency {
         self.peak.read(now)
     }
 
-    /// Takes in the TTFT of a stream that had its first token at `now`.
+    /// Records the TTFT of a stream whose first token arrived at `now`.
     pub fn learn_first_token(&self, took: Duration, now: Timestamp) {
-        average(&self.first_token, to_micros(took));
+        average(&self.first_token_micros, to_micros(took));
         self.peak.learn(took, now);
     }
 
-    /// Takes in the duration of a non-streamed answer.
-    pub fn learn_answer(&self, took: Duration) {
-        average(&self.answer, to_micros(took));
+    /// Records the duration of a response that was not streamed.
+    pub fn learn_response(&self, took: Duration) {
+        average(&self.response_micros, to_micros(took));
     }
 
-    /// Takes in the length of a stream that came to its end.
+    /// Records the length of a stream that ended properly.
     pub fn learn_length(&self, tokens: TokenCount) {
-        average(&self.length, tokens.0.into());
+        average(&self.stream_tokens, tokens.0.into());
     }
 
-    /// Forgets all of it.
+    /// Forgets everything: the engine restarted.
     pub fn forget(&self) {
-        for average in [&self.first_token, &self.answer, &self.length] {
+        for average in [&self.first_token_micros, &self.response_micros, &self.stream_tokens] {
             average.store(0, Ordering::Relaxed);
         }
         self.peak.0.store(0, Ordering::Relaxed);
     }
 
-    /// What can be expected of a request.
-    pub fn forecast(&self, streaming: bool, max_tokens: Option<TokenCount>) -> Forecast {
+    /// What to expect of the response to a request.
+    pub fn expect(&self, streaming: bool, max_tokens: Option<TokenCount>) -> ExpectedResponse {
         if !streaming {
-            let answer = self.answer().unwrap_or_default();
-            return Forecast { tokens: TokenCount(0), answer };
+            // Zero stands for unknown there.
+            let duration = self.response().unwrap_or_default();
+            return ExpectedResponse { tokens: TokenCount(0), duration };
         }
         let lengths = max_tokens.into_iter().chain(self.length());
-        Forecast { tokens: lengths.min().unwrap_or_default(), answer: Duration::ZERO }
+        ExpectedResponse { tokens: lengths.min().unwrap_or_default(), duration: Duration::ZERO }
     }
 }
 
-/// A moving average that follows rises at once and falls with time, also where nothing is measured: who
-/// was slow once gets another try. Source: peak EWMA of Finagle's load balancers. The microseconds in
-/// the upper half, below them when they were learned, in units of 1,024 us; 0 before the first.
+/// A moving average that follows a rise at once and decays with time, also while nothing is measured:
+/// a backend that was slow once is tried again. Source: the peak EWMA of Finagle's load balancers.
+///
+/// Value and time are packed into one atomic, because the decay is wrong unless both belong to the same
+/// sample: the upper 32 bits hold microseconds, the lower 32 bits the tick at which they were learned;
+/// 0 before the first sample. Ticks wrap, so only their differences mean anything, and a difference in
+/// the upper half of the range is a sample from a moment after `now`.
 #[derive(Debug, Default)]
 struct Peak(AtomicU64);
 
 impl Peak {
     fn read(&self, now: Timestamp) -> Option<f64> {
         let packed = self.0.load(Ordering::Relaxed);
-        (packed != 0).then(|| f64::from(half(packed >> 32)) * remaining(packed, now))
+        (packed != 0).then(|| f64::from(lower_half(packed >> 32)) * remaining(packed, now))
     }
 
     fn learn(&self, took: Duration, now: Timestamp) {
@@ -98,27 +108,25 @@ impl Peak {
         let share = if packed == 0 { 0.0 } else { remaining(packed, now) };
         let old = Duration::from_micros(packed >> 32).mul_f64(share);
         let mixed = if took > old { took } else { old + took.mul_f64(1.0 - share) };
+        // At least 1: a value of 0 at tick 0 would read as "no sample".
         let micros = to_micros(mixed).clamp(1, u32::MAX.into());
-        // Of two that end at once one may be lost.
         self.0.store(micros << 32 | u64::from(ticks(now)), Ordering::Relaxed);
     }
 }
 
-/// The share of a value that is left of it since.
+/// The share of a peak that is left at `now`.
 fn remaining(packed: u64, now: Timestamp) -> f64 {
-    let since = ticks(now).wrapping_sub(half(packed));
-    // What was learned by another thread a moment after `now` was taken is as good as new.
-    let since = if since > u32::MAX / 2 { 0 } else { since };
-    (-f64::from(since) * 1024.0 / DECAY).exp()
+    let elapsed = ticks(now).wrapping_sub(lower_half(packed));
+    // Another thread may have learned it a moment after `now` was taken.
+    let elapsed = if elapsed > u32::MAX / 2 { 0 } else { elapsed };
+    (-f64::from(elapsed) * f64::from(TICK_MICROS) / DECAY_MICROS).exp()
 }
 
-/// It wraps: only differences count.
 fn ticks(at: Timestamp) -> u32 {
-    half(at.0 >> 10)
+    lower_half(at.0 / u64::from(TICK_MICROS))
 }
 
-/// The lower half.
-fn half(packed: u64) -> u32 {
+fn lower_half(packed: u64) -> u32 {
     u32::try_from(packed & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }
 
@@ -129,12 +137,11 @@ fn to_duration(micros: &AtomicU32) -> Option<Duration> {
     }
 }
 
-// Exponential moving average, 4 parts old and 1 part new; the first sample is taken as it is.
+/// Exponential moving average, 4 parts old and 1 part new; the first sample counts as it is.
 fn average(average: &AtomicU32, new: u64) {
     let new = new.clamp(1, u32::MAX.into());
     let old = u64::from(average.load(Ordering::Relaxed));
     let mixed = if old == 0 { new } else { (old * 4 + new) / 5 };
-    // Two attempts that end at once may lose one sample of an average.
     average.store(u32::try_from(mixed).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
 }
 
@@ -143,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peak_is_followed_at_once_and_decays() {
+    fn peak_follows_a_rise_at_once_and_decays() {
         let latency = ModelLatency::default();
         let at = |seconds: u64| Timestamp(seconds * 1_000_000);
         assert_eq!(latency.peak_micros(at(1)), None);

@@ -1,11 +1,6 @@
-//! What is in flight on a backend: one atomic, one RAII guard that settles it exactly once.
+//! What is in flight on a backend: requests, and the tokens they stand for.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-use super::backend::BackendState;
-use super::forecast::{Forecast, PlaceId};
-use crate::units::Timestamp;
 
 /// How many requests a backend has in flight.
 #[derive(Debug, Default)]
@@ -14,9 +9,9 @@ pub struct Load {
     total: AtomicU64,
 }
 
-/// How many tokens the requests in flight on a backend are about.
+/// How many tokens the requests in flight on a backend stand for.
 #[derive(Debug, Default)]
-pub struct Work {
+pub struct TokensInFlight {
     tokens: AtomicU64,
     prefill_tokens: AtomicU64,
 }
@@ -24,23 +19,35 @@ pub struct Work {
 /// What one request in flight takes of its backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Taken {
-    probe: Probe,
-    tokens: u64,
-    prefill_tokens: u64,
+    pub(super) probe: Probe,
+    pub(super) tokens: u64,
+    pub(super) prefill_tokens: u64,
 }
 
-impl Work {
-    /// Tokens of the requests in flight: their prompts, and what they are expected to yield.
+impl TokensInFlight {
+    /// Tokens of the requests in flight: of their prompts and of the responses expected.
     pub fn tokens(&self) -> u64 {
         self.tokens.load(Ordering::Relaxed)
     }
 
-    /// Tokens of the prompts in flight that were not answered with a first byte.
+    /// Tokens of the prompts in flight that have had no first byte of a response.
     pub fn prefill_tokens(&self) -> u64 {
         self.prefill_tokens.load(Ordering::Relaxed)
     }
 
-    /// Takes over another's tokens, without those of `own`.
+    pub(super) fn add(&self, tokens: u64, prefill_tokens: u64) {
+        self.prefill_tokens.fetch_add(prefill_tokens, Ordering::Relaxed);
+        self.tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    pub(super) fn end_prefill(&self, tokens: u64) {
+        self.prefill_tokens.fetch_sub(tokens, Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self, tokens: u64) {
+        self.tokens.fetch_sub(tokens, Ordering::Relaxed);
+    }
+
     pub(super) fn follow(&self, other: &Self, own: Option<Taken>) {
         let own = own.unwrap_or_default();
         let without = |all: u64, own| all.saturating_sub(own);
@@ -61,18 +68,18 @@ impl Load {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Pretends a load: for `explain` on a saved fleet and for tests.
+    /// Sets a load: for `explain` on a saved fleet and for tests.
     pub fn set_in_flight(&self, count: u32) {
         self.in_flight.store(count, Ordering::Relaxed);
     }
 
-    /// Takes over another's requests in flight, without those of `own`.
     pub(super) fn follow(&self, other: &Self, own: Option<Taken>) {
         let own = u32::from(own.is_some());
         self.set_in_flight(other.in_flight().saturating_sub(own));
     }
 
-    fn try_add(&self, limit: u32) -> bool {
+    /// Counts one more request unless `limit` is reached.
+    pub(super) fn try_begin(&self, limit: u32) -> bool {
         let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
             if now < limit { now.checked_add(1) } else { None }
         });
@@ -81,121 +88,20 @@ impl Load {
         }
         taken.is_ok()
     }
+
+    pub(super) fn end(&self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
-/// Which single-file slot an attempt takes along with its place in flight.
+/// The probe slot an attempt holds beside its permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Probe {
     /// None: an ordinary attempt.
     #[default]
     None,
-    /// The half-open breaker's.
+    /// That of the half-open circuit breaker.
     Breaker,
-    /// The first-due resting backend's.
+    /// That of the cooldown which expires first.
     Cooldown,
-}
-
-/// A place in flight on one backend; dropping it gives the place (and a probe slot) back.
-#[derive(Debug)]
-pub struct InflightGuard {
-    state: Arc<BackendState>,
-    probe: Probe,
-    forecast: Option<PlaceId>,
-    /// What the request adds to the tokens in flight, and to those not answered yet.
-    tokens: u64,
-    prefill_tokens: u64,
-}
-
-impl InflightGuard {
-    /// Takes a place on `state`, or `None` when `limit` is reached or another attempt holds the
-    /// probe slot.
-    // Counted before connect: a slow handshake must already repel the next request.
-    pub fn try_reserve(state: &Arc<BackendState>, limit: u32, probe: Probe) -> Option<Self> {
-        let slot_taken = match probe {
-            Probe::None => true,
-            Probe::Breaker => state.breaker.try_take_probe(),
-            Probe::Cooldown => state.cooldown.try_take_probe(),
-        };
-        if !slot_taken {
-            return None;
-        }
-        if state.load.try_add(limit) {
-            let state = Arc::clone(state);
-            return Some(Self { state, probe, forecast: None, tokens: 0, prefill_tokens: 0 });
-        }
-        free_probe(state, probe);
-        None
-    }
-
-    /// The backend the place is on.
-    pub fn backend(&self) -> &Arc<BackendState> {
-        &self.state
-    }
-
-    /// What the request takes of its backend.
-    pub fn taken(&self) -> Taken {
-        let Self { probe, tokens, prefill_tokens, .. } = *self;
-        Taken { probe, tokens, prefill_tokens }
-    }
-
-    /// Counts the request's tokens for as long as it is in flight.
-    pub fn weigh(&mut self, prompt: u32, expected: u32) {
-        let work = &self.state.work;
-        (self.prefill_tokens, self.tokens) =
-            (prompt.into(), u64::from(prompt) + u64::from(expected));
-        work.prefill_tokens.fetch_add(self.prefill_tokens, Ordering::Relaxed);
-        work.tokens.fetch_add(self.tokens, Ordering::Relaxed);
-    }
-
-    /// The first byte of the answer has come: the prompt has been computed.
-    pub fn answered(&mut self) {
-        let tokens = std::mem::take(&mut self.prefill_tokens);
-        if tokens > 0 {
-            self.state.work.prefill_tokens.fetch_sub(tokens, Ordering::Relaxed);
-        }
-    }
-
-    /// Lets the request be forecast for as long as it is in flight.
-    pub fn forecast(&mut self, forecast: Forecast, now: Timestamp) {
-        self.forecast = self.state.forecasts.take(forecast, now);
-    }
-
-    /// Where its tokens are counted for that.
-    pub fn place(&self) -> Option<PlaceId> {
-        self.forecast
-    }
-
-    /// The probe slot held with it.
-    pub fn probe(&self) -> Probe {
-        self.probe
-    }
-}
-
-impl Drop for InflightGuard {
-    fn drop(&mut self) {
-        self.answered();
-        if self.tokens > 0 {
-            self.state.work.tokens.fetch_sub(self.tokens, Ordering::Relaxed);
-        }
-        self.state.load.in_flight.fetch_sub(1, Ordering::AcqRel);
-        free_probe(&self.state, self.probe);
-        if let Some(place) = self.forecast {
-            self.state.forecasts.leave(place);
-        }
-    }
-}
-
-impl Taken {
-    /// Gives the probe slot back that goes with it.
-    pub(super) fn free_probe(self, state: &BackendState) {
-        free_probe(state, self.probe);
-    }
-}
-
-fn free_probe(state: &BackendState, probe: Probe) {
-    match probe {
-        Probe::None => {}
-        Probe::Breaker => state.breaker.free_probe(),
-        Probe::Cooldown => state.cooldown.free_probe(),
-    }
 }

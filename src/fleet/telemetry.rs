@@ -201,7 +201,7 @@ impl Telemetry {
     }
 
     /// Counts that its checks failed: nobody knows what becomes of an engine that is away.
-    pub fn be_away(&self) {
+    pub fn record_outage(&self) {
         self.outages.fetch_add(1, Ordering::Relaxed);
     }
 

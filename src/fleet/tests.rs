@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{
-    BackendId, Check, Fleet, Health, InflightGuard, Model, Outcome, Probe, Source, Topology,
+    BackendId, CheckResult, Fleet, Health, InflightGuard, Model, Outcome, OutcomeSource, Probe,
+    Topology,
 };
 use crate::api::{Capabilities, Operations};
 use crate::config::{Config, Environment, ModelEntry};
@@ -129,13 +130,13 @@ fn rotation_and_latencies_survive_a_new_topology() {
     );
     let before = fleet.topology();
     model(&before, "m").turn.store(41, Ordering::Relaxed);
-    model(&before, "m").serving[0].latency.learn_answer(Duration::from_millis(70));
+    model(&before, "m").serving[0].latency.learn_response(Duration::from_millis(70));
     fleet.discovered(id_of(&fleet, "y"), &[told("m")]);
     let after = fleet.topology();
     assert_eq!(model(&after, "m").turn.load(Ordering::Relaxed), 41);
     let [old, new] = &*model(&after, "m").serving else { panic!("two backends serve it") };
-    assert_eq!(old.latency.answer(), Some(Duration::from_millis(70)));
-    assert_eq!(new.latency.answer(), None, "another backend, measured anew");
+    assert_eq!(old.latency.response(), Some(Duration::from_millis(70)));
+    assert_eq!(new.latency.response(), None, "another backend, measured anew");
     assert_eq!(model(&after, "m").serving[0].latency.first_token(), None, "kept apart");
 }
 
@@ -178,8 +179,8 @@ fn averages_start_at_the_first_sample_and_follow_slowly() {
     assert_eq!(latency.first_token(), Some(Duration::from_millis(100)));
     latency.learn_first_token(Duration::from_millis(200), Timestamp(0));
     assert_eq!(latency.first_token(), Some(Duration::from_millis(120)));
-    latency.learn_answer(Duration::ZERO);
-    assert!(latency.answer().is_some(), "too short to measure is still measured");
+    latency.learn_response(Duration::ZERO);
+    assert!(latency.response().is_some(), "too short to measure is still measured");
 }
 
 #[test]
@@ -220,15 +221,15 @@ fn a_probe_slot_is_held_by_one_and_freed_on_every_outcome() {
 fn a_refusal_rests_and_leaves_the_breaker_alone() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
-    let from = Source { at: Timestamp(1_000_000), client: 1, probe: false };
-    let busy = Outcome::Busy { rest: Duration::from_secs(7), status: 429 };
+    let from = OutcomeSource { at: Timestamp(1_000_000), client: 1, probe: false };
+    let busy = Outcome::Busy { cooldown: Duration::from_secs(7), status: 429 };
     state.learn_outcome(busy, from, &fleet.backends[0].config.health.breaker);
     let now = Timestamp(1_000_001);
-    assert_eq!(state.cooldown.ends(now), Some(Timestamp(8_000_000)));
+    assert_eq!(state.cooldown.ends_at(now), Some(Timestamp(8_000_000)));
     assert_eq!(state.cooldown.status(), 429);
     assert!(state.breaker.is_closed());
-    state.cooldown.end();
-    assert_eq!(state.cooldown.ends(now), None);
+    state.cooldown.clear();
+    assert_eq!(state.cooldown.ends_at(now), None);
 }
 
 #[test]
@@ -238,13 +239,13 @@ fn a_good_check_lets_an_open_breaker_be_probed_at_once() {
     let state = &backend.state;
     let at = Timestamp(1_000_000);
     assert_eq!(state.checked_at(), None);
-    assert_eq!(state.learn_check(Check { at, passed: None }, 2, 3), Some(Health::Unhealthy));
-    let from = Source { at, client: 1, probe: false };
+    assert_eq!(state.learn_check(CheckResult { at, passed: None }, 2, 3), Some(Health::Unhealthy));
+    let from = OutcomeSource { at, client: 1, probe: false };
     for _ in 0..3 {
         state.learn_outcome(Outcome::Unreachable, from, &backend.config.health.breaker);
     }
     assert_eq!(state.breaker.state(at), super::BreakerState::Open);
-    let passed = Check { at, passed: Some(Duration::from_millis(3)) };
+    let passed = CheckResult { at, passed: Some(Duration::from_millis(3)) };
     assert_eq!(state.learn_check(passed, 2, 3), None);
     assert_eq!(state.learn_check(passed, 2, 3), Some(Health::Healthy));
     assert_eq!(state.breaker.state(at), super::BreakerState::HalfOpen);
@@ -268,29 +269,32 @@ fn a_stand_in_is_what_decisions_read_without_ones_own_request() {
     let live = fleet.topology().backends[0].state.clone();
     live.health.set(Health::Healthy);
     live.draining.store(true, Ordering::Relaxed);
-    live.cooldown.until(Timestamp(9), 429);
+    live.cooldown.start(Timestamp(9), 429);
     live.set_check_latency(Duration::from_millis(3));
     let mut guards: Vec<InflightGuard> = [Probe::Breaker, Probe::None]
         .into_iter()
         .map(|probe| InflightGuard::try_reserve(&live, 5, probe).unwrap())
         .collect();
-    guards[0].weigh(100, 20);
-    guards[1].weigh(7, 2);
+    guards[0].count_tokens(100, 20);
+    guards[1].count_tokens(7, 2);
     let stand_in = live.stand_in();
     stand_in.follow(&live, Some(guards[0].taken()));
     assert_eq!((stand_in.serial, &stand_in.name), (live.serial, &live.name));
     assert_eq!((stand_in.load.in_flight(), live.load.in_flight()), (1, 2));
     assert_eq!((stand_in.work.tokens(), stand_in.work.prefill_tokens()), (9, 7));
     assert_eq!((stand_in.status(), stand_in.cooldown.status()), (Health::Draining, 429));
-    assert_eq!(stand_in.cooldown.ends(Timestamp(8)), Some(Timestamp(9)));
+    assert_eq!(stand_in.cooldown.ends_at(Timestamp(8)), Some(Timestamp(9)));
     assert_eq!(stand_in.check_latency(), Duration::from_millis(3));
     assert!(stand_in.breaker.try_take_probe(), "its own probe is not in its way");
     drop(guards);
     live.draining.store(false, Ordering::Relaxed);
-    live.cooldown.end();
+    live.cooldown.clear();
     stand_in.follow(&live, None);
     assert_eq!((stand_in.load.in_flight(), stand_in.work.tokens()), (0, 0));
-    assert_eq!((stand_in.status(), stand_in.cooldown.ends(Timestamp(8))), (Health::Healthy, None));
+    assert_eq!(
+        (stand_in.status(), stand_in.cooldown.ends_at(Timestamp(8))),
+        (Health::Healthy, None)
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::clock::now;
 use crate::config::{Change, Changes, ConfigError, ConfigSource, LogConfig};
-use crate::discovery::Prober;
+use crate::discovery::DiscoveryService;
 use crate::fleet::Health;
 use crate::observe::metrics::Metrics;
 use crate::proxy::Proxy;
@@ -78,7 +78,7 @@ pub struct Reloader {
     /// The data plane.
     pub proxy: Arc<Proxy>,
     /// What watches the backends.
-    pub prober: Prober,
+    pub prober: DiscoveryService,
     /// What counts.
     pub metrics: Arc<Metrics>,
 }

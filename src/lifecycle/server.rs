@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::Admin;
 use crate::config::{Config, ConfigSource, ListenAddress};
-use crate::discovery::Prober;
+use crate::discovery::DiscoveryService;
 use crate::lifecycle::systemd::Notifier;
 use crate::lifecycle::{
     ApplyLog, CommandSender, ControlLoop, InheritedSockets, ListenerService, Reloader, Shutdown,
@@ -126,7 +126,7 @@ fn server_conf(config: &Config) -> ServerConf {
 
 struct Parts {
     proxy: Arc<Proxy>,
-    prober: Prober,
+    prober: DiscoveryService,
     metrics: Arc<Metrics>,
     decisions: Arc<DecisionLog>,
     access_log: Option<Arc<AccessLog>>,
@@ -153,7 +153,7 @@ impl Parts {
         if let Some(spans) = &spans {
             observers.push(Box::new(Arc::clone(spans)));
         }
-        let prober = Prober::new(&generation.fleet, &generation.config, seed);
+        let prober = DiscoveryService::new(&generation.fleet, &generation.config, seed);
         let proxy = Arc::new(Proxy::new(generation, observers, seed)?);
         let stop = Arc::new(Shutdown::new(shutdown_hooks(access_log.as_ref(), spans.as_ref())));
         let notifier = Arc::new(Notifier::of_process());

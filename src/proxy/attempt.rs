@@ -15,7 +15,7 @@ use super::retry::{Served, client_gone};
 use crate::api::{ErrorCode, TraceContext};
 use crate::clock::now;
 use crate::downstream::client::Client;
-use crate::fleet::{Backend, InflightGuard, Outcome, PlaceId, Serving};
+use crate::fleet::{Backend, InflightGuard, Outcome, Serving, SlotId};
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::deadline::Deadline;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse};
@@ -58,7 +58,7 @@ impl Attempt<'_> {
     /// The prompt has been computed: its tokens wait for nothing any more.
     fn answered(&self) {
         if let Some(place) = &mut *self.place.lock() {
-            place.answered();
+            place.end_prefill();
         }
     }
 }
@@ -230,7 +230,7 @@ impl Proxy {
             proxy: self,
             attempt,
             arrived_at: ctx.arrived_at,
-            estimate: attempt.place.lock().as_ref().and_then(InflightGuard::place),
+            estimate: attempt.place.lock().as_ref().and_then(InflightGuard::drain_slot),
             ended: Ended { first_token: None, ..Ended::by_status(head.status, ctx) },
             is_event_stream,
         };
@@ -291,7 +291,7 @@ struct Progress<'a> {
     attempt: &'a Attempt<'a>,
     arrived_at: Timestamp,
     /// The attempt's slot in the drain estimate.
-    estimate: Option<PlaceId>,
+    estimate: Option<SlotId>,
     /// The end of the attempt, if the response is complete.
     ended: Ended,
     is_event_stream: bool,
@@ -301,7 +301,7 @@ impl RelayObserver for Progress<'_> {
     fn tokens_passed(&self, is_first: bool, tokens: u32) {
         let (id, state) = (self.attempt.serving.id, &self.attempt.serving.state);
         if let Some(slot) = self.estimate {
-            state.forecasts.add(slot, tokens);
+            state.drain_estimate.add_tokens(slot, tokens);
         }
         if is_first {
             self.attempt.answered();

@@ -16,7 +16,7 @@ pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
         Failure::NoResponse { .. } | Failure::BadResponse(_) | Failure::ServerError(_) => {
             Outcome::Fault
         }
-        Failure::Refused(held) => Outcome::Busy { rest: cooldown, status: held.status },
+        Failure::Refused(held) => Outcome::Busy { cooldown, status: held.status },
         Failure::ClientGone => Outcome::Cancel,
     }
 }

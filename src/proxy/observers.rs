@@ -98,7 +98,7 @@ fn own_outcome(ending: &Ending) -> Outcome {
     ];
     match (ending.code, ending.status) {
         (Some(code), status) if busy.contains(&code) => {
-            Outcome::Busy { rest: Duration::ZERO, status }
+            Outcome::Busy { cooldown: Duration::ZERO, status }
         }
         (_, 500..) => Outcome::Fault,
         (_, 400..=499) => Outcome::Client,

@@ -11,7 +11,7 @@ use super::failure::{code_of, outcome_of};
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::config::CooldownConfig;
-use crate::fleet::{Outcome, Probe, Source};
+use crate::fleet::{Outcome, OutcomeSource, Probe};
 use crate::routing::AttemptEnded;
 use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
@@ -74,16 +74,17 @@ impl Proxy {
         let at = now();
         let outcome = ended.outcome;
         let state = &attempt.serving.state;
-        let source = Source { at, client: ended.client, probe: place.probe() == Probe::Breaker };
+        let source =
+            OutcomeSource { at, client: ended.client, probe: place.probe() == Probe::Breaker };
         let health = &attempt.backend.config.health;
         state.learn_outcome(outcome, source, &health.breaker);
         if source.probe && state.breaker.is_closed() {
-            state.warm_up(at, health.slow_start);
+            state.begin_slow_start(at, health.slow_start);
         }
         if outcome == Outcome::Ok {
             // Only the first-due probe begins during a rest; an older answer says nothing about it.
             if place.probe() == Probe::Cooldown {
-                state.cooldown.end();
+                state.cooldown.clear();
             }
             let latency = &attempt.serving.latency;
             match (ended.is_streaming, ended.first_token) {
@@ -91,7 +92,7 @@ impl Proxy {
                     latency.learn_first_token(first.since(attempt.started), first);
                 }
                 (true, None) => {}
-                (false, _) => latency.learn_answer(at.since(attempt.started)),
+                (false, _) => latency.learn_response(at.since(attempt.started)),
             }
         }
         let took = at.since(attempt.started);

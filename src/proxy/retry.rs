@@ -132,9 +132,9 @@ impl Proxy {
                 InflightGuard::try_reserve(&serving.state, serving.max_in_flight, decision.probe);
             if let Some(mut guard) = place {
                 let (streaming, limit) = (call.profile.streaming, call.profile.max_tokens);
-                let forecast = serving.latency.forecast(streaming, limit);
-                guard.weigh(call.profile.estimated_tokens.0, forecast.tokens.0);
-                guard.forecast(forecast, input.now);
+                let expected = serving.latency.expect(streaming, limit);
+                guard.count_tokens(call.profile.estimated_tokens.0, expected.tokens.0);
+                guard.estimate_drain(expected, input.now);
                 let captured = notes.map(|notes| {
                     let id = ctx.request_id.to_str().unwrap_or_default();
                     let attempt = ctx.ending.attempts + 1;

@@ -131,9 +131,9 @@ fn is_free(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool {
     let health = state.health.status();
     !state.draining.load(Ordering::Relaxed)
         && (health == Health::Healthy || (terms.in_panic && health == Health::Unhealthy))
-        && !state.cooldown.lasts(input.now)
+        && !state.cooldown.is_active(input.now)
         && state.load.in_flight() < candidate.max_in_flight
-        && (!state.is_warming() || takes_part(input, candidate, terms))
+        && (!state.is_in_slow_start() || takes_part(input, candidate, terms))
 }
 
 // Out of line, like `takes_part`: what is seldom asked would take registers from every candidate.
@@ -199,7 +199,7 @@ pub(super) fn check_in(
             BreakerState::Open => return Err(RejectReason::BreakerOpen),
         }
     }
-    if let Some(until) = state.cooldown.ends(input.now) {
+    if let Some(until) = state.cooldown.ends_at(input.now) {
         return Err(RejectReason::Cooldown { until, status: state.cooldown.status() });
     }
     if state.load.in_flight() >= candidate.max_in_flight {

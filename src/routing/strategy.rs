@@ -171,7 +171,7 @@ fn keep_least<R: Reading>(candidates: impl Iterator<Item = R>, rows: &mut Rows<'
 /// health checks, else zero.
 pub(super) fn latency(candidate: &Serving, streaming: bool) -> Duration {
     let measured =
-        if streaming { candidate.latency.first_token() } else { candidate.latency.answer() };
+        if streaming { candidate.latency.first_token() } else { candidate.latency.response() };
     measured.unwrap_or_else(|| candidate.state.check_latency())
 }
 

@@ -117,7 +117,7 @@ fn a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks() {
         assert!(fleet.requests() <= 50, "{} requests for 40", fleet.requests());
         let rest = fleet.fact("a", "cooldown_remaining_s").as_f64().unwrap();
         assert!((20.0..=33.0).contains(&rest), "{rest}");
-        assert_eq!(fleet.fact("a", "resting_status"), json!(status));
+        assert_eq!(fleet.fact("a", "cooldown_status"), json!(status));
         assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "a refusal is no fault");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::finding::Finding;
 use crate::clock::unix_seconds;
 use crate::config::{BackendConfig, Engine};
-use crate::discovery::{Examination, KeepAlive, MetricsPage, ProbeError};
+use crate::discovery::{DiscoveryError, Examination, KeepAlive, MetricsPage};
 use crate::fleet::Backend;
 use crate::units::{show_duration, to_millis};
 
@@ -47,14 +47,16 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
         Ok(took) => *took,
         Err(error) => {
             let remedy = match error {
-                ProbeError::Status { status: 401 | 403, .. } => "give it the right api_key",
-                ProbeError::Status { status: 404, .. } => "name its engine, or its health.path",
-                ProbeError::Status { .. } => "it is there and not ready: see its own log",
-                ProbeError::NoAddress
-                | ProbeError::TimedOut
-                | ProbeError::Connection(_)
-                | ProbeError::TooLarge
-                | ProbeError::NotJson { .. } => "start it, correct its url, or open the way to it",
+                DiscoveryError::Status { status: 401 | 403, .. } => "give it the right api_key",
+                DiscoveryError::Status { status: 404, .. } => "name its engine, or its health.path",
+                DiscoveryError::Status { .. } => "it is there and not ready: see its own log",
+                DiscoveryError::NoAddress
+                | DiscoveryError::TimedOut
+                | DiscoveryError::Connection(_)
+                | DiscoveryError::TooLarge
+                | DiscoveryError::NotJson { .. } => {
+                    "start it, correct its url, or open the way to it"
+                }
             };
             return Finding::fail(name, format!("{url}: {error}"), remedy);
         }
@@ -78,7 +80,7 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
 
 fn models(
     config: &BackendConfig,
-    listed: &Result<Vec<crate::config::ModelEntry>, ProbeError>,
+    listed: &Result<Vec<crate::config::ModelEntry>, DiscoveryError>,
 ) -> Finding {
     let name = &config.name;
     let listed = match listed {

@@ -26,7 +26,7 @@ pub(super) struct BackendRow {
     pub(super) latency_ms: Option<f64>,
     pub(super) breaker: Option<BreakerName>,
     pub(super) cooldown_remaining_s: Option<f64>,
-    pub(super) resting_status: Option<u16>,
+    pub(super) cooldown_status: Option<u16>,
     pub(super) models: Option<Vec<Value>>,
     pub(super) checked_s_ago: Option<f64>,
     pub(super) requests_total: Option<u64>,
@@ -54,7 +54,7 @@ pub(super) struct ModelRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) first_token_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) answer_ms: Option<f64>,
+    pub(super) response_ms: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ impl BackendRow {
     /// What is known of a backend now.
     pub(super) fn of(topology: &Topology, backend: &Backend, now: Timestamp) -> Self {
         let (config, state) = (&*backend.config, &*backend.state);
-        let rest = state.cooldown.ends(now);
+        let rest = state.cooldown.ends_at(now);
         let models = backend.models.as_ref();
         Self {
             name: config.name.clone(),
@@ -100,7 +100,7 @@ impl BackendRow {
                 BreakerState::Open => BreakerName::Open,
             }),
             cooldown_remaining_s: rest.map(|until| until.since(now).as_secs_f64()),
-            resting_status: rest.map(|_| state.cooldown.status()),
+            cooldown_status: rest.map(|_| state.cooldown.status()),
             models: models.map(|models| {
                 models.iter().map(|entry| json!(ModelRow::of(topology, backend, entry))).collect()
             }),
@@ -117,7 +117,7 @@ pub fn empty_in(state: &BackendState, now: Timestamp) -> Option<f64> {
     let is_draining = state.status() == Health::Draining;
     let left = || match state.load.in_flight() {
         0 => Some(Duration::ZERO),
-        _ => state.forecasts.left(now),
+        _ => state.drain_estimate.time_left(now),
     };
     let left = is_draining.then(left).flatten()?;
     Some((left.as_secs_f64() * 10.0).round() / 10.0)
@@ -139,7 +139,7 @@ impl ModelRow {
             capabilities: entry.capabilities.map(|some| words(&mut some.names())),
             operations: entry.operations.map(|some| words(&mut some.iter().map(Operation::name))),
             first_token_ms: latency.and_then(|latency| latency.first_token()).map(to_millis),
-            answer_ms: latency.and_then(|latency| latency.answer()).map(to_millis),
+            response_ms: latency.and_then(|latency| latency.response()).map(to_millis),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::{Config, Environment};
-use crate::fleet::{Check, Serving};
+use crate::fleet::{CheckResult, Serving};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
@@ -43,7 +43,7 @@ fn a_fresh_fleet_is_dumped_as_unknown() {
         json!({
             "name": "gpu-a", "url": "http://a:1/base", "engine": "vllm", "priority": 50,
             "health": "unknown", "in_flight": 0, "max_in_flight": 8, "latency_ms": null,
-            "breaker": "closed", "cooldown_remaining_s": null, "resting_status": null, "models": null,
+            "breaker": "closed", "cooldown_remaining_s": null, "cooldown_status": null, "models": null,
             "checked_s_ago": null, "requests_total": 0,
         })
     );
@@ -63,9 +63,9 @@ fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
     assume_healthy(&live);
     let fleet = live.topology();
     let [a, b] = &fleet.backends[..] else { panic!("two backends") };
-    a.state.learn_check(Check { at: NOW, passed: Some(Duration::from_millis(12)) }, 1, 1);
+    a.state.learn_check(CheckResult { at: NOW, passed: Some(Duration::from_millis(12)) }, 1, 1);
     a.state.load.set_in_flight(3);
-    a.state.cooldown.until(NOW.after(Duration::from_secs(5)), 429);
+    a.state.cooldown.start(NOW.after(Duration::from_secs(5)), 429);
     a.state.breaker.set(BreakerState::HalfOpen, NOW);
     b.state.draining.store(true, Ordering::Relaxed);
     b.state.breaker.set(BreakerState::Open, NOW);
@@ -78,7 +78,7 @@ fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
     with_serving(&live, "small", |row| {
         row.latency.learn_first_token(Duration::from_millis(40), Timestamp(0))
     });
-    with_serving(&live, "big", |row| row.latency.learn_answer(Duration::from_millis(900)));
+    with_serving(&live, "big", |row| row.latency.learn_response(Duration::from_millis(900)));
 
     let mut saved = dump(&live, NOW);
     let mut copy = dump(&lay(&saved).unwrap(), NOW);

@@ -106,7 +106,7 @@ pub(super) fn breaker_open(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
 }
 
 pub(super) fn cooldown(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    per_backend(scrape, |backend| flag(backend.state.cooldown.ends(scrape.now).is_some()))
+    per_backend(scrape, |backend| flag(backend.state.cooldown.ends_at(scrape.now).is_some()))
 }
 
 pub(super) fn slow_start(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

@@ -51,7 +51,7 @@ mod tests {
         for outcome in [
             Outcome::Ok,
             Outcome::Client,
-            Outcome::Busy { rest: Duration::ZERO, status: 429 },
+            Outcome::Busy { cooldown: Duration::ZERO, status: 429 },
             Outcome::Unreachable,
             Outcome::Fault,
             Outcome::Cancel,

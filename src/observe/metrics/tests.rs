@@ -113,7 +113,11 @@ fn assert_has(page: &str, line: &str) {
 fn exercise(metrics: &Metrics, generation: &Generation) {
     let state = generation.fleet.topology().backends[0].state.clone();
     let at = Timestamp(5);
-    state.learn_check(crate::fleet::Check { at, passed: Some(Duration::from_millis(2)) }, 1, 1);
+    state.learn_check(
+        crate::fleet::CheckResult { at, passed: Some(Duration::from_millis(2)) },
+        1,
+        1,
+    );
     state.telemetry.publish(EngineSample {
         waiting: Some(2.0),
         running: Some(3.0),

@@ -49,7 +49,7 @@ struct One {
     first_token_ms: u64,
     can: u8,
     health: u8,
-    is_warming: bool,
+    is_in_slow_start: bool,
     told: Option<(f32, f32, f32, u64, bool)>,
     knows: usize,
     rests_ms: u64,
@@ -67,7 +67,7 @@ fn one() -> impl Strategy<Value = One> {
         first_token_ms: load.4,
         can,
         health,
-        is_warming: warming == 0,
+        is_in_slow_start: warming == 0,
         told,
         knows,
         rests_ms: rests.saturating_sub(4000),
@@ -108,11 +108,11 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
         }
         state.load.set_in_flight(one.in_flight);
         state.set_check_latency(Duration::from_millis(one.latency_ms));
-        if one.is_warming {
-            state.warm_up(NOW.before(Duration::from_secs(3)), Duration::from_secs(10));
+        if one.is_in_slow_start {
+            state.begin_slow_start(NOW.before(Duration::from_secs(3)), Duration::from_secs(10));
         }
         if one.rests_ms > 0 {
-            state.cooldown.until(NOW.after(Duration::from_millis(one.rests_ms)), 503);
+            state.cooldown.start(NOW.after(Duration::from_millis(one.rests_ms)), 503);
         }
         if one.health == 0 {
             state.health.set(Health::Unhealthy);
@@ -215,7 +215,7 @@ fn plain(routing: &str) -> (Fleet, Capture) {
         first_token_ms: 20,
         can: 0,
         health: 1,
-        is_warming: false,
+        is_in_slow_start: false,
         told: Some((0.3, 1.7, 0.123_456_79, 40, false)),
         knows: 0,
         rests_ms: 0,

@@ -115,7 +115,7 @@ fn full_backends_are_busy() {
 fn of_resting_backends_the_first_due_is_asked_by_one_request() {
     let mut fleet = Fleet::of(&alike(3, "m"));
     for (name, seconds) in [("b0", 30), ("b1", 5), ("b2", 60)] {
-        fleet.state(name).cooldown.until(NOW.after(Duration::from_secs(seconds)), 429);
+        fleet.state(name).cooldown.start(NOW.after(Duration::from_secs(seconds)), 429);
     }
     let decision = fleet.route(Ask::of("m")).unwrap();
     assert_eq!(decision.probe, Probe::Cooldown);
@@ -134,8 +134,8 @@ fn of_resting_backends_the_first_due_is_asked_by_one_request() {
 #[test]
 fn one_rest_after_a_503_makes_it_a_503() {
     let mut fleet = Fleet::of(&alike(2, "m"));
-    fleet.state("b0").cooldown.until(NOW.after(Duration::from_secs(9)), 429);
-    fleet.state("b1").cooldown.until(NOW.after(Duration::from_secs(4)), 503);
+    fleet.state("b0").cooldown.start(NOW.after(Duration::from_secs(9)), 429);
+    fleet.state("b1").cooldown.start(NOW.after(Duration::from_secs(4)), 503);
     let _probe = InflightGuard::try_reserve(&fleet.state("b1"), 9, Probe::Cooldown).unwrap();
     let (code, status, _) = told(&mut fleet, Ask::of("m"));
     assert_eq!((code, status), (ErrorCode::AllBackendsBusy, 503));
@@ -149,7 +149,7 @@ fn a_full_backend_beside_a_resting_one_is_no_reason_to_disturb_the_rest() {
         backend("cooldown", 2, "models: [m]")
     ));
     fleet.state("full").load.set_in_flight(1);
-    fleet.state("cooldown").cooldown.until(NOW.after(Duration::from_secs(9)), 429);
+    fleet.state("cooldown").cooldown.start(NOW.after(Duration::from_secs(9)), 429);
     assert!(matches!(fleet.error_for(Ask::of("m")), RouteError::Saturated { .. }));
 }
 

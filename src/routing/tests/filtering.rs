@@ -221,7 +221,7 @@ proptest! {
         state.draining.store(draining, std::sync::atomic::Ordering::Relaxed);
         let breakers = [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open];
         state.breaker.set(breakers[breaker], fleet.now);
-        state.cooldown.until(Timestamp(fleet.now.0 + rest - 1), 429);
+        state.cooldown.start(Timestamp(fleet.now.0 + rest - 1), 429);
         state.load.set_in_flight(load);
         if tried {
             fleet.try_again("a");

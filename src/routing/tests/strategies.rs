@@ -143,9 +143,9 @@ fn streams_and_answers_are_scored_by_their_own_latencies() {
     let latencies = &topology.models()[0].serving;
     // b0 is slow to its first token and quick to its end, b1 the other way round.
     latencies[0].latency.learn_first_token(Duration::from_millis(900), Timestamp(0));
-    latencies[0].latency.learn_answer(Duration::from_millis(100));
+    latencies[0].latency.learn_response(Duration::from_millis(100));
     latencies[1].latency.learn_first_token(Duration::from_millis(100), Timestamp(0));
-    latencies[1].latency.learn_answer(Duration::from_millis(900));
+    latencies[1].latency.learn_response(Duration::from_millis(900));
     assert_eq!(fleet.backend_for(Ask { streaming: true, ..Ask::of("m") }), "b1");
     assert_eq!(fleet.backend_for(Ask::of("m")), "b0");
 }
@@ -220,7 +220,7 @@ fn a_backend_that_comes_back_gets_its_share_little_by_little() {
         let mut fleet = Fleet::of(&yaml);
         let start = fleet.now;
         // The first one would get everything by `smart`.
-        fleet.state("b0").warm_up(start, Duration::from_secs(10));
+        fleet.state("b0").begin_slow_start(start, Duration::from_secs(10));
         let mut share = |seconds: u64| {
             fleet.now = start.after(Duration::from_secs(seconds));
             let mut taken = 0;
@@ -241,7 +241,7 @@ fn a_backend_that_comes_back_gets_its_share_little_by_little() {
     let mut fleet = Fleet::of(&alike(2, "m"));
     let now = fleet.now;
     fleet.set_health("b1", Health::Unhealthy);
-    fleet.state("b0").warm_up(now, Duration::from_secs(10));
+    fleet.state("b0").begin_slow_start(now, Duration::from_secs(10));
     assert_eq!(counts(&mut fleet, Ask::of("m"), 50)["b0"], 50, "nobody else could take them");
 }
 

@@ -44,7 +44,7 @@ fn a_healthy_backend_has_nothing_to_look_at() {
 
 #[test]
 fn each_illness_is_told_once() {
-    let status = |status| ProbeError::Status { path: "/health".to_owned(), status };
+    let status = |status| DiscoveryError::Status { path: "/health".to_owned(), status };
     let soon = KeepAlive::Closes(Duration::from_millis(1990));
     let missing =
         MetricsPage { missing: Ok(vec!["vllm:x"]), stand_in: None, remedy: "start it so" };

@@ -1,8 +1,8 @@
 //! Where each engine tells how busy it is.
 
-use super::super::engines::{metrics_paths, slots_path};
-use super::super::page::{EnginePage, PageReader, read_slots};
+use super::super::engine_metrics::{EnginePage, PageReader, read_slots};
 use crate::config::BackendConfig;
+use crate::discovery::engines::{metrics_paths, slots_path};
 
 /// Where llama.cpp tells how much its slots hold.
 pub(super) const PROPS: &str = "/props";

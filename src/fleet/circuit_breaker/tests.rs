@@ -1,3 +1,5 @@
+//! When the circuit breaker opens, half-opens and closes.
+
 use super::*;
 
 fn config() -> BreakerConfig {
@@ -15,56 +17,43 @@ fn seconds(count: u64) -> Timestamp {
     Timestamp(count * 1_000_000)
 }
 
-fn by(client: u64, at: Timestamp) -> Source {
-    Source { at, client, probe: false }
+fn by(client: u64, at: Timestamp) -> OutcomeSource {
+    OutcomeSource { at, client, probe: false }
 }
 
 #[test]
-fn the_first_check_decides_and_later_ones_need_a_streak() {
-    let tracker = HealthTracker::default();
-    assert_eq!(tracker.learn(false, 2, 3), Some(Health::Unhealthy));
-    assert_eq!(tracker.learn(true, 2, 3), None, "one pass of two");
-    assert_eq!(tracker.learn(false, 2, 3), None, "the streak starts over");
-    assert_eq!(tracker.learn(true, 2, 3), None);
-    assert_eq!(tracker.learn(true, 2, 3), Some(Health::Healthy));
-    assert_eq!(tracker.learn(false, 2, 3), None);
-    assert_eq!(tracker.learn(false, 2, 3), None);
-    assert_eq!(tracker.learn(false, 2, 3), Some(Health::Unhealthy));
-}
-
-#[test]
-fn consecutive_failures_to_connect_open_the_breaker() {
-    let breaker = Breaker::default();
+fn consecutive_connect_failures_open_the_breaker() {
+    let breaker = CircuitBreaker::default();
     breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
     breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
     breaker.learn(Outcome::Ok, by(1, seconds(1)), &config());
     breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
     breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
-    assert_eq!(breaker.state(seconds(1)), BreakerState::Closed, "an answer starts the count over");
+    assert_eq!(breaker.state(seconds(1)), BreakerState::Closed, "a response resets the count");
     breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
     assert_eq!(breaker.state(seconds(2)), BreakerState::Open);
     assert_eq!(breaker.state(seconds(3)), BreakerState::HalfOpen);
 }
 
 #[test]
-fn one_client_alone_opens_no_breaker_by_faults() {
-    let breaker = Breaker::default();
+fn faults_seen_by_one_client_do_not_open_the_breaker() {
+    let breaker = CircuitBreaker::default();
     for _ in 0..100 {
         breaker.learn(Outcome::Fault, by(7, seconds(1)), &config());
     }
     assert_eq!(breaker.state(seconds(1)), BreakerState::Closed);
     breaker.learn(Outcome::Fault, by(8, seconds(1)), &config());
-    assert_eq!(breaker.state(seconds(1)), BreakerState::Open, "a second client saw it too");
+    assert_eq!(breaker.state(seconds(1)), BreakerState::Open, "two clients saw faults");
 }
 
 #[test]
-fn few_answers_or_a_small_share_open_no_breaker() {
-    let breaker = Breaker::default();
+fn few_responses_or_a_low_fault_share_keep_the_breaker_closed() {
+    let breaker = CircuitBreaker::default();
     for client in 0..19 {
         breaker.learn(Outcome::Fault, by(client, seconds(1)), &config());
     }
     assert_eq!(breaker.state(seconds(1)), BreakerState::Closed, "19 of at least 20");
-    let breaker = Breaker::default();
+    let breaker = CircuitBreaker::default();
     for client in 0..60 {
         let outcome = if client % 3 == 0 { Outcome::Fault } else { Outcome::Ok };
         breaker.learn(outcome, by(client, seconds(1)), &config());
@@ -73,8 +62,8 @@ fn few_answers_or_a_small_share_open_no_breaker() {
 }
 
 #[test]
-fn old_faults_are_forgotten() {
-    let breaker = Breaker::default();
+fn faults_outside_the_window_do_not_count() {
+    let breaker = CircuitBreaker::default();
     for client in 0..15 {
         breaker.learn(Outcome::Fault, by(client, seconds(1)), &config());
     }
@@ -85,29 +74,29 @@ fn old_faults_are_forgotten() {
 }
 
 #[test]
-fn a_probe_closes_the_breaker_or_opens_it_for_longer() {
-    let breaker = Breaker::default();
+fn probe_closes_the_breaker_or_doubles_its_pause() {
+    let breaker = CircuitBreaker::default();
     for _ in 0..3 {
         breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
     }
     assert_eq!(breaker.state(seconds(3)), BreakerState::HalfOpen);
     assert!(breaker.try_take_probe());
     assert_eq!(breaker.state(seconds(3)), BreakerState::Open, "the slot is taken");
-    let probe = Source { probe: true, ..by(1, seconds(3)) };
+    let probe = OutcomeSource { probe: true, ..by(1, seconds(3)) };
     breaker.learn(Outcome::Unreachable, probe, &config());
     breaker.free_probe();
     assert_eq!(breaker.state(seconds(6)), BreakerState::Open, "4 s this time");
     assert_eq!(breaker.state(seconds(7)), BreakerState::HalfOpen);
     assert!(breaker.try_take_probe());
-    breaker.learn(Outcome::Ok, Source { probe: true, ..by(1, seconds(7)) }, &config());
+    breaker.learn(Outcome::Ok, OutcomeSource { probe: true, ..by(1, seconds(7)) }, &config());
     breaker.free_probe();
     assert_eq!(breaker.state(seconds(7)), BreakerState::Closed);
 }
 
 #[test]
-fn busy_and_cancelled_attempts_leave_the_breaker_alone() {
-    let breaker = Breaker::default();
-    let busy = Outcome::Busy { rest: Duration::from_secs(1), status: 503 };
+fn busy_and_cancelled_attempts_do_not_open_the_breaker() {
+    let breaker = CircuitBreaker::default();
+    let busy = Outcome::Busy { cooldown: Duration::from_secs(1), status: 503 };
     for client in 0..100 {
         breaker.learn(busy, by(client, seconds(1)), &config());
         breaker.learn(Outcome::Cancel, by(client, seconds(1)), &config());

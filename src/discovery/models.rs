@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::client::{ProbeClient, ProbeError, Question};
+use super::client::{DiscoveryClient, DiscoveryError, Question};
 use crate::api::Capabilities;
 use crate::config::{Engine, ModelEntry};
 use crate::fleet::Backend;
@@ -13,11 +13,11 @@ use crate::fleet::Backend;
 const MODEL_LIMIT: usize = 10_000;
 
 /// The models a backend serves, with whatever it tells about them.
-pub(super) async fn models(
-    client: &ProbeClient,
+pub(super) async fn discover(
+    client: &DiscoveryClient,
     backend: &Backend,
     timeout: Duration,
-) -> Result<Vec<ModelEntry>, ProbeError> {
+) -> Result<Vec<ModelEntry>, DiscoveryError> {
     let asker = Asker { client, backend, timeout };
     if backend.config.engine == Engine::Ollama {
         return asker.ollama().await;
@@ -32,7 +32,7 @@ pub(super) async fn models(
         Err(error) => return Err(error),
     };
     let data = list.get("data").or_else(|| list.get("models")).and_then(Value::as_array);
-    let data = data.ok_or_else(|| ProbeError::NotJson { path: "/v1/models".to_owned() })?;
+    let data = data.ok_or_else(|| DiscoveryError::NotJson { path: "/v1/models".to_owned() })?;
     let owner = data.first().and_then(|model| text(model, "/owned_by")).unwrap_or_default();
     let is = |engine, name: &str| {
         backend.config.engine == engine
@@ -71,24 +71,24 @@ fn to_tokens(value: &Value) -> Option<u32> {
 }
 
 struct Asker<'a> {
-    client: &'a ProbeClient,
+    client: &'a DiscoveryClient,
     backend: &'a Backend,
     timeout: Duration,
 }
 
 impl Asker<'_> {
-    async fn get(&self, path: &str) -> Result<Value, ProbeError> {
+    async fn get(&self, path: &str) -> Result<Value, DiscoveryError> {
         self.ask(path, None).await
     }
 
-    async fn ask(&self, path: &str, body: Option<&str>) -> Result<Value, ProbeError> {
+    async fn ask(&self, path: &str, body: Option<&str>) -> Result<Value, DiscoveryError> {
         let question = Question { path, body, timeout: self.timeout };
         let (status, body) = self.client.ask(self.backend, question).await?;
         if !(200..300).contains(&status) {
-            return Err(ProbeError::Status { path: path.to_owned(), status });
+            return Err(DiscoveryError::Status { path: path.to_owned(), status });
         }
         let read = serde_json::from_slice(&body);
-        read.map_err(|_not_json| ProbeError::NotJson { path: path.to_owned() })
+        read.map_err(|_not_json| DiscoveryError::NotJson { path: path.to_owned() })
     }
 
     /// llama.cpp tells the context one slot really has, and the modalities, in `/props`.
@@ -115,11 +115,11 @@ impl Asker<'_> {
     }
 
     /// Ollama lists tags, and shows each model's capabilities and context on request.
-    async fn ollama(&self) -> Result<Vec<ModelEntry>, ProbeError> {
+    async fn ollama(&self) -> Result<Vec<ModelEntry>, DiscoveryError> {
         let path = "/api/tags";
         let tags = self.get(path).await?;
         let tags = tags.get("models").and_then(Value::as_array).cloned();
-        let tags = tags.ok_or_else(|| ProbeError::NotJson { path: path.to_owned() })?;
+        let tags = tags.ok_or_else(|| DiscoveryError::NotJson { path: path.to_owned() })?;
         let names = tags.iter().filter_map(|tag| {
             text(tag, "/model").or_else(|| text(tag, "/name")).map(str::to_owned)
         });

@@ -6,10 +6,10 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::client::{ProbeClient, ProbeError, Question};
+use super::client::{DiscoveryClient, DiscoveryError, Question};
 use super::engines::{check_path, facts, families, slots_path};
-use super::page::read_slots;
-use super::{discover, dns};
+use super::metrics::read_slots;
+use super::{dns, models};
 use crate::clock::now;
 use crate::config::{Engine, ModelEntry};
 use crate::fleet::Backend;
@@ -25,13 +25,13 @@ pub struct Examination {
     /// Whether the backend's name leads to an address.
     pub resolves: bool,
     /// What the health check would say: how long a good answer took.
-    pub check: Result<Duration, ProbeError>,
+    pub check: Result<Duration, DiscoveryError>,
     /// The engine, as configured or as it says of itself.
     pub engine: Engine,
     /// Its version, where it tells.
     pub version: Option<String>,
     /// The models it lists.
-    pub models: Result<Vec<ModelEntry>, ProbeError>,
+    pub models: Result<Vec<ModelEntry>, DiscoveryError>,
     /// What its metrics page is short of; `None` for engines that have none we read.
     pub metrics: Option<MetricsPage>,
     /// What it does with idle connections.
@@ -44,7 +44,7 @@ pub struct Examination {
 #[derive(Debug)]
 pub struct MetricsPage {
     /// The families that are missing, or why there is no page.
-    pub missing: Result<Vec<&'static str>, ProbeError>,
+    pub missing: Result<Vec<&'static str>, DiscoveryError>,
     /// The page that is read in its place, where there is none.
     pub stand_in: Option<&'static str>,
     /// How to make the engine show them.
@@ -64,7 +64,7 @@ pub enum KeepAlive {
     Unknown,
 }
 
-impl ProbeClient {
+impl DiscoveryClient {
     /// Examines a backend. An idle connection is watched for `watch`, which takes as long.
     pub async fn examine(&self, backend: &Backend, watch: Duration) -> Examination {
         let resolves = dns::resolve(backend).await;
@@ -72,7 +72,7 @@ impl ProbeClient {
         let path = backend.config.health.path.as_deref();
         let check = self.check(backend, path.unwrap_or_else(|| check_path(backend.config.engine)));
         let check = check.await;
-        let models = discover::models(self, backend, timeout).await;
+        let models = models::discover(self, backend, timeout).await;
         let engine = match backend.config.engine {
             Engine::Auto => self.identify(backend).await,
             known => known,
@@ -90,26 +90,30 @@ impl ProbeClient {
         Examination { resolves, check, engine, version, models, metrics, keep_alive, clock }
     }
 
-    async fn check(&self, backend: &Backend, path: &str) -> Result<Duration, ProbeError> {
+    async fn check(&self, backend: &Backend, path: &str) -> Result<Duration, DiscoveryError> {
         let started = now();
         let (status, _body) = self.get(backend, path).await?;
         match status {
             200..=299 => Ok(now().since(started)),
-            _ => Err(ProbeError::Status { path: path.to_owned(), status }),
+            _ => Err(DiscoveryError::Status { path: path.to_owned(), status }),
         }
     }
 
-    async fn get(&self, backend: &Backend, path: &str) -> Result<(u16, bytes::Bytes), ProbeError> {
+    async fn get(
+        &self,
+        backend: &Backend,
+        path: &str,
+    ) -> Result<(u16, bytes::Bytes), DiscoveryError> {
         let timeout = backend.config.health.timeout;
         self.ask(backend, Question { path, body: None, timeout }).await
     }
 
-    async fn json(&self, backend: &Backend, path: &str) -> Result<Value, ProbeError> {
+    async fn json(&self, backend: &Backend, path: &str) -> Result<Value, DiscoveryError> {
         let (status, body) = self.get(backend, path).await?;
         if status != 200 {
-            return Err(ProbeError::Status { path: path.to_owned(), status });
+            return Err(DiscoveryError::Status { path: path.to_owned(), status });
         }
-        let not_json = |_| ProbeError::NotJson { path: path.to_owned() };
+        let not_json = |_| DiscoveryError::NotJson { path: path.to_owned() };
         serde_json::from_slice(&body).map_err(not_json)
     }
 
@@ -137,7 +141,7 @@ impl ProbeClient {
         let path = telemetry.path.as_deref();
         let missing = self.missing_metrics(backend, path.unwrap_or("/metrics"), &families).await;
         let stand_in = match (&missing, path, slots_path(engine)) {
-            (Err(ProbeError::Status { .. }), None, Some(slots)) => {
+            (Err(DiscoveryError::Status { .. }), None, Some(slots)) => {
                 let page = self.get(backend, slots).await.ok();
                 let page = page.filter(|(status, page)| *status == 200 && tells_slots(page));
                 page.map(|_| slots)
@@ -152,10 +156,10 @@ impl ProbeClient {
         backend: &Backend,
         path: &str,
         families: &[Vec<&'static str>],
-    ) -> Result<Vec<&'static str>, ProbeError> {
+    ) -> Result<Vec<&'static str>, DiscoveryError> {
         let (status, body) = self.get(backend, path).await?;
         if status != 200 {
-            return Err(ProbeError::Status { path: path.to_owned(), status });
+            return Err(DiscoveryError::Status { path: path.to_owned(), status });
         }
         let page = String::from_utf8_lossy(&body);
         let is_shown = |name: &&str| {
@@ -305,7 +309,7 @@ mod tests {
                 stream.write_all(answer.as_bytes()).await.unwrap();
             }
         });
-        let found = ProbeClient::default().metrics(&backend, engine).await;
+        let found = DiscoveryClient::default().metrics(&backend, engine).await;
         serving.abort();
         found
     }
@@ -314,7 +318,10 @@ mod tests {
     async fn metrics_are_looked_for_where_they_are_read() {
         let slots: &[_] = &[("/slots", "[{\"is_processing\": true}]")];
         let found = metrics_of(Engine::LlamaCpp, "", slots).await.unwrap();
-        assert!(matches!(found.missing, Err(ProbeError::Status { status: 404, .. })), "{found:?}");
+        assert!(
+            matches!(found.missing, Err(DiscoveryError::Status { status: 404, .. })),
+            "{found:?}"
+        );
         assert_eq!(found.stand_in, Some("/slots"), "it is started without --metrics");
         let nonsense: &[_] = &[("/slots", "{}")];
         assert_eq!(metrics_of(Engine::LlamaCpp, "", nonsense).await.unwrap().stand_in, None);

@@ -19,7 +19,7 @@ use rand::{Rng, SeedableRng};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::page::{EnginePage, PageReader};
+use super::engine_metrics::{EnginePage, PageReader};
 use crate::clock::now;
 use crate::config::{Config, Engine, TelemetryConfig};
 use crate::fleet::{Backend, EngineSample, Fleet, Health};
@@ -91,7 +91,7 @@ struct Batch {
 
 impl Scraper {
     /// A scraper that has nothing to do. `seed` starts its jitter.
-    pub(super) fn new(seed: u64) -> Self {
+    pub(in crate::discovery) fn new(seed: u64) -> Self {
         Self(Arc::new(Shared {
             connector: Connector::new(IDLE_TIMEOUT),
             reader: PageReader::default(),
@@ -108,7 +108,7 @@ impl Scraper {
 
     /// Scrapes the backends of this fleet from now on, and no others; none where nobody wants to
     /// know.
-    pub(super) fn watch(&self, fleet: &Arc<Fleet>, config: &Config) {
+    pub(in crate::discovery) fn watch(&self, fleet: &Arc<Fleet>, config: &Config) {
         let batch = config
             .wants_telemetry()
             .then(|| Batch { fleet: Arc::clone(fleet), config: config.telemetry.clone() });
@@ -260,7 +260,8 @@ impl Task {
         }
         let shared = Arc::clone(&self.shared);
         let asked = self.fetcher.fetch(&shared.connector, source::PROPS).await;
-        let tokens = asked.ok().and_then(|_| super::page::read_props(self.fetcher.body()));
+        let tokens =
+            asked.ok().and_then(|_| super::engine_metrics::read_props(self.fetcher.body()));
         self.cache_tokens = Some(tokens);
         tokens
     }

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::exposition::{LabelValue, Labels, Sample, Wanted};
-use super::families::{FAMILIES, Fact};
+use super::prometheus_text::{LabelValue, Labels, Sample, Wanted};
 use crate::config::Engine;
+use crate::discovery::families::{FAMILIES, Fact};
 use crate::fleet::{Adapters, EngineDetails};
 
 /// Labels of series that repeat, or take apart, what the one tells that has 0 or nothing there: ranks
@@ -108,7 +108,7 @@ impl FirstRanks {
 
 /// llama.cpp's `/slots`, for servers without `--metrics`. Whether requests wait is known only while
 /// a slot is free.
-pub(super) fn read_slots(page: &[u8]) -> Option<EnginePage> {
+pub(in crate::discovery) fn read_slots(page: &[u8]) -> Option<EnginePage> {
     let slots: Value = serde_json::from_slice(page).ok()?;
     let slots = slots.as_array()?;
     let is_busy = |slot: &Value| slot.get("is_processing").and_then(Value::as_bool);

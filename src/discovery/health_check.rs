@@ -11,10 +11,10 @@ use pingora_load_balancing::discovery::ServiceDiscovery;
 use pingora_load_balancing::health_check::HealthCheck;
 use pingora_load_balancing::{Backend as Peer, Backends};
 
-use super::client::{ProbeClient, ProbeError, Question};
+use super::client::{DiscoveryClient, DiscoveryError, Question};
 use super::engines::check_path;
 use crate::clock::now;
-use crate::fleet::{Backend, Check, Health};
+use crate::fleet::{Backend, CheckResult, Health};
 
 /// The checks of one backend.
 pub(super) struct Checks {
@@ -24,7 +24,7 @@ pub(super) struct Checks {
 
 impl Checks {
     /// Checks for a backend, none of them run yet.
-    pub(super) fn new(backend: &Backend, client: Arc<ProbeClient>) -> Self {
+    pub(super) fn new(backend: &Backend, client: Arc<DiscoveryClient>) -> Self {
         let checker = Arc::new(Checker {
             backend: backend.clone(),
             client,
@@ -40,7 +40,7 @@ impl Checks {
     pub(super) async fn run(&mut self) -> Option<Health> {
         if self.checker.backend.state.addresses.first().is_none() {
             // Nothing to connect to is a failed check, too.
-            self.checker.learn(Err(ProbeError::NoAddress));
+            self.checker.learn(Err(DiscoveryError::NoAddress));
         } else {
             if let Err(error) = self.backends.update(|_peers| {}).await {
                 tracing::debug!(%error, "the address set could not be updated");
@@ -90,14 +90,14 @@ impl HealthCheck for SharedChecker {
 
 struct Checker {
     backend: Backend,
-    client: Arc<ProbeClient>,
+    client: Arc<DiscoveryClient>,
     change: Mutex<Option<Health>>,
     /// Whether the backend refuses our key, and the log has said so.
     is_refused: AtomicBool,
 }
 
 impl Checker {
-    async fn ask(&self) -> Result<std::time::Duration, ProbeError> {
+    async fn ask(&self) -> Result<std::time::Duration, DiscoveryError> {
         let config = &self.backend.config;
         let path = config.health.path.as_deref().unwrap_or_else(|| check_path(config.engine));
         let question = Question { path, body: None, timeout: config.health.timeout };
@@ -116,17 +116,17 @@ impl Checker {
         }
         match status {
             200..=299 => Ok(now().since(started)),
-            _ => Err(ProbeError::Status { path: path.to_owned(), status }),
+            _ => Err(DiscoveryError::Status { path: path.to_owned(), status }),
         }
     }
 
-    fn learn(&self, asked: Result<std::time::Duration, ProbeError>) {
+    fn learn(&self, asked: Result<std::time::Duration, DiscoveryError>) {
         let health = &self.backend.config.health;
-        let check = Check { at: now(), passed: asked.as_ref().ok().copied() };
+        let check = CheckResult { at: now(), passed: asked.as_ref().ok().copied() };
         let was_away = self.backend.state.health.status() == Health::Unhealthy;
         let change = self.backend.state.learn_check(check, health.rise, health.fall);
         if was_away && change == Some(Health::Healthy) {
-            self.backend.state.warm_up(check.at, health.slow_start);
+            self.backend.state.begin_slow_start(check.at, health.slow_start);
         }
         let name = &self.backend.state.name;
         match (change, &asked) {

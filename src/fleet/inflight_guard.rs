@@ -1,0 +1,96 @@
+//! The permit of one request in flight: an RAII guard.
+//!
+//! It is the one place where a request's share of a backend is given back: success, error, retry,
+//! disconnected client and panic all end in the same drop, exactly once. Requests are counted against
+//! `max_in_flight` by one compare-and-swap, so that the limit holds under any number of threads.
+
+use std::sync::Arc;
+
+use super::backend::BackendState;
+use super::drain_estimate::{ExpectedResponse, SlotId};
+use super::load::{Probe, Taken};
+use crate::units::Timestamp;
+
+/// The permit of one request in flight on one backend; dropping it gives back whatever it holds.
+#[derive(Debug)]
+pub struct InflightGuard {
+    state: Arc<BackendState>,
+    probe: Probe,
+    drain_slot: Option<SlotId>,
+    /// What the request adds to the tokens in flight.
+    tokens: u64,
+    /// Its prompt's part of them; 0 once the prefill is done.
+    prefill_tokens: u64,
+}
+
+impl InflightGuard {
+    /// Takes a permit on `state`; `None` when `limit` is reached or another attempt holds the probe
+    /// slot.
+    // Counted before connect: a slow handshake must already repel the next request.
+    pub fn try_reserve(state: &Arc<BackendState>, limit: u32, probe: Probe) -> Option<Self> {
+        if !state.try_take_probe(probe) {
+            return None;
+        }
+        if state.load.try_begin(limit) {
+            let state = Arc::clone(state);
+            return Some(Self { state, probe, drain_slot: None, tokens: 0, prefill_tokens: 0 });
+        }
+        state.free_probe(probe);
+        None
+    }
+
+    /// The backend it belongs to.
+    pub fn backend(&self) -> &Arc<BackendState> {
+        &self.state
+    }
+
+    /// What the request takes of its backend.
+    pub fn taken(&self) -> Taken {
+        let Self { probe, tokens, prefill_tokens, .. } = *self;
+        Taken { probe, tokens, prefill_tokens }
+    }
+
+    /// Counts the request's tokens for as long as it is in flight.
+    pub fn count_tokens(&mut self, prompt: u32, expected: u32) {
+        self.prefill_tokens = prompt.into();
+        self.tokens = u64::from(prompt) + u64::from(expected);
+        self.state.work.add(self.tokens, self.prefill_tokens);
+    }
+
+    /// The first byte of the response arrived: the prefill is done.
+    pub fn end_prefill(&mut self) {
+        let tokens = std::mem::take(&mut self.prefill_tokens);
+        if tokens > 0 {
+            self.state.work.end_prefill(tokens);
+        }
+    }
+
+    /// Makes the request part of the drain estimate for as long as it is in flight.
+    pub fn estimate_drain(&mut self, expected: ExpectedResponse, now: Timestamp) {
+        self.drain_slot = self.state.drain_estimate.take(expected, now);
+    }
+
+    /// The slot of the drain estimate that counts the response's tokens.
+    pub fn drain_slot(&self) -> Option<SlotId> {
+        self.drain_slot
+    }
+
+    /// The probe slot it holds.
+    pub fn probe(&self) -> Probe {
+        self.probe
+    }
+}
+
+impl Drop for InflightGuard {
+    fn drop(&mut self) {
+        self.end_prefill();
+        if self.tokens > 0 {
+            self.state.work.end(self.tokens);
+        }
+        self.state.load.end();
+        self.state.free_probe(self.probe);
+        if let Some(slot) = self.drain_slot {
+            self.state.drain_estimate.free(slot);
+        }
+    }
+}
