@@ -24,6 +24,7 @@ crate::trials![
     reference_tables_match_the_code,
     strategies_and_scorer_parameters_are_documented,
     every_command_line_is_understood,
+    every_shell_block_uses_what_exists,
     every_configuration_passes_check,
     every_option_and_name_exists,
     every_named_file_exists,
@@ -122,6 +123,38 @@ fn every_command_line_is_understood() {
     let schema: Value = serde_json::from_str(&succeed(&["config", "schema"], "")).unwrap();
     assert_eq!(schema, json_schema());
     assert!(succeed(&["completions", "bash"], "").contains("penstock"));
+}
+
+/// Endpoints, files and benches in shell blocks. Other programs are not ours to run.
+fn every_shell_block_uses_what_exists() {
+    let penstock = Penstock::start("backends: [{ name: fast, url: http://127.0.0.1:9 }]");
+    let endpoints = penstock.admin("/").text();
+    let serves = |path: &str| {
+        let path = path.split('?').next().unwrap().replace("/fast/", "/{name}/");
+        endpoints.lines().filter_map(|line| line.split_whitespace().nth(1)).any(|one| one == path)
+    };
+    let manifest = page("Cargo.toml").text;
+    let mut found = 0;
+    for page in pages() {
+        let code = blocks(&page.text).into_iter().filter(|block| block.language == "sh");
+        for line in code.flat_map(|block| block.text.lines().map(str::to_owned).collect::<Vec<_>>())
+        {
+            let words: Vec<&str> = line.split_whitespace().map(|w| w.trim_matches('\'')).collect();
+            for (index, word) in words.iter().enumerate() {
+                let admin_path = word.strip_prefix("http://127.0.0.1:9090").unwrap_or_default();
+                let is_path = ["packaging/", "systemd/", "tests/", "benches/", "conf/"]
+                    .iter()
+                    .any(|folder| word.starts_with(folder));
+                let is_bench = index > 0 && words[index - 1] == "--bench";
+                found += usize::from(!admin_path.is_empty() || is_path || is_bench);
+                let exists = (admin_path.is_empty() || serves(admin_path))
+                    && (!is_path || root().join(word).exists())
+                    && (!is_bench || manifest.contains(&format!("name = \"{word}\"")));
+                assert!(exists, "{}: {word} in: {line}", page.name);
+            }
+        }
+    }
+    assert!(found > 12, "{found} endpoints, files and benches");
 }
 
 fn every_configuration_passes_check() {
