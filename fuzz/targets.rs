@@ -150,7 +150,7 @@ pub fn watch_stream(bytes: &[u8]) {
 
 /// What passes is what a lenient parser reads the same way, and what goes on from it is strict again.
 pub fn read_head(bytes: &[u8]) {
-    let started = head_check::check_begun(bytes, bytes.len() / 2);
+    let started = head_check::check_partial(bytes, bytes.len() / 2);
     if head_check::check(bytes, 100).is_err() {
         return;
     }

@@ -22,15 +22,11 @@ mod retry_budget;
 mod shadowing;
 pub(crate) mod trace;
 
-pub use crate::downstream::close_reasons::{ClosedFor, Closings};
-pub(crate) use crate::downstream::guard::{ClientStream, ConnectionLimits, Refusal, Waiting};
-pub(crate) use context::Counted;
 pub use context::RequestContext;
 pub use phases::DataPlane;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use http::HeaderMap;
@@ -39,22 +35,20 @@ use pingora_proxy::Session;
 
 use crate::api::{ErrorCode, Operation};
 use crate::config::Config;
-use crate::downstream::body::{BodyError, BodyLength, BodyReader};
+use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
+use crate::downstream::body_reader::{self, BodyReader};
 use crate::downstream::client::Client;
-use crate::downstream::guard::Ports;
+use crate::downstream::clients::Clients;
 use crate::fleet::{BackendId, BackendSet};
 use crate::routing::Generation;
 use crate::routing::{Lease, RequestObserver};
 use crate::scan::{ScanOptions, scan};
-use crate::tls::{Look, Refreshed, TlsError};
+use crate::tls::{Look, TlsError};
 use crate::upstream::pool::ConnectionPool;
-use context::{BodyBudget, Call, HeldBody};
+use context::Call;
 use failure::OwnError;
 use retry::client_gone;
 use retry_budget::Budget;
-
-/// How long connections stay open without a request once the listeners are closed.
-pub const LINGER: Duration = Duration::from_millis(500);
 
 /// The balancer's data plane, shared by all its connections.
 pub struct Proxy {
@@ -63,14 +57,8 @@ pub struct Proxy {
     pub(crate) upstreams: ConnectionPool,
     pub(crate) observers: Vec<Box<dyn RequestObserver>>,
     pub(crate) bodies: Arc<BodyBudget>,
-    pub(crate) in_flight: Arc<AtomicUsize>,
-    pub(crate) connections: Arc<AtomicUsize>,
-    /// Clients whose heads were refused and that still send.
-    pub(crate) refused_drains: Arc<AtomicUsize>,
+    pub(crate) clients: Arc<Clients>,
     pub(crate) stopping: Arc<AtomicBool>,
-    pub(crate) closings: Closings,
-    pub(crate) ports: Ports,
-    pub(crate) certificate_failures: AtomicU64,
     pub(crate) retries: Budget,
     pub(crate) hashes: ahash::RandomState,
     pub(crate) seeds: AtomicU64,
@@ -89,18 +77,13 @@ impl Proxy {
     ) -> Result<Self, TlsError> {
         let limits = &generation.config.limits;
         Ok(Self {
-            ports: Ports::open(&generation.config.server.listen)?,
-            closings: Closings::default(),
-            certificate_failures: AtomicU64::new(0),
+            clients: Arc::new(Clients::new(&generation.config.server.listen)?),
             upstreams: ConnectionPool::new(limits),
             retries: Budget::new(&generation.config.routing.retry_budget),
             started_with: generation.config.clone(),
             generation: ArcSwap::new(generation),
             observers,
             bodies: Arc::default(),
-            in_flight: Arc::default(),
-            connections: Arc::default(),
-            refused_drains: Arc::default(),
             stopping: Arc::default(),
             hashes: ahash::RandomState::new(),
             seeds: AtomicU64::new(seed),
@@ -147,7 +130,7 @@ impl Proxy {
 
     /// Requests under way, local answers included.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Acquire)
+        self.clients.in_flight()
     }
 
     /// Bytes of request bodies held now.
@@ -160,40 +143,9 @@ impl Proxy {
         self.upstreams.idle_count(id)
     }
 
-    /// Client connections open now.
-    pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
-    }
-
-    /// Why client connections were closed without an answer.
-    pub fn closings(&self) -> &Closings {
-        &self.closings
-    }
-
-    /// When the certificate of each listener with TLS expires, in seconds since 1970.
-    pub fn certificates(&self) -> impl Iterator<Item = (String, u64)> {
-        self.ports.tls().filter_map(|(address, tls)| Some((address.to_string(), tls.expires_at()?)))
-    }
-
-    /// How often a changed certificate could not be used.
-    pub fn certificate_failures(&self) -> u64 {
-        self.certificate_failures.load(Ordering::Relaxed)
-    }
-
-    /// Reads certificates again whose files have changed.
-    pub fn refresh_certificates(&self, look: Look) {
-        for (listen, tls) in self.ports.tls() {
-            match tls.refresh(look) {
-                Refreshed::Unchanged => {}
-                Refreshed::Replaced { is_distrusting } => {
-                    tracing::info!(%listen, is_distrusting, "read a new certificate");
-                }
-                Refreshed::Failed(error) => {
-                    self.certificate_failures.fetch_add(1, Ordering::Relaxed);
-                    tracing::error!(%listen, %error, "the old certificate goes on serving");
-                }
-            }
-        }
+    /// Client connections and their listeners.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
     }
 
     /// Closes idle connections whose time is up or whose backend is gone, and reads certificates
@@ -201,7 +153,7 @@ impl Proxy {
     pub fn sweep(&self) {
         let fleet = self.generation.load().fleet.topology();
         self.upstreams.sweep(&fleet.backends);
-        self.refresh_certificates(Look::Regular);
+        self.clients.refresh_certificates(Look::Regular);
     }
 
     // SplitMix64 (Steele, Lea, Flood 2014): a fresh seed per call from one counter.
@@ -240,7 +192,7 @@ impl Proxy {
         ctx.client_address = client.origin().client(headers, trusted);
         let length = client.body_length(headers);
         ctx.body_length = length;
-        crate::downstream::body::take_over(session);
+        body_reader::take_over(session);
         let Some(operation) = self.read_head(session, ctx).await? else {
             if length == BodyLength::None {
                 client.expect_head();
@@ -249,8 +201,10 @@ impl Proxy {
         };
         let body = match self.read_body(session, ctx, (&client, length)).await {
             Ok(body) => body,
-            Err(BodyError::ClientGone) => return client_gone(ctx),
-            Err(BodyError::Answer(error)) => return self.answer_error(session, ctx, error).await,
+            Err(error) => match OwnError::from_body(&error) {
+                Some(own) => return self.answer_error(session, ctx, own).await,
+                None => return client_gone(ctx),
+            },
         };
         ctx.body_is_read = true;
         ctx.ending.bytes_in = body.bytes.len();
@@ -268,7 +222,7 @@ impl Proxy {
     ) -> Result<HeldBody, BodyError> {
         let limits = &ctx.generation.config.limits;
         let headers = &session.req_header().headers;
-        length.check(headers, limits).map_err(|error| BodyError::Answer(error.closing()))?;
+        length.check(headers, limits)?;
         if headers.contains_key(header::EXPECT) && length != BodyLength::None {
             let written = session.as_downstream_mut().write_continue_response().await;
             written.map_err(|_gone| BodyError::ClientGone)?;

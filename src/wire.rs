@@ -1,4 +1,4 @@
-//! HTTP/1.1 on the wire, as both sides of the proxy need it: chunked transfer coding, bounded reads,
+//! HTTP on the wire, as both sides of the proxy need it: chunked transfer coding, bounded reads,
 //! and the field names that clients and backends share. Knows neither clients nor backends.
 
 pub mod chunked;
@@ -10,3 +10,12 @@ use http::header::HeaderName;
 
 /// `x-forwarded-for`: client addresses, one added by each proxy on the way.
 pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// What an HTTP/2 client sends before its first frame (RFC 9113 §3.4).
+pub(crate) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Splits bytes at a position that was measured on the same bytes. A position past the end is a bug
+/// in the caller: it fails in tests, and otherwise gives all bytes and an empty rest.
+pub(crate) fn split_at(bytes: &[u8], at: usize) -> (&[u8], &[u8]) {
+    debug_assert!(at <= bytes.len(), "split at {at} of {} bytes", bytes.len());
+    bytes.split_at_checked(at).unwrap_or((bytes, &[]))
+}

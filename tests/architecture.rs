@@ -43,8 +43,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Imports against the table.
-const UPWARD: &[(&str, &str)] =
-    &[("routing", "shadow"), ("lifecycle", "admin"), ("downstream", "proxy")];
+const UPWARD: &[(&str, &str)] = &[("routing", "shadow"), ("lifecycle", "admin")];
 
 /// Folders that may name Pingora.
 const NAMES_PINGORA: &[&str] =
@@ -86,10 +85,7 @@ const IMPURE: &[&str] = &[
 /// is gone is taken off the list.
 const CYCLES: &[&str] = &[
     "crate: admin <-> lifecycle",
-    "crate: downstream <-> proxy",
     "crate: fleet <-> routing <-> shadow",
-    "crate::downstream: body <-> client",
-    "crate::downstream: guard <-> http1 <-> listener",
     "crate::fleet: backend <-> health <-> load <-> telemetry",
     "crate::fleet::dump: rows <-> telemetry",
     "crate::mock: answers <-> deliver <-> plan",

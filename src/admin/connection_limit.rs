@@ -15,8 +15,12 @@ use pingora::server::ShutdownWatch;
 
 use crate::api::ErrorCode;
 use crate::config::Config;
-use crate::downstream::head_check::Flaw;
-use crate::proxy::{ClientStream, ConnectionLimits, Counted, Proxy, Refusal, Waiting};
+use crate::downstream::counted::Counted;
+use crate::downstream::head_check::HeadError;
+use crate::downstream::http1::{GuardedStream, HeadWait, Http1Connection};
+use crate::downstream::limits::{ConnectionLimits, HeadLimits};
+use crate::downstream::response_writer::RawResponse;
+use crate::proxy::Proxy;
 
 /// Connections over the limit that are told so at one time; further ones are closed without a word.
 const REFUSED_AT_ONCE: usize = 64;
@@ -47,8 +51,8 @@ impl AdminConnections {
         self.late.load(Ordering::Relaxed)
     }
 
-    fn note_flaw(&self, flaw: Flaw) {
-        if flaw == Flaw::Late {
+    fn note_head_error(&self, error: HeadError) {
+        if error == HeadError::TimedOut {
             self.late.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -59,7 +63,7 @@ pub(super) struct ConnectionLimit<A> {
     inner: Arc<A>,
     proxy: Arc<Proxy>,
     admin_connections: Arc<AdminConnections>,
-    refusal: Refusal,
+    refusal: RawResponse,
 }
 
 impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
@@ -69,7 +73,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
         admin_connections: Arc<AdminConnections>,
     ) -> Self {
         let message = "Too many connections (admin.connections)";
-        let refusal = Refusal::new(ErrorCode::TooManyConnections, message);
+        let refusal = RawResponse::new(ErrorCode::TooManyConnections, message);
         Self { inner: Arc::new(inner), proxy, admin_connections, refusal }
     }
 
@@ -80,15 +84,16 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
         limits: ConnectionLimits,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let (client, mut stream) = ClientStream::of_plain(stream, limits);
+        let client = Http1Connection::anonymous(stream, limits.head);
+        let mut stream: Stream = Box::new(GuardedStream::new(&client));
         let closing = pin!(std::future::pending::<()>());
-        let idle = pin!(tokio::time::sleep(limits.head_time));
+        let idle = pin!(tokio::time::sleep(limits.head.timeout));
         // Who has just connected wants to ask something.
-        let mut waiting = Waiting::new(closing, idle, limits.head_time);
-        while let Some(head) = waiting.for_head(&client).await {
+        let mut waiting = HeadWait::new(closing, idle, limits.head.timeout);
+        while let Some(head) = waiting.next_head(&client).await {
             if let Some(refused) = client.refused() {
-                self.admin_connections.note_flaw(refused.flaw);
-                let refusal = Refusal::new(refused.flaw.code(), &told(refused.flaw));
+                self.admin_connections.note_head_error(refused.error);
+                let refusal = RawResponse::new(refused.error.code(), &told(refused.error));
                 refusal.send(&mut stream).await;
                 return None;
             }
@@ -97,27 +102,25 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
             (stream, _) = self.inner.process_new_http(session, shutdown).await?.consume();
             // Its body has been read, or Pingora would not give the stream back.
             client.expect_head();
-            waiting.set_limit(limits.idle);
+            waiting.set_idle_timeout(limits.idle_timeout);
         }
         None
     }
 }
 
 /// What a caller is told; only the deadline is not the data port's.
-fn told(flaw: Flaw) -> String {
-    if flaw == Flaw::Late {
+fn told(error: HeadError) -> String {
+    if error == HeadError::TimedOut {
         return "The request head did not arrive in time (admin.header_timeout)".to_owned();
     }
-    flaw.to_string()
+    error.to_string()
 }
 
 /// What holds for a caller that connects now.
 fn limits_of(config: &Config) -> ConnectionLimits {
-    ConnectionLimits {
-        head_time: config.admin.header_timeout,
-        idle: IDLE,
-        ..ConnectionLimits::of(config)
-    }
+    let limits = ConnectionLimits::of(config);
+    let head = HeadLimits { timeout: config.admin.header_timeout, ..limits.head };
+    ConnectionLimits { head, idle_timeout: IDLE, ..limits }
 }
 
 #[async_trait]

@@ -1,48 +1,16 @@
-//! Reading a request's body: whole, once, straight into the buffer it is kept in, under one clock
-//! and one bound for all bodies together.
+//! A request body: how it is framed, why it may be refused, and the memory it is held in.
 
-use std::future::{Future, poll_fn};
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header;
-use pingora_proxy::Session;
-use tokio::time::Sleep;
 
-use super::client::Client;
 use crate::api::ErrorCode;
-use crate::clock::now;
 use crate::config::LimitsConfig;
-use crate::proxy::context::{BodyBudget, BodyClaim, Counted, HeldBody};
-use crate::proxy::failure::OwnError;
-use crate::units::{ByteSize, Timestamp};
-use crate::wire::chunked::{ChunkDecoder, ChunkError};
-
-/// How often a slow upload is looked at.
-const RATE_CHECK: Duration = Duration::from_secs(5);
-/// Asked for beyond a body's end: a read that comes back short tells the runtime that the socket is
-/// drained, which saves a system call later on.
-const SLACK: usize = 64;
-/// The longest single read of a chunked body.
-const CHUNK_READ: usize = 64 * 1024;
-/// What is read and thrown away so that a client gets to see an early answer.
-const DRAIN_BYTES: usize = 64 << 20;
-/// The same behind a head that was refused: whoever sends more than this there is no client to be
-/// kind to.
-const REFUSED_DRAIN_BYTES: usize = 1 << 20;
-/// How long such a client waits between two reads. Without it a few senders of large heads are always
-/// ready to be read, and each of them takes as many turns as a good client.
-const REFUSED_DRAIN_PAUSE: Duration = Duration::from_millis(10);
-/// Such clients that are drained at one time; of further ones the rest is thrown away by the system,
-/// and whoever still sends may miss the answer. A flood of large heads costs no more than reading them.
-const REFUSED_DRAINS: usize = 32;
-const DRAIN_TIME: Duration = Duration::from_secs(2);
+use crate::units::ByteSize;
+use crate::wire::chunked::ChunkError;
 
 /// How a request's body is framed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,27 +18,45 @@ pub(crate) enum BodyLength {
     None,
     Known(u64),
     Chunked,
-    /// By HTTP/2's frames; the length where the client gives one, which the frames then have.
+    /// By HTTP/2's frames; with the client's `content-length`, which h2 holds the frames to.
     Framed(Option<u64>),
 }
 
-/// Why a body was not read.
-#[derive(Debug)]
+/// Why a body was not read. Each of them ends the connection: where the next request starts is
+/// unknown, or not worth the bytes before it.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// The client left or broke off: there is nobody to answer.
+    /// The client disconnected; there is nobody to respond to.
+    #[error("the client disconnected")]
     ClientGone,
-    /// The client gets this.
-    Answer(OwnError),
+    #[error("Compressed request bodies are not supported: send the body uncompressed")]
+    Compressed,
+    #[error("The body is larger than {limit} (limits.max_body_size)")]
+    TooLarge { limit: ByteSize },
+    #[error("Too many request bodies are held at once (limits.buffered_bodies)")]
+    MemoryFull,
+    #[error("The body did not arrive in time (limits.body_read_timeout, limits.min_body_rate)")]
+    TimedOut,
+    #[error("The chunked body is malformed: {0}")]
+    Malformed(#[from] ChunkError),
 }
 
 impl BodyError {
-    fn answer(code: ErrorCode, message: String) -> Self {
-        Self::Answer(OwnError::new(code, message).closing())
+    /// The error the client gets; `None` when it is gone.
+    pub(crate) fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::ClientGone => None,
+            Self::Compressed => Some(ErrorCode::UnsupportedEncoding),
+            Self::TooLarge { .. } => Some(ErrorCode::BodyTooLarge),
+            Self::MemoryFull => Some(ErrorCode::BodyMemoryFull),
+            Self::TimedOut => Some(ErrorCode::BodyTimeout),
+            Self::Malformed(_) => Some(ErrorCode::InvalidRequest),
+        }
     }
 }
 
 impl BodyLength {
-    /// Reads the framing off a head that Pingora has accepted.
+    /// The framing of an HTTP/1.1 head that `head_check` has passed.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         if headers.contains_key(header::TRANSFER_ENCODING) {
             return Self::Chunked;
@@ -82,249 +68,97 @@ impl BodyLength {
         }
     }
 
-    /// What is known to be wrong before a byte is read.
-    pub(crate) fn check(self, headers: &HeaderMap, limits: &LimitsConfig) -> Result<(), OwnError> {
+    /// Refuses what is known to be wrong before a byte of the body is read.
+    pub(crate) fn check(self, headers: &HeaderMap, limits: &LimitsConfig) -> Result<(), BodyError> {
         let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes());
         if encoding.is_some_and(|name| !name.eq_ignore_ascii_case(b"identity")) {
-            let message = "Compressed request bodies are not supported: send the body as it is";
-            return Err(OwnError::new(ErrorCode::UnsupportedEncoding, message));
+            return Err(BodyError::Compressed);
         }
+        let limit = limits.max_body_size;
         match self {
-            Self::Known(bytes) | Self::Framed(Some(bytes)) if bytes > limits.max_body_size.0 => {
-                Err(too_large(limits.max_body_size))
+            Self::Known(bytes) | Self::Framed(Some(bytes)) if bytes > limit.0 => {
+                Err(BodyError::TooLarge { limit })
             }
             Self::None | Self::Known(_) | Self::Chunked | Self::Framed(_) => Ok(()),
         }
     }
 }
 
-fn too_large(limit: ByteSize) -> OwnError {
-    let message = format!("The body is larger than {limit} (limits.max_body_size)");
-    OwnError::new(ErrorCode::BodyTooLarge, message).closing()
+/// Bounds the bodies held by all requests together (`limits.buffered_bodies`).
+#[derive(Debug, Default)]
+pub(crate) struct BodyBudget {
+    held: AtomicUsize,
 }
 
-/// Takes a body off Pingora's hands: from here on the session believes there is none, and the
-/// guard's stream is read instead. Must come before anything asks the session about its body.
-pub(crate) fn take_over(session: &mut Session) {
-    let head = session.req_header_mut();
-    head.remove_header(&header::CONTENT_LENGTH);
-    head.remove_header(&header::TRANSFER_ENCODING);
-}
-
-/// One body being read.
-pub(crate) struct BodyReader<'a> {
-    client: &'a Client,
-    limits: &'a LimitsConfig,
-    budget: &'a Arc<BodyBudget>,
-    pace: Pace,
-}
-
-impl<'a> BodyReader<'a> {
-    pub(crate) fn new(
-        client: &'a Client,
-        limits: &'a LimitsConfig,
-        budget: &'a Arc<BodyBudget>,
-    ) -> Self {
-        Self { client, limits, budget, pace: Pace::new(limits) }
+impl BodyBudget {
+    /// Bytes held now.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
-    /// Reads the whole body. The client's next head may follow only after that.
-    pub(crate) async fn read(mut self, length: BodyLength) -> Result<HeldBody, BodyError> {
-        let body = match length {
-            BodyLength::None => HeldBody::new(BytesMut::new(), self.claim(0)?),
-            BodyLength::Known(bytes) => self.read_known(bytes).await?,
-            BodyLength::Chunked => self.read_chunked().await?,
-            BodyLength::Framed(length) => self.read_framed(length).await?,
-        };
-        self.client.expect_head();
-        Ok(body)
-    }
-
-    fn claim(&self, bytes: usize) -> Result<BodyClaim, BodyError> {
-        let limit = self.limits.buffered_bodies.to_usize();
-        BodyClaim::take(self.budget, bytes, limit).ok_or_else(memory_full)
-    }
-
-    async fn read_known(&mut self, bytes: u64) -> Result<HeldBody, BodyError> {
-        let total = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let claim = self.claim(total)?;
-        if let Some(body) = self.client.take_body(total) {
-            return Ok(HeldBody::new(body, claim));
-        }
-        let mut body = BytesMut::with_capacity(total.saturating_add(SLACK));
-        while body.len() < total {
-            let limit = total - body.len() + SLACK;
-            if self.read_some(&mut body, limit).await? == 0 {
-                return Err(BodyError::ClientGone);
-            }
-        }
-        if body.len() > total {
-            self.client.unread(&body.split_off(total));
-        }
-        Ok(HeldBody::new(body, claim))
-    }
-
-    async fn read_chunked(&mut self) -> Result<HeldBody, BodyError> {
-        let mut claim = self.claim(0)?;
-        let mut decoder = ChunkDecoder::default();
-        let mut body = BytesMut::new();
-        let mut raw = BytesMut::with_capacity(CHUNK_READ);
-        loop {
-            raw.clear();
-            raw.reserve(CHUNK_READ);
-            if self.read_some(&mut raw, CHUNK_READ).await? == 0 {
-                return Err(BodyError::ClientGone);
-            }
-            let decoded = decoder.decode(&mut raw).map_err(malformed)?;
-            if !decoded.is_done
-                && let Some(bad) = raw.get_mut(decoded.consumed..).filter(|rest| !rest.is_empty())
-            {
-                decoder.decode(bad).map_err(malformed)?;
-            }
-            let total = body.len() + decoded.payload;
-            if total > self.limits.max_body_size.to_usize() {
-                return Err(BodyError::Answer(too_large(self.limits.max_body_size)));
-            }
-            if !claim.grow_to(total) {
-                return Err(memory_full());
-            }
-            body.extend_from_slice(raw.get(..decoded.payload).unwrap_or_default());
-            if decoded.is_done {
-                self.client.unread(raw.get(decoded.consumed..).unwrap_or_default());
-                return Ok(HeldBody::new(body, claim));
-            }
-        }
-    }
-
-    async fn read_framed(&mut self, length: Option<u64>) -> Result<HeldBody, BodyError> {
-        let known = length.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let mut claim = self.claim(known)?;
-        let mut body = BytesMut::with_capacity(known);
-        while self.read_some(&mut body, CHUNK_READ).await? > 0 {
-            if body.len() > self.limits.max_body_size.to_usize() {
-                return Err(BodyError::Answer(too_large(self.limits.max_body_size)));
-            }
-            if !claim.grow_to(body.len()) {
-                return Err(memory_full());
-            }
-        }
-        Ok(HeldBody::new(body, claim))
-    }
-
-    async fn read_some(&mut self, into: &mut BytesMut, limit: usize) -> Result<usize, BodyError> {
-        let Self { client, pace, .. } = self;
-        let count = poll_fn(|cx| match client.poll_body(cx, into, limit) {
-            Poll::Ready(read) => Poll::Ready(Some(read)),
-            Poll::Pending => pace.poll_too_slow(cx).map(|()| None),
-        })
-        .await;
-        match count {
-            Some(Ok(count)) => {
-                pace.got += count as u64;
-                Ok(count)
-            }
-            Some(Err(_reset)) => Err(BodyError::ClientGone),
-            None => Err(BodyError::answer(
-                ErrorCode::BodyTimeout,
-                "The body did not arrive in time (limits.body_read_timeout, limits.min_body_rate)"
-                    .into(),
-            )),
-        }
+    fn try_take(&self, bytes: usize, limit: usize) -> bool {
+        let added = self.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |held| {
+            held.checked_add(bytes).filter(|sum| *sum <= limit)
+        });
+        added.is_ok()
     }
 }
 
-fn memory_full() -> BodyError {
-    BodyError::answer(
-        ErrorCode::BodyMemoryFull,
-        "Too many request bodies are held at once (limits.buffered_bodies)".into(),
-    )
+/// A claim on the budget, returned when dropped.
+pub(crate) struct BodyClaim {
+    budget: Arc<BodyBudget>,
+    bytes: usize,
+    limit: usize,
 }
 
-fn malformed(error: ChunkError) -> BodyError {
-    let message = format!("The chunked body is malformed: {error}");
-    BodyError::answer(ErrorCode::InvalidRequest, message)
-}
-
-/// Judges how fast a body comes in: by its total time, and by a least rate.
-struct Pace {
-    started: Timestamp,
-    time: Duration,
-    rate: u64,
-    got: u64,
-    checked: u64,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Pace {
-    fn new(limits: &LimitsConfig) -> Self {
-        Self {
-            started: now(),
-            time: limits.body_read_timeout,
-            rate: limits.min_body_rate.0,
-            got: 0,
-            checked: 0,
-            timer: None,
-        }
+impl BodyClaim {
+    /// Claims room for a body of `bytes`, or `None` when `limit` is reached.
+    pub(crate) fn take(budget: &Arc<BodyBudget>, bytes: usize, limit: usize) -> Option<Self> {
+        budget.try_take(bytes, limit).then(|| Self { budget: Arc::clone(budget), bytes, limit })
     }
 
-    fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let passed = now().since(self.started);
-            let left = self.time.saturating_sub(passed);
-            if left.is_zero() {
-                return Poll::Ready(());
-            }
-            let wait = RATE_CHECK.min(left);
-            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
-            if timer.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            self.timer = None;
-            let needed = self.rate * RATE_CHECK.as_secs();
-            if left > RATE_CHECK && self.got - self.checked < needed {
-                return Poll::Ready(());
-            }
-            self.checked = self.got;
+    /// Claims more room as a body of unknown length grows; returns whether there is any.
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let granted = more == 0 || self.budget.try_take(more, self.limit);
+        if granted {
+            self.bytes += more;
         }
+        granted
     }
 }
 
-/// Reads and drops what a client still sends after an early answer, for a while, so that it gets
-/// to read that answer instead of a reset.
-pub(crate) async fn drain(client: &Client, refused: &Arc<AtomicUsize>) {
-    // A stream of HTTP/2 is told to stop, and its connection goes on.
-    let Client::Http1(client) = client else { return };
-    let is_refused = client.is_refused();
-    let counted = is_refused.then(|| Counted::new(refused));
-    if counted.as_ref().is_some_and(|counted| counted.count() > REFUSED_DRAINS) {
-        return;
+impl Drop for BodyClaim {
+    fn drop(&mut self) {
+        self.budget.held.fetch_sub(self.bytes, Ordering::AcqRel);
     }
-    let limit = if is_refused { REFUSED_DRAIN_BYTES } else { DRAIN_BYTES };
-    let mut scrap = BytesMut::with_capacity(CHUNK_READ);
-    let drained = async {
-        // The answer is complete: a client that reads to the end must not wait for the drain.
-        poll_fn(|cx| client.poll_shutdown(cx)).await?;
-        let mut total = 0;
-        while total < limit {
-            scrap.clear();
-            scrap.reserve(CHUNK_READ);
-            let read = poll_fn(|cx| client.poll_body(cx, &mut scrap, CHUNK_READ)).await;
-            match read {
-                Ok(count @ 1..) => total += count,
-                Ok(0) => break,
-                Err(error) => return Err(error),
-            }
-            // A crowd that keeps sending must not keep the others waiting.
-            match is_refused {
-                true => tokio::time::sleep(REFUSED_DRAIN_PAUSE).await,
-                false => tokio::task::yield_now().await,
-            }
-        }
-        io::Result::Ok(total)
-    };
-    match tokio::time::timeout(DRAIN_TIME, drained).await {
-        Ok(Ok(bytes)) => tracing::debug!(bytes, "drained a client after an early answer"),
-        Ok(Err(error)) => tracing::debug!(%error, "a client reset after an early answer"),
-        Err(_elapsed) => tracing::debug!("a client kept sending after an early answer"),
+}
+
+/// A whole body and its claim on the budget.
+pub(crate) struct HeldBody {
+    pub(crate) bytes: Bytes,
+    pub(crate) _claim: BodyClaim,
+}
+
+impl HeldBody {
+    pub(crate) fn new(bytes: BytesMut, claim: BodyClaim) -> Self {
+        Self { bytes: bytes.freeze(), _claim: claim }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn body_claims_stay_within_the_budget_and_are_returned() {
+        let budget = Arc::new(BodyBudget::default());
+        let mut first = BodyClaim::take(&budget, 60, 100).unwrap();
+        assert!(BodyClaim::take(&budget, 50, 100).is_none());
+        assert!(first.grow_to(100));
+        assert!(!first.grow_to(101));
+        assert_eq!(budget.held(), 100);
+        drop(first);
+        assert_eq!(budget.held(), 0);
     }
 }

@@ -1,5 +1,5 @@
-//! The client of one request, whichever HTTP it speaks: its body is read here, and whether it is
-//! still there is asked here.
+//! The client of one request, over either HTTP version: its body is read here, and a disconnect is
+//! noticed here.
 
 use std::io;
 use std::sync::Arc;
@@ -11,50 +11,50 @@ use http::header;
 use pingora_proxy::Session;
 
 use super::body::BodyLength;
-use super::guard::{ClientStream, GuardStream, Origin, RefusedHead};
-use super::http2::ClientHalf;
+use super::http1::{GuardedStream, Http1Connection, RefusedHead};
+use super::http2::Http2Stream;
+use super::origin::Origin;
 
 /// The client of one request.
 #[derive(Debug, Clone)]
 pub(crate) enum Client {
-    /// A connection of its own.
-    Http1(Arc<ClientStream>),
+    Http1(Arc<Http1Connection>),
     /// One stream of a connection.
-    Http2(Arc<ClientHalf>),
+    Http2(Arc<Http2Stream>),
 }
 
 impl Client {
-    /// The client of a session, unless it did not come in by one of our ports.
+    /// The client of a session, unless the session did not come from one of our listeners.
     pub(crate) fn of(session: &Session) -> Option<Self> {
         if let Some(stream) = session.as_downstream().stream() {
-            let guarded = stream.as_ref().as_any().downcast_ref::<GuardStream>()?;
-            return Some(Self::Http1(guarded.client()));
+            let guarded = stream.as_ref().as_any().downcast_ref::<GuardedStream>()?;
+            return Some(Self::Http1(guarded.connection()));
         }
-        let half = session.req_header().extensions.get::<Arc<ClientHalf>>()?;
-        Some(Self::Http2(Arc::clone(half)))
+        let stream = session.req_header().extensions.get::<Arc<Http2Stream>>()?;
+        Some(Self::Http2(Arc::clone(stream)))
     }
 
-    /// Where its connection came from.
+    /// Where its connection comes from.
     pub(crate) fn origin(&self) -> Origin {
         match self {
-            Self::Http1(stream) => stream.origin(),
-            Self::Http2(half) => half.origin(),
+            Self::Http1(connection) => connection.origin(),
+            Self::Http2(stream) => stream.origin(),
         }
     }
 
-    /// Why the request at hand is only a stand-in for one that is refused, if it is.
+    /// Why the current request is only a stand-in for a refused head, if it is.
     pub(crate) fn refused(&self) -> Option<RefusedHead> {
         match self {
-            Self::Http1(stream) => stream.refused(),
+            Self::Http1(connection) => connection.refused(),
             Self::Http2(_) => None,
         }
     }
 
-    /// How the body behind a head is framed.
+    /// How the body is framed.
     pub(crate) fn body_length(&self, headers: &HeaderMap) -> BodyLength {
         match self {
             Self::Http1(_) => BodyLength::of(headers),
-            Self::Http2(half) if half.is_body_done() => BodyLength::None,
+            Self::Http2(stream) if stream.is_body_done() => BodyLength::None,
             Self::Http2(_) => {
                 let length = headers.get(header::CONTENT_LENGTH);
                 let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
@@ -66,7 +66,7 @@ impl Client {
     /// The body has been read: the next head may follow.
     pub(crate) fn expect_head(&self) {
         match self {
-            Self::Http1(stream) => stream.expect_head(),
+            Self::Http1(connection) => connection.expect_head(),
             Self::Http2(_) => {}
         }
     }
@@ -74,7 +74,7 @@ impl Client {
     /// Takes a body of `total` bytes if it was read along with its head.
     pub(crate) fn take_body(&self, total: usize) -> Option<BytesMut> {
         match self {
-            Self::Http1(stream) => stream.take_body(total),
+            Self::Http1(connection) => connection.take_body(total),
             Self::Http2(_) => None,
         }
     }
@@ -88,32 +88,32 @@ impl Client {
         limit: usize,
     ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Http1(stream) => stream.poll_body(cx, into, limit),
-            Self::Http2(half) => half.poll_body(cx, into, limit),
+            Self::Http1(connection) => connection.poll_body(cx, into, limit),
+            Self::Http2(stream) => stream.poll_body(cx, into, limit),
         }
     }
 
-    /// Gives back bytes that were read past the end of a body.
+    /// Returns bytes that were read past the end of a body.
     pub(crate) fn unread(&self, bytes: &[u8]) {
         match self {
-            Self::Http1(stream) => stream.unread(bytes),
+            Self::Http1(connection) => connection.unread(bytes),
             Self::Http2(_) => debug_assert!(bytes.is_empty(), "frames end where a body ends"),
         }
     }
 
-    /// Frees what is kept for the next head.
+    /// Frees the buffer kept for the next head.
     pub(crate) fn shrink(&self) {
         match self {
-            Self::Http1(stream) => stream.shrink(),
+            Self::Http1(connection) => connection.shrink(),
             Self::Http2(_) => {}
         }
     }
 
-    /// Ready once the client has left: closed its connection, or reset its stream.
+    /// Ready once the client has closed its connection or reset its stream.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::Http1(stream) => stream.poll_gone(cx),
-            Self::Http2(half) => half.poll_gone(cx),
+            Self::Http1(connection) => connection.poll_gone(cx),
+            Self::Http2(stream) => stream.poll_gone(cx),
         }
     }
 }

@@ -1,52 +1,53 @@
-//! Connections closed before, or instead of, answering: counted by why, because no request tells.
+//! Client connections closed without a response, counted by reason: no access log line and no request
+//! metric shows them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a client's connection was closed without an answer.
+/// Why a client connection was closed without a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClosedFor {
+pub enum CloseReason {
     /// The TLS handshake failed.
     Tls,
-    /// It should have begun with a PROXY header of a trusted proxy.
+    /// The PROXY header of a trusted proxy was missing or malformed.
     ProxyHeader,
-    /// It took longer than `limits.header_timeout` to say how it will speak.
+    /// No HTTP within `limits.header_timeout`.
     TooSlow,
-    /// It broke the rules of HTTP/2, or one of the limits in `limits.http2`.
+    /// A violation of HTTP/2 or of `limits.http2`.
     Http2,
-    /// Its client showed a certificate under authorities of which one is not trusted any more.
-    Distrusted,
+    /// The client had shown a certificate, and a reload removed a CA from the listener's `client_ca`.
+    CaRevoked,
 }
 
-impl ClosedFor {
+impl CloseReason {
     /// Every reason.
     pub const ALL: [Self; 5] =
-        [Self::Tls, Self::ProxyHeader, Self::TooSlow, Self::Http2, Self::Distrusted];
+        [Self::Tls, Self::ProxyHeader, Self::TooSlow, Self::Http2, Self::CaRevoked];
 
-    /// Its name in metrics.
+    /// The label value in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tls => "tls",
             Self::ProxyHeader => "proxy_header",
             Self::TooSlow => "too_slow",
             Self::Http2 => "http2",
-            Self::Distrusted => "distrusted",
+            Self::CaRevoked => "ca_revoked",
         }
     }
 }
 
-/// How often each happened.
+/// One counter per [`CloseReason`].
 #[derive(Debug, Default)]
-pub struct Closings([AtomicU64; ClosedFor::ALL.len()]);
+pub struct CloseReasons([AtomicU64; CloseReason::ALL.len()]);
 
-impl Closings {
-    pub(crate) fn note(&self, reason: ClosedFor) {
+impl CloseReasons {
+    pub(crate) fn note(&self, reason: CloseReason) {
         if let Some(count) = self.0.get(reason as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How often connections were closed for that reason.
-    pub fn count(&self, reason: ClosedFor) -> u64 {
+    /// How many connections were closed for `reason`.
+    pub fn count(&self, reason: CloseReason) -> u64 {
         self.0.get(reason as usize).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 }

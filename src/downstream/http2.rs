@@ -1,14 +1,17 @@
-//! Clients that speak HTTP/2: the `h2` crate's connections, each of its streams handed to the same
-//! proxy as a request over HTTP/1.1. Everything a connection may hold or do is bounded here.
+//! Client connections over HTTP/2, with the `h2` crate. Each stream is handed to the same application as
+//! a request over HTTP/1.1, and everything a connection may hold or do is bounded: streams, header
+//! lists, windows, resets (rapid reset), malformed requests, and the time for an unfinished frame
+//! (slow loris: `frame_deadline`).
 
-pub(crate) mod frame_deadline;
-pub(crate) mod half;
-pub(crate) mod head;
-pub(crate) mod refusal;
-pub(crate) mod session;
+#[doc(hidden)]
+pub mod frame_deadline;
+mod head;
+mod rejection;
+mod session;
+mod stream;
 
-pub(crate) use half::ClientHalf;
-pub(crate) use refusal::turn_away;
+pub(crate) use rejection::refuse;
+pub(crate) use stream::Http2Stream;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -28,36 +31,59 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::close_reasons::ClosedFor;
-use super::guard::Origin;
+use super::clients::Clients;
+use super::close_reasons::CloseReason;
+use super::counted::Counted;
+use super::origin::Origin;
 use crate::clock::now;
-use crate::config::Http2Limits;
-use crate::proxy::Proxy;
-use crate::proxy::context::Counted;
+use crate::config::{Config, Http2Limits};
 use crate::units::{ByteSize, Timestamp};
-use frame_deadline::{Due, Patience, Watched};
+use frame_deadline::{FrameDeadline, FrameTimeouts, WatchedStream};
 use session::Http2Session;
 
-/// Requests that break the rules of HTTP/2 or of our own strictness, after which a connection is
-/// not worth keeping.
+/// Malformed requests after which a connection is closed.
 const MALFORMED_LIMIT: u32 = 32;
-/// `limits.http2.resets` are allowed within this time.
+/// The window in which `limits.http2.resets` are allowed.
 const RESET_WINDOW: Duration = Duration::from_secs(10);
-/// How long the last bytes of a connection that is ending may take.
-const GOODBYE: Duration = Duration::from_secs(5);
+/// How long a connection that is being closed may take for its last bytes.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
 
-type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 type Wire<S> = h2::server::Connection<S, Bytes>;
 
-/// A connection on which a client speaks HTTP/2.
-pub(crate) struct Connection {
-    pub(crate) proxy: Arc<Proxy>,
-    pub(crate) origin: Origin,
-    /// Cancelled once the certificate its client has shown is worth nothing any more.
-    pub(crate) distrusted: Option<CancellationToken>,
+/// What a configuration says about HTTP/2 connections.
+pub(crate) struct Settings {
+    limits: Http2Limits,
+    timeouts: FrameTimeouts,
+    keep_alive: Duration,
 }
 
-/// What the streams of a connection tell it.
+impl Settings {
+    /// The settings of a configuration.
+    pub(crate) fn of(config: &Config) -> Self {
+        let limits = &config.limits;
+        let timeouts =
+            FrameTimeouts { head: limits.header_timeout, body: limits.body_read_timeout };
+        Self { limits: limits.http2.clone(), timeouts, keep_alive: config.server.keep_alive }
+    }
+}
+
+/// One client connection over HTTP/2.
+pub(crate) struct Connection<A> {
+    pub(crate) app: Arc<A>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) settings: Settings,
+    pub(crate) origin: Origin,
+    /// Cancelled when the CA of the client's certificate is revoked.
+    pub(crate) ca_revoked: Option<CancellationToken>,
+}
+
+/// One request and the way to respond to it.
+struct Incoming {
+    request: Request<RecvStream>,
+    response: SendResponse<Bytes>,
+}
+
+/// What a connection knows of its streams.
 #[derive(Debug, Default)]
 struct Streams {
     open: AtomicUsize,
@@ -65,7 +91,7 @@ struct Streams {
     changed: Notify,
 }
 
-/// A stream of the connection, for as long as it is at work.
+/// A stream whose request is being served.
 struct OpenStream(Arc<Streams>);
 
 impl Drop for OpenStream {
@@ -81,16 +107,13 @@ impl Streams {
         OpenStream(Arc::clone(self))
     }
 
-    /// Ends once there has been no stream at work for so long.
+    /// Resolves once no stream has been open for `time`.
     async fn idle_for(&self, time: Duration) {
         loop {
-            let quiet = async {
-                while self.open.load(Ordering::Acquire) > 0 {
-                    self.changed.notified().await;
-                }
-                tokio::time::sleep(time).await;
-            };
-            quiet.await;
+            while self.open.load(Ordering::Acquire) > 0 {
+                self.changed.notified().await;
+            }
+            tokio::time::sleep(time).await;
             if self.open.load(Ordering::Acquire) == 0 {
                 return;
             }
@@ -99,139 +122,143 @@ impl Streams {
 }
 
 /// What happens next on a connection.
-enum Next {
-    Request(Box<Accepted>),
-    /// The other side closed, or broke the rules.
+enum Event {
+    Request(Box<Incoming>),
+    /// The client closed, or broke the rules.
     Ended(Option<h2::Error>),
     Idle,
-    /// The client does not end what it has begun.
-    Late,
-    Distrusted,
-    Stop,
+    /// A frame or head was not finished in time.
+    TooSlow,
+    CaRevoked,
+    Shutdown,
 }
 
-impl Connection {
+/// How far a connection is on its way to its end.
+struct Phase {
+    /// Held during a shutdown: the process waits for what this connection still has to deliver.
+    draining: Option<Counted>,
+    /// The client has received GOAWAY: idle means closed.
+    is_closing: bool,
+    is_ca_revoked: bool,
+    idle_timeout: Duration,
+}
+
+impl Phase {
+    /// Sends GOAWAY: streams that are open finish, new ones go to a new connection.
+    fn close<S: AsyncRead + AsyncWrite + Unpin>(&mut self, wire: &mut Wire<S>) {
+        wire.graceful_shutdown();
+        (self.is_closing, self.idle_timeout) = (true, GOODBYE_TIMEOUT);
+    }
+}
+
+impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
     /// Serves requests until the connection ends.
-    pub(crate) async fn serve<A, S>(self, app: &Arc<A>, stream: S, shutdown: &ShutdownWatch)
+    pub(crate) async fn serve<S>(self, stream: S, shutdown: &ShutdownWatch)
     where
-        A: HttpServerApp + Send + Sync + 'static,
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let generation = self.proxy.generation();
-        let limits = &generation.config.limits;
-        let due =
-            Due::new(Patience { head: limits.header_timeout, body: limits.body_read_timeout });
-        let watched = Watched::new(stream, Arc::clone(&due));
-        let greeted = builder(&limits.http2).handshake(watched);
-        match tokio::time::timeout(limits.header_timeout, greeted).await {
-            Ok(Ok(wire)) => {
-                drop(generation);
-                self.run(app, (wire, &due), shutdown).await;
-            }
+        let deadline = FrameDeadline::new(self.settings.timeouts);
+        let watched = WatchedStream::new(stream, Arc::clone(&deadline));
+        let handshake = builder(&self.settings.limits).handshake(watched);
+        match tokio::time::timeout(self.settings.timeouts.head, handshake).await {
+            Ok(Ok(wire)) => self.run(wire, &deadline, shutdown).await,
             Ok(Err(error)) => self.note_end(&error),
-            Err(_elapsed) => self.proxy.closings.note(ClosedFor::TooSlow),
+            Err(_elapsed) => self.clients.close_reasons.note(CloseReason::TooSlow),
         }
     }
 
-    async fn run<A, S>(
-        &self,
-        app: &Arc<A>,
-        (mut wire, due): (Wire<S>, &Due),
-        shutdown: &ShutdownWatch,
-    ) where
-        A: HttpServerApp + Send + Sync + 'static,
+    async fn run<S>(&self, mut wire: Wire<S>, deadline: &FrameDeadline, shutdown: &ShutdownWatch)
+    where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let streams = Arc::new(Streams::default());
+        let mut abuse = AbuseLimit::new(self.settings.limits.resets);
         let mut watch = shutdown.clone();
-        let (resets, mut patience) = {
-            let config = &self.proxy.generation().config;
-            (config.limits.http2.resets, config.server.keep_alive)
+        let mut phase = Phase {
+            draining: None,
+            is_closing: false,
+            is_ca_revoked: false,
+            idle_timeout: self.settings.keep_alive,
         };
-        let mut judge = Judge::new(resets);
-        // Held once the process is to end: it waits for what this connection still has to deliver.
-        let mut finishing = None;
-        let mut is_leaving = false;
-        let mut late = pin!(due.passed());
-        let mut distrusted = pin!(self.distrusted());
-        let mut is_trusted = true;
-        let mut idle = pin!(streams.idle_for(patience));
+        let mut too_slow = pin!(deadline.passed());
+        let mut ca_revoked = pin!(self.ca_revoked());
+        let mut idle = pin!(streams.idle_for(phase.idle_timeout));
         loop {
-            let stop = (&mut watch, finishing.is_none());
-            let distrusted = (distrusted.as_mut(), is_trusted);
-            let clocks = (idle.as_mut(), late.as_mut());
-            match next(&mut wire, clocks, (stop, distrusted)).await {
-                // The client may send it again on a new connection, where it is asked who it is.
-                Next::Request(mut accepted) if !is_trusted => {
-                    accepted.1.send_reset(Reason::REFUSED_STREAM);
-                    // What is refused takes no part in its idleness: it would never end.
+            // Drives the whole connection, its responses included. In order: what ends the connection
+            // comes before the next request.
+            let event = tokio::select! {
+                biased;
+                () = shutdown_requested(&mut watch), if phase.draining.is_none() => Event::Shutdown,
+                () = ca_revoked.as_mut(), if !phase.is_ca_revoked => Event::CaRevoked,
+                event = next_request(&mut wire) => event,
+                () = too_slow.as_mut() => Event::TooSlow,
+                () = idle.as_mut() => Event::Idle,
+            };
+            match event {
+                // The client may repeat it on a new connection, where it authenticates again.
+                Event::Request(mut incoming) if phase.is_ca_revoked => {
+                    incoming.response.send_reset(Reason::REFUSED_STREAM);
+                    // Refused requests do not restart the idle timeout: the connection would never end.
                     continue;
                 }
-                Next::Request(accepted) => {
-                    if judge.is_too_much(&streams) {
-                        self.proxy.closings.note(ClosedFor::Http2);
+                Event::Request(incoming) => {
+                    if abuse.is_exceeded(&streams) {
+                        self.clients.close_reasons.note(CloseReason::Http2);
                         return end_abruptly(wire).await;
                     }
-                    if !self.begin(app, *accepted, (&streams, shutdown)) {
-                        judge.malformed += 1;
+                    if !self.start(*incoming, &streams, shutdown) {
+                        abuse.malformed += 1;
                     }
                 }
-                Next::Ended(Some(error)) => return self.note_end(&error),
-                Next::Ended(None) => return,
-                Next::Stop => {
-                    finishing = Some(Counted::new(&self.proxy.in_flight));
-                    wire.graceful_shutdown();
-                    (is_leaving, patience) = (true, GOODBYE);
+                Event::Ended(Some(error)) => return self.note_end(&error),
+                Event::Ended(None) => return,
+                Event::Shutdown => {
+                    phase.draining = Some(Counted::new(&self.clients.in_flight));
+                    phase.close(&mut wire);
                 }
-                Next::Late => {
-                    self.proxy.closings.note(ClosedFor::TooSlow);
+                Event::TooSlow => {
+                    self.clients.close_reasons.note(CloseReason::TooSlow);
                     return end_abruptly(wire).await;
                 }
-                Next::Distrusted => {
-                    self.proxy.closings.note(ClosedFor::Distrusted);
-                    wire.graceful_shutdown();
-                    (is_trusted, is_leaving, patience) = (false, true, GOODBYE);
+                Event::CaRevoked => {
+                    self.clients.close_reasons.note(CloseReason::CaRevoked);
+                    phase.is_ca_revoked = true;
+                    phase.close(&mut wire);
                 }
-                Next::Idle if is_leaving => return,
-                Next::Idle => {
-                    wire.graceful_shutdown();
-                    (is_leaving, patience) = (true, GOODBYE);
-                }
+                Event::Idle if phase.is_closing => return,
+                Event::Idle => phase.close(&mut wire),
             }
-            idle.set(streams.idle_for(patience));
+            idle.set(streams.idle_for(phase.idle_timeout));
         }
     }
 
-    async fn distrusted(&self) {
-        match &self.distrusted {
-            Some(distrusted) => distrusted.cancelled().await,
+    async fn ca_revoked(&self) {
+        match &self.ca_revoked {
+            Some(token) => token.cancelled().await,
             None => std::future::pending().await,
         }
     }
 
-    /// Lets the proxy answer a request; says whether it is one that can be answered.
-    fn begin<A>(
+    /// Hands a request to the application in a task of its own; returns false when it is malformed.
+    fn start(
         &self,
-        app: &Arc<A>,
-        (request, mut answer): Accepted,
-        (streams, shutdown): (&Arc<Streams>, &ShutdownWatch),
-    ) -> bool
-    where
-        A: HttpServerApp + Send + Sync + 'static,
-    {
+        Incoming { request, mut response }: Incoming,
+        streams: &Arc<Streams>,
+        shutdown: &ShutdownWatch,
+    ) -> bool {
         let (parts, body) = request.into_parts();
         if let Err(reason) = head::check(&parts) {
-            tracing::debug!(%reason, "a malformed request over HTTP/2");
-            answer.send_reset(Reason::PROTOCOL_ERROR);
+            tracing::debug!(%reason, "malformed HTTP/2 request");
+            response.send_reset(Reason::PROTOCOL_ERROR);
             return false;
         }
-        let half = Arc::new(ClientHalf::new(body, answer, self.origin));
-        let session = Http2Session::new(parts, Arc::clone(&half));
-        let (app, shutdown, open) = (Arc::clone(app), shutdown.clone(), streams.open());
+        let stream = Arc::new(Http2Stream::new(body, response, self.origin));
+        let session = Http2Session::new(parts, Arc::clone(&stream));
+        let (app, shutdown, open) = (Arc::clone(&self.app), shutdown.clone(), streams.open());
         tokio::spawn(async move {
             let session = ServerSession::new_custom(Box::new(session));
             app.process_new_http(session, &shutdown).await;
-            if half.was_reset() {
+            if stream.was_reset() {
                 open.0.resets.fetch_add(1, Ordering::Relaxed);
             }
             drop(open);
@@ -240,80 +267,64 @@ impl Connection {
     }
 
     fn note_end(&self, error: &h2::Error) {
-        // Ours: the client broke a rule. Its own leaving, in whatever way, is nobody's fault.
+        // `is_library`: h2 ended it, because the client broke a rule. A client that disconnects, in
+        // whatever way, is not counted.
         if error.is_library() {
-            tracing::debug!(%error, "closed a connection over HTTP/2");
-            self.proxy.closings.note(ClosedFor::Http2);
+            tracing::debug!(%error, "closed an HTTP/2 connection");
+            self.clients.close_reasons.note(CloseReason::Http2);
         }
     }
 }
 
-async fn next<S>(
-    wire: &mut Wire<S>,
-    (idle, late): (impl Future<Output = ()>, impl Future<Output = ()>),
-    ((watch, may_stop), (distrusted, is_trusted)): (
-        (&mut ShutdownWatch, bool),
-        (impl Future<Output = ()>, bool),
-    ),
-) -> Next
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let stop = async {
-        while !*watch.borrow_and_update() {
-            if watch.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        () = stop, if may_stop => Next::Stop,
-        () = distrusted, if is_trusted => Next::Distrusted,
-        // Drives the whole connection, its answers included.
-        accepted = wire.accept() => match accepted {
-            Some(Ok(accepted)) => Next::Request(Box::new(accepted)),
-            Some(Err(error)) => Next::Ended(Some(error)),
-            None => Next::Ended(None),
-        },
-        () = late => Next::Late,
-        () = idle => Next::Idle,
+async fn next_request<S: AsyncRead + AsyncWrite + Unpin>(wire: &mut Wire<S>) -> Event {
+    match wire.accept().await {
+        Some(Ok((request, response))) => Event::Request(Box::new(Incoming { request, response })),
+        Some(Err(error)) => Event::Ended(Some(error)),
+        None => Event::Ended(None),
     }
 }
 
-/// Tells the client to calm down, and leaves.
+async fn shutdown_requested(watch: &mut ShutdownWatch) {
+    while !*watch.borrow_and_update() {
+        if watch.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Sends GOAWAY with ENHANCE_YOUR_CALM and closes.
 async fn end_abruptly<S: AsyncRead + AsyncWrite + Unpin>(mut wire: Wire<S>) {
     wire.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-    let told = poll_fn(|cx| match wire.poll_closed(cx) {
+    let closed = poll_fn(|cx| match wire.poll_closed(cx) {
         Poll::Ready(_ended) => Poll::Ready(()),
         Poll::Pending => Poll::Pending,
     });
-    if tokio::time::timeout(GOODBYE, told).await.is_err() {
-        tracing::debug!("a client over its limits did not read why");
+    if tokio::time::timeout(GOODBYE_TIMEOUT, closed).await.is_err() {
+        tracing::debug!("client did not read the reason of its GOAWAY");
     }
 }
 
-/// Counts what a client may do only so often.
-struct Judge {
+/// Bounds what costs us work and the client nothing: malformed requests, and streams that it resets.
+struct AbuseLimit {
     malformed: u32,
-    resets: u32,
-    since: Timestamp,
-    resets_before: u32,
+    max_resets: u32,
+    window_start: Timestamp,
+    resets_before_window: u32,
 }
 
-impl Judge {
-    fn new(resets: u32) -> Self {
-        Self { malformed: 0, resets, since: now(), resets_before: 0 }
+impl AbuseLimit {
+    fn new(max_resets: u32) -> Self {
+        Self { malformed: 0, max_resets, window_start: now(), resets_before_window: 0 }
     }
 
-    fn is_too_much(&mut self, streams: &Streams) -> bool {
+    fn is_exceeded(&mut self, streams: &Streams) -> bool {
         let now = now();
         let resets = streams.resets.load(Ordering::Relaxed);
-        if now.since(self.since) > RESET_WINDOW {
-            self.since = now;
-            self.resets_before = resets;
+        if now.since(self.window_start) > RESET_WINDOW {
+            self.window_start = now;
+            self.resets_before_window = resets;
         }
-        self.malformed >= MALFORMED_LIMIT || resets - self.resets_before > self.resets
+        self.malformed >= MALFORMED_LIMIT || resets - self.resets_before_window > self.max_resets
     }
 }
 
@@ -328,7 +339,7 @@ fn builder(limits: &Http2Limits) -> Builder {
         .initial_connection_window_size(size(limits.connection_window))
         .max_frame_size(size(limits.frame))
         .max_send_buffer_size(limits.send_buffer.to_usize())
-        // Streams that are reset before they were looked at, and those we had to reset ourselves.
+        // Streams reset before they were accepted, and those that h2 had to reset.
         .max_pending_accept_reset_streams(resets.min(20))
         .max_local_error_reset_streams(Some(resets))
         .max_concurrent_reset_streams(50);

@@ -1,5 +1,5 @@
-//! Where a request came from, as far as that can be believed: the connection's own word, and that
-//! of proxies the operator trusts.
+//! Where a request comes from: the peer of its connection, or the client that trusted proxies name in
+//! `X-Forwarded-For`.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ pub(crate) enum Peer {
     Address(IpAddr),
     /// A process on this machine, over a Unix socket.
     Local,
-    /// It was gone before it could be asked.
+    /// The socket closed before its address was read, or the port has no use for it.
     Unknown,
 }
 
@@ -26,7 +26,7 @@ impl Peer {
         }
     }
 
-    /// Whether what it says about clients' addresses is taken.
+    /// Whether its statements about client addresses are believed.
     pub(crate) fn is_trusted(self, trusted: &[TrustedProxy]) -> bool {
         match self {
             Self::Address(address) => trusted.iter().any(|proxy| proxy.contains(Some(address))),
@@ -36,17 +36,18 @@ impl Peer {
     }
 }
 
-/// What is known of a connection.
+/// What is known about a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
-    /// Who connected; with a PROXY header, who it says did.
+    /// The peer of the socket, or the client that a PROXY header names.
     pub(crate) peer: Peer,
     pub(crate) is_tls: bool,
 }
 
 impl Origin {
-    /// The client behind the proxies that are trusted. `X-Forwarded-For` is read from its end, where
-    /// the nearest proxy wrote; the first address nobody vouches for is the client's.
+    /// The client in front of the trusted proxies. `X-Forwarded-For` is read from its end, where the
+    /// nearest proxy wrote: the first address that is not a trusted proxy is the client's, and
+    /// whatever comes before it may be forged.
     pub(crate) fn client(&self, headers: &HeaderMap, trusted: &[TrustedProxy]) -> Option<IpAddr> {
         let mut believed = self.peer;
         let fields: Vec<_> = match believed.is_trusted(trusted) {
@@ -55,7 +56,7 @@ impl Origin {
         };
         let values = fields.iter().rev().filter_map(|value| value.to_str().ok());
         for entry in values.flat_map(|value| value.rsplit(',')) {
-            // Behind what cannot be read nothing can be believed either.
+            // What a trusted proxy cannot have written ends the chain of trust.
             let Some(address) = parse_entry(entry) else { break };
             believed = Peer::Address(address);
             if !believed.is_trusted(trusted) {
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_proxies_are_believed() {
+    fn forwarded_for_counts_only_from_trusted_proxies() {
         assert_eq!(client(at("203.0.113.1"), &["198.51.100.7"]), "203.0.113.1");
         assert_eq!(client(at("10.0.0.1"), &["198.51.100.7"]), "198.51.100.7");
         assert_eq!(client(at("10.0.0.1"), &[]), "10.0.0.1");
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_forges_lies_before_what_proxies_add() {
+    fn forged_forwarded_for_entries_are_ignored() {
         assert_eq!(client(at("10.0.0.1"), &["1.1.1.1, 198.51.100.7, 10.0.0.2"]), "198.51.100.7");
         assert_eq!(client(at("10.0.0.1"), &["1.1.1.1", "198.51.100.7"]), "198.51.100.7");
         assert_eq!(client(at("10.0.0.1"), &["198.51.100.7, unknown"]), "10.0.0.1");
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_brackets_are_no_part_of_an_address() {
+    fn forwarded_for_entries_may_have_ports_and_brackets() {
         assert_eq!(client(at("10.0.0.1"), &["198.51.100.7:4711"]), "198.51.100.7");
         assert_eq!(client(at("10.0.0.1"), &["[2001:db8::1]:4711"]), "2001:db8::1");
         assert_eq!(client(at("10.0.0.1"), &["2001:db8::1"]), "2001:db8::1");

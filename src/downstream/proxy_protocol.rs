@@ -1,106 +1,118 @@
-//! The PROXY protocol, versions 1 and 2: what a load balancer says in front of a connection about
-//! whose it is (haproxy's proxy-protocol.txt).
+//! The PROXY protocol, versions 1 and 2: a header by which a load balancer passes on the client's address
+//! before the first byte of a connection (proxy-protocol.txt of HAProxy).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// The longest line of version 1, its end included.
+/// The longest line of version 1, including its CR LF.
 const LINE_LIMIT: usize = 107;
-/// The most that is read of a header of version 2, whose extensions nobody here looks at.
+/// The longest addresses and extensions of version 2; extensions are skipped.
 const EXTENSIONS_LIMIT: usize = 4096;
 
-/// What the front of a connection holds.
+/// What the first bytes of a connection hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Header {
-    /// Not enough yet.
+pub enum Header {
+    /// A header that is not complete yet.
     Partial,
-    /// A header of so many bytes. `None` where it speaks of no client, as health checks do.
-    Complete { length: usize, client: Option<IpAddr> },
+    /// A whole header.
+    Complete {
+        /// Its length in bytes.
+        length: usize,
+        /// The client's address; `None` where it names none, as in health checks.
+        client: Option<IpAddr>,
+    },
 }
 
-/// Why a connection's first bytes are no PROXY header.
+/// The first bytes of a connection are not a PROXY header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the connection does not begin with a PROXY header")]
-pub(crate) struct NoHeader;
+#[error("the connection does not start with a valid PROXY header")]
+pub struct InvalidHeader;
 
-/// Reads the header at the front of `bytes`.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Header, NoHeader> {
-    let begins = |with: &[u8]| {
-        let common = bytes.len().min(with.len());
-        bytes.get(..common) == with.get(..common)
-    };
-    if begins(SIGNATURE) {
+/// Reads the header at the start of `bytes`.
+///
+/// # Errors
+/// [`InvalidHeader`] as soon as no further bytes can make it one.
+pub fn parse(bytes: &[u8]) -> Result<Header, InvalidHeader> {
+    if could_start_with(bytes, SIGNATURE) {
         return parse_binary(bytes);
     }
-    if begins(b"PROXY ") {
+    if could_start_with(bytes, b"PROXY ") {
         return parse_line(bytes);
     }
-    Err(NoHeader)
+    Err(InvalidHeader)
 }
 
-fn parse_line(bytes: &[u8]) -> Result<Header, NoHeader> {
+/// Whether `bytes` start with `prefix`, as far as they have arrived.
+fn could_start_with(bytes: &[u8], prefix: &[u8]) -> bool {
+    bytes.iter().zip(prefix).all(|(byte, expected)| byte == expected)
+}
+
+fn parse_line(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     let Some(end) = memchr::memchr(b'\n', bytes) else {
-        return if bytes.len() < LINE_LIMIT { Ok(Header::Partial) } else { Err(NoHeader) };
+        return if bytes.len() < LINE_LIMIT { Ok(Header::Partial) } else { Err(InvalidHeader) };
     };
-    let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(NoHeader)?;
+    let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(InvalidHeader)?;
     if end + 1 > LINE_LIMIT {
-        return Err(NoHeader);
+        return Err(InvalidHeader);
     }
-    let line = std::str::from_utf8(line).map_err(|_not_ascii| NoHeader)?;
+    let line = std::str::from_utf8(line).map_err(|_not_ascii| InvalidHeader)?;
     let fields: Vec<&str> = line.split(' ').collect();
     let client = match fields.as_slice() {
         ["PROXY", "UNKNOWN", ..] => None,
         ["PROXY", kind @ ("TCP4" | "TCP6"), from, to, from_port, to_port] => {
-            let address = |text: &str| text.parse::<IpAddr>().map_err(|_no_address| NoHeader);
-            let (from, to) = (address(from)?, address(to)?);
+            let (from, to) = (parse_address(from)?, parse_address(to)?);
             let fits = (*kind == "TCP4") == from.is_ipv4() && from.is_ipv4() == to.is_ipv4();
             let ports = [from_port, to_port].map(|port| port.parse::<u16>());
             if !fits || ports.iter().any(Result::is_err) {
-                return Err(NoHeader);
+                return Err(InvalidHeader);
             }
             Some(from)
         }
-        _ => return Err(NoHeader),
+        _ => return Err(InvalidHeader),
     };
     Ok(Header::Complete { length: end + 1, client })
 }
 
-fn parse_binary(bytes: &[u8]) -> Result<Header, NoHeader> {
+fn parse_address(text: &str) -> Result<IpAddr, InvalidHeader> {
+    text.parse().map_err(|_not_an_address| InvalidHeader)
+}
+
+fn parse_binary(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     let Some(fixed) = bytes.get(SIGNATURE.len()..SIGNATURE.len() + 4) else {
         return Ok(Header::Partial);
     };
-    let &[command, family, high, low] = fixed else { return Err(NoHeader) };
+    let &[command, family, high, low] = fixed else { return Err(InvalidHeader) };
     let rest = usize::from(u16::from_be_bytes([high, low]));
     if rest > EXTENSIONS_LIMIT {
-        return Err(NoHeader);
+        return Err(InvalidHeader);
     }
     let length = SIGNATURE.len() + 4 + rest;
     let Some(addresses) = bytes.get(SIGNATURE.len() + 4..length) else {
         return Ok(Header::Partial);
     };
     let client = match (command, family) {
-        // LOCAL: the proxy itself connects, to see whether we are there.
+        // LOCAL: a health check of the proxy itself.
         (0x20, _) => None,
         (0x21, 0x11) => Some(IpAddr::V4(Ipv4Addr::from(first::<4, 12>(addresses)?))),
         (0x21, 0x21) => Some(IpAddr::V6(Ipv6Addr::from(first::<16, 36>(addresses)?))),
-        // Anything else that is well-formed speaks of addresses we have no use for.
+        // Well-formed, with addresses of another family.
         (0x21, _) => None,
-        _ => return Err(NoHeader),
+        _ => return Err(InvalidHeader),
     };
     Ok(Header::Complete { length, client })
 }
 
-/// The first `N` bytes of what must be at least `LEAST` long.
-fn first<const N: usize, const LEAST: usize>(bytes: &[u8]) -> Result<[u8; N], NoHeader> {
+/// The first `N` bytes of at least `LEAST`.
+fn first<const N: usize, const LEAST: usize>(bytes: &[u8]) -> Result<[u8; N], InvalidHeader> {
     let whole = if bytes.len() >= LEAST { bytes.first_chunk::<N>() } else { None };
-    whole.copied().ok_or(NoHeader)
+    whole.copied().ok_or(InvalidHeader)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn complete(length: usize, client: Option<&str>) -> Result<Header, NoHeader> {
+    fn complete(length: usize, client: Option<&str>) -> Result<Header, InvalidHeader> {
         Ok(Header::Complete { length, client: client.map(|text| text.parse().unwrap()) })
     }
 
@@ -110,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_is_a_line() {
+    fn version_1_is_parsed() {
         let line = b"PROXY TCP4 198.51.100.7 10.0.0.1 4711 8080\r\n";
         assert_eq!(parse(&[line, &b"GET /"[..]].concat()), complete(44, Some("198.51.100.7")));
         let line = b"PROXY TCP6 2001:db8::1 ::1 4711 8080\r\n";
@@ -119,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_is_binary() {
+    fn version_2_is_parsed() {
         let four = [198, 51, 100, 7, 10, 0, 0, 1, 0x12, 0x67, 0x1f, 0x90];
         assert_eq!(parse(&binary(0x21, 0x11, &four)), complete(28, Some("198.51.100.7")));
         let mut six = [0; 36];
@@ -131,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_may_arrive_in_any_pieces() {
+    fn partial_header_waits_for_more() {
         let four = [198, 51, 100, 7, 10, 0, 0, 1, 0x12, 0x67, 0x1f, 0x90];
         for whole in
             [b"PROXY TCP4 198.51.100.7 10.0.0.1 4711 80\r\n".to_vec(), binary(0x21, 0x11, &four)]
@@ -143,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn malformed_headers_are_refused() {
         for bytes in [
             &b"GET / HTTP/1.1\r\n"[..],
             b"PROXY TCP4 ::1 ::1 1 2\r\n",
@@ -153,11 +165,14 @@ mod tests {
             b"PROXY UDP4 1.1.1.1 2.2.2.2 1 2\r\n",
             b"\x16\x03\x01\x02\x00",
         ] {
-            assert_eq!(parse(bytes), Err(NoHeader), "{bytes:?}");
+            assert_eq!(parse(bytes), Err(InvalidHeader), "{bytes:?}");
         }
-        assert_eq!(parse(&[b"PROXY ".to_vec(), vec![b'x'; 200]].concat()), Err(NoHeader));
-        assert_eq!(parse(&binary(0x31, 0x11, &[0; 12])), Err(NoHeader));
-        assert_eq!(parse(&binary(0x21, 0x11, &[0; 11])), Err(NoHeader));
-        assert_eq!(parse(&[&SIGNATURE[..], &[0x21, 0x11, 0xff, 0xff]].concat()), Err(NoHeader));
+        assert_eq!(parse(&[b"PROXY ".to_vec(), vec![b'x'; 200]].concat()), Err(InvalidHeader));
+        assert_eq!(parse(&binary(0x31, 0x11, &[0; 12])), Err(InvalidHeader));
+        assert_eq!(parse(&binary(0x21, 0x11, &[0; 11])), Err(InvalidHeader));
+        assert_eq!(
+            parse(&[&SIGNATURE[..], &[0x21, 0x11, 0xff, 0xff]].concat()),
+            Err(InvalidHeader)
+        );
     }
 }

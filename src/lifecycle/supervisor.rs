@@ -18,9 +18,10 @@ use super::listener_service::Sockets;
 use super::shutdown::{LEEWAY, Shutdown, TerminationSignals};
 use super::upgrade::InheritedSockets;
 use crate::clock::now;
+use crate::downstream::acceptor::LINGER;
 use crate::fleet::Health;
 use crate::lifecycle::systemd::{Notifier, State};
-use crate::proxy::{LINGER, Proxy};
+use crate::proxy::Proxy;
 use crate::units::Timestamp;
 
 /// How often the fleet's idle connections are looked through, and the status is told.
@@ -187,7 +188,7 @@ impl Supervisor {
                 tell_at = now().after(TICK);
             }
             tokio::time::sleep(LOOK_AGAIN).await;
-            let may_come = self.proxy.connections() > 0 && now() < silent_until;
+            let may_come = self.proxy.clients().connections() > 0 && now() < silent_until;
             let is_idle = self.proxy.in_flight() == 0 && !may_come;
             idle_checks = if is_idle { idle_checks + 1 } else { 0 };
         }

@@ -11,8 +11,8 @@ use super::Proxy;
 use super::context::RequestContext;
 use super::failure::OwnError;
 use crate::api::error_body;
-use crate::downstream::body;
 use crate::downstream::body::BodyLength;
+use crate::downstream::response_writer::drain;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
 
@@ -65,7 +65,7 @@ impl Proxy {
         downstream.write_response_header(Box::new(head)).await?;
         downstream.write_response_body(body, true).await?;
         if closes && let Some(client) = &ctx.client {
-            body::drain(client, &self.refused_drains).await;
+            drain(client, &self.clients.refused_drains).await;
         }
         Ok(())
     }

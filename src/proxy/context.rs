@@ -2,15 +2,14 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::{Bytes, BytesMut};
 use http::header::HeaderValue;
 
 use crate::api::{Dialect, ErrorCode, Operation, TraceContext};
-use crate::downstream::body::BodyLength;
+use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::client::Client;
-use crate::downstream::head_check::Asked;
+use crate::downstream::counted::Counted;
+use crate::downstream::head_check::LoggedRequest;
 use crate::fleet::{BackendId, BackendSet, Outcome, Topology};
 use crate::routing::Generation;
 use crate::routing::RoutingDecision;
@@ -65,7 +64,7 @@ pub(crate) struct Ending {
     /// Bytes of the request's body.
     pub(crate) bytes_in: usize,
     /// What a head asked for that nobody else has seen.
-    pub(crate) refused: Option<Box<Asked>>,
+    pub(crate) refused: Option<Box<LoggedRequest>>,
 }
 
 /// A request that has been read, scanned, and is on its way to a backend.
@@ -80,104 +79,4 @@ pub(crate) struct Call {
     /// A hash of what names the session it belongs to, where that counts.
     pub(crate) session: Option<u64>,
     pub(crate) decision: Option<RoutingDecision>,
-}
-
-/// A request or connection under way, counted for as long as it lives.
-pub(crate) struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    pub(crate) fn new(counter: &Arc<AtomicUsize>) -> Self {
-        counter.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(counter))
-    }
-
-    /// How many there are, this one included.
-    pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Bounds the bodies held by all requests together.
-#[derive(Debug, Default)]
-pub(crate) struct BodyBudget {
-    held: AtomicUsize,
-}
-
-impl BodyBudget {
-    /// Bytes held now.
-    pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    fn try_take(&self, bytes: usize, limit: usize) -> bool {
-        let added = self.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |held| {
-            held.checked_add(bytes).filter(|sum| *sum <= limit)
-        });
-        added.is_ok()
-    }
-}
-
-/// A claim on the budget of bodies, given back when dropped.
-pub(crate) struct BodyClaim {
-    budget: Arc<BodyBudget>,
-    bytes: usize,
-    limit: usize,
-}
-
-impl BodyClaim {
-    /// Claims room for a body of `bytes`, or `None` when `limit` is reached.
-    pub(crate) fn take(budget: &Arc<BodyBudget>, bytes: usize, limit: usize) -> Option<Self> {
-        budget.try_take(bytes, limit).then(|| Self { budget: Arc::clone(budget), bytes, limit })
-    }
-
-    /// Claims more room as a body of unknown length grows; returns whether there is any.
-    pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
-        let more = bytes.saturating_sub(self.bytes);
-        let granted = more == 0 || self.budget.try_take(more, self.limit);
-        if granted {
-            self.bytes += more;
-        }
-        granted
-    }
-}
-
-impl Drop for BodyClaim {
-    fn drop(&mut self) {
-        self.budget.held.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
-
-/// A body read whole, with its claim on the budget.
-pub(crate) struct HeldBody {
-    pub(crate) bytes: Bytes,
-    pub(crate) _claim: BodyClaim,
-}
-
-impl HeldBody {
-    pub(crate) fn new(bytes: BytesMut, claim: BodyClaim) -> Self {
-        Self { bytes: bytes.freeze(), _claim: claim }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn claims_never_exceed_the_budget_and_are_given_back() {
-        let budget = Arc::new(BodyBudget::default());
-        let mut first = BodyClaim::take(&budget, 60, 100).unwrap();
-        assert!(BodyClaim::take(&budget, 50, 100).is_none());
-        assert!(first.grow_to(100));
-        assert!(!first.grow_to(101));
-        assert_eq!(budget.held(), 100);
-        drop(first);
-        assert_eq!(budget.held(), 0);
-    }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::api::ErrorCode;
+use crate::downstream::body::BodyError;
 use crate::fleet::Outcome;
 use crate::routing::RouteError;
 use crate::units::Timestamp;
@@ -108,6 +109,11 @@ impl OwnError {
     /// The error after the last failed attempt.
     pub(crate) fn from_failure(failure: &Failure) -> Self {
         Self::new(code_of(failure), message_of(failure))
+    }
+
+    /// The error for a body that was not read; `None` when the client is gone.
+    pub(crate) fn from_body(error: &BodyError) -> Option<Self> {
+        Some(Self::new(error.code()?, error.to_string()).closing())
     }
 
     /// The response to a request that no backend can take.

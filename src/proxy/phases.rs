@@ -10,11 +10,12 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora_proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
 
 use super::Proxy;
-use super::context::{Counted, Ending, RequestContext};
+use super::context::{Ending, RequestContext};
 use crate::api::Dialect;
 use crate::clock::now;
+use crate::downstream::acceptor::Acceptor;
 use crate::downstream::body::BodyLength;
-use crate::downstream::guard::{ConnectionLimits, Guarded, Refusals};
+use crate::downstream::counted::Counted;
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
 #[derive(Clone)]
@@ -23,15 +24,16 @@ pub struct DataPlane(pub Arc<Proxy>);
 impl DataPlane {
     /// The application behind the data port's listeners.
     pub fn into_app(self, conf: &Arc<ServerConf>) -> impl ServerApp + Send + Sync + 'static {
-        let current = Arc::clone(&self.0);
-        // Asked for each connection: a reload may have changed them.
-        let limits = Box::new(move || ConnectionLimits::of(&current.generation.load().config));
-        let plane = Arc::clone(&self.0);
-        let guarded = Arc::clone(&plane);
-        let tell = Box::new(move |code, client| plane.tell_refused(code, client));
-        let mut proxy = HttpProxy::new(self, Arc::clone(conf));
-        proxy.handle_init_modules();
-        Guarded::new(proxy, guarded, limits, Refusals::new(tell))
+        let (current, observed) = (Arc::clone(&self.0), Arc::clone(&self.0));
+        let clients = Arc::clone(&self.0.clients);
+        let mut app = HttpProxy::new(self, Arc::clone(conf));
+        app.handle_init_modules();
+        Acceptor::new(
+            app,
+            clients,
+            Box::new(move || current.generation()),
+            Box::new(move |code, client| observed.tell_refused(code, client)),
+        )
     }
 }
 
@@ -55,7 +57,7 @@ impl ProxyHttp for DataPlane {
             client_hash: 0,
             cors_origin: None,
             ending: Ending::default(),
-            _counted: Counted::new(&self.0.in_flight),
+            _counted: Counted::new(&self.0.clients.in_flight),
         }
     }
 

@@ -17,8 +17,8 @@ use crate::api::hex;
 use crate::api::{Dialect, ErrorCode, Operation};
 use crate::config::Cors;
 use crate::downstream::body::BodyLength;
-use crate::downstream::guard::RefusedHead;
 use crate::downstream::head_check::MAX_TARGET;
+use crate::downstream::http1::RefusedHead;
 use crate::upstream::headers::REQUEST_ID;
 
 const MAX_REQUEST_ID: usize = 128;
@@ -115,12 +115,12 @@ impl Proxy {
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
-        RefusedHead { flaw, dialect, asked }: RefusedHead,
+        refused: RefusedHead,
     ) -> pingora::Result<()> {
-        ctx.ending.refused = Some(Box::new(asked));
+        ctx.ending.refused = Some(Box::new(refused.requested));
         ctx.request_id = self.make_request_id();
-        ctx.dialect = dialect;
-        let error = OwnError::new(flaw.code(), flaw.to_string());
+        ctx.dialect = refused.dialect;
+        let error = OwnError::new(refused.error.code(), refused.error.to_string());
         self.answer_error(session, ctx, error.closing()).await
     }
 

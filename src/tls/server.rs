@@ -104,7 +104,7 @@ pub enum Refreshed {
     Replaced {
         /// Not every authority of before is among those of now: the connections end whose clients
         /// have shown a certificate.
-        is_distrusting: bool,
+        ca_revoked: bool,
     },
     /// They cannot be used; what was read before still is.
     Failed(TlsError),
@@ -153,7 +153,7 @@ impl ServerTls {
             return Refreshed::Unchanged;
         }
         match Loaded::read(&self.files, self.http2) {
-            Ok(loaded) => Refreshed::Replaced { is_distrusting: self.replace(loaded) },
+            Ok(loaded) => Refreshed::Replaced { ca_revoked: self.replace(loaded) },
             Err(error) => Refreshed::Failed(error),
         }
     }
@@ -165,16 +165,16 @@ impl ServerTls {
             self.now.store(Arc::new(loaded));
             return false;
         };
-        let is_distrusting = !trust.includes(old);
-        if !is_distrusting {
+        let ca_revoked = !trust.includes(old);
+        if !ca_revoked {
             trust.ended = old.ended.clone();
         }
         // First: who comes back at once is to find the new ones.
         self.now.store(Arc::new(loaded));
-        if is_distrusting {
+        if ca_revoked {
             old.ended.cancel();
         }
-        is_distrusting
+        ca_revoked
     }
 }
 
@@ -265,18 +265,18 @@ mod tests {
         list(&[&first, &second]);
         assert!(matches!(tls.refresh(Look::Regular), Refreshed::Unchanged));
         let whole = tls.refresh(Look::Regular);
-        assert!(matches!(whole, Refreshed::Replaced { is_distrusting: false }), "{whole:?}");
+        assert!(matches!(whole, Refreshed::Replaced { ca_revoked: false }), "{whole:?}");
         assert!(!is_ended());
 
         list(&[&second]);
         assert!(matches!(tls.refresh(Look::Regular), Refreshed::Unchanged));
         let gone = tls.refresh(Look::Regular);
-        assert!(matches!(gone, Refreshed::Replaced { is_distrusting: true }), "{gone:?}");
+        assert!(matches!(gone, Refreshed::Replaced { ca_revoked: true }), "{gone:?}");
         assert!(is_ended(), "it has stayed so");
 
         list(&[&first, &first]);
         let asked = tls.refresh(Look::Asked);
-        assert!(matches!(asked, Refreshed::Replaced { is_distrusting: true }), "{asked:?}");
+        assert!(matches!(asked, Refreshed::Replaced { ca_revoked: true }), "{asked:?}");
         assert!(matches!(tls.refresh(Look::Asked), Refreshed::Unchanged));
         std::fs::remove_dir_all(&folder).unwrap();
     }

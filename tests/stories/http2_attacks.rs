@@ -387,6 +387,6 @@ fn who_is_not_trusted_any_more_cannot_stay() {
         }
         assert!(started.elapsed() < Duration::from_secs(15), "request {number} is still taken");
     }
-    fleet.wait_metric("penstock_connections_closed_total{reason=\"distrusted\"}", 1.0);
+    fleet.wait_metric("penstock_connections_closed_total{reason=\"ca_revoked\"}", 1.0);
     fleet.wait_metric("penstock_requests_total{", 1.0);
 }

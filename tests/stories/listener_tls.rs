@@ -205,7 +205,7 @@ fn clients_of_an_authority_that_is_gone_are_let_go() {
     );
     // Of those that were under both it cannot be told which one it was.
     assert!(is_closed(&mut of_new));
-    fleet.wait_metric("penstock_connections_closed_total{reason=\"distrusted\"}", 5.0);
+    fleet.wait_metric("penstock_connections_closed_total{reason=\"ca_revoked\"}", 5.0);
 }
 
 fn a_returning_client_resumes_its_session() {

@@ -4,11 +4,11 @@ use proptest::prelude::*;
 const GOOD: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: a.example:8080\r\n\
                     Content-Type: application/json\r\nContent-Length: 12\r\n\r\n";
 
-fn with(fields: &str) -> Result<(), Flaw> {
+fn with(fields: &str) -> Result<(), HeadError> {
     check(format!("POST /x HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\n").as_bytes(), 100)
 }
 
-fn line(line: &str) -> Result<(), Flaw> {
+fn line(line: &str) -> Result<(), HeadError> {
     check(format!("{line}\r\nHost: h\r\n\r\n").as_bytes(), 100)
 }
 
@@ -38,140 +38,140 @@ fn ordinary_heads_pass() {
     ] {
         assert_eq!(line(ordinary), Ok(()), "{ordinary}");
     }
-    assert_eq!(check(b"GET / HTTP/1.0\r\n\r\n", 1), Ok(()), "1.0 knows no Host");
+    assert_eq!(check(b"GET / HTTP/1.0\r\n\r\n", 1), Ok(()), "HTTP/1.0 needs no Host");
 }
 
 #[test]
-fn request_lines_that_are_none_are_refused() {
-    for (text, flaw) in [
-        ("GET /", Flaw::RequestLine),
-        ("GET", Flaw::RequestLine),
-        ("", Flaw::RequestLine),
-        (" GET / HTTP/1.1", Flaw::RequestLine),
-        ("GET / http/1.1", Flaw::RequestLine),
-        ("GET / HTTP/1.1 ", Flaw::RequestLine),
-        ("G\u{e9}T / HTTP/1.1", Flaw::RequestLine),
-        ("G@T / HTTP/1.1", Flaw::RequestLine),
-        ("GET\t/ HTTP/1.1", Flaw::RequestLine),
-        ("GET / HTTP/1.2", Flaw::Version),
-        ("GET / HTTP/2.0", Flaw::Version),
-        ("GET / HTTP/1.10", Flaw::Version),
-        ("GET / HTTP/01.1", Flaw::Version),
-        ("GET / HTTP/0.9", Flaw::Version),
-        ("PRI * HTTP/2.0", Flaw::Version),
-        ("GET  / HTTP/1.1", Flaw::Target),
-        ("GET /  HTTP/1.1", Flaw::Target),
-        ("GET /a b HTTP/1.1", Flaw::Target),
-        ("GET  HTTP/1.1", Flaw::Target),
-        ("GET x HTTP/1.1", Flaw::Target),
-        ("GET /a\tb HTTP/1.1", Flaw::Target),
-        ("GET /a\0 HTTP/1.1", Flaw::Target),
-        ("GET /a\rb HTTP/1.1", Flaw::Target),
-        ("GET /caf\u{e9} HTTP/1.1", Flaw::Target),
-        ("GET /a#b HTTP/1.1", Flaw::Target),
-        ("GET /a\\b HTTP/1.1", Flaw::Target),
-        ("GET /\"<> HTTP/1.1", Flaw::Target),
-        ("GET h:80 HTTP/1.1", Flaw::Target),
-        ("GET ftp://h/ HTTP/1.1", Flaw::Target),
-        ("GET http:///x HTTP/1.1", Flaw::Target),
-        ("GET http://u@h/ HTTP/1.1", Flaw::Target),
-        ("GET http://other/ HTTP/1.1", Flaw::HostMismatch),
-        ("CONNECT h:80 HTTP/1.1", Flaw::Connect),
+fn malformed_request_lines_are_refused() {
+    for (text, error) in [
+        ("GET /", HeadError::RequestLine),
+        ("GET", HeadError::RequestLine),
+        ("", HeadError::RequestLine),
+        (" GET / HTTP/1.1", HeadError::RequestLine),
+        ("GET / http/1.1", HeadError::RequestLine),
+        ("GET / HTTP/1.1 ", HeadError::RequestLine),
+        ("G\u{e9}T / HTTP/1.1", HeadError::RequestLine),
+        ("G@T / HTTP/1.1", HeadError::RequestLine),
+        ("GET\t/ HTTP/1.1", HeadError::RequestLine),
+        ("GET / HTTP/1.2", HeadError::Version),
+        ("GET / HTTP/2.0", HeadError::Version),
+        ("GET / HTTP/1.10", HeadError::Version),
+        ("GET / HTTP/01.1", HeadError::Version),
+        ("GET / HTTP/0.9", HeadError::Version),
+        ("PRI * HTTP/2.0", HeadError::Version),
+        ("GET  / HTTP/1.1", HeadError::Target),
+        ("GET /  HTTP/1.1", HeadError::Target),
+        ("GET /a b HTTP/1.1", HeadError::Target),
+        ("GET  HTTP/1.1", HeadError::Target),
+        ("GET x HTTP/1.1", HeadError::Target),
+        ("GET /a\tb HTTP/1.1", HeadError::Target),
+        ("GET /a\0 HTTP/1.1", HeadError::Target),
+        ("GET /a\rb HTTP/1.1", HeadError::Target),
+        ("GET /caf\u{e9} HTTP/1.1", HeadError::Target),
+        ("GET /a#b HTTP/1.1", HeadError::Target),
+        ("GET /a\\b HTTP/1.1", HeadError::Target),
+        ("GET /\"<> HTTP/1.1", HeadError::Target),
+        ("GET h:80 HTTP/1.1", HeadError::Target),
+        ("GET ftp://h/ HTTP/1.1", HeadError::Target),
+        ("GET http:///x HTTP/1.1", HeadError::Target),
+        ("GET http://u@h/ HTTP/1.1", HeadError::Target),
+        ("GET http://other/ HTTP/1.1", HeadError::HostMismatch),
+        ("CONNECT h:80 HTTP/1.1", HeadError::Connect),
     ] {
-        assert_eq!(line(text), Err(flaw), "{text:?}");
+        assert_eq!(line(text), Err(error), "{text:?}");
     }
     let long = "a".repeat(MAX_TARGET);
-    assert_eq!(line(&format!("GET /{long} HTTP/1.1")), Err(Flaw::TargetTooLong));
+    assert_eq!(line(&format!("GET /{long} HTTP/1.1")), Err(HeadError::TargetTooLong));
 }
 
 #[test]
-fn fields_that_parsers_disagree_on_are_refused() {
-    for (fields, flaw) in [
-        ("Content-Length: 5\r\nTransfer-Encoding: chunked", Flaw::TwoFramings),
-        ("Transfer-Encoding: chunked\r\nContent-Length: 5", Flaw::TwoFramings),
-        ("Content-Length: 5\r\ncontent-length: 5", Flaw::Length),
-        ("Content-Length: 5\r\nContent-Length: 6", Flaw::Length),
-        ("Content-Length: 5, 5", Flaw::Length),
-        ("Content-Length: +5", Flaw::Length),
-        ("Content-Length: -5", Flaw::Length),
-        ("Content-Length: 0x5", Flaw::Length),
-        ("Content-Length: 5 5", Flaw::Length),
-        ("Content-Length:", Flaw::Length),
-        ("Content-Length: 5;", Flaw::Length),
-        ("Content-Length: 18446744073709551616", Flaw::Length),
-        ("Content-Length: \u{665}", Flaw::Length),
-        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", Flaw::Coding),
-        ("Transfer-Encoding: identity", Flaw::Coding),
-        ("Transfer-Encoding: gzip, chunked", Flaw::Coding),
-        ("Transfer-Encoding: chunked, identity", Flaw::Coding),
-        ("Transfer-Encoding: xchunked", Flaw::Coding),
-        ("Transfer-Encoding: \"chunked\"", Flaw::Coding),
-        ("Transfer-Encoding: chunked;q=1", Flaw::Coding),
-        ("Transfer-Encoding: ,chunked", Flaw::Coding),
-        ("Transfer-Encoding:", Flaw::Coding),
-        ("Transfer-Encoding: \u{b}chunked", Flaw::Value),
-        ("Transfer-Encoding : chunked", Flaw::Name),
-        ("Transfer-Encoding\t: chunked", Flaw::Name),
-        ("Transfer\u{b}Encoding: chunked", Flaw::Name),
-        (" Transfer-Encoding: chunked", Flaw::Folded),
-        ("X: 1\r\n folded", Flaw::Folded),
-        ("X: 1\r\n\tfolded", Flaw::Folded),
-        ("no colon", Flaw::Name),
-        (": no name", Flaw::Name),
-        ("b\u{e9}d: x", Flaw::Name),
-        ("a b: x", Flaw::Name),
-        ("a(b): x", Flaw::Name),
-        ("X: a\0b", Flaw::Value),
-        ("X: a\rb", Flaw::Value),
-        ("X: a\u{1b}[31m", Flaw::Value),
-        ("X: \u{7f}", Flaw::Value),
-        ("X: a\nY: b", Flaw::BareLf),
-        ("X: a\r\r\nY: b", Flaw::Value),
-        ("Host: h", Flaw::Host),
-        ("Host: other", Flaw::Host),
+fn ambiguous_fields_are_refused() {
+    for (fields, error) in [
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked", HeadError::TwoFramings),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 5", HeadError::TwoFramings),
+        ("Content-Length: 5\r\ncontent-length: 5", HeadError::Length),
+        ("Content-Length: 5\r\nContent-Length: 6", HeadError::Length),
+        ("Content-Length: 5, 5", HeadError::Length),
+        ("Content-Length: +5", HeadError::Length),
+        ("Content-Length: -5", HeadError::Length),
+        ("Content-Length: 0x5", HeadError::Length),
+        ("Content-Length: 5 5", HeadError::Length),
+        ("Content-Length:", HeadError::Length),
+        ("Content-Length: 5;", HeadError::Length),
+        ("Content-Length: 18446744073709551616", HeadError::Length),
+        ("Content-Length: \u{665}", HeadError::Length),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", HeadError::Coding),
+        ("Transfer-Encoding: identity", HeadError::Coding),
+        ("Transfer-Encoding: gzip, chunked", HeadError::Coding),
+        ("Transfer-Encoding: chunked, identity", HeadError::Coding),
+        ("Transfer-Encoding: xchunked", HeadError::Coding),
+        ("Transfer-Encoding: \"chunked\"", HeadError::Coding),
+        ("Transfer-Encoding: chunked;q=1", HeadError::Coding),
+        ("Transfer-Encoding: ,chunked", HeadError::Coding),
+        ("Transfer-Encoding:", HeadError::Coding),
+        ("Transfer-Encoding: \u{b}chunked", HeadError::Value),
+        ("Transfer-Encoding : chunked", HeadError::Name),
+        ("Transfer-Encoding\t: chunked", HeadError::Name),
+        ("Transfer\u{b}Encoding: chunked", HeadError::Name),
+        (" Transfer-Encoding: chunked", HeadError::Folded),
+        ("X: 1\r\n folded", HeadError::Folded),
+        ("X: 1\r\n\tfolded", HeadError::Folded),
+        ("no colon", HeadError::Name),
+        (": no name", HeadError::Name),
+        ("b\u{e9}d: x", HeadError::Name),
+        ("a b: x", HeadError::Name),
+        ("a(b): x", HeadError::Name),
+        ("X: a\0b", HeadError::Value),
+        ("X: a\rb", HeadError::Value),
+        ("X: a\u{1b}[31m", HeadError::Value),
+        ("X: \u{7f}", HeadError::Value),
+        ("X: a\nY: b", HeadError::BareLf),
+        ("X: a\r\r\nY: b", HeadError::Value),
+        ("Host: h", HeadError::Host),
+        ("Host: other", HeadError::Host),
     ] {
-        assert_eq!(with(fields), Err(flaw), "{fields:?}");
+        assert_eq!(with(fields), Err(error), "{fields:?}");
     }
     for host in ["a,b", "u@h", "h/x", "h?x", "h h", "h#", "a\\b", "\u{e9}"] {
         let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        assert_eq!(check(head.as_bytes(), 100), Err(Flaw::Host), "{host}");
+        assert_eq!(check(head.as_bytes(), 100), Err(HeadError::Host), "{host}");
     }
-    assert_eq!(check(b"GET / HTTP/1.1\r\nX: y\r\n\r\n", 100), Err(Flaw::Host), "none");
+    assert_eq!(check(b"GET / HTTP/1.1\r\nX: y\r\n\r\n", 100), Err(HeadError::Host), "none");
     let old = "POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
-    assert_eq!(check(old.as_bytes(), 100), Err(Flaw::OldCoding));
-    assert_eq!(check(GOOD.as_bytes(), 2), Err(Flaw::TooManyFields));
+    assert_eq!(check(old.as_bytes(), 100), Err(HeadError::CodingInHttp10));
+    assert_eq!(check(GOOD.as_bytes(), 2), Err(HeadError::TooManyFields));
     assert_eq!(check(GOOD.as_bytes(), 3), Ok(()));
 }
 
 #[test]
-fn what_cannot_end_well_is_refused_before_its_end() {
-    for (part, flaw) in [
-        (&b"\x16\x03\x01\x02\x00"[..], Flaw::RequestLine),
-        (b"\n", Flaw::RequestLine),
-        (b"GET / HTTP/1.1\nHost: x\n\n", Flaw::BareLf),
-        (b"GET / HTTP/1.1\r\nHost: x\n", Flaw::BareLf),
-        (b"GET /\r\n", Flaw::RequestLine),
-        (b"PRI * HTTP/2.0\r\n", Flaw::Version),
+fn partial_head_is_refused_early() {
+    for (part, error) in [
+        (&b"\x16\x03\x01\x02\x00"[..], HeadError::RequestLine),
+        (b"\n", HeadError::RequestLine),
+        (b"GET / HTTP/1.1\nHost: x\n\n", HeadError::BareLf),
+        (b"GET / HTTP/1.1\r\nHost: x\n", HeadError::BareLf),
+        (b"GET /\r\n", HeadError::RequestLine),
+        (b"PRI * HTTP/2.0\r\n", HeadError::Version),
     ] {
-        assert_eq!(check_begun(part, 0), Err(flaw), "{part:?}");
-        let in_pieces = (1..=part.len()).find_map(|end| check_begun(&part[..end], end - 1).err());
-        assert_eq!(in_pieces, Some(flaw), "{part:?} in single bytes");
+        assert_eq!(check_partial(part, 0), Err(error), "{part:?}");
+        let in_pieces = (1..=part.len()).find_map(|end| check_partial(&part[..end], end - 1).err());
+        assert_eq!(in_pieces, Some(error), "{part:?} in single bytes");
     }
     let long = [b"GET /".to_vec(), vec![b'a'; MAX_TARGET + LINE_SLACK]].concat();
-    assert_eq!(check_begun(&long, 0), Err(Flaw::TargetTooLong));
+    assert_eq!(check_partial(&long, 0), Err(HeadError::TargetTooLong));
     let head = GOOD.as_bytes();
     for end in 0..head.len() {
         for searched in [0, end / 2, end] {
-            assert_eq!(check_begun(&head[..end], searched), Ok(()), "{end}");
+            assert_eq!(check_partial(&head[..end], searched), Ok(()), "{end}");
         }
     }
 }
 
 #[test]
-fn the_path_of_a_refused_head_is_found() {
-    assert_eq!(asked_path(b"POST /v1/messages HTTP/1.1\r\nx"), b"/v1/messages");
-    assert_eq!(asked_path(b"GET /old\r\n"), b"/old");
-    assert_eq!(asked_path(b"\x16\x03"), b"");
+fn target_of_a_refused_head_is_found() {
+    assert_eq!(requested_target(b"POST /v1/messages HTTP/1.1\r\nx"), b"/v1/messages");
+    assert_eq!(requested_target(b"GET /old\r\n"), b"/old");
+    assert_eq!(requested_target(b"\x16\x03"), b"");
 }
 
 /// Reads a head by the letter of RFC 9112, sharing nothing with `check`; gives its fields.
@@ -245,7 +245,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
-    fn what_passes_reads_alike_everywhere(bytes in pieces()) {
+    fn checked_heads_read_alike_everywhere(bytes in pieces()) {
         // Cut where the guard would cut it.
         let end = memchr::memmem::find(&bytes, b"\r\n\r\n").map_or(bytes.len(), |at| at + 4);
         let head = &bytes[..end];
@@ -263,15 +263,15 @@ proptest! {
                 .collect();
             prop_assert_eq!(Some(fields), by_the_letter);
             for cut in 0..head.len() - 1 {
-                prop_assert_eq!(check_begun(&head[..cut], cut / 2), Ok(()));
+                prop_assert_eq!(check_partial(&head[..cut], cut / 2), Ok(()));
             }
         }
     }
 
     #[test]
-    fn any_bytes_are_judged(bytes in prop::collection::vec(any::<u8>(), 0..300), from in 0_usize..300) {
+    fn check_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), from in 0_usize..300) {
         let judged = check(&bytes, 10);
         prop_assert!(judged.is_err() || bytes.ends_with(b"\r\n\r\n"));
-        let _judged_too = (check_begun(&bytes, from.min(bytes.len())), asked_path(&bytes));
+        let _judged_too = (check_partial(&bytes, from.min(bytes.len())), requested_target(&bytes));
     }
 }

@@ -1,5 +1,26 @@
-//! Watches the frames a client sends go by. What has been begun must be ended in time: a frame, and a
-//! head that spans several. Bodies have clocks of their own as well, heads have no other.
+//! A deadline for unfinished HTTP/2 frames: the defence against a client that starts a frame, or a head
+//! over several frames, and then sends a byte at a time (slow loris).
+//!
+//! **Why here.** `h2` waits for the rest of a frame without a timeout, and reports a request only when
+//! its head is complete. Nothing above it can see that a head has started, and a connection with one
+//! unfinished head is not idle either, so no other timeout ends it. (A body has `BodyReader`'s
+//! timeout as well; a head has only this one.)
+//!
+//! **How.** [`WatchedStream`] follows the framing of the bytes that `h2` reads: nine bytes of frame head
+//! hold the length and the type (RFC 9113 §4.1). It parses nothing else and changes nothing.
+//! When a read leaves something unfinished that was not unfinished before, a deadline is stored in
+//! [`FrameDeadline`]; when everything is finished, it is cleared. The connection's task waits for
+//! [`FrameDeadline::passed`].
+//!
+//! **Invariants**, and what breaks without them:
+//! * More bytes of the same unfinished frame never move its deadline (but once, when its type arrives
+//!   and shows a body): otherwise one byte per timeout keeps a connection forever.
+//! * A head lasts from HEADERS to the frame with END_HEADERS. CONTINUATION frames that are complete
+//!   each do not end it, however many there are.
+//! * The watcher sees every byte exactly once and in order, from the first of the connection: after one
+//!   missed byte, payload is taken for frame heads. So it sits below `h2` and above TLS.
+//! * The deadline may be read late, but never early: `passed` sleeps at most the shorter timeout,
+//!   and no deadline that is set meanwhile can pass sooner.
 
 use std::io;
 use std::pin::Pin;
@@ -12,9 +33,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::clock::now;
 use crate::units::Timestamp;
+use crate::wire::{HTTP2_PREFACE, split_at};
 
-/// What a connection begins with, before its first frame (RFC 9113 §3.4).
-const PREFACE: usize = 24;
 /// The head of a frame (RFC 9113 §4.1): 24 bits of length, a type, flags, 32 bits of stream.
 const FRAME_HEAD: usize = 9;
 const DATA: u8 = 0;
@@ -22,33 +42,31 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// How long a client may take for what it has begun.
+/// How long a client may take to finish what it has started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    /// For a head, and for every frame that is no part of a body.
+pub(crate) struct FrameTimeouts {
+    /// For a head, and for every frame that is not part of a body.
     pub(crate) head: Duration,
     /// For a frame of a body.
     pub(crate) body: Duration,
 }
 
-/// By when what has been begun must have ended; shared by a connection and its stream.
+/// When the unfinished frame or head must be finished; shared by a connection and its stream.
 #[derive(Debug)]
-pub(crate) struct Due {
-    /// In microseconds; 0 while nothing is begun.
+pub(crate) struct FrameDeadline {
+    /// In microseconds; 0 while nothing is unfinished.
     at: AtomicU64,
-    patience: Patience,
+    timeouts: FrameTimeouts,
 }
 
-impl Due {
-    /// Nothing is begun yet.
-    pub(crate) fn new(patience: Patience) -> Arc<Self> {
-        Arc::new(Self { at: AtomicU64::new(0), patience })
+impl FrameDeadline {
+    pub(crate) fn new(timeouts: FrameTimeouts) -> Arc<Self> {
+        Arc::new(Self { at: AtomicU64::new(0), timeouts })
     }
 
-    /// Ends once something is overdue. Wakes rarely: no deadline can come sooner than the shortest
-    /// patience from now.
+    /// Resolves once the deadline has passed.
     pub(crate) async fn passed(&self) {
-        let shortest = self.patience.head.min(self.patience.body);
+        let shortest = self.timeouts.head.min(self.timeouts.body);
         loop {
             let at = Timestamp(self.at.load(Ordering::Relaxed));
             let wait = if at.0 == 0 { shortest } else { at.since(now()) };
@@ -58,23 +76,34 @@ impl Due {
             tokio::time::sleep(wait).await;
         }
     }
-}
 
-/// A stream on which the frames that are read are watched.
-pub(crate) struct Watched<S> {
-    stream: S,
-    frames: Frames,
-    due: Arc<Due>,
-}
-
-impl<S> Watched<S> {
-    /// Watches `stream` from its first byte on.
-    pub(crate) fn new(stream: S, due: Arc<Due>) -> Self {
-        Self { stream, frames: Frames::default(), due }
+    fn follow(&self, progress: Progress) {
+        match progress {
+            Progress::Finished => self.at.store(0, Ordering::Relaxed),
+            Progress::Started { is_body } => {
+                let limit = if is_body { self.timeouts.body } else { self.timeouts.head };
+                self.at.store(now().after(limit).0, Ordering::Relaxed);
+            }
+            Progress::Continued => {}
+        }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+/// A stream whose incoming frames are watched.
+pub(crate) struct WatchedStream<S> {
+    stream: S,
+    frames: FrameWatcher,
+    deadline: Arc<FrameDeadline>,
+}
+
+impl<S> WatchedStream<S> {
+    /// Watches `stream` from its first byte on.
+    pub(crate) fn new(stream: S, deadline: Arc<FrameDeadline>) -> Self {
+        Self { stream, frames: FrameWatcher::default(), deadline }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -82,23 +111,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     ) -> Poll<io::Result<()>> {
         let before = out.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, out);
-        let new = out.filled().get(before..).unwrap_or_default();
+        let (_before, new) = split_at(out.filled(), before);
         if !new.is_empty() {
-            let patience = self.due.patience;
-            match self.frames.pass(new) {
-                Passed::Whole => self.due.at.store(0, Ordering::Relaxed),
-                Passed::Begun { is_body } => {
-                    let limit = if is_body { patience.body } else { patience.head };
-                    self.due.at.store(now().after(limit).0, Ordering::Relaxed);
-                }
-                Passed::More => {}
-            }
+            let progress = self.frames.watch(new);
+            self.deadline.follow(progress);
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -128,87 +150,99 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// What some more bytes came to.
+/// What some more bytes did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Passed {
-    /// Nothing is left to be ended.
-    Whole,
-    /// Something new is begun, and not ended.
-    Begun { is_body: bool },
-    /// What was begun before goes on.
-    More,
+pub enum Progress {
+    /// Nothing is unfinished.
+    Finished,
+    /// Something new has started and is unfinished.
+    Started {
+        /// Whether it is a frame of a body, which may take longer.
+        is_body: bool,
+    },
+    /// What was unfinished before still is.
+    Continued,
 }
 
-/// Where in the sequence of frames a connection is.
+/// Where a connection is in its sequence of frames.
 #[derive(Debug)]
-struct Frames {
-    /// Bytes left of the preface or of a frame behind its head.
-    rest: usize,
+pub struct FrameWatcher {
+    /// Bytes left of the preface or of a frame's payload.
+    payload_left: usize,
     head: [u8; FRAME_HEAD],
-    /// Bytes there are of `head`.
-    has: usize,
-    /// Between a HEADERS frame and the end of its fields.
-    is_in_fields: bool,
-    /// Whether something was begun before the bytes at hand.
-    is_begun: bool,
+    /// How many bytes of `head` have arrived.
+    head_len: usize,
+    /// Between a HEADERS frame and the frame with END_HEADERS.
+    is_in_header_block: bool,
+    /// Whether something was unfinished before the current bytes.
+    is_unfinished: bool,
 }
 
-impl Default for Frames {
+impl Default for FrameWatcher {
     fn default() -> Self {
-        let head = [0; FRAME_HEAD];
-        Self { rest: PREFACE, head, has: 0, is_in_fields: false, is_begun: true }
+        Self {
+            payload_left: HTTP2_PREFACE.len(),
+            head: [0; FRAME_HEAD],
+            head_len: 0,
+            is_in_header_block: false,
+            // The preface: the handshake has a timeout of its own.
+            is_unfinished: true,
+        }
     }
 }
 
-impl Frames {
-    fn pass(&mut self, mut bytes: &[u8]) -> Passed {
-        let mut is_new = !self.is_begun;
+impl FrameWatcher {
+    /// Follows the next bytes of the connection.
+    pub fn watch(&mut self, mut bytes: &[u8]) -> Progress {
+        let mut has_started = !self.is_unfinished;
         let was_known = self.kind().is_some();
         while !bytes.is_empty() {
-            let missing = if self.rest > 0 { self.rest } else { FRAME_HEAD - self.has };
-            let (now, later) = bytes.split_at(missing.min(bytes.len()));
+            let is_payload = self.payload_left > 0;
+            let missing = if is_payload { self.payload_left } else { FRAME_HEAD - self.head_len };
+            let (current, later) = bytes.split_at(missing.min(bytes.len()));
             bytes = later;
-            if self.rest > 0 {
-                self.rest -= now.len();
+            if is_payload {
+                self.payload_left -= current.len();
             } else {
-                self.take_head(now);
+                self.read_head(current);
             }
-            is_new |= self.is_whole();
+            has_started |= self.is_finished();
         }
-        // Only now is it known to be part of a body, which has longer.
-        is_new |= !was_known && self.kind() == Some(DATA);
-        self.is_begun = !self.is_whole();
-        match (self.is_begun, is_new) {
-            (false, _) => Passed::Whole,
-            (true, true) => Passed::Begun { is_body: self.kind() == Some(DATA) },
-            (true, false) => Passed::More,
+        // The type has just arrived and shows a body, which may take longer.
+        has_started |= !was_known && self.kind() == Some(DATA);
+        self.is_unfinished = !self.is_finished();
+        match (self.is_unfinished, has_started) {
+            (false, _) => Progress::Finished,
+            (true, true) => Progress::Started { is_body: self.kind() == Some(DATA) },
+            (true, false) => Progress::Continued,
         }
     }
 
-    fn is_whole(&self) -> bool {
-        self.rest == 0 && self.has == 0 && !self.is_in_fields
+    fn is_finished(&self) -> bool {
+        self.payload_left == 0 && self.head_len == 0 && !self.is_in_header_block
     }
 
-    /// The type of the frame at hand, once it is known.
+    /// The type of the current frame, once it has arrived.
     fn kind(&self) -> Option<u8> {
-        (self.rest > 0 || self.has > 3).then_some(self.head[3])
+        (self.payload_left > 0 || self.head_len > 3).then_some(self.head[3])
     }
 
-    fn take_head(&mut self, bytes: &[u8]) {
+    fn read_head(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            if let Some(place) = self.head.get_mut(self.has) {
-                *place = *byte;
+            debug_assert!(self.head_len < FRAME_HEAD, "no more bytes than the head lacks");
+            if let Some(slot) = self.head.get_mut(self.head_len) {
+                *slot = *byte;
             }
-            self.has += 1;
+            self.head_len += 1;
         }
-        if self.has < FRAME_HEAD {
+        if self.head_len < FRAME_HEAD {
             return;
         }
         let [high, middle, low, kind, flags, ..] = self.head;
-        self.has = 0;
-        self.rest = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        self.head_len = 0;
+        self.payload_left = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         if matches!(kind, HEADERS | CONTINUATION) {
-            self.is_in_fields = flags & END_HEADERS == 0;
+            self.is_in_header_block = flags & END_HEADERS == 0;
         }
     }
 }
@@ -224,52 +258,55 @@ mod tests {
         bytes
     }
 
-    fn begun() -> Frames {
-        let mut frames = Frames::default();
-        assert_eq!(frames.pass(&[0; PREFACE - 1]), Passed::More, "that has a clock of its own");
-        assert_eq!(frames.pass(&[0]), Passed::Whole);
+    fn after_preface() -> FrameWatcher {
+        let mut frames = FrameWatcher::default();
+        let (last, start) = HTTP2_PREFACE.split_last().unwrap();
+        let unfinished = frames.watch(start);
+        assert_eq!(unfinished, Progress::Continued, "the handshake has a timeout of its own");
+        assert_eq!(frames.watch(&[*last]), Progress::Finished);
         frames
     }
 
     #[test]
-    fn whole_frames_leave_nothing_to_be_ended() {
+    fn whole_frames_leave_nothing_unfinished() {
         let all = [frame(4, 0, 6), frame(HEADERS, END_HEADERS, 40), frame(DATA, 1, 0)].concat();
-        assert_eq!(begun().pass(&all), Passed::Whole);
-        let mut frames = begun();
-        let last = all.iter().fold(Passed::More, |_before, byte| frames.pass(&[*byte]));
-        assert_eq!(last, Passed::Whole, "byte by byte");
-        assert_eq!(Frames::default().pass(&[&[0; PREFACE][..], &all].concat()), Passed::Whole);
+        assert_eq!(after_preface().watch(&all), Progress::Finished);
+        let mut frames = after_preface();
+        let last = all.iter().fold(Progress::Continued, |_before, byte| frames.watch(&[*byte]));
+        assert_eq!(last, Progress::Finished, "byte by byte");
+        let whole = [HTTP2_PREFACE, &all].concat();
+        assert_eq!(FrameWatcher::default().watch(&whole), Progress::Finished);
     }
 
     #[test]
-    fn a_frame_is_begun_once_and_however_slowly_it_goes_on() {
-        let mut frames = begun();
+    fn slow_bytes_do_not_restart_a_frame() {
+        let mut frames = after_preface();
         let head = frame(HEADERS, END_HEADERS, 40);
-        assert_eq!(frames.pass(&head[..1]), Passed::Begun { is_body: false });
+        assert_eq!(frames.watch(&head[..1]), Progress::Started { is_body: false });
         for byte in &head[1..head.len() - 1] {
-            assert_eq!(frames.pass(&[*byte]), Passed::More);
+            assert_eq!(frames.watch(&[*byte]), Progress::Continued);
         }
         let next = [&head[head.len() - 1..], &head[..20]].concat();
-        assert_eq!(frames.pass(&next), Passed::Begun { is_body: false }, "another one");
+        assert_eq!(frames.watch(&next), Progress::Started { is_body: false }, "the next frame");
     }
 
     #[test]
-    fn a_head_lasts_until_its_last_continuation() {
-        let mut frames = begun();
-        assert_eq!(frames.pass(&frame(HEADERS, 0, 9)), Passed::Begun { is_body: false });
+    fn header_block_lasts_until_its_last_continuation() {
+        let mut frames = after_preface();
+        assert_eq!(frames.watch(&frame(HEADERS, 0, 9)), Progress::Started { is_body: false });
         for _ in 0..3 {
-            assert_eq!(frames.pass(&frame(CONTINUATION, 0, 0)), Passed::More);
+            assert_eq!(frames.watch(&frame(CONTINUATION, 0, 0)), Progress::Continued);
         }
-        assert_eq!(frames.pass(&frame(CONTINUATION, END_HEADERS, 3)), Passed::Whole);
+        assert_eq!(frames.watch(&frame(CONTINUATION, END_HEADERS, 3)), Progress::Finished);
     }
 
     #[test]
-    fn a_body_is_known_by_the_head_of_its_frame() {
-        let mut frames = begun();
+    fn data_frame_gets_the_body_timeout_once_its_type_is_known() {
+        let mut frames = after_preface();
         let data = frame(DATA, 0, 100);
-        assert_eq!(frames.pass(&data[..2]), Passed::Begun { is_body: false });
-        assert_eq!(frames.pass(&data[2..10]), Passed::Begun { is_body: true });
-        assert_eq!(frames.pass(&data[10..50]), Passed::More);
-        assert_eq!(frames.pass(&data[50..]), Passed::Whole);
+        assert_eq!(frames.watch(&data[..2]), Progress::Started { is_body: false });
+        assert_eq!(frames.watch(&data[2..10]), Progress::Started { is_body: true });
+        assert_eq!(frames.watch(&data[10..50]), Progress::Continued);
+        assert_eq!(frames.watch(&data[50..]), Progress::Finished);
     }
 }

@@ -1,21 +1,25 @@
-//! What HTTP/2 lets through and HTTP/1.1 would read differently. The `h2` crate has refused
-//! connection-specific fields, upper-case names, and pseudo-fields out of place before this.
+//! Refuses HTTP/2 heads that HTTP/1.1 would read differently: engines are sent HTTP/1.1, and a head
+//! that changes its meaning on the way is request smuggling. The `h2` crate has already refused
+//! connection-specific fields, upper-case names, and misplaced pseudo-header fields.
 
 use http::header;
 use http::request::Parts;
 
-/// Why a head is not one to pass on.
+/// Why a head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MalformedHead {
-    #[error("the path is not one HTTP/1.1 could carry")]
+    #[error("the path cannot be sent over HTTP/1.1")]
     Path,
-    #[error("there is no authority, or there are two")]
+    #[error("the authority is missing or ambiguous")]
     Authority,
-    #[error("the length is not one number")]
+    #[error("content-length is not one number")]
     Length,
 }
 
-/// Refuses a head that is ambiguous.
+/// Checks a head.
+///
+/// # Errors
+/// The first ambiguity in it.
 pub(crate) fn check(head: &Parts) -> Result<(), MalformedHead> {
     let target = head.uri.path_and_query().map_or("", |target| target.as_str());
     let is_plain = target.starts_with('/') && target.bytes().all(|byte| byte.is_ascii_graphic());
@@ -37,7 +41,7 @@ pub(crate) fn check(head: &Parts) -> Result<(), MalformedHead> {
 fn check_authority(head: &Parts) -> Result<(), MalformedHead> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let authority = head.uri.authority().map(|authority| authority.as_str());
-    let is_clear = match (authority, hosts.next(), hosts.next()) {
+    let is_unambiguous = match (authority, hosts.next(), hosts.next()) {
         (Some(authority), None, _) => !authority.contains('@'),
         (Some(authority), Some(host), None) => {
             host.as_bytes().eq_ignore_ascii_case(authority.as_bytes())
@@ -45,7 +49,7 @@ fn check_authority(head: &Parts) -> Result<(), MalformedHead> {
         (None, Some(host), None) => !host.is_empty() && !host.as_bytes().contains(&b'@'),
         (_, _, Some(_)) | (None, None, _) => false,
     };
-    if is_clear { Ok(()) } else { Err(MalformedHead::Authority) }
+    if is_unambiguous { Ok(()) } else { Err(MalformedHead::Authority) }
 }
 
 #[cfg(test)]
@@ -63,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn one_authority_one_length_and_a_plain_path_are_needed() {
+    fn ambiguous_authorities_and_lengths_are_refused() {
         let uri = "https://a.example/v1/models";
         assert_eq!(judge(uri, &[("content-length", "5")]), Ok(()));
         assert_eq!(judge(uri, &[("host", "A.example")]), Ok(()));

@@ -1,5 +1,6 @@
-//! A stream as Pingora knows sessions. Pingora reads the head and writes the answer by it; bodies
-//! are read from the stream itself, and nothing is proxied by Pingora, so what serves that is empty.
+//! One HTTP/2 stream as a Pingora session: Pingora reads the head and writes the response through it.
+//! Bodies are read from the stream itself, and Pingora proxies nothing, so the methods for that do
+//! nothing.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use pingora::protocols::http::custom::server::Session;
 use pingora::protocols::l4::socket::SocketAddr;
 use pingora::{Error, ErrorType, Result};
 
-use super::half::{ClientHalf, Gone};
+use super::stream::{Gone, Http2Stream};
 
-/// Fields that speak of one HTTP/1.1 connection (RFC 9113 §8.2.2).
+/// Header fields of an HTTP/1.1 connection, which HTTP/2 forbids (RFC 9113 §8.2.2).
 const CONNECTION_FIELDS: [HeaderName; 5] = [
     header::CONNECTION,
     header::TRANSFER_ENCODING,
@@ -32,41 +33,41 @@ const CONNECTION_FIELDS: [HeaderName; 5] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// One stream's request and its answer.
+/// One stream's request and its response.
 pub(crate) struct Http2Session {
     head: RequestHeader,
-    half: Arc<ClientHalf>,
+    stream: Arc<Http2Stream>,
     written: Option<Box<ResponseHeader>>,
     sent: usize,
     write_timeout: Option<Duration>,
 }
 
 impl Http2Session {
-    /// A session for a head that was found to be in order.
-    pub(crate) fn new(mut parts: Parts, half: Arc<ClientHalf>) -> Self {
-        // By it the proxy finds the stream again.
-        parts.extensions.insert(Arc::clone(&half));
+    /// A session for a head that has passed the check.
+    pub(crate) fn new(mut parts: Parts, stream: Arc<Http2Stream>) -> Self {
+        // `Client::of` finds the stream there.
+        parts.extensions.insert(Arc::clone(&stream));
         let (written, sent, write_timeout) = (None, 0, None);
-        Self { head: parts.into(), half, written, sent, write_timeout }
+        Self { head: parts.into(), stream, written, sent, write_timeout }
     }
 
     fn send_head(&mut self, head: &ResponseHeader, end: bool) -> Result<()> {
-        let mut answer = Response::new(());
-        *answer.status_mut() = head.status;
-        *answer.headers_mut() = head.headers.clone();
+        let mut response = Response::new(());
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers.clone();
         for name in &CONNECTION_FIELDS {
-            answer.headers_mut().remove(name);
+            response.headers_mut().remove(name);
         }
         if head.status.is_informational() {
-            return self.half.send_interim(answer).map_err(|_reset| gone(Gone));
+            return self.stream.send_interim(response).map_err(|_reset| gone(Gone));
         }
         let is_last = end || self.head.method == Method::HEAD;
-        self.half.send_head(answer, is_last).map_err(|_reset| gone(Gone))
+        self.stream.send_head(response, is_last).map_err(|_reset| gone(Gone))
     }
 
     async fn send(&mut self, mut data: Bytes, end: bool) -> Result<()> {
-        // The answer to a HEAD is its head.
-        if self.half.is_whole() {
+        // The response to a HEAD request has no body.
+        if self.stream.is_complete() {
             return Ok(());
         }
         self.sent += data.len();
@@ -75,10 +76,10 @@ impl Http2Session {
             let before = data.len();
             let mut timer = None;
             let sent = poll_fn(|cx| {
-                if let Poll::Ready(sent) = self.half.poll_send(cx, &mut data, end) {
+                if let Poll::Ready(sent) = self.stream.poll_send(cx, &mut data, end) {
                     return Poll::Ready(Some(sent));
                 }
-                // Some of it went: the client reads, and has its time again.
+                // A part was sent: the client reads, and the timeout starts again.
                 if data.len() < before {
                     return Poll::Ready(None);
                 }
@@ -90,8 +91,8 @@ impl Http2Session {
             match sent {
                 None => continue,
                 Some(Err(_)) if timer.is_some() => {
-                    // What it did not take in time is not kept for it.
-                    self.half.reset(Reason::CANCEL);
+                    // Without the reset, h2 would keep what the client did not read.
+                    self.stream.reset(Reason::CANCEL);
                     return Err(gone(Gone));
                 }
                 Some(sent) => return sent.map_err(gone),
@@ -102,7 +103,7 @@ impl Http2Session {
 }
 
 fn gone(_gone: Gone) -> Box<Error> {
-    Error::explain(ErrorType::ConnectionClosed, "the client gave the stream up").into_down()
+    Error::explain(ErrorType::ConnectionClosed, "the client reset the stream").into_down()
 }
 
 #[async_trait]
@@ -142,7 +143,7 @@ impl Session for Http2Session {
     }
 
     async fn response_duplex_vec(&mut self, _tasks: Vec<HttpTask>) -> Result<bool> {
-        Error::e_explain(ErrorType::InternalError, "nothing is proxied by Pingora")
+        Error::e_explain(ErrorType::InternalError, "Pingora proxies nothing here")
     }
 
     fn set_read_timeout(&mut self, _timeout: Option<Duration>) {}
@@ -174,7 +175,7 @@ impl Session for Http2Session {
     }
 
     async fn shutdown(&mut self, _code: u32, _context: &str) {
-        self.half.reset(Reason::INTERNAL_ERROR);
+        self.stream.reset(Reason::INTERNAL_ERROR);
     }
 
     fn is_body_done(&mut self) -> bool {
@@ -190,7 +191,7 @@ impl Session for Http2Session {
     }
 
     async fn read_body_or_idle(&mut self, _no_body_expected: bool) -> Result<Option<Bytes>> {
-        poll_fn(|cx| self.half.poll_gone(cx)).await;
+        poll_fn(|cx| self.stream.poll_gone(cx)).await;
         Err(gone(Gone))
     }
 

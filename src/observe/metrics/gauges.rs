@@ -6,10 +6,10 @@ use super::Metrics;
 use super::samples::{Sample, Samples, from_size, number, one, to_sample};
 use crate::config::LimitsConfig;
 use crate::discovery::ScrapeBudget;
+use crate::downstream::close_reasons::{CloseReason, CloseReasons};
 use crate::fleet::{Backend, BackendId, BreakerState, Health, Readings, Topology};
 use crate::observe::queue::Deliveries;
 use crate::prefix::IndexPool;
-use crate::proxy::{ClosedFor, Closings};
 use crate::shadow::ShadowFigures;
 use crate::units::{Timestamp, widen};
 
@@ -40,7 +40,7 @@ pub struct Scrape<'a> {
     /// Idle connections kept to a backend.
     pub idle_connections: &'a dyn Fn(BackendId) -> usize,
     /// Why client connections were closed without an answer.
-    pub closings: &'a Closings,
+    pub close_reasons: &'a CloseReasons,
     /// When the certificate of each listener expires, in seconds since 1970.
     pub certificates: &'a [(String, u64)],
     /// How often a changed certificate could not be used.
@@ -255,9 +255,9 @@ pub(super) fn admin_late(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
     one(to_sample(scrape.admin_late))
 }
 
-pub(super) fn closings(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    let count = |reason: ClosedFor| to_sample(scrape.closings.count(reason));
-    ClosedFor::ALL.iter().map(|reason| number(&[reason.name()], count(*reason))).collect()
+pub(super) fn close_reasons(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
+    let count = |reason: CloseReason| to_sample(scrape.close_reasons.count(reason));
+    CloseReason::ALL.iter().map(|reason| number(&[reason.name()], count(*reason))).collect()
 }
 
 pub(super) fn certificates(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

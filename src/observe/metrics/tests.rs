@@ -8,9 +8,9 @@ use super::*;
 use crate::api::Operation;
 use crate::config::{Config, Environment};
 use crate::discovery::ScrapeBudget;
+use crate::downstream::close_reasons::CloseReasons;
 use crate::fleet::{EngineSample, Outcome};
 use crate::observe::queue::Deliveries;
-use crate::proxy::Closings;
 use crate::routing::About;
 use crate::scan::Usage;
 use crate::shadow::ShadowFigures;
@@ -84,7 +84,7 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
         admin_late: 0,
         limits: &generation.config.limits,
         idle_connections: &|id| usize::from(id.0) + 5,
-        closings: &Closings::default(),
+        close_reasons: &CloseReasons::default(),
         certificates: &[("0.0.0.0:8443".to_owned(), 1_800_000_000)],
         certificate_failures: 1,
         process: ProcessFigures {

@@ -145,8 +145,8 @@ pub(super) const ROWS: [MetricRow; 42] = [
     counter(
         "penstock_connections_closed_total",
         &["reason"],
-        gauges::closings,
-        "client connections closed without an answer; `reason` is tls (the handshake failed), proxy_header, too_slow (`limits.header_timeout`), http2 (its rules or `limits.http2`) or distrusted (the authority of a client's certificate may be gone)",
+        gauges::close_reasons,
+        "client connections closed without a response; `reason` is tls (handshake failed), proxy_header, too_slow (`limits.header_timeout`), http2 (protocol violation or `limits.http2`) or ca_revoked (a CA was removed from `client_ca`)",
     ),
     gauge(
         "penstock_tls_certificate_expiry_timestamp_seconds",

@@ -1,5 +1,5 @@
-//! A guarded stream as Pingora knows streams: what is read comes after the head,
-//! which Pingora has already.
+//! The guarded connection as a Pingora stream. Reads continue after the head, which Pingora has
+//! already.
 
 use std::io;
 use std::pin::Pin;
@@ -13,9 +13,9 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::http1::GuardStream;
+use super::GuardedStream;
 
-impl AsyncRead for GuardStream {
+impl AsyncRead for GuardedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -25,7 +25,7 @@ impl AsyncRead for GuardStream {
     }
 }
 
-impl AsyncWrite for GuardStream {
+impl AsyncWrite for GuardedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -56,7 +56,7 @@ impl AsyncWrite for GuardStream {
 }
 
 #[async_trait]
-impl Shutdown for GuardStream {
+impl Shutdown for GuardedStream {
     async fn shutdown(&mut self) {
         let closed = std::future::poll_fn(|cx| Pin::new(&mut *self).poll_shutdown(cx)).await;
         if let Err(error) = closed {
@@ -65,13 +65,13 @@ impl Shutdown for GuardStream {
     }
 }
 
-impl UniqueID for GuardStream {
+impl UniqueID for GuardedStream {
     fn id(&self) -> UniqueIDType {
         self.0.inner.lock().stream.id()
     }
 }
 
-impl Ssl for GuardStream {
+impl Ssl for GuardedStream {
     fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
         self.0.inner.lock().stream.get_ssl_digest()
     }
@@ -81,23 +81,23 @@ impl Ssl for GuardStream {
     }
 }
 
-impl GetTimingDigest for GuardStream {
+impl GetTimingDigest for GuardedStream {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         self.0.inner.lock().stream.get_timing_digest()
     }
 }
 
-impl GetProxyDigest for GuardStream {
+impl GetProxyDigest for GuardedStream {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         self.0.inner.lock().stream.get_proxy_digest()
     }
 }
 
-impl GetSocketDigest for GuardStream {
+impl GetSocketDigest for GuardedStream {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         self.0.inner.lock().stream.get_socket_digest()
     }
 }
 
 #[async_trait]
-impl Peek for GuardStream {}
+impl Peek for GuardedStream {}

@@ -1,0 +1,26 @@
+//! A client connection that is ready for HTTP: PROXY header read, TLS established, protocol known.
+
+use bytes::BytesMut;
+use pingora::protocols::Stream;
+use tokio_util::sync::CancellationToken;
+
+use super::origin::Origin;
+
+/// A connection on which the client's next byte belongs to HTTP.
+pub(crate) struct AcceptedConnection {
+    pub(crate) stream: Stream,
+    /// Bytes read from `stream` already; they come before what it still holds.
+    pub(crate) ahead: BytesMut,
+    pub(crate) origin: Origin,
+    pub(crate) is_http2: bool,
+    /// Cancelled when a reload removes a CA that the client's certificate may depend on. `None` where
+    /// the client has shown no certificate.
+    pub(crate) ca_revoked: Option<CancellationToken>,
+}
+
+impl AcceptedConnection {
+    /// A plain HTTP/1.1 connection of which nothing has been read.
+    pub(crate) fn plain(stream: Stream, origin: Origin) -> Self {
+        Self { stream, ahead: BytesMut::new(), origin, is_http2: false, ca_revoked: None }
+    }
+}

@@ -1,0 +1,172 @@
+//! The application behind every data listener: enforces the connection limit, brings a connection to
+//! HTTP, and calls a Pingora HTTP application once per request.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora::apps::{HttpServerApp, ServerApp};
+use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::l4::ext::set_snd_buf;
+use pingora::server::ShutdownWatch;
+use tokio_util::sync::CancellationToken;
+
+use super::accepted::AcceptedConnection;
+use super::clients::Clients;
+use super::close_reasons::CloseReason;
+use super::connection_limit::{ConnectionLimit, OnRefused};
+use super::counted::Counted;
+use super::http1::{GuardedStream, HeadWait, Http1Connection};
+use super::http2;
+use super::limits::ConnectionLimits;
+use super::listener::{AcceptError, Port};
+use super::origin::Origin;
+use super::prefixed_stream::PrefixedStream;
+use crate::routing::Generation;
+
+/// How long connections stay open without a request once the listeners are closed.
+pub(crate) const LINGER: Duration = Duration::from_millis(500);
+
+/// The configuration in force: read for each connection, because a reload may have changed it.
+pub(crate) type CurrentGeneration = Box<dyn Fn() -> Arc<Generation> + Send + Sync>;
+
+/// Serves client connections with an HTTP application.
+pub(crate) struct Acceptor<A> {
+    app: Arc<A>,
+    clients: Arc<Clients>,
+    current: CurrentGeneration,
+    connection_limit: ConnectionLimit,
+    /// Cancelled to close connections that wait for a request.
+    closing: CancellationToken,
+}
+
+impl<A: HttpServerApp + Send + Sync + 'static> Acceptor<A> {
+    /// Serves the connections of `clients` with `app`; `on_refused` is called for connections over the
+    /// limit.
+    pub(crate) fn new(
+        app: A,
+        clients: Arc<Clients>,
+        current: CurrentGeneration,
+        on_refused: OnRefused,
+    ) -> Self {
+        let connection_limit = ConnectionLimit::new(on_refused);
+        let closing = CancellationToken::new();
+        Self { app: Arc::new(app), clients, current, connection_limit, closing }
+    }
+
+    /// Serves one request after the other. Pingora's session is created when a head has arrived: it
+    /// takes tens of kilobytes, and a connection may be idle for long.
+    async fn serve_http1(
+        &self,
+        mut accepted: AcceptedConnection,
+        limits: ConnectionLimits,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        let ca_revoked = accepted.ca_revoked.take();
+        let client = Http1Connection::new(accepted, limits.head);
+        let mut stream: Stream = Box::new(GuardedStream::new(&client));
+        let closing = pin!(self.closing.cancelled());
+        let idle = pin!(tokio::time::sleep(limits.idle_timeout));
+        let mut wait = HeadWait::new(closing, idle, limits.idle_timeout);
+        wait.end_with(ca_revoked);
+        while let Some(head) = wait.next_head(&client).await {
+            let mut session = ServerSession::new_http1(stream);
+            session.set_pipelined_prefix(head);
+            (stream, _) = self.app.process_new_http(session, shutdown).await?.consume();
+        }
+        if wait.is_ca_revoked() {
+            self.clients.close_reasons.note(CloseReason::CaRevoked);
+        }
+        None
+    }
+
+    /// Serves a connection on which something comes before HTTP/1.1, or instead of it.
+    async fn negotiate(
+        &self,
+        stream: Stream,
+        port: &Port,
+        generation: Arc<Generation>,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        let limits = ConnectionLimits::of(&generation.config);
+        let trusted = &generation.config.server.trusted_proxies;
+        let accepted = match port.accept(stream, trusted, limits.head.timeout).await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                self.note_failure(error);
+                return None;
+            }
+        };
+        if !accepted.is_http2 {
+            // A connection may outlive many reloads, and must not keep its first generation alive.
+            drop(generation);
+            return self.serve_http1(accepted, limits, shutdown).await;
+        }
+        let settings = http2::Settings::of(&generation.config);
+        drop(generation);
+        let AcceptedConnection { stream, ahead, origin, ca_revoked, .. } = accepted;
+        let connection = http2::Connection {
+            app: Arc::clone(&self.app),
+            clients: Arc::clone(&self.clients),
+            settings,
+            origin,
+            ca_revoked,
+        };
+        connection.serve(PrefixedStream { ahead, stream }, shutdown).await;
+        None
+    }
+
+    fn note_failure(&self, error: AcceptError) {
+        let reason = match error {
+            AcceptError::Closed => return,
+            AcceptError::TimedOut => CloseReason::TooSlow,
+            AcceptError::ProxyHeader => CloseReason::ProxyHeader,
+            AcceptError::Tls => CloseReason::Tls,
+        };
+        self.clients.close_reasons.note(reason);
+    }
+}
+
+#[async_trait]
+impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Acceptor<A> {
+    async fn process_new(
+        self: &Arc<Self>,
+        stream: Stream,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        let open = Counted::new(&self.clients.connections);
+        let generation = (self.current)();
+        let limits = ConnectionLimits::of(&generation.config);
+        let port = self.clients.ports.of(&stream)?;
+        let excess = open.count().saturating_sub(limits.max_connections);
+        if excess > 0 {
+            let trusted = &generation.config.server.trusted_proxies;
+            // Boxed: a handshake may be in it, for which other connections need no room.
+            Box::pin(self.connection_limit.refuse(stream, port, trusted, excess)).await;
+            return None;
+        }
+        if let Some(bytes) = limits.send_buffer
+            && let Err(error) = set_snd_buf(stream.id(), bytes)
+        {
+            tracing::debug!(%error, "cannot set a client's send buffer");
+        }
+        if port.is_plain() {
+            drop(generation);
+            let origin = Origin { peer: port.peer(&stream), is_tls: false };
+            let accepted = AcceptedConnection::plain(stream, origin);
+            return self.serve_http1(accepted, limits, shutdown).await;
+        }
+        // Boxed: a handshake is large, and plain connections need no room for one.
+        Box::pin(self.negotiate(stream, port, generation, shutdown)).await
+    }
+
+    async fn cleanup(&self) {
+        // A client that has just connected, or is about to reuse its connection, still gets a
+        // response; only what stays silent is closed.
+        tokio::time::sleep(LINGER).await;
+        self.closing.cancel();
+        self.app.cleanup().await;
+    }
+}

@@ -1,0 +1,81 @@
+//! What all client connections share: the listeners, the counters of connections and requests, and the
+//! reasons why connections were closed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::close_reasons::CloseReasons;
+use super::listener::Ports;
+use crate::config::Listener;
+use crate::tls::{Look, Refreshed, TlsError};
+
+/// The state that client connections share.
+#[derive(Debug)]
+pub struct Clients {
+    pub(crate) ports: Ports,
+    pub(crate) connections: Arc<AtomicUsize>,
+    /// Requests, local responses included, and HTTP/2 connections that are being drained.
+    pub(crate) in_flight: Arc<AtomicUsize>,
+    /// Clients whose heads were refused and that still send.
+    pub(crate) refused_drains: Arc<AtomicUsize>,
+    pub(crate) close_reasons: CloseReasons,
+    certificate_failures: AtomicU64,
+}
+
+impl Clients {
+    /// Reads the certificates of `listeners`; nothing is bound here.
+    ///
+    /// # Errors
+    /// [`TlsError`] when a certificate cannot be used.
+    pub(crate) fn new(listeners: &[Listener]) -> Result<Self, TlsError> {
+        Ok(Self {
+            ports: Ports::open(listeners)?,
+            connections: Arc::default(),
+            in_flight: Arc::default(),
+            refused_drains: Arc::default(),
+            close_reasons: CloseReasons::default(),
+            certificate_failures: AtomicU64::new(0),
+        })
+    }
+
+    /// Open client connections.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Requests in flight, local responses included.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Why client connections were closed without a response.
+    pub fn close_reasons(&self) -> &CloseReasons {
+        &self.close_reasons
+    }
+
+    /// When the certificate of each TLS listener expires, in seconds since 1970.
+    pub fn certificates(&self) -> impl Iterator<Item = (String, u64)> {
+        self.ports.tls().filter_map(|(address, tls)| Some((address.to_string(), tls.expires_at()?)))
+    }
+
+    /// How often a changed certificate could not be used.
+    pub fn certificate_failures(&self) -> u64 {
+        self.certificate_failures.load(Ordering::Relaxed)
+    }
+
+    /// Reads certificates again whose files have changed.
+    pub fn refresh_certificates(&self, look: Look) {
+        for (listen, tls) in self.ports.tls() {
+            match tls.refresh(look) {
+                Refreshed::Unchanged => {}
+                Refreshed::Replaced { ca_revoked } => {
+                    tracing::info!(%listen, ca_revoked, "TLS certificate reloaded");
+                }
+                Refreshed::Failed(error) => {
+                    self.certificate_failures.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(%listen, %error, "TLS reload failed, keeping the old certificate");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Waits for the next request head of a connection.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use super::Http1Connection;
+
+/// Waits for heads until the idle timeout, until the client's CA is revoked, or until a shutdown closes
+/// idle connections.
+pub(crate) struct HeadWait<'a, C> {
+    /// Resolves when idle connections are to be closed.
+    closing: Pin<&'a mut C>,
+    ca_revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    is_ca_revoked: bool,
+    /// Keeps running while requests are served, and is reset only when it fires: most waits are far
+    /// shorter, and a reset per request is not free.
+    idle: Pin<&'a mut Sleep>,
+    idle_timeout: Duration,
+}
+
+impl<'a, C: Future> HeadWait<'a, C> {
+    /// `idle` must have been created with `idle_timeout`.
+    pub(crate) fn new(
+        closing: Pin<&'a mut C>,
+        idle: Pin<&'a mut Sleep>,
+        idle_timeout: Duration,
+    ) -> Self {
+        Self { closing, ca_revoked: None, is_ca_revoked: false, idle, idle_timeout }
+    }
+
+    /// Ends the wait, between two requests, when `token` is cancelled.
+    pub(crate) fn end_with(&mut self, token: Option<CancellationToken>) {
+        self.ca_revoked = token.map(|token| Box::pin(token.cancelled_owned()));
+    }
+
+    /// The next head; `None` when there will be none.
+    pub(crate) async fn next_head(&mut self, client: &Http1Connection) -> Option<BytesMut> {
+        let mut since = None;
+        poll_fn(|cx| {
+            // Before the next request: its client is no longer authenticated.
+            if let Some(ca_revoked) = &mut self.ca_revoked
+                && ca_revoked.as_mut().poll(cx).is_ready()
+            {
+                self.is_ca_revoked = true;
+                return Poll::Ready(None);
+            }
+            if let Poll::Ready(head) = client.poll_head(cx) {
+                return Poll::Ready(head);
+            }
+            if self.closing.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            if !client.is_idle() {
+                return Poll::Pending;
+            }
+            let end = *since.get_or_insert_with(Instant::now) + self.idle_timeout;
+            self.poll_idle(cx, end).map(|()| None)
+        })
+        .await
+    }
+
+    /// Whether the wait ended because the client's CA was revoked.
+    pub(crate) fn is_ca_revoked(&self) -> bool {
+        self.is_ca_revoked
+    }
+
+    /// Sets how long the next waits may last.
+    pub(crate) fn set_idle_timeout(&mut self, idle_timeout: Duration) {
+        self.idle_timeout = idle_timeout;
+    }
+
+    fn poll_idle(&mut self, cx: &mut Context<'_>, end: Instant) -> Poll<()> {
+        loop {
+            ready!(self.idle.as_mut().poll(cx));
+            if Instant::now() >= end {
+                return Poll::Ready(());
+            }
+            self.idle.as_mut().reset(end);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! A stream that starts with bytes which were read from it before.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use pingora::protocols::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::wire::split_at;
+
+/// Reads `ahead` first, then from `stream`. Writes go to `stream`.
+pub(crate) struct PrefixedStream {
+    pub(crate) ahead: BytesMut,
+    pub(crate) stream: Stream,
+}
+
+impl AsyncRead for PrefixedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, out);
+        }
+        copy_ahead(&mut self.ahead, out);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for PrefixedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Moves as much of `ahead` to `out` as there is room for.
+pub(crate) fn copy_ahead(ahead: &mut BytesMut, out: &mut ReadBuf<'_>) {
+    let count = ahead.len().min(out.remaining());
+    let (first, _rest) = split_at(ahead, count);
+    out.put_slice(first);
+    ahead.advance(count);
+}
