@@ -69,7 +69,8 @@ fn drip(penstock: &Penstock, start: &[u8], drip: &[u8]) -> Option<u16> {
 fn slow_callers_are_sent_away() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
-    let environment = [("PENSTOCK_ADMIN_HEADER", "1s"), ("PENSTOCK_LIMITS_BODY_READ", "1s")];
+    let environment =
+        [("PENSTOCK_ADMIN_HEADER_TIMEOUT", "1s"), ("PENSTOCK_LIMITS_BODY_READ_TIMEOUT", "1s")];
     let penstock = Penstock::start_with(&yaml, &environment);
     let explain = b"POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n";
     for (start, rest, statuses) in [
