@@ -1,6 +1,7 @@
 //! What the documentation shows works, and what it lists exists: commands, configurations, options,
 //! links, and the reference tables, which are generated from the code's own tables.
 
+mod layers;
 mod pages;
 mod reference;
 
@@ -22,6 +23,7 @@ crate::trials![
     readme_fits_one_screen,
     quick_start_is_exactly_two_commands,
     reference_tables_match_the_code,
+    drawn_layers_match_the_table,
     strategies_and_scorer_parameters_are_documented,
     every_command_line_is_understood,
     every_shell_block_uses_what_exists,
@@ -86,6 +88,10 @@ fn reference_tables_match_the_code() {
         outdated.is_empty(),
         "{outdated:?} out of date. Run: PENSTOCK_BLESS=1 cargo test --test stories -- documentation"
     );
+}
+
+fn drawn_layers_match_the_table() {
+    layers::hold();
 }
 
 fn strategies_and_scorer_parameters_are_documented() {
