@@ -92,8 +92,6 @@ const CYCLES: &[&str] = &[
     "crate::mock: connection <-> engine",
     "crate::mock: wire <-> wire_head",
     "crate::observe::metrics: gauges <-> samples",
-    "crate::proxy: attempt <-> outcome <-> response <-> retry",
-    "crate::proxy: local <-> request",
     "crate::routing: capture <-> replay",
     "crate::routing: explain <-> notes",
     "crate::routing: scratch <-> strategy <-> weighted",

@@ -12,7 +12,7 @@ use crate::upstream::headers::API_KEY;
 /// The position of the client's key, or `None` where no keys are configured.
 ///
 /// # Errors
-/// The answer to a client whose key is missing or unknown.
+/// When the key is missing or unknown.
 pub(crate) fn check_key(auth: &AuthConfig, headers: &HeaderMap) -> Result<Option<usize>, OwnError> {
     if auth.keys.is_empty() {
         return Ok(None);
@@ -22,7 +22,7 @@ pub(crate) fn check_key(auth: &AuthConfig, headers: &HeaderMap) -> Result<Option
         return Err(OwnError::new(ErrorCode::InvalidApiKey, message).closing());
     };
     let mut found = None;
-    // Every key is looked at, so the time taken does not tell which one came close.
+    // Every key is compared, so the time taken does not reveal which one came close.
     for (position, client) in auth.keys.iter().enumerate() {
         if bool::from(client.key.reveal().as_bytes().ct_eq(given)) {
             found = Some(position);

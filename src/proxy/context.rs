@@ -1,4 +1,4 @@
-//! What a request carries through its life.
+//! What a request carries through its life, and what is recorded for its observers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,22 +27,43 @@ pub struct RequestContext {
     /// Position of the client's key in the configuration.
     pub(crate) key: Option<usize>,
     pub(crate) client: Option<Client>,
-    /// Who asks, as far as proxies that are trusted say so; `None` over a Unix socket.
+    /// The client behind trusted proxies; `None` over a Unix socket.
     pub(crate) client_address: Option<IpAddr>,
-    /// How the body is framed; Pingora's own view of it is taken away.
+    /// How the body is framed; Pingora is made to believe that there is none.
     pub(crate) body_length: BodyLength,
     pub(crate) body_is_read: bool,
-    /// Hash of the key, else of the address: who saw a fault.
+    /// Identifies the client to circuit breakers: see `Seeds::hash_client`.
     pub(crate) client_hash: u64,
-    /// The client's Origin, when it is one that may read the answer.
+    /// The client's `Origin`, when CORS allows it to read the response.
     pub(crate) cors_origin: Option<HeaderValue>,
-    pub(crate) ending: Ending,
+    pub(crate) record: RequestRecord,
     pub(crate) _counted: Counted,
 }
 
-/// What `finish` tells the observers, gathered on the way.
+/// How a request ended, for the caller that owns the session.
+pub(crate) type Served = pingora::Result<()>;
+
+impl RequestContext {
+    /// Ends a request whose client has left: nobody would read a response.
+    pub(crate) fn client_gone(&mut self) -> Served {
+        self.record.outcome = Some(Outcome::Cancel);
+        if self.record.status == 0 {
+            self.record.status = 499;
+        }
+        pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the client left")
+    }
+
+    /// The request id as text.
+    pub(crate) fn request_id(&self) -> &str {
+        let id = self.request_id.to_str();
+        debug_assert!(id.is_ok(), "request ids are made of visible ASCII");
+        id.unwrap_or("-")
+    }
+}
+
+/// What observers get when the request ends, gathered on the way.
 #[derive(Default)]
-pub(crate) struct Ending {
+pub(crate) struct RequestRecord {
     pub(crate) is_streaming: bool,
     /// The model asked for, as the client wrote it.
     pub(crate) asked: Option<Arc<str>>,
@@ -57,26 +78,33 @@ pub(crate) struct Ending {
     pub(crate) first_token: Option<Timestamp>,
     pub(crate) usage: Option<crate::scan::Usage>,
     pub(crate) token_events: u32,
-    /// The tokens of the prompt that the engine was believed to have cached, where it says how many
-    /// it had.
+    /// Prompt tokens expected in the engine's prefix cache; only where the engine reports how many it
+    /// had.
     pub(crate) expected_cached: Option<u32>,
     pub(crate) estimated_tokens: Option<TokenCount>,
     /// Bytes of the request's body.
     pub(crate) bytes_in: usize,
-    /// What a head asked for that nobody else has seen.
+    /// Method and path of a refused head, which Pingora has not seen.
     pub(crate) refused: Option<Box<LoggedRequest>>,
 }
 
-/// A request that has been read, scanned, and is on its way to a backend.
-pub(crate) struct Call {
+/// A request that has been read and scanned.
+pub(crate) struct ScannedRequest {
     pub(crate) profile: RequestProfile,
     /// The model asked for, decoded.
     pub(crate) model: Arc<str>,
-    /// The body; gone once an answer has begun.
+    /// The body; released once a response has started.
     pub(crate) body: Option<HeldBody>,
     pub(crate) fleet: Arc<Topology>,
     pub(crate) tried: BackendSet,
-    /// A hash of what names the session it belongs to, where that counts.
+    /// A hash of what identifies its session, where the strategy reads it.
     pub(crate) session: Option<u64>,
     pub(crate) decision: Option<RoutingDecision>,
+}
+
+impl ScannedRequest {
+    /// The body's bytes; empty once it has been released.
+    pub(crate) fn body(&self) -> &[u8] {
+        self.body.as_ref().map_or(&[], |held| &held.bytes)
+    }
 }

@@ -106,14 +106,19 @@ impl OwnError {
         Self { closes: true, ..self }
     }
 
-    /// The error after the last failed attempt.
-    pub(crate) fn from_failure(failure: &Failure) -> Self {
-        Self::new(code_of(failure), message_of(failure))
+    /// Ends the connection with the response where `condition` holds.
+    pub(crate) fn closing_if(self, condition: bool) -> Self {
+        Self { closes: self.closes || condition, ..self }
     }
 
     /// The error for a body that was not read; `None` when the client is gone.
     pub(crate) fn from_body(error: &BodyError) -> Option<Self> {
         Some(Self::new(error.code()?, error.to_string()).closing())
+    }
+
+    /// The error after the last failed attempt.
+    pub(crate) fn from_failure(failure: &Failure) -> Self {
+        Self::new(code_of(failure), message_of(failure))
     }
 
     /// The response to a request that no backend can take.

@@ -1,102 +1,163 @@
-//! What observers are told once a request is over.
+//! Reports what happens to requests to the observers (`routing::RequestObserver`): metrics, logs,
+//! traces. The proxy imports none of them.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use pingora_proxy::Session;
 
-use super::Proxy;
-use super::context::{Ending, RequestContext};
+use super::context::{RequestContext, RequestRecord, ScannedRequest};
 use crate::api::ErrorCode;
 use crate::clock::now;
-use crate::fleet::Outcome;
-use crate::routing::{About, RequestOutcome};
+use crate::fleet::{BackendId, Outcome};
+use crate::routing::{
+    About, AttemptEnded, Capture, RequestObserver, RequestOutcome, Routed, RoutingDecision,
+    Weighted,
+};
 
-impl Proxy {
-    /// A client got no further than the guard.
-    pub(crate) fn tell_refused(&self, code: ErrorCode, client: Option<IpAddr>) {
-        let told = RequestOutcome {
-            operation: None,
-            model: None,
-            backend: None,
-            status: code.row().status,
-            code: Some(code),
-            outcome: Outcome::Client,
-            is_streaming: false,
-            is_fallback: false,
-            attempts: 0,
-            first_token: None,
-            took: Duration::ZERO,
-            usage: None,
-            expected_cached: None,
-            token_events: 0,
-            about: About { client, ..About::default() },
+/// All observers, in the order they are called.
+pub(crate) struct Observers(Vec<Box<dyn RequestObserver>>);
+
+impl Observers {
+    pub(crate) fn new(observers: Vec<Box<dyn RequestObserver>>) -> Self {
+        Self(observers)
+    }
+
+    /// A decision is acted on.
+    pub(crate) fn routed(
+        &self,
+        ctx: &RequestContext,
+        request: &ScannedRequest,
+        decision: &RoutingDecision,
+        captured: Option<&Capture>,
+    ) {
+        let event = Routed {
+            at: now(),
+            request_id: ctx.request_id(),
+            request: &request.profile,
+            asked: &request.model,
+            decision,
+            fleet: &request.fleet,
+            attempt: ctx.record.attempts,
+            legend: ctx.generation.router.weighted().map(Weighted::legend).unwrap_or_default(),
+            captured,
         };
-        for observer in &self.observers {
-            observer.finished(&told);
+        for observer in &self.0 {
+            observer.routed(&event);
         }
     }
 
-    pub(crate) fn finish(&self, session: &Session, ctx: &RequestContext) {
-        let ending = &ctx.ending;
-        let outcome = ending.outcome.unwrap_or_else(|| own_outcome(ending));
-        let told = RequestOutcome {
-            operation: ctx.operation,
-            model: ending.model.as_deref(),
-            backend: ending.backend.as_ref().map(|(id, name)| (*id, &**name)),
-            status: ending.status,
-            code: ending.code,
-            outcome,
-            is_streaming: ending.is_streaming,
-            is_fallback: ending.is_fallback,
-            attempts: ending.attempts,
-            first_token: ending.first_token.map(|at| at.since(ctx.arrived_at)),
-            took: now().since(ctx.arrived_at),
-            usage: ending.usage,
-            expected_cached: ending.expected_cached,
-            token_events: ending.token_events,
-            about: about(session, ctx),
+    /// The first token of a stream goes to the client, `took` after the request arrived.
+    pub(crate) fn first_token(&self, backend: BackendId, took: Duration) {
+        for observer in &self.0 {
+            observer.first_token(backend, took);
+        }
+    }
+
+    /// So many more tokens go to the client.
+    pub(crate) fn progress(&self, backend: BackendId, tokens: u32) {
+        for observer in &self.0 {
+            observer.progress(backend, tokens);
+        }
+    }
+
+    /// An attempt ended.
+    pub(crate) fn attempt_ended(&self, event: &AttemptEnded<'_>) {
+        for observer in &self.0 {
+            observer.attempt_ended(event);
+        }
+    }
+
+    /// A connection was rejected before it could send a request.
+    pub(crate) fn refused(&self, code: ErrorCode, client: Option<IpAddr>) {
+        let record = RequestRecord {
+            status: code.row().status,
+            code: Some(code),
+            outcome: Some(Outcome::Client),
+            ..RequestRecord::default()
         };
-        for observer in &self.observers {
-            observer.finished(&told);
+        let about = About { client, ..About::default() };
+        self.report(&RequestOutcome {
+            operation: None,
+            first_token: None,
+            took: Duration::ZERO,
+            ..outcome_of(&record, about)
+        });
+    }
+
+    /// The request ended.
+    pub(crate) fn finished(&self, session: &Session, ctx: &RequestContext) {
+        let first_token = ctx.record.first_token;
+        self.report(&RequestOutcome {
+            operation: ctx.operation,
+            first_token: first_token.map(|at| at.since(ctx.arrived_at)),
+            took: now().since(ctx.arrived_at),
+            ..outcome_of(&ctx.record, about(session, ctx))
+        });
+    }
+
+    fn report(&self, outcome: &RequestOutcome<'_>) {
+        for observer in &self.0 {
+            observer.finished(outcome);
         }
     }
 }
 
-/// Who asked, and for what.
+/// What the record of a request says about its end.
+fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome<'a> {
+    RequestOutcome {
+        operation: None,
+        model: record.model.as_deref(),
+        backend: record.backend.as_ref().map(|(id, name)| (*id, &**name)),
+        status: record.status,
+        code: record.code,
+        outcome: record.outcome.unwrap_or_else(|| own_outcome(record)),
+        is_streaming: record.is_streaming,
+        is_fallback: record.is_fallback,
+        attempts: record.attempts,
+        first_token: None,
+        took: Duration::ZERO,
+        usage: record.usage,
+        expected_cached: record.expected_cached,
+        token_events: record.token_events,
+        about,
+    }
+}
+
+/// The details for logs and traces.
 fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
     let head = session.req_header();
-    // Pingora was given a stand-in for a head that was refused.
-    let (method, path) = match ctx.ending.refused.as_deref() {
-        Some(asked) => (asked.method.as_str(), asked.path.as_str()),
+    // Pingora has a stand-in where the head was refused.
+    let (method, path) = match ctx.record.refused.as_deref() {
+        Some(refused) => (refused.method.as_str(), refused.path.as_str()),
         None => (head.method.as_str(), head.uri.path()),
     };
     let keys = &ctx.generation.config.auth.keys;
     let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
     About {
-        request_id: ctx.request_id.to_str().unwrap_or_default(),
+        request_id: ctx.request_id(),
         key: ctx.key.and_then(|position| keys.get(position)).map(|key| key.name.as_str()),
         client: ctx.client_address,
         method,
         path,
-        asked: ctx.ending.asked.as_deref(),
-        provider: ctx.ending.provider,
-        estimated_tokens: ctx.ending.estimated_tokens,
-        bytes_in: to_u64(ctx.ending.bytes_in),
+        asked: ctx.record.asked.as_deref(),
+        provider: ctx.record.provider,
+        estimated_tokens: ctx.record.estimated_tokens,
+        bytes_in: to_u64(ctx.record.bytes_in),
         bytes_out: to_u64(session.as_downstream().body_bytes_sent()),
         trace: ctx.trace,
     }
 }
 
-/// The class of an answer penstock gave itself.
-fn own_outcome(ending: &Ending) -> Outcome {
+/// The outcome of a request that penstock responded to itself.
+fn own_outcome(record: &RequestRecord) -> Outcome {
     let busy = [
         ErrorCode::AllBackendsBusy,
         ErrorCode::BackendsCoolingDown,
         ErrorCode::BodyMemoryFull,
         ErrorCode::DiscoveryPending,
     ];
-    match (ending.code, ending.status) {
+    match (record.code, record.status) {
         (Some(code), status) if busy.contains(&code) => {
             Outcome::Busy { cooldown: Duration::ZERO, status }
         }

@@ -1,8 +1,11 @@
-//! The data plane as Pingora sees it: `ProxyHttp`, with every request answered in `request_filter`.
+//! The data plane as Pingora sees it: `ProxyHttp`, with the whole life of a request in
+//! `request_filter`. Pingora's own way to a backend is not used: it has one read timeout for
+//! everything, and retries no POST.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use http::HeaderMap;
 use http::header::HeaderValue;
 use pingora::apps::ServerApp;
 use pingora::server::configuration::ServerConf;
@@ -10,11 +13,18 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora_proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
 
 use super::Proxy;
-use super::context::{Ending, RequestContext};
-use crate::api::Dialect;
+use super::context::{RequestContext, RequestRecord, Served};
+use super::failure::OwnError;
+use super::own_response::{send_error, send_refusal};
+use super::request_body::{read_body, scan_request};
+use super::request_head::read_head;
+use super::retry::serve;
+use crate::api::{Dialect, ErrorCode};
 use crate::clock::now;
 use crate::downstream::acceptor::Acceptor;
 use crate::downstream::body::BodyLength;
+use crate::downstream::body_reader;
+use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
@@ -32,7 +42,7 @@ impl DataPlane {
             app,
             clients,
             Box::new(move || current.generation()),
-            Box::new(move |code, client| observed.tell_refused(code, client)),
+            Box::new(move |code, client| observed.observers.refused(code, client)),
         )
     }
 }
@@ -56,12 +66,12 @@ impl ProxyHttp for DataPlane {
             body_is_read: false,
             client_hash: 0,
             cors_origin: None,
-            ending: Ending::default(),
+            record: RequestRecord::default(),
             _counted: Counted::new(&self.0.clients.in_flight),
         }
     }
 
-    // No modules: answers are never compressed, buffered or otherwise touched.
+    // No modules: responses are never compressed, buffered or otherwise touched.
     fn init_downstream_modules(&self, _modules: &mut pingora::modules::http::HttpModules) {}
 
     async fn request_filter(
@@ -69,12 +79,12 @@ impl ProxyHttp for DataPlane {
         session: &mut Session,
         ctx: &mut RequestContext,
     ) -> pingora::Result<bool> {
-        let handled = self.0.handle(session, ctx).await;
-        self.0.finish(session, ctx);
-        handled.map(|()| true)
+        let served = handle(&self.0, session, ctx).await;
+        self.0.observers.finished(session, ctx);
+        served.map(|()| true)
     }
 
-    // Every request is answered in `request_filter`; nothing may slip past it to an address.
+    // Every request ends in `request_filter`; none may reach an address past it.
     async fn upstream_peer(
         &self,
         _session: &mut Session,
@@ -90,8 +100,8 @@ impl ProxyHttp for DataPlane {
         _error: &pingora::Error,
         _ctx: &mut RequestContext,
     ) -> FailToProxy {
-        let is_answered = session.response_written().is_some();
-        tracing::debug!(is_answered, "a request ended without a whole answer");
+        let has_response = session.response_written().is_some();
+        tracing::debug!(has_response, "request ended without a complete response");
         FailToProxy { error_code: 0, can_reuse_downstream: false }
     }
 
@@ -102,5 +112,48 @@ impl ProxyHttp for DataPlane {
         _error: &pingora::Error,
     ) -> bool {
         true
+    }
+}
+
+/// One request, from its head to its end.
+async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Served {
+    let config = &ctx.generation.config;
+    let keep_alive = (!proxy.is_stopping()).then(|| config.server.keep_alive.as_secs().max(1));
+    session.set_keepalive(keep_alive);
+    session.set_write_timeout(Some(config.limits.client_write_timeout));
+    ctx.client = Client::of(session);
+    let Some(client) = ctx.client.clone() else {
+        let message = "The connection is not one this proxy reads from";
+        let error = OwnError::new(ErrorCode::InternalError, message);
+        return send_error(proxy, session, ctx, error).await;
+    };
+    let trusted = &config.server.trusted_proxies;
+    if let Some(refused) = client.refused() {
+        // No field of a refused head can be believed, `X-Forwarded-For` included.
+        ctx.client_address = client.origin().client(&HeaderMap::new(), trusted);
+        return send_refusal(proxy, session, ctx, refused).await;
+    }
+    let headers = &session.req_header().headers;
+    ctx.client_address = client.origin().client(headers, trusted);
+    ctx.body_length = client.body_length(headers);
+    body_reader::take_over(session);
+    let Some(operation) = read_head(proxy, session, ctx).await? else {
+        if ctx.body_length == BodyLength::None {
+            client.expect_head();
+        }
+        return Ok(());
+    };
+    let body = match read_body(session, ctx, &client, &proxy.bodies).await {
+        Ok(body) => body,
+        Err(error) => match OwnError::from_body(&error) {
+            Some(own) => return send_error(proxy, session, ctx, own).await,
+            None => return ctx.client_gone(),
+        },
+    };
+    ctx.body_is_read = true;
+    ctx.record.bytes_in = body.bytes.len();
+    match scan_request(session, ctx, operation, body) {
+        Ok(request) => serve(proxy, session, ctx, request).await,
+        Err(error) => send_error(proxy, session, ctx, error).await,
     }
 }

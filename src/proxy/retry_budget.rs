@@ -1,38 +1,38 @@
-//! The retry budget: repeats may add a share of the traffic and a few per second, so that a dead
-//! fleet is not buried under repeats (the shape of linkerd's budget).
+//! The retry budget: retries may add a share of the traffic and a few per second, so that a failing
+//! fleet is not buried under retries (the shape of linkerd's budget).
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::config::RetryBudget;
 use crate::units::Timestamp;
 
-/// A repeat costs this much; the ratio and the rate are counted in thousandths of one.
-const REPEAT: i64 = 1000;
+/// The cost of a retry; the ratio and the rate are counted in thousandths of one.
+const RETRY: i64 = 1000;
 /// How many seconds of the configured rate may be saved up.
 const SAVED_SECONDS: i64 = 10;
 
-/// Credit for repeats.
+/// Credit for retries, earned by requests and by time.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct RetryCredit {
     credit: AtomicI64,
     filled_at: AtomicU64,
 }
 
-impl Budget {
+impl RetryCredit {
     pub(crate) fn new(config: &RetryBudget) -> Self {
         Self { credit: AtomicI64::new(saved(config)), filled_at: AtomicU64::new(0) }
     }
 
-    /// A request came in: it earns its share of a repeat.
+    /// A request came in: it earns its share of a retry.
     pub(crate) fn earn(&self, config: &RetryBudget) {
         self.add(share(config), config);
     }
 
-    /// Takes one repeat out of the budget; `false` when it is used up.
+    /// Takes one retry out of the budget; `false` when it is used up.
     pub(crate) fn spend(&self, config: &RetryBudget, now: Timestamp) -> bool {
         self.refill(config, now);
         let spent = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
-            (credit >= REPEAT).then_some(credit - REPEAT)
+            (credit >= RETRY).then_some(credit - RETRY)
         });
         spent.is_ok()
     }
@@ -62,12 +62,12 @@ impl Budget {
 
 /// What may be saved up by the rate.
 fn saved(config: &RetryBudget) -> i64 {
-    i64::from(config.per_second) * REPEAT * SAVED_SECONDS
+    i64::from(config.per_second) * RETRY * SAVED_SECONDS
 }
 
-/// The most credit there can be: a share of the traffic alone may save up ten repeats, too.
+/// The most credit there can be: a share of the traffic alone may save up ten retries, too.
 fn ceiling(config: &RetryBudget) -> i64 {
-    let by_traffic = if share(config) > 0 { REPEAT * SAVED_SECONDS } else { 0 };
+    let by_traffic = if share(config) > 0 { RETRY * SAVED_SECONDS } else { 0 };
     saved(config).max(by_traffic)
 }
 
@@ -81,22 +81,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_the_traffic_alone_grants_repeats() {
+    fn retries_are_granted_as_a_share_of_the_traffic() {
         let config = RetryBudget { ratio: 0.5, per_second: 0 };
-        let budget = Budget::new(&config);
+        let budget = RetryCredit::new(&config);
         let granted = (0..40).filter(|_| {
             budget.earn(&config);
             budget.spend(&config, Timestamp(1))
         });
         assert_eq!(granted.count(), 20);
         let nothing = RetryBudget { ratio: 0.0, per_second: 0 };
-        assert!(!Budget::new(&nothing).spend(&nothing, Timestamp(1)));
+        assert!(!RetryCredit::new(&nothing).spend(&nothing, Timestamp(1)));
     }
 
     #[test]
-    fn repeats_are_bounded_by_the_rate_and_the_share_of_traffic() {
+    fn retries_are_bounded_by_rate_and_share_of_traffic() {
         let config = RetryBudget { ratio: 0.2, per_second: 10 };
-        let budget = Budget::new(&config);
+        let budget = RetryCredit::new(&config);
         let start = Timestamp(1);
         let saved = (0..1000).filter(|_| budget.spend(&config, start)).count();
         assert_eq!(saved, 100, "ten seconds of ten a second");

@@ -1,37 +1,61 @@
-//! Answers that need no backend: the list of models, and whether penstock is there.
+//! Responses that need no backend: CORS preflights, the list of models, and the public health page.
 
 use bytes::Bytes;
+use http::header;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 use serde_json::{Value, json};
 
 use super::Proxy;
 use super::auth;
-use super::context::RequestContext;
+use super::context::{RequestContext, Served};
 use super::failure::OwnError;
-use super::request::Target;
+use super::own_response::{OwnResponse, send, send_error};
+use super::target::Target;
 use crate::api::{Capabilities, ErrorCode};
 use crate::clock::unix_seconds;
 use crate::fleet::{Health, Model, Topology};
 
-/// Answers a GET on one of our own paths.
-pub(crate) async fn answer(
+/// Responds to a GET on one of our own paths.
+pub(crate) async fn send_local(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
     target: Target<'_>,
-) -> pingora::Result<()> {
+) -> Served {
     let body = match target {
         Target::Models => list_models(ctx),
         Target::Model(id) => match one_model(ctx, id) {
             Ok(body) => body,
-            Err(error) => return proxy.answer_error(session, ctx, error).await,
+            Err(error) => return send_error(proxy, session, ctx, error).await,
         },
         Target::Health | Target::Operation(_) | Target::Unknown => health(ctx),
     };
-    ctx.ending.status = 200;
+    ctx.record.status = 200;
     let head = ResponseHeader::build(200, Some(8))?;
-    proxy.answer(session, ctx, (head, Bytes::from(body.to_string()), false)).await
+    let response = OwnResponse { head, body: Bytes::from(body.to_string()), closes: false };
+    send(proxy, session, ctx, response).await
+}
+
+/// Responds to a CORS preflight.
+pub(crate) async fn send_preflight(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    target: Target<'_>,
+) -> Served {
+    ctx.record.status = 204;
+    let mut head = ResponseHeader::build(204, Some(8))?;
+    if ctx.cors_origin.is_some() {
+        head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, target.methods())?;
+        let requested = session.req_header().headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
+        if let Some(requested) = requested {
+            head.insert_header(header::ACCESS_CONTROL_ALLOW_HEADERS, requested.clone())?;
+        }
+        head.insert_header(header::ACCESS_CONTROL_MAX_AGE, "600")?;
+    }
+    let response = OwnResponse { head, body: Bytes::new(), closes: false };
+    send(proxy, session, ctx, response).await
 }
 
 fn list_models(ctx: &RequestContext) -> Value {
@@ -105,21 +129,21 @@ fn health(ctx: &RequestContext) -> Value {
     json!({"status": status, "backends": {"total": backends.len(), "healthy": healthy}})
 }
 
-/// Undoes `%XX`; what is not valid stays as it is written.
+/// Decodes `%XX`; what is not valid stays as it is written.
 fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let Some((&first, behind)) = rest.split_first() {
-        let code = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+    while let Some((&first, after)) = rest.split_first() {
+        let code = after.first_chunk::<2>().and_then(|digits| std::str::from_utf8(digits).ok());
         let decoded = code.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         match decoded {
             Some(byte) if first == b'%' => {
                 bytes.push(byte);
-                rest = behind.get(2..).unwrap_or_default();
+                rest = after.get(2..).unwrap_or_default();
             }
             Some(_) | None => {
                 bytes.push(first);
-                rest = behind;
+                rest = after;
             }
         }
     }
@@ -131,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_percent_decoded() {
+    fn model_ids_are_percent_decoded() {
         assert_eq!(percent_decode("meta%2Fllama%3A8b"), "meta/llama:8b");
         assert_eq!(percent_decode("100%"), "100%");
         assert_eq!(percent_decode("%zz%4"), "%zz%4");

@@ -1,32 +1,32 @@
-//! Lets a strategy that is tried out (`routing.shadow`) see what was decided.
+//! Shows decisions to the shadow strategy (`routing.shadow`).
 
 use std::sync::Arc;
 
 use http::header::HeaderValue;
 use pingora_proxy::Session;
 
-use super::context::{Call, RequestContext};
+use super::context::{RequestContext, ScannedRequest};
 use crate::clock::now;
 use crate::fleet::InflightGuard;
 use crate::routing::RoutingDecision;
 use crate::shadow::{InFlight, Shadow, Sighting};
 
-/// Shows a decision to the shadow, where there is one; repeats are not its business. What comes back
-/// is to be kept for as long as the attempt lasts.
+/// Shows a decision to the shadow, where there is one. Only first attempts count: a retry goes where
+/// the failure allows. The result is kept for as long as the attempt lasts.
 pub(crate) fn show_shadow(
     session: &Session,
     ctx: &RequestContext,
-    call: &Call,
+    request: &ScannedRequest,
     (decision, guard): (&RoutingDecision, &InflightGuard),
 ) -> Option<InFlight> {
     let shadow = ctx.generation.shadow.as_deref()?;
-    let body = call.body.as_ref().filter(|_| ctx.ending.attempts == 1)?;
+    let body = request.body.as_ref().filter(|_| ctx.record.attempts == 1)?;
     shadow.show(Sighting {
         at: now(),
-        request: call.profile,
+        request: request.profile,
         body: body.bytes.clone(),
         session: session_of(session, shadow),
-        fleet: Arc::clone(&call.fleet),
+        fleet: Arc::clone(&request.fleet),
         place: (decision.model, decision.row),
         backend: decision.backend,
         taken: guard.taken(),

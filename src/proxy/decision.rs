@@ -1,0 +1,115 @@
+//! Decides where a request goes, and takes the in-flight permit that goes with the decision.
+
+use std::cell::RefCell;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::Proxy;
+use super::context::{RequestContext, ScannedRequest};
+use crate::clock::now;
+use crate::fleet::InflightGuard;
+use crate::prefix::{Chain, prompt_chain};
+use crate::routing::{
+    Capture, Live, Noting, RouteError, RouteInput, RoutingDecision, Scratch, Weighted,
+};
+
+/// How often a decision is repeated because another request took the last permit first.
+const RACES: usize = 64;
+
+thread_local! {
+    static SCRATCH: RefCell<(Scratch, Chain)> = RefCell::default();
+}
+
+/// Where a request goes, with its permit there.
+pub(crate) struct Decided {
+    pub(crate) decision: RoutingDecision,
+    pub(crate) permit: InflightGuard,
+    /// What the decision read, where decisions are captured.
+    pub(crate) captured: Option<Box<Capture>>,
+}
+
+/// Picks a backend for the next attempt.
+///
+/// # Errors
+/// When no backend can take the request.
+pub(crate) fn decide(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+) -> Result<Decided, RouteError> {
+    SCRATCH.with_borrow_mut(|(scratch, chain)| {
+        let weighted = ctx.generation.router.weighted();
+        let weighted = weighted.filter(|weighted| weighted.profile().reads_prompts());
+        if let Some(weighted) = weighted {
+            read_prompt(ctx, request, weighted, chain);
+        }
+        let prompt = weighted.map(|_| &*chain);
+        let decided = reserve(proxy, ctx, request, prompt, scratch)?;
+        if let (Some(weighted), Some(chain)) = (weighted, prompt) {
+            weighted.record(&request.fleet, &decided.decision, chain);
+        }
+        Ok(decided)
+    })
+}
+
+fn reserve(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    prompt: Option<&Chain>,
+    scratch: &mut Scratch,
+) -> Result<Decided, RouteError> {
+    let router = &ctx.generation.router;
+    let topology = &*request.fleet;
+    let mut rng = SmallRng::seed_from_u64(proxy.seeds.next());
+    let saturated = || RouteError::Saturated { model: request.model.to_string() };
+    for _ in 0..RACES {
+        let input = RouteInput {
+            request: &request.profile,
+            model: &request.model,
+            tokens: router.tokens_to_fit(&request.profile),
+            fleet: &request.fleet,
+            tried: &request.tried,
+            now: now(),
+            prompt,
+            session: request.session,
+        };
+        let (decision, notes) = if proxy.captures.lasts(|| input.now) {
+            let mut chance = Noting::new(topology, proxy.seeds.next());
+            (router.route(&input, &mut chance, scratch)?, Some(chance.into_notes()))
+        } else {
+            let mut chance = Live { topology, rng: &mut rng };
+            (router.route(&input, &mut chance, scratch)?, None)
+        };
+        let serving = decision.serving(topology).ok_or_else(saturated)?;
+        let permit =
+            InflightGuard::try_reserve(&serving.state, serving.max_in_flight, decision.probe);
+        if let Some(mut permit) = permit {
+            let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
+            let expected = serving.latency.expect(streaming, limit);
+            permit.count_tokens(request.profile.estimated_tokens.0, expected.tokens.0);
+            permit.estimate_drain(expected, input.now);
+            let captured = notes.map(|notes| {
+                let attempt = ctx.record.attempts + 1;
+                Box::new(router.capture((ctx.request_id(), attempt), (&input, &decision), notes))
+            });
+            return Ok(Decided { decision, permit, captured });
+        }
+    }
+    Err(saturated())
+}
+
+/// Hashes the prompt's blocks, where the body is still held.
+fn read_prompt(
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    weighted: &Weighted,
+    chain: &mut Chain,
+) {
+    let model = ctx.generation.router.names.resolve(&request.model);
+    let terms = weighted.prefix_params(&request.fleet, model);
+    // A retry is not a second occurrence of the prompt.
+    let cache = request.fleet.hash_cache().filter(|_| ctx.record.attempts == 0);
+    prompt_chain(&request.profile, request.body(), (model, terms), (chain, cache));
+}

@@ -1,0 +1,219 @@
+//! One attempt on one backend: a connection, the request on it, the response's head, and the decision
+//! whether that response goes to the client.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pingora_proxy::Session;
+
+use super::Proxy;
+use super::attempt::{Attempt, AttemptEnd};
+use super::context::{RequestContext, ScannedRequest};
+use super::outcome::{AttemptResult, record_outcome, retry_after};
+use super::response::{Reply, relay};
+use crate::api::{Dialect, ErrorCode};
+use crate::clock::now;
+use crate::downstream::client::Client;
+use crate::fleet::InflightGuard;
+use crate::upstream::deadline::Deadline;
+use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse};
+use crate::upstream::http1::Exchange;
+use crate::upstream::interrupt::{ClientWatch, Interrupts};
+use crate::upstream::pool::{Connection, ConnectionPool};
+use crate::upstream::request_writer::{Forwarding, OwnFields, RequestBytes};
+use crate::upstream::response_head::ResponseHead;
+use crate::upstream::retry_safety::request_is_unread;
+use crate::upstream::splice::{splice, total_len, wire_name};
+
+/// The most bytes of a refusal that are held back.
+const HELD_LIMIT: usize = 64 * 1024;
+
+impl ClientWatch for Client {
+    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        Client::poll_gone(self, cx)
+    }
+}
+
+/// Makes one attempt at the request's decision, and reports its outcome to the backend's state.
+pub(crate) async fn make_attempt(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    permit: InflightGuard,
+) -> AttemptEnd {
+    let fleet = Arc::clone(&request.fleet);
+    let client = ctx.client.clone();
+    let attempt = client
+        .as_ref()
+        .and_then(|client| Attempt::start(ctx, request, &fleet, client, permit, &proxy.seeds));
+    let Some(attempt) = attempt else {
+        debug_assert!(false, "a decision names a backend of its own fleet");
+        return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
+    };
+    let end = match exchange(proxy, session, ctx, request, &attempt).await {
+        Ok(reply) => deliver(proxy, session, ctx, request, reply).await,
+        Err(failure) => AttemptEnd::Failed(failure),
+    };
+    let result = AttemptResult::of(&end, ctx, proxy.seeds.next_share());
+    record_outcome(&attempt, &result, &proxy.observers);
+    end
+}
+
+/// Sends the request and reads the response's head.
+async fn exchange<'a>(
+    proxy: &Proxy,
+    session: &Session,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    attempt: &'a Attempt<'a>,
+) -> Result<Reply<'a>, Failure> {
+    let mut interrupts = Interrupts::new(attempt.client, deadline(ctx, request, attempt));
+    let mut may_reuse = true;
+    loop {
+        let connection = connect(&proxy.pool, attempt, &mut interrupts, may_reuse).await?;
+        let mut exchange = Exchange::new(connection, interrupts);
+        let (sent, response) = send(&mut exchange, session, ctx, request, attempt).await;
+        match response {
+            Ok(head) => return Ok(Reply { exchange, head, attempt }),
+            // A server may close an idle connection at the very moment it is reused. That is no
+            // failure of the backend: the request is sent again at once, on a fresh connection.
+            Err(ExchangeError::Closed | ExchangeError::ClosedWhileSending)
+                if exchange.connection.is_reused =>
+            {
+                may_reuse = false;
+                interrupts = exchange.interrupts;
+            }
+            Err(error) => {
+                let is_unread = request_is_unread(&exchange.connection, sent);
+                return Err(Failure::from_exchange(error, is_unread));
+            }
+        }
+    }
+}
+
+fn deadline(ctx: &RequestContext, request: &ScannedRequest, attempt: &Attempt<'_>) -> Deadline {
+    let timeouts = &attempt.serving.timeouts;
+    let total = timeouts.total.map(|limit| ctx.arrived_at.after(limit));
+    let (limit, code) = match request.profile.streaming {
+        true => (timeouts.first_token, ErrorCode::FirstTokenTimeout),
+        false => (timeouts.response, ErrorCode::ResponseTimeout),
+    };
+    Deadline::new(attempt.started, limit, code, total)
+}
+
+/// An idle connection where `may_reuse` allows it and one is open, else a new one.
+async fn connect(
+    pool: &ConnectionPool,
+    attempt: &Attempt<'_>,
+    interrupts: &mut Interrupts<'_>,
+    may_reuse: bool,
+) -> Result<Connection, Failure> {
+    if may_reuse && let Some(idle) = pool.take_idle(&attempt.serving.state, attempt.started) {
+        return Ok(idle);
+    }
+    let timeout = attempt.serving.timeouts.connect;
+    // Boxed: Pingora's connect is large, and every open stream would carry room for it along.
+    let mut connecting = Box::pin(pool.connect(attempt.backend, timeout));
+    let connected = poll_fn(|cx| {
+        let connected = connecting.as_mut().poll(cx);
+        interrupts.or_interrupted(connected, cx)
+    })
+    .await;
+    match connected {
+        Ok(connected) => connected.map_err(Failure::NotSent),
+        Err(interrupted) => Err(Failure::from_exchange(interrupted, true)),
+    }
+}
+
+/// Writes the request and reads the response's head; also returns how many bytes the request has.
+async fn send(
+    exchange: &mut Exchange<'_>,
+    session: &Session,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    attempt: &Attempt<'_>,
+) -> (usize, Result<ResponseHead, ExchangeError>) {
+    let body = request.body();
+    let name = upstream_name(request, attempt);
+    let wire_name = wire_name(request.profile.operation.row().body, name);
+    // Compared decoded: a name the client wrote with escapes is still that name.
+    let body = match *name == *request.model {
+        true => [body, &[], &[]],
+        false => splice(body, &request.profile, &wire_name),
+    };
+    let client = session.req_header();
+    let target = client.uri.path_and_query().map_or("/", |target| target.as_str());
+    let own = OwnFields {
+        authority: &attempt.backend.authority,
+        body_length: total_len(&body),
+        request_id: &ctx.request_id,
+        trace: attempt.trace,
+        key_in_anthropic_style: ctx.dialect == Dialect::Anthropic,
+        forwarding: forwarding(ctx, attempt.client),
+    };
+    let config = &attempt.backend.config;
+    let bytes = RequestBytes::write(target, &client.headers, config, own, body);
+    let response = exchange.request(bytes.parts()).await;
+    (bytes.len(), response)
+}
+
+fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
+    let server = &ctx.generation.config.server;
+    let origin = client.origin();
+    Forwarding {
+        policy: server.forwarded_for,
+        is_trusted: origin.peer.is_trusted(&server.trusted_proxies),
+        peer: origin.peer.address(),
+        is_tls: origin.is_tls,
+    }
+}
+
+/// The backend's name for the model.
+fn upstream_name<'a>(request: &'a ScannedRequest, attempt: &Attempt<'a>) -> &'a str {
+    let decision = request.decision.as_ref();
+    let resolved = decision.and_then(|decision| request.fleet.model(decision.model));
+    let configured = attempt.serving.upstream_id.as_deref();
+    configured.or(resolved.map(|model| &*model.name)).unwrap_or(&request.model)
+}
+
+/// Holds a refusal back, because another backend may do better; relays everything else.
+async fn deliver(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    reply: Reply<'_>,
+) -> AttemptEnd {
+    let retries_5xx = ctx.generation.config.routing.retry_5xx;
+    let status = reply.head.status;
+    let is_refusal = matches!(status, 429 | 503);
+    let is_held = is_refusal || (retries_5xx && matches!(status, 500..=599));
+    if !is_held {
+        // From here on there is no retry, so the body is released.
+        request.body = None;
+        return AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply).await);
+    }
+    match hold(proxy, reply).await {
+        Ok(held) if is_refusal => AttemptEnd::Failed(Failure::Refused(held)),
+        Ok(held) => AttemptEnd::Failed(Failure::ServerError(held)),
+        Err(client_gone) => AttemptEnd::Failed(client_gone),
+    }
+}
+
+async fn hold(proxy: &Proxy, reply: Reply<'_>) -> Result<HeldResponse, Failure> {
+    let Reply { mut exchange, head, attempt } = reply;
+    let body = exchange.hold(head.framing, HELD_LIMIT).await;
+    let body = body.map_err(|_client_gone| Failure::ClientGone)?;
+    if body.is_some() && head.keeps_alive {
+        proxy.pool.keep(&attempt.serving.state, exchange.connection, now());
+    }
+    Ok(HeldResponse {
+        retry_after: retry_after(&head.header),
+        status: head.status,
+        header: head.header,
+        // A refusal that is too large or broke off is passed on without its body.
+        body: body.unwrap_or_default(),
+    })
+}

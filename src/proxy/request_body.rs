@@ -1,0 +1,84 @@
+//! The body of a request: read whole, under one timeout and a bound for all bodies together, then
+//! scanned once for what routing needs.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::header::{self, HeaderValue};
+use pingora_proxy::Session;
+
+use super::auth;
+use super::context::{RequestContext, ScannedRequest};
+use super::failure::OwnError;
+use crate::api::{ErrorCode, Operation};
+use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
+use crate::downstream::body_reader::BodyReader;
+use crate::downstream::client::Client;
+use crate::fleet::BackendSet;
+use crate::scan::{ScanOptions, scan};
+
+/// Reads the body; a client that waits for `100 Continue` gets it first.
+///
+/// # Errors
+/// When the body is too large, too slow, malformed, or does not fit beside the others.
+pub(crate) async fn read_body(
+    session: &mut Session,
+    ctx: &RequestContext,
+    client: &Client,
+    budget: &Arc<BodyBudget>,
+) -> Result<HeldBody, BodyError> {
+    let limits = &ctx.generation.config.limits;
+    let headers = &session.req_header().headers;
+    ctx.body_length.check(headers, limits)?;
+    if headers.contains_key(header::EXPECT) && ctx.body_length != BodyLength::None {
+        let written = session.as_downstream_mut().write_continue_response().await;
+        written.map_err(|_gone| BodyError::ClientGone)?;
+    }
+    BodyReader::new(client, limits, budget).read(ctx.body_length).await
+}
+
+/// Scans the body, and records what the request asks for.
+///
+/// # Errors
+/// When the body is malformed, or the client's key may not use the model.
+pub(crate) fn scan_request(
+    session: &Session,
+    ctx: &mut RequestContext,
+    operation: Operation,
+    body: HeldBody,
+) -> Result<ScannedRequest, OwnError> {
+    let config = &ctx.generation.config;
+    let headers = &session.req_header().headers;
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let options =
+        ScanOptions { estimate: config.routing.token_estimate, arrived_at: ctx.arrived_at };
+    let profile = scan(operation, kind, &body.bytes, options)
+        .map_err(|error| OwnError::new(error.code(), error.to_string()).about(error.param()))?;
+    let model: Arc<str> = profile.model_name(&body.bytes).into();
+    ctx.record.asked = Some(Arc::clone(&model));
+    ctx.record.estimated_tokens = Some(profile.estimated_tokens);
+    let fleet = ctx.generation.fleet.topology();
+    let target = ctx.generation.router.names.resolve(&model);
+    let known = fleet.model_id(target).and_then(|id| fleet.model(id));
+    ctx.record.model = known.map(|model| model.name.clone());
+    ctx.record.is_streaming = profile.streaming;
+    if !auth::may_use(&config.auth, ctx.key, &model) {
+        let message = format!("This key may not use model '{model}'");
+        return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
+    }
+    Ok(ScannedRequest {
+        profile,
+        model,
+        body: Some(body),
+        fleet,
+        session: session_of(ctx, headers),
+        tried: BackendSet::default(),
+        decision: None,
+    })
+}
+
+/// A hash of what identifies the request's session, where the strategy reads it (sticky sessions).
+fn session_of(ctx: &RequestContext, headers: &HeaderMap) -> Option<u64> {
+    let field = ctx.generation.router.weighted()?.session_field()?;
+    field.read(|name| headers.get_all(name).iter().map(HeaderValue::as_bytes))
+}

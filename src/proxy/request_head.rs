@@ -1,0 +1,120 @@
+//! The head of a request: it is identified, checked, and answered where no backend is needed, before
+//! its body is read.
+
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Method};
+use pingora_proxy::Session;
+
+use super::Proxy;
+use super::auth;
+use super::context::RequestContext;
+use super::failure::OwnError;
+use super::local_response::{send_local, send_preflight};
+use super::own_response::{send_error, send_wrong_method};
+use super::target::Target;
+use super::trace::trace_of;
+use crate::api::{Dialect, ErrorCode, Operation};
+use crate::config::Cors;
+use crate::downstream::body::BodyLength;
+use crate::downstream::head_check::MAX_TARGET;
+use crate::upstream::headers::REQUEST_ID;
+
+const MAX_REQUEST_ID: usize = 128;
+
+/// Responds to what needs no backend. Returns the operation that does, with nothing but its head
+/// read so far.
+pub(crate) async fn read_head(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+) -> pingora::Result<Option<Operation>> {
+    identify(proxy, session, ctx);
+    let path = session.req_header().uri.path().to_owned();
+    let target = Target::of(&path);
+    if let Target::Operation(operation) = target {
+        ctx.operation = Some(operation);
+        ctx.dialect = operation.row().dialect;
+    } else if path.starts_with("/v1/messages") {
+        ctx.dialect = Dialect::Anthropic;
+    }
+    match check_head(proxy, session, ctx, target) {
+        Err(error) if error.code == ErrorCode::MethodNotAllowed => {
+            send_wrong_method(proxy, session, ctx, target, error).await?;
+        }
+        Err(error) => send_error(proxy, session, ctx, error).await?,
+        Ok(()) if session.req_header().method == Method::OPTIONS => {
+            send_preflight(proxy, session, ctx, target).await?;
+        }
+        Ok(()) => match target {
+            Target::Operation(operation) => return Ok(Some(operation)),
+            Target::Models | Target::Model(_) | Target::Health | Target::Unknown => {
+                send_local(proxy, session, ctx, target).await?;
+            }
+        },
+    }
+    Ok(None)
+}
+
+fn identify(proxy: &Proxy, session: &Session, ctx: &mut RequestContext) {
+    let headers = &session.req_header().headers;
+    let config = &ctx.generation.config;
+    ctx.trace = trace_of(headers, &config.tracing, &proxy.seeds);
+    ctx.request_id = given_request_id(headers).unwrap_or_else(|| proxy.seeds.next_request_id());
+    if let Cors::Origins(allowed) = &config.server.cors {
+        let may_read = |origin: &&HeaderValue| {
+            allowed.iter().any(|name| name == "*" || name.as_bytes() == origin.as_bytes())
+        };
+        ctx.cors_origin = headers.get(header::ORIGIN).filter(may_read).cloned();
+    }
+}
+
+/// Whether the request may go on, by what its head says alone.
+fn check_head(
+    proxy: &Proxy,
+    session: &Session,
+    ctx: &mut RequestContext,
+    target: Target<'_>,
+) -> Result<(), OwnError> {
+    let head = session.req_header();
+    let config = &ctx.generation.config;
+    let has_body = ctx.body_length != BodyLength::None;
+    if head.raw_path().len() > MAX_TARGET {
+        let message = "The request target is longer than 16 KiB";
+        return Err(OwnError::new(ErrorCode::UriTooLong, message).closing());
+    }
+    let limit = config.limits.max_headers;
+    if head.headers.len() > limit {
+        let message = format!("More than {limit} header fields (limits.max_headers)");
+        return Err(OwnError::new(ErrorCode::HeadTooLarge, message).closing());
+    }
+    // A body that is not going to be read ends the connection with the response.
+    if target == Target::Unknown {
+        let message = format!("Unknown path: {}", shown(head.uri.path()));
+        return Err(OwnError::new(ErrorCode::UnknownPath, message).closing_if(has_body));
+    }
+    let is_preflight = head.method == Method::OPTIONS && !matches!(config.server.cors, Cors::Off);
+    if !is_preflight && !target.takes(&head.method) {
+        let message = format!("{} takes {}", head.uri.path(), target.methods());
+        return Err(OwnError::new(ErrorCode::MethodNotAllowed, message).closing_if(has_body));
+    }
+    if !is_preflight && target != Target::Health {
+        let key = auth::check_key(&config.auth, &head.headers);
+        ctx.key = key.map_err(|error| OwnError { closes: has_body, ..error })?;
+    }
+    ctx.client_hash = proxy.seeds.hash_client(ctx.key, ctx.client_address);
+    Ok(())
+}
+
+fn given_request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    let value = headers.get(REQUEST_ID)?;
+    let is_fit = !value.is_empty()
+        && value.len() <= MAX_REQUEST_ID
+        && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    is_fit.then(|| value.clone())
+}
+
+/// A path as a message may repeat it: short, and on one line.
+fn shown(path: &str) -> String {
+    let short: String = path.chars().take(200).flat_map(char::escape_default).collect();
+    if path.chars().count() > 200 { format!("{short}…") } else { short }
+}

@@ -1,0 +1,74 @@
+//! The data plane's randomness: seeds, identifiers and hashes of clients, all from one counter.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::header::HeaderValue;
+
+use crate::api::hex;
+
+/// A sequence of random numbers shared by all threads: SplitMix64 (Steele, Lea, Flood 2014), whose
+/// whole state is one counter.
+pub(crate) struct Seeds {
+    counter: AtomicU64,
+    hashes: ahash::RandomState,
+}
+
+impl Seeds {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { counter: AtomicU64::new(seed), hashes: ahash::RandomState::new() }
+    }
+
+    /// The next number.
+    pub(crate) fn next(&self) -> u64 {
+        let mut z = self.counter.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The next number as a share in 0..1.
+    pub(crate) fn next_share(&self) -> f64 {
+        to_share(self.next())
+    }
+
+    /// A request id: 32 hexadecimal digits.
+    pub(crate) fn next_request_id(&self) -> HeaderValue {
+        let mut id = [0; 32];
+        let (first, second) = id.split_at_mut(16);
+        hex::write(&self.next().to_be_bytes(), first);
+        hex::write(&self.next().to_be_bytes(), second);
+        HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
+    }
+
+    /// Identifies a client by the position of its key, else by its address: the circuit breaker counts
+    /// how many clients saw a fault.
+    pub(crate) fn hash_client(&self, key: Option<usize>, address: Option<IpAddr>) -> u64 {
+        let mut hasher = self.hashes.build_hasher();
+        match (key, address) {
+            (Some(key), _) => key.hash(&mut hasher),
+            (None, Some(address)) => address.hash(&mut hasher),
+            (None, None) => {}
+        }
+        hasher.finish()
+    }
+}
+
+/// A random number as a share of a whole: 0 is possible, 1 is not.
+fn to_share(random: u64) -> f64 {
+    // 53 bits are what a float holds exactly.
+    (random >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_below_one() {
+        assert_eq!(to_share(0), 0.0);
+        assert!(to_share(u64::MAX) < 1.0);
+        assert!(to_share(u64::MAX) > 0.999_999);
+    }
+}
