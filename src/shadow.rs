@@ -20,9 +20,24 @@ use crate::fleet::{BackendId, ModelId, Taken, Topology};
 use crate::prefix::IndexPool;
 use crate::routing::{Router, SessionField, Weighted};
 use crate::scan::RequestProfile;
-use crate::units::Timestamp;
+use crate::units::{ByteSize, Timestamp};
 use figures::{Counts, Setting};
 use worker::Worker;
+
+/// The most that waits for the shadow; what finds no room is dropped and counted.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// Requests.
+    queue: usize,
+    /// Bytes of their bodies.
+    bodies: ByteSize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { queue: 1024, bodies: ByteSize::mib(64) }
+    }
+}
 
 /// What a live decision saw, and what came of it.
 #[derive(Debug, Clone)]
@@ -100,7 +115,7 @@ impl Shadow {
     /// When the system gives no thread.
     pub fn start(routing: &RoutingConfig, now: Timestamp) -> io::Result<Option<Self>> {
         let Some(config) = &routing.shadow else { return Ok(None) };
-        let (shadow, worker, receiver) = Self::new((routing, config), now);
+        let (shadow, worker, receiver) = Self::new(routing, config, Bounds::default(), now);
         let thread = std::thread::Builder::new().name("penstock shadow".to_owned());
         thread.spawn(move || worker.run(&receiver))?;
         tracing::info!(strategy = config.strategy.name(), "a strategy is tried out from now on");
@@ -108,10 +123,12 @@ impl Shadow {
     }
 
     fn new(
-        (routing, config): (&RoutingConfig, &ShadowConfig),
+        routing: &RoutingConfig,
+        config: &ShadowConfig,
+        bounds: Bounds,
         now: Timestamp,
     ) -> (Self, Worker, Receiver<Message>) {
-        let (sender, receiver) = sync_channel(config.queue);
+        let (sender, receiver) = sync_channel(bounds.queue);
         let counts = Arc::<Counts>::default();
         let router = Router::new(&routing.tried_out(config));
         let session = router.weighted().and_then(Weighted::session_field).cloned();
@@ -122,7 +139,7 @@ impl Shadow {
             sender,
             counts: Arc::clone(&counts),
             bodies: Arc::default(),
-            max_bodies: config.bodies.to_usize(),
+            max_bodies: bounds.bodies.to_usize(),
             session,
             pools: pools.clone(),
             setting: Setting { begun_at: now, sample: config.sample, sides: sides_of(routing) },

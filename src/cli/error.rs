@@ -60,8 +60,6 @@ pub(super) enum CliError {
          ask the running one: POST /upgrade on its admin port"
     )]
     NothingToTakeOver(io::Error),
-    #[error("{flag} is no longer an option: use --routing-scorers, as in \"{instead}:2\"")]
-    ReplacedFlag { flag: &'static str, instead: &'static str },
     #[error("{place}: unknown '{given}'; there is {known}")]
     UnknownPolicy { place: String, given: String, known: String },
     #[error("{place}: {reason}")]
@@ -99,7 +97,6 @@ impl CliError {
             | Self::NothingToTakeOver(_)
             | Self::AdminUrl(_)
             | Self::ConfigForAdmin
-            | Self::ReplacedFlag { .. }
             | Self::UnknownPolicy { .. }
             | Self::Scorers { .. }
             | Self::PolicyFile { .. }

@@ -103,7 +103,6 @@ pub(super) struct ExplainArgs {
         value_name = "URL",
         conflicts_with_all = [
             "fleet", "seed", "strategy", "routing_policy", "routing_scorers", "policy_config",
-            "routing_cache_weight", "routing_load_weight",
             "listen", "admin_listen", "max_retries", "log_level",
         ]
     )]

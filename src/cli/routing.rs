@@ -28,12 +28,6 @@ pub(super) struct RoutingArgs {
     /// A YAML file with routing-policy and routing-scorers: [{name, weight}]
     #[arg(long, value_name = "FILE")]
     policy_config: Option<PathBuf>,
-
-    #[arg(long, value_name = "NUMBER", hide = true)]
-    routing_cache_weight: Option<String>,
-
-    #[arg(long, value_name = "NUMBER", hide = true)]
-    routing_load_weight: Option<String>,
 }
 
 /// What such a file holds.
@@ -44,10 +38,6 @@ struct PolicyFile {
     routing_policy: Option<String>,
     #[serde(alias = "routing_scorers")]
     routing_scorers: Option<Vec<ScorerLine>>,
-    #[serde(alias = "cache_weight", alias = "routing-cache-weight")]
-    cache_weight: Option<f64>,
-    #[serde(alias = "load_weight", alias = "routing-load-weight")]
-    load_weight: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -160,14 +150,6 @@ impl RoutingArgs {
     }
 
     fn read(&self) -> Result<Asked, CliError> {
-        for (flag, given, instead) in [
-            ("--routing-cache-weight", &self.routing_cache_weight, "prefix-affinity"),
-            ("--routing-load-weight", &self.routing_load_weight, "queue-depth"),
-        ] {
-            if given.is_some() {
-                return Err(CliError::ReplacedFlag { flag, instead });
-            }
-        }
         let asked = Asked {
             policy: named(self.routing_policy.as_deref(), "--routing-policy".to_owned())?,
             scorers: self.routing_scorers.clone().map(AskedScorers::Text),
@@ -256,16 +238,6 @@ impl PolicyFile {
         let unreadable = |source| CliError::Unreadable { path: path.to_owned(), source };
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
         let file = Self::parse(&text, path)?;
-        for (key, given, instead) in [
-            ("cache_weight", file.cache_weight, "prefix-affinity"),
-            ("load_weight", file.load_weight, "queue-depth"),
-        ] {
-            if given.is_some() {
-                let reason =
-                    format!("'{key}' is no longer a setting: list {instead} under routing-scorers");
-                return Err(CliError::PolicyFile { place: path.display().to_string(), reason });
-            }
-        }
         let place = |key: &str| format!("{}: {key}", path.display());
         let list = || place("routing-scorers");
         let specs = file.routing_scorers.map(|lines| {

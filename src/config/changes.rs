@@ -10,7 +10,7 @@ use crate::config::syntax::dump::Dump;
 use crate::config::syntax::setting::Setting;
 
 /// Settings that are read once, at the start. A name covers everything below it.
-const READ_AT_START: [&str; 9] = [
+const READ_AT_START: [&str; 8] = [
     "server.listen",
     "server.threads",
     "admin.listen",
@@ -18,7 +18,6 @@ const READ_AT_START: [&str; 9] = [
     "access_log",
     "tracing.otlp_endpoint",
     "tracing.service_name",
-    "tracing.queue",
     "limits.metric_models",
 ];
 /// What is shown of a secret.
@@ -225,11 +224,11 @@ mod tests {
         let changes = Changes::between(&config(one), &new);
         assert_eq!(changes.needing_restart(), ["server.threads"]);
         let traced = config(&format!(
-            "tracing: {{ propagate: false, sample: 0.5, service_name: x, queue: 9 }}\n{one}"
+            "tracing: {{ propagate: false, sample: 0.5, service_name: x }}\n{one}"
         ));
         let changes = Changes::between(&config(one), &traced);
-        assert_eq!(changes.settings.len(), 4, "{changes:?}");
-        assert_eq!(changes.needing_restart(), ["tracing.service_name", "tracing.queue"]);
+        assert_eq!(changes.settings.len(), 3, "{changes:?}");
+        assert_eq!(changes.needing_restart(), ["tracing.service_name"]);
         assert!(is_below("server.listen[0]", "server.listen"));
         assert!(!is_below("server.listeners", "server.listen"));
     }

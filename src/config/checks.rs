@@ -171,21 +171,13 @@ fn check_strategy(
 /// Refuses bounds that would let nothing be asked, and tells who would decide blindly.
 fn check_telemetry(config: &Config, root: &Node, reader: &mut Reader) {
     let (telemetry, node) = (&config.telemetry, root.at("telemetry"));
-    for (key, is_nothing) in [
-        ("max_body", telemetry.max_body.0 == 0),
-        ("max_cpu", telemetry.max_cpu <= 0.0),
-        ("max_rate", telemetry.max_rate.0 == 0),
-    ] {
-        if is_nothing {
-            let expected =
-                "more than 0; `telemetry.enabled: false` asks no engine at all".to_owned();
-            let problem = Problem::WrongValue {
-                key: format!("telemetry.{key}"),
-                given: "0".to_owned(),
-                expected,
-            };
-            reader.fault(&node.at(key).place, problem);
-        }
+    if telemetry.max_cpu <= 0.0 {
+        let problem = Problem::WrongValue {
+            key: "telemetry.max_cpu".to_owned(),
+            given: "0".to_owned(),
+            expected: "more than 0; `telemetry.enabled: false` turns telemetry off".to_owned(),
+        };
+        reader.fault(&node.at("max_cpu").place, problem);
     }
     if telemetry.enabled != TelemetryUse::Never {
         return;

@@ -43,6 +43,12 @@ use session::Http2Session;
 
 /// Malformed requests after which a connection is closed.
 const MALFORMED_LIMIT: u32 = 32;
+/// The largest list of header fields of one request, decoded.
+const MAX_HEADER_LIST: ByteSize = ByteSize::kib(64);
+/// The largest frame: the least that RFC 9113 §4.2 allows, which bounds what one frame takes.
+const MAX_FRAME: ByteSize = ByteSize::kib(16);
+/// Bytes of one response that wait for a client that does not read them.
+const MAX_SEND_BUFFER: ByteSize = ByteSize::kib(64);
 /// The window in which `limits.http2.resets` are allowed.
 const RESET_WINDOW: Duration = Duration::from_secs(10);
 /// How long a connection that is being closed may take for its last bytes.
@@ -334,11 +340,11 @@ fn builder(limits: &Http2Limits) -> Builder {
     let mut builder = h2::server::Builder::new();
     builder
         .max_concurrent_streams(limits.streams)
-        .max_header_list_size(size(limits.header_list))
+        .max_header_list_size(size(MAX_HEADER_LIST))
         .initial_window_size(size(limits.window))
         .initial_connection_window_size(size(limits.connection_window))
-        .max_frame_size(size(limits.frame))
-        .max_send_buffer_size(limits.send_buffer.to_usize())
+        .max_frame_size(size(MAX_FRAME))
+        .max_send_buffer_size(MAX_SEND_BUFFER.to_usize())
         // Streams reset before they were accepted, and those that h2 had to reset.
         .max_pending_accept_reset_streams(resets.min(20))
         .max_local_error_reset_streams(Some(resets))

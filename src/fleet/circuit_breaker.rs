@@ -5,7 +5,7 @@
 //! worker behind a live HTTP server, a model that answers 500.
 //!
 //! **When it opens.** On `breaker.connect_failures` failures in a row to reach the backend, or when at
-//! least `breaker.error_share` of at least `breaker.min_answers` responses within `breaker.window` were
+//! least `breaker.error_share` of at least `breaker.min_responses` responses within `breaker.window` were
 //! faults *and more than one client saw some*. vLLM answers 500 to over-long prompts: without that
 //! condition one client could take a backend away from everybody else.
 //!
@@ -216,7 +216,7 @@ impl Window {
                 clients |= bucket.clients.load(Ordering::Relaxed);
             }
         }
-        responses >= config.min_answers
+        responses >= config.min_responses
             && f64::from(faults) >= config.error_share * f64::from(responses)
             && clients.count_ones() >= 2
     }

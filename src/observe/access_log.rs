@@ -19,6 +19,9 @@ use crate::observe::queue::{BoundedQueue, Deliveries};
 use crate::routing::{RequestObserver, RequestOutcome};
 use file::LineWriter;
 
+/// Lines that wait to be written; further ones are dropped and counted.
+const MAX_QUEUED_LINES: usize = 8192;
+
 /// Why there is no access log.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
@@ -54,7 +57,8 @@ impl AccessLog {
         let writer = LineWriter::open(path.clone(), Arc::clone(&reopen)).map_err(|source| {
             AccessLogError::Open { path: path.unwrap_or_else(|| "stdout".into()), source }
         })?;
-        let queue = BoundedQueue::start(writer, config.queue).map_err(AccessLogError::Thread)?;
+        let queue =
+            BoundedQueue::start(writer, MAX_QUEUED_LINES).map_err(AccessLogError::Thread)?;
         // Fixed keys: every penstock on the way of a request takes the same ones into its sample.
         let hashes = ahash::RandomState::with_seeds(1, 2, 3, 4);
         let AccessLogConfig { sample, sample_failed, .. } = *config;

@@ -19,6 +19,10 @@ use crate::{
     routing::{AttemptEnded, RequestOutcome},
 };
 
+/// Spans that wait for the collector; further ones are dropped and counted.
+#[cfg(feature = "otlp")]
+const MAX_QUEUED_SPANS: usize = 4096;
+
 /// Sends a span per request and per attempt.
 #[derive(Debug)]
 pub struct SpanExporter(BoundedQueue);
@@ -32,7 +36,7 @@ impl SpanExporter {
     pub fn start(config: &TracingConfig) -> io::Result<Option<Self>> {
         let Some(endpoint) = &config.otlp_endpoint else { return Ok(None) };
         let collector = collector::Collector::new(endpoint.clone(), &config.service_name);
-        BoundedQueue::start(collector, config.queue).map(|queue| Some(Self(queue)))
+        BoundedQueue::start(collector, MAX_QUEUED_SPANS).map(|queue| Some(Self(queue)))
     }
 
     /// This build has no export, and its configuration takes no collector.

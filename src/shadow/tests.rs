@@ -23,6 +23,10 @@ struct Trial {
 impl Trial {
     /// Two healthy backends, `a` and `b`, that serve `m`.
     fn of(shadow: &str) -> Self {
+        Self::within(shadow, Bounds::default())
+    }
+
+    fn within(shadow: &str, bounds: Bounds) -> Self {
         let yaml = format!(
             "routing: {{ strategy: round_robin, shadow: {shadow} }}\nbackends:\n\
              - {{ name: a, url: http://10.0.0.1:1, models: [m] }}\n\
@@ -35,7 +39,7 @@ impl Trial {
         }
         let routing = &config.routing;
         let (shadow, worker, receiver) =
-            Shadow::new((routing, routing.shadow.as_ref().unwrap()), NOW);
+            Shadow::new(routing, routing.shadow.as_ref().unwrap(), bounds, NOW);
         Self { shadow, worker, receiver, fleet }
     }
 
@@ -156,7 +160,8 @@ fn without_a_backend_there_is_nothing_to_compare() {
 
 #[test]
 fn who_finds_no_room_is_dropped_and_counted() {
-    let trial = Trial::of("{ strategy: random, queue: 2, bodies: 1KiB }");
+    let trial =
+        Trial::within("{ strategy: random }", Bounds { queue: 2, bodies: ByteSize::kib(1) });
     let small = trial.seen(0, "hello");
     let kept: Vec<InFlight> = (0..5).filter_map(|_| trial.shadow.show(small.clone())).collect();
     assert_eq!((kept.len(), trial.shadow.figures().dropped), (2, 3));

@@ -161,7 +161,7 @@ fn neighbours_of_those_who_leave_are_untouched() {
 
 fn leaving_is_nobodys_fault() {
     let health =
-        "interval: 60s, breaker: { connect_failures: 1, min_answers: 1, error_share: 0.01 }";
+        "interval: 60s, breaker: { connect_failures: 1, min_responses: 1, error_share: 0.01 }";
     let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
     for (fault, body, sign) in phases() {
         for how in Leave::BOTH {

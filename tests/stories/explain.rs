@@ -276,7 +276,6 @@ fn explain_agrees_with_the_running_instance() {
         ["--log-level", "info"],
         ["--strategy", "random"],
         ["--routing-policy", "random"],
-        ["--routing-cache-weight", "1"],
     ] {
         let refused = run(asking.iter().copied().chain([flag, value]));
         assert_eq!(refused.code, Some(2), "{flag}: {}", refused.stderr);

@@ -261,7 +261,7 @@ fn errors_have_the_same_bodies() {
     }
     let long = "x".repeat(70_000);
     let (response, _end) = client.send(head("GET", "/health", &[("x-long", &long)]), true).read();
-    assert_eq!(response.status, 431, "beyond limits.http2.header_list");
+    assert_eq!(response.status, 431, "more than 64KiB of header fields");
     let many: Vec<String> = (0..120).map(|number| format!("x-{number}")).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|name| (&**name, "1")).collect();
     let (response, _end) = client.send(head("GET", "/health", &many), true).read();

@@ -1,23 +1,18 @@
 //! An operator tries another strategy on live traffic: it decides about every request and acts on
 //! none; the metrics report how often it would have picked another backend and the prefix hits it expects.
 
-use penstock::api::Capabilities;
-use penstock::mock::EngineSpec;
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, Response};
 use crate::support::command::run;
-use crate::support::engines::{model, shares, start};
+use crate::support::engines::shares;
 use crate::support::eventually;
-use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric, yaml};
-use crate::support::penstock::Penstock;
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric};
 
 crate::trials![
     shadow_reports_expected_prefix_hits,
     shadow_of_the_same_strategy_agrees,
     shadow_reads_its_session_header,
-    shadow_drops_bodies_over_its_limit,
-    shadow_with_a_full_queue_delays_no_request,
     reload_adds_keeps_and_removes_a_shadow,
 ];
 
@@ -139,48 +134,6 @@ fn shadow_reads_its_session_header() {
     eventually("all are compared", SOON, || metric(&fleet.penstock, DECISIONS) == 8.0);
     // The session's backend is picked twice.
     assert_eq!((decided(&fleet, "same"), decided(&fleet, "other")), (2.0, 6.0));
-}
-
-fn shadow_drops_bodies_over_its_limit() {
-    let fleet = fleet("round_robin", "shadow: { strategy: weighted, bodies: 512B }");
-    converse(&fleet, 8, 1);
-    assert_eq!(decided(&fleet, "dropped"), 8.0, "their bodies are larger");
-    assert_eq!(fleet.chat().status, 200);
-    eventually("a small one is seen", SOON, || {
-        decided(&fleet, "same") + decided(&fleet, "other") == 1.0
-    });
-    assert_eq!(fleet.requests(), 9);
-}
-
-fn shadow_with_a_full_queue_delays_no_request() {
-    // All of a prompt is cut, however long: that keeps the shadow busy for long enough.
-    let scorers = "[{ name: prefix-affinity, weight: 1, max-blocks: 1000000 }]";
-    let shadow = format!("shadow: {{ strategy: weighted, queue: 1, scorers: {scorers} }}");
-    let setup = Setup { strategy: "round_robin", routing: &shadow, ..Setup::default() };
-    let roomy = || [model("m", 4_000_000, Capabilities::ALL)];
-    let engines = vec![start(EngineSpec::new("a", roomy())), start(EngineSpec::new("b", roomy()))];
-    let fleet = Fleet { penstock: Penstock::start(&yaml(&engines, &["m"; 2], setup)), engines };
-    let long = client::chat("m", &"a long story, ".repeat(300_000));
-    let mut sent = 0;
-    eventually("the queue was full", SOON, || {
-        assert_eq!(fleet.penstock.post(CHAT, &long).status, 200);
-        for _ in 0..20 {
-            assert_eq!(fleet.chat().status, 200);
-        }
-        sent += 21;
-        decided(&fleet, "dropped") > 0.0
-    });
-    let seen = || decided(&fleet, "same") + decided(&fleet, "other");
-    eventually("what found room is compared", SOON, || {
-        seen() + decided(&fleet, "dropped") == f64::from(sent)
-    });
-    let (dropped, before) = (decided(&fleet, "dropped"), seen());
-    let counted = fleet.penstock.admin("/shadow").json()["decisions"]["dropped"].as_f64();
-    assert_eq!(counted, Some(dropped));
-    assert_eq!(fleet.requests(), usize::try_from(sent).unwrap(), "each is served, once");
-    assert_eq!(fleet.chat().status, 200);
-    eventually("there is room again", SOON, || seen() == before + 1.0);
-    assert_eq!(decided(&fleet, "dropped"), dropped);
 }
 
 fn reload_adds_keeps_and_removes_a_shadow() {

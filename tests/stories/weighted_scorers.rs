@@ -21,7 +21,6 @@ crate::trials![
     decision_reports_the_age_of_telemetry,
     flags_and_policy_files_choose_the_scorers,
     scorers_on_the_command_line_ask_for_weighted,
-    retired_weights_name_their_replacement,
     lines_are_scored_in_order,
     reload_changes_the_strategy,
 ];
@@ -271,36 +270,6 @@ fn scorers_on_the_command_line_ask_for_weighted() {
         assert_eq!(strategy, "random");
         assert!(warning.contains("'routing.scorers' has no effect"), "{warning}");
     }
-}
-
-fn retired_weights_name_their_replacement() {
-    let config = file("penstock.yaml", THREE);
-    let config = config.to_str().unwrap();
-    let request = file("request.json", "{}");
-    for command in [
-        &["serve", "--config", config][..],
-        &["check", "--config", config],
-        &["explain", request.to_str().unwrap(), "--config", config],
-        &["score"],
-    ] {
-        for (flag, instead) in [
-            ("--routing-cache-weight", "prefix-affinity"),
-            ("--routing-load-weight", "queue-depth"),
-        ] {
-            let ran = run([command, &[flag, "0.5"]].concat());
-            assert_eq!(ran.code, Some(2), "{command:?}");
-            assert!(ran.stderr.contains("--routing-scorers") && ran.stderr.contains(instead));
-        }
-    }
-    let old =
-        file("old.yaml", format!("routing: {{ cache_weight: 0.5, load_weight: 0.5 }}\n{THREE}"));
-    let ran = run(["check".as_ref(), "--config".as_ref(), old.as_os_str()]);
-    assert_eq!(ran.code, Some(2));
-    assert!(
-        ran.stderr.contains("routing.scorers") && ran.stderr.contains("queue-depth"),
-        "{}",
-        ran.stderr
-    );
 }
 
 fn lines_are_scored_in_order() {

@@ -69,16 +69,6 @@ fn scorers_are_checked_before_anything_is_read() {
 }
 
 #[test]
-fn the_old_weights_name_what_replaces_them() {
-    for (flag, instead) in
-        [("--routing-cache-weight", "prefix-affinity"), ("--routing-load-weight", "queue-depth")]
-    {
-        let error = settings(&[flag, "0.5"]).unwrap_err();
-        assert!(error.contains("--routing-scorers") && error.contains(instead), "{error}");
-    }
-}
-
-#[test]
 fn a_policy_file_is_read_and_flags_beat_it() {
     let folder = std::env::temp_dir().join(format!("penstock-policy-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -102,8 +92,7 @@ fn a_policy_file_is_read_and_flags_beat_it() {
     let turns = pairs(&[("routing.strategy", "round_robin")]);
     assert_eq!(with(text, &["--routing-policy", "round-robin"]).unwrap(), turns);
     for (text, expected) in [
-        ("cache_weight: 0.5", "list prefix-affinity under routing-scorers"),
-        ("load_weight: 0.5", "list queue-depth under routing-scorers"),
+        ("cache_weight: 0.5", "cache_weight"),
         ("routing-polcy: weighted", "routing-polcy"),
         ("routing-scorers: [{name: x, wait: 1}]", "wait"),
         ("routing-policy: best", "policy.yaml: routing-policy: unknown 'best'"),

@@ -7,7 +7,7 @@ use crate::config::syntax::dump::Dump;
 use crate::config::syntax::reader::Reader;
 use crate::config::syntax::setting::{Setting, section};
 use crate::config::syntax::shape::Shape;
-use crate::config::syntax::values::{AtLeastOne, Share};
+use crate::config::syntax::values::Share;
 
 section! {
     /// One JSON line per request.
@@ -18,8 +18,6 @@ section! {
         pub sample: f64 ["sample" as Share] = 1.0,
         /// The share of all others.
         pub sample_failed: f64 ["sample_failed" as Share] = 1.0,
-        /// The most lines that wait to be written; further ones are dropped and counted.
-        pub queue: usize ["queue" as AtLeastOne<usize>] = 8192,
     }
 }
 

@@ -44,7 +44,7 @@ section! {
         /// The share of failed answers that opens it.
         pub error_share: f64 ["error_share" as Share] = 0.5,
         /// The answers needed before that share means anything.
-        pub min_answers: u32 ["min_answers" as AtLeastOne<u32>] = 20,
+        pub min_responses: u32 ["min_responses" as AtLeastOne<u32>] = 20,
         /// How far back answers count.
         pub window: Duration ["window" as Positive] = Duration::from_secs(30),
         /// How long it stays open at first; doubled each time it opens again.

@@ -62,57 +62,27 @@ section! {
     pub struct Http2Limits {
         /// The most requests at one time.
         pub streams: u32 ["streams" as AtLeastOne<u32>] = 128,
-        /// The largest list of header fields, decoded.
-        pub header_list: ByteSize ["header_list" as Http2Size] = ByteSize::kib(64),
         /// The most requests a client may reset within 10s before its connection is closed.
         pub resets: u32 ["resets" as AtLeastOne<u32>] = 100,
         /// What a client may send of one request before it has been read.
         pub window: ByteSize ["window" as Http2Size] = ByteSize::kib(256),
         /// What a client may send of all its requests before they have been read.
         pub connection_window: ByteSize ["connection_window" as Http2Size] = ByteSize::mib(1),
-        /// What is kept of one answer for a client that does not read it.
-        pub send_buffer: ByteSize ["send_buffer" as Http2Size] = ByteSize::kib(64),
-        /// The largest frame that is taken.
-        pub frame: ByteSize ["frame" as Http2Frame] = ByteSize::kib(16),
     }
 }
 
 /// A size HTTP/2 can speak of; below 16KiB not even one frame would fit.
 struct Http2Size;
 
-/// The size of a frame, as RFC 9113 §4.2 allows it.
-struct Http2Frame;
-
-fn read_between(node: &Node, reader: &mut Reader, most: ByteSize) -> Option<ByteSize> {
-    let size = ByteSize::read(node, reader)?;
-    if size < ByteSize::kib(16) || size > most {
-        let expected = format!("16KiB to {most}");
-        return reader.refuse_value(node, &size.to_string(), &expected);
-    }
-    Some(size)
-}
-
 impl Setting for Http2Size {
     type Value = ByteSize;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<ByteSize> {
-        read_between(node, reader, ByteSize::mib(1024))
-    }
-
-    fn dump(value: &ByteSize) -> Dump {
-        ByteSize::dump(value)
-    }
-
-    fn shape() -> Shape {
-        ByteSize::shape()
-    }
-}
-
-impl Setting for Http2Frame {
-    type Value = ByteSize;
-
-    fn read(node: &Node, reader: &mut Reader) -> Option<ByteSize> {
-        read_between(node, reader, ByteSize::mib(15))
+        let size = ByteSize::read(node, reader)?;
+        if size < ByteSize::kib(16) || size > ByteSize::mib(1024) {
+            return reader.refuse_value(node, &size.to_string(), "16KiB to 1GiB");
+        }
+        Some(size)
     }
 
     fn dump(value: &ByteSize) -> Dump {

@@ -3,7 +3,7 @@
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::strategy::{Strategy, Weights};
 use crate::config::syntax::setting::section;
-use crate::config::syntax::values::{AtLeastOne, Share};
+use crate::config::syntax::values::Share;
 use crate::scoring::{Picker, ScorerSpec};
 use crate::units::ByteSize;
 
@@ -22,10 +22,6 @@ section! {
         pub weights: Weights = Weights::default(),
         /// The share of conversations that are compared, by how their prompts begin.
         pub sample: f64 ["sample" as Share] = 1.0,
-        /// The most requests that wait for it; further ones are dropped and counted.
-        pub queue: usize ["queue" as AtLeastOne<usize>] = 1024,
-        /// The most bytes of their bodies.
-        pub bodies: ByteSize = ByteSize::mib(64),
         /// The prefix indexes it keeps, one for each side.
         pub prefix_memory: ByteSize = ByteSize::mib(128),
     }

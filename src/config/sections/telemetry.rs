@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::health::PagePath;
 use crate::config::syntax::collections::Maybe;
 use crate::config::syntax::setting::{choice, section};
-use crate::config::syntax::values::{AtLeastOne, PerSecond, Positive, Share};
-use crate::units::ByteSize;
+use crate::config::syntax::values::{AtLeastOne, Positive, Share};
 
 choice! {
     /// Whether engines are asked.
@@ -32,12 +31,8 @@ section! {
         pub idle_interval: Duration ["idle_interval" as Positive] = Duration::from_secs(1),
         /// How long an answer may take.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_secs(1),
-        /// The largest answer that is read.
-        pub max_body: ByteSize = ByteSize::mib(4),
         /// The most of one core that all of it may take; beyond that the intervals stretch.
         pub max_cpu: f64 ["max_cpu" as Share] = 0.02,
-        /// The most it may read per second; beyond that the intervals stretch.
-        pub max_rate: ByteSize ["max_rate" as PerSecond] = ByteSize::mib(20),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::config::syntax::reader::Reader;
 use crate::config::syntax::setting::{Setting, section};
 use crate::config::syntax::shape::Shape;
 use crate::config::syntax::url::BackendUrl;
-use crate::config::syntax::values::{AtLeastOne, Share};
+use crate::config::syntax::values::Share;
 
 section! {
     /// Distributed traces.
@@ -21,8 +21,6 @@ section! {
         pub otlp_endpoint: Option<BackendUrl> ["otlp_endpoint" as Maybe<Collector>] = None,
         /// What this penstock is called there.
         pub service_name: String = "penstock".to_owned(),
-        /// The most spans that wait to be sent; further ones are dropped and counted.
-        pub queue: usize ["queue" as AtLeastOne<usize>] = 4096,
     }
 }
 

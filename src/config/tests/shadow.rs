@@ -3,7 +3,6 @@
 use super::*;
 use crate::config::{Changes, Strategy, Weights};
 use crate::scoring::ScorerSpec;
-use crate::units::ByteSize;
 
 fn refused(shadow: &str) -> String {
     load_more(&format!("routing: {{ shadow: {shadow} }}")).unwrap_err()
@@ -17,12 +16,12 @@ fn shadow(text: &str) -> Config {
 fn a_shadow_is_written_like_the_strategy_it_stands_beside() {
     let config = load_more(
         "routing: { strategy: random, aliases: { x: m }, reserve_output: true, shadow: {\
-           strategy: weighted, scorers: \"queue-depth:2\", sample: 0.25, queue: 9, bodies: 1MiB } }",
+           strategy: weighted, scorers: \"queue-depth:2\", sample: 0.25 } }",
     )
     .unwrap();
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
     let shadow = config.routing.shadow.clone().unwrap();
-    assert_eq!((shadow.sample, shadow.queue, shadow.bodies), (0.25, 9, ByteSize::mib(1)));
+    assert_eq!(shadow.sample, 0.25);
     let tried_out = config.routing.tried_out(&shadow);
     assert_eq!(tried_out.strategy, Strategy::Weighted);
     assert_eq!(tried_out.scorer_specs(), [ScorerSpec::new("queue-depth", 2.0)]);
@@ -52,7 +51,7 @@ fn what_is_wrong_with_it_is_named_by_its_path() {
             "{ strategy: weighted, preset: llm-d, scorers: \"queue-depth\" }",
             "either 'routing.shadow.scorers' or 'routing.shadow.preset'",
         ),
-        ("{ strategy: weighted, queue: 0 }", "'routing.shadow.queue' is '0'"),
+        ("{ strategy: weighted, queue: 9 }", "unknown key 'queue' in 'routing.shadow'"),
     ] {
         let error = refused(text);
         assert!(error.contains(expected) && error.contains("penstock.yaml:2:"), "{text}: {error}");

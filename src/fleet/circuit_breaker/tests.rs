@@ -6,7 +6,7 @@ fn config() -> BreakerConfig {
     BreakerConfig {
         connect_failures: 3,
         error_share: 0.5,
-        min_answers: 20,
+        min_responses: 20,
         window: Duration::from_secs(30),
         open: Duration::from_secs(2),
         max_open: Duration::from_secs(30),

@@ -191,7 +191,7 @@ fn what_cannot_be_opened_or_written_is_told() {
 fn samples_are_shares_of_good_and_of_failed_requests() {
     let folder = folder("sampled-log");
     let path = folder.join("access.log");
-    let config = AccessLogConfig { sample: 0.25, queue: 10_000, ..config(path.clone()) };
+    let config = AccessLogConfig { sample: 0.25, ..config(path.clone()) };
     let log = AccessLog::start(&config).unwrap().unwrap();
     let write = |log: &AccessLog, class| {
         let before = log.deliveries().delivered;

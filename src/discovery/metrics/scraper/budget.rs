@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::clock::thread_cpu_time;
 use crate::config::TelemetryConfig;
-use crate::units::{Timestamp, to_micros};
+use crate::units::{ByteSize, Timestamp, to_micros};
 
 /// Intervals stretch no further.
 const MOST: f64 = 100.0;
+/// Bytes per second that all scrapes together may read before intervals grow.
+const MAX_BYTES_PER_SECOND: ByteSize = ByteSize::mib(20);
 /// `stretch` is kept in steps of this.
 const STEP: f64 = 1e-3;
 
@@ -62,7 +64,7 @@ impl ScrapeBudget {
         }
         let passed = passed as f64;
         let cpu = spent_since as f64 / passed / config.max_cpu;
-        let rate = bytes as f64 * 1e6 / passed / config.max_rate.0 as f64;
+        let rate = bytes as f64 * 1e6 / passed / MAX_BYTES_PER_SECOND.0 as f64;
         self.set_stretch(next_stretch(self.stretch(), cpu.max(rate)));
     }
 
@@ -106,7 +108,7 @@ mod tests {
         let second = |count: u64| Timestamp(count * 1_000_000);
         budget.settle(second(1), &config);
         assert_eq!(budget.stretch(), 1.0);
-        budget.add_bytes(config.max_rate.to_usize() * 3);
+        budget.add_bytes(MAX_BYTES_PER_SECOND.to_usize() * 3);
         budget.settle(second(2), &config);
         assert!((budget.stretch() - 3.0).abs() < 0.01, "{}", budget.stretch());
         budget.settle(second(3), &config);

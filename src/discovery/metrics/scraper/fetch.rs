@@ -14,6 +14,9 @@ use crate::fleet::Backend;
 use crate::units::{ByteSize, Timestamp};
 use crate::upstream::connect::Connector;
 
+/// The largest metrics page that is read.
+const MAX_PAGE: ByteSize = ByteSize::mib(4);
+
 /// When a question was sent, and what was in flight then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fetched {
@@ -25,7 +28,6 @@ pub(super) struct Fetched {
 pub(super) struct Fetcher {
     backend: Backend,
     timeout: Duration,
-    max_body: ByteSize,
     kept: Option<Stream>,
     /// The last page; its memory is used again.
     body: Vec<u8>,
@@ -33,8 +35,7 @@ pub(super) struct Fetcher {
 
 impl Fetcher {
     pub(super) fn new(backend: Backend, config: &TelemetryConfig) -> Self {
-        let TelemetryConfig { timeout, max_body, .. } = *config;
-        Self { backend, timeout, max_body, kept: None, body: Vec::new() }
+        Self { backend, timeout: config.timeout, kept: None, body: Vec::new() }
     }
 
     /// The last page, or what came of it.
@@ -82,8 +83,8 @@ impl Fetcher {
         let status = session.get_status().map_or(0, |status| status.as_u16());
         while let Some(part) = session.read_body_ref().await.map_err(broken)? {
             self.body.extend_from_slice(part);
-            if self.body.len() > self.max_body.to_usize() {
-                return Err(ScrapeError::TooLarge(self.max_body));
+            if self.body.len() > MAX_PAGE.to_usize() {
+                return Err(ScrapeError::TooLarge(MAX_PAGE));
             }
         }
         session.respect_keepalive();

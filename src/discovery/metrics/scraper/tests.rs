@@ -56,7 +56,7 @@ async fn read_path(stream: &mut TcpStream) -> Option<String> {
 
 async fn task(url: &str, rest: &str) -> Task {
     let yaml = format!(
-        "telemetry: {{ enabled: true, max_body: 1KiB }}\n\
+        "telemetry: {{ enabled: true }}\n\
          backends: [{{ name: a, url: '{url}', models: [m], {rest} }}]"
     );
     let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
@@ -115,7 +115,7 @@ async fn what_cannot_be_read_is_told_with_its_reason() {
     for (answer, reason) in [
         ((|_, _| (404, String::new())) as fn(usize, &str) -> _, "/metrics answered 404"),
         (|_, _| (200, "<html>".to_owned()), "/metrics tells nothing of an engine's load"),
-        (|_, _| (200, "x 1\n".repeat(300)), "the answer is larger than 1KiB"),
+        (|_, _| (200, "x 1\n".repeat(1_100_000)), "the answer is larger than 4MiB"),
     ] {
         let stub = Stub::start(9, answer).await;
         let mut task = task(&stub.url, "engine: vllm").await;

@@ -94,7 +94,7 @@ pub(super) const ROWS: [MetricRow; 18] = [
         "penstock_telemetry_interval_factor",
         &[],
         gauges::scrape_stretch,
-        "the factor by which `telemetry.interval` and `telemetry.idle_interval` are stretched to stay within `telemetry.max_cpu` and `telemetry.max_rate`; 1 when they are not",
+        "the factor by which `telemetry.interval` and `telemetry.idle_interval` are stretched to stay within `telemetry.max_cpu` and 20 MiB/s; 1 when they are not",
     ),
     counter(
         "penstock_telemetry_bytes_total",

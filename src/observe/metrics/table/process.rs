@@ -67,7 +67,7 @@ pub(super) const ROWS: [MetricRow; 42] = [
         "penstock_shadow_decisions_total",
         &["result"],
         shadow::decisions,
-        "first attempts by what `routing.shadow` would have done: same, other (another backend) or none (it had no backend); or not_sampled, or dropped (`routing.shadow.queue` or `routing.shadow.bodies` was full). Absent without a shadow, like all that is told of one",
+        "first attempts by what `routing.shadow` would have done: same, other (another backend) or none (it had no backend); or not_sampled, or dropped (1,024 requests or 64 MiB of their bodies were waiting). Absent without a shadow, like all that is told of one",
     ),
     counter(
         "penstock_shadow_prompt_tokens_total",
@@ -134,13 +134,13 @@ pub(super) const ROWS: [MetricRow; 42] = [
         "penstock_access_log_lines_total",
         &["result"],
         gauges::access_log_lines,
-        "lines of the access log; `result` is written, dropped (`access_log.queue` was full) or failed (they could not be written)",
+        "lines of the access log; `result` is written, dropped (8,192 lines were waiting) or failed (they could not be written)",
     ),
     counter(
         "penstock_spans_total",
         &["result"],
         gauges::spans,
-        "spans of traces; `result` is sent, dropped (`tracing.queue` was full) or failed (the collector did not take them)",
+        "spans of traces; `result` is sent, dropped (4,096 spans were waiting) or failed (the collector did not take them)",
     ),
     counter(
         "penstock_connections_closed_total",
