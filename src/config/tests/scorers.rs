@@ -94,7 +94,7 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         ),
         ("{ scorers: [{ name: prefix-affinity, block-size: 0 }] }", "from 1 to 256"),
         ("{ cache_weight: 0.5 }", "unknown key 'cache_weight' in 'routing'"),
-        ("{ load-weight: 0.5 }", "under 'routing.scorers', as in {name: queue-depth, weight: 2}"),
+        ("{ load-weight: 0.5 }", "unknown key 'load-weight' in 'routing'"),
     ] {
         let error = refused(text);
         assert!(error.contains(expected) && error.contains("penstock.yaml:2:"), "{text}: {error}");
