@@ -110,6 +110,7 @@ impl Config {
             let items = root.at("backends").items();
             inherit_health(&mut config, items, &mut reader);
             settle_backends(&mut config.backends, items, !config.auth.keys.is_empty());
+            load_backend_tls(&mut config, items, &mut reader);
             checks::check(&config, &root, &mut reader);
         }
         let Reader { mut faults, warnings, .. } = reader;
@@ -136,6 +137,18 @@ pub fn json_schema() -> serde_json::Value {
         "$defs": {"variable": {"type": "string", "pattern": r"\$\{"}},
         "anyOf": [Config::shape().to_schema(), List::<BackendItem>::shape().to_schema()],
     })
+}
+
+/// Reads the files of each backend's `tls`: whatever uses the configuration later does no I/O for it.
+fn load_backend_tls(config: &mut Config, items: &[Node], reader: &mut Reader) {
+    for (index, (backend, item)) in config.backends.iter_mut().zip(items).enumerate() {
+        if backend.url.https
+            && let Err(source) = backend.load_tls()
+        {
+            let key = format!("backends[{index}].tls");
+            reader.fault(item.key_place("tls"), Problem::Tls { key, source });
+        }
+    }
 }
 
 /// Reads each backend's `health` once more, on top of the global one.

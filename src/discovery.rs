@@ -204,9 +204,9 @@ impl Watcher {
             }
             let change = checks.run().await;
             if change == Some(Health::Unhealthy) {
-                self.fleet.lose(self.backend.state.id);
+                self.fleet.record_outage(self.backend.state.id);
             }
-            self.fleet.tidy(self.backend.state.id);
+            self.fleet.limit_caches(self.backend.state.id);
             let is_up = checks.is_passing();
             // A backend that comes back may serve other models than the one that went.
             if is_up && self.asks_for_models() && (change.is_some() || now() >= discover_at) {
@@ -255,7 +255,7 @@ impl Watcher {
         let found = models::discover(&self.client, &self.backend, limit).await;
         match found {
             Ok(models) => {
-                if self.fleet.discovered(self.backend.state.id, &models) {
+                if self.fleet.learn_models(self.backend.state.id, &models) {
                     let names: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
                     tracing::info!(backend = %self.backend.state.name, models = ?names, "models discovered");
                 }

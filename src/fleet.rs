@@ -1,5 +1,6 @@
-//! The fleet as decisions see it: an immutable snapshot of who serves what, over atomics that say
-//! how each backend is doing. Pure: nothing here does I/O; probes and attempts report in.
+//! The state of all backends as decisions see it: an immutable topology (which backend serves which
+//! model) over atomics (load, health, latency, engine telemetry). Nothing here does I/O: health checks,
+//! scrapes and attempts report their results.
 
 mod addresses;
 mod backend;
@@ -38,7 +39,6 @@ use parking_lot::Mutex;
 
 use crate::config::{BackendConfig, Config, Engine, ModelEntry};
 use crate::prefix::IndexPool;
-use crate::tls::ClientTls;
 
 /// What makes a backend the same backend after a reload; anything else is a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ struct Identity {
     engine: Engine,
 }
 
-/// Every backend there has been, for as long as anybody holds it.
+/// Every backend that is still referenced, by identity.
 type Known = Arc<Mutex<Vec<(Identity, Weak<BackendState>)>>>;
 
 /// The backends of one configuration: publishes an immutable topology whenever the configuration or a
@@ -63,15 +63,14 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The fleet of a configuration; models that are not declared stay unknown until
-    /// [`Fleet::discovered`].
+    /// The fleet of a configuration. Models that are not declared stay unknown until
+    /// [`Fleet::learn_models`].
     pub fn new(config: &Config) -> Self {
         Self::build(config, Arc::default(), Arc::default(), Arc::default())
     }
 
-    /// The fleet of the configuration that takes this one's place. A backend that is the same by
-    /// name, URL and engine keeps everything learned about it: health, breaker, load, latencies,
-    /// models it told.
+    /// The fleet of the configuration that replaces this one. A backend with the same name, URL and
+    /// engine keeps everything learned about it: health, breaker, load, latencies, discovered models.
     #[must_use]
     pub fn succeeded_by(&self, config: &Config) -> Self {
         let pool = Arc::clone(&self.rules.prefix_pool);
@@ -91,20 +90,20 @@ impl Fleet {
                 let state = fleet.adopt(config);
                 let mut before = previous.backends.iter();
                 let before = before.find(|backend| Arc::ptr_eq(&backend.state, &state));
-                let told = before.and_then(|backend| backend.told.clone());
-                // Where the file says the same as before, what an operator said since still holds.
+                let discovered = before.and_then(|backend| backend.discovered.clone());
+                // Unless the file changes `drain`, the operator's last command stays in force.
                 if before.is_none_or(|backend| backend.config.drain != config.drain) {
                     state.draining.store(config.drain, Ordering::Relaxed);
                 }
                 let declared = config.models.as_deref();
                 Backend {
-                    models: match &told {
-                        Some(told) => Some(Arc::new(merge(declared, told))),
+                    models: match &discovered {
+                        Some(discovered) => Some(Arc::new(merge(declared, discovered))),
                         None => config.models.clone().map(Arc::new),
                     },
-                    told,
+                    discovered,
                     authority: config.url.host_field().into(),
-                    tls: client_tls(config),
+                    tls: config.client_tls.0.clone(),
                     config: Arc::new(config.clone()),
                     state,
                 }
@@ -119,8 +118,7 @@ impl Fleet {
         &self.rules.prefix_pool
     }
 
-    /// Takes in what an engine told of itself that changes rarely. Returns whether that shows that it
-    /// has restarted.
+    /// Records what an engine reports that changes rarely. Returns whether it shows a restart.
     pub fn learn_details(&self, state: &BackendState, details: &EngineDetails) -> bool {
         let block_size = || state.telemetry.details().and_then(|details| details.block_size);
         let before = block_size();
@@ -138,9 +136,9 @@ impl Fleet {
         self.current.load_full()
     }
 
-    /// Takes in the models a backend told; returns whether they differ from what was known.
-    /// Declared entries win over discovered facts, field by field.
-    pub fn discovered(&self, id: BackendId, models: &[ModelEntry]) -> bool {
+    /// Records the models that discovery found on a backend; returns whether they differ from what was
+    /// known. Declared entries win over discovered facts, field by field.
+    pub fn learn_models(&self, id: BackendId, models: &[ModelEntry]) -> bool {
         let _one_writer = self.known.lock();
         let topology = self.topology();
         let mut changed = false;
@@ -153,7 +151,7 @@ impl Fleet {
                     let merged = merge(backend.config.models.as_deref(), models);
                     changed = backend.models.as_deref() != Some(&merged);
                     backend.models = Some(Arc::new(merged));
-                    backend.told = Some(Arc::new(models.to_vec()));
+                    backend.discovered = Some(Arc::new(models.to_vec()));
                 }
                 backend
             })
@@ -193,27 +191,14 @@ impl Fleet {
     }
 }
 
-/// The configuration was found to be in order, so only a file that has vanished since is in the way.
-fn client_tls(config: &BackendConfig) -> Option<Arc<ClientTls>> {
-    if !config.url.https {
-        return None;
-    }
-    match config.client_tls() {
-        Ok(tls) => Some(Arc::new(tls)),
-        Err(error) => {
-            tracing::error!(backend = config.name, %error, "TLS to a backend cannot be set up");
-            None
-        }
-    }
-}
-
-fn merge(declared: Option<&[ModelEntry]>, told: &[ModelEntry]) -> Vec<ModelEntry> {
-    let Some(declared) = declared else { return told.to_vec() };
+/// Completes declared models with discovered facts; without a declaration the discovered models count.
+fn merge(declared: Option<&[ModelEntry]>, discovered: &[ModelEntry]) -> Vec<ModelEntry> {
+    let Some(declared) = declared else { return discovered.to_vec() };
     declared
         .iter()
         .map(|entry| {
             let upstream = entry.upstream_id.as_deref().unwrap_or(&entry.id);
-            let Some(fact) = told.iter().find(|fact| fact.id == upstream) else {
+            let Some(fact) = discovered.iter().find(|fact| fact.id == upstream) else {
                 return entry.clone();
             };
             ModelEntry {

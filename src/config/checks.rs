@@ -265,12 +265,7 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
 
 fn check_backend_tls(backend: &BackendConfig, (item, index): (&Node, usize), reader: &mut Reader) {
     let tls = item.at("tls");
-    if backend.url.https {
-        if let Err(source) = backend.client_tls() {
-            let key = format!("backends[{index}].tls");
-            reader.fault(item.key_place("tls"), Problem::Tls { key, source });
-        }
-    } else if backend.tls != BackendTls::default() {
+    if !backend.url.https && backend.tls != BackendTls::default() {
         let name = backend.name.clone();
         reader.fault(item.key_place("tls"), Problem::TlsWithoutHttps { name });
     }

@@ -1,5 +1,5 @@
-//! Where a backend listens. A name may have several addresses, and not all of them need work: those
-//! that did not lately are tried last.
+//! The addresses of a backend. A name may resolve to several, and some may be unreachable: those that
+//! failed since the last resolution are tried last.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct Addresses {
 #[derive(Debug)]
 struct Known {
     all: Box<[SocketAddr]>,
-    /// A bit for each of the first 64 that could not be connected to since they were resolved.
+    /// One bit for each of the first 64: connecting failed since they were resolved.
     failed: AtomicU64,
 }
 
@@ -29,7 +29,7 @@ impl Known {
 }
 
 impl Addresses {
-    /// Takes over what a name resolves to; each address is as good as the others again.
+    /// Replaces the addresses with what the name resolves to now, and forgets which failed.
     pub fn publish(&self, all: Vec<SocketAddr>) {
         match &*self.known.load() {
             Some(known) if *known.all == *all => known.failed.store(0, Ordering::Relaxed),
@@ -40,12 +40,12 @@ impl Addresses {
         }
     }
 
-    /// One of them, always the same; `None` until the name has been resolved.
+    /// The first address; `None` until the name has been resolved.
     pub fn first(&self) -> Option<SocketAddr> {
         self.known.load().as_ref()?.all.first().copied()
     }
 
-    /// All of them in the order to try them: another one first each time, those that failed last.
+    /// All addresses in the order to try them: round robin, those that failed last.
     pub fn in_turn(&self) -> SmallVec<[SocketAddr; 2]> {
         let known = self.known.load();
         let Some(known) = &*known else { return SmallVec::new() };
@@ -58,7 +58,7 @@ impl Addresses {
         good.into_iter().chain(bad).map(|(_, address)| *address).collect()
     }
 
-    /// An address could not be connected to.
+    /// Records that an address could not be connected to.
     pub fn note_failure(&self, address: SocketAddr) {
         if let Some(known) = &*self.known.load()
             && let Some(index) = known.all.iter().position(|one| *one == address)
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_tried_first_in_its_turn() {
+    fn addresses_rotate() {
         let addresses = Addresses::default();
         assert!(ports(&addresses).is_empty() && addresses.first().is_none());
         addresses.publish(vec![at(1), at(2), at(3)]);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_failed_come_last_until_the_name_is_resolved_again() {
+    fn failed_addresses_come_last_until_the_next_resolution() {
         let addresses = Addresses::default();
         addresses.publish(vec![at(1), at(2), at(3)]);
         addresses.note_failure(at(2));

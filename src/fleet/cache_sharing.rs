@@ -1,4 +1,5 @@
-//! What keeps beliefs about backends true and within bounds, off the hot path.
+//! Keeps what is believed of engine caches true and within bounds, off the hot path: forgets it when an
+//! engine restarts or is away, and shares an engine's cache and the index memory between models.
 
 use std::iter;
 
@@ -7,17 +8,16 @@ use super::{BackendId, Fleet};
 use crate::prefix::IndexPool;
 
 impl Fleet {
-    /// Forgets what was learned about a process that is gone, model by model: its latencies, and what
-    /// it had cached.
-    pub fn forget(&self, id: BackendId) {
+    /// Forgets what was learned about an engine process that is gone: its latencies and its cache.
+    pub fn forget_process(&self, id: BackendId) {
         for (model, row) in serving(&self.topology(), id) {
             row.latency.forget();
             model.prefixes.renew(iter::once(row.slot_and_epoch()));
         }
     }
 
-    /// Forgets what a backend had cached whose checks fail: it may come back as another process.
-    pub fn lose(&self, id: BackendId) {
+    /// Forgets the cache of a backend whose health checks fail: it may return as another process.
+    pub fn record_outage(&self, id: BackendId) {
         let topology = &self.topology();
         if let Some((_, row)) = serving(topology, id).next() {
             row.state.telemetry.record_outage();
@@ -27,9 +27,9 @@ impl Fleet {
         }
     }
 
-    /// Keeps prefix indexes within bounds that the record of a prompt alone cannot keep: the models of
-    /// a backend share its engine's cache, and all models the memory.
-    pub fn tidy(&self, id: BackendId) {
+    /// Enforces the bounds of prefix indexes that recording a prompt cannot enforce: the models of a
+    /// backend share its engine's cache, and all models share the memory.
+    pub fn limit_caches(&self, id: BackendId) {
         let topology = &self.topology();
         share_cache(topology, id);
         share_memory(topology, self.prefix_pool());
@@ -44,10 +44,10 @@ fn serving(topology: &Topology, id: BackendId) -> impl Iterator<Item = (&Model, 
         .filter_map(move |model| Some((model, model.serving.get(rows(model)?)?)))
 }
 
-/// An engine has one cache for all its models: adapters are models, too.
+/// An engine has one cache for all its models; adapters count as models.
 fn share_cache(topology: &Topology, id: BackendId) {
-    let told = |row: &Serving| row.state.telemetry.details()?.capacity_tokens();
-    let Some(capacity) = serving(topology, id).next().and_then(|(_, row)| told(row)) else {
+    let reported = |row: &Serving| row.state.telemetry.details()?.capacity_tokens();
+    let Some(capacity) = serving(topology, id).next().and_then(|(_, row)| reported(row)) else {
         return;
     };
     let mut shares: Vec<_> = serving(topology, id)
@@ -75,8 +75,8 @@ fn share_memory(topology: &Topology, pool: &IndexPool) {
     }
 }
 
-/// Who has to give so that all together have `most`, and what is left to each: whoever has less than an
-/// even share keeps it, and the others share the rest evenly (max-min fairness).
+/// Which shares must shrink so that their sum is at most `most`, and to what: shares below an even part
+/// stay, the others divide what is left evenly (max-min fairness).
 fn level<T: Copy>(shares: &mut [(u64, T)], most: u64) -> Vec<(u64, T)> {
     shares.sort_unstable_by_key(|(share, _)| *share);
     let (mut rest, mut sharers) = (most, u64::try_from(shares.len()).unwrap_or(u64::MAX));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn models_of_an_engine_share_its_cache() {
+    fn models_of_one_engine_share_its_cache() {
         let fleet = fleet_of("1MiB");
         let (id, state) = {
             let state = std::sync::Arc::clone(&fleet.topology().backends[0].state);
@@ -137,8 +137,8 @@ mod tests {
         };
         record(&fleet, 0, 0..2);
         record(&fleet, 1, 0..10);
-        fleet.tidy(id);
-        assert_eq!(held(&fleet), [100, 500], "who does not tell has no bounds of its own");
+        fleet.limit_caches(id);
+        assert_eq!(held(&fleet), [100, 500], "an engine that reports no capacity has no limit");
         let details = |blocks| EngineDetails {
             block_size: Some(16),
             blocks: Some(blocks),
@@ -147,46 +147,46 @@ mod tests {
         assert!(!fleet.learn_details(&state, &details(400)));
         record(&fleet, 0, 0..2);
         record(&fleet, 1, 0..10);
-        fleet.tidy(id);
+        fleet.limit_caches(id);
         assert_eq!(held(&fleet), [100, 300], "the one with more than half of it gives");
         assert!(!fleet.learn_details(&state, &details(150)));
-        fleet.tidy(id);
+        fleet.limit_caches(id);
         assert_eq!(held(&fleet), [75, 75]);
     }
 
     #[test]
-    fn a_backend_that_is_away_has_nothing() {
+    fn outage_clears_the_believed_cache() {
         let fleet = fleet_of("1MiB");
         let id = fleet.topology().backends[0].state.id;
         record(&fleet, 0, 0..2);
         let telemetry = || fleet.topology().backends[0].state.clone();
-        fleet.lose(id);
+        fleet.record_outage(id);
         assert_eq!((held(&fleet), telemetry().telemetry.restarts()), (vec![0, 0], 0));
     }
 
     #[test]
-    fn a_model_that_comes_late_finds_memory_and_a_lower_limit_is_kept() {
+    fn late_model_gets_memory_and_a_lower_limit_holds() {
         let fleet = fleet_of("1MiB");
         let id = fleet.topology().backends[0].state.id;
         let used = || fleet.prefix_pool().budget().used();
         record(&fleet, 0, 0..2000);
-        fleet.tidy(id);
+        fleet.limit_caches(id);
         let alone = held(&fleet)[0];
         assert!(used() <= 1 << 20 && alone > 20_000, "{} bytes, {alone} blocks", used());
         for round in 0..40 {
             record(&fleet, 1, round * 20..round * 20 + 20);
             record(&fleet, 0, 2000 + round * 200..2200 + round * 200);
-            fleet.tidy(id);
+            fleet.limit_caches(id);
         }
         let both = held(&fleet);
         assert!(both[1] > both[0] / 2, "{both:?}");
         fleet.prefix_pool().budget().set_limit(256 << 10);
-        fleet.tidy(id);
+        fleet.limit_caches(id);
         assert!(used() <= 256 << 10, "{}", used());
     }
 
     #[test]
-    fn who_has_little_keeps_it_and_the_rest_is_shared_evenly() {
+    fn shares_are_max_min_fair() {
         let given = |shares: &[u64], most| {
             let mut shares: Vec<(u64, usize)> =
                 shares.iter().enumerate().map(|(index, share)| (*share, index)).collect();

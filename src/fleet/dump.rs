@@ -150,7 +150,7 @@ fn overlay_models(
             .collect();
         entries.extend(renamed);
     }
-    fleet.discovered(backend.state.id, &entries);
+    fleet.learn_models(backend.state.id, &entries);
     let topology = &*fleet.topology();
     rows.iter().try_for_each(|model| overlay_latency(topology, (row, now), model))
 }

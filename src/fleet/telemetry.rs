@@ -1,5 +1,5 @@
-//! What an engine last told of itself, as decisions read it: published whole by the scraper, read
-//! without a lock. Keeps to the truth: unknown until the first sample and not a guess behind its age.
+//! Engine telemetry as decisions read it: published whole by the scraper, read without a lock. A reading
+//! is `None` before the first scrape and once the last sample is stale: unknown never reads as idle.
 
 mod cell;
 mod details;
@@ -16,30 +16,30 @@ use super::load::Load;
 use crate::units::{Micros, Timestamp};
 use cell::SampleCell;
 
-/// A sample older than this many of its intervals says nothing any more.
+/// A sample older than this many of its intervals is stale.
 const FRESH_INTERVALS: u64 = 3;
-/// A backend whose scrapes fail is given up no sooner than after so many microseconds.
-const GIVEN_UP_AFTER: u64 = 2_000_000;
+/// The least age at which a sample counts as failing when the last scrape failed.
+const FAILING_AFTER_MICROS: u64 = 2_000_000;
 
-/// What one scrape found, whole. What the engine does not show is `None`.
+/// The result of one scrape. What the engine does not report is `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineSample {
-    /// Requests that wait for a place in the engine's batch.
+    /// Requests queued in the engine.
     pub waiting: Option<f32>,
-    /// Requests in its batch.
+    /// Requests running there.
     pub running: Option<f32>,
     /// The share of its KV cache in use.
     pub kv_utilization: Option<f32>,
-    /// What we had in flight there when the scrape was sent.
+    /// Our requests in flight there when the scrape was sent.
     pub in_flight: u32,
-    /// When it was sent.
+    /// When the scrape was sent.
     pub sent_at: Timestamp,
-    /// The time to the next scrape as planned now: what the sample's age is measured in.
+    /// The planned time to the next scrape: the unit of the sample's age.
     pub interval: Duration,
 }
 
 impl EngineSample {
-    /// The same with what is not finite unknown, and what is out of range at the end of it.
+    /// The same with values that are not finite removed and the others clamped to their range.
     #[must_use]
     pub fn in_range(self) -> Self {
         let within = |value: Option<f32>, most: f32| {
@@ -54,7 +54,7 @@ impl EngineSample {
     }
 }
 
-/// How far a backend's telemetry can be relied on.
+/// How current a backend's telemetry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Standing {
     /// Never scraped; not the same as idle.
@@ -62,10 +62,10 @@ pub enum Standing {
     Unknown,
     /// The last sample is at most three intervals old.
     Fresh,
-    /// It is older: only what we know ourselves counts.
+    /// It is older: only our own counts are used.
     Stale,
-    /// Older than that and than two seconds, and the last scrape failed: to be left out while
-    /// another backend is fresh.
+    /// Stale, older than two seconds, and the last scrape failed: the backend is excluded while
+    /// another one is fresh.
     Failing,
 }
 
@@ -73,7 +73,7 @@ impl Standing {
     /// Every standing.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Fresh, Self::Stale, Self::Failing];
 
-    /// Its name in answers.
+    /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -87,19 +87,19 @@ impl Standing {
 /// What a decision reads of one backend's telemetry. Numbers are finite and in range.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Readings {
-    /// Requests waiting in the engine; `None` unless a fresh sample says.
+    /// Requests queued in the engine; `None` unless a fresh sample has it.
     pub waiting: Option<f32>,
-    /// Requests running there; `None` unless a fresh sample says.
+    /// Requests running there; `None` unless a fresh sample has it.
     pub running: Option<f32>,
-    /// The effective load in requests: waiting + running + what was dispatched since the scrape was
-    /// sent − what ended since, at least 0; our own requests in flight where that is unknown, and where
-    /// the engine told one of the two alone, at least that.
+    /// The effective load in requests: waiting + running + dispatched since the scrape was sent − ended
+    /// since, at least 0. Without telemetry our own requests in flight; if the engine reports only one
+    /// of waiting and running, at least those.
     pub load: f32,
-    /// The share of the KV cache in use; `None` unless a fresh sample says.
+    /// The share of the KV cache in use; `None` unless a fresh sample has it.
     pub kv_utilization: Option<f32>,
     /// The age of the last sample; `None` before the first.
     pub age: Option<Micros>,
-    /// How far this can be relied on.
+    /// How current this is.
     pub standing: Standing,
 }
 
@@ -118,7 +118,7 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// What is known at `now` of the backend that has `load`. Takes no lock and allocates nothing.
+    /// The readings at `now` of the backend with `load`. Takes no lock and allocates nothing.
     #[expect(clippy::cast_precision_loss, reason = "a load needs few digits")]
     pub fn read(&self, load: &Load, now: Timestamp) -> Readings {
         let in_flight = load.in_flight();
@@ -149,10 +149,9 @@ impl Telemetry {
             return Standing::Fresh;
         }
         let is_failing = self.is_failing.load(Ordering::Relaxed);
-        if is_failing && age.0 > GIVEN_UP_AFTER { Standing::Failing } else { Standing::Stale }
+        if is_failing && age.0 > FAILING_AFTER_MICROS { Standing::Failing } else { Standing::Stale }
     }
 
-    /// Takes over what another one knows of its engine.
     pub(super) fn follow(&self, other: &Self) {
         if let Some(sample) = other.sample.read() {
             self.sample.write(sample.unpack());
@@ -160,9 +159,9 @@ impl Telemetry {
         self.is_failing.store(other.is_failing.load(Ordering::Relaxed), Ordering::Relaxed);
         self.restarts.store(other.restarts(), Ordering::Relaxed);
         self.outages.store(other.outages.load(Ordering::Relaxed), Ordering::Relaxed);
-        let (own, told) = (self.details.load(), other.details.load());
-        if own.as_ref().map(Arc::as_ptr) != told.as_ref().map(Arc::as_ptr) {
-            self.details.store(Option::clone(&told));
+        let (own, others) = (self.details.load(), other.details.load());
+        if own.as_ref().map(Arc::as_ptr) != others.as_ref().map(Arc::as_ptr) {
+            self.details.store(Option::clone(&others));
         }
     }
 
@@ -171,14 +170,14 @@ impl Telemetry {
         self.sample.read().map(|sample| sample.unpack())
     }
 
-    /// Takes in what a scrape found.
+    /// Publishes the result of a scrape.
     pub fn publish(&self, sample: EngineSample) {
         self.sample.write(sample.in_range());
         self.is_failing.store(false, Ordering::Relaxed);
         self.scrapes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes in that a scrape failed.
+    /// Records a failed scrape.
     pub fn fail(&self) {
         self.is_failing.store(true, Ordering::Relaxed);
         self.failures.fetch_add(1, Ordering::Relaxed);
@@ -189,28 +188,28 @@ impl Telemetry {
         (self.scrapes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 
-    /// How often the engine was seen to have restarted.
+    /// Restarts of the engine that were noticed.
     pub fn restarts(&self) -> u32 {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// How often the engine has restarted or was away. Who believes something of its cache compares:
-    /// what was learned in another epoch may be about a process that is gone.
+    /// Restarts and outages of the engine. What was learned about its cache in another epoch may be
+    /// about a process that is gone.
     pub fn epoch(&self) -> u32 {
         self.restarts().wrapping_add(self.outages.load(Ordering::Relaxed))
     }
 
-    /// Counts that its checks failed: nobody knows what becomes of an engine that is away.
+    /// Counts an outage: the engine may have restarted while its health checks failed.
     pub fn record_outage(&self) {
         self.outages.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What changes rarely; `None` before the engine has told any of it.
+    /// What changes rarely; `None` before the engine has reported any of it.
     pub fn details(&self) -> Option<Arc<EngineDetails>> {
         self.details.load_full()
     }
 
-    /// Takes in what changes rarely. Returns whether it shows that the engine has restarted.
+    /// Records what changes rarely. Returns whether it shows a restart of the engine.
     pub fn learn_details(&self, new: &EngineDetails) -> bool {
         let old = self.details.load();
         if old.as_deref() == Some(new) {
@@ -218,7 +217,7 @@ impl Telemetry {
         }
         let has_restarted = old.as_deref().is_some_and(|old| new.is_younger_than(old));
         let mut kept = new.clone();
-        // Several processes behind one address take turns, and none of them has restarted.
+        // The latest start wins: several processes behind one address alternate without a restart.
         let started = [new.started_at, old.as_deref().and_then(|old| old.started_at)];
         kept.started_at = started.into_iter().flatten().reduce(f64::max);
         self.details.store(Some(Arc::new(kept)));
@@ -228,7 +227,7 @@ impl Telemetry {
         has_restarted
     }
 
-    /// Counts a restart that something else than its start time showed.
+    /// Counts a restart that was noticed otherwise than by the start time.
     pub fn restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
@@ -238,7 +237,7 @@ impl Telemetry {
         (self.prefix_hits.load(Ordering::Relaxed), self.prefix_queries.load(Ordering::Relaxed))
     }
 
-    /// Takes these in.
+    /// Records the engine's own count of prefix cache hits and queries, in tokens.
     pub fn learn_prefix_cache(&self, hits: u64, queries: u64) {
         self.prefix_hits.store(hits, Ordering::Relaxed);
         self.prefix_queries.store(queries, Ordering::Relaxed);

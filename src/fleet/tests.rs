@@ -1,5 +1,4 @@
-//! What stays the same while the fleet changes: identities, learned latencies, rotation, and what
-//! is known of models.
+//! Identities, learned latencies, rotation and known models survive changes of the topology.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ fn model<'a>(fleet: &'a Topology, name: &str) -> &'a Model {
     fleet.model(fleet.model_id(name).unwrap()).unwrap()
 }
 
-fn told(id: &str) -> ModelEntry {
+fn entry(id: &str) -> ModelEntry {
     ModelEntry { id: id.to_owned(), ..ModelEntry::default() }
 }
 
@@ -36,7 +35,7 @@ fn id_of(fleet: &Fleet, backend: &str) -> BackendId {
 }
 
 #[test]
-fn models_are_listed_in_the_order_of_the_configuration() {
+fn models_keep_the_order_of_the_configuration() {
     let fleet = fleet_of(
         "backends: [{name: x, url: \"http://a\", models: [m, n]}, {name: y, url: \"http://b\", models: [n, o]}]",
     );
@@ -51,22 +50,22 @@ fn models_are_listed_in_the_order_of_the_configuration() {
 }
 
 #[test]
-fn a_fleet_is_complete_once_every_backend_has_told_its_models() {
+fn topology_is_complete_once_all_models_are_known() {
     let fleet = fleet_of(
         "backends: [{name: x, url: \"http://a\"}, {name: y, url: \"http://b\", models: [n]}]",
     );
     assert!(!fleet.topology().is_complete());
-    assert!(fleet.discovered(id_of(&fleet, "x"), &[told("m")]));
+    assert!(fleet.learn_models(id_of(&fleet, "x"), &[entry("m")]));
     assert!(fleet.topology().is_complete());
-    assert!(!fleet.discovered(id_of(&fleet, "x"), &[told("m")]), "nothing new");
-    assert!(!fleet.discovered(BackendId(900), &[told("m")]), "nobody of that number");
+    assert!(!fleet.learn_models(id_of(&fleet, "x"), &[entry("m")]), "nothing new");
+    assert!(!fleet.learn_models(BackendId(900), &[entry("m")]), "no backend has that id");
 }
 
 #[test]
 fn topology_in_use_does_not_change() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\"}]");
     let before = fleet.topology();
-    fleet.discovered(id_of(&fleet, "x"), &[told("m")]);
+    fleet.learn_models(id_of(&fleet, "x"), &[entry("m")]);
     assert!(before.model_id("m").is_none());
     assert!(fleet.topology().model_id("m").is_some());
 }
@@ -81,15 +80,19 @@ fn declared_facts_win_over_discovered_ones() {
         context_length: Some(8192),
         capabilities: Some(Capabilities::ALL),
         operations: Some(Operations::ALL),
-        ..told("org/m")
+        ..entry("org/m")
     };
     let others = ["n", "o", "p"].map(|id| ModelEntry { id: id.to_owned(), ..facts.clone() });
     let all: Vec<ModelEntry> = [facts].into_iter().chain(others).collect();
-    assert!(fleet.discovered(id_of(&fleet, "x"), &all));
+    assert!(fleet.learn_models(id_of(&fleet, "x"), &all));
     let fleet = fleet.topology();
     let row = |name: &str| &model(&fleet, name).serving[0];
     assert_eq!(row("m").context_length, Some(TokenCount(100)), "declared");
-    assert_eq!(row("m").known, Capabilities::ALL, "left open, and told under the backend's name");
+    assert_eq!(
+        row("m").known,
+        Capabilities::ALL,
+        "left open, and discovered under the backend's name"
+    );
     assert_eq!(row("m").upstream_id.as_deref(), Some("org/m"));
     assert_eq!(row("n").usable, Capabilities::NONE, "known to have none");
     assert_eq!(row("n").context_length, Some(TokenCount(8192)));
@@ -99,7 +102,7 @@ fn declared_facts_win_over_discovered_ones() {
 }
 
 #[test]
-fn what_nobody_says_is_assumed_or_denied() {
+fn unknown_capabilities_are_assumed_or_denied() {
     let yaml = "backends: [{name: x, url: \"http://a\", models: [m]}]";
     let fleet = fleet_of(yaml).topology();
     let row = &model(&fleet, "m").serving[0];
@@ -111,15 +114,15 @@ fn what_nobody_says_is_assumed_or_denied() {
 }
 
 #[test]
-fn a_name_equal_to_the_id_needs_no_rewriting() {
+fn upstream_id_equal_to_the_id_is_dropped() {
     let yaml = "backends: [{name: x, url: \"http://a\", models: [{id: m, upstream_id: m}]}]";
     assert!(model(&fleet_of(yaml).topology(), "m").serving[0].upstream_id.is_none());
 }
 
 #[test]
-fn a_model_told_twice_is_served_once() {
+fn model_listed_twice_is_served_once() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\"}]");
-    fleet.discovered(id_of(&fleet, "x"), &[told("m"), told("n"), told("m")]);
+    fleet.learn_models(id_of(&fleet, "x"), &[entry("m"), entry("n"), entry("m")]);
     assert_eq!(model(&fleet.topology(), "m").serving.len(), 1);
 }
 
@@ -131,7 +134,7 @@ fn rotation_and_latencies_survive_a_new_topology() {
     let before = fleet.topology();
     model(&before, "m").turn.store(41, Ordering::Relaxed);
     model(&before, "m").serving[0].latency.learn_response(Duration::from_millis(70));
-    fleet.discovered(id_of(&fleet, "y"), &[told("m")]);
+    fleet.learn_models(id_of(&fleet, "y"), &[entry("m")]);
     let after = fleet.topology();
     assert_eq!(model(&after, "m").turn.load(Ordering::Relaxed), 41);
     let [old, new] = &*model(&after, "m").serving else { panic!("two backends serve it") };
@@ -141,10 +144,10 @@ fn rotation_and_latencies_survive_a_new_topology() {
 }
 
 #[test]
-fn models_and_state_of_a_backend_that_is_down_stay() {
+fn models_and_state_of_an_unhealthy_backend_stay() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\"}]");
     let id = id_of(&fleet, "x");
-    fleet.discovered(id, &[told("m")]);
+    fleet.learn_models(id, &[entry("m")]);
     let state = Arc::clone(&fleet.topology().backends[0].state);
     state.health.set(Health::Unhealthy);
     let fleet = fleet.topology();
@@ -172,7 +175,7 @@ fn identity_is_name_url_and_engine() {
 }
 
 #[test]
-fn averages_start_at_the_first_sample_and_follow_slowly() {
+fn latency_averages_start_at_the_first_sample() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let latency = &model(&fleet, "m").serving[0].latency;
     latency.learn_first_token(Duration::from_millis(100), Timestamp(0));
@@ -184,7 +187,7 @@ fn averages_start_at_the_first_sample_and_follow_slowly() {
 }
 
 #[test]
-fn a_place_in_flight_is_given_back_exactly_once() {
+fn permit_is_released_exactly_once() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
     let first = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
@@ -204,7 +207,7 @@ fn a_place_in_flight_is_given_back_exactly_once() {
 }
 
 #[test]
-fn a_probe_slot_is_held_by_one_and_freed_on_every_outcome() {
+fn probe_slot_is_exclusive_and_freed_on_drop() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
     for probe in [Probe::Breaker, Probe::Cooldown] {
@@ -218,7 +221,7 @@ fn a_probe_slot_is_held_by_one_and_freed_on_every_outcome() {
 }
 
 #[test]
-fn a_refusal_rests_and_leaves_the_breaker_alone() {
+fn refusal_starts_a_cooldown_and_not_the_breaker() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
     let from = OutcomeSource { at: Timestamp(1_000_000), client: 1, probe: false };
@@ -233,7 +236,7 @@ fn a_refusal_rests_and_leaves_the_breaker_alone() {
 }
 
 #[test]
-fn a_good_check_lets_an_open_breaker_be_probed_at_once() {
+fn passed_check_half_opens_the_breaker() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let backend = &fleet.backends[0];
     let state = &backend.state;
@@ -254,7 +257,7 @@ fn a_good_check_lets_an_open_breaker_be_probed_at_once() {
 }
 
 #[test]
-fn draining_hides_the_verdict_of_the_checks() {
+fn draining_hides_the_health_verdict() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
     state.health.set(Health::Healthy);

@@ -1,5 +1,5 @@
-//! Which backend serves which model, and what it can do with it: built anew whenever the
-//! configuration or a discovery changes it, immutable in between.
+//! Which backend serves which model, and with which capabilities: rebuilt whenever the configuration
+//! or a discovery changes it, immutable in between.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::units::TokenCount;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(pub u32);
 
-/// What a configuration says about every topology built under it.
+/// The settings that every topology of one configuration is built with.
 #[derive(Debug, Clone)]
 pub struct TopologyRules {
     unknown_capability: UnknownCapability,
@@ -45,7 +45,7 @@ impl TopologyRules {
         }
     }
 
-    // The nearest word wins: what is said of the backend, else of the model, else of all.
+    // Precedence: backend, model, global.
     fn timeouts(&self, backend: &BackendConfig, model: &str) -> TimeoutsConfig {
         let own = self.models.get(model).map(|model| self.timeouts.with(&model.timeouts));
         own.as_ref().unwrap_or(&self.timeouts).with(&backend.timeouts)
@@ -55,21 +55,21 @@ impl TopologyRules {
 /// A backend in one topology.
 #[derive(Debug, Clone)]
 pub struct Backend {
-    /// What the configuration says of it.
+    /// Its configuration.
     pub config: Arc<BackendConfig>,
     /// What is learned about it.
     pub state: SharedBackend,
-    /// Its models: declared, or discovered once it told them.
+    /// Its models, declared or discovered; `None` until they are known.
     pub models: Option<Arc<Vec<ModelEntry>>>,
-    /// What it told of its models, whatever was declared.
-    pub told: Option<Arc<Vec<ModelEntry>>>,
-    /// Host and port, as they stand in the Host header.
+    /// What discovery found, whatever is declared.
+    pub discovered: Option<Arc<Vec<ModelEntry>>>,
+    /// Host and port, as in the Host header.
     pub authority: Arc<str>,
-    /// How TLS is spoken to it, where it is.
+    /// TLS of connections to it; `None` for plain HTTP.
     pub tls: Option<Arc<ClientTls>>,
 }
 
-/// One model on one backend: what a candidate is made of.
+/// One model on one backend: a candidate of routing.
 #[derive(Debug, Clone)]
 pub struct Serving {
     /// Index of the backend in [`Topology::backends`].
@@ -90,7 +90,7 @@ pub struct Serving {
     pub usable_operations: Operations,
     /// All of `usable_operations` and `usable`.
     pub usable_offer: Offer,
-    /// The same, with what the model is only assumed to do left out.
+    /// The same without capabilities that are only assumed.
     pub known_offer: Offer,
     /// The longest context; the largest number when it is unknown.
     pub window: TokenCount,
@@ -106,9 +106,9 @@ pub struct Serving {
     pub latency: Arc<ModelLatency>,
     /// A hash of the backend's name, the same in every process.
     pub key: u64,
-    /// The backend's place in the model's prefix index.
+    /// The backend's slot in the model's prefix index.
     pub slot: Slot,
-    /// The clocks of an attempt.
+    /// The timeouts of an attempt.
     // Boxed: a decision passes over every row, and needs none of them.
     pub timeouts: Box<TimeoutsConfig>,
 }
@@ -119,8 +119,8 @@ impl Serving {
         self.upstream_id.as_deref().unwrap_or(&self.model)
     }
 
-    /// The backend's place in the model's prefix index, and how often its engine has restarted or was
-    /// away.
+    /// The backend's slot in the model's prefix index, and the epoch of its engine: what was learned
+    /// about its cache in another epoch no longer holds.
     pub fn slot_and_epoch(&self) -> (Slot, u32) {
         (self.slot, self.state.telemetry.epoch())
     }
@@ -131,7 +131,7 @@ impl Serving {
 pub struct Model {
     /// The name clients use.
     pub name: Box<str>,
-    /// Who serves it.
+    /// The backends that serve it.
     pub serving: Box<[Serving]>,
     /// The model's rotation, shared by every topology that knows the model.
     pub turn: Arc<AtomicU64>,

@@ -1,6 +1,7 @@
 //! `backends:` the engines to send requests to.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::health::HealthConfig;
 use super::model::{ModelEntry, ModelItem};
@@ -83,18 +84,32 @@ section! {
 }
 
 impl BackendConfig {
-    /// The TLS of connections to it.
+    /// Loads what connections over TLS to it need.
     ///
     /// # Errors
     /// [`TlsError`] when its files cannot be used.
-    pub fn client_tls(&self) -> Result<ClientTls, TlsError> {
-        ClientTls::load(ClientTlsFiles {
+    pub(crate) fn load_tls(&mut self) -> Result<(), TlsError> {
+        let loaded = ClientTls::load(ClientTlsFiles {
             ca: self.tls.ca.as_ref(),
             identity: self.tls.cert.as_ref().zip(self.tls.key.as_ref()),
             server_name: self.tls.server_name.as_deref().unwrap_or(&self.url.host),
             verify: self.tls.verify,
             http2: self.http2,
-        })
+        })?;
+        self.client_tls = LoadedTls(Some(Arc::new(loaded)));
+        Ok(())
+    }
+}
+
+/// The TLS settings of a backend with their files read; empty where its URL is not https.
+#[derive(Debug, Clone, Default)]
+pub struct LoadedTls(pub Option<Arc<ClientTls>>);
+
+/// Configurations are compared by their settings: the same files with other contents are no change of
+/// the configuration, although the next load uses them.
+impl PartialEq for LoadedTls {
+    fn eq(&self, _other: &Self) -> bool {
+        true
     }
 }
 
@@ -122,6 +137,8 @@ section! {
         pub authorization: AuthorizationPolicy = AuthorizationPolicy::Pass,
         /// How TLS is spoken to it, where its URL is https.
         pub tls: BackendTls = BackendTls::default(),
+        /// `tls` with its files read.
+        pub client_tls: LoadedTls [] = LoadedTls::default(),
         /// Whether it is spoken to in HTTP/2: many requests on one connection.
         pub http2: bool = false,
         /// The models it serves; asked for when left out.

@@ -277,7 +277,7 @@ impl Task {
         }
         if has_later_start || is_undone {
             tracing::info!(backend = %self.backend.state.name, "the engine has restarted");
-            self.batch.fleet.forget(self.backend.state.id);
+            self.batch.fleet.forget_process(self.backend.state.id);
             self.cache_tokens = None;
         }
         if let Some((hits, queries)) = page.prefix_cache {

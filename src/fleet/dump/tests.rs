@@ -71,10 +71,10 @@ fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
     b.state.breaker.set(BreakerState::Open, NOW);
     let model =
         ModelEntry { id: "small".to_owned(), context_length: Some(64), ..Default::default() };
-    live.discovered(a.state.id, &[model]);
+    live.learn_models(a.state.id, &[model]);
     let fact =
         ModelEntry { id: "org/big".to_owned(), context_length: Some(4096), ..Default::default() };
-    live.discovered(b.state.id, &[fact]);
+    live.learn_models(b.state.id, &[fact]);
     with_serving(&live, "small", |row| {
         row.latency.learn_first_token(Duration::from_millis(40), Timestamp(0))
     });

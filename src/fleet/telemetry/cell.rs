@@ -1,5 +1,24 @@
-//! A sample that readers see whole without a lock: two slots of atomics, of which the one that is
-//! not being read is written. A reader repeats only when two samples came in while it read one.
+//! A sample that readers see whole without a lock: a seqlock over two slots.
+//!
+//! **Why.** Every decision reads the telemetry of every candidate. A mutex would make deciding threads
+//! wait for each other; an `Arc` behind an `ArcSwap` would cost two contended reference counts per
+//! candidate; one atomic cannot hold the six numbers of a sample. Torn samples (the queue of one
+//! scrape with the cache use of another) must never be seen.
+//!
+//! **How.** `version` counts samples, and its lowest bit names the slot that holds the last one. The
+//! writer fills the *other* slot and then publishes it by storing the next version with `Release`. A
+//! reader loads the version (`Acquire`), copies that slot, and checks that the version is unchanged.
+//!
+//! **Invariants, and what would break them.**
+//! - One writer at a time: `writer` is locked for the whole write. Two writers would fill one slot.
+//! - The slot a reader copies is rewritten only by the sample after next. Such a writer has first
+//!   published the sample between, so a reader that saw any of its words sees a changed version and
+//!   retries. That needs both fences: the writer's `Release` fence keeps its words from becoming visible
+//!   before that version, and the reader's `Acquire` fence keeps its second look at the version behind
+//!   the copy. Without either, a weakly ordered CPU could pass off a mixed sample as whole.
+//! - A reader retries only if two samples arrive during one copy of 28 bytes; scrapes are at least
+//!   milliseconds apart, so in practice it never does.
+//! - What readers touch fits one cache line; the assertion below keeps the writer's mutex out of it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
@@ -10,11 +29,11 @@ use crate::units::{Micros, Timestamp, to_micros};
 /// Numbers of 64 bits in a sample, beside one of 32.
 const WORDS: usize = 3;
 
-/// Holds the last sample. What a reader touches is one cache line: decisions read those of all backends.
+/// Holds the last sample.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct SampleCell {
-    /// How many samples there have been; the last one's lowest bit names its slot.
+    /// The number of samples so far, 0 before the first; the lowest bit names the slot of the last.
     version: AtomicU64,
     words: [[AtomicU64; WORDS]; 2],
     cache_use: [AtomicU32; 2],
@@ -40,7 +59,7 @@ impl SampleCell {
             let (words, cache_use) = self.slot(version);
             let words = words.each_ref().map(|word| word.load(Ordering::Relaxed));
             let packed = Packed { words, cache_use: cache_use.load(Ordering::Relaxed) };
-            // Whoever saw a word of a later sample sees here that there is one.
+            // A copy with words of a later sample sees the later version below.
             fence(Ordering::Acquire);
             if self.version.load(Ordering::Relaxed) == version {
                 return Some(packed);
@@ -48,11 +67,11 @@ impl SampleCell {
         }
     }
 
-    /// Puts a sample in the place of the last one.
+    /// Replaces the last sample.
     pub(super) fn write(&self, sample: EngineSample) {
         let _one_writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.version.load(Ordering::Relaxed);
-        // The words below must not be seen before the version that took readers off their slot.
+        // The words below must not become visible before the version that moved readers off this slot.
         fence(Ordering::Release);
         let packed = Packed::of(sample);
         let (words, cache_use) = self.slot(version.wrapping_add(1));
@@ -64,22 +83,23 @@ impl SampleCell {
     }
 }
 
-/// A sample as it is kept. Decisions read it as it is: to make durations of its microseconds costs more
-/// than the rest.
+/// A packed sample. Decisions compare its age before unpacking: converting microseconds to a `Duration`
+/// costs more than everything else.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Packed {
-    /// Waiting and running; in flight and the interval in microseconds; when it was sent.
+    /// Two numbers of 32 bits each, the first in the upper half: waiting and running (as `f32` bits);
+    /// in flight and the interval in microseconds. Last, when the scrape was sent, in microseconds.
     words: [u64; WORDS],
-    /// The share of the KV cache in use.
+    /// The share of the KV cache in use, as `f32` bits.
     cache_use: u32,
 }
 
 impl Packed {
-    /// Not a number stands for unknown.
+    /// NaN stands for unknown.
     fn of(sample: EngineSample) -> Self {
         let bits = |value: Option<f32>| value.unwrap_or(f32::NAN).to_bits();
         let both = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        // The longest interval there is room for is over an hour.
+        // Saturates at over an hour.
         let interval = u32::try_from(to_micros(sample.interval)).unwrap_or(u32::MAX);
         let words = [
             both(bits(sample.waiting), bits(sample.running)),

@@ -1,15 +1,15 @@
-//! What an engine tells of itself that changes rarely.
+//! What an engine reports that changes rarely.
 
-/// What an engine tells of itself that changes rarely; what it does not tell is `None`.
+/// What an engine reports that changes rarely; `None` is not reported.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EngineDetails {
     /// Tokens per block of its KV cache.
     pub block_size: Option<u32>,
     /// Blocks in its KV cache.
     pub blocks: Option<u64>,
-    /// Tokens its KV cache holds, where it tells that and no blocks.
+    /// Tokens its KV cache holds, if it reports that instead of blocks.
     pub cache_tokens: Option<u64>,
-    /// Its LoRA adapters; `None` where it has none or does not tell.
+    /// Its LoRA adapters; `None` if it has none or does not report them.
     pub adapters: Option<Adapters>,
     /// When its process started, in seconds since 1970.
     pub started_at: Option<f64>,
@@ -20,7 +20,7 @@ pub struct EngineDetails {
 pub struct Adapters {
     /// Those in the batch.
     pub running: Vec<Box<str>>,
-    /// Those with requests that wait.
+    /// Those with queued requests.
     pub waiting: Vec<Box<str>>,
     /// The most in one batch.
     pub max: Option<u32>,

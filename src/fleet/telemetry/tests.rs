@@ -27,7 +27,7 @@ fn after(wait: Duration) -> Timestamp {
 }
 
 #[test]
-fn a_backend_never_scraped_is_unknown_and_not_idle() {
+fn backend_never_scraped_is_unknown_not_idle() {
     let telemetry = Telemetry::default();
     let expected = Readings { load: 7.0, ..Readings::default() };
     assert_eq!(telemetry.read(&load(7), Timestamp(9 * SECOND)), expected);
@@ -37,7 +37,7 @@ fn a_backend_never_scraped_is_unknown_and_not_idle() {
 }
 
 #[test]
-fn a_fresh_sample_counts_with_what_was_dispatched_since() {
+fn fresh_load_adds_requests_dispatched_since_the_scrape() {
     let telemetry = Telemetry::default();
     telemetry.publish(sample());
     let read = |in_flight| telemetry.read(&load(in_flight), after(Duration::from_millis(300)));
@@ -59,7 +59,7 @@ fn a_fresh_sample_counts_with_what_was_dispatched_since() {
 }
 
 #[test]
-fn an_old_sample_counts_for_nothing_but_its_age() {
+fn stale_sample_yields_its_age_only() {
     let telemetry = Telemetry::default();
     telemetry.publish(sample());
     let long = Duration::from_secs(60);
@@ -81,7 +81,7 @@ fn an_old_sample_counts_for_nothing_but_its_age() {
 }
 
 #[test]
-fn numbers_are_finite_and_in_range() {
+fn readings_are_finite_and_in_range() {
     let telemetry = Telemetry::default();
     telemetry.publish(EngineSample {
         waiting: Some(f32::INFINITY),
@@ -89,8 +89,8 @@ fn numbers_are_finite_and_in_range() {
         kv_utilization: Some(1.7),
         ..sample()
     });
-    let told = telemetry.read(&load(4), after(INTERVAL));
-    assert_eq!((told.waiting, told.running, told.kv_utilization), (None, Some(0.0), Some(1.0)));
+    let read = telemetry.read(&load(4), after(INTERVAL));
+    assert_eq!((read.waiting, read.running, read.kv_utilization), (None, Some(0.0), Some(1.0)));
     telemetry.publish(EngineSample { kv_utilization: Some(f32::NAN), ..sample() });
     assert_eq!(telemetry.sample().unwrap().kv_utilization, None);
     let most = Some(f32::MAX);
@@ -99,7 +99,7 @@ fn numbers_are_finite_and_in_range() {
 }
 
 #[test]
-fn a_later_start_is_a_restart() {
+fn later_start_time_is_a_restart() {
     let telemetry = Telemetry::default();
     let started = |at| EngineDetails { started_at: at, ..EngineDetails::default() };
     assert!(!telemetry.learn_details(&started(Some(100.5))), "the first one seen");
@@ -115,7 +115,7 @@ fn a_later_start_is_a_restart() {
 }
 
 #[test]
-fn the_cache_holds_its_blocks_or_what_it_tells() {
+fn cache_capacity_comes_from_blocks_or_tokens() {
     let mut details = EngineDetails { cache_tokens: Some(900), ..EngineDetails::default() };
     assert_eq!(details.capacity_tokens(), Some(900));
     details.blocks = Some(100);
@@ -124,7 +124,7 @@ fn the_cache_holds_its_blocks_or_what_it_tells() {
 }
 
 #[test]
-fn samples_are_never_torn() {
+fn concurrent_readers_never_see_a_torn_sample() {
     let telemetry = Telemetry::default();
     let is_over = AtomicBool::new(false);
     // Every field of a sample says the same number.

@@ -161,7 +161,7 @@ fn an_unknown_model_may_still_be_discovered() {
     let (code, status, _) = told(&mut fleet, Ask::of("x"));
     assert_eq!((code, status), (ErrorCode::DiscoveryPending, 503));
     let id = fleet.state("silent").id;
-    assert!(fleet.live.discovered(id, &[]));
+    assert!(fleet.live.learn_models(id, &[]));
     assert_eq!(told(&mut fleet, Ask::of("x")).0, ErrorCode::ModelNotFound, "now all is known");
 }
 

@@ -54,7 +54,7 @@ fn publish(fleet: &LiveFleet, rounds: usize) {
     for round in 0..rounds {
         for (index, id) in ids.iter().enumerate() {
             let known = &MODELS[(round + index) % 3..];
-            fleet.discovered(*id, &entries(known));
+            fleet.learn_models(*id, &entries(known));
         }
     }
 }
