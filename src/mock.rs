@@ -13,6 +13,7 @@ mod received;
 mod records;
 mod responses;
 mod script;
+mod shared;
 mod spec;
 mod wire;
 mod wire_head;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 
 use super::deliver::{Delivery, Ending};
-use super::engine::Shared;
 use super::fault::Fault;
 use super::info;
 use super::received::path_of;
 use super::records::OpenRequest;
 use super::responses::{self, Response, Whole};
+use super::shared::Shared;
 use super::wire::{ReadError, Wire};
 use super::wire_head::{Head, is_probe_line};
 use crate::api::Operation;

@@ -8,7 +8,7 @@ use super::plan::{Framing, Halt, HaltAt, Plan};
 use super::records::Records;
 use super::responses::{Event, Events, Response, Whole};
 use super::wire::{Gone, Wire};
-use super::wire_head::Head;
+use super::wire_head::{Head, reason};
 
 const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
     Upgrade: raw\r\n\r\n\x00\x01raw bytes of another protocol\xff";
@@ -264,23 +264,5 @@ fn framed(framing: Framing, bytes: &[u8]) -> Vec<u8> {
             chunk.extend_from_slice(b"\r\n");
             chunk
         }
-    }
-}
-
-pub(super) fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        413 => "Content Too Large",
-        429 => "Too Many Requests",
-        500 => "Internal Server Error",
-        502 => "Bad Gateway",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        _ => "Scripted",
     }
 }

@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 use super::connection;
 use super::fault::Fault;
 use super::received::{Cancelled, Counters, Malformed, Received};
 use super::records::Records;
 use super::script::Script;
+use super::shared::Shared;
 use super::spec::EngineSpec;
 
 const BACKLOG: u32 = 1024;
@@ -22,22 +23,6 @@ pub struct MockEngine {
     shared: Arc<Shared>,
     addr: SocketAddr,
     listening: Mutex<Listening>,
-}
-
-/// What an engine's connections share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) spec: EngineSpec,
-    pub(super) script: Script,
-    pub(super) records: Records,
-    connections: Mutex<Connections>,
-}
-
-#[derive(Debug, Default)]
-struct Connections {
-    open: JoinSet<()>,
-    // The accept task may still run on another thread while the engine is dropped.
-    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -241,12 +226,6 @@ impl Drop for MockEngine {
         let mut connections = self.shared.connections();
         connections.is_over = true;
         connections.open.abort_all();
-    }
-}
-
-impl Shared {
-    fn connections(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::deliver::reason;
 use super::spec::EngineSpec;
+use super::wire_head::reason;
 use crate::api::{Dialect, Operation};
 use reply::Reply;
 use request::Request;

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::ReadHalf;
 
-use super::wire_head::{Head, head_end};
+use super::wire_head::{BodyLength, Head, head_end};
 use crate::units::ByteSize;
 
 const LARGEST_BODY: ByteSize = ByteSize::mib(64);
@@ -34,15 +34,6 @@ pub(super) enum ReadError {
     Gone,
     /// The bytes are not a strictly well-formed request.
     Malformed(&'static str),
-}
-
-/// How a request's body is framed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BodyLength {
-    /// By `Content-Length`, or by its absence.
-    Known(u64),
-    /// By chunks.
-    Chunked,
 }
 
 /// One accepted connection.

@@ -2,9 +2,16 @@
 
 use bytes::Bytes;
 
-use super::wire::BodyLength;
-
 const LARGEST_HEAD: usize = 256 << 10;
+
+/// How a request's body is framed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyLength {
+    /// By `Content-Length`, or by its absence.
+    Known(u64),
+    /// By chunks.
+    Chunked,
+}
 
 /// The head of a request.
 #[derive(Debug)]
@@ -135,5 +142,23 @@ fn body_length(headers: &[(String, String)], is_modern: bool) -> Result<BodyLeng
         ([_], []) => Err("not a Content-Length"),
         ([], [_]) => Err("a Transfer-Encoding other than chunked, or in HTTP/1.0"),
         _ => Err("more than one framing header"),
+    }
+}
+
+pub(super) fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        413 => "Content Too Large",
+        429 => "Too Many Requests",
+        500 => "Internal Server Error",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        _ => "Scripted",
     }
 }

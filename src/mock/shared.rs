@@ -1,0 +1,31 @@
+//! State of a mock engine that its connections share.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::task::JoinSet;
+
+use super::records::Records;
+use super::script::Script;
+use super::spec::EngineSpec;
+
+/// State of an engine that its connections share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) spec: EngineSpec,
+    pub(super) script: Script,
+    pub(super) records: Records,
+    pub(super) connections: Mutex<Connections>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    pub(super) open: JoinSet<()>,
+    // The accept task may still run on another thread while the engine is dropped.
+    pub(super) is_over: bool,
+}
+
+impl Shared {
+    pub(super) fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

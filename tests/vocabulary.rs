@@ -1,0 +1,178 @@
+//! Keeps retired words out of code, messages, tests, configuration and docs. Every term has one name,
+//! the one an engineer of the field would search for; `docs/glossary.md` lists them.
+//!
+//! Text is compared word by word: `CamelCase` and `snake_case` are split, punctuation and line breaks
+//! count as one space. So `RestingBackend`, "resting backend" and `resting_backend` are the same phrase.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Retired phrases, and what to write instead.
+const RETIRED: &[(&str, &str)] = &[
+    ("resting", "in cooldown"),
+    ("rested", "in cooldown"),
+    ("rests", "cools down"),
+    ("anew", "again"),
+    ("handover", "graceful upgrade"),
+    ("hand over", "graceful upgrade, or pass"),
+    ("hands over", "passes"),
+    ("handed over", "passed"),
+    ("outbox", "bounded queue"),
+    ("orphan", "detached launcher"),
+    ("untold", "without telemetry"),
+    ("told", "reported, configured"),
+    ("tells", "reports, returns"),
+    ("hears", "receives"),
+    ("heard", "received"),
+    ("begun", "started"),
+    ("nobody", "no client, no backend"),
+    ("whoever", "the client that"),
+    ("who is asked", "the backend that is queried"),
+    ("is asked", "is queried, is requested"),
+    ("are asked", "are queried, are requested"),
+    ("was asked", "was queried, was requested"),
+    ("were asked", "were queried, were requested"),
+    ("be asked", "be queried, be requested"),
+    ("asked for", "requested"),
+    ("of its own", "its own, separate"),
+    ("of their own", "their own, separate"),
+    ("an own", "its own"),
+    ("stand in", "mock engine, placeholder"),
+    ("stand ins", "mock engines"),
+    ("smell", "finding"),
+    ("smells", "findings"),
+    ("oddity", "warning"),
+    ("oddities", "warnings"),
+    ("flaw", "head error"),
+    ("flaws", "head errors"),
+    ("welcomed", "accepted"),
+    ("unwelcome", "rejected"),
+    ("distrust", "CA revoked"),
+    ("distrusted", "CA revoked"),
+    ("distrusting", "CA revoked"),
+    ("sighting", "observed decision"),
+    ("sightings", "observed decisions"),
+    ("noting", "recording"),
+    ("obedience", "control loop"),
+    ("last words", "shutdown hooks"),
+    ("upkeep", "supervisor, sharing"),
+    ("carrier", "sink"),
+    ("closings", "close reasons"),
+    ("forecast", "drain estimate"),
+    ("forecasts", "drain estimates"),
+    ("first due", "next probe"),
+    ("warming", "slow start"),
+    ("comes back slowly", "slow start"),
+    ("repeats", "retries"),
+    ("says so itself", "reports it"),
+    ("answer", "response"),
+    ("answers", "responses, responds"),
+];
+
+/// Folders and files that people read.
+const ROOTS: &[&str] = &[
+    "src",
+    "tests",
+    "benches",
+    "fuzz/fuzz_targets",
+    "fuzz/targets.rs",
+    "conf",
+    "docs",
+    "systemd",
+    "packaging",
+    ".ci",
+    ".github",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "Cargo.toml",
+    "clippy.toml",
+    "deny.toml",
+];
+const ENDINGS: &[&str] =
+    &["rs", "py", "md", "yaml", "yml", "toml", "html", "json", "service", "conf", ""];
+/// This list, and recorded data.
+const EXEMPT: &[&str] = &["tests/vocabulary.rs", "tests/golden", "benches/rig/target"];
+
+#[test]
+fn retired_words_stay_out() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    let mut files = Vec::new();
+    for start in ROOTS {
+        collect(&root.join(start), &mut files);
+    }
+    assert!(files.len() > 300, "only {} files were read", files.len());
+    for path in files {
+        let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+        if EXEMPT.iter().any(|exempt| name.starts_with(exempt)) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        found.extend(
+            retired(&text).map(|(line, phrase, instead)| {
+                format!("{name}:{line}: '{phrase}': write {instead}")
+            }),
+        );
+    }
+    assert!(found.is_empty(), "{} retired words\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn phrases_are_found_in_identifiers_and_across_lines() {
+    let text = "let first_due = 1;\n// it is\n// asked for\nstruct UntoldThing;\n\"The rest\"";
+    let phrases: Vec<(usize, &str)> =
+        retired(text).map(|(line, phrase, _)| (line, phrase)).collect();
+    assert_eq!(phrases, [(4, "untold"), (2, "is asked"), (3, "asked for"), (1, "first due")]);
+}
+
+/// Retired phrases in a text: line, phrase, replacement; in the order of the list.
+fn retired(text: &str) -> impl Iterator<Item = (usize, &'static str, &'static str)> {
+    let words = words(text);
+    RETIRED.iter().flat_map(move |(phrase, instead)| {
+        let wanted: Vec<&str> = phrase.split(' ').collect();
+        let starts: Vec<usize> = words
+            .windows(wanted.len())
+            .filter(|window| {
+                window.iter().map(|(_, word)| word.as_str()).eq(wanted.iter().copied())
+            })
+            .map(|window| window[0].0)
+            .collect();
+        starts.into_iter().map(move |line| (line, *phrase, *instead))
+    })
+}
+
+/// The words of a text in lower case, each with its line. Identifiers are split.
+fn words(text: &str) -> Vec<(usize, String)> {
+    let mut words = Vec::new();
+    for (line, content) in (1..).zip(text.lines()) {
+        let (mut word, mut was_lower) = (String::new(), false);
+        for letter in content.chars().chain([' ']) {
+            let is_boundary = !letter.is_alphanumeric() || (letter.is_uppercase() && was_lower);
+            if is_boundary && !word.is_empty() {
+                words.push((line, std::mem::take(&mut word)));
+            }
+            was_lower = letter.is_lowercase() || letter.is_ascii_digit();
+            if letter.is_alphanumeric() {
+                word.extend(letter.to_lowercase());
+            }
+        }
+    }
+    words
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            collect(&entry.unwrap().path(), files);
+        }
+    } else if path.exists() {
+        let ending = path.extension().map(|ending| ending.to_string_lossy().into_owned());
+        if ENDINGS.contains(&ending.unwrap_or_default().as_str()) {
+            files.push(path.to_owned());
+        }
+    }
+}
