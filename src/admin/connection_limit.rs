@@ -88,19 +88,19 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
         let mut stream: Stream = Box::new(GuardedStream::new(&client));
         let closing = pin!(std::future::pending::<()>());
         let idle = pin!(tokio::time::sleep(limits.head.timeout));
-        // Who has just connected wants to ask something.
+        // A first request must come within the header timeout, later ones within the idle timeout.
         let mut waiting = HeadWait::new(closing, idle, limits.head.timeout);
         while let Some(head) = waiting.next_head(&client).await {
             if let Some(refused) = client.refused() {
                 self.admin_connections.note_head_error(refused.error);
-                let refusal = RawResponse::new(refused.error.code(), &told(refused.error));
+                let refusal = RawResponse::new(refused.error.code(), &message_of(refused.error));
                 refusal.send(&mut stream).await;
                 return None;
             }
             let mut session = ServerSession::new_http1(stream);
             session.set_pipelined_prefix(head);
             (stream, _) = self.inner.process_new_http(session, shutdown).await?.consume();
-            // Its body has been read, or Pingora would not give the stream back.
+            // Pingora returns the stream only after the body has been read.
             client.expect_head();
             waiting.set_idle_timeout(limits.idle_timeout);
         }
@@ -108,15 +108,15 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
     }
 }
 
-/// What a caller is told; only the deadline is not the data port's.
-fn told(error: HeadError) -> String {
+/// The message of a head error; only the timeout's setting differs from the data port's.
+fn message_of(error: HeadError) -> String {
     if error == HeadError::TimedOut {
         return "The request head did not arrive in time (admin.header_timeout)".to_owned();
     }
     error.to_string()
 }
 
-/// What holds for a caller that connects now.
+/// The limits of a connection that is accepted now.
 fn limits_of(config: &Config) -> ConnectionLimits {
     let limits = ConnectionLimits::of(config);
     let head = HeadLimits { timeout: config.admin.header_timeout, ..limits.head };

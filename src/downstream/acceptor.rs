@@ -26,8 +26,8 @@ use super::origin::Origin;
 use super::prefixed_stream::PrefixedStream;
 use crate::routing::Generation;
 
-/// How long connections stay open without a request once the listeners are closed.
-pub(crate) const LINGER: Duration = Duration::from_millis(500);
+/// How long idle connections stay open once the listeners are closed.
+pub(crate) const IDLE_GRACE: Duration = Duration::from_millis(500);
 
 /// The configuration in force: read for each connection, because a reload may have changed it.
 pub(crate) type CurrentGeneration = Box<dyn Fn() -> Arc<Generation> + Send + Sync>;
@@ -165,7 +165,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Acceptor<A> {
     async fn cleanup(&self) {
         // A client that has just connected, or is about to reuse its connection, still gets a
         // response; only what stays silent is closed.
-        tokio::time::sleep(LINGER).await;
+        tokio::time::sleep(IDLE_GRACE).await;
         self.closing.cancel();
         self.app.cleanup().await;
     }

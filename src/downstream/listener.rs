@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use pingora::listeners::tls::Acceptor;
-use pingora::protocols::l4::stream::Stream as SocketStream;
 use pingora::protocols::{ALPN, Ssl, Stream};
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +18,7 @@ use super::proxy_protocol;
 use super::proxy_protocol::Header;
 use crate::config::{ListenAddress, Listener, ListenerTls, TrustedProxy};
 use crate::tls::{ServerTls, TlsError};
+use crate::upstream::connect::to_socket;
 use crate::wire::HTTP2_PREFACE;
 
 const FIRST_READ: usize = 4096;
@@ -213,11 +213,6 @@ async fn handshake(
             Err(AcceptError::Tls)
         }
     }
-}
-
-/// The bare socket, unless something is layered over it already.
-fn to_socket(stream: Stream) -> Option<Box<SocketStream>> {
-    stream.into_any().downcast().ok()
 }
 
 /// Whether the client starts with HTTP/2; what was read stays in `ahead`.

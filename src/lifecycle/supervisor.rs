@@ -18,7 +18,7 @@ use super::listener_service::Sockets;
 use super::shutdown::{LEEWAY, Shutdown, TerminationSignals};
 use super::upgrade::InheritedSockets;
 use crate::clock::now;
-use crate::downstream::acceptor::LINGER;
+use crate::downstream::acceptor::IDLE_GRACE;
 use crate::fleet::Health;
 use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::Proxy;
@@ -178,7 +178,7 @@ impl Supervisor {
         let mut idle_checks = 0;
         let mut tell_at = now();
         // Connections without a request may still bring one.
-        let silent_until = now().after(LINGER);
+        let silent_until = now().after(IDLE_GRACE);
         // The last bytes of the last answers leave before the process does.
         while idle_checks < 3 {
             if now() >= tell_at && !self.stop.is_upgraded() {

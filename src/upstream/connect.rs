@@ -146,7 +146,7 @@ async fn secure(stream: Stream, tls: &ClientTls) -> Result<Stream, ConnectError>
 }
 
 /// The socket of a stream that is nothing else.
-fn to_socket(stream: Stream) -> Option<Box<SocketStream>> {
+pub(crate) fn to_socket(stream: Stream) -> Option<Box<SocketStream>> {
     stream.into_any().downcast().ok()
 }
 

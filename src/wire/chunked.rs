@@ -1,7 +1,11 @@
-//! Chunked transfer coding, decoded in place and strictly: what this lets through is framed the way
-//! every other parser would read it.
+//! Chunked transfer coding (RFC 9112 §7.1), decoded in place and strictly.
+//!
+//! Strictly, because the framing decides where the next request starts: a size, line end or trailer that
+//! another parser reads differently is request smuggling. A state machine, because a body arrives in
+//! slices that may end anywhere; the state is all that is kept between them. In place, because the
+//! payload only moves towards the front: the write position never passes the read position.
 
-/// Why chunked framing cannot be trusted.
+/// What is wrong with the framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
     /// No digits, too many, or something else in their place.
@@ -10,7 +14,7 @@ pub enum ChunkError {
     /// A bare LF, a control character or too many bytes in an extension.
     #[error("a chunk extension is malformed or too long")]
     Extension,
-    /// Something other than CR LF behind a chunk.
+    /// Anything but CR LF after a chunk.
     #[error("a chunk does not end with CR LF")]
     Ending,
     /// Trailers that are malformed or too long.
@@ -21,9 +25,10 @@ pub enum ChunkError {
 /// What one call decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decoded {
-    /// Payload bytes, moved to the front of the slice.
+    /// Payload bytes, moved to the front of the slice. Never more than `consumed`.
     pub payload: usize,
-    /// Bytes of the slice that were taken in; the rest belongs to whatever comes next.
+    /// Bytes of the slice that belong to the body. After the end, the rest is the next message; before
+    /// it, the rest starts with a byte that breaks the framing, which the next call reports.
     pub consumed: usize,
     /// Whether the last chunk and its trailers have been read.
     pub is_done: bool,
@@ -48,7 +53,7 @@ enum State {
     Done,
 }
 
-/// A decoder that may be fed any slices of a chunked body.
+/// A decoder for a chunked body in slices of any size.
 #[derive(Debug)]
 pub struct ChunkDecoder(State);
 
@@ -62,7 +67,7 @@ impl ChunkDecoder {
     /// Decodes as much of `bytes` as belongs to the body, moving the payload to its front.
     ///
     /// # Errors
-    /// The first byte that breaks the framing; nothing more can be decoded then.
+    /// [`ChunkError`] at the first byte that breaks the framing; nothing can be decoded after it.
     pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, ChunkError> {
         let mut payload = 0;
         let mut at = 0;
@@ -86,12 +91,13 @@ impl ChunkDecoder {
             let Some(&byte) = bytes.get(at) else { break };
             match self.step(byte) {
                 Ok(next) => self.0 = next,
-                // What was good before it is handed out first; the next call meets it again.
+                // The payload before it is returned first; the next call finds it again.
                 Err(_) if payload > 0 => break,
                 Err(error) => return Err(error),
             }
             at += 1;
         }
+        debug_assert!(payload <= at && at <= bytes.len(), "the payload moves towards the front");
         Ok(Decoded { payload, consumed: at, is_done: self.0 == State::Done })
     }
 
@@ -161,7 +167,7 @@ mod tests {
         let (mut payload, mut done, mut left) = (Vec::new(), false, 0);
         for part in parts {
             let mut bytes = part.to_vec();
-            // What is left before the end is a bad byte that the next call meets.
+            // What is left before the end starts with a bad byte, which the next call reports.
             while !bytes.is_empty() {
                 let decoded = decoder.decode(&mut bytes)?;
                 payload.extend_from_slice(&bytes[..decoded.payload]);
@@ -177,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_that_parsers_disagree_on_is_refused() {
+    fn ambiguous_framing_is_refused() {
         for (bytes, error) in [
             (&b"\r\n"[..], ChunkError::Size),
             (b"g\r\n", ChunkError::Size),
@@ -201,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn good_chunks_before_a_bad_one_are_handed_out() {
+    fn payload_before_an_error_is_returned() {
         let mut decoder = ChunkDecoder::default();
         let mut bytes = b"5\r\nhello\r\nworse".to_vec();
         let decoded = decoder.decode(&mut bytes).unwrap();
@@ -210,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_body_is_left_alone() {
+    fn bytes_after_the_body_are_not_consumed() {
         let body = b"5;x=y\r\nhello\r\n0\r\nA: b\r\n\r\nGET /";
         assert_eq!(decode_in(&[body]), Ok((b"hello".to_vec(), true, 5)));
     }
 
     proptest! {
         #[test]
-        fn any_split_of_any_body_decodes_alike(
+        fn every_split_decodes_alike(
             chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..6),
             cuts in proptest::collection::vec(0_usize..300, 0..8),
         ) {
@@ -241,7 +247,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn decoder_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _outcome = decode_in(&[&bytes]);
         }
     }

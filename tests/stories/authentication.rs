@@ -1,5 +1,5 @@
-//! An operator hands out keys, each for some models; clients without one stay outside, backends get
-//! the credentials meant for them, and no key is ever shown anywhere.
+//! API keys, each for some models: clients without one are refused, backends get their own credentials,
+//! and no key appears in logs, metrics or responses.
 
 use penstock::mock::{EngineModel, EngineSpec, Fault, MockEngine};
 use serde_json::json;
@@ -10,11 +10,11 @@ use crate::support::engines::{backend, engine, start};
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    only_known_keys_may_call,
-    each_key_has_its_models,
-    backends_get_the_credentials_meant_for_them,
-    without_client_keys_their_credentials_pass,
-    no_key_and_no_prompt_is_ever_shown,
+    unknown_keys_get_401,
+    keys_are_limited_to_their_models,
+    backends_get_their_own_credentials,
+    client_credentials_pass_without_auth_keys,
+    keys_and_prompts_are_never_shown,
     log_lines_cannot_be_forged,
 ];
 
@@ -34,7 +34,7 @@ fn ask(penstock: &Penstock, path: &str, model: &str, headers: &[(&str, String)])
     request(penstock.data, "POST", path, &headers, body.to_string().as_bytes())
 }
 
-fn only_known_keys_may_call() {
+fn unknown_keys_get_401() {
     let engine = engine("one", &["m"]);
     let penstock =
         Penstock::start(&format!("{KEYS}\nbackends:\n{}", backend(&engine, "models: [m]")));
@@ -72,7 +72,7 @@ fn only_known_keys_may_call() {
     assert_eq!(engine.counters().requests, 3);
 }
 
-fn each_key_has_its_models() {
+fn keys_are_limited_to_their_models() {
     let engine = engine("one", &["llama3:8b", "q4", "m"]);
     let routing = "routing: { aliases: { llama-best: m } }";
     let items = backend(&engine, "models: [\"llama3:8b\", q4, m]");
@@ -93,7 +93,7 @@ fn each_key_has_its_models() {
     let list = request(penstock.data, "GET", "/v1/models", &headers, b"").json();
     let ids: Vec<&str> =
         list["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
-    assert_eq!(ids, ["llama-best", "llama3:8b", "q4"], "only what the key may use");
+    assert_eq!(ids, ["llama-best", "llama3:8b", "q4"], "only the models of the key");
     let hidden = request(penstock.data, "GET", "/v1/models/m", &headers, b"");
     assert_eq!(hidden.status, 404);
     assert_eq!(engine.counters().requests, 3);
@@ -113,7 +113,7 @@ fn credentials(engine: &MockEngine) -> [Option<String>; 2] {
     ["authorization", "x-api-key"].map(|name| last.header(name).map(str::to_owned))
 }
 
-fn backends_get_the_credentials_meant_for_them() {
+fn backends_get_their_own_credentials() {
     let (own, bare, passed) =
         (locked("own", "up-1"), engine("bare", &["bare"]), engine("passed", &["passed"]));
     let items = backend(&own, "api_key: up-1, models: [own]")
@@ -122,20 +122,24 @@ fn backends_get_the_credentials_meant_for_them() {
     let penstock = Penstock::start(&format!("{KEYS}\nbackends:\n{items}"));
     let mine = "sk-all-0123456789";
     let both = [bearer(mine), ("x-api-key", mine.to_owned())];
-    assert_eq!(ask(&penstock, CHAT, "own", &both).status, 200, "its key takes the client's place");
+    assert_eq!(
+        ask(&penstock, CHAT, "own", &both).status,
+        200,
+        "the backend's key replaces the client's"
+    );
     assert_eq!(credentials(&own)[0].as_deref(), Some("Bearer up-1"));
     assert_ne!(credentials(&own)[1].as_deref(), Some(mine));
     assert_eq!(ask(&penstock, "/v1/messages", "own", &both[1..]).status, 200);
     assert_eq!(credentials(&own)[1].as_deref(), Some("up-1"), "as Anthropic's dialect sends it");
     assert_eq!(ask(&penstock, CHAT, "bare", &both).status, 200);
-    assert_eq!(credentials(&bare), [None, None], "a client's key is none of its business");
+    assert_eq!(credentials(&bare), [None, None], "a client's key is not forwarded");
     assert_eq!(ask(&penstock, CHAT, "passed", &both).status, 200);
     assert_eq!(credentials(&passed), [Some(format!("Bearer {mine}")), Some(mine.to_owned())]);
     let checked = own.probes();
     assert!(checked.iter().all(|probe| probe.header("authorization") == Some("Bearer up-1")));
 }
 
-fn without_client_keys_their_credentials_pass() {
+fn client_credentials_pass_without_auth_keys() {
     let (open, strict) = (locked("open", "client-1"), engine("strict", &["strict"]));
     let items = backend(&open, "health: { path: /health }, models: [open]")
         + &backend(&strict, "authorization: strip, models: [strict]");
@@ -149,12 +153,12 @@ fn without_client_keys_their_credentials_pass() {
         &[("authorization", "Bearer client-2")],
         chat("open", "hello").to_string().as_bytes(),
     );
-    assert_eq!((refused.status, refused.text()), (401, direct.text()), "the engine's own refusal");
+    assert_eq!((refused.status, refused.text()), (401, direct.text()), "the engine's own response");
     assert_eq!(ask(&penstock, CHAT, "strict", &[bearer("client-1")]).status, 200);
     assert_eq!(credentials(&strict), [None, None]);
 }
 
-fn no_key_and_no_prompt_is_ever_shown() {
+fn keys_and_prompts_are_never_shown() {
     let engine = locked("one", "upstream-secret-77");
     let more = "log: { level: trace }\nrouting: { expose_decision: true }";
     let items = backend(&engine, "api_key: upstream-secret-77, models: [one]");

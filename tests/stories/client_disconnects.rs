@@ -1,5 +1,5 @@
-//! A user who goes away stops costing anything: in whatever phase a client leaves, its engine hears
-//! of it at once, nothing new is started for it, and nobody else notices.
+//! A disconnected client costs nothing: in every phase of a request its backend connection is closed at
+//! once, no further attempt starts, and other clients are not affected.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::support::client::{Client, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Leave, Setup, read_until, reference};
 
 crate::trials![
-    leaving_during_the_upload_starts_nothing,
-    leaving_while_connecting_starts_nothing_new,
-    leaving_between_attempts_starts_nothing_new,
-    leaving_closes_the_upstream_at_once_in_every_phase,
-    neighbours_of_those_who_leave_are_untouched,
-    leaving_is_nobodys_fault,
-    a_client_that_leaves_behind_pipelined_requests_is_noticed,
+    disconnect_during_upload_reaches_no_backend,
+    disconnect_while_connecting_starts_no_attempt,
+    disconnect_between_attempts_starts_no_attempt,
+    disconnect_closes_the_upstream_in_every_phase,
+    disconnects_do_not_affect_other_clients,
+    disconnects_do_not_count_against_the_backend,
+    disconnect_after_pipelined_requests_is_noticed,
 ];
 
-fn leaving_during_the_upload_starts_nothing() {
+fn disconnect_during_upload_reaches_no_backend() {
     let fleet = Fleet::start(1, Setup::default());
     let body = chat("m", &"x".repeat(100_000)).to_string();
     let half = &body.as_bytes()[..50_000];
@@ -45,11 +45,11 @@ fn leaving_during_the_upload_starts_nothing() {
         }
     }
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
-    assert_eq!(fleet.a().counters().requests, 0, "an engine saw a request that never was");
+    assert_eq!(fleet.a().counters().requests, 0, "an incomplete request reached an engine");
     assert_eq!(fleet.chat().status, 200);
 }
 
-fn leaving_while_connecting_starts_nothing_new() {
+fn disconnect_while_connecting_starts_no_attempt() {
     let sections = "timeouts: { connect: 30s }";
     let mut fleet = Fleet::start(2, Setup { sections, ..Setup::default() });
     let hole = fleet.turn_into_black_hole(0);
@@ -63,12 +63,12 @@ fn leaving_while_connecting_starts_nothing_new() {
         drop(left);
     }
     fleet.wait_metric("penstock_in_flight", 0.0);
-    assert_eq!(fleet.requests(), 0, "a new attempt was made for a client that had left");
+    assert_eq!(fleet.requests(), 0, "an attempt started for a disconnected client");
     assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
     drop(hole);
 }
 
-fn leaving_between_attempts_starts_nothing_new() {
+fn disconnect_between_attempts_starts_no_attempt() {
     let sections = "timeouts: { connect: 30s }";
     let mut fleet = Fleet::start(3, Setup { sections, ..Setup::default() });
     let hole = fleet.turn_into_black_hole(1);
@@ -79,7 +79,7 @@ fn leaving_between_attempts_starts_nothing_new() {
         let left = how.now(client);
         fleet.wait_fact("b", "in_flight", &json!(0));
         drop(left);
-        // The rest is over before the next turn.
+        // The cooldown is over before the next round.
         fleet.wait_fact("a", "cooldown_remaining_s", &Value::Null);
     }
     fleet.wait_metric("penstock_in_flight", 0.0);
@@ -87,8 +87,7 @@ fn leaving_between_attempts_starts_nothing_new() {
     drop(hole);
 }
 
-/// A phase of a request: the fault that makes the engine dwell in it, and what the client has then
-/// read.
+/// A phase of a request: the fault that keeps the engine in it, and what the client has read by then.
 fn phases() -> [(Fault, Value, &'static str); 8] {
     let (plain, stream) = (chat("m", "hello"), streaming_chat("m", "hello"));
     [
@@ -103,10 +102,10 @@ fn phases() -> [(Fault, Value, &'static str); 8] {
     ]
 }
 
-/// The slowest of many, a few outliers left out for machines that are busy with something else.
+/// The 99th percentile, so that a busy machine may have a few outliers.
 const MOST: Duration = Duration::from_millis(500);
 
-fn leaving_closes_the_upstream_at_once_in_every_phase() {
+fn disconnect_closes_the_upstream_in_every_phase() {
     let fleet = Fleet::start(2, Setup::default());
     let mut took = Vec::new();
     let rounds = Leave::BOTH.into_iter().cycle().take(8);
@@ -129,11 +128,11 @@ fn leaving_closes_the_upstream_at_once_in_every_phase() {
     took.sort();
     assert_eq!(took.len(), 64);
     assert!(took[took.len() * 99 / 100 - 1] < MOST, "{took:?}");
-    assert_eq!(fleet.b().counters().requests, 0, "a new attempt for a client that had left");
+    assert_eq!(fleet.b().counters().requests, 0, "an attempt for a disconnected client");
     assert_eq!(fleet.a().counters().requests, 64);
 }
 
-fn neighbours_of_those_who_leave_are_untouched() {
+fn disconnects_do_not_affect_other_clients() {
     let step = Duration::from_millis(25);
     let pace = Pace { first_token: step, per_token: step, tokens: 24 };
     let fleet = Fleet::start(1, Setup { pace, ..Setup::default() });
@@ -159,7 +158,7 @@ fn neighbours_of_those_who_leave_are_untouched() {
     fleet.wait_idle();
 }
 
-fn leaving_is_nobodys_fault() {
+fn disconnects_do_not_count_against_the_backend() {
     let health =
         "interval: 60s, breaker: { connect_failures: 1, min_responses: 1, error_share: 0.01 }";
     let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
@@ -189,7 +188,7 @@ fn leaving_is_nobodys_fault() {
     assert_eq!(fleet.b().counters().requests, 0);
 }
 
-fn a_client_that_leaves_behind_pipelined_requests_is_noticed() {
+fn disconnect_after_pipelined_requests_is_noticed() {
     let fleet = Fleet::start(1, Setup::default());
     let gate = Gate::new();
     fleet.a().script([Fault::Gate(gate.clone())]);
@@ -202,5 +201,5 @@ fn a_client_that_leaves_behind_pipelined_requests_is_noticed() {
     block_on(fleet.a().wait_for(|counters| counters.cancelled == 1)).unwrap();
     drop(left);
     fleet.wait_idle();
-    assert_eq!(fleet.requests(), 1, "requests of a client that had left were begun");
+    assert_eq!(fleet.requests(), 1, "requests of a disconnected client were started");
 }

@@ -1,5 +1,5 @@
-//! A client that sends slowly, reads slowly or comes in crowds costs little and ends in time, and the
-//! client next to it notices nothing.
+//! Clients that send slowly, read slowly or open many connections use bounded memory and time out, and
+//! other clients are served meanwhile.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -17,21 +17,21 @@ use crate::support::pace::{pause_between_drips, pause_between_requests};
 use crate::support::{block_on, eventually, is_long};
 
 crate::trials![
-    slow_heads_and_bodies_end_in_time,
-    a_slow_but_steady_upload_is_served,
-    stalled_readers_hold_little_and_lose_nothing,
-    a_reader_that_never_reads_is_let_go,
-    idle_connections_cost_little_and_are_served_later,
-    neighbours_of_attackers_stay_fast,
-    connections_over_the_limit_are_told_so_at_once,
+    slow_heads_and_bodies_time_out,
+    slow_steady_upload_is_served,
+    stalled_readers_use_bounded_memory_and_lose_nothing,
+    reader_that_never_reads_is_disconnected,
+    idle_connections_use_little_memory,
+    attacks_do_not_slow_down_other_clients,
+    connections_over_the_limit_get_503_immediately,
 ];
 
 const SLOW: &str = "limits: { header_timeout: 2s }";
-/// By when a slow client must be gone, with `limits.header_timeout` at 2s and a body's rate at its default.
+/// When a slow client must be disconnected, with `limits.header_timeout` at 2s and a body's rate at its default.
 const GONE: Duration = Duration::from_secs(21);
 
-/// Sends `start`, then `drip` every 200 ms until the connection ends. Gives the status it was
-/// answered, if any, and how long all took.
+/// Sends `start`, then `drip` every 200 ms until the connection ends. Returns the status of the response,
+/// if any, and how long it took.
 fn drip(fleet: &Fleet, start: &str, drip: &[u8]) -> (Option<u16>, Duration) {
     let started = Instant::now();
     let mut client = Client::connect(fleet.penstock.data);
@@ -49,7 +49,7 @@ fn drip(fleet: &Fleet, start: &str, drip: &[u8]) -> (Option<u16>, Duration) {
     }
 }
 
-fn slow_heads_and_bodies_end_in_time() {
+fn slow_heads_and_bodies_time_out() {
     let fleet = Fleet::start(1, Setup { sections: SLOW, ..Setup::default() });
     let head = format!("POST {CHAT} HTTP/1.1\r\nHost: t\r\n");
     let sized = format!("{head}Content-Length: 1000000\r\n\r\n{{");
@@ -72,14 +72,14 @@ fn slow_heads_and_bodies_end_in_time() {
             });
         }
     });
-    let told = |code: &str| fleet.metric(&format!("penstock_errors_total{{code=\"{code}\""));
-    assert!(told("header_timeout") > 29.0, "each slow head is counted");
-    assert!(told("body_timeout") > 29.0, "each slow body is counted");
+    let count = |code: &str| fleet.metric(&format!("penstock_errors_total{{code=\"{code}\""));
+    assert!(count("header_timeout") > 29.0, "each slow head is counted");
+    assert!(count("body_timeout") > 29.0, "each slow body is counted");
     assert_eq!(fleet.requests(), 0);
     assert_eq!(fleet.chat().status, 200);
 }
 
-fn a_slow_but_steady_upload_is_served() {
+fn slow_steady_upload_is_served() {
     let sections = "limits: { header_timeout: 5s, min_body_rate: 100B/s }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
     let body = chat("m", &"x".repeat(2000)).to_string();
@@ -92,7 +92,7 @@ fn a_slow_but_steady_upload_is_served() {
     assert_eq!(client.read_response().unwrap().status, 200);
 }
 
-/// A client whose window is small, so that it is the proxy and the system that must hold back.
+/// A client with a small receive window, so that the proxy and the kernel must buffer or hold back.
 fn narrow(fleet: &Fleet) -> Client {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(8 << 10).unwrap();
@@ -100,9 +100,9 @@ fn narrow(fleet: &Fleet) -> Client {
     Client::over(TcpStream::from(socket))
 }
 
-fn stalled_readers_hold_little_and_lose_nothing() {
+fn stalled_readers_use_bounded_memory_and_lose_nothing() {
     const READERS: usize = 10;
-    // About 12 MB for each reader: more than the system's buffers on the way take.
+    // About 12 MB for each reader: more than the kernel's socket buffers hold.
     let tokens = 60_000;
     let fleet = Fleet::start(1, Setup { pace: Pace::at_once(tokens), ..Setup::default() });
     let body = streaming_chat("m", "hello");
@@ -115,7 +115,7 @@ fn stalled_readers_hold_little_and_lose_nothing() {
             reader
         })
         .collect();
-    // The engine gets stuck: what nobody takes is not asked for.
+    // Backpressure: what no client reads is not read from the engine.
     let mut sent = (0, Instant::now());
     eventually("the engine is held back", Duration::from_secs(60), || {
         let events = fleet.a().counters().events;
@@ -125,12 +125,12 @@ fn stalled_readers_hold_little_and_lose_nothing() {
         events > 0 && sent.1.elapsed() > Duration::from_secs(1)
     });
     let all = READERS * tokens as usize;
-    assert!(sent.0 * 4 < all * 3, "{} of {all} events were taken off the engine", sent.0);
+    assert!(sent.0 * 4 < all * 3, "{} of {all} events were read from the engine", sent.0);
     let grown = fleet.penstock.resident().saturating_sub(before);
     let each = grown / READERS;
     println!("a stalled reader holds {} KiB", each >> 10);
     assert!(each <= 512 << 10, "{each} bytes for each stalled reader");
-    // Everybody else is served meanwhile, and a reader that wakes up gets every byte.
+    // Other clients are served meanwhile, and a reader that resumes gets every byte.
     assert_eq!(
         fleet.penstock.post(CHAT, &json!({"model": "m", "messages": [], "max_tokens": 3})).status,
         200
@@ -146,7 +146,7 @@ fn stalled_readers_hold_little_and_lose_nothing() {
     fleet.wait_idle();
 }
 
-fn a_reader_that_never_reads_is_let_go() {
+fn reader_that_never_reads_is_disconnected() {
     let sections = "limits: { client_write_timeout: 1s, client_send_buffer: 64KiB }";
     let pace = Pace::at_once(40_000);
     let fleet = Fleet::start(1, Setup { sections, pace, ..Setup::default() });
@@ -165,7 +165,7 @@ fn affordable(wanted: usize) -> usize {
     wanted.min(soft.saturating_sub(400) * 4 / 5)
 }
 
-fn idle_connections_cost_little_and_are_served_later() {
+fn idle_connections_use_little_memory() {
     let count = affordable(if is_long() { 10_000 } else { 2000 });
     let fleet = Fleet::start(1, Setup::default());
     let body = chat("m", &"x".repeat(32 << 10)).to_string();
@@ -188,18 +188,18 @@ fn idle_connections_cost_little_and_are_served_later() {
     assert!(served * 100 >= count * 99, "{served} of {count} were served later");
 }
 
-/// How long a good request may take next to an attack; wider where tests share a busy machine.
+/// How long a good request may take during an attack; more where tests share a busy machine.
 fn patience() -> Duration {
     Duration::from_millis(if is_long() { 500 } else { 2000 })
 }
 
-/// How long an attacker waits between two strokes: a build without optimisations, on a machine shared
-/// with other tests, cannot read a megabyte every other millisecond.
-fn breath() -> Duration {
+/// The pause of an attacker: a debug build on a machine shared with other tests cannot read a megabyte
+/// every other millisecond.
+fn pause() -> Duration {
     Duration::from_millis(if is_long() { 2 } else { 20 })
 }
 
-/// One thing an attacker does over and over again.
+/// One thing an attacker repeats.
 type Attack<'a> = (&'static str, Box<dyn Fn(&mut Vec<Client>) + Sync + 'a>);
 
 fn attacks(fleet: &Fleet) -> Vec<Attack<'_>> {
@@ -243,7 +243,7 @@ fn attacks(fleet: &Fleet) -> Vec<Attack<'_>> {
     ]
 }
 
-fn neighbours_of_attackers_stay_fast() {
+fn attacks_do_not_slow_down_other_clients() {
     let fleet = Fleet::of(&["m", "m2"], Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
     for (what, attack) in attacks(&fleet) {
@@ -254,8 +254,8 @@ fn neighbours_of_attackers_stay_fast() {
                     let mut held = Vec::new();
                     while !is_over.load(Ordering::Relaxed) {
                         attack(&mut held);
-                        // An attacker on this machine must leave it some time for the defence.
-                        pause_between_requests(breath());
+                        // The attacker shares the machine with penstock.
+                        pause_between_requests(pause());
                     }
                 });
             }
@@ -283,7 +283,7 @@ fn neighbours_of_attackers_stay_fast() {
     }
 }
 
-fn connections_over_the_limit_are_told_so_at_once() {
+fn connections_over_the_limit_get_503_immediately() {
     let sections = "limits: { connections: 20 }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
     let gate = Gate::new();
@@ -301,11 +301,11 @@ fn connections_over_the_limit_are_told_so_at_once() {
         assert!(response.header("retry-after").is_some());
         assert_eq!(response.header("connection"), Some("close"));
         assert!(took < Duration::from_secs(1), "{took:?}");
-        assert_eq!(fleet.penstock.admin("/health/live").status, 200, "the admin port responses");
+        assert_eq!(fleet.penstock.admin("/health/live").status, 200, "the admin port responds");
     }
     assert!(fleet.metric("penstock_errors_total{code=\"too_many_connections\"") > 9.0);
     gate.open();
-    assert_eq!(waiting.read_response().unwrap().status, 200, "who was there is served");
+    assert_eq!(waiting.read_response().unwrap().status, 200, "open connections are served");
     for client in &held {
         client.stream.shutdown(Shutdown::Both).unwrap();
     }

@@ -1,6 +1,6 @@
-//! An attacker speaks HTTP/2: floods of resets, headers and empty frames end with the connection or
-//! change nothing, memory stays where it was, and a good client is served meanwhile. What could mean
-//! something else in HTTP/1.1 never gets that far.
+//! HTTP/2 attacks: floods of resets, headers and empty frames close the connection or change nothing,
+//! memory stays bounded, and other clients are served meanwhile. Heads that HTTP/1.1 would read
+//! differently never reach a backend.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,14 +19,14 @@ use crate::support::penstock::scratch;
 use crate::support::{block_on, free_address};
 
 crate::trials![
-    a_rapid_reset_is_told_to_calm_down,
-    requests_that_are_given_up_are_counted,
-    floods_of_frames_are_bounded,
-    a_header_bomb_is_bounded,
-    what_is_begun_must_be_ended_in_time,
-    what_http1_would_read_differently_is_refused,
-    lengths_that_are_wrong_break_their_stream,
-    who_is_not_trusted_any_more_cannot_stay,
+    rapid_reset_gets_enhance_your_calm,
+    cancelled_requests_count_as_resets,
+    frame_floods_are_bounded,
+    header_bomb_is_bounded,
+    unfinished_frames_time_out,
+    heads_ambiguous_in_http1_are_refused,
+    wrong_content_length_resets_the_stream,
+    revoked_client_ca_closes_connections,
 ];
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -74,7 +74,7 @@ impl Raw {
         raw
     }
 
-    /// Writes as long as the other side takes it; says whether it does.
+    /// Returns whether the other side still accepts bytes.
     fn write(&mut self, bytes: &[u8]) -> bool {
         self.0.write_all(bytes).is_ok()
     }
@@ -84,13 +84,12 @@ fn resident(fleet: &Fleet) -> f64 {
     fleet.metric("penstock_process_resident_bytes")
 }
 
-/// An attacker on this machine must leave it some time for the defence.
-const BREATH: Duration = Duration::from_millis(2);
-/// How long a good request may take next to an attack.
+/// The attacker shares the machine with penstock.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How long a good request may take during an attack.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A good client of another connection, while `attack` goes on, over and over again; memory before
-/// and behind it.
+/// Repeats `attack` while another client sends good requests; checks their latency and penstock's memory.
 fn during(fleet: &Fleet, what: &str, attack: impl Fn() + Sync) {
     assert_eq!(fleet.chat().status, 200);
     let before = resident(fleet);
@@ -110,7 +109,7 @@ fn during(fleet: &Fleet, what: &str, attack: impl Fn() + Sync) {
                 panic!("during {what}: {} {}", response.status, response.text());
             }
             took.push(time);
-            pause_between_requests(BREATH);
+            pause_between_requests(PAUSE);
         }
         is_over.store(true, Ordering::Relaxed);
         took
@@ -124,7 +123,7 @@ fn during(fleet: &Fleet, what: &str, attack: impl Fn() + Sync) {
     fleet.wait_idle();
 }
 
-fn a_rapid_reset_is_told_to_calm_down() {
+fn rapid_reset_gets_enhance_your_calm() {
     let (fleet, address) = start(Setup::default());
     during(&fleet, "rapid resets", || {
         for _ in 0..5 {
@@ -141,7 +140,7 @@ fn a_rapid_reset_is_told_to_calm_down() {
                     stream += 2;
                 }
                 is_open = raw.write(&burst);
-                pause_between_requests(BREATH);
+                pause_between_requests(PAUSE);
             }
             assert!(!is_open, "{stream} streams were reset without an end");
         }
@@ -149,7 +148,7 @@ fn a_rapid_reset_is_told_to_calm_down() {
     assert!(fleet.metric("penstock_connections_closed_total{reason=\"http2\"}") >= 1.0);
 }
 
-fn requests_that_are_given_up_are_counted() {
+fn cancelled_requests_count_as_resets() {
     let pace = Pace { first_token: Duration::from_secs(30), per_token: Duration::ZERO, tokens: 1 };
     let sections = "limits: { http2: { resets: 5 } }";
     let (fleet, address) = start(Setup { pace, sections, ..Setup::default() });
@@ -163,7 +162,7 @@ fn requests_that_are_given_up_are_counted() {
         block_on(fleet.a().wait_for(move |counters| counters.cancelled == number)).unwrap();
         fleet.wait_fact("a", "in_flight", &serde_json::json!(0));
     }
-    // The seventh is one too many.
+    // The seventh exceeds the limit.
     let (_answer, end) = client.send(head("GET", "/health", &[]), true).read();
     assert!(matches!(end, End::Reset(_)), "{end:?}");
     let reason = client.wait_end().and_then(|error| error.reason());
@@ -171,7 +170,7 @@ fn requests_that_are_given_up_are_counted() {
     fleet.wait_metric("penstock_connections_closed_total{reason=\"http2\"}", 1.0);
 }
 
-fn floods_of_frames_are_bounded() {
+fn frame_floods_are_bounded() {
     let (fleet, address) = start(Setup::default());
     let block = post_block();
     let opened = frame(HEADERS, END_HEADERS, 1, &block);
@@ -188,20 +187,20 @@ fn floods_of_frames_are_bounded() {
             let burst = flood.repeat(1000);
             let mut is_open = raw.write(&first);
             let started = Instant::now();
-            // Nothing is read, so what cannot be answered must not be taken either.
+            // The attacker reads nothing: penstock must stop reading what it cannot respond to.
             while is_open && started.elapsed() < Duration::from_secs(3) {
                 is_open = raw.write(&burst);
-                pause_between_requests(BREATH);
+                pause_between_requests(PAUSE);
             }
-            let is_answered_only_when_read = matches!(name, "SETTINGS" | "PING");
-            assert!(!is_open || is_answered_only_when_read, "{name}: it goes on and on");
+            let stops_without_reads = matches!(name, "SETTINGS" | "PING");
+            assert!(!is_open || stops_without_reads, "{name}: never stopped");
         });
     }
 }
 
-fn a_header_bomb_is_bounded() {
+fn header_bomb_is_bounded() {
     let (fleet, address) = start(Setup::default());
-    // One field of 4000 bytes goes into the table; then one byte each repeats it.
+    // One field of 4000 bytes enters the HPACK table; each further byte repeats it.
     let mut block = post_block();
     block.extend([0x40, 0x01, b'a', 0x7f, 0xa1, 0x1e]);
     block.extend([b'b'; 4000]);
@@ -218,13 +217,13 @@ fn a_header_bomb_is_bounded() {
             if !raw.write(&bomb.concat()) {
                 return;
             }
-            pause_between_requests(BREATH);
+            pause_between_requests(PAUSE);
         }
     });
     assert_eq!(fleet.a().received().iter().filter(|got| got.header("a").is_some()).count(), 0);
 }
 
-fn what_is_begun_must_be_ended_in_time() {
+fn unfinished_frames_time_out() {
     let sections = "limits: { header_timeout: 1s, body_read_timeout: 2s }";
     let (fleet, address) = start(Setup { sections, ..Setup::default() });
     let patient = Http2::connect(address);
@@ -232,7 +231,7 @@ fn what_is_begun_must_be_ended_in_time() {
     let block = post_block();
     let head = frame(HEADERS, END_HEADERS, 1, &block);
     let data = frame(DATA, 0, 1, &[b' '; 100]);
-    let begun: [(&str, Vec<u8>, &[u8]); 6] = [
+    let unfinished: [(&str, Vec<u8>, &[u8]); 6] = [
         ("half of a frame's head", head[..4].to_vec(), b""),
         ("half of a HEADERS frame", head[..15].to_vec(), b""),
         ("HEADERS without an end", frame(HEADERS, 0, 1, &block), b""),
@@ -241,7 +240,7 @@ fn what_is_begun_must_be_ended_in_time() {
         ("half of a DATA frame", [&head[..], &data[..20]].concat(), b" "),
     ];
     std::thread::scope(|scope| {
-        for (what, start, rest) in &begun {
+        for (what, start, rest) in &unfinished {
             scope.spawn(move || {
                 let started = Instant::now();
                 let mut raw = Raw::connect(address);
@@ -265,11 +264,11 @@ fn what_is_begun_must_be_ended_in_time() {
         }
     });
     fleet.wait_metric("penstock_connections_closed_total{reason=\"too_slow\"}", 6.0);
-    assert_eq!(patient.get("/health").status, 200, "who has begun nothing is left alone");
+    assert_eq!(patient.get("/health").status, 200, "an idle connection stays open");
     assert_eq!(fleet.requests(), 0);
 }
 
-fn what_http1_would_read_differently_is_refused() {
+fn heads_ambiguous_in_http1_are_refused() {
     let (fleet, address) = start(Setup::default());
     assert_eq!(fleet.chat().status, 200);
     let literal = |name: &[u8], value: &[u8]| {
@@ -301,7 +300,7 @@ fn what_http1_would_read_differently_is_refused() {
         let mut raw = Raw::connect(address);
         raw.write(&frame(HEADERS, END_HEADERS, 1, &block));
         raw.write(&frame(DATA, END_STREAM, 1, b"hello"));
-        // The stream is over; so is the connection, where the fault is one of its own.
+        // The stream is reset, and the connection closed where the error is one of the connection.
         raw.0.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         let mut response = Vec::new();
         let _read = raw.0.read_to_end(&mut response);
@@ -318,10 +317,10 @@ fn what_http1_would_read_differently_is_refused() {
         let _read = raw.0.read_to_end(&mut response);
         assert!(refuses(&response), "{path:?}: {response:?}");
     }
-    assert_eq!(fleet.requests(), 1, "nothing of it reached an engine");
+    assert_eq!(fleet.requests(), 1, "none of it reached an engine");
 }
 
-/// Whether frames end stream 1 by a reset, or the connection by GOAWAY, and response nothing.
+/// Whether the frames reset stream 1 or close the connection with GOAWAY, without a response.
 fn refuses(mut frames: &[u8]) -> bool {
     while frames.len() >= 9 {
         let length =
@@ -332,11 +331,11 @@ fn refuses(mut frames: &[u8]) -> bool {
             _ => frames = &frames[(9 + length).min(frames.len())..],
         }
     }
-    // Closed without a word.
+    // Closed silently.
     frames.is_empty()
 }
 
-fn lengths_that_are_wrong_break_their_stream() {
+fn wrong_content_length_resets_the_stream() {
     let (fleet, address) = start(Setup::default());
     let client = Http2::connect(address);
     let body = chat("m", "hello").to_string();
@@ -347,11 +346,11 @@ fn lengths_that_are_wrong_break_their_stream() {
         let (response, end) = pending.read();
         assert_eq!(end, End::Reset(Some(Reason::PROTOCOL_ERROR)), "{wrong}: {}", response.status);
     }
-    assert_eq!(client.get("/health").status, 200, "the connection goes on");
+    assert_eq!(client.get("/health").status, 200, "the connection stays open");
     assert_eq!(fleet.requests(), 0);
 }
 
-/// Reads for as long as something comes; says whether the connection goes on.
+/// Reads until nothing comes; returns whether the connection is still open.
 fn is_open(stream: &mut Secured) -> bool {
     loop {
         match stream.read(&mut [0; 4096]) {
@@ -362,7 +361,7 @@ fn is_open(stream: &mut Secured) -> bool {
     }
 }
 
-fn who_is_not_trusted_any_more_cannot_stay() {
+fn revoked_client_ca_closes_connections() {
     let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
     let file = scratch("clients.pem");
     std::fs::copy(&clients.file, &file).unwrap();
@@ -385,7 +384,7 @@ fn who_is_not_trusted_any_more_cannot_stay() {
         if stream.write_all(&request(number)).is_err() || !is_open(&mut stream) {
             break;
         }
-        assert!(started.elapsed() < Duration::from_secs(15), "request {number} is still taken");
+        assert!(started.elapsed() < Duration::from_secs(15), "request {number} is still accepted");
     }
     fleet.wait_metric("penstock_connections_closed_total{reason=\"ca_revoked\"}", 1.0);
     fleet.wait_metric("penstock_requests_total{", 1.0);

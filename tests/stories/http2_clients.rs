@@ -1,5 +1,5 @@
-//! A client that speaks HTTP/2 is served as one over HTTP/1.1 is: every byte, limit, clock and
-//! ending is the same, and only its own stream suffers when something goes wrong.
+//! HTTP/2 clients are served like HTTP/1.1 clients: the same bytes, limits, timeouts and errors, and a
+//! failure affects only its own stream.
 
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,20 @@ use crate::support::{block_on, eventually, free_address};
 
 crate::trials![
     http1_and_http2_share_a_port,
-    bodies_of_every_size_arrive_as_they_were_sent,
-    what_is_too_large_is_refused_before_it_is_read,
-    a_slow_upload_ends_with_its_own_stream,
+    bodies_of_every_size_arrive_unchanged,
+    oversized_bodies_are_refused_before_they_are_read,
+    slow_upload_times_out_alone,
     many_requests_share_a_connection,
-    streams_pass_as_they_come,
-    a_client_that_gives_up_frees_its_engine,
-    a_broken_answer_never_looks_whole,
-    a_stalled_reader_holds_nobody_else_up,
-    errors_have_the_same_bodies,
-    stopping_finishes_streams_and_says_goodbye,
-    an_idle_connection_is_closed,
+    streamed_responses_pass_unbuffered,
+    cancelled_request_frees_its_backend,
+    broken_response_never_looks_complete,
+    stalled_reader_does_not_block_other_streams,
+    errors_are_the_same_as_over_http1,
+    shutdown_finishes_streams_and_sends_goaway,
+    idle_connection_is_closed,
 ];
 
-/// A fleet with a second listener that speaks HTTP/2 in plain text.
+/// A fleet with a second listener for cleartext HTTP/2.
 fn start(count: usize, setup: Setup<'_>) -> (Fleet, std::net::SocketAddr) {
     let address = free_address();
     let listener = format!("{{ address: \"{address}\", http2: true }}");
@@ -35,7 +35,7 @@ fn start(count: usize, setup: Setup<'_>) -> (Fleet, std::net::SocketAddr) {
     (fleet, address)
 }
 
-/// A chat request that is longer by so many bytes, and has no more tokens.
+/// A chat request that is longer by `size` bytes, with the same tokens.
 fn padded(size: usize) -> String {
     let mut body = chat("m", "hello");
     body["metadata"] = json!({"padding": "x".repeat(size)});
@@ -57,7 +57,7 @@ fn http1_and_http2_share_a_port() {
     assert_eq!(fleet.requests(), 2);
 }
 
-fn bodies_of_every_size_arrive_as_they_were_sent() {
+fn bodies_of_every_size_arrive_unchanged() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
     for size in [0, 1, 16_383, 16_384, 65_535, 65_536, 300_000, 1 << 20, 20 << 20] {
@@ -74,13 +74,13 @@ fn bodies_of_every_size_arrive_as_they_were_sent() {
                 .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
                 .map(|(_, value)| &**value)
                 .collect();
-            assert_eq!(lengths, [&*length], "{size}: one length goes on");
+            assert_eq!(lengths, [&*length], "{size}: exactly one length is forwarded");
         }
     }
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
 }
 
-fn what_is_too_large_is_refused_before_it_is_read() {
+fn oversized_bodies_are_refused_before_they_are_read() {
     let sections = "limits: { max_body_size: 64KiB, buffered_bodies: 1MiB }";
     let (fleet, address) = start(1, Setup { sections, ..Setup::default() });
     let client = Http2::connect(address);
@@ -92,19 +92,19 @@ fn what_is_too_large_is_refused_before_it_is_read() {
     let compressed = [("content-encoding", "gzip")];
     let (response, _end) = client.begin("POST", CHAT, &compressed).read();
     assert_eq!(response.status, 415, "{}", response.text());
-    assert_eq!(client.post(CHAT, &chat("m", "hello")).status, 200, "the connection goes on");
+    assert_eq!(client.post(CHAT, &chat("m", "hello")).status, 200, "the connection stays open");
     assert_eq!(fleet.requests(), 1);
     fleet.wait_metric("penstock_held_body_bytes", 0.0);
 }
 
-fn a_slow_upload_ends_with_its_own_stream() {
+fn slow_upload_times_out_alone() {
     let sections = "limits: { body_read_timeout: 1s }";
     let (fleet, address) = start(1, Setup { sections, ..Setup::default() });
     let client = Http2::connect(address);
     let mut slow = client.begin("POST", CHAT, &[("content-length", "1000")]);
     block_on(send_all(&mut slow.body, b"{\"model\"", false)).unwrap();
     let good = client.post(CHAT, &chat("m", "hello"));
-    assert_eq!(good.status, 200, "a neighbour on the same connection is served meanwhile");
+    assert_eq!(good.status, 200, "another stream of the connection is served meanwhile");
     let (response, _end) = slow.read();
     assert_eq!((response.status, &*response.error_code()), (408, "body_timeout"));
     assert_eq!(fleet.requests(), 1);
@@ -131,19 +131,19 @@ fn many_requests_share_a_connection() {
     fleet.wait_idle();
 }
 
-fn streams_pass_as_they_come() {
+fn streamed_responses_pass_unbuffered() {
     let (fleet, address) = start(1, Setup::default());
     fleet.a().script([Fault::HangMidStream { after_events: 3 }]);
     let client = Http2::connect(address);
-    let mut begun = client.begin_response(CHAT, &streaming_chat("m", "hello"));
-    assert_eq!(begun.response.status, 200);
-    assert_eq!(begun.response.header("x-accel-buffering"), Some("no"));
-    while begun.response.text().matches("data: ").count() < 3 {
-        begun.read_some().unwrap().expect("three events, and then nothing for long");
+    let mut stream = client.begin_response(CHAT, &streaming_chat("m", "hello"));
+    assert_eq!(stream.response.status, 200);
+    assert_eq!(stream.response.header("x-accel-buffering"), Some("no"));
+    while stream.response.text().matches("data: ").count() < 3 {
+        stream.read_some().unwrap().expect("three events before the engine hangs");
     }
-    begun.reset();
-    let begun = client.begin_response(CHAT, &streaming_chat("m", "hello"));
-    let (response, end) = begun.read();
+    stream.reset();
+    let stream = client.begin_response(CHAT, &streaming_chat("m", "hello"));
+    let (response, end) = stream.read();
     assert_eq!(end, End::Whole);
     let whole = reference("a", CHAT, &streaming_chat("m", "hello"));
     let deltas = |text: &str| text.matches("\"content\"").count();
@@ -151,7 +151,7 @@ fn streams_pass_as_they_come() {
     assert!(response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
 }
 
-fn a_client_that_gives_up_frees_its_engine() {
+fn cancelled_request_frees_its_backend() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
     for (number, body) in
@@ -166,9 +166,9 @@ fn a_client_that_gives_up_frees_its_engine() {
         let mut pending = client.begin("POST", CHAT, &[]);
         block_on(send_all(&mut pending.body, body.to_string().as_bytes(), true)).unwrap();
         if during_stream {
-            let mut begun = pending.read_head().unwrap();
-            begun.read_some().unwrap().expect("an event");
-            begun.reset();
+            let mut stream = pending.read_head().unwrap();
+            stream.read_some().unwrap().expect("an event");
+            stream.reset();
         } else {
             fleet.wait_fact("a", "in_flight", &json!(1));
             pending.body.send_reset(Reason::CANCEL);
@@ -181,8 +181,12 @@ fn a_client_that_gives_up_frees_its_engine() {
     fleet.wait_metric("penstock_in_flight", 1.0);
     upload.body.send_reset(Reason::CANCEL);
     fleet.wait_metric("penstock_in_flight", 0.0);
-    assert_eq!(fleet.requests(), 3, "half an upload reaches no engine");
-    assert_eq!(client.post(CHAT, &chat("m", "hello")).status, 200, "the neighbours are untouched");
+    assert_eq!(fleet.requests(), 3, "an incomplete upload reaches no engine");
+    assert_eq!(
+        client.post(CHAT, &chat("m", "hello")).status,
+        200,
+        "other streams are not affected"
+    );
     fleet.a().script([Fault::HangBeforeHead]);
     let mut pending = client.begin("POST", CHAT, &[]);
     let body = chat("m", "hello").to_string();
@@ -191,10 +195,14 @@ fn a_client_that_gives_up_frees_its_engine() {
     client.cut();
     block_on(fleet.a().wait_for(|counters| counters.cancelled == 4)).unwrap();
     fleet.wait_idle();
-    assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "leaving is nobody's fault");
+    assert_eq!(
+        fleet.fact("a", "breaker"),
+        json!("closed"),
+        "a disconnect does not count against the backend"
+    );
 }
 
-fn a_broken_answer_never_looks_whole() {
+fn broken_response_never_looks_complete() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
     for how in [Cut::Fin, Cut::Reset] {
@@ -211,14 +219,14 @@ fn a_broken_answer_never_looks_whole() {
         assert!(last.starts_with("data: {\"error\""), "{how:?}: {text}");
         assert!(!text.contains("[DONE]"), "{how:?}: {text}");
     }
-    assert_eq!(client.post(CHAT, &chat("m", "hello")).status, 200, "the connection goes on");
+    assert_eq!(client.post(CHAT, &chat("m", "hello")).status, 200, "the connection stays open");
 }
 
-fn a_stalled_reader_holds_nobody_else_up() {
+fn stalled_reader_does_not_block_other_streams() {
     let pace = Pace { first_token: Duration::ZERO, per_token: Duration::ZERO, tokens: 40_000 };
     let sections = "limits: { client_write_timeout: 2s }";
     let (fleet, address) = start(2, Setup { pace, sections, ..Setup::default() });
-    // Nothing of the stream is read, so its window stays shut.
+    // The client reads nothing of the stream, so its window stays closed.
     let client = Http2::connect(address);
     let stalled = client.begin_response(CHAT, &streaming_chat("m", "hello"));
     assert_eq!(stalled.response.status, 200);
@@ -232,7 +240,7 @@ fn a_stalled_reader_holds_nobody_else_up() {
     assert!(page.contains("outcome=\"cancel\""), "{page}");
 }
 
-fn errors_have_the_same_bodies() {
+fn errors_are_the_same_as_over_http1() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
     for (method, path, body) in [
@@ -266,10 +274,10 @@ fn errors_have_the_same_bodies() {
     let many: Vec<(&str, &str)> = many.iter().map(|name| (&**name, "1")).collect();
     let (response, _end) = client.send(head("GET", "/health", &many), true).read();
     assert_eq!((response.status, &*response.error_code()), (431, "head_too_large"));
-    assert_eq!(client.get("/health").status, 200, "the connection goes on");
+    assert_eq!(client.get("/health").status, 200, "the connection stays open");
 }
 
-fn stopping_finishes_streams_and_says_goodbye() {
+fn shutdown_finishes_streams_and_sends_goaway() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 25 };
     let (mut fleet, address) = start(1, Setup { pace, ..Setup::default() });
@@ -277,18 +285,18 @@ fn stopping_finishes_streams_and_says_goodbye() {
     assert_eq!(idle.get("/health").status, 200);
     let mut stream = busy.begin_response(CHAT, &streaming_chat("m", "hello"));
     stream.read_some().unwrap().expect("an event");
-    let asked = Instant::now();
+    let started = Instant::now();
     fleet.penstock.signal("TERM");
-    eventually("an idle connection is ended", SOON, || idle.is_over());
+    eventually("the idle connection is closed", SOON, || idle.is_over());
     let (response, end) = stream.read();
     assert_eq!(end, End::Whole);
     assert!(response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
-    eventually("and so is a busy one", SOON, || busy.is_over());
+    eventually("and then the busy one", SOON, || busy.is_over());
     assert_eq!(fleet.penstock.wait_end(SOON).code(), Some(0));
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
-fn an_idle_connection_is_closed() {
+fn idle_connection_is_closed() {
     let setup = Setup { server: "keep_alive: 1s", ..Setup::default() };
     let (fleet, address) = start(1, setup);
     let client = Http2::connect(address);

@@ -1,6 +1,5 @@
-//! An operator puts certificates, sockets and proxies in front of the API: clients are served over
-//! TLS and Unix sockets, a new certificate needs no restart, and nobody is believed about a client's
-//! address who is not trusted.
+//! Listeners: TLS with reloaded certificates and client CAs, Unix sockets, and client addresses that
+//! only trusted proxies may set.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,19 +21,19 @@ use crate::support::penstock::scratch;
 use crate::support::{eventually, free_address};
 
 crate::trials![
-    clients_are_served_over_tls_in_either_http,
-    a_new_certificate_needs_no_restart,
-    clients_may_have_to_show_a_certificate,
-    clients_of_an_authority_that_is_gone_are_let_go,
-    a_returning_client_resumes_its_session,
-    a_handshake_that_never_ends_is_closed,
-    clients_over_the_limit_are_told_so_over_tls_too,
-    a_unix_socket_serves_too,
-    a_proxy_header_is_taken_from_trusted_proxies_only,
-    forwarded_addresses_go_on_as_configured,
+    tls_serves_http1_and_http2,
+    certificates_reload_without_restart,
+    client_certificates_are_required_or_optional,
+    revoked_client_ca_closes_connections_between_requests,
+    tls_sessions_are_resumed,
+    unfinished_handshake_times_out,
+    connections_over_the_limit_get_503_over_tls,
+    unix_socket_serves_requests,
+    proxy_header_needs_a_trusted_proxy,
+    forwarded_for_follows_the_policy,
 ];
 
-/// A fleet with a second listener, described by what follows its address.
+/// A fleet with a second listener; `rest` is its configuration after the address.
 fn start(rest: &str, setup: Setup<'_>) -> (Fleet, SocketAddr) {
     let address = free_address();
     let listener = format!("{{ address: \"{address}\", {rest} }}");
@@ -61,7 +60,7 @@ fn tls(issued: &Issued, rest: &str) -> String {
     format!("tls: {{ {}, {rest} }}", issued.yaml())
 }
 
-fn clients_are_served_over_tls_in_either_http() {
+fn tls_serves_http1_and_http2() {
     let authority = Authority::new("the authority");
     let issued = authority.issue("localhost");
     let (fleet, address) = start(&tls(&issued, ""), Setup::default());
@@ -73,8 +72,11 @@ fn clients_are_served_over_tls_in_either_http() {
     body["metadata"] = json!({"padding": "x".repeat(1 << 20)});
     assert_eq!(client.post(CHAT, &body).status, 200);
     assert_eq!(fleet.a().received().pop().unwrap().body.unwrap(), body.to_string().as_bytes());
-    let stranger = Authority::new("somebody else");
-    assert!(secure(address, &stranger.client(&[], None)).is_err(), "the certificate is the one");
+    let stranger = Authority::new("another CA");
+    assert!(
+        secure(address, &stranger.client(&[], None)).is_err(),
+        "a client that trusts another CA refuses the certificate"
+    );
     fleet.wait_metric("penstock_connections_closed_total{reason=\"tls\"}", 1.0);
     let mut plain = TcpStream::connect(address).unwrap();
     let refused = ask(&mut plain, "");
@@ -83,7 +85,7 @@ fn clients_are_served_over_tls_in_either_http() {
     assert!(expiry > 1.7e9, "{expiry}");
 }
 
-fn a_new_certificate_needs_no_restart() {
+fn certificates_reload_without_restart() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let issued = old.issue("localhost");
     let (fleet, address) = start(&tls(&issued, ""), Setup::default());
@@ -91,16 +93,16 @@ fn a_new_certificate_needs_no_restart() {
     let mut kept = secure(address, &trusts_old).unwrap();
     std::fs::write(&issued.cert, "not a certificate").unwrap();
     fleet.wait_metric("penstock_tls_certificate_failures_total", 1.0);
-    assert!(secure(address, &trusts_old).is_ok(), "the old one goes on serving");
+    assert!(secure(address, &trusts_old).is_ok(), "the old certificate stays in use");
     assert!(fleet.penstock.log().contains("TLS reload failed, keeping the old certificate"));
     new.issue_into("localhost", &issued);
-    eventually("the new certificate is shown", SOON, || secure(address, &trusts_new).is_ok());
+    eventually("the new certificate is used", SOON, || secure(address, &trusts_new).is_ok());
     assert!(secure(address, &trusts_old).is_err());
     let response = ask(&mut kept, "").unwrap();
-    assert!(response.starts_with("HTTP/1.1 200"), "connections from before live on: {response}");
+    assert!(response.starts_with("HTTP/1.1 200"), "open connections stay open: {response}");
 }
 
-fn clients_may_have_to_show_a_certificate() {
+fn client_certificates_are_required_or_optional() {
     let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
     let issued = servers.issue("localhost");
     let own = clients.issue("a client");
@@ -113,17 +115,17 @@ fn clients_may_have_to_show_a_certificate() {
     };
     let (fleet, address) = start(&tls(&issued, &ca), Setup::default());
     assert!(reaches(address, Some(&own)));
-    assert!(!reaches(address, None), "without a certificate nobody gets in");
-    assert!(!reaches(address, Some(&foreign)), "nor with one of another authority");
+    assert!(!reaches(address, None), "a client without a certificate is refused");
+    assert!(!reaches(address, Some(&foreign)), "and so is one of another CA");
     assert_eq!(fleet.requests(), 1);
     let optional = format!("{ca}, client_certificates: optional");
     let (fleet, address) = start(&tls(&issued, &optional), Setup::default());
     assert!(reaches(address, Some(&own)) && reaches(address, None));
-    assert!(!reaches(address, Some(&foreign)), "one that is shown must be good");
+    assert!(!reaches(address, Some(&foreign)), "a certificate of another CA is refused");
     assert_eq!(fleet.requests(), 2);
 }
 
-/// Reads off a response up to `end`.
+/// Reads a response up to `end`.
 fn read_to(stream: &mut Secured, end: &str) -> String {
     let mut response = String::new();
     while !response.contains(end) {
@@ -135,7 +137,7 @@ fn read_to(stream: &mut Secured, end: &str) -> String {
     response
 }
 
-/// A connection that has been used and waits for more.
+/// An idle connection that has served a request.
 fn used(address: SocketAddr, config: &Arc<ClientConfig>) -> Secured {
     let mut stream = secure(address, config).unwrap();
     ask_for_health(&mut stream);
@@ -147,7 +149,7 @@ fn ask_for_health(stream: &mut Secured) {
     assert!(read_to(stream, "\r\n\r\n").starts_with("HTTP/1.1 200"));
 }
 
-/// Whether the other side closes, which it need not say in TLS' own words.
+/// Whether the other side closes, with or without a TLS close_notify.
 fn is_closed(stream: &mut Secured) -> bool {
     match stream.read(&mut [0; 16]) {
         Ok(count) => count == 0,
@@ -155,7 +157,7 @@ fn is_closed(stream: &mut Secured) -> bool {
     }
 }
 
-fn clients_of_an_authority_that_is_gone_are_let_go() {
+fn revoked_client_ca_closes_connections_between_requests() {
     let servers = Authority::new("servers");
     let (old, new) = (Authority::new("old clients"), Authority::new("new clients"));
     let (of_old, of_new) = (old.issue("a client"), new.issue("a client"));
@@ -169,7 +171,7 @@ fn clients_of_an_authority_that_is_gone_are_let_go() {
     let (fleet, address) = start(&tls(&servers.issue("localhost"), &rest), setup);
     let http1 = |own| servers.client(&["http/1.1"], own);
     let mut idle = used(address, &http1(Some(&of_old)));
-    let mut nobody = used(address, &http1(None));
+    let mut anonymous = used(address, &http1(None));
     let http2 = servers.client(&["h2"], Some(&of_old));
     let idle_http2 = Http2::connect_tls(address, "localhost", Arc::clone(&http2));
     assert_eq!(idle_http2.get("/health").status, 200);
@@ -177,7 +179,7 @@ fn clients_of_an_authority_that_is_gone_are_let_go() {
     std::fs::write(&file, format!("{old}{new}")).unwrap();
     assert_eq!(fleet.penstock.reload().status, 200);
     ask_for_health(&mut idle);
-    assert_eq!(idle_http2.get("/health").status, 200, "one more authority ends nothing");
+    assert_eq!(idle_http2.get("/health").status, 200, "an additional CA closes nothing");
     let mut of_new = used(address, &http1(Some(&of_new)));
 
     let streaming = streaming_chat("m", "hello");
@@ -187,35 +189,35 @@ fn clients_of_an_authority_that_is_gone_are_let_go() {
         format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
     busy.write_all(format!("{head}{streaming}").as_bytes()).unwrap();
     assert!(read_to(&mut busy, "data:").starts_with("HTTP/1.1 200"));
-    let begun = busy_http2.begin_response(CHAT, &streaming);
+    let stream = busy_http2.begin_response(CHAT, &streaming);
     std::fs::write(&file, &new).unwrap();
     assert_eq!(fleet.penstock.reload().status, 200);
-    assert!(is_closed(&mut idle), "while nothing is asked for");
-    eventually("the idle one over HTTP/2 ends", SOON, || idle_http2.is_over());
-    ask_for_health(&mut nobody);
+    assert!(is_closed(&mut idle), "while it is idle");
+    eventually("the idle HTTP/2 connection is closed", SOON, || idle_http2.is_over());
+    ask_for_health(&mut anonymous);
     assert!(read_to(&mut busy, "\r\n0\r\n\r\n").contains("data: [DONE]"));
     assert!(is_closed(&mut busy), "after its response");
-    let (response, end) = begun.read();
+    let (response, end) = stream.read();
     assert!(end == End::Whole && response.text().ends_with("data: [DONE]\n\n"), "{response:?}");
-    eventually("the busy one over HTTP/2 ends, too", SOON, || busy_http2.is_over());
+    eventually("the busy HTTP/2 connection is closed, too", SOON, || busy_http2.is_over());
     let again = secure(address, &http1(Some(&of_old))).and_then(|mut stream| ask(&mut stream, ""));
     assert!(
         !again.is_ok_and(|response| response.starts_with("HTTP/1.1 200")),
-        "nor does it come back"
+        "a new handshake is refused, too"
     );
-    // Of those that were under both it cannot be told which one it was.
+    // Accepted while both CAs were trusted: which of them signed its certificate is not known.
     assert!(is_closed(&mut of_new));
     fleet.wait_metric("penstock_connections_closed_total{reason=\"ca_revoked\"}", 5.0);
 }
 
-fn a_returning_client_resumes_its_session() {
+fn tls_sessions_are_resumed() {
     let authority = Authority::new("the authority");
     let (fleet, address) = start(&tls(&authority.issue("localhost"), ""), Setup::default());
     let config = authority.client(&["http/1.1"], None);
     let mut kinds = Vec::new();
     for _ in 0..2 {
         let mut stream = secure(address, &config).unwrap();
-        // Tickets come behind the handshake, with the first bytes of a response.
+        // Tickets arrive after the handshake, with the first bytes of a response.
         assert!(ask(&mut stream, "").unwrap().starts_with("HTTP/1.1 200"));
         kinds.push(stream.conn.handshake_kind().unwrap());
     }
@@ -223,7 +225,7 @@ fn a_returning_client_resumes_its_session() {
     drop(fleet);
 }
 
-fn a_handshake_that_never_ends_is_closed() {
+fn unfinished_handshake_times_out() {
     let authority = Authority::new("the authority");
     let setup = Setup { sections: "limits: { header_timeout: 1s }", ..Setup::default() };
     let (fleet, address) = start(&tls(&authority.issue("localhost"), ""), setup);
@@ -237,7 +239,7 @@ fn a_handshake_that_never_ends_is_closed() {
     fleet.wait_metric("penstock_connections_closed_total{reason=\"too_slow\"}", 2.0);
 }
 
-fn clients_over_the_limit_are_told_so_over_tls_too() {
+fn connections_over_the_limit_get_503_over_tls() {
     let authority = Authority::new("the authority");
     let setup = Setup { sections: "limits: { connections: 4 }", ..Setup::default() };
     let (fleet, address) = start(&tls(&authority.issue("localhost"), ""), setup);
@@ -257,8 +259,12 @@ fn clients_over_the_limit_are_told_so_over_tls_too() {
     let response = client.post(CHAT, &chat("m", "hello"));
     assert_eq!((response.status, &*response.error_code()), (503, "too_many_connections"));
     assert_eq!(response.header("retry-after"), Some("1"));
-    assert_eq!(client.wait_end().and_then(|error| error.reason()), None, "it is let go in peace");
-    // Of those that never shake hands only some are waited for, and not for long.
+    assert_eq!(
+        client.wait_end().and_then(|error| error.reason()),
+        None,
+        "the connection ends without an error"
+    );
+    // Only some that never finish a handshake are waited for, and not for long.
     let started = Instant::now();
     let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(address)).collect();
     for client in &mut crowd {
@@ -272,7 +278,7 @@ fn clients_over_the_limit_are_told_so_over_tls_too() {
     eventually("there is room again", SOON, is_served);
 }
 
-fn a_unix_socket_serves_too() {
+fn unix_socket_serves_requests() {
     let path = scratch("api.sock");
     let listener = format!("{{ address: \"unix:{}\", mode: \"0600\" }}", path.display());
     let fleet = Fleet::start(1, Setup { listeners: &[listener], ..Setup::default() });
@@ -291,16 +297,16 @@ fn binary_header(client: [u8; 4]) -> Vec<u8> {
     [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &addresses].concat()
 }
 
-fn a_proxy_header_is_taken_from_trusted_proxies_only() {
+fn proxy_header_needs_a_trusted_proxy() {
     let authority = Authority::new("the authority");
     let issued = authority.issue("localhost");
     let server = "trusted_proxies: [127.0.0.0/8], forwarded_for: append";
     let plain = Setup { server, ..Setup::default() };
     let (fleet, address) = start("proxy_protocol: true, http2: true", plain);
-    let told = |fleet: &Fleet| {
+    let forwarded_for = |fleet: &Fleet| {
         let headers = fleet.a().received().pop().unwrap().headers;
-        let told = headers.iter().find(|(name, _)| name == "x-forwarded-for");
-        told.map(|(_, value)| value.to_string())
+        let field = headers.iter().find(|(name, _)| name == "x-forwarded-for");
+        field.map(|(_, value)| value.to_string())
     };
     for header in [
         b"PROXY TCP4 198.51.100.7 127.0.0.1 4711 80\r\n".to_vec(),
@@ -310,7 +316,7 @@ fn a_proxy_header_is_taken_from_trusted_proxies_only() {
         stream.write_all(&header).unwrap();
         let response = ask(&mut stream, "").unwrap();
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-        assert_eq!(told(&fleet).as_deref(), Some("198.51.100.7"));
+        assert_eq!(forwarded_for(&fleet).as_deref(), Some("198.51.100.7"));
     }
     let mut bare = TcpStream::connect(address).unwrap();
     assert!(!ask(&mut bare, "").is_ok_and(|response| response.starts_with("HTTP/1.1 200")));
@@ -324,8 +330,8 @@ fn a_proxy_header_is_taken_from_trusted_proxies_only() {
     let client = authority.client(&["http/1.1"], None);
     let connection = rustls::ClientConnection::new(client, name).unwrap();
     let mut stream = rustls::StreamOwned::new(connection, socket);
-    assert!(ask(&mut stream, "").unwrap().starts_with("HTTP/1.1 200"), "in front of TLS, too");
-    assert_eq!(told(&fleet).as_deref(), Some("203.0.113.9"));
+    assert!(ask(&mut stream, "").unwrap().starts_with("HTTP/1.1 200"), "before TLS, too");
+    assert_eq!(forwarded_for(&fleet).as_deref(), Some("203.0.113.9"));
     let foreign = Setup { server: "trusted_proxies: [10.0.0.0/8]", ..Setup::default() };
     let (fleet, address) = start("proxy_protocol: true", foreign);
     let mut stream = TcpStream::connect(address).unwrap();
@@ -335,7 +341,7 @@ fn a_proxy_header_is_taken_from_trusted_proxies_only() {
     assert_eq!(fleet.requests(), 0);
 }
 
-fn forwarded_addresses_go_on_as_configured() {
+fn forwarded_for_follows_the_policy() {
     let claims = "x-forwarded-for: 198.51.100.7\r\nx-forwarded-proto: https\r\nx-real-ip: 1.1.1.1\r\nforwarded: for=1.1.1.1\r\n";
     for (server, expected) in [
         ("", json!([])),
@@ -358,11 +364,11 @@ fn forwarded_addresses_go_on_as_configured() {
         let response = ask(&mut stream, claims).unwrap();
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         let headers = fleet.a().received().pop().unwrap().headers;
-        let mut told: Vec<_> = headers
+        let mut forwarded: Vec<_> = headers
             .into_iter()
             .filter(|(name, _)| name.contains("forwarded") || name == "x-real-ip")
             .collect();
-        told.sort();
-        assert_eq!(json!(told), expected, "{server}");
+        forwarded.sort();
+        assert_eq!(json!(forwarded), expected, "{server}");
     }
 }

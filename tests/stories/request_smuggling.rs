@@ -1,6 +1,5 @@
-//! An attacker who writes requests that two parsers read differently gets nothing past penstock: such
-//! a request is refused and its connection ends, and what does reach a backend is read strictly
-//! there and found to be exactly what was meant.
+//! Request smuggling: a request that two parsers read differently gets a 400 and its connection is
+//! closed. Whatever reaches a backend is parsed strictly there and is exactly what the client meant.
 
 use std::thread;
 
@@ -14,15 +13,15 @@ use crate::support::fleet::{CHAT, SOON, metric};
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    heads_that_parsers_disagree_on_are_refused,
-    chunks_that_parsers_disagree_on_are_refused,
-    refusals_speak_the_dialect_and_are_counted,
-    what_is_legal_but_unusual_is_served,
+    ambiguous_heads_are_refused,
+    ambiguous_chunks_are_refused,
+    refusals_use_the_dialect_and_are_counted,
+    unusual_but_valid_requests_are_served,
     upgrades_are_ignored,
-    no_header_reaches_a_backend_that_is_not_meant_for_it,
-    heads_beyond_the_limits_are_refused_in_flat_memory,
-    the_limit_of_a_head_is_exact,
-    a_client_that_speaks_something_else_is_told_at_once,
+    hop_by_hop_headers_are_not_forwarded,
+    oversized_heads_use_bounded_memory,
+    head_limit_is_exact,
+    other_protocols_get_400_immediately,
 ];
 
 fn start(more: &str) -> (MockEngine, Penstock) {
@@ -32,19 +31,19 @@ fn start(more: &str) -> (MockEngine, Penstock) {
     (engine, penstock)
 }
 
-/// A request that would be served if it were ever taken for one.
+/// A request that would be served if it were parsed as one.
 fn smuggled() -> String {
     let body = chat("m", "smuggled").to_string();
     format!("POST {CHAT} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Sends bytes whole and in small pieces: each time a refusal and the end must be all there is.
+/// Sends bytes whole and in small pieces: both times a refusal and the end are all that comes back.
 fn assert_refused(penstock: &Penstock, bytes: &[u8], statuses: &[u16]) {
     for piece in [bytes.len(), 5] {
         let shown = bytes.get(..200).unwrap_or(bytes).escape_ascii();
         let mut client = Client::connect(penstock.data);
         for part in bytes.chunks(piece) {
-            // The refusal may come, and the connection end, before everything is written.
+            // The connection may be closed before everything is written.
             if std::io::Write::write_all(&mut client.stream, part).is_err() {
                 break;
             }
@@ -68,7 +67,7 @@ fn assert_untouched(engine: &MockEngine) {
     assert_eq!(engine.received().len(), 0, "something was forwarded: {:?}", engine.received());
 }
 
-/// Framings of a five byte body, each behind `POST … HTTP/1.1` and `Host`.
+/// Framings of a five byte body, each after `POST … HTTP/1.1` and `Host`.
 const FRAMINGS: [&str; 30] = [
     "Content-Length: 5\r\nTransfer-Encoding: chunked",
     "Transfer-Encoding: chunked\r\nContent-Length: 5",
@@ -102,7 +101,7 @@ const FRAMINGS: [&str; 30] = [
     "Transfer\u{b}Encoding: chunked",
 ];
 
-/// What may stand in a head's place and must not.
+/// Malformed heads.
 const HEADS: [&str; 32] = [
     "POST @ HTTP/1.0\r\nHost: t\r\nTransfer-Encoding: chunked",
     "POST @ HTTP/1.1\nHost: t\nContent-Length: 5\n",
@@ -138,7 +137,7 @@ const HEADS: [&str; 32] = [
     "CONNECT t:80 HTTP/1.1\r\nHost: t",
 ];
 
-fn heads_that_parsers_disagree_on_are_refused() {
+fn ambiguous_heads_are_refused() {
     let (engine, penstock) = start("");
     let framed = FRAMINGS.map(|fields| {
         format!("POST {CHAT} HTTP/1.1\r\nHost: t\r\n{fields}\r\n\r\n0\r\n\r\n{}", smuggled())
@@ -152,10 +151,10 @@ fn heads_that_parsers_disagree_on_are_refused() {
         }
     });
     assert_untouched(&engine);
-    assert_eq!(penstock.chat("m").status, 200, "everybody else is served");
+    assert_eq!(penstock.chat("m").status, 200, "other clients are served");
 }
 
-fn chunks_that_parsers_disagree_on_are_refused() {
+fn ambiguous_chunks_are_refused() {
     let (engine, penstock) = start("");
     let long_extension = format!("2;{}\r\n{{}}\r\n0\r\n\r\n", "x".repeat(2000));
     let long_size = format!("{}2\r\n{{}}\r\n0\r\n\r\n", "0".repeat(40));
@@ -196,7 +195,7 @@ fn chunks_that_parsers_disagree_on_are_refused() {
     assert_untouched(&engine);
 }
 
-fn refusals_speak_the_dialect_and_are_counted() {
+fn refusals_use_the_dialect_and_are_counted() {
     let (engine, penstock) = start("");
     let send = |path: &str, fields: &str| -> Response {
         let mut client = Client::connect(penstock.data);
@@ -219,7 +218,7 @@ fn refusals_speak_the_dialect_and_are_counted() {
     assert_untouched(&engine);
 }
 
-fn what_is_legal_but_unusual_is_served() {
+fn unusual_but_valid_requests_are_served() {
     let (engine, penstock) = start("");
     let body = chat("m", "hello").to_string();
     let (length, size) = (body.len(), format!("{:X}", body.len()));
@@ -306,7 +305,7 @@ fn upgrades_are_ignored() {
             200,
             "{protocol}: a request like any other"
         );
-        assert_eq!(client.read_response().unwrap().status, 404, "{protocol}: no tunnel behind it");
+        assert_eq!(client.read_response().unwrap().status, 404, "{protocol}: no tunnel after it");
         let received = engine.received().pop().unwrap();
         for gone in ["connection", "upgrade", "http2-settings"] {
             assert_eq!(received.header(gone), None, "{protocol}: {gone}");
@@ -315,7 +314,7 @@ fn upgrades_are_ignored() {
     assert_eq!((engine.received().len(), engine.malformed().len()), (3, 0));
 }
 
-fn no_header_reaches_a_backend_that_is_not_meant_for_it() {
+fn hop_by_hop_headers_are_not_forwarded() {
     let (engine, penstock) = start("");
     let body = chat("m", "hello").to_string();
     let mut client = Client::connect(penstock.data);
@@ -340,16 +339,16 @@ fn no_header_reaches_a_backend_that_is_not_meant_for_it() {
     assert_eq!(received.header("content-length"), Some(body.len().to_string().as_str()));
 }
 
-fn the_limit_of_a_head_is_exact() {
+fn head_limit_is_exact() {
     let (_engine, penstock) = start("limits: { max_head_size: 2KiB }");
     let sized = |size: usize| {
-        let (before, behind) = ("GET /health HTTP/1.1\r\nhost: t\r\nx: ", "\r\n\r\n");
-        format!("{before}{}{behind}", "x".repeat(size - before.len() - behind.len()))
+        let (before, after) = ("GET /health HTTP/1.1\r\nhost: t\r\nx: ", "\r\n\r\n");
+        format!("{before}{}{after}", "x".repeat(size - before.len() - after.len()))
     };
     let (whole, larger) = (sized(2048), sized(2049));
     for piece in [1, 1000, 2047, 2048, 5000] {
         let mut client = Client::connect(penstock.data);
-        // One behind the other, so that a read ends anywhere.
+        // One after the other, so that a read may end anywhere.
         for head in [&whole, &whole, &larger] {
             let status = if head.len() > 2048 { 431 } else { 200 };
             head.as_bytes().chunks(piece).for_each(|part| client.send_bytes(part));
@@ -363,7 +362,7 @@ fn the_limit_of_a_head_is_exact() {
     }
 }
 
-fn heads_beyond_the_limits_are_refused_in_flat_memory() {
+fn oversized_heads_use_bounded_memory() {
     let (engine, penstock) = start("limits: { header_timeout: 20s }");
     let host = format!("POST {CHAT} HTTP/1.1\r\nHost: t\r\n");
     let fields = "X: y\r\n".repeat(100);
@@ -380,7 +379,7 @@ fn heads_beyond_the_limits_are_refused_in_flat_memory() {
             let penstock = &penstock;
             scope.spawn(move || {
                 let mut client = Client::connect(penstock.data);
-                // Refused long before its end, so that writing it may fail.
+                // Refused long before its end: writing it may fail.
                 let written = std::io::Write::write_all(&mut client.stream, bytes.as_bytes());
                 let status = client.read_response().map(|response| response.status);
                 let is_refused = matches!(status, Ok(414 | 431));
@@ -393,11 +392,11 @@ fn heads_beyond_the_limits_are_refused_in_flat_memory() {
     assert_untouched(&engine);
     let mut client = Client::connect(penstock.data);
     client.send_bytes(target_of((16 << 10) - 1).as_bytes());
-    assert_eq!(client.read_response().unwrap().status, 404, "16 KiB are no more than allowed");
+    assert_eq!(client.read_response().unwrap().status, 404, "16 KiB are allowed");
 }
 
-fn a_client_that_speaks_something_else_is_told_at_once() {
-    // So long that a story which waits for it fails.
+fn other_protocols_get_400_immediately() {
+    // So long that a test which waits for it fails.
     let (engine, penstock) = start("limits: { header_timeout: 600s }");
     for bytes in [
         &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
@@ -412,7 +411,7 @@ fn a_client_that_speaks_something_else_is_told_at_once() {
         assert_eq!(response.status, 400, "{}", bytes.escape_ascii());
         assert_eq!(client.read_raw().unwrap(), b"");
     }
-    // A client that breaks off within its head is owed nothing.
+    // A client that disconnects within its head gets no response.
     let mut client = Client::connect(penstock.data);
     client.send_bytes(b"GET /v1/models HTTP/1.1\r\nHo");
     client.stream.shutdown(std::net::Shutdown::Write).unwrap();

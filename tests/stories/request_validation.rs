@@ -1,5 +1,5 @@
-//! A client that sends a broken, oversized or hostile body gets an honest refusal it can read, no
-//! backend ever sees any of it, and nobody else notices.
+//! Malformed, oversized and hostile bodies get an error that the client can read; none of them reaches a
+//! backend or affects other clients.
 
 use std::io::Write;
 use std::thread;
@@ -14,20 +14,20 @@ use crate::support::engines::{backend, engine};
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    broken_json_is_a_400_and_reaches_nobody,
-    wrong_types_are_a_400_that_names_the_field,
-    anthropic_clients_are_refused_in_their_own_shape,
-    broken_forms_are_refused,
+    malformed_json_gets_400_and_reaches_no_backend,
+    wrong_types_get_400_with_the_field,
+    anthropic_clients_get_anthropic_errors,
+    malformed_forms_are_refused,
     depth_bombs_are_cheap,
-    too_large_is_a_413_that_can_be_read,
+    oversized_bodies_get_a_readable_413,
     bodies_up_to_the_limit_pass,
-    compressed_bodies_are_a_415,
+    compressed_bodies_get_415,
     chunked_bodies_arrive_whole,
-    broken_chunks_reach_nobody,
-    who_asks_first_is_told_to_go_on,
-    pipelined_requests_are_both_answered,
-    leftover_bodies_are_no_requests,
-    a_body_that_never_comes_times_out,
+    malformed_chunks_reach_no_backend,
+    expect_100_continue_is_answered,
+    pipelined_requests_are_served_in_order,
+    unread_bodies_are_not_parsed_as_requests,
+    missing_body_times_out,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -52,7 +52,7 @@ fn assert_openai_error(response: &Response, status: u16, code: &str, what: &str)
     assert_eq!(response.header("content-type"), Some("application/json"), "{what}");
 }
 
-/// Good bodies broken at one place: `@` in the frame stands for each of these.
+/// Valid bodies broken at one place: `@` in the frame stands for each of these.
 const BROKEN_VALUES: [&str; 58] = [
     "",
     " ",
@@ -114,7 +114,7 @@ const BROKEN_VALUES: [&str; 58] = [
     "[1} ",
 ];
 
-/// Bodies that are broken as a whole.
+/// Bodies that are malformed as a whole.
 const BROKEN_BODIES: [&[u8]; 38] = [
     b"",
     b" ",
@@ -156,7 +156,7 @@ const BROKEN_BODIES: [&[u8]; 38] = [
     b"<xml model=\"m\"/>",
 ];
 
-fn broken_json_is_a_400_and_reaches_nobody() {
+fn malformed_json_gets_400_and_reaches_no_backend() {
     let (engine, penstock) = start("");
     let framed = BROKEN_VALUES
         .iter()
@@ -166,7 +166,7 @@ fn broken_json_is_a_400_and_reaches_nobody() {
     assert!(bodies.len() >= 90);
     let mut client = Client::connect(penstock.data);
     for body in &bodies {
-        // One connection for all: a refused body must not spoil it.
+        // One connection for all: a refused body must not break it.
         client.send("POST", CHAT, &[], body);
         let response = client.read_response().unwrap();
         assert_openai_error(&response, 400, "invalid_json", &String::from_utf8_lossy(body));
@@ -179,7 +179,7 @@ fn broken_json_is_a_400_and_reaches_nobody() {
     assert_eq!(send(&penstock, chat("m", "x").to_string().as_bytes()).status, 200);
 }
 
-fn wrong_types_are_a_400_that_names_the_field() {
+fn wrong_types_get_400_with_the_field() {
     let (engine, penstock) = start("");
     let cases = [
         (json!({"messages": []}), "missing_model", "model"),
@@ -202,7 +202,7 @@ fn wrong_types_are_a_400_that_names_the_field() {
     assert_eq!(engine.counters().requests, 0);
 }
 
-fn anthropic_clients_are_refused_in_their_own_shape() {
+fn anthropic_clients_get_anthropic_errors() {
     let (engine, penstock) = start("");
     for body in [&b"{"[..], b"{}", b"{\"model\":1}", b"\xff"] {
         let response = request(penstock.data, "POST", "/v1/messages", &[], body);
@@ -221,7 +221,7 @@ fn anthropic_clients_are_refused_in_their_own_shape() {
     assert_eq!(engine.counters().requests, 0);
 }
 
-fn broken_forms_are_refused() {
+fn malformed_forms_are_refused() {
     let (engine, penstock) = start("");
     let path = "/v1/audio/transcriptions";
     let good = "multipart/form-data; boundary=b";
@@ -275,7 +275,7 @@ fn depth_bombs_are_cheap() {
     assert_eq!(send(&penstock, fits(200).as_bytes()).status, 400);
 }
 
-fn too_large_is_a_413_that_can_be_read() {
+fn oversized_bodies_get_a_readable_413() {
     let (engine, penstock) = start("limits: { max_body_size: 1MiB }");
     // Announced: refused before a byte of it is sent.
     let mut client = Client::connect(penstock.data);
@@ -285,7 +285,7 @@ fn too_large_is_a_413_that_can_be_read() {
     assert_openai_error(&response, 413, "body_too_large", "announced");
     assert!(response.text().contains("1MiB"), "{}", response.text());
     assert_eq!(response.header("connection"), Some("close"));
-    // Sent without waiting: the client writes it all and still gets to read the response.
+    // Sent without waiting: the client writes all of it and can still read the response.
     let body = vec![b' '; (1 << 20) + 1];
     assert_openai_error(&send(&penstock, &body), 413, "body_too_large", "by one byte");
     let body = vec![b' '; 20 << 20];
@@ -320,7 +320,7 @@ fn bodies_up_to_the_limit_pass() {
     assert_eq!(engine.received().pop().unwrap().body.unwrap().len(), 1 << 20);
 }
 
-fn compressed_bodies_are_a_415() {
+fn compressed_bodies_get_415() {
     let (engine, penstock) = start("");
     let body =
         b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xae\x05\x00\x43\xbf\xa6\xa3\x02\x00\x00\x00";
@@ -380,7 +380,7 @@ const BROKEN_CHUNKS: [&str; 8] = [
     "2\n{}\n",
 ];
 
-fn broken_chunks_reach_nobody() {
+fn malformed_chunks_reach_no_backend() {
     let (engine, penstock) = start("");
     thread::scope(|scope| {
         for broken in BROKEN_CHUNKS {
@@ -392,14 +392,14 @@ fn broken_chunks_reach_nobody() {
                 let response = client.read_response().unwrap();
                 assert_eq!(response.status, 400, "{broken:?}: {}", response.text());
                 let rest = client.read_raw().unwrap_or_else(|error| panic!("{broken:?}: {error}"));
-                assert_eq!(rest, b"", "{broken:?}: the connection is closed behind it");
+                assert_eq!(rest, b"", "{broken:?}: the connection is closed after it");
             });
         }
     });
     assert_eq!(engine.counters().requests, 0);
 }
 
-fn who_asks_first_is_told_to_go_on() {
+fn expect_100_continue_is_answered() {
     let (engine, penstock) = start("");
     let body = chat("m", "x").to_string();
     let mut client = Client::connect(penstock.data);
@@ -414,13 +414,13 @@ fn who_asks_first_is_told_to_go_on() {
     client.send_bytes(body.as_bytes());
     assert_eq!(client.read_response().unwrap().status, 200);
     assert_eq!(engine.received().pop().unwrap().header("expect"), None);
-    // What is going to be refused is not asked for.
+    // A body that will be refused gets no 100 Continue.
     client.send_bytes(head(1 << 40).as_bytes());
     let response = client.read_raw().unwrap();
     assert!(response.starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&response));
 }
 
-fn pipelined_requests_are_both_answered() {
+fn pipelined_requests_are_served_in_order() {
     let (engine, penstock) = start("");
     let mut both = Vec::new();
     for text in ["first", "second", "third"] {
@@ -455,11 +455,11 @@ fn pipelined_requests_are_both_answered() {
     ]
     .concat();
     client.send_bytes(&chunks);
-    assert_eq!(client.read_response().unwrap().status, 200, "behind chunks, too");
+    assert_eq!(client.read_response().unwrap().status, 200, "after chunks, too");
     assert_eq!(client.read_response().unwrap().json()["status"], "healthy");
 }
 
-fn leftover_bodies_are_no_requests() {
+fn unread_bodies_are_not_parsed_as_requests() {
     let (engine, penstock) = start("auth: { keys: [{ name: k, key: sk-1 }] }");
     let inner = chat("m", "smuggled").to_string();
     let smuggled = format!(
@@ -493,7 +493,7 @@ fn leftover_bodies_are_no_requests() {
                     client.send_bytes(format!("{head}{framed}").as_bytes());
                     let response = client.read_response().unwrap();
                     assert_eq!(response.status, status, "{line}: {}", response.text());
-                    // Then the connection ends, or the next request is answered: never the body.
+                    // Then the connection ends, or the next request is served: never the body.
                     let written =
                         client.stream.write_all(b"GET /v1/nothing HTTP/1.1\r\nhost: t\r\n\r\n");
                     let next =
@@ -506,7 +506,7 @@ fn leftover_bodies_are_no_requests() {
     assert_eq!(engine.counters().requests, 0);
 }
 
-fn a_body_that_never_comes_times_out() {
+fn missing_body_times_out() {
     let (engine, penstock) = start("limits: { body_read_timeout: 1s, header_timeout: 1s }");
     let started = Instant::now();
     let mut slow_body = Client::connect(penstock.data);
@@ -518,7 +518,7 @@ fn a_body_that_never_comes_times_out() {
     let response = slow_body.read_response().unwrap();
     assert_openai_error(&response, 408, "body_timeout", "slow body");
     let rest = slow_head.read_raw().unwrap_or_default();
-    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "closed or told why");
+    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "closed, or a 408");
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     assert_eq!(engine.counters().requests, 0);
 }
