@@ -1,12 +1,8 @@
 //! penstock: a load balancer for LLM servers on Pingora.
 //!
-//! Layers, each importing only from those before it:
-//! `units`, `hex`, `clock`, `outbox`, `systemd`, `scoring` < `api`, `tls` < `config` < `fleet` <
-//! `dial`, `scan` < `routing`, `probe` < `shadow` < `generation` < `proxy` < `explain`, `fleet`, `metrics`, `decisions`,
-//! `access_log`, `spans` < `life` < `admin`, `demo` < `server` < `cli`.
-//!
-//! Reading guide: [`scan`] finds out what a request needs, [`routing`] decides who takes it,
-//! [`proxy`] gets it there and back. `proxy/mod.rs` tells the life of a request.
+//! Imports go downwards through the layers that `tests/architecture.rs` lists and
+//! `docs/architecture.md` draws. Reading guide: [`scan`] finds what a request needs, [`routing`] decides
+//! which backend serves it, [`proxy`] gets it there and back through [`downstream`] and [`upstream`].
 
 pub mod admin;
 pub mod api;
