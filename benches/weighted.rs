@@ -19,7 +19,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::api::Operation;
 use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
 use penstock::fleet::{BackendSet, EngineSample, Health, Topology};
-use penstock::prefix::{Chain, HashCache, MemoryBudget, PrefixIndex, SECRET, prompt_chain};
+use penstock::prefix::{Chain, MemoryBudget, PrefixIndex, prompt_chain};
 use penstock::routing::Generation;
 use penstock::routing::{Live, RouteInput, RoutingDecision, Scratch};
 use penstock::scan::{RequestProfile, ScanOptions, scan};
@@ -33,8 +33,6 @@ const BACKENDS: usize = 64;
 const PROMPT: usize = 16 << 10;
 /// Where the prompt says "Request", behind everything that stays the same.
 const NAME: usize = r#"{"model":"m","messages":[{"role":"system","content":""#.len();
-/// What `limits.hash_cache` is by default.
-const CACHE: usize = 16 << 20;
 
 fn body(number: usize) -> Vec<u8> {
     let sentence = format!("Request {number} has a long prompt, with some text in every block.\\n");
@@ -77,14 +75,11 @@ struct Decider<'a> {
     rng: SmallRng,
     scratch: Scratch,
     chain: Chain,
-    /// None where every prompt is hashed whole.
-    cache: Option<HashCache>,
 }
 
 impl<'a> Decider<'a> {
-    fn new(generation: &'a Generation, cache: Option<HashCache>) -> Self {
+    fn new(generation: &'a Generation) -> Self {
         Self {
-            cache,
             fleet: generation.fleet.topology(),
             generation,
             rng: SmallRng::seed_from_u64(1),
@@ -97,7 +92,7 @@ impl<'a> Decider<'a> {
     fn decide(&mut self, profile: &RequestProfile, body: &[u8]) -> RoutingDecision {
         let weighted = self.generation.router.weighted().unwrap();
         let terms = weighted.prefix_params(&self.fleet, "m");
-        prompt_chain(profile, body, ("m", terms), (&mut self.chain, self.cache.as_ref()));
+        prompt_chain(profile, body, "m", terms, &mut self.chain);
         let tried = BackendSet::default();
         let input = RouteInput {
             request: profile,
@@ -190,7 +185,7 @@ fn print_spread(of: &str, timed: Vec<Timed>) {
 
 fn decision(criterion: &mut Criterion) {
     let generation = generation();
-    let mut decider = Decider::new(&generation, None);
+    let mut decider = Decider::new(&generation);
     let bodies = bodies();
     for (profile, body) in &bodies {
         for _ in 0..4 {
@@ -226,99 +221,43 @@ fn decision(criterion: &mut Criterion) {
     });
 }
 
-/// The same with what was hashed before remembered.
-fn remembering(criterion: &mut Criterion) {
+/// The same for prompts that no other begins like.
+fn new_prompts(criterion: &mut Criterion) {
     let generation = generation();
     let bodies = bodies();
-    let mut decider = Decider::new(&generation, HashCache::new(CACHE, [7; SECRET]));
-    for (profile, body) in &bodies {
-        for _ in 0..4 {
-            decider.decide_and_record(profile, body);
-        }
-    }
-    let allocated = allocation_counter::measure(|| {
-        for (profile, body) in &bodies {
-            black_box(decider.decide_and_record(profile, body));
-        }
-    });
-    assert_eq!(allocated.count_total, 0, "a decision allocates");
-    let (mut arrived, mut known, mut fresh) = (Vec::new(), Vec::new(), Vec::new());
+    let mut decider = Decider::new(&generation);
+    let (mut arrived, mut fresh) = (Vec::new(), Vec::new());
     for (number, (_, body)) in (0_u32..).zip(bodies.iter().cycle().take(20_000)) {
         arrived.clear();
         arrived.extend_from_slice(body);
-        let seen = profile(&arrived);
-        known.push(Timed::of(|| decider.decide(&seen, &arrived)));
         rename(&mut arrived, number);
         let unseen = profile(&arrived);
         fresh.push(Timed::of(|| decider.decide(&unseen, &arrived)));
     }
-    print_spread("on a prompt seen before", known);
     print_spread("on a prompt never seen", fresh);
     let (first, body) = &bodies[0];
-    criterion.bench_function("weighted/decision on a prompt seen before", |bencher| {
+    criterion.bench_function("weighted/decision on an empty index", |bencher| {
         bencher.iter(|| black_box(decider.decide(first, body)));
     });
 }
 
 fn blocks(criterion: &mut Criterion) {
-    let body = body(0);
-    let (first, body) = (&profile(&body), &body);
-    criterion.bench_function("weighted/blocks of 16 KiB", |bencher| {
-        let mut chain = Chain::default();
-        bencher.iter(|| {
-            prompt_chain(
-                first,
-                black_box(body),
-                ("m", PrefixParams::default()),
-                (&mut chain, None),
-            );
-            chain.blocks()
-        });
-    });
-    let cache = HashCache::new(CACHE, [7; SECRET]);
-    let mut chain = Chain::default();
-    let mut cut = |body: &[u8]| {
-        let into = (&mut chain, cache.as_ref());
-        prompt_chain(first, black_box(body), ("m", PrefixParams::default()), into);
-        chain.blocks()
-    };
-    criterion.bench_function("weighted/blocks of 16 KiB seen before", |bencher| {
-        bencher.iter(|| cut(body));
-    });
+    let long = body(0);
     let turn = r#"{"role":"user","content":"A turn of a conversation, as long as most.\n"}"#;
     let turn = turn.replace("most.", &"most are; ".repeat(60));
     let turns = vec![turn; 27].join(",");
     let turns = format!(r#"{{"model":"m","messages":[{turns}]}}"#).into_bytes();
-    let (chat, turns) = (&profile(&turns), &turns);
-    criterion.bench_function("weighted/blocks of 27 messages of 600 B seen before", |bencher| {
+    for (name, body) in [("16 KiB", long), ("27 messages of 600 B", turns)] {
+        let request = profile(&body);
         let mut chain = Chain::default();
-        bencher.iter(|| {
-            let into = (&mut chain, cache.as_ref());
-            prompt_chain(chat, black_box(turns), ("m", PrefixParams::default()), into);
-            chain.blocks()
+        criterion.bench_function(&format!("weighted/blocks of {name}"), |bencher| {
+            bencher.iter(|| {
+                let params = PrefixParams::default();
+                prompt_chain(&request, black_box(&body), "m", params, &mut chain);
+                chain.blocks()
+            });
         });
-    });
-    criterion.bench_function("weighted/blocks of 27 messages of 600 B", |bencher| {
-        let mut chain = Chain::default();
-        bencher.iter(|| {
-            prompt_chain(
-                chat,
-                black_box(turns),
-                ("m", PrefixParams::default()),
-                (&mut chain, None),
-            );
-            chain.blocks()
-        });
-    });
-    let mut fresh = body.clone();
-    let mut number = 0_u32;
-    criterion.bench_function("weighted/blocks of 16 KiB never seen", |bencher| {
-        bencher.iter(|| {
-            number += 1;
-            rename(&mut fresh, number);
-            cut(&fresh)
-        });
-    });
+    }
 }
 
 fn index(criterion: &mut Criterion) {
@@ -364,5 +303,5 @@ fn index(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, decision, remembering, blocks, index);
+criterion_group!(benches, decision, new_prompts, blocks, index);
 criterion_main!(benches);

@@ -45,7 +45,7 @@ pub fn explain(
     if let Some(weighted) = generation.router.weighted() {
         let name = generation.router.names.resolve(&model);
         let terms = weighted.prefix_params(fleet, name);
-        prompt_chain(&profile, body, (name, terms), (&mut prompt, None));
+        prompt_chain(&profile, body, name, terms, &mut prompt);
     }
     let input = RouteInput {
         request: &profile,

@@ -38,7 +38,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::config::{BackendConfig, Config, Engine, ModelEntry};
-use crate::prefix::IndexPool;
+use crate::prefix::MemoryBudget;
 
 /// What makes a backend the same backend after a reload; anything else is a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,15 +73,20 @@ impl Fleet {
     /// engine keeps everything learned about it: health, breaker, load, latencies, discovered models.
     #[must_use]
     pub fn succeeded_by(&self, config: &Config) -> Self {
-        let pool = Arc::clone(&self.rules.prefix_pool);
-        Self::build(config, Arc::clone(&self.known), self.topology(), pool)
+        let memory = Arc::clone(&self.rules.prefix_memory);
+        Self::build(config, Arc::clone(&self.known), self.topology(), memory)
     }
 
-    fn build(config: &Config, known: Known, previous: Arc<Topology>, pool: Arc<IndexPool>) -> Self {
+    fn build(
+        config: &Config,
+        known: Known,
+        previous: Arc<Topology>,
+        memory: Arc<MemoryBudget>,
+    ) -> Self {
         let fleet = Self {
             current: ArcSwap::new(Arc::clone(&previous)),
             known,
-            rules: TopologyRules::new(config, pool),
+            rules: TopologyRules::new(config, memory),
         };
         let backends = config
             .backends
@@ -113,9 +118,9 @@ impl Fleet {
         fleet
     }
 
-    /// What the prefix indexes of all models have in common.
-    pub fn prefix_pool(&self) -> &IndexPool {
-        &self.rules.prefix_pool
+    /// The memory that the prefix indexes of all models share.
+    pub fn prefix_memory(&self) -> &MemoryBudget {
+        &self.rules.prefix_memory
     }
 
     /// Records what an engine reports that changes rarely. Returns whether it shows a restart.

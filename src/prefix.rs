@@ -6,20 +6,19 @@
 //! it: equal hashes mean equal prompts up to there. Source: the block hashes of vLLM, llm-d, BLIS.
 
 mod chain;
-mod hash_cache;
+mod events;
 mod index;
 mod memory;
 mod model_index;
 mod pages;
-mod pool;
 mod prompt;
 mod run;
 mod runs;
 
 pub use chain::{Chain, ChainBuilder};
-pub use hash_cache::{HashCache, SECRET};
-pub use index::{PrefixIndex, SLOTS};
-pub use memory::MemoryBudget;
-pub use model_index::{CacheEvent, CacheState, ModelIndex, Slot};
-pub use pool::IndexPool;
+pub use events::{CacheEvent, CacheState, Predicted};
+pub use index::PrefixIndex;
+pub use memory::{MemoryBudget, fair_shares};
+pub use model_index::{ModelIndex, Slot};
 pub use prompt::prompt_chain;
+pub use run::SLOTS;

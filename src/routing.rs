@@ -28,7 +28,7 @@ pub use observer::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed}
 pub use replay::{CaptureError, Replayed};
 pub use resolve::Names;
 pub use scratch::Scratch;
-pub use weighted::{SessionField, Weighted, kept};
+pub use weighted::{SessionField, Weighted};
 
 use std::sync::atomic::Ordering;
 

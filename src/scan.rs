@@ -14,6 +14,7 @@ mod pieces;
 mod profile;
 mod prompt;
 mod scalar;
+mod sink;
 mod sse;
 mod text;
 mod unescape;
@@ -21,9 +22,9 @@ mod usage;
 
 pub use cursor::Syntax;
 pub use multipart::MultipartSyntax;
-pub use outline::{Outline, OutlineSink};
-pub use pieces::RAW_PIECE;
+pub use outline::Outline;
 pub use profile::{PromptPlaces, RequestProfile, RequestRequirements, TokenEstimate};
+pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
 pub use usage::{Usage, find_usage};
 

@@ -14,6 +14,7 @@ mod prefix_params;
 mod preset;
 mod profile;
 mod scorers;
+mod spec;
 mod text;
 
 pub use candidate::{Adapter, Ask, Candidate};
@@ -21,8 +22,9 @@ pub use params::{ParamError, Params, Value};
 pub use picker::{PICKERS, Picker, PickerError};
 pub use prefix_params::PrefixParams;
 pub use preset::{PRESETS, Preset};
-pub use profile::{Profile, ProfileError, ScorerSpec, Sheet};
+pub use profile::{Profile, ProfileError, Sheet};
 pub use scorers::{SCORERS, Scorer, ScorerRow};
+pub use spec::ScorerSpec;
 pub use text::parse_scorers;
 
 /// A name as it is compared: case does not count, `_` and `-` are alike.

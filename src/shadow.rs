@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::config::{RoutingConfig, ShadowConfig};
 use crate::fleet::{BackendId, ModelId, Taken, Topology};
-use crate::prefix::IndexPool;
+use crate::prefix::MemoryBudget;
 use crate::routing::{Router, SessionField, Weighted};
 use crate::scan::RequestProfile;
 use crate::units::{ByteSize, Timestamp};
@@ -104,7 +104,7 @@ pub struct Shadow {
     bodies: Arc<AtomicUsize>,
     max_bodies: usize,
     session: Option<SessionField>,
-    pools: [Arc<IndexPool>; 2],
+    pools: [Arc<MemoryBudget>; 2],
     setting: Setting,
 }
 
@@ -133,8 +133,8 @@ impl Shadow {
         let router = Router::new(&routing.tried_out(config));
         let session = router.weighted().and_then(Weighted::session_field).cloned();
         // Each side has its own half: neither may crowd the other out.
-        let pools = [(); 2].map(|()| Arc::<IndexPool>::default());
-        pools.iter().for_each(|pool| pool.budget().set_limit(config.prefix_memory.to_usize() / 2));
+        let pools = [(); 2].map(|()| Arc::<MemoryBudget>::default());
+        pools.iter().for_each(|memory| memory.set_limit(config.prefix_memory.to_usize() / 2));
         let shadow = Self {
             sender,
             counts: Arc::clone(&counts),
@@ -175,7 +175,7 @@ impl Shadow {
 
     /// What it has found so far.
     pub fn figures(&self) -> ShadowFigures {
-        let budgets = || self.pools.iter().map(|pool| pool.budget());
+        let budgets = || self.pools.iter();
         let used = budgets().map(|budget| budget.used()).sum();
         self.counts.figures((used, budgets().map(|budget| budget.limit()).sum()))
     }

@@ -85,23 +85,15 @@ const IMPURE: &[&str] = &[
 /// is gone is taken off the list.
 const CYCLES: &[&str] = &[
     "crate: admin <-> lifecycle",
-    "crate: fleet <-> routing <-> shadow",
-    "crate::fleet: backend <-> health <-> load <-> telemetry",
+    "crate: routing <-> shadow",
     "crate::fleet::dump: rows <-> telemetry",
     "crate::observe::metrics: gauges <-> samples",
     "crate::routing: capture <-> replay",
     "crate::routing: explain <-> notes",
     "crate::routing: scratch <-> strategy <-> weighted",
-    "crate::scan: outline <-> pieces",
-    "crate::scoring: profile <-> scorers <-> terms",
-    "crate::scoring::prefix: chain <-> hash_cache",
-    "crate::scoring::prefix: index <-> run <-> runs",
 ];
 /// The same of I/O named in pure folders.
-const NAMED_IO: &[&str] = &[
-    "src/fleet/index_pool.rs names rand::rngs::StdRng",
-    "src/routing/generation.rs names crate::clock::now",
-];
+const NAMED_IO: &[&str] = &["src/routing/generation.rs names crate::clock::now"];
 
 const MAX_LINES: usize = 500;
 

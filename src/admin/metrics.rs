@@ -14,7 +14,7 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refu
         fleet: &call.generation.fleet.topology(),
         in_flight: proxy.in_flight(),
         held_body_bytes: proxy.held_bytes(),
-        prefix_pool: call.generation.fleet.prefix_pool(),
+        prefix_memory: call.generation.fleet.prefix_memory(),
         connections: proxy.clients().connections(),
         admin_connections: admin.admin_connections.open(),
         max_admin_connections: call.generation.config.admin.connections,

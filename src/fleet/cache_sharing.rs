@@ -5,14 +5,14 @@ use std::iter;
 
 use super::topology::{Model, Serving, Topology};
 use super::{BackendId, Fleet};
-use crate::prefix::IndexPool;
+use crate::prefix::{MemoryBudget, fair_shares};
 
 impl Fleet {
     /// Forgets what was learned about an engine process that is gone: its latencies and its cache.
     pub fn forget_process(&self, id: BackendId) {
         for (model, row) in serving(&self.topology(), id) {
             row.latency.forget();
-            model.prefixes.renew(iter::once(row.slot_and_epoch()));
+            model.prefixes.sync_epochs(iter::once(row.slot_and_epoch()));
         }
     }
 
@@ -23,7 +23,7 @@ impl Fleet {
             row.state.telemetry.record_outage();
         }
         for (model, row) in serving(topology, id) {
-            model.prefixes.renew(iter::once(row.slot_and_epoch()));
+            model.prefixes.sync_epochs(iter::once(row.slot_and_epoch()));
         }
     }
 
@@ -32,7 +32,7 @@ impl Fleet {
     pub fn limit_caches(&self, id: BackendId) {
         let topology = &self.topology();
         share_cache(topology, id);
-        share_memory(topology, self.prefix_pool());
+        share_memory(topology, self.prefix_memory());
     }
 }
 
@@ -56,39 +56,23 @@ fn share_cache(topology: &Topology, id: BackendId) {
             (u64::from(model.prefixes.held(row.slot)).saturating_mul(block), (model, row, block))
         })
         .collect();
-    for (kept, (model, row, block)) in level(&mut shares, capacity) {
+    for (kept, (model, row, block)) in fair_shares(&mut shares, capacity) {
         let blocks = u32::try_from(kept / block).unwrap_or(u32::MAX);
-        model.prefixes.hold_at_most(row.slot, blocks);
+        model.prefixes.evict_to(row.slot, blocks);
     }
 }
 
-fn share_memory(topology: &Topology, pool: &IndexPool) {
-    let most = pool.budget().limit_of_large();
-    if pool.budget().used() <= most {
+fn share_memory(topology: &Topology, memory: &MemoryBudget) {
+    let most = memory.limit_of_large();
+    if memory.used() <= most {
         return;
     }
     let sizes = topology.models().iter().filter_map(|model| Some((model.prefixes.bytes()?, model)));
     let mut shares: Vec<_> =
         sizes.map(|(size, model)| (u64::try_from(size).unwrap_or(u64::MAX), model)).collect();
-    for (kept, model) in level(&mut shares, u64::try_from(most).unwrap_or(u64::MAX)) {
-        model.prefixes.give_back(usize::try_from(kept).unwrap_or(usize::MAX));
+    for (kept, model) in fair_shares(&mut shares, u64::try_from(most).unwrap_or(u64::MAX)) {
+        model.prefixes.shrink_to(usize::try_from(kept).unwrap_or(usize::MAX));
     }
-}
-
-/// Which shares must shrink so that their sum is at most `most`, and to what: shares below an even part
-/// stay, the others divide what is left evenly (max-min fairness).
-fn level<T: Copy>(shares: &mut [(u64, T)], most: u64) -> Vec<(u64, T)> {
-    shares.sort_unstable_by_key(|(share, _)| *share);
-    let (mut rest, mut sharers) = (most, u64::try_from(shares.len()).unwrap_or(u64::MAX));
-    let mut giving = Vec::new();
-    for (share, who) in shares {
-        let kept = (*share).min(rest / sharers.max(1));
-        if kept < *share {
-            giving.push((kept, *who));
-        }
-        (rest, sharers) = (rest - kept, sharers - 1);
-    }
-    giving
 }
 
 #[cfg(test)]
@@ -168,7 +152,7 @@ mod tests {
     fn late_model_gets_memory_and_a_lower_limit_holds() {
         let fleet = fleet_of("1MiB");
         let id = fleet.topology().backends[0].state.id;
-        let used = || fleet.prefix_pool().budget().used();
+        let used = || fleet.prefix_memory().used();
         record(&fleet, 0, 0..2000);
         fleet.limit_caches(id);
         let alone = held(&fleet)[0];
@@ -180,24 +164,8 @@ mod tests {
         }
         let both = held(&fleet);
         assert!(both[1] > both[0] / 2, "{both:?}");
-        fleet.prefix_pool().budget().set_limit(256 << 10);
+        fleet.prefix_memory().set_limit(256 << 10);
         fleet.limit_caches(id);
         assert!(used() <= 256 << 10, "{}", used());
-    }
-
-    #[test]
-    fn shares_are_max_min_fair() {
-        let given = |shares: &[u64], most| {
-            let mut shares: Vec<(u64, usize)> =
-                shares.iter().enumerate().map(|(index, share)| (*share, index)).collect();
-            let mut given = level(&mut shares, most);
-            given.sort_unstable_by_key(|(_, who)| *who);
-            given
-        };
-        assert_eq!(given(&[10, 20, 30], 60), []);
-        assert_eq!(given(&[10, 20, 30], 50), [(20, 2)]);
-        assert_eq!(given(&[100, 1, 100], 61), [(30, 0), (30, 2)]);
-        assert_eq!(given(&[5], 0), [(0, 0)]);
-        assert_eq!(given(&[], 7), []);
     }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::api::{Capabilities, Operations};
 use crate::config::{Config, Environment, ModelEntry};
-use crate::prefix::{CacheState, IndexPool};
+use crate::prefix::{CacheState, MemoryBudget};
 use crate::units::{Timestamp, TokenCount};
 
 fn config(yaml: &str) -> Config {
@@ -305,8 +305,8 @@ fn a_topology_beside_another_has_a_memory_of_its_own() {
     let yaml = "backends: [{name: x, url: \"http://a\", models: [m, n]}, {name: y, url: \"http://b\", models: [n]}]";
     let fleet = fleet_of(yaml);
     let live = fleet.topology();
-    let pool = Arc::new(IndexPool::default());
-    pool.budget().set_limit(1 << 20);
+    let pool = MemoryBudget::new(0);
+    pool.set_limit(1 << 20);
     let beside = |before: &Topology| live.beside(before, &pool, |state| Arc::new(state.stand_in()));
     let first = beside(&Topology::default());
     let pair = |topology: &Topology| -> Vec<(String, Vec<String>)> {

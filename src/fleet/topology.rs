@@ -13,8 +13,8 @@ use crate::api::{Capabilities, Offer, Operations};
 use crate::config::{
     BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
 };
-use crate::prefix::{HashCache, IndexPool, ModelIndex, Slot};
-use crate::scoring::Candidate;
+use crate::prefix::{CacheState, MemoryBudget, ModelIndex, Slot};
+use crate::scoring::{Candidate, PrefixParams};
 use crate::tls::ClientTls;
 use crate::units::TokenCount;
 
@@ -28,17 +28,15 @@ pub struct TopologyRules {
     unknown_capability: UnknownCapability,
     timeouts: TimeoutsConfig,
     models: BTreeMap<String, ModelConfig>,
-    pub(super) prefix_pool: Arc<IndexPool>,
-    hash_cache: Option<Arc<HashCache>>,
+    pub(super) prefix_memory: Arc<MemoryBudget>,
 }
 
 impl TopologyRules {
-    /// The rules of a configuration, its prefix indexes of `prefix_pool`.
-    pub fn new(config: &Config, prefix_pool: Arc<IndexPool>) -> Self {
-        prefix_pool.budget().set_limit(config.limits.prefix_memory.to_usize());
+    /// The rules of a configuration, its prefix indexes of `prefix_memory`.
+    pub fn new(config: &Config, prefix_memory: Arc<MemoryBudget>) -> Self {
+        prefix_memory.set_limit(config.limits.prefix_memory.to_usize());
         Self {
-            hash_cache: prefix_pool.hash_cache(config.limits.hash_cache),
-            prefix_pool,
+            prefix_memory,
             unknown_capability: config.routing.unknown_capability,
             timeouts: config.timeouts.clone(),
             models: config.models.clone(),
@@ -119,6 +117,13 @@ impl Serving {
         self.upstream_id.as_deref().unwrap_or(&self.model)
     }
 
+    /// The state of the engine's prefix cache, in blocks of `block_tokens`.
+    pub fn cache_state(&self, params: &PrefixParams, block_tokens: u32) -> CacheState {
+        let telemetry = &self.state.telemetry;
+        let capacity = telemetry.details().and_then(|details| details.capacity_tokens());
+        CacheState::new(params, block_tokens, capacity, telemetry.epoch())
+    }
+
     /// The backend's slot in the model's prefix index, and the epoch of its engine: what was learned
     /// about its cache in another epoch no longer holds.
     pub fn slot_and_epoch(&self) -> (Slot, u32) {
@@ -144,7 +149,7 @@ impl Model {
     /// none of them keeps less than a whole one.
     pub(super) fn follow_blocks(&self) {
         let details = self.serving.iter().filter_map(|row| row.state.telemetry.details());
-        self.prefixes.follow(details.filter_map(|details| details.block_size).max());
+        self.prefixes.set_block_tokens(details.filter_map(|details| details.block_size).max());
     }
 }
 
@@ -164,7 +169,6 @@ pub struct Topology {
     models: Vec<Model>,
     by_name: HashMap<Box<str>, ModelId>,
     is_complete: bool,
-    hash_cache: Option<Arc<HashCache>>,
 }
 
 impl Topology {
@@ -188,22 +192,21 @@ impl Topology {
             }
         }
         let is_complete = backends.iter().all(|backend| backend.models.is_some());
-        let hash_cache = rules.hash_cache.clone();
-        let mut topology = Self { backends, is_complete, hash_cache, ..Self::default() };
+        let mut topology = Self { backends, is_complete, ..Self::default() };
         for name in order {
             let rows = serving.remove(&name).unwrap_or_default();
-            topology.add(name, rows, (&carried, &rules.prefix_pool));
+            topology.add(name, rows, (&carried, &rules.prefix_memory));
         }
         topology
     }
 
     /// The same backends and models in the same places, for decisions that are not acted on: their
-    /// turns and prefix indexes are those of `before`, which belong to `pool`, and `stand_in` puts
+    /// turns and prefix indexes are those of `before`, which belong to `memory`, and `stand_in` puts
     /// something in the place of each backend's state.
     pub fn beside(
         &self,
         before: &Self,
-        pool: &Arc<IndexPool>,
+        memory: &Arc<MemoryBudget>,
         mut stand_in: impl FnMut(&SharedBackend) -> SharedBackend,
     ) -> Self {
         let carried = before.carry();
@@ -219,7 +222,7 @@ impl Topology {
                 Serving { state: Arc::clone(state.unwrap_or(&row.state)), ..row.clone() }
             };
             let rows = model.serving.iter().map(with_stand_in).collect();
-            beside.add(model.name.clone(), rows, (&carried, pool));
+            beside.add(model.name.clone(), rows, (&carried, memory));
         }
         Self { backends, ..beside }
     }
@@ -228,11 +231,11 @@ impl Topology {
         &mut self,
         name: Box<str>,
         mut serving: Vec<Serving>,
-        (carried, pool): (&Carried, &Arc<IndexPool>),
+        (carried, memory): (&Carried, &Arc<MemoryBudget>),
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let turn = carried.turns.get(&name).cloned().unwrap_or_default();
-        let fresh = || Arc::new(ModelIndex::new(Arc::clone(pool)));
+        let fresh = || Arc::new(ModelIndex::new(Arc::clone(memory)));
         let prefixes = carried.prefixes.get(&name).cloned().unwrap_or_else(fresh);
         let slots = prefixes.assign(serving.iter().map(|row| row.state.serial));
         for (row, slot) in serving.iter_mut().zip(slots) {
@@ -254,11 +257,6 @@ impl Topology {
             }
         }
         carried
-    }
-
-    /// What is known of prompts that were hashed before.
-    pub fn hash_cache(&self) -> Option<&HashCache> {
-        self.hash_cache.as_deref()
     }
 
     /// The model called `name`.
@@ -336,7 +334,7 @@ fn serve(
         state: Arc::clone(&backend.state),
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
         key: Candidate::new(&backend.config.name).key,
-        slot: Slot { shard: 0, bit: 0 },
+        slot: Slot::UNASSIGNED,
         timeouts: Box::new(rules.timeouts(&backend.config, &entry.id)),
     }
 }

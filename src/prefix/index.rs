@@ -10,11 +10,9 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 
 use super::memory::MemoryBudget;
-use super::run::{Hold, NONE};
+use super::run::{Hold, NONE, SLOTS};
 use super::runs::Runs;
 
-/// The most slots of an index: one bit each.
-pub const SLOTS: usize = 64;
 /// So many blocks are forgotten at a time where memory is short.
 const FORGOTTEN_AT_ONCE: u32 = 64;
 
@@ -46,7 +44,7 @@ pub struct PrefixIndex {
 impl PrefixIndex {
     /// An empty index in which each slot holds at most `capacity` blocks.
     pub fn new(capacity: u32, budget: Arc<MemoryBudget>) -> Self {
-        budget.share(true);
+        budget.join();
         let runs = Runs::default();
         Self { runs, slots: Vec::new(), path: Vec::new(), capacity, charged: 0, budget }
     }
@@ -120,13 +118,13 @@ impl PrefixIndex {
         self.path = path;
         self.make_room(slot);
         self.settle();
-        while self.budget.used() > bound && self.forget_some() {
+        while self.budget.used() > bound && self.evict_least_recent() {
             self.settle();
         }
     }
 
     /// Forgets what a slot holds beyond so many blocks, as if they did not fit.
-    pub fn hold_at_most(&mut self, slot: usize, blocks: u32) {
+    pub fn evict_to(&mut self, slot: usize, blocks: u32) {
         while self.held(slot) > blocks {
             self.evict(slot, self.held(slot) - blocks);
         }
@@ -134,8 +132,8 @@ impl PrefixIndex {
     }
 
     /// Forgets some blocks, so that memory becomes free. Whether there were any.
-    pub fn give_back(&mut self) -> bool {
-        let had_some = self.forget_some();
+    pub fn evict_some(&mut self) -> bool {
+        let had_some = self.evict_least_recent();
         self.settle();
         had_some
     }
@@ -164,7 +162,7 @@ impl PrefixIndex {
 
     /// Forgets blocks on a slot, and all that follows them in any prompt: the engine told that it does
     /// not have them. Looks through all that the slot holds.
-    pub fn forget(&mut self, slot: usize, blocks: &[u64]) {
+    pub fn remove(&mut self, slot: usize, blocks: &[u64]) {
         let mut next = self.slots.get(slot).map_or(NONE, |slot| slot.newest);
         let mut gone = HashTable::new();
         // What follows a block was never used after it, so one pass meets everything in order.
@@ -294,7 +292,7 @@ impl PrefixIndex {
     }
 
     /// Forgets some blocks of the slot that holds most: memory is short. Whether there were any.
-    fn forget_some(&mut self) -> bool {
+    fn evict_least_recent(&mut self) -> bool {
         let most = self.slots.iter().enumerate().max_by_key(|(_, slot)| slot.count);
         let Some((slot, _)) = most.filter(|(_, slot)| slot.count > 0) else { return false };
         self.evict(slot, FORGOTTEN_AT_ONCE);
@@ -374,7 +372,7 @@ impl PrefixIndex {
 impl Drop for PrefixIndex {
     fn drop(&mut self) {
         self.budget.charge(self.charged, 0);
-        self.budget.share(false);
+        self.budget.leave();
     }
 }
 

@@ -1,13 +1,21 @@
-//! How much memory all indexes together may take.
+//! The memory bound of the prefix indexes (`limits.prefix_memory`).
+//!
+//! All models of a process share one [`MemoryBudget`]. Two mechanisms keep it:
+//! - on the hot path each index evicts its own blocks when a record would exceed the budget
+//!   ([`MemoryBudget::bound`]), so the limit holds at every moment;
+//! - in the background [`fair_shares`] takes memory from the largest indexes (max-min fairness), so
+//!   that a model which starts late does not find the budget occupied forever by those before it.
+//!
+//! Between the two, a reserve of 1/16 is withheld from indexes above an even share. Without it, a
+//! small index could only grow by evicting its own blocks until the next background pass.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where several share a budget, one part of so many is left to those with less than an even share: who
-/// comes late must find room.
-const LEFT_FREE: usize = 16;
+/// The part of the limit reserved for indexes below an even share, as a divisor.
+const RESERVE: usize = 16;
 
-/// How much memory all indexes together may take; nothing unless a limit is set.
+/// How much memory all indexes together may take; nothing until a limit is set.
 #[derive(Debug, Default)]
 pub struct MemoryBudget {
     limit: AtomicUsize,
@@ -16,18 +24,17 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes.
+    /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit: AtomicUsize::new(limit), ..Self::default() })
     }
 
-    /// Lets them take so many bytes from now on. With less than is used, nothing is added until
-    /// enough was forgotten.
+    /// Changes the limit. When more is in use, nothing is added until enough has been evicted.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// The most they may take, in bytes.
+    /// The limit in bytes.
     pub fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
@@ -37,32 +44,71 @@ impl MemoryBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// What those may use together that have more than an even share, in bytes.
+    /// The limit for indexes above an even share: the reserve is withheld from them, in bytes.
     pub fn limit_of_large(&self) -> usize {
         let limit = self.limit();
-        if self.sharers.load(Ordering::Relaxed) > 1 { limit - limit / LEFT_FREE } else { limit }
+        if self.sharers.load(Ordering::Relaxed) > 1 { limit - limit / RESERVE } else { limit }
     }
 
-    /// What may be used after a change by one that uses `own` bytes: no more than before it, where that
-    /// is too much already.
+    /// Bytes that may be in use after a change by an index that uses `own` bytes. When the limit is
+    /// already exceeded (it was lowered), the change may not add to it.
     pub(super) fn bound(&self, own: usize) -> usize {
         let is_large = own > self.limit() / self.sharers.load(Ordering::Relaxed).max(1);
         let limit = if is_large { self.limit_of_large() } else { self.limit() };
         limit.max(self.used())
     }
 
-    /// Notes that one more index shares it, or one less.
-    pub(super) fn share(&self, with: bool) {
-        if with {
-            self.sharers.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.sharers.fetch_sub(1, Ordering::Relaxed);
-        }
+    /// Counts an index that starts to share the budget.
+    pub(super) fn join(&self) {
+        self.sharers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that an index uses `now` bytes where it used `before`.
+    /// Counts an index that no longer shares the budget.
+    pub(super) fn leave(&self) {
+        self.sharers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Records that an index uses `now` bytes instead of `before`.
     pub(super) fn charge(&self, before: usize, now: usize) {
-        // Two's complement: what is given back is added as well.
+        // Two's complement: a negative difference is added as well.
         self.used.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+}
+
+/// Max-min fairness: which holders must shrink so that all together have at most `total`, and what
+/// each of them keeps. Holders below an even share keep all they have; the others share the rest
+/// evenly.
+pub fn fair_shares<T: Copy>(held: &mut [(u64, T)], total: u64) -> Vec<(u64, T)> {
+    held.sort_unstable_by_key(|(share, _)| *share);
+    let (mut rest, mut sharers) = (total, u64::try_from(held.len()).unwrap_or(u64::MAX));
+    let mut shrinking = Vec::new();
+    for (share, holder) in held {
+        let kept = (*share).min(rest / sharers.max(1));
+        if kept < *share {
+            shrinking.push((kept, *holder));
+        }
+        (rest, sharers) = (rest - kept, sharers - 1);
+    }
+    shrinking
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fair_shares_are_max_min() {
+        let kept = |held: &[u64], total| {
+            let mut held: Vec<(u64, usize)> =
+                held.iter().enumerate().map(|(index, share)| (*share, index)).collect();
+            let mut kept = fair_shares(&mut held, total);
+            kept.sort_unstable_by_key(|(_, holder)| *holder);
+            kept
+        };
+        assert_eq!(kept(&[10, 20, 30], 60), []);
+        assert_eq!(kept(&[10, 20, 30], 50), [(20, 2)]);
+        assert_eq!(kept(&[100, 1, 100], 61), [(30, 0), (30, 2)]);
+        assert_eq!(kept(&[5], 0), [(0, 0)]);
+        assert_eq!(kept(&[], 7), []);
     }
 }

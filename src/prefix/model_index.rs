@@ -1,122 +1,115 @@
-//! Which prompts of a model went where: the prefix index of one model, carried from topology to
-//! topology.
+//! The prefix index of one model, shared by all threads and carried over from topology to topology.
+//!
+//! An index has room for 64 backends (one bit each), so a model with more backends has several
+//! shards. A [`Slot`] names the shard and the bit of a backend; it is stable for as long as the
+//! backend serves the model.
+//!
+//! Locking: one mutex per model, held for one lookup or one update (single-digit microseconds; see
+//! `benches/weighted.rs`). A lookup and the update that follows it take the lock separately, so two
+//! concurrent requests with the same new prompt may both miss; the second record then wins, which
+//! costs one prefill and breaks nothing. Nothing else may be locked while it is held, and no code
+//! under it may block.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
-use super::pool::IndexPool;
-use super::{PrefixIndex, SLOTS};
-use crate::clock::Stopwatch;
+use super::chain::Chain;
+use super::events::{CacheEvent, CacheState, Predicted};
+use super::index::PrefixIndex;
+use super::memory::MemoryBudget;
+use super::run::SLOTS;
 use crate::scoring::PrefixParams;
 
-/// Of so many times a lock is held, one is measured.
-const MEASURED: u32 = 16;
+/// The most evictions of one background pass over an index.
+const MAX_EVICTIONS: u32 = 4096;
 
-/// How often at most an index gives memory back in a row.
-const GIVING_BACK: u32 = 4096;
-
-/// The place of a backend in a model's index.
+/// The position of a backend in a model's index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    /// Which of the model's indexes: each has room for 64 backends.
+    /// Which of the model's shards; each has room for 64 backends.
     pub shard: u16,
-    /// The bit within.
+    /// The bit within the shard.
     pub bit: u8,
 }
 
-/// The prefix index of one model. The one lock of a decision: held for a lookup, and for a record.
+impl Slot {
+    /// Before a slot is assigned.
+    pub const UNASSIGNED: Self = Self { shard: 0, bit: 0 };
+
+    fn of(index: usize) -> Self {
+        Self {
+            shard: u16::try_from(index / SLOTS).unwrap_or(u16::MAX),
+            bit: u8::try_from(index % SLOTS).unwrap_or(u8::MAX),
+        }
+    }
+}
+
+/// The prefix index of one model.
 #[derive(Debug)]
 pub struct ModelIndex {
-    slots: Mutex<Vec<Option<u64>>>,
+    /// The serial of the backend in each slot.
+    assigned: Mutex<Vec<Option<u64>>>,
     shards: Mutex<Shards>,
-    /// Tokens of a block as the engines told; 0 where none did.
+    /// Tokens per block as reported by the engines; 0 when none reports.
     block_tokens: AtomicU32,
-    pool: Arc<IndexPool>,
+    memory: Arc<MemoryBudget>,
 }
 
 #[derive(Debug, Default)]
 struct Shards {
     indexes: Vec<PrefixIndex>,
-    /// The epoch of the engine in each slot.
+    /// The engine epoch of each slot.
     epochs: Vec<u32>,
-    /// How often the lock was taken.
-    taken: u32,
-}
-
-/// What is to be believed of a backend's cache from now on, whoever says so: our own decisions, or
-/// an engine that publishes what becomes of its blocks (BlockStored, BlockRemoved and
-/// AllBlocksCleared of vLLM). Blocks are hashes of our own: who knows others translates them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CacheEvent<'a> {
-    /// It has the blocks of a prompt, from its beginning.
-    Stored(&'a [u64]),
-    /// It does not have these any more, and so nothing that follows them.
-    Removed(&'a [u64]),
-    /// It was sent a prompt that begins with this block, and had not even that.
-    Missed(u64),
-    /// It has none.
-    Cleared,
-}
-
-/// What is known of a backend's cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CacheState {
-    /// The most blocks it holds.
-    pub capacity: u32,
-    /// How often its engine has restarted or was away.
-    pub epoch: u32,
 }
 
 impl ModelIndex {
-    /// An empty index, its memory a part of the pool's.
-    pub fn new(pool: Arc<IndexPool>) -> Self {
+    /// An empty index that shares `memory`.
+    pub fn new(memory: Arc<MemoryBudget>) -> Self {
         Self {
-            slots: Mutex::default(),
+            assigned: Mutex::default(),
             shards: Mutex::default(),
             block_tokens: AtomicU32::new(0),
-            pool,
+            memory,
         }
     }
 
-    /// The slots of the backends that serve the model now, by their serials and in their order; what
-    /// was known of others is forgotten.
+    /// Assigns a slot to each backend that serves the model now, given by serial, and returns them in
+    /// the same order. A backend keeps its slot; slots of backends that no longer serve the model are
+    /// cleared and reused.
     pub fn assign(&self, backends: impl Iterator<Item = u64> + Clone) -> Vec<Slot> {
-        let mut slots = self.slots.lock();
+        let mut assigned = self.assigned.lock();
         let mut shards = self.shards.lock();
-        for (place, slot) in slots.iter_mut().enumerate() {
-            if slot.is_some_and(|id| !backends.clone().any(|other| other == id)) {
-                *slot = None;
-                if let Some(shard) = shards.indexes.get_mut(place / SLOTS) {
-                    shard.clear(place % SLOTS);
+        for (index, owner) in assigned.iter_mut().enumerate() {
+            if owner.is_some_and(|serial| !backends.clone().any(|other| other == serial)) {
+                *owner = None;
+                if let Some(shard) = shards.indexes.get_mut(index / SLOTS) {
+                    shard.clear(index % SLOTS);
                 }
             }
         }
-        let place = |id| {
-            let known = slots.iter().position(|slot| *slot == Some(id));
-            let place = known.or_else(|| slots.iter().position(Option::is_none));
-            let place = place.unwrap_or(slots.len());
-            if place == slots.len() {
-                slots.push(None);
+        let assign_one = |serial| {
+            let known = assigned.iter().position(|owner| *owner == Some(serial));
+            let index = known.or_else(|| assigned.iter().position(Option::is_none));
+            let index = index.unwrap_or(assigned.len());
+            if index == assigned.len() {
+                assigned.push(None);
             }
-            if let Some(slot) = slots.get_mut(place) {
-                *slot = Some(id);
+            if let Some(owner) = assigned.get_mut(index) {
+                *owner = Some(serial);
             }
-            Slot {
-                shard: u16::try_from(place / SLOTS).unwrap_or(u16::MAX),
-                bit: u8::try_from(place % SLOTS).unwrap_or(u8::MAX),
-            }
+            Slot::of(index)
         };
-        backends.map(place).collect()
+        backends.map(assign_one).collect()
     }
 
-    /// Works on the indexes, for lookups: the first is of the first 64 slots.
-    pub fn read<R>(&self, work: impl FnOnce(&[PrefixIndex]) -> R) -> R {
-        self.locked(|shards| work(&shards.indexes))
+    /// Runs lookups on the shards under one lock; the first shard holds the first 64 slots.
+    pub fn read<R>(&self, lookup: impl FnOnce(&[PrefixIndex]) -> R) -> R {
+        lookup(&self.shards.lock().indexes)
     }
 
-    /// Leading blocks of a prompt that a backend is believed to have.
+    /// Leading blocks of a prompt that a backend is predicted to have cached.
     pub fn matched(&self, slot: Slot, chain: &[u64]) -> u32 {
         let mut length = 0;
         self.read(|shards| {
@@ -127,91 +120,92 @@ impl ModelIndex {
         length
     }
 
-    /// Notes that a backend was sent a prompt. What it was sent in another epoch of its engine is
-    /// forgotten.
-    pub fn record(&self, slot: Slot, chain: &[u64], kept: CacheState) {
-        self.locked(|shards| {
-            shards.meet(slot, kept, &self.pool);
-            shards.apply(slot, CacheEvent::Stored(chain));
-        });
+    /// Records that a prompt was sent to a backend. Blocks from an earlier epoch of its engine are
+    /// dropped first.
+    pub fn record(&self, slot: Slot, chain: &[u64], state: CacheState) {
+        let mut shards = self.shards.lock();
+        shards.prepare(slot, state, &self.memory);
+        shards.apply(slot, CacheEvent::Stored(chain));
     }
 
-    /// Forgets what those backends had whose engines have restarted or were away, by how often.
-    pub fn renew(&self, epochs: impl Iterator<Item = (Slot, u32)>) {
-        self.locked(|shards| epochs.for_each(|(slot, epoch)| shards.renew(slot, epoch)));
+    /// A prompt is sent to a backend, which is predicted to have it cached from now on.
+    pub fn routed(&self, slot: Slot, chain: &Chain, state: CacheState) {
+        if chain.blocks() > 0 {
+            self.record(slot, chain.hashes(), state);
+        }
     }
 
-    /// Takes in what became of a backend's cache.
+    /// A backend failed to serve a prompt that was routed to it.
+    pub fn not_served(&self, slot: Slot, predicted: &Predicted) {
+        if let Some(event) = predicted.when_not_served() {
+            self.apply(slot, event);
+        }
+    }
+
+    /// A backend served a prompt and reports how many tokens of it were cached.
+    pub fn served(&self, slot: Slot, predicted: &Predicted, cached_tokens: u32) {
+        if let Some(event) = predicted.when_served(cached_tokens) {
+            self.apply(slot, event);
+        }
+    }
+
+    /// Drops the blocks of backends whose engine epoch has changed: it restarted or was away.
+    pub fn sync_epochs(&self, epochs: impl Iterator<Item = (Slot, u32)>) {
+        let mut shards = self.shards.lock();
+        epochs.for_each(|(slot, epoch)| shards.sync_epoch(slot, epoch));
+    }
+
+    /// Applies a change of a backend's cache.
     pub fn apply(&self, slot: Slot, event: CacheEvent<'_>) {
-        self.locked(|shards| shards.apply(slot, event));
+        self.shards.lock().apply(slot, event);
     }
 
-    /// Tokens of a block, where the model's engines tell.
+    /// Tokens per block, when an engine of the model reports it.
     pub fn block_tokens(&self) -> Option<u32> {
         Some(self.block_tokens.load(Ordering::Relaxed)).filter(|tokens| *tokens > 0)
     }
 
-    /// Takes in the size of the engines' blocks. What was cut into others can never be found again;
-    /// what was cut before any engine told was cut into those of the usual size.
-    pub fn follow(&self, block_tokens: Option<u32>) {
-        let usual = PrefixParams::default().block_tokens;
+    /// Sets the block size that the engines report. Blocks of another size can never match again, so
+    /// they are dropped; those recorded before the first report have the default size.
+    pub fn set_block_tokens(&self, block_tokens: Option<u32>) {
+        let default = PrefixParams::default().block_tokens;
         let tokens = block_tokens.unwrap_or(0);
         let before = self.block_tokens.swap(tokens, Ordering::Relaxed);
-        let size = |tokens| if tokens == 0 { usual } else { tokens };
+        let size = |tokens| if tokens == 0 { default } else { tokens };
         if size(before) != size(tokens) {
-            self.locked(|shards| {
-                for index in &mut shards.indexes {
-                    (0..SLOTS).for_each(|slot| index.clear(slot));
-                }
-            });
-        }
-    }
-
-    fn locked<R>(&self, work: impl FnOnce(&mut Shards) -> R) -> R {
-        let mut shards = self.shards.lock();
-        shards.taken = shards.taken.wrapping_add(1);
-        if !shards.taken.is_multiple_of(MEASURED) {
-            return work(&mut shards);
-        }
-        let watch = Stopwatch::start();
-        let result = work(&mut shards);
-        drop(shards);
-        self.pool.measure(watch.elapsed());
-        result
-    }
-
-    /// Forgets what a backend is believed to have beyond so many blocks, the oldest first.
-    pub(crate) fn hold_at_most(&self, slot: Slot, blocks: u32) {
-        self.locked(|shards| {
-            if let Some(index) = shards.indexes.get_mut(usize::from(slot.shard)) {
-                index.hold_at_most(usize::from(slot.bit), blocks);
+            for index in &mut self.shards.lock().indexes {
+                (0..SLOTS).for_each(|slot| index.clear(slot));
             }
-        });
+        }
     }
 
-    /// Bytes of memory it takes; `None` when it never wanted any.
-    pub(crate) fn bytes(&self) -> Option<usize> {
-        self.locked(|shards| {
-            shards.indexes.iter().map(PrefixIndex::charged).reduce(|all, one| all + one)
-        })
+    /// Evicts the least recently used blocks of a backend until at most `blocks` are left.
+    pub fn evict_to(&self, slot: Slot, blocks: u32) {
+        if let Some(index) = self.shards.lock().indexes.get_mut(usize::from(slot.shard)) {
+            index.evict_to(usize::from(slot.bit), blocks);
+        }
     }
 
-    /// Gives memory back until it takes no more than so many bytes, or has done so many times.
-    pub(crate) fn give_back(&self, bytes: usize) {
-        for _ in 0..GIVING_BACK {
-            // In turns: decisions want the lock, too.
-            let is_done = self.locked(|shards| {
-                let size = shards.indexes.iter().map(PrefixIndex::charged).sum::<usize>();
-                let largest = shards.indexes.iter_mut().max_by_key(|index| index.charged());
-                size <= bytes || !largest.is_some_and(PrefixIndex::give_back)
-            });
-            if is_done {
+    /// Bytes of memory in use; `None` when nothing was ever recorded.
+    pub fn bytes(&self) -> Option<usize> {
+        let shards = self.shards.lock();
+        shards.indexes.iter().map(PrefixIndex::charged).reduce(|all, one| all + one)
+    }
+
+    /// Evicts blocks until at most `bytes` of memory are in use, or until the pass has done enough.
+    pub fn shrink_to(&self, bytes: usize) {
+        for _ in 0..MAX_EVICTIONS {
+            // The lock is released after each eviction: decisions must not wait for the whole pass.
+            let mut shards = self.shards.lock();
+            let size = shards.indexes.iter().map(PrefixIndex::charged).sum::<usize>();
+            let largest = shards.indexes.iter_mut().max_by_key(|index| index.charged());
+            if size <= bytes || !largest.is_some_and(PrefixIndex::evict_some) {
                 return;
             }
         }
     }
 
-    /// Blocks a backend is believed to have.
+    /// Blocks that a backend is predicted to have cached.
     pub fn held(&self, slot: Slot) -> u32 {
         let shards = self.shards.lock();
         let index = shards.indexes.get(usize::from(slot.shard));
@@ -220,23 +214,23 @@ impl ModelIndex {
 }
 
 impl Shards {
-    /// Makes room for a backend, and forgets what it had in another epoch of its engine.
-    fn meet(&mut self, slot: Slot, kept: CacheState, pool: &IndexPool) {
+    /// Makes room for a backend's slot, and brings its epoch and capacity up to date.
+    fn prepare(&mut self, slot: Slot, state: CacheState, memory: &Arc<MemoryBudget>) {
         let (shard, bit) = (usize::from(slot.shard), usize::from(slot.bit));
         while self.indexes.len() <= shard {
-            self.indexes.push(PrefixIndex::new(kept.capacity, Arc::clone(pool.budget())));
+            self.indexes.push(PrefixIndex::new(state.capacity, Arc::clone(memory)));
         }
-        let place = shard * SLOTS + bit;
-        if self.epochs.len() <= place {
-            self.epochs.resize(place + 1, kept.epoch);
+        let index = shard * SLOTS + bit;
+        if self.epochs.len() <= index {
+            self.epochs.resize(index + 1, state.epoch);
         }
-        self.renew(slot, kept.epoch);
+        self.sync_epoch(slot, state.epoch);
         if let Some(index) = self.indexes.get_mut(shard) {
-            index.set_capacity(bit, kept.capacity);
+            index.set_capacity(bit, state.capacity);
         }
     }
 
-    fn renew(&mut self, slot: Slot, epoch: u32) {
+    fn sync_epoch(&mut self, slot: Slot, epoch: u32) {
         let (shard, bit) = (usize::from(slot.shard), usize::from(slot.bit));
         let known = self.epochs.get_mut(shard * SLOTS + bit).filter(|known| **known != epoch);
         if let Some((known, index)) = known.zip(self.indexes.get_mut(shard)) {
@@ -250,7 +244,7 @@ impl Shards {
         let slot = usize::from(slot.bit);
         match event {
             CacheEvent::Stored(chain) => index.record(slot, chain),
-            CacheEvent::Removed(blocks) => index.forget(slot, blocks),
+            CacheEvent::Removed(blocks) => index.remove(slot, blocks),
             CacheEvent::Missed(first) => index.miss(slot, first),
             CacheEvent::Cleared => index.clear(slot),
         }
@@ -259,16 +253,12 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const KEPT: CacheState = CacheState { capacity: 100, epoch: 0 };
 
     fn prefixes(bytes: usize) -> ModelIndex {
-        let pool = IndexPool::default();
-        pool.budget().set_limit(bytes);
-        ModelIndex::new(Arc::new(pool))
+        ModelIndex::new(MemoryBudget::new(bytes))
     }
 
     fn ids(serials: &[u64]) -> impl Iterator<Item = u64> + Clone + '_ {
@@ -276,15 +266,15 @@ mod tests {
     }
 
     #[test]
-    fn backends_keep_their_lanes_and_what_leaves_is_forgotten() {
+    fn slots_are_stable_and_reused_after_removal() {
         let prefixes = prefixes(1 << 20);
         let first = prefixes.assign(ids(&[7, 3, 9]));
         for slot in &first {
             prefixes.record(*slot, &[1, 2, 3], KEPT);
         }
         let second = prefixes.assign(ids(&[9, 7, 4]));
-        assert_eq!((second[0], second[1]), (first[2], first[0]), "whatever their order");
-        assert_eq!(second[2], first[1], "a free slot is used again");
+        assert_eq!((second[0], second[1]), (first[2], first[0]), "in any order");
+        assert_eq!(second[2], first[1], "a free slot is reused");
         assert_eq!(prefixes.held(second[2]), 0);
         assert_eq!(prefixes.held(second[0]), 3);
         assert_eq!(prefixes.matched(second[0], &[1, 2, 9]), 2);
@@ -294,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_any_number_of_backends() {
+    fn more_than_64_backends_use_several_shards() {
         let prefixes = prefixes(1 << 24);
         let all: Vec<u64> = (0..200).collect();
         let slots = prefixes.assign(ids(&all));
@@ -302,11 +292,11 @@ mod tests {
         prefixes.record(slots[199], &[1, 2], KEPT);
         prefixes.record(slots[135], &[1, 2, 3], KEPT);
         let held: Vec<u32> = [199, 135, 7].map(|index| prefixes.held(slots[index])).into();
-        assert_eq!(held, [2, 3, 0], "slots of equal bits are not mixed up");
+        assert_eq!(held, [2, 3, 0], "equal bits of different shards are independent");
     }
 
     #[test]
-    fn a_restart_forgets_and_capacity_follows() {
+    fn engine_restart_clears_its_blocks() {
         let prefixes = prefixes(1 << 20);
         let slots = prefixes.assign(ids(&[1, 2]));
         for slot in &slots {
@@ -316,12 +306,16 @@ mod tests {
         assert_eq!((prefixes.held(slots[0]), prefixes.held(slots[1])), (1, 4));
         prefixes.record(slots[1], &[1], CacheState { capacity: 2, ..KEPT });
         assert_eq!(prefixes.held(slots[1]), 2);
-        prefixes.renew(slots.iter().copied().zip([1, 1]));
-        assert_eq!((prefixes.held(slots[0]), prefixes.held(slots[1])), (1, 0), "also unasked");
+        prefixes.sync_epochs(slots.iter().copied().zip([1, 1]));
+        assert_eq!(
+            (prefixes.held(slots[0]), prefixes.held(slots[1])),
+            (1, 0),
+            "also without a record"
+        );
     }
 
     #[test]
-    fn engines_may_say_themselves_what_becomes_of_their_blocks() {
+    fn cache_events_update_the_prediction() {
         let prefixes = prefixes(1 << 20);
         let slots = prefixes.assign(ids(&[1]));
         prefixes.record(slots[0], &[1, 2, 3, 4], KEPT);
@@ -342,27 +336,18 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_another_size_are_forgotten() {
+    fn changed_block_size_clears_the_index() {
         let prefixes = prefixes(1 << 20);
         let slots = prefixes.assign(ids(&[1]));
         assert_eq!(prefixes.block_tokens(), None);
         prefixes.record(slots[0], &[1, 2], KEPT);
-        prefixes.follow(None);
-        prefixes.follow(Some(16));
+        prefixes.set_block_tokens(None);
+        prefixes.set_block_tokens(Some(16));
         assert_eq!((prefixes.block_tokens(), prefixes.held(slots[0])), (Some(16), 2));
-        prefixes.follow(Some(32));
+        prefixes.set_block_tokens(Some(32));
         assert_eq!((prefixes.block_tokens(), prefixes.held(slots[0])), (Some(32), 0));
         prefixes.record(slots[0], &[7], KEPT);
-        prefixes.follow(Some(32));
+        prefixes.set_block_tokens(Some(32));
         assert_eq!(prefixes.held(slots[0]), 1);
-    }
-
-    #[test]
-    fn every_sixteenth_lock_is_measured() {
-        let prefixes = prefixes(1 << 20);
-        (0..160).for_each(|_| prefixes.read(|_| ()));
-        let (count, all, longest) = prefixes.pool.locks_held();
-        assert_eq!(count, 10);
-        assert!(longest <= all && all > Duration::ZERO);
     }
 }

@@ -1,29 +1,28 @@
-//! A request's prompt as a chain of block hashes.
+//! Hashes the prompt of a request into a [`Chain`].
 
-use super::{Chain, ChainBuilder, HashCache};
-use crate::scan::{Outline, OutlineSink, RAW_PIECE, RequestProfile};
+use super::{Chain, ChainBuilder};
+use crate::scan::{Outline, OutlineSink, RequestProfile};
 use crate::scoring::PrefixParams;
 
-/// Bytes of text a token stands for.
-const TEXT_PER_TOKEN: usize = 4;
+/// Bytes of text per token.
+const BYTES_PER_TOKEN: usize = 4;
 
-/// Hashes the prompt in `body` into `chain`; empty for operations that have none. `model` is the name
-/// the engines know: adapters are models of their own, and share nothing. Allocates only when the
-/// prompt is longer than any before. What `cache` knows of it need not be hashed, and comes to the same.
+/// Hashes the prompt in `body` into `chain`, which stays empty for operations without one. `model` is
+/// the resolved name: adapters are models, and models share no blocks. Allocates only when the prompt
+/// has more blocks than any before.
 pub fn prompt_chain(
     request: &RequestProfile,
     body: &[u8],
-    (model, terms): (&str, PrefixParams),
-    (chain, cache): (&mut Chain, Option<&HashCache>),
+    model: &str,
+    params: PrefixParams,
+    chain: &mut Chain,
 ) {
     let outline = Outline::of(request, body);
     let salt = outline.map(|outline| outline.salt()).unwrap_or_default();
     let seed = ChainBuilder::seed(&[model.as_bytes(), salt]);
-    let block = terms.block_tokens as usize * TEXT_PER_TOKEN;
-    chain.set_block_tokens(terms.block_tokens);
-    let cache = cache.filter(|_| HashCache::suits(block, RAW_PIECE));
-    let mut blocks = Blocks(ChainBuilder::new(chain, seed, (block, terms.max_blocks as usize)));
-    blocks.0.look_up_in(cache);
+    let block = params.block_tokens as usize * BYTES_PER_TOKEN;
+    chain.set_block_tokens(params.block_tokens);
+    let mut blocks = Blocks(ChainBuilder::new(chain, seed, block, params.max_blocks as usize));
     if let Some(outline) = outline {
         outline.write(&mut blocks);
     }
@@ -51,16 +50,7 @@ impl OutlineSink for Blocks<'_> {
     fn is_full(&self) -> bool {
         self.0.is_full()
     }
-
-    fn recalls(&self) -> bool {
-        self.0.recalls()
-    }
-
-    fn recall(&mut self, raw: &[u8; RAW_PIECE]) -> Option<(usize, bool)> {
-        self.0.recall(raw)
-    }
-
-    fn remember(&mut self, read: (usize, bool)) {
-        self.0.remember(read);
-    }
 }
+
+#[cfg(test)]
+mod tests;

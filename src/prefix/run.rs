@@ -4,7 +4,8 @@
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::index::SLOTS;
+/// Backends per index: one bit each.
+pub const SLOTS: usize = u64::BITS as usize;
 
 /// No run.
 pub(super) const NONE: u32 = u32::MAX;

@@ -109,7 +109,5 @@ fn read_prompt(
 ) {
     let model = ctx.generation.router.names.resolve(&request.model);
     let terms = weighted.prefix_params(&request.fleet, model);
-    // A retry is not a second occurrence of the prompt.
-    let cache = request.fleet.hash_cache().filter(|_| ctx.record.attempts == 0);
-    prompt_chain(&request.profile, request.body(), (model, terms), (chain, cache));
+    prompt_chain(&request.profile, request.body(), model, terms, chain);
 }

@@ -7,7 +7,6 @@ mod errors;
 mod fallbacks;
 mod filtering;
 mod live_fleet;
-mod prompts;
 mod strategies;
 mod sweep;
 mod weighted;

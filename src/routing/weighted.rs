@@ -8,8 +8,8 @@ use super::readings::{
 use super::strategy::Picked;
 use super::{Chance, RouteInput, RoutingDecision};
 use crate::config::RoutingConfig;
-use crate::fleet::{Model, ModelId, Serving, Standing, Topology};
-use crate::prefix::{CacheEvent, CacheState, Chain};
+use crate::fleet::{Model, ModelId, Standing, Topology};
+use crate::prefix::{Chain, Predicted};
 use crate::scoring::{Ask, Candidate, PrefixParams, Profile, ScorerSpec, Sheet, Value};
 
 /// Where a request says which session it belongs to.
@@ -52,22 +52,6 @@ pub struct Weighted {
     session: Option<SessionField>,
 }
 
-/// The most blocks a backend is believed to keep, whatever its engine tells.
-const MAX_CAPACITY: u32 = 1 << 22;
-
-/// What a backend is believed to keep of prompts cut like `chain`: what its engine tells, or the
-/// capacity of the terms where it does not, or where that is less and given.
-pub fn kept(serving: &Serving, chain: &Chain, terms: &PrefixParams) -> CacheState {
-    let telemetry = &serving.state.telemetry;
-    let told = telemetry.details().and_then(|details| details.capacity_tokens());
-    let blocks = told.map(|tokens| tokens / u64::from(chain.block_tokens().max(1)));
-    let most = if terms.is_capped { terms.capacity } else { MAX_CAPACITY };
-    let capacity = blocks
-        .filter(|blocks| *blocks > 0)
-        .map_or(terms.capacity, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX).min(most));
-    CacheState { capacity, epoch: telemetry.epoch() }
-}
-
 /// What the scorers make of one candidate, for explanations.
 #[derive(Debug, Clone)]
 pub(super) struct Marks {
@@ -98,6 +82,15 @@ impl WeightedScratch {
             self.rows.retain(|_| told.next().is_some_and(|one| one.standing != Standing::Failing));
         }
         leaves_out
+    }
+}
+
+fn predicted(card: &ScoreCard) -> Predicted {
+    Predicted {
+        first_block: card.first_block,
+        prompt_blocks: card.prompt_blocks,
+        matched_blocks: card.matched_blocks,
+        block_tokens: card.block_tokens,
     }
 }
 
@@ -180,42 +173,35 @@ impl Weighted {
         self.session.as_ref()
     }
 
-    /// Notes where a prompt goes, so that the next one like it goes there too.
+    /// Records where a prompt is sent, so that the next one like it is sent there too.
     pub fn record(&self, topology: &Topology, decision: &RoutingDecision, chain: &Chain) {
-        if !self.reads_prefixes || chain.blocks() == 0 {
-            return;
-        }
         let model = topology.model(decision.model);
-        if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            let kept = kept(serving, chain, &self.terms);
-            model.prefixes.record(serving.slot, chain.hashes(), kept);
+        if let Some((model, serving)) = model.zip(decision.serving(topology))
+            && self.reads_prefixes
+        {
+            let state = serving.cache_state(&self.terms, chain.block_tokens());
+            model.prefixes.routed(serving.slot, chain, state);
         }
     }
 
-    /// Takes back what was noted of a prompt that was not served where it went. What it shares with
-    /// prompts before it stays.
+    /// The backend did not serve the prompt, so it has not cached it.
     pub fn take_back(&self, topology: &Topology, decision: &RoutingDecision) {
-        let card = decision.card.filter(|card| self.reads_prefixes && card.prompt_blocks > 0);
-        let Some(card) = card.filter(|card| card.matched_blocks == 0) else { return };
         let model = topology.model(decision.model);
-        if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            model.prefixes.apply(serving.slot, CacheEvent::Missed(card.first_block));
+        if let Some((model, serving)) = model.zip(decision.serving(topology))
+            && let Some(card) = decision.card.filter(|_| self.reads_prefixes)
+        {
+            model.prefixes.not_served(serving.slot, &predicted(&card));
         }
     }
 
-    /// Learns from what an engine said it had cached: when that is less than a block of a prompt it
-    /// was believed to have two of, it has forgotten the beginning, and so every prompt like it.
-    /// Whether it has.
-    pub fn learn(&self, topology: &Topology, decision: &RoutingDecision, cached: u32) -> bool {
-        let Some(card) = decision.card.filter(|_| self.reads_prefixes) else { return false };
-        if card.matched_blocks < 2 || cached >= card.block_tokens {
-            return false;
-        }
+    /// The engine reports how many tokens of the prompt it had cached.
+    pub fn learn(&self, topology: &Topology, decision: &RoutingDecision, cached: u32) {
         let model = topology.model(decision.model);
-        if let (Some(model), Some(serving)) = (model, decision.serving(topology)) {
-            model.prefixes.apply(serving.slot, CacheEvent::Missed(card.first_block));
+        if let Some((model, serving)) = model.zip(decision.serving(topology))
+            && let Some(card) = decision.card.filter(|_| self.reads_prefixes)
+        {
+            model.prefixes.served(serving.slot, &predicted(&card), cached);
         }
-        true
     }
 
     pub(super) fn pick(

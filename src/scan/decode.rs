@@ -52,12 +52,6 @@ pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
     (read, written, Stop::Room)
 }
 
-/// The same for whole blocks: what is left near the end of the text stays where it is.
-pub(super) fn decode_blocks(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
-    let (read, written, stop) = in_blocks(text, room);
-    (read, written, stop.unwrap_or(Stop::Room))
-}
-
 #[inline(always)]
 fn in_blocks(text: &[u8], room: &mut [u8]) -> (usize, usize, Option<Stop>) {
     match decode_short(text, room) {

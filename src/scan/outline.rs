@@ -7,7 +7,8 @@ use twox_hash::XxHash3_128;
 
 use super::cursor::{Cursor, Members, Syntax};
 use super::part::{Part, PartKind, PartMember};
-use super::pieces::{RAW_PIECE, write_string};
+use super::pieces::write_string;
+use super::sink::OutlineSink;
 use super::{RequestProfile, TokenEstimate};
 use crate::api::{BodyFormat, Operation};
 use crate::units::ByteSpan;
@@ -19,32 +20,6 @@ const CONTENT: &[u8] = &[0xfa];
 const PART: &[u8] = &[0xfb];
 const IMAGE: &[u8] = &[0xfc];
 const OTHER: &[u8] = &[0xfd];
-
-/// Takes an outline piece by piece.
-pub trait OutlineSink {
-    /// The next piece.
-    fn add(&mut self, piece: &[u8]);
-    /// Room for a further piece, never empty.
-    fn room(&mut self) -> &mut [u8];
-    /// So many bytes of the room are the next piece.
-    fn fill(&mut self, count: usize);
-    /// Whether further pieces make no difference.
-    fn is_full(&self) -> bool;
-
-    /// Whether it may know what raw text stands for.
-    fn recalls(&self) -> bool {
-        false
-    }
-
-    /// Takes what a piece of a string's raw text stands for, if it knows that: how much of the piece was
-    /// read, and whether the string ends there.
-    fn recall(&mut self, _raw: &[u8; RAW_PIECE]) -> Option<(usize, bool)> {
-        None
-    }
-
-    /// The same of a piece it did not know: what it was handed since is what the piece stands for.
-    fn remember(&mut self, _read: (usize, bool)) {}
-}
 
 /// What most messages hold, and whether it is the role.
 const LIKELY_IN_MESSAGE: [(&[u8], Option<bool>); 2] =

@@ -1,7 +1,7 @@
 //! How prompts are cut into blocks, and how many of them are remembered.
 
 use super::params::{BLOCK, BLOCKS, ParamError, Params};
-use super::profile::ScorerSpec;
+use super::spec::ScorerSpec;
 
 /// The parameters of whatever scorer reads prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

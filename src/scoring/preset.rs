@@ -1,7 +1,7 @@
 //! Profiles by name.
 
 use super::normalize;
-use super::profile::ScorerSpec;
+use super::spec::ScorerSpec;
 
 /// A profile by name.
 #[derive(Debug)]

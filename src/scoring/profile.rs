@@ -8,38 +8,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::candidate::{Ask, Candidate};
 use super::normalize;
-use super::params::{ParamError, Params};
+use super::params::ParamError;
 use super::picker::Picker;
 use super::scorers::{SCORERS, Scorer, ScorerRow};
-
-/// A scorer as it is configured.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ScorerSpec {
-    /// Which one; `-` and `_` are alike.
-    pub name: String,
-    /// How much it counts, relative to the others.
-    pub weight: f64,
-    /// Its own parameters.
-    pub params: Params,
-}
-
-impl ScorerSpec {
-    /// A scorer with its parameters at their defaults.
-    pub fn new(name: &str, weight: f64) -> Self {
-        Self { name: name.to_owned(), weight, params: Params::default() }
-    }
-
-    /// The same with its name spelled as everywhere else.
-    #[must_use]
-    pub(crate) fn in_one_spelling(self) -> Self {
-        Self { name: normalize(&self.name), ..self }
-    }
-
-    /// Whether it is the scorer of that name, in whatever spelling.
-    pub fn is(&self, name: &str) -> bool {
-        normalize(&self.name) == name
-    }
-}
+use super::spec::ScorerSpec;
 
 /// Why a list of scorers is refused.
 #[derive(Debug, Clone, PartialEq)]

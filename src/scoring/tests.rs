@@ -2,7 +2,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::*;
-use crate::scoring::{PICKERS, PRESETS, Preset, Value, parse_scorers};
+use crate::scoring::{PICKERS, PRESETS, Params, Preset, Value, parse_scorers};
 
 fn specs(text: &str) -> Vec<ScorerSpec> {
     parse_scorers(text).unwrap()

@@ -1,6 +1,6 @@
 //! Scorers in one line: `prefix-affinity:3,queue-depth:2`.
 
-use super::profile::ScorerSpec;
+use super::spec::ScorerSpec;
 
 /// Reads `name:weight,name:weight`; a name alone weighs 1.
 ///

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::Sighting;
 use crate::fleet::{BackendId, ModelId, Serving, SharedBackend, Topology};
-use crate::prefix::{Chain, IndexPool};
-use crate::routing::kept;
+use crate::prefix::{Chain, MemoryBudget};
 use crate::scoring::PrefixParams;
 
 /// How prompts are kept track of.
@@ -21,11 +20,11 @@ pub(super) struct Measure {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) fleet: Arc<Topology>,
-    pool: Arc<IndexPool>,
+    pool: Arc<MemoryBudget>,
 }
 
 impl Side {
-    fn new(pool: Arc<IndexPool>) -> Self {
+    fn new(pool: Arc<MemoryBudget>) -> Self {
         Self { fleet: Arc::default(), pool }
     }
 
@@ -46,9 +45,9 @@ impl Side {
         let topology = &self.fleet;
         let found = topology.model(model).zip(topology.serving(model, row));
         if let Some((model, row)) = found.filter(|_| chain.blocks() > 0) {
-            let mut kept = kept(row, chain, &measure.terms);
-            kept.capacity = part(kept.capacity, measure.sample);
-            model.prefixes.record(row.slot, chain.hashes(), kept);
+            let mut state = row.cache_state(&measure.terms, chain.block_tokens());
+            state.capacity = part(state.capacity, measure.sample);
+            model.prefixes.routed(row.slot, chain, state);
         }
     }
 }
@@ -74,7 +73,7 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    pub(super) fn new([live, shadow]: [Arc<IndexPool>; 2]) -> Self {
+    pub(super) fn new([live, shadow]: [Arc<MemoryBudget>; 2]) -> Self {
         Self { of: Arc::default(), live: Side::new(live), shadow: Side::new(shadow) }
     }
 
@@ -105,8 +104,8 @@ impl Sides {
         }
         for side in [&self.live, &self.shadow] {
             if let Some(model) = side.fleet.model(model) {
-                model.prefixes.follow(live.prefixes.block_tokens());
-                model.prefixes.renew(model.serving.iter().map(Serving::slot_and_epoch));
+                model.prefixes.set_block_tokens(live.prefixes.block_tokens());
+                model.prefixes.sync_epochs(model.serving.iter().map(Serving::slot_and_epoch));
             }
         }
     }

@@ -12,7 +12,7 @@ use super::sides::{Measure, Sides};
 use super::{Message, Sighting};
 use crate::clock::now;
 use crate::fleet::{BackendSet, Model, Topology};
-use crate::prefix::{Chain, IndexPool, prompt_chain};
+use crate::prefix::{Chain, MemoryBudget, prompt_chain};
 use crate::routing::{Live, RouteInput, Router, RoutingDecision, Scratch, Weighted};
 use crate::scoring::PrefixParams;
 
@@ -36,7 +36,7 @@ impl Worker {
     pub(super) fn new(
         (router, live): (Router, &Router),
         sample: f64,
-        (pools, counts): ([Arc<IndexPool>; 2], Arc<Counts>),
+        (pools, counts): ([Arc<MemoryBudget>; 2], Arc<Counts>),
     ) -> Self {
         let usual = |weighted: &Weighted| weighted.prefix_params(&Topology::default(), "");
         let cut = router.weighted().or(live.weighted()).map(usual);
@@ -91,8 +91,7 @@ impl Worker {
 
     fn cut(&mut self, seen: &Sighting, model: &Model, terms: PrefixParams) {
         let terms = terms.following(model.prefixes.block_tokens());
-        // To ask the live side's cache of hashes would be to say that every prompt came twice.
-        prompt_chain(&seen.request, &seen.body, (&model.name, terms), (&mut self.chain, None));
+        prompt_chain(&seen.request, &seen.body, &model.name, terms, &mut self.chain);
     }
 
     fn decide(&mut self, seen: &Sighting, model: &str) -> Option<RoutingDecision> {

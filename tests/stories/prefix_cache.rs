@@ -1,67 +1,14 @@
-//! An operator trusts what penstock believes of caches: it is hashed once, it ends with the process that
-//! had it, and a backend that did not serve a prompt does not have it.
+//! The predicted prefix caches follow the engines: a prediction ends when the engine restarts, and a
+//! backend that did not serve a prompt is not predicted to have it.
 
 use serde_json::json;
 
 use crate::support::client;
-use crate::support::fleet::{CHAT, Fleet, SOON, Setup, metric, name};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, name};
 use crate::support::{block_on, eventually};
 use crate::weighted_scorers::{backend_of, conversation, weighted};
 
-crate::trials![
-    long_prompt_is_hashed_once,
-    engine_restart_clears_its_prefix_index,
-    failed_request_is_not_recorded_as_cached,
-];
-
-fn long_prompt_is_hashed_once() {
-    let fleet = weighted("prefix-affinity:3,load-balance:1");
-    let pieces = |result: &str| {
-        let name = format!("penstock_hash_cache_pieces_total{{result=\"{result}\"}}");
-        metric(&fleet.penstock, &name)
-    };
-    let system = "A \"system\" prompt,\nquoted & long. ".repeat(900);
-    let ask = |turn: usize| {
-        let messages = json!([
-            {"role": "system", "content": system},
-            {"role": "user", "content": format!("Question {turn}: {}", "word ".repeat(1000))},
-        ]);
-        let body = json!({"model": "m", "messages": messages, "max_tokens": 2});
-        let response = fleet.penstock.post(CHAT, &body);
-        let decision = response.header("x-penstock-decision").unwrap().to_owned();
-        (backend_of(&response), decision)
-    };
-    let (home, first) = ask(0);
-    let total = &first[first.find(";blocks=0/").expect("all of it is new") + ";blocks=0/".len()..];
-    let blocks = total.split(';').next().unwrap().to_owned();
-    assert_eq!((pieces("hit"), pieces("miss")), (0.0, 1.0), "what is new is not asked about");
-    ask(1);
-    assert_eq!(pieces("hit"), 0.0);
-    let learned = pieces("miss");
-    assert!(learned > 12.0, "{learned}");
-    for turn in 2..5 {
-        let (backend, decision) = ask(turn);
-        assert_eq!(backend, home);
-        assert!(decision.contains(&format!("/{blocks};")), "{decision} of {blocks}");
-        assert!(!decision.contains(";blocks=0/"), "{decision}");
-    }
-    assert!(pieces("hit") > 36.0, "{}", pieces("hit"));
-    assert_eq!(
-        metric(&fleet.penstock, "penstock_max_hash_cache_bytes"),
-        f64::from((16 << 20) / 384 * 384)
-    );
-    // Without it, nothing changes.
-    let text = std::fs::read_to_string(&fleet.penstock.config).unwrap();
-    std::fs::write(&fleet.penstock.config, format!("{text}\nlimits: {{ hash_cache: 0B }}\n"))
-        .unwrap();
-    assert_eq!(fleet.penstock.reload().status, 200);
-    let (hits, misses) = (pieces("hit"), pieces("miss"));
-    let (backend, decision) = ask(5);
-    assert_eq!(backend, home);
-    assert!(decision.contains(&format!("/{blocks};")), "{decision} of {blocks}");
-    assert_eq!((pieces("hit"), pieces("miss")), (hits, misses));
-    assert_eq!(metric(&fleet.penstock, "penstock_max_hash_cache_bytes"), 0.0);
-}
+crate::trials![engine_restart_clears_its_prefix_index, failed_request_is_not_recorded_as_cached,];
 
 fn engine_restart_clears_its_prefix_index() {
     let setup = Setup {

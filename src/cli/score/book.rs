@@ -111,7 +111,7 @@ fn understand(request: &RequestLine, terms: PrefixParams) -> Result<Understood, 
         .map_err(|error| format!("request.body: {error}"))?;
     let model = profile.model_name(body).into_owned();
     let mut chain = Chain::default();
-    prompt_chain(&profile, body, (&model, terms), (&mut chain, None));
+    prompt_chain(&profile, body, &model, terms, &mut chain);
     let ask = Ask {
         in_turn: chain.is_empty(),
         turn: 0,

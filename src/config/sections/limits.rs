@@ -18,8 +18,6 @@ section! {
         pub max_body_size: ByteSize ["max_body_size" as BodyLimit] = ByteSize::mib(32),
         /// The prefix indexes of all models, which the weighted strategy keeps.
         pub prefix_memory: ByteSize = ByteSize::mib(256),
-        /// What prompts hashed before came to, for the same strategy; 0B hashes every prompt anew.
-        pub hash_cache: ByteSize = ByteSize::mib(16),
         /// All request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
         /// How long a request head, or a TLS handshake, may take to arrive.

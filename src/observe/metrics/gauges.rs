@@ -9,7 +9,7 @@ use crate::discovery::ScrapeBudget;
 use crate::downstream::close_reasons::{CloseReason, CloseReasons};
 use crate::fleet::{Backend, BackendId, BreakerState, Health, Readings, Topology};
 use crate::observe::queue::Deliveries;
-use crate::prefix::IndexPool;
+use crate::prefix::MemoryBudget;
 use crate::shadow::ShadowFigures;
 use crate::units::{Timestamp, widen};
 
@@ -24,7 +24,7 @@ pub struct Scrape<'a> {
     /// Bytes of request bodies held.
     pub held_body_bytes: usize,
     /// What the prefix indexes of all models have in common.
-    pub prefix_pool: &'a IndexPool,
+    pub prefix_memory: &'a MemoryBudget,
     /// Client connections open.
     pub connections: usize,
     /// Connections to the admin port.
@@ -192,32 +192,11 @@ pub(super) fn max_held_body_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Sa
 }
 
 pub(super) fn prefix_index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    one(from_size(scrape.prefix_pool.budget().used()))
+    one(from_size(scrape.prefix_memory.used()))
 }
 
 pub(super) fn max_prefix_index_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    one(from_size(scrape.prefix_pool.budget().limit()))
-}
-
-pub(super) fn max_hash_cache_bytes(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    one(from_size(scrape.prefix_pool.hash_cache_size()))
-}
-
-pub(super) fn hash_cache_pieces(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    let (hits, misses) = scrape.prefix_pool.hash_cache_counts();
-    vec![number(&["hit"], to_sample(hits)), number(&["miss"], to_sample(misses))]
-}
-
-pub(super) fn prefix_locks(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    one(to_sample(scrape.prefix_pool.locks_held().0))
-}
-
-pub(super) fn prefix_locks_held(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    one(scrape.prefix_pool.locks_held().1.as_secs_f64())
-}
-
-pub(super) fn prefix_lock_longest(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {
-    one(scrape.prefix_pool.locks_held().2.as_secs_f64())
+    one(from_size(scrape.prefix_memory.limit()))
 }
 
 pub(super) fn prefix_blocks(_metrics: &Metrics, scrape: &Scrape<'_>) -> Samples {

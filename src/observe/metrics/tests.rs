@@ -76,7 +76,7 @@ fn page(metrics: &Metrics, generation: &Generation) -> String {
         fleet: &generation.fleet.topology(),
         in_flight: 3,
         held_body_bytes: 4096,
-        prefix_pool: generation.fleet.prefix_pool(),
+        prefix_memory: generation.fleet.prefix_memory(),
         connections: 9,
         admin_connections: 2,
         max_admin_connections: 256,

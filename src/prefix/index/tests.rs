@@ -119,7 +119,7 @@ fn take(index: &mut PrefixIndex, step: &Step) {
     match step {
         Step::Record(slot, chain) => index.record(*slot, chain),
         Step::Clear(slot) => index.clear(*slot),
-        Step::Forget(slot, blocks) => index.forget(*slot, blocks),
+        Step::Forget(slot, blocks) => index.remove(*slot, blocks),
         Step::Miss(slot, chain) => {
             chain.first().into_iter().for_each(|first| index.miss(*slot, *first))
         }
@@ -199,10 +199,10 @@ fn two_branches_on_two_slots() -> (PrefixIndex, [Vec<u64>; 2]) {
 #[test]
 fn a_gap_ends_a_prefix() {
     let (mut index, [first, second]) = two_branches_on_two_slots();
-    index.forget(0, &first[2..3]);
+    index.remove(0, &first[2..3]);
     assert_eq!(found(&index, &first, 2), [2, 6], "what is behind the gap does not count");
     assert_eq!(found(&index, &second, 2), [2, 6]);
-    index.forget(1, &first[..1]);
+    index.remove(1, &first[..1]);
     assert_eq!(found(&index, &first, 2), [2, 0]);
 }
 

@@ -6,7 +6,7 @@ use super::BACKEND;
 
 const GEN_AI: &[&str] = &["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
 
-pub(super) const ROWS: [MetricRow; 42] = [
+pub(super) const ROWS: [MetricRow; 37] = [
     gauge("penstock_in_flight", &[], gauges::in_flight, "requests under way on the data port"),
     gauge("penstock_held_body_bytes", &[], gauges::held_body_bytes, "bytes of request bodies held"),
     gauge(
@@ -26,36 +26,6 @@ pub(super) const ROWS: [MetricRow; 42] = [
         &[],
         gauges::max_prefix_index_bytes,
         "the most there may be: `limits.prefix_memory`",
-    ),
-    gauge(
-        "penstock_max_hash_cache_bytes",
-        &[],
-        gauges::max_hash_cache_bytes,
-        "the most memory that may go to the hashes of prompts seen before: `limits.hash_cache`",
-    ),
-    counter(
-        "penstock_hash_cache_pieces_total",
-        &["result"],
-        gauges::hash_cache_pieces,
-        "pieces (2 KiB) of long prompts that were looked up there: hit, or miss. A prompt that is new is not looked up beyond its first miss, or its second where it began like a known one",
-    ),
-    counter(
-        "penstock_prefix_lock_samples_total",
-        &[],
-        gauges::prefix_locks,
-        "times the lock of a prefix index was held and measured: one in 16",
-    ),
-    counter(
-        "penstock_prefix_lock_seconds_total",
-        &[],
-        gauges::prefix_locks_held,
-        "how long it was held, of those measured",
-    ),
-    gauge(
-        "penstock_prefix_lock_longest_seconds",
-        &[],
-        gauges::prefix_lock_longest,
-        "the longest of them since the start",
     ),
     gauge(
         "penstock_backend_prefix_blocks",

@@ -1,0 +1,89 @@
+//! Prompts cut into blocks: `max_blocks` cuts the chain and nothing else, in every layout.
+
+use proptest::prelude::*;
+
+use super::prompt_chain;
+use crate::api::Operation;
+use crate::prefix::Chain;
+use crate::scan::{ScanOptions, scan};
+use crate::scoring::PrefixParams;
+
+/// Raw text: plain, in several scripts, and with every kind of escape.
+const TEXTS: [&str; 10] =
+    ["a", "some words ", r"\n", r"\u00e9", "é", r"\ud83d\ude00", r#"\""#, r"\\", r"\/", r"\u0041"];
+
+fn body(messages: &[String]) -> String {
+    let messages: Vec<String> = messages
+        .iter()
+        .map(|content| format!(r#"{{"role":"user","content":"{content}"}}"#))
+        .collect();
+    format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(","))
+}
+
+fn chain_of(operation: Operation, body: &str, model: &str, params: PrefixParams) -> Chain {
+    let request = scan(operation, None, body.as_bytes(), ScanOptions::default()).unwrap();
+    let mut chain = Chain::default();
+    prompt_chain(&request, body.as_bytes(), model, params, &mut chain);
+    chain
+}
+
+fn message() -> impl Strategy<Value = String> {
+    let part = (prop::sample::select(&TEXTS[..]), 1_usize..400);
+    prop::collection::vec(part, 0..6)
+        .prop_map(|parts| parts.iter().map(|(text, times)| text.repeat(*times)).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn max_blocks_truncates_the_chain(
+        conversation in prop::collection::vec(message(), 1..5),
+        max_blocks in 1_u32..200,
+    ) {
+        let body = body(&conversation);
+        for block_tokens in [1, 14, 16, 33, 64, 256] {
+            let all = PrefixParams { block_tokens, max_blocks: u32::MAX, ..PrefixParams::default() };
+            let whole = chain_of(Operation::Chat, &body, "m", all);
+            let few = chain_of(Operation::Chat, &body, "m", PrefixParams { max_blocks, ..all });
+            let most = whole.hashes().len().min(max_blocks as usize);
+            prop_assert_eq!(few.hashes(), &whole.hashes()[..most]);
+            let other = chain_of(Operation::Chat, &body, "n", all);
+            prop_assert!(whole.first() != other.first(), "models share no blocks");
+        }
+    }
+}
+
+#[test]
+fn max_blocks_truncates_in_every_layout() {
+    let text = "of all that there is to say, ".repeat(700);
+    let part = format!(r#"{{"type":"text","text":"{text}"}}"#);
+    let messages = format!(
+        r#"[{{"role":"user","content":[{part},{part}]}},{{"content":"{text}","role":"user","name":"n"}}]"#
+    );
+    let tool = format!(r#"{{"type":"function","function":{{"name":"f","description":"{text}"}}}}"#);
+    let bodies = [
+        (Operation::Chat, format!(r#"{{"model":"m","messages":{messages}}}"#)),
+        (Operation::Chat, format!(r#"{{"model":"m","messages":{messages},"tools":[{tool}]}}"#)),
+        (
+            Operation::Messages,
+            format!(r#"{{"model":"m","max_tokens":1,"system":[{part}],"messages":{messages}}}"#),
+        ),
+        (
+            Operation::Responses,
+            format!(r#"{{"model":"m","instructions":"{text}","input":{messages}}}"#),
+        ),
+        (Operation::Responses, format!(r#"{{"model":"m","input":"{text}"}}"#)),
+        (Operation::Completions, format!(r#"{{"model":"m","prompt":["{text}",[1,2],"{text}"]}}"#)),
+        (Operation::Completions, format!(r#"{{"model":"m","prompt":"{text}"}}"#)),
+    ];
+    let all = PrefixParams { max_blocks: u32::MAX, ..PrefixParams::default() };
+    for (operation, body) in &bodies {
+        let whole = chain_of(*operation, body, "m", all);
+        assert!(whole.hashes().len() > 300, "{}", whole.hashes().len());
+        for max_blocks in [1, 2, 31, 32, 100, 312, 313, 314, 320, 650, 5000] {
+            let expected = &whole.hashes()[..whole.hashes().len().min(max_blocks as usize)];
+            let chain = chain_of(*operation, body, "m", PrefixParams { max_blocks, ..all });
+            assert_eq!(chain.hashes(), expected, "{operation:?}, {max_blocks} blocks");
+        }
+    }
+}

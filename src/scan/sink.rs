@@ -1,0 +1,14 @@
+//! What an outline is written to.
+
+/// Receives an outline piece by piece. Text is decoded straight into the sink's own memory
+/// ([`OutlineSink::room`]), so that hashing a prompt copies it once.
+pub trait OutlineSink {
+    /// Appends a piece.
+    fn add(&mut self, piece: &[u8]);
+    /// Memory for the next piece, never empty.
+    fn room(&mut self) -> &mut [u8];
+    /// Appends the first `count` bytes of the room.
+    fn fill(&mut self, count: usize);
+    /// Whether more pieces change nothing, so that the walk may stop.
+    fn is_full(&self) -> bool;
+}
