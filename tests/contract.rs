@@ -18,7 +18,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "A1",
         "a refused connection is retried elsewhere",
         &[
-            "failover::refused_connections_are_hidden",
+            "failover::refused_connections_fail_over",
             "health_and_circuit_breaker::a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns",
         ],
     ),
@@ -26,21 +26,21 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "A2",
         "a connection closed before the request was read is retried",
         &[
-            "failover::a_request_nobody_read_goes_elsewhere_byte_for_byte",
-            "failover::connections_closed_at_accept_never_run_a_request_twice",
+            "failover::unread_request_fails_over_byte_for_byte",
+            "failover::close_at_accept_never_runs_a_request_twice",
         ],
     ),
     (
         "A3",
         "a stale idle connection is replaced and the request sent once",
-        &["failover::a_stale_connection_is_replaced_and_its_request_runs_once"],
+        &["failover::stale_connection_is_replaced_and_request_runs_once"],
     ),
     (
         "A4",
         "a 429 or 503 puts the backend in cooldown",
         &[
-            "failover::a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks",
-            "faults_under_load::faults_that_can_be_hidden_are_hidden_under_load",
+            "failover::retry_after_sets_the_cooldown",
+            "faults_under_load::recoverable_faults_are_hidden_under_load",
         ],
     ),
     (
@@ -51,52 +51,52 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     (
         "A6",
         "a 500 is relayed without a retry",
-        &["failover::a_500_is_relayed_and_repeated_only_when_told"],
+        &["failover::status_500_is_retried_only_with_retry_5xx"],
     ),
     (
         "A7",
         "a request the backend read is not retried",
-        &["failover::a_request_that_was_read_is_repeated_only_when_told"],
+        &["failover::read_request_is_retried_only_with_retry_unanswered"],
     ),
     (
         "A8",
         "a timeout ends the wait for a response head",
-        &["timeouts::silence_before_the_head_is_a_504_and_ends_at_the_engine_too"],
+        &["timeouts::silence_before_head_is_504_and_cancels_the_engine"],
     ),
     (
         "A9",
         "a cut response never looks complete",
         &[
-            "stream_errors::a_broken_stream_ends_with_an_error_in_its_dialect",
-            "stream_errors::a_broken_answer_is_visibly_broken",
+            "stream_errors::broken_stream_ends_with_error_in_its_dialect",
+            "stream_errors::broken_response_is_visibly_broken",
         ],
     ),
     (
         "A10",
         "a timeout ends silence within a response",
         &[
-            "timeouts::silence_between_tokens_ends_a_stream_in_its_dialect",
-            "timeouts::silence_within_a_whole_answer_breaks_it_visibly",
+            "timeouts::between_tokens_timeout_ends_stream_in_its_dialect",
+            "timeouts::response_timeout_breaks_response_visibly",
         ],
     ),
     (
         "A11",
         "an invalid response is a 502",
         &[
-            "stream_errors::what_is_not_an_answer_is_a_502",
+            "stream_errors::invalid_response_is_502",
             "src/upstream/response_head.rs::framing_is_read_as_every_parser_reads_it",
         ],
     ),
     (
         "A12",
         "an unsolicited second response is discarded",
-        &["stream_errors::a_response_nobody_asked_for_is_discarded"],
+        &["stream_errors::unsolicited_response_is_discarded"],
     ),
-    ("A13", "interim responses are harmless", &["stream_errors::what_is_legal_but_unusual_passes"]),
+    ("A13", "interim responses are harmless", &["stream_errors::unusual_but_legal_responses_pass"]),
     (
         "A14",
         "large response heads pass within a limit",
-        &["stream_errors::what_is_legal_but_unusual_passes"],
+        &["stream_errors::unusual_but_legal_responses_pass"],
     ),
     (
         "A15",
@@ -116,15 +116,15 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "A17",
         "every relayed byte is correct under faults",
         &[
-            "faults_under_load::every_byte_is_right_whatever_fails_under_load",
-            "chaos::every_byte_is_right_while_anything_fails",
-            "chaos::faults_that_can_be_hidden_stay_hidden_while_they_change",
+            "faults_under_load::responses_are_intact_under_faults",
+            "chaos::responses_are_intact_while_engines_fail",
+            "chaos::recoverable_faults_stay_hidden_as_they_change",
         ],
     ),
     (
         "A18",
         "no retry once a response has started",
-        &["stream_errors::an_answer_that_began_is_never_repeated"],
+        &["stream_errors::started_response_is_never_retried"],
     ),
     (
         "B1",
@@ -176,7 +176,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "leftover body bytes never become a request",
         &[
             "request_validation::unread_bodies_are_not_parsed_as_requests",
-            "stream_errors::an_early_answer_is_relayed_and_poisons_nobody",
+            "stream_errors::early_response_is_relayed_and_its_connection_closed",
         ],
     ),
     (
@@ -323,26 +323,26 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         &[
             "admin_api::web_pages_are_refused",
             "admin_api::garbage_does_not_end_it",
-            "credential_leaks::the_data_port_has_nothing_of_the_admin_port",
+            "credential_leaks::data_port_serves_no_admin_endpoint",
         ],
     ),
     (
         "G5",
         "error texts contain no address, path or panic",
-        &["credential_leaks::errors_tell_no_address_no_path_and_no_panic"],
+        &["credential_leaks::errors_reveal_no_address_path_or_panic"],
     ),
     (
         "G6",
         "no request selects a backend by name",
         &[
             "paths_and_methods::no_request_field_selects_another_backend",
-            "credential_leaks::nothing_in_a_request_leads_it_elsewhere",
+            "credential_leaks::request_cannot_choose_another_backend",
         ],
     ),
     (
         "G7",
         "no client receives data of another",
-        &["credential_leaks::four_hundred_clients_at_once_each_get_their_own"],
+        &["credential_leaks::concurrent_clients_get_their_own_responses"],
     ),
     ("H1", "the SDKs work", &["tests/e2e/cases/chat.py::case_chat_stream"]),
     ("H2", "two hundred SDK streams at once work", &["tests/e2e/cases/load.py::case_200_streams"]),

@@ -20,8 +20,8 @@ use crate::support::pace::{pause_between_readings, pause_until};
 use crate::support::{block_on, eventually, is_long};
 
 crate::trials![
-    faults_that_can_be_hidden_stay_hidden_while_they_change,
-    every_byte_is_right_while_anything_fails,
+    recoverable_faults_stay_hidden_as_they_change,
+    responses_are_intact_while_engines_fail,
 ];
 
 const ENGINES: usize = 4;
@@ -263,7 +263,7 @@ fn check(fleet: &Fleet, receipts: Receipts, exchanges: &[Exchange]) -> usize {
     good
 }
 
-fn faults_that_can_be_hidden_stay_hidden_while_they_change() {
+fn recoverable_faults_stay_hidden_as_they_change() {
     // When all refuse at the same time, that cannot be hidden: one never does.
     let (fleet, receipts, exchanges) = run(&hidden(), 1);
     let good = check(&fleet, receipts, &exchanges);
@@ -280,7 +280,7 @@ fn faults_that_can_be_hidden_stay_hidden_while_they_change() {
     fleet.wait_idle();
 }
 
-fn every_byte_is_right_while_anything_fails() {
+fn responses_are_intact_while_engines_fail() {
     let (fleet, receipts, exchanges) = run(&anything(), 0);
     let good = check(&fleet, receipts, &exchanges);
     println!("chaos, any faults: {good} of {} right", exchanges.len());

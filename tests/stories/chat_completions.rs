@@ -9,9 +9,9 @@ use crate::support::client::{self, chat, streaming_chat};
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    a_plain_answer_comes_through_unchanged,
-    a_stream_comes_through_byte_for_byte,
-    an_alias_changes_only_the_model_value,
+    response_is_relayed_unchanged,
+    stream_is_relayed_byte_for_byte,
+    alias_changes_only_the_model_value,
     bodies_of_every_size_arrive_byte_for_byte,
 ];
 
@@ -27,7 +27,7 @@ fn config(engine: &MockEngine) -> String {
     )
 }
 
-fn a_plain_answer_comes_through_unchanged() {
+fn response_is_relayed_unchanged() {
     let engine = engine("m");
     let penstock = Penstock::start(&config(&engine));
     let through = penstock.chat("m");
@@ -38,7 +38,7 @@ fn a_plain_answer_comes_through_unchanged() {
     assert_eq!(through.header("content-type"), direct.header("content-type"));
 }
 
-fn a_stream_comes_through_byte_for_byte() {
+fn stream_is_relayed_byte_for_byte() {
     let engine = engine("m");
     let penstock = Penstock::start(&config(&engine));
     let body = streaming_chat("m", "hello");
@@ -50,7 +50,7 @@ fn a_stream_comes_through_byte_for_byte() {
     assert_eq!(through.header("cache-control"), Some("no-cache"));
 }
 
-fn an_alias_changes_only_the_model_value() {
+fn alias_changes_only_the_model_value() {
     let engine = engine("m");
     let penstock = Penstock::start(&config(&engine));
     let body = br#"{ "stream":false,"model" : "gpt-4", "messages":[{"role":"user","content":"a\u0041 \"gpt-4\""}],  "x":1.50 }"#;

@@ -11,10 +11,10 @@ use crate::support::client::{Client, Response, chat, request, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Setup};
 
 crate::trials![
-    errors_tell_no_address_no_path_and_no_panic,
-    nothing_in_a_request_leads_it_elsewhere,
-    the_data_port_has_nothing_of_the_admin_port,
-    four_hundred_clients_at_once_each_get_their_own,
+    errors_reveal_no_address_path_or_panic,
+    request_cannot_choose_another_backend,
+    data_port_serves_no_admin_endpoint,
+    concurrent_clients_get_their_own_responses,
 ];
 
 fn head_and_body(response: &Response) -> String {
@@ -22,7 +22,7 @@ fn head_and_body(response: &Response) -> String {
     head.collect::<String>() + &response.text()
 }
 
-fn errors_tell_no_address_no_path_and_no_panic() {
+fn errors_reveal_no_address_path_or_panic() {
     let sections =
         "timeouts: { connect: 300ms, first_token: 300ms, response: 300ms, between_tokens: 300ms }";
     let fleet = Fleet::start(1, Setup { sections, routing: "max_retries: 0", ..Setup::default() });
@@ -74,7 +74,7 @@ fn errors_tell_no_address_no_path_and_no_panic() {
 }
 
 /// The same request with an address of somebody else in its head; how many were served.
-fn ask_by_other_names(fleet: &Fleet, target: &str, body: &str) -> usize {
+fn request_by_other_names(fleet: &Fleet, target: &str, body: &str) -> usize {
     let mut sent = 0;
     for host in [target, "169.254.169.254", "localhost:22", "[::1]:1", "user@evil.example"] {
         let mut client = Client::connect(fleet.penstock.data);
@@ -107,7 +107,7 @@ fn ask_by_other_names(fleet: &Fleet, target: &str, body: &str) -> usize {
     sent
 }
 
-fn nothing_in_a_request_leads_it_elsewhere() {
+fn request_cannot_choose_another_backend() {
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     elsewhere.set_nonblocking(true).unwrap();
     let target = elsewhere.local_addr().unwrap().to_string();
@@ -144,12 +144,12 @@ fn nothing_in_a_request_leads_it_elsewhere() {
             sent += 1;
         }
     }
-    sent += ask_by_other_names(&fleet, &target, &body);
+    sent += request_by_other_names(&fleet, &target, &body);
     assert_eq!(fleet.requests(), sent, "all of them went to the one backend there is");
     assert!(elsewhere.accept().is_err(), "nobody ever called there");
 }
 
-fn the_data_port_has_nothing_of_the_admin_port() {
+fn data_port_serves_no_admin_endpoint() {
     let fleet = Fleet::start(1, Setup::default());
     let index = fleet.penstock.admin("/").text();
     let lines = index.lines().filter(|line| line.starts_with("GET") || line.starts_with("POST"));
@@ -176,7 +176,7 @@ fn the_data_port_has_nothing_of_the_admin_port() {
 }
 
 /// A response that says in head and body whose request it belongs to.
-fn ask_as(fleet: &Fleet, number: usize, client: &mut Client) {
+fn request_as(fleet: &Fleet, number: usize, client: &mut Client) {
     let own = format!("client-{number}-only");
     let body = match number % 2 {
         0 => chat("m", &own),
@@ -200,7 +200,7 @@ fn fleet_response(fleet: &Fleet, number: usize) -> String {
     crate::support::client::post(fleet.a().addr(), CHAT, &body).text()
 }
 
-fn four_hundred_clients_at_once_each_get_their_own() {
+fn concurrent_clients_get_their_own_responses() {
     const CLIENTS: usize = 400;
     let fleet = Fleet::start(1, Setup::default());
     let gate = std::sync::Barrier::new(CLIENTS);
@@ -212,8 +212,8 @@ fn four_hundred_clients_at_once_each_get_their_own() {
                 .spawn_scoped(scope, move || {
                     let mut client = Client::connect(fleet.penstock.data);
                     gate.wait();
-                    ask_as(fleet, number, &mut client);
-                    ask_as(fleet, number, &mut client);
+                    request_as(fleet, number, &mut client);
+                    request_as(fleet, number, &mut client);
                 })
                 .unwrap();
         }

@@ -12,22 +12,22 @@ use crate::support::client::{chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, Setup, name, reference};
 
 crate::trials![
-    refused_connections_are_hidden,
-    a_request_nobody_read_goes_elsewhere_byte_for_byte,
-    connections_closed_at_accept_never_run_a_request_twice,
-    a_stale_connection_is_replaced_and_its_request_runs_once,
-    a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks,
-    a_rest_lasts_as_long_as_was_asked_within_bounds,
-    an_answer_to_an_older_request_does_not_end_a_rest,
-    a_500_is_relayed_and_repeated_only_when_told,
-    a_request_that_was_read_is_repeated_only_when_told,
-    no_more_repeats_than_allowed,
-    the_budget_for_repeats_runs_out_and_refills,
-    a_budget_by_share_of_traffic_alone_is_granted,
-    fallbacks_follow_when_every_candidate_was_tried,
+    refused_connections_fail_over,
+    unread_request_fails_over_byte_for_byte,
+    close_at_accept_never_runs_a_request_twice,
+    stale_connection_is_replaced_and_request_runs_once,
+    retry_after_sets_the_cooldown,
+    cooldown_stays_within_configured_bounds,
+    response_to_older_request_does_not_end_cooldown,
+    status_500_is_retried_only_with_retry_5xx,
+    read_request_is_retried_only_with_retry_unanswered,
+    max_retries_bounds_attempts,
+    retry_budget_runs_out_and_refills,
+    retry_budget_by_traffic_share_alone,
+    fallback_model_follows_when_every_candidate_was_tried,
 ];
 
-fn refused_connections_are_hidden() {
+fn refused_connections_fail_over() {
     let fleet = Fleet::start(2, Setup::default());
     block_on(fleet.a().kill()).unwrap();
     let whole = reference("b", CHAT, &chat("m", "hello"));
@@ -42,7 +42,7 @@ fn refused_connections_are_hidden() {
     assert_eq!(fleet.b().counters().complete, 20, "each request ran once");
 }
 
-fn a_request_nobody_read_goes_elsewhere_byte_for_byte() {
+fn unread_request_fails_over_byte_for_byte() {
     let fleet = Fleet::start(2, Setup::default());
     // More than sockets hold, so that it cannot have been written whole.
     let mut body = chat("m", "hello");
@@ -56,7 +56,7 @@ fn a_request_nobody_read_goes_elsewhere_byte_for_byte() {
     assert_eq!(fleet.b().counters().complete, 1);
 }
 
-fn connections_closed_at_accept_never_run_a_request_twice() {
+fn close_at_accept_never_runs_a_request_twice() {
     for fault in [Fault::CloseOnAccept, Fault::ResetOnAccept] {
         let fleet = Fleet::start(2, Setup::default());
         fleet.a().script([fault.clone(), fault.clone()]);
@@ -75,7 +75,7 @@ fn connections_closed_at_accept_never_run_a_request_twice() {
     }
 }
 
-fn a_stale_connection_is_replaced_and_its_request_runs_once() {
+fn stale_connection_is_replaced_and_request_runs_once() {
     let fleet = Fleet::start(2, Setup::default());
     let expected = reference("a", CHAT, &chat("m", "hello"));
     assert_eq!(fleet.chat().status, 200);
@@ -104,7 +104,7 @@ fn a_stale_connection_is_replaced_and_its_request_runs_once() {
     assert_eq!(fleet.b().counters().requests, 0);
 }
 
-fn a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks() {
+fn retry_after_sets_the_cooldown() {
     for status in [429, 503] {
         let fleet = Fleet::start(3, Setup::default());
         fleet.a().always(Some(Fault::status_with_retry(status, "30")));
@@ -122,7 +122,7 @@ fn a_backend_that_refuses_is_left_alone_for_as_long_as_it_asks() {
     }
 }
 
-fn a_rest_lasts_as_long_as_was_asked_within_bounds() {
+fn cooldown_stays_within_configured_bounds() {
     let cases: [(&str, &str, f64, f64); 8] = [
         ("retry-after", "7", 4.0, 7.8),
         ("retry-after", "100000", 15.0, 20.0),
@@ -151,7 +151,7 @@ fn a_rest_lasts_as_long_as_was_asked_within_bounds() {
     }
 }
 
-fn an_answer_to_an_older_request_does_not_end_a_rest() {
+fn response_to_older_request_does_not_end_cooldown() {
     let fleet = Fleet::start(2, Setup::default());
     let gate = penstock::mock::Gate::new();
     fleet.a().script([Fault::Gate(gate.clone()), Fault::status_with_retry(429, "30")]);
@@ -167,7 +167,7 @@ fn an_answer_to_an_older_request_does_not_end_a_rest() {
     assert_eq!(fleet.a().counters().requests, 2);
 }
 
-fn a_500_is_relayed_and_repeated_only_when_told() {
+fn status_500_is_retried_only_with_retry_5xx() {
     let refusal = Fault::Status {
         status: 500,
         retry_after: None,
@@ -193,7 +193,7 @@ fn a_500_is_relayed_and_repeated_only_when_told() {
     assert_eq!(response.header("x-engine"), Some("kept"));
 }
 
-fn a_request_that_was_read_is_repeated_only_when_told() {
+fn read_request_is_retried_only_with_retry_unanswered() {
     let fleet = Fleet::start(2, Setup::default());
     let told = Fleet::start(2, Setup { routing: "retry_unanswered: true", ..Setup::default() });
     for fault in [Fault::CloseAfterRequest, Fault::ResetAfterRequest] {
@@ -214,7 +214,7 @@ fn a_request_that_was_read_is_repeated_only_when_told() {
     }
 }
 
-fn no_more_repeats_than_allowed() {
+fn max_retries_bounds_attempts() {
     for (allowed, status) in [(0, 503), (1, 503), (2, 503), (3, 200)] {
         let routing = format!("max_retries: {allowed}");
         let fleet = Fleet::start(4, Setup { routing: &routing, ..Setup::default() });
@@ -226,7 +226,7 @@ fn no_more_repeats_than_allowed() {
     }
 }
 
-fn the_budget_for_repeats_runs_out_and_refills() {
+fn retry_budget_runs_out_and_refills() {
     let routing = "retry_5xx: true, retry_budget: { ratio: 0.0, per_second: 1 }";
     let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
     fleet.a().always(Some(Fault::status(500)));
@@ -245,7 +245,7 @@ fn the_budget_for_repeats_runs_out_and_refills() {
     assert_eq!((fleet.chat().status, fleet.requests()), (500, 1));
 }
 
-fn a_budget_by_share_of_traffic_alone_is_granted() {
+fn retry_budget_by_traffic_share_alone() {
     let routing = "retry_5xx: true, retry_budget: { ratio: 0.5, per_second: 0 }";
     let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
     fleet.a().always(Some(Fault::status(500)));
@@ -253,7 +253,7 @@ fn a_budget_by_share_of_traffic_alone_is_granted() {
     assert!((18..=22).contains(&repeated), "{repeated} of 40 requests were repeated");
 }
 
-fn fallbacks_follow_when_every_candidate_was_tried() {
+fn fallback_model_follows_when_every_candidate_was_tried() {
     let routing = "fallbacks: { m: [other] }, aliases: { other: m2 }";
     let models = ["m", "m", "{ id: m2, capabilities: [] }"];
     let fleet = Fleet::of(&models, Setup { routing, ..Setup::default() });

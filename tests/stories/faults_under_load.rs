@@ -10,10 +10,7 @@ use crate::support::client::{Client, Response, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Setup, name, reference};
 use crate::support::pace::pause_until;
 
-crate::trials![
-    faults_that_can_be_hidden_are_hidden_under_load,
-    every_byte_is_right_whatever_fails_under_load,
-];
+crate::trials![recoverable_faults_are_hidden_under_load, responses_are_intact_under_faults,];
 
 /// What a request may be answered with when all is well.
 struct Case {
@@ -67,7 +64,7 @@ fn mixed_fleet() -> Fleet {
     Fleet::start(3, Setup { strategy: "round_robin", routing: QUICK_REST, ..Setup::default() })
 }
 
-fn faults_that_can_be_hidden_are_hidden_under_load() {
+fn recoverable_faults_are_hidden_under_load() {
     let fleet = mixed_fleet();
     let cases = cases();
     let slow = Fault::SlowHead(Duration::from_millis(30));
@@ -107,7 +104,7 @@ fn faults_that_can_be_hidden_are_hidden_under_load() {
     assert!(fleet.engines.iter().all(|engine| engine.faults_left() < 60), "the faults were met");
 }
 
-fn every_byte_is_right_whatever_fails_under_load() {
+fn responses_are_intact_under_faults() {
     let fleet = mixed_fleet();
     let cases = cases();
     for engine in &fleet.engines {

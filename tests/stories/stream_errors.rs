@@ -9,15 +9,15 @@ use crate::support::client::{Client, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Leave, Setup, begin, read_until, reference};
 
 crate::trials![
-    a_broken_stream_ends_with_an_error_in_its_dialect,
-    a_broken_answer_is_visibly_broken,
-    an_answer_that_began_is_never_repeated,
-    an_error_the_engine_reports_is_relayed_unchanged,
-    what_is_not_an_answer_is_a_502,
-    a_response_nobody_asked_for_is_discarded,
-    an_early_answer_is_relayed_and_poisons_nobody,
-    what_is_legal_but_unusual_passes,
-    streams_pass_as_they_come_to_whoever_asks,
+    broken_stream_ends_with_error_in_its_dialect,
+    broken_response_is_visibly_broken,
+    started_response_is_never_retried,
+    engine_error_is_relayed_unchanged,
+    invalid_response_is_502,
+    unsolicited_response_is_discarded,
+    early_response_is_relayed_and_its_connection_closed,
+    unusual_but_legal_responses_pass,
+    streams_are_relayed_unbuffered,
 ];
 
 /// One dialect's streams.
@@ -63,7 +63,7 @@ fn streams() -> [Stream; 4] {
 
 const CUTS: [Cut; 4] = [Cut::Fin, Cut::Reset, Cut::BadChunk, Cut::ShortLength];
 
-fn a_broken_stream_ends_with_an_error_in_its_dialect() {
+fn broken_stream_ends_with_error_in_its_dialect() {
     let fleet = Fleet::start(1, Setup::default());
     for stream in streams() {
         let whole = reference("a", stream.path, &stream.body).text();
@@ -92,7 +92,7 @@ fn a_broken_stream_ends_with_an_error_in_its_dialect() {
     fleet.wait_idle();
 }
 
-fn a_broken_answer_is_visibly_broken() {
+fn broken_response_is_visibly_broken() {
     let fleet = Fleet::start(2, Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
     for how in CUTS {
@@ -107,7 +107,7 @@ fn a_broken_answer_is_visibly_broken() {
     assert_eq!(fleet.chat().text(), whole);
 }
 
-fn an_answer_that_began_is_never_repeated() {
+fn started_response_is_never_retried() {
     let routing = "retry_unanswered: true, retry_5xx: true";
     let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
     let mut sent = 0;
@@ -125,7 +125,7 @@ fn an_answer_that_began_is_never_repeated() {
     assert_eq!(fleet.b().counters().requests, 0);
 }
 
-fn an_error_the_engine_reports_is_relayed_unchanged() {
+fn engine_error_is_relayed_unchanged() {
     let fleet = Fleet::start(2, Setup::default());
     for stream in streams() {
         fleet.a().script(vec![Fault::ErrorEventMidStream { after_events: 3 }; 2]);
@@ -138,7 +138,7 @@ fn an_error_the_engine_reports_is_relayed_unchanged() {
     assert_eq!(fleet.b().counters().requests, 0);
 }
 
-fn what_is_not_an_answer_is_a_502() {
+fn invalid_response_is_502() {
     let fleet = Fleet::start(2, Setup::default());
     for fault in [Fault::Garbage, Fault::Http09, Fault::Switching101, Fault::TwoLengths] {
         for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
@@ -156,7 +156,7 @@ fn what_is_not_an_answer_is_a_502() {
     assert_eq!(fleet.b().counters().requests, 0, "it may have been processed");
 }
 
-fn a_response_nobody_asked_for_is_discarded() {
+fn unsolicited_response_is_discarded() {
     let fleet = Fleet::start(1, Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
     let stream = reference("a", CHAT, &streaming_chat("m", "hello")).text();
@@ -173,7 +173,7 @@ fn a_response_nobody_asked_for_is_discarded() {
     assert!(received[..3].windows(2).all(next), "a poisoned connection was used again");
 }
 
-fn an_early_answer_is_relayed_and_poisons_nobody() {
+fn early_response_is_relayed_and_its_connection_closed() {
     let fleet = Fleet::start(2, Setup::default());
     for length in [0, 100 << 10, 24 << 20] {
         fleet.a().script([Fault::Pass, Fault::EarlyStatus(413)]);
@@ -190,7 +190,7 @@ fn an_early_answer_is_relayed_and_poisons_nobody() {
     assert_eq!((fleet.a().malformed().len(), fleet.b().counters().requests), (0, 0));
 }
 
-fn what_is_legal_but_unusual_passes() {
+fn unusual_but_legal_responses_pass() {
     let fleet = Fleet::start(1, Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
     let stream = reference("a", CHAT, &streaming_chat("m", "hello")).text();
@@ -221,7 +221,7 @@ fn what_is_legal_but_unusual_passes() {
     assert_eq!((response.status, response.error_code().as_str()), (502, "bad_upstream_response"));
 }
 
-fn streams_pass_as_they_come_to_whoever_asks() {
+fn streams_are_relayed_unbuffered() {
     let fleet = Fleet::start(1, Setup::default());
     fleet.a().script([Fault::HangMidStream { after_events: 4 }]);
     let mut first = fleet.begin(&streaming_chat("m", "hello"));

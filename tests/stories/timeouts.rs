@@ -11,14 +11,14 @@ use crate::support::client::{Response, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, Setup, reference};
 
 crate::trials![
-    silence_before_the_head_is_a_504_and_ends_at_the_engine_too,
-    a_role_or_pings_are_no_tokens,
-    silence_between_tokens_ends_a_stream_in_its_dialect,
-    silence_within_a_whole_answer_breaks_it_visibly,
-    a_slow_but_steady_stream_is_left_alone,
-    backends_and_models_may_have_clocks_of_their_own,
-    the_total_clock_ends_whatever_goes_on,
-    a_backend_that_does_not_accept_is_passed_over,
+    silence_before_head_is_504_and_cancels_the_engine,
+    role_deltas_and_pings_are_not_tokens,
+    between_tokens_timeout_ends_stream_in_its_dialect,
+    response_timeout_breaks_response_visibly,
+    slow_steady_stream_is_not_cut,
+    timeouts_per_backend_and_model,
+    total_timeout_ends_any_response,
+    connect_timeout_fails_over,
 ];
 
 /// So many timeouts would otherwise open the breaker.
@@ -42,7 +42,7 @@ fn wait_cancelled(fleet: &Fleet, count: usize) {
     block_on(fleet.a().wait_for(|counters| counters.cancelled >= count)).unwrap();
 }
 
-fn silence_before_the_head_is_a_504_and_ends_at_the_engine_too() {
+fn silence_before_head_is_504_and_cancels_the_engine() {
     let fleet = quick(2);
     fleet.a().script([Fault::HangBeforeHead, Fault::HangBeforeHead]);
     let (response, took) = timed(|| fleet.stream());
@@ -66,7 +66,7 @@ fn assert_ended(response: &Response, code: &str, what: &str) {
     assert!(!text.contains("[DONE]"), "{what}: {text}");
 }
 
-fn a_role_or_pings_are_no_tokens() {
+fn role_deltas_and_pings_are_not_tokens() {
     let fleet = quick(1);
     let every = Duration::from_millis(40);
     let faults = [
@@ -84,7 +84,7 @@ fn a_role_or_pings_are_no_tokens() {
     }
 }
 
-fn silence_between_tokens_ends_a_stream_in_its_dialect() {
+fn between_tokens_timeout_ends_stream_in_its_dialect() {
     let fleet = quick(1);
     let every = Duration::from_millis(40);
     for fault in
@@ -112,7 +112,7 @@ fn silence_between_tokens_ends_a_stream_in_its_dialect() {
     wait_cancelled(&fleet, 4);
 }
 
-fn silence_within_a_whole_answer_breaks_it_visibly() {
+fn response_timeout_breaks_response_visibly() {
     let fleet = quick(1);
     fleet.a().script([Fault::HangMidStream { after_events: 1 }]);
     let (response, took) = timed(|| fleet.chat());
@@ -121,7 +121,7 @@ fn silence_within_a_whole_answer_breaks_it_visibly() {
     wait_cancelled(&fleet, 1);
 }
 
-fn a_slow_but_steady_stream_is_left_alone() {
+fn slow_steady_stream_is_not_cut() {
     let step = Duration::from_millis(120);
     let pace = Pace { first_token: step, per_token: step, tokens: 8 };
     let fleet =
@@ -132,7 +132,7 @@ fn a_slow_but_steady_stream_is_left_alone() {
     assert_eq!((response.is_whole, response.text()), (true, expected.text()));
 }
 
-fn backends_and_models_may_have_clocks_of_their_own() {
+fn timeouts_per_backend_and_model() {
     let sections = "timeouts: { first_token: 30s, response: 30s }\n\
          models: { m2: { timeouts: { first_token: 300ms } }, m3: { timeouts: { first_token: 30s } } }";
     let models = ["m, m2", "m3"];
@@ -155,7 +155,7 @@ fn backends_and_models_may_have_clocks_of_their_own() {
     assert_took(took, 300, "the backend's own clock, against the model's");
 }
 
-fn the_total_clock_ends_whatever_goes_on() {
+fn total_timeout_ends_any_response() {
     let step = Duration::from_millis(50);
     let pace = Pace { first_token: step, per_token: step, tokens: 1000 };
     let sections = "timeouts: { total: 700ms }";
@@ -180,7 +180,7 @@ fn the_total_clock_ends_whatever_goes_on() {
     drop(hole);
 }
 
-fn a_backend_that_does_not_accept_is_passed_over() {
+fn connect_timeout_fails_over() {
     let sections = "timeouts: { connect: 300ms, first_token: 20s, response: 20s }";
     let setup = Setup { health: PATIENT, sections, ..Setup::default() };
     let mut fleet = Fleet::start(2, setup);

@@ -20,15 +20,15 @@ use crate::support::http2_engine::{Http2Engine, Reply};
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    an_engine_behind_tls_is_verified,
-    a_reload_changes_who_is_trusted,
-    penstock_shows_its_own_certificate,
-    a_service_is_called_by_its_name,
-    a_public_service_needs_its_url_and_a_key,
-    engines_may_be_spoken_to_in_http2,
-    nothing_is_sent_twice_over_http2,
-    what_an_engine_refused_over_http2_goes_elsewhere,
-    leaving_resets_the_stream_at_the_engine,
+    backend_certificate_is_verified,
+    reload_changes_trusted_ca,
+    client_certificate_is_sent_to_backends,
+    sni_and_host_name_the_service,
+    public_service_needs_url_and_key,
+    backends_can_use_http2,
+    http2_requests_are_sent_once,
+    refused_http2_stream_fails_over,
+    client_disconnect_resets_http2_stream,
 ];
 
 /// What a front was told in a handshake.
@@ -93,7 +93,7 @@ fn wait_unhealthy(penstock: &Penstock) {
     });
 }
 
-fn an_engine_behind_tls_is_verified() {
+fn backend_certificate_is_verified() {
     let (authority, stranger) = (Authority::new("the authority"), Authority::new("a stranger"));
     let engine = engine("one", &["m"]);
     let config = authority.issue("engine.internal").server(&["http/1.1"], None);
@@ -127,7 +127,7 @@ fn an_engine_behind_tls_is_verified() {
     assert_eq!(penstock.chat("m").status, 200, "an operator may say so");
 }
 
-fn a_reload_changes_who_is_trusted() {
+fn reload_changes_trusted_ca() {
     let (authority, stranger) = (Authority::new("the authority"), Authority::new("a stranger"));
     let engine = engine("one", &["m"]);
     let files = authority.issue("localhost");
@@ -163,7 +163,7 @@ fn a_reload_changes_who_is_trusted() {
     assert!(engine.counters().requests > trusted);
 }
 
-fn penstock_shows_its_own_certificate() {
+fn client_certificate_is_sent_to_backends() {
     let (engines, clients) = (Authority::new("engines"), Authority::new("clients"));
     let engine = engine("one", &["m"]);
     let config = engines.issue("localhost").server(&["http/1.1"], Some(&clients));
@@ -179,7 +179,7 @@ fn penstock_shows_its_own_certificate() {
     assert!(penstock.chat("m").status >= 502, "without one it is not let in");
 }
 
-fn a_service_is_called_by_its_name() {
+fn sni_and_host_name_the_service() {
     // As with OpenAI itself: the name is in the handshake and in Host, and the key is its own.
     let authority = Authority::new("the authority");
     let engine = engine("one", &["m"]);
@@ -197,7 +197,7 @@ fn a_service_is_called_by_its_name() {
     assert_eq!(received.header("authorization"), Some("Bearer sk-service"));
 }
 
-fn a_public_service_needs_its_url_and_a_key() {
+fn public_service_needs_url_and_key() {
     let authority = Authority::new("an authority of this machine");
     let engine = engine("one", &["m"]);
     let config = authority.issue("localhost").server(&["h2", "http/1.1"], None);
@@ -223,7 +223,7 @@ fn a_public_service_needs_its_url_and_a_key() {
     assert_eq!(front.last().name.as_deref(), Some("localhost"));
 }
 
-fn engines_may_be_spoken_to_in_http2() {
+fn backends_can_use_http2() {
     let authority = Authority::new("the authority");
     let secured = authority.issue("localhost").server(&["h2"], None);
     for tls in [None, Some(secured)] {
@@ -264,7 +264,7 @@ fn engines_may_be_spoken_to_in_http2() {
     }
 }
 
-fn nothing_is_sent_twice_over_http2() {
+fn http2_requests_are_sent_once() {
     let engine = Http2Engine::start(None);
     let url = format!("http://{}", engine.address);
     let yaml = format!(
@@ -294,7 +294,7 @@ fn nothing_is_sent_twice_over_http2() {
     eventually("the next one gets a new connection", SOON, || penstock.chat("m").status == 200);
 }
 
-fn what_an_engine_refused_over_http2_goes_elsewhere() {
+fn refused_http2_stream_fails_over() {
     let refusing = Http2Engine::start(None);
     let other = engine("other", &["m"]);
     let yaml = format!(
@@ -314,7 +314,7 @@ fn what_an_engine_refused_over_http2_goes_elsewhere() {
     assert_eq!(penstock.chat("m").status, 200, "and the next one goes there again");
 }
 
-fn leaving_resets_the_stream_at_the_engine() {
+fn client_disconnect_resets_http2_stream() {
     let engine = Http2Engine::start(None);
     let penstock = serve(&format!("http://{}", engine.address), "http2: true");
     for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
