@@ -44,7 +44,7 @@ pub struct RequestContext {
 pub(crate) type Served = pingora::Result<()>;
 
 impl RequestContext {
-    /// Ends a request whose client has left: nobody would read a response.
+    /// Ends a request whose client has left: there is no reader for a response.
     pub(crate) fn client_gone(&mut self) -> Served {
         self.record.outcome = Some(Outcome::Cancel);
         if self.record.status == 0 {

@@ -1,4 +1,4 @@
-//! The head of a request: it is identified, checked, and answered where no backend is needed, before
+//! The head of a request: it is identified, checked, and served where no backend is needed, before
 //! its body is read.
 
 use http::header::{self, HeaderValue};
@@ -113,7 +113,7 @@ fn given_request_id(headers: &HeaderMap) -> Option<HeaderValue> {
     is_fit.then(|| value.clone())
 }
 
-/// A path as a message may repeat it: short, and on one line.
+/// A path as a message may quote it: short, and on one line.
 fn shown(path: &str) -> String {
     let short: String = path.chars().take(200).flat_map(char::escape_default).collect();
     if path.chars().count() > 200 { format!("{short}…") } else { short }

@@ -38,7 +38,7 @@ pub(crate) async fn serve(
                 };
             }
         };
-        // No engine should start on a response that nobody will read.
+        // No engine should start on a response that has no reader.
         if ctx.record.attempts > 0 && is_client_gone(ctx) {
             return ctx.client_gone();
         }

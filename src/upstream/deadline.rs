@@ -1,11 +1,10 @@
 //! The deadline of one attempt: first token, between tokens, or whole response, whichever applies,
 //! and never later than the end of the whole request.
 //!
-//! Every token moves the deadline, hundreds of times per second and stream. Resetting a timer each
-//! time would take the timer wheel's lock for nothing, so the timer is a lower bound only: it is set
-//! when somebody has to wait, left alone while the deadline moves *later*, and set again when it
-//! fires too early. A deadline that moves *earlier* replaces the timer; without that, an attempt
-//! would outlive its limit by as much as the old one was later.
+//! Every token moves the deadline, while a timer is needed only when nothing arrives. So the timer is
+//! a lower bound: it is set when an attempt has to wait, left alone while the deadline moves *later*,
+//! and set again when it fires too early. A deadline that moves *earlier* replaces the timer; without
+//! that, an attempt would outlive its limit until the old timer fires.
 
 use std::future::Future;
 use std::pin::Pin;

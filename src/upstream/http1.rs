@@ -95,7 +95,7 @@ impl<'a> Exchange<'a> {
         })
         .await?
         .map_err(|_reset| ExchangeError::Closed)?;
-        // A read that fills its buffer has more behind it: the next one is larger.
+        // A read that fills its limit has more after it: the next one is larger.
         self.next_read = if count == limit { READ_MAX } else { READ_CHUNK };
         if self.next_read == READ_MAX {
             self.connection.read.reserve(READ_MAX);

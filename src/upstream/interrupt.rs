@@ -24,7 +24,7 @@ impl<'a> Interrupts<'a> {
     }
 
     /// The backend's progress if there is any, else whether the attempt is over. Progress comes
-    /// first: a response that is there beats a deadline that passed while nobody polled.
+    /// first: a response that is there beats a deadline that passed between two polls.
     pub(crate) fn or_interrupted<T>(
         &mut self,
         progress: Poll<T>,

@@ -1,8 +1,8 @@
 //! Idle connections to backends, kept between requests in Pingora's lock-free pool nodes.
 //!
-//! Pingora's own pool spawns a task per released connection that waits for the backend to close it.
-//! At small requests that task costs more than the request's own writes. Here nothing watches an idle
-//! connection; it is polled once when it is taken, and once per second by [`ConnectionPool::sweep`].
+//! Pingora's own pool spawns a task per released connection that waits for the backend to close it: a
+//! spawn and a wake-up for every request. Here nothing watches an idle connection; it is polled once
+//! when it is taken, and about once per second by [`ConnectionPool::sweep`].
 //!
 //! What makes that sound: the poll sees a close that has arrived, an idle timeout below the servers'
 //! own (uvicorn closes after 5 s) makes one in flight rare, and for the rest the proxy sends a request

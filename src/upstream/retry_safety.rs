@@ -1,7 +1,7 @@
 //! Which failures are safe to retry.
 //!
-//! An inference request is not idempotent: it costs GPU seconds, it may call tools, and a client is
-//! billed for it. A retry is therefore safe only when no engine can have started on the request: it
+//! An inference request is not idempotent: running it twice costs GPU time twice, and a hosted engine
+//! bills it twice. A retry is therefore safe only when no engine can have started on the request: it
 //! was never written whole, the backend cannot have read all of it, or the backend refused it
 //! outright with 429 or 503. A backend that read the whole request and closed without a response may
 //! have started; that case is the operator's choice (`routing.retry_unanswered`). A timeout is never

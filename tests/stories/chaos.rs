@@ -1,6 +1,6 @@
 //! Whatever four engines do, and however often they change it, every user gets either the right
 //! response to the last byte or an honest failure: nothing is corrupt, nothing hangs, nothing is
-//! repeated once a response began, and what can be hidden is hidden.
+//! retried once a response has started, and recoverable faults stay hidden.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,7 +84,7 @@ fn anything() -> Vec<Mood> {
     moods.chain(hidden()).chain([Mood::Serves, Mood::Serves, Mood::Serves]).collect()
 }
 
-/// Where and when each body was begun; engines themselves remember only the latest.
+/// When each body was started and by which engine; engines themselves keep only the latest.
 #[derive(Default)]
 struct Receipts(HashMap<(usize, u64, Timestamp), Option<Bytes>>);
 
@@ -100,18 +100,18 @@ impl Receipts {
 
     /// The engines each body went to, in the order of time.
     fn by_body(self) -> HashMap<Bytes, Vec<(Timestamp, usize)>> {
-        let mut begun: HashMap<Bytes, Vec<(Timestamp, usize)>> = HashMap::new();
+        let mut started: HashMap<Bytes, Vec<(Timestamp, usize)>> = HashMap::new();
         for ((index, _, at), body) in self.0 {
             if let Some(body) = body {
-                begun.entry(body).or_default().push((at, index));
+                started.entry(body).or_default().push((at, index));
             }
         }
-        begun.values_mut().for_each(|places| places.sort());
-        begun
+        started.values_mut().for_each(|places| places.sort());
+        started
     }
 }
 
-/// Changes what every engine but the last `steady` does, once a second, until told to stop. Gives
+/// Changes what every engine but the last `steady` does, once a second, until it is stopped. Gives
 /// what they received meanwhile.
 fn flip(engines: &[MockEngine], moods: &[Mood], steady: usize, is_over: &AtomicBool) -> Receipts {
     let mut rng = SmallRng::seed_from_u64(7);
@@ -159,7 +159,7 @@ struct Exchange {
 fn drive(fleet: &Fleet) -> Vec<Exchange> {
     let (address, started) = (fleet.penstock.data, Instant::now());
     let turns = u32::try_from(seconds() * 5).unwrap();
-    let ask = move |number: u32| {
+    let request = move |number: u32| {
         let mut client = Client::connect(address);
         let mut exchanges = Vec::new();
         for turn in 0..turns {
@@ -183,7 +183,8 @@ fn drive(fleet: &Fleet) -> Vec<Exchange> {
         exchanges
     };
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || ask(number))).collect();
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|number| scope.spawn(move || request(number))).collect();
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     })
 }
@@ -235,23 +236,23 @@ impl References {
 /// Judges every response; gives how many were right to the last byte.
 fn check(fleet: &Fleet, receipts: Receipts, exchanges: &[Exchange]) -> usize {
     let mut references = References::start();
-    let begun = receipts.by_body();
+    let started = receipts.by_body();
     let mut good = 0;
     for Exchange { body, response, took } in exchanges {
         let text = response.text();
         assert!(*took < Duration::from_secs(15), "hung for {took:?}: {text}");
         match response.status {
             200 => {
-                let told = text.find("data: {\"error\"").unwrap_or(text.len());
-                let is_right = response.is_whole && told == text.len();
+                let error_at = text.find("data: {\"error\"").unwrap_or(text.len());
+                let is_right = response.is_whole && error_at == text.len();
                 assert!(is_right || !text.contains("[DONE]"), "{text}");
-                let from = references.of(body, &text[..told], is_right);
+                let from = references.of(body, &text[..error_at], is_right);
                 assert!(!from.is_empty(), "bytes no engine sent for {body}: {text}");
                 good += usize::from(is_right);
-                let places = &begun[body.to_string().as_bytes()];
+                let places = &started[body.to_string().as_bytes()];
                 let (_, last) = places.last().unwrap();
-                assert!(from.contains(last), "repeated after a response began: {places:?} {text}");
-                assert!(places.len() <= 4, "begun {} times", places.len());
+                assert!(from.contains(last), "retried after a response started: {places:?} {text}");
+                assert!(places.len() <= 4, "started {} times", places.len());
             }
             400 | 500 => assert_eq!(response.json()["error"]["message"], "scripted"),
             429 | 502..=504 => assert!(response.json()["error"]["message"].is_string(), "{text}"),

@@ -1,5 +1,4 @@
-//! A developer points an OpenAI client at penstock and gets each response from a backend that can
-//! give it, as if there were only one.
+//! An OpenAI client behind penstock gets each response from a backend that can give it, unchanged.
 
 use penstock::mock::{EngineModel, EngineSpec, MockEngine};
 use serde_json::json;

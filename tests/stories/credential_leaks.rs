@@ -1,5 +1,5 @@
-//! A stranger tries to learn what is not theirs, to lead requests elsewhere, and to get at the admin
-//! port from the data port; a crowd of honest clients at once each get their own responses.
+//! Isolation: error responses reveal no internals, a request cannot choose another backend, the data
+//! port serves no admin endpoint, and concurrent clients each get their own responses.
 
 use std::net::TcpListener;
 
@@ -26,7 +26,7 @@ fn errors_reveal_no_address_path_or_panic() {
     let sections =
         "timeouts: { connect: 300ms, first_token: 300ms, response: 300ms, between_tokens: 300ms }";
     let fleet = Fleet::start(1, Setup { sections, routing: "max_retries: 0", ..Setup::default() });
-    let mut told = Vec::new();
+    let mut responses = Vec::new();
     let faults = [
         Fault::CloseOnAccept,
         Fault::CloseUnread,
@@ -44,26 +44,26 @@ fn errors_reveal_no_address_path_or_panic() {
         fleet.a().script([fault.clone()]);
         let response = fleet.stream();
         assert!(response.text().contains("\"error\""), "{fault:?}: {}", response.text());
-        told.push(head_and_body(&response));
+        responses.push(head_and_body(&response));
         fleet.a().clear();
     }
     let data = fleet.penstock.data;
-    for body in ["{", "[]", "\u{0}", r#"{"model":7}"#, r#"{"model":"nobody"}"#, ""] {
-        told.push(head_and_body(&request(data, "POST", CHAT, &[], body.as_bytes())));
+    for body in ["{", "[]", "\u{0}", r#"{"model":7}"#, r#"{"model":"unknown"}"#, ""] {
+        responses.push(head_and_body(&request(data, "POST", CHAT, &[], body.as_bytes())));
     }
     for (method, path) in [("GET", "/etc/passwd"), ("PUT", CHAT), ("GET", "/v1/models/x")] {
-        told.push(head_and_body(&request(data, method, path, &[], b"")));
+        responses.push(head_and_body(&request(data, method, path, &[], b"")));
     }
     let mut client = Client::connect(data);
     client.send_bytes(b"nonsense\r\n\r\n");
-    told.push(String::from_utf8_lossy(&client.read_raw().unwrap_or_default()).into_owned());
+    responses.push(String::from_utf8_lossy(&client.read_raw().unwrap_or_default()).into_owned());
     let (address, port) = (fleet.a().addr(), fleet.a().addr().port().to_string());
     block_on(fleet.a().kill()).unwrap();
-    told.push(head_and_body(&fleet.chat()));
+    responses.push(head_and_body(&fleet.chat()));
     let root = env!("CARGO_MANIFEST_DIR");
     let names = [&address.to_string(), &port, root, "127.0.0.1", ".rs", "panick", "thread '"];
-    for text in told {
-        // The response may repeat what its client asked for, and no more.
+    for text in responses {
+        // The response may contain what its client sent, and no more.
         let text = text.replace("/etc/passwd", "");
         for name in names {
             assert!(!text.contains(name), "{name} in\n{text}");
@@ -146,7 +146,7 @@ fn request_cannot_choose_another_backend() {
     }
     sent += request_by_other_names(&fleet, &target, &body);
     assert_eq!(fleet.requests(), sent, "all of them went to the one backend there is");
-    assert!(elsewhere.accept().is_err(), "nobody ever called there");
+    assert!(elsewhere.accept().is_err(), "no connection was made there");
 }
 
 fn data_port_serves_no_admin_endpoint() {
@@ -157,7 +157,7 @@ fn data_port_serves_no_admin_endpoint() {
     for line in lines {
         let mut words = line.split_whitespace();
         let (verb, path) = (words.next().unwrap(), words.next().unwrap().replace("{name}", "a"));
-        // The one they have in common tells of numbers only.
+        // The path both ports have shows counts only.
         if path == "/health" {
             continue;
         }
@@ -170,7 +170,7 @@ fn data_port_serves_no_admin_endpoint() {
         count += 1;
     }
     assert!(count >= 11, "{count} paths");
-    assert_eq!(fleet.fact("a", "health"), "healthy", "nobody was drained");
+    assert_eq!(fleet.fact("a", "health"), "healthy", "no backend was drained");
     let health = fleet.penstock.get("/health").json();
     assert_eq!(health, json!({"status": "healthy", "backends": {"total": 1, "healthy": 1}}));
 }

@@ -1,5 +1,5 @@
-//! A user's requests succeed although backends fail, as long as another one can take them; and what
-//! may already have been processed is never processed twice.
+//! Failover: requests succeed although backends fail, as long as another backend can take them, and a
+//! request that may already have been processed is never processed twice.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn unread_request_fails_over_byte_for_byte() {
     let response = fleet.penstock.post(CHAT, &body);
     assert_eq!(response.status, 200, "{}", response.text());
     let received = fleet.b().received().pop().unwrap();
-    assert!(received.body.unwrap() == body.to_string().as_bytes(), "the repeat has the same bytes");
+    assert!(received.body.unwrap() == body.to_string().as_bytes(), "the retry has the same bytes");
     assert_eq!(fleet.a().counters().complete, 0);
     assert_eq!(fleet.b().counters().complete, 1);
 }
@@ -87,7 +87,7 @@ fn stale_connection_is_replaced_and_request_runs_once() {
     let response = fleet.chat();
     assert_eq!((response.status, response.text()), (200, expected.text()));
     assert_eq!(fleet.a().faults_left(), 0, "the race was run");
-    // It closes while nobody looks.
+    // It closes while the connection is idle.
     fleet.a().script([Fault::CloseAfterResponse, Fault::Pass]);
     for _ in 0..2 {
         assert_eq!(fleet.chat().text(), expected.text());
@@ -113,10 +113,14 @@ fn retry_after_sets_the_cooldown() {
             let response = fleet.chat();
             assert_eq!((response.status, response.text()), (200, expected.text()));
         }
-        assert_eq!(fleet.a().counters().requests, 1, "it is asked once in its {status} rest");
+        assert_eq!(
+            fleet.a().counters().requests,
+            1,
+            "one request only during its {status} cooldown"
+        );
         assert!(fleet.requests() <= 50, "{} requests for 40", fleet.requests());
-        let rest = fleet.fact("a", "cooldown_remaining_s").as_f64().unwrap();
-        assert!((20.0..=33.0).contains(&rest), "{rest}");
+        let left = fleet.fact("a", "cooldown_remaining_s").as_f64().unwrap();
+        assert!((20.0..=33.0).contains(&left), "{left}");
         assert_eq!(fleet.fact("a", "cooldown_status"), json!(status));
         assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "a refusal is no fault");
     }
@@ -146,8 +150,8 @@ fn cooldown_stays_within_configured_bounds() {
     }
     assert_eq!(fleet.chat().status, 200);
     for ((header, value, least, most), index) in cases.into_iter().zip(0..) {
-        let rest = fleet.fact(&name(index), "cooldown_remaining_s").as_f64().unwrap();
-        assert!((least..=most).contains(&rest), "{header}: {value} is {rest} s");
+        let left = fleet.fact(&name(index), "cooldown_remaining_s").as_f64().unwrap();
+        assert!((least..=most).contains(&left), "{header}: {value} is {left} s");
     }
 }
 
@@ -161,8 +165,8 @@ fn response_to_older_request_does_not_end_cooldown() {
     gate.open();
     assert_eq!(older.read_response().unwrap().status, 200);
     fleet.wait_fact("a", "in_flight", &json!(0));
-    let rest = fleet.fact("a", "cooldown_remaining_s").as_f64();
-    assert!(rest.is_some_and(|left| left > 15.0), "it said 30 s, and rests {rest:?}");
+    let left = fleet.fact("a", "cooldown_remaining_s").as_f64();
+    assert!(left.is_some_and(|left| left > 15.0), "Retry-After was 30 s, {left:?} are left");
     assert_eq!(fleet.chat().status, 200);
     assert_eq!(fleet.a().counters().requests, 2);
 }
@@ -182,20 +186,24 @@ fn status_500_is_retried_only_with_retry_5xx() {
     assert_eq!(response.header("x-engine"), Some("kept"));
     assert_eq!(fleet.requests(), 1, "a generation may have run");
 
-    let told = Fleet::start(2, Setup { routing: "retry_5xx: true", ..Setup::default() });
-    told.a().script([refusal.clone(), refusal.clone()]);
-    assert_eq!(told.chat().text(), reference("b", CHAT, &chat("m", "hello")).text());
-    assert_eq!(told.requests(), 2);
-    told.b().script([refusal]);
-    let response = told.chat();
-    assert_eq!((response.status, told.requests()), (500, 4), "both failed: the last is relayed");
+    let allowing = Fleet::start(2, Setup { routing: "retry_5xx: true", ..Setup::default() });
+    allowing.a().script([refusal.clone(), refusal.clone()]);
+    assert_eq!(allowing.chat().text(), reference("b", CHAT, &chat("m", "hello")).text());
+    assert_eq!(allowing.requests(), 2);
+    allowing.b().script([refusal]);
+    let response = allowing.chat();
+    assert_eq!(
+        (response.status, allowing.requests()),
+        (500, 4),
+        "both failed: the last is relayed"
+    );
     assert_eq!(response.json()["error"]["message"], "cuda out of memory");
     assert_eq!(response.header("x-engine"), Some("kept"));
 }
 
 fn read_request_is_retried_only_with_retry_unanswered() {
     let fleet = Fleet::start(2, Setup::default());
-    let told = Fleet::start(2, Setup { routing: "retry_unanswered: true", ..Setup::default() });
+    let allowing = Fleet::start(2, Setup { routing: "retry_unanswered: true", ..Setup::default() });
     for fault in [Fault::CloseAfterRequest, Fault::ResetAfterRequest] {
         for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
             let before = fleet.requests();
@@ -205,11 +213,11 @@ fn read_request_is_retried_only_with_retry_unanswered() {
             assert_eq!(response.error_code(), "upstream_closed");
             assert_eq!(fleet.requests(), before + 1, "{fault:?}: it may have been processed");
 
-            let before = told.requests();
-            told.a().script([fault.clone()]);
-            let response = told.penstock.post(CHAT, &body);
+            let before = allowing.requests();
+            allowing.a().script([fault.clone()]);
+            let response = allowing.penstock.post(CHAT, &body);
             assert_eq!(response.text(), reference("b", CHAT, &body).text());
-            assert_eq!(told.requests(), before + 2, "{fault:?}");
+            assert_eq!(allowing.requests(), before + 2, "{fault:?}");
         }
     }
 }
@@ -222,7 +230,7 @@ fn max_retries_bounds_attempts() {
             engine.script([Fault::status_with_retry(503, "9")]);
         }
         let response = fleet.chat();
-        assert_eq!((response.status, fleet.requests()), (status, allowed + 1), "{allowed} repeats");
+        assert_eq!((response.status, fleet.requests()), (status, allowed + 1), "{allowed} retries");
     }
 }
 
@@ -231,13 +239,13 @@ fn retry_budget_runs_out_and_refills() {
     let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
     fleet.a().always(Some(Fault::status(500)));
     let (statuses, took) = timed(|| (0..60).map(|_| fleet.chat().status).collect::<Vec<u16>>());
-    let repeated = statuses.iter().filter(|status| **status == 200).count();
+    let retried = statuses.iter().filter(|status| **status == 200).count();
     let most = 11 + usize::try_from(took.as_secs()).unwrap();
-    assert!((10..=most).contains(&repeated), "{repeated} repeats in {took:?}: {statuses:?}");
+    assert!((10..=most).contains(&retried), "{retried} retries in {took:?}: {statuses:?}");
     assert!(statuses.contains(&500), "a refusal is relayed when the budget is spent");
-    assert_eq!(fleet.b().counters().requests, repeated);
+    assert_eq!(fleet.b().counters().requests, retried);
     let refilled = || fleet.chat().status == 200;
-    crate::support::eventually("a second earns a repeat", Duration::from_secs(4), refilled);
+    crate::support::eventually("a second earns a retry", Duration::from_secs(4), refilled);
 
     let none = "retry_5xx: true, retry_budget: { ratio: 0.0, per_second: 0 }";
     let fleet = Fleet::start(2, Setup { routing: none, ..Setup::default() });
@@ -249,8 +257,8 @@ fn retry_budget_by_traffic_share_alone() {
     let routing = "retry_5xx: true, retry_budget: { ratio: 0.5, per_second: 0 }";
     let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
     fleet.a().always(Some(Fault::status(500)));
-    let repeated = (0..40).filter(|_| fleet.chat().status == 200).count();
-    assert!((18..=22).contains(&repeated), "{repeated} of 40 requests were repeated");
+    let retried = (0..40).filter(|_| fleet.chat().status == 200).count();
+    assert!((18..=22).contains(&retried), "{retried} of 40 requests were retried");
 }
 
 fn fallback_model_follows_when_every_candidate_was_tried() {

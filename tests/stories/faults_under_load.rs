@@ -1,5 +1,5 @@
-//! Users of a busy fleet notice little when engines fail in many ways at once, and whatever they get
-//! is right to the last byte.
+//! Under load, engines fail in many ways at once: recoverable faults stay hidden from clients, and every
+//! response is right to the last byte.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::support::pace::pause_until;
 
 crate::trials![recoverable_faults_are_hidden_under_load, responses_are_intact_under_faults,];
 
-/// What a request may be answered with when all is well.
+/// The responses a request may get when no engine fails.
 struct Case {
     body: Value,
     responses: Vec<String>,
@@ -135,15 +135,15 @@ fn responses_are_intact_under_faults() {
         match response.status {
             200 if case.responses.contains(&text) => good += 1,
             200 => {
-                let told = text.find("data: {\"error\"").unwrap_or(text.len());
+                let error_at = text.find("data: {\"error\"").unwrap_or(text.len());
                 assert!(
-                    told < text.len() || !response.is_whole,
+                    error_at < text.len() || !response.is_whole,
                     "a cut response looks whole: {text}"
                 );
                 assert!(!text.contains("[DONE]"), "{text}");
-                let begun = &text[..told];
-                let is_prefix = case.responses.iter().any(|whole| whole.starts_with(begun));
-                assert!(is_prefix, "bytes nobody sent: {text}");
+                let sent = &text[..error_at];
+                let is_prefix = case.responses.iter().any(|whole| whole.starts_with(sent));
+                assert!(is_prefix, "bytes that no engine sent: {text}");
             }
             500 => assert_eq!(response.json()["error"]["message"], "scripted"),
             502 | 503 | 429 => assert!(response.json()["error"]["message"].is_string(), "{text}"),

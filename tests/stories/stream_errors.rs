@@ -1,5 +1,5 @@
-//! A user whose response breaks off is told so, in words the client library understands: never does a
-//! piece of a response look like a whole one, and never does anything foreign get into a response.
+//! Broken responses: a response that breaks off ends with an error that the client library understands;
+//! a part of a response never looks like a whole one, and no foreign bytes get into a response.
 
 use penstock::mock::{Cut, Fault};
 use serde_json::{Value, json};
@@ -75,11 +75,11 @@ fn broken_stream_ends_with_error_in_its_dialect() {
             let text = response.text();
             assert_eq!(response.status, 200, "{case}: {text}");
             assert!(!text.contains(stream.last), "{case} ends as if it were whole: {text}");
-            let (begun, error) = text.rsplit_once(stream.error).unwrap_or_else(|| {
+            let (started, error) = text.rsplit_once(stream.error).unwrap_or_else(|| {
                 panic!("{case}: no error event: {text}");
             });
-            assert!(whole.starts_with(begun), "{case}: {text}");
-            assert_eq!(begun.matches("data: ").count(), after_events as usize, "{case}: {text}");
+            assert!(whole.starts_with(started), "{case}: {text}");
+            assert_eq!(started.matches("data: ").count(), after_events as usize, "{case}: {text}");
             let error: Value = serde_json::from_str(&format!("{{{}", error.trim_end())).unwrap();
             let message = error.pointer(stream.message).and_then(Value::as_str).unwrap_or_default();
             assert!(message.contains("backend"), "{case}: {error}");
@@ -226,9 +226,9 @@ fn streams_are_relayed_unbuffered() {
     fleet.a().script([Fault::HangMidStream { after_events: 4 }]);
     let mut first = fleet.begin(&streaming_chat("m", "hello"));
     let whole = reference("a", CHAT, &streaming_chat("m", "hello")).text();
-    // What there is of a stream is with its client before the rest comes.
-    let begun = read_until(&mut first, " finds");
-    assert!(begun.contains("a serving m:"), "{begun}");
+    // The client has what was sent of a stream before the rest comes.
+    let started = read_until(&mut first, " finds");
+    assert!(started.contains("a serving m:"), "{started}");
     assert_eq!(fleet.stream().text(), whole);
     let kept = Leave::Fin.now(first);
     block_on(fleet.a().wait_for(|counters| counters.cancelled == 1)).unwrap();
@@ -241,7 +241,7 @@ fn streams_are_relayed_unbuffered() {
     old.send_bytes(head.as_bytes());
     assert_eq!(old.read_response().unwrap().text(), whole);
 
-    // Two requests on one connection, sent at once, are answered in turn.
+    // Two requests on one connection, sent at once, get their responses in order.
     let mut eager = begin(fleet.penstock.data, CHAT, &streaming_chat("m", "hello"));
     eager.send("POST", CHAT, &[], chat("m", "hello").to_string().as_bytes());
     assert_eq!(eager.read_response().unwrap().text(), whole);

@@ -1,5 +1,5 @@
-//! A user never waits for ever: whatever falls silent is ended by a clock that counts tokens and not
-//! bytes, and the engine is told to stop.
+//! Timeouts: a backend that falls silent is cut off by a timeout that counts tokens and not bytes, and
+//! its connection is closed so that the engine stops.
 
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ fn quick(count: usize) -> Fleet {
     Fleet::start(count, Setup { health: PATIENT, sections: QUICK, ..Setup::default() })
 }
 
-/// Asserts that a response took about as long as a clock allows: not less, and not much more.
-fn assert_took(took: Duration, clock: u64, what: &str) {
-    let clock = Duration::from_millis(clock);
+/// Asserts that a response took about as long as a timeout allows: not less, and not much more.
+fn assert_took(took: Duration, timeout: u64, what: &str) {
+    let timeout = Duration::from_millis(timeout);
     assert!(
-        took >= clock.mul_f64(0.9) && took < clock + Duration::from_secs(4),
+        took >= timeout.mul_f64(0.9) && took < timeout + Duration::from_secs(4),
         "{what}: {took:?}"
     );
 }
@@ -56,7 +56,7 @@ fn silence_before_head_is_504_and_cancels_the_engine() {
     fleet.wait_idle();
 }
 
-/// Asserts that a stream began, and ended with an error by that code.
+/// Asserts that a stream started, and ended with an error by that code.
 fn assert_ended(response: &Response, code: &str, what: &str) {
     let text = response.text();
     assert_eq!(response.status, 200, "{what}: {text}");
@@ -128,7 +128,7 @@ fn slow_steady_stream_is_not_cut() {
         Fleet::start(1, Setup { health: PATIENT, sections: QUICK, pace, ..Setup::default() });
     let (response, took) = timed(|| fleet.stream());
     let expected = reference("a", CHAT, &streaming_chat("m", "hello"));
-    assert!(took > Duration::from_millis(900), "longer than any one clock: {took:?}");
+    assert!(took > Duration::from_millis(900), "longer than any one timeout: {took:?}");
     assert_eq!((response.is_whole, response.text()), (true, expected.text()));
 }
 
@@ -141,8 +141,8 @@ fn timeouts_per_backend_and_model() {
     fleet.a().script([Fault::HangBeforeHead]);
     let (response, took) = timed(|| fleet.penstock.post(CHAT, &streaming_chat("m2", "hello")));
     assert_eq!(response.error_code(), "first_token_timeout");
-    assert_took(took, 300, "the model's own clock");
-    // The other model keeps the common clock: it outlives the short one.
+    assert_took(took, 300, "the model's own timeout");
+    // The other model keeps the global timeout: it outlives the short one.
     fleet.a().script([Fault::SlowHead(Duration::from_millis(700))]);
     assert_eq!(fleet.penstock.post(CHAT, &streaming_chat("m", "hello")).status, 200);
     drop(fleet);
@@ -152,7 +152,7 @@ fn timeouts_per_backend_and_model() {
     fleet.a().script([Fault::HangBeforeHead]);
     let (response, took) = timed(|| fleet.penstock.post(CHAT, &streaming_chat("m3", "hello")));
     assert_eq!(response.error_code(), "first_token_timeout");
-    assert_took(took, 300, "the backend's own clock, against the model's");
+    assert_took(took, 300, "the backend's own timeout wins over the model's");
 }
 
 fn total_timeout_ends_any_response() {
@@ -169,14 +169,14 @@ fn total_timeout_ends_any_response() {
     assert_took(took, 700, "a plain response");
     wait_cancelled(&fleet, 2);
 
-    // Repeats do not start it anew.
+    // Retries do not restart it.
     let sections = "timeouts: { connect: 600ms, total: 1s }";
     let mut fleet = Fleet::start(2, Setup { health: PATIENT, sections, ..Setup::default() });
     let hole = fleet.turn_into_black_hole(0);
     fleet.a().script([Fault::HangBeforeHead]);
     let (response, took) = timed(|| fleet.chat());
     assert_eq!(response.error_code(), "total_timeout");
-    assert!(took < Duration::from_millis(1500), "with a repeat: {took:?}");
+    assert!(took < Duration::from_millis(1500), "with a retry: {took:?}");
     drop(hole);
 }
 
@@ -188,7 +188,7 @@ fn connect_timeout_fails_over() {
     let expected = reference("b", CHAT, &chat("m", "hello")).text();
     let (response, took) = timed(|| fleet.chat());
     assert_eq!((response.status, response.text()), (200, expected));
-    assert_took(took, 300, "the other backend after the connect clock");
+    assert_took(took, 300, "the other backend after the connect timeout");
     assert_eq!(fleet.stream().status, 200);
     drop((hole, fleet));
 
@@ -196,6 +196,6 @@ fn connect_timeout_fails_over() {
     let hole = alone.turn_into_black_hole(0);
     let (response, took) = timed(|| alone.chat());
     assert_eq!((response.status, response.error_code().as_str()), (504, "connect_timeout"));
-    assert_took(took, 300, "the connect clock");
+    assert_took(took, 300, "the connect timeout");
     drop(hole);
 }

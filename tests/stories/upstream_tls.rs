@@ -1,5 +1,5 @@
-//! A fleet behind TLS: engines are verified, penstock shows its own certificate where it is asked
-//! for one, and a backend may be spoken to in HTTP/2 without anything being sent twice.
+//! Backends behind TLS: their certificates are verified, penstock sends a client certificate on request,
+//! and backends can use HTTP/2 without any request being sent twice.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -31,9 +31,9 @@ crate::trials![
     client_disconnect_resets_http2_stream,
 ];
 
-/// What a front was told in a handshake.
+/// What a TLS front saw in a handshake.
 #[derive(Debug, Clone, Default)]
-struct Told {
+struct Handshake {
     name: Option<String>,
     certificates: usize,
 }
@@ -41,35 +41,35 @@ struct Told {
 /// TLS in front of an engine that has none.
 struct Front {
     address: SocketAddr,
-    told: Arc<Mutex<Vec<Told>>>,
+    handshakes: Arc<Mutex<Vec<Handshake>>>,
 }
 
 impl Front {
     fn start(engine: SocketAddr, config: Arc<ServerConfig>) -> Self {
-        let told: Arc<Mutex<Vec<Told>>> = Arc::default();
+        let handshakes: Arc<Mutex<Vec<Handshake>>> = Arc::default();
         let listener = block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let tell = Arc::clone(&told);
+        let sink = Arc::clone(&handshakes);
         crate::support::RUNTIME.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&config));
-                let tell = Arc::clone(&tell);
+                let sink = Arc::clone(&sink);
                 tokio::spawn(async move {
                     let Ok(mut stream) = acceptor.accept(stream).await else { return };
                     let connection = stream.get_ref().1;
                     let certificates = connection.peer_certificates().map_or(0, <[_]>::len);
                     let name = connection.server_name().map(str::to_owned);
-                    tell.lock().unwrap().push(Told { name, certificates });
+                    sink.lock().unwrap().push(Handshake { name, certificates });
                     let mut engine = TcpStream::connect(engine).await.unwrap();
                     drop(tokio::io::copy_bidirectional(&mut stream, &mut engine).await);
                 });
             }
         });
-        Self { address, told }
+        Self { address, handshakes }
     }
 
-    fn last(&self) -> Told {
-        self.told.lock().unwrap().last().cloned().unwrap_or_default()
+    fn last(&self) -> Handshake {
+        self.handshakes.lock().unwrap().last().cloned().unwrap_or_default()
     }
 }
 
@@ -157,7 +157,7 @@ fn reload_changes_trusted_ca() {
     reload(&stranger);
     // Connections from before may be used once more before they have been idle too long.
     wait_unhealthy(&penstock);
-    eventually("nobody is asked any more", SOON, || penstock.chat("m").status == 503);
+    eventually("no backend is used any more", SOON, || penstock.chat("m").status == 503);
     reload(&authority);
     eventually("it is trusted again", SOON, || penstock.chat("m").status == 200);
     assert!(engine.counters().requests > trusted);
@@ -257,10 +257,10 @@ fn backends_can_use_http2() {
         assert!(engine.connections() <= 6, "{} connections", engine.connections());
         engine.script([Reply::CutStream]);
         let mut client = begin(penstock.data, CHAT, &streaming_chat("m", "hello"));
-        let mut told = read_until(&mut client, "data: ");
+        let mut text = read_until(&mut client, "data: ");
         engine.cut_stream();
-        told += &read_until(&mut client, "\r\n0\r\n\r\n");
-        assert!(told.contains("\"error\"") && !told.contains("[DONE]"), "{told}");
+        text += &read_until(&mut client, "\r\n0\r\n\r\n");
+        assert!(text.contains("\"error\"") && !text.contains("[DONE]"), "{text}");
     }
 }
 
@@ -318,10 +318,10 @@ fn client_disconnect_resets_http2_stream() {
     let engine = Http2Engine::start(None);
     let penstock = serve(&format!("http://{}", engine.address), "http2: true");
     for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
-        let (before, begun) = (engine.resets(), engine.requests() + 1);
+        let (before, started) = (engine.resets(), engine.requests() + 1);
         engine.script([Reply::Hang]);
         let client = begin(penstock.data, CHAT, &body);
-        eventually("it has begun", SOON, || engine.requests() == begun);
+        eventually("the request has started", SOON, || engine.requests() == started);
         drop(client);
         eventually("the stream is reset", SOON, || engine.resets() == before + 1);
     }

@@ -8,8 +8,8 @@
 //!
 //! Invariants: the request is sent once and never repeated here (a retry is the proxy's decision, by
 //! [`Http2Stream::was_refused`]); a response without `content-length` is chunked, so that a reset
-//! stream cannot pass for a whole body; bytes are acknowledged to the backend's flow control when
-//! they are handed out, never earlier.
+//! stream cannot pass for a whole body; a DATA frame is acknowledged to flow control when it is moved
+//! to `read`, which happens only once `read` is empty, so a slow client holds back the backend.
 
 use std::fmt;
 use std::io;
