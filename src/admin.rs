@@ -1,6 +1,6 @@
-//! The admin port: metrics, health, the fleet, decisions and dry runs, on a listener and a thread of
-//! its own, so that it answers while the data port is overloaded. `ENDPOINTS` lists what it serves;
-//! each group of endpoints has its file, and `gate` decides who may ask.
+//! The admin port: metrics, health, the fleet, decisions and dry runs. It has a dedicated listener and
+//! thread, so that it responds while the data port is overloaded. `ENDPOINTS` is the table of its
+//! endpoints; each group of endpoints has a file; `access_control` checks each request.
 
 mod access_control;
 mod connection_limit;
@@ -11,7 +11,6 @@ mod health;
 mod lifecycle;
 mod metrics;
 mod path;
-mod process;
 mod response;
 mod shadow;
 
@@ -35,47 +34,44 @@ use crate::observe::otlp::SpanExporter;
 use crate::proxy::Proxy;
 use crate::routing::Generation;
 use access_control::Access;
-pub use connection_limit::AdminConnections;
 use connection_limit::ConnectionLimit;
 use response::{AdminResponse, Refusal};
 
-/// How long a caller may take no byte of an answer.
+/// How long a client may stall while it reads a response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the admin port shows and steers.
+/// What the admin port reports and controls.
 pub struct Admin {
     /// The data plane.
     pub proxy: Arc<Proxy>,
-    /// What it counts.
+    /// Its metrics.
     pub metrics: Arc<Metrics>,
-    /// What it decided.
+    /// Its latest decisions.
     pub decisions: Arc<DecisionLog>,
-    /// The lines it leaves, where they are kept.
+    /// The access log, if configured.
     pub access_log: Option<Arc<AccessLog>>,
-    /// The spans it sends, where there is a collector.
+    /// The span exporter, if configured.
     pub spans: Option<Arc<SpanExporter>>,
-    /// Who is connected.
-    pub admin_connections: Arc<AdminConnections>,
-    /// Backends whose first check has not ended.
+    /// Backends whose first health check has not finished.
     pub waiting: Arc<AtomicUsize>,
-    /// What asking engines for their metrics costs.
+    /// The cost of scraping engines.
     pub scraping: Arc<ScrapeBudget>,
-    /// Set once the process was told to stop.
+    /// Set once the process shuts down.
     pub stopping: Arc<AtomicBool>,
-    /// What the process can be asked to do.
+    /// Sends reload and upgrade to the control loop.
     pub commands: CommandSender,
 }
 
-/// What a handler is given of a request.
+/// The parts of a request that handlers use.
 struct Call<'a> {
     generation: &'a Generation,
     query: &'a str,
-    /// What stands in the path for `{name}`.
+    /// The path segment that matched `{name}`.
     name: &'a str,
     body: &'a [u8],
 }
 
-/// What an endpoint is asked with.
+/// The method of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
     /// Also HEAD.
@@ -103,14 +99,14 @@ impl Verb {
 /// One row of the table of endpoints.
 struct Endpoint {
     verb: Verb,
-    /// Its path, and other spellings of it.
+    /// Its path, and aliases of it.
     paths: &'static [&'static str],
     access: Access,
     about: &'static str,
     handle: Handler,
 }
 
-/// An answer that is waited for.
+/// A response that the control loop completes.
 type PendingResponse = Pin<Box<dyn Future<Output = Result<AdminResponse, Refusal>> + Send>>;
 
 #[derive(Clone, Copy)]
@@ -153,7 +149,7 @@ const fn page(endpoint: Endpoint) -> Endpoint {
     Endpoint { access: Access::Page, ..endpoint }
 }
 
-static ENDPOINTS: [Endpoint; 16] = [
+static ENDPOINTS: &[Endpoint] = &[
     get(&["/"], index, "this list"),
     page(get(&["/dashboard"], dashboard::page, "the fleet, live, for browsers")),
     get(&["/metrics"], metrics::page, "Prometheus metrics"),
@@ -163,48 +159,43 @@ static ENDPOINTS: [Endpoint; 16] = [
         health::ready,
         "200 once every backend has been checked, 503 before and while stopping",
     )),
-    open(get(&["/health"], health::overview, "how many backends are healthy")),
-    get(&["/version"], health::version, "the version of this penstock"),
+    open(get(&["/health"], health::overview, "the number of healthy backends")),
+    get(&["/version"], health::version, "the version of this process"),
     get(
         &["/fleet"],
         fleet::dump,
-        "every backend with its models, load and health; input of explain",
+        "every backend with its models, load and health; input of `penstock explain`",
     ),
     get(
         &["/decisions"],
         decisions::latest,
-        "the last decisions, newest first; ?n= how many; ?capture=true all they read, from now on for a minute",
+        "the latest decisions, newest first; ?n= limits their number; ?capture=true records all inputs for the next minute",
     ),
-    get(&["/shadow"], shadow::report, "what `routing.shadow` would have done, and found cached"),
+    get(&["/shadow"], shadow::report, "live decisions compared with those of `routing.shadow`"),
     post(
         &["/explain"],
         decisions::explain,
-        r#"a dry run of {"path", "body" or "body_b64", "headers"?}: who would take it, and why"#,
+        r#"a dry run of {"path", "body" or "body_b64", "headers"?}: the decision and its reasons"#,
     ),
     get(&["/config"], fleet::config, "the configuration in force, secrets masked"),
-    post(&["/backends/{name}/drain"], fleet::drain, "give a backend no new requests"),
-    post(&["/backends/{name}/resume"], fleet::resume, "give it requests again"),
+    post(&["/backends/{name}/drain"], fleet::drain, "stop sending new requests to a backend"),
+    post(&["/backends/{name}/resume"], fleet::resume, "send requests to it again"),
     command(
         &["/upgrade"],
         lifecycle::upgrade,
-        "start the program anew and let it take over; this process ends after its last request",
+        "graceful upgrade: start a new process that takes over the listeners; this one exits after its last request",
     ),
-    command(
-        &["/reload"],
-        lifecycle::reload,
-        "load the configuration again; a faulty one is refused",
-    ),
+    command(&["/reload"], lifecycle::reload, "reload the configuration; an invalid one is refused"),
 ];
 
 impl Admin {
-    /// The application behind the admin port's listener.
+    /// The Pingora application of the admin port's listener.
     pub fn into_app(self) -> impl ServerApp + Send + Sync + 'static {
-        let (proxy, admin_connections) =
-            (Arc::clone(&self.proxy), Arc::clone(&self.admin_connections));
-        ConnectionLimit::new(HttpServer::new_app(self), proxy, admin_connections)
+        let (proxy, metrics) = (Arc::clone(&self.proxy), Arc::clone(&self.metrics));
+        ConnectionLimit::new(HttpServer::new_app(self), proxy, metrics)
     }
 
-    async fn answer(&self, session: &mut ServerSession) -> Result<AdminResponse, Refusal> {
+    async fn respond(&self, session: &mut ServerSession) -> Result<AdminResponse, Refusal> {
         let generation = self.proxy.generation();
         let head = session.req_header();
         let verb = Verb::of(&head.method);
@@ -236,20 +227,20 @@ impl Admin {
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         session.set_write_timeout(Some(WRITE_TIMEOUT));
-        // A body that no endpoint has asked for is not waited for for long.
+        // Do not wait long for a body that no endpoint reads.
         let generation = self.proxy.generation();
         session.set_total_drain_timeout(Some(generation.config.admin.header_timeout));
         drop(generation);
-        let answer = self.answer(session).await.unwrap_or_else(|refusal| {
-            // What it sent and nobody read must not be taken for the next request.
+        let response = self.respond(session).await.unwrap_or_else(|refusal| {
+            // Unread body bytes must not be parsed as the next request.
             session.set_keepalive(None);
             refusal.to_response()
         });
-        answer.into_response(session.req_header().method == Method::HEAD)
+        response.into_response(session.req_header().method == Method::HEAD)
     }
 }
 
-/// The endpoints a path belongs to, with what stands in it for `{name}`.
+/// The endpoints of a path, with the segment that matches `{name}`.
 fn find(path: &str) -> Vec<(&'static Endpoint, String)> {
     let rows = ENDPOINTS.iter().flat_map(|row| row.paths.iter().map(move |known| (row, *known)));
     rows.filter_map(|(row, known)| Some((row, path::capture(known, path)?))).collect()
@@ -289,10 +280,11 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
 
 fn index(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let mut text = format!("penstock {}\n\n", env!("CARGO_PKG_VERSION"));
-    for endpoint in &ENDPOINTS {
-        let path = endpoint.paths.first().copied().unwrap_or_default();
-        let line = format!("{:<5}{path:<25}{}\n", endpoint.verb.name(), endpoint.about);
-        text.push_str(&line);
+    for endpoint in ENDPOINTS {
+        for path in endpoint.paths.iter().take(1) {
+            let line = format!("{:<5}{path:<25}{}\n", endpoint.verb.name(), endpoint.about);
+            text.push_str(&line);
+        }
     }
     Ok(AdminResponse::text(text))
 }

@@ -1,7 +1,6 @@
-//! Where time comes from. Decisions take a [`Timestamp`] as an argument; only the edges ask a
-//! [`Clock`], so tests and replays can set the time. Bottom layer.
+//! The only file that reads the system's clocks. Decisions take a [`Timestamp`] as an argument, so that
+//! tests and replays can set the time; only I/O code calls [`now`]. Bottom layer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use once_cell::sync::Lazy;
@@ -18,23 +17,7 @@ fn monotonic() -> Instant {
     Instant::now()
 }
 
-/// A source of time.
-pub trait Clock: Send + Sync {
-    /// The time since this clock started.
-    fn now(&self) -> Timestamp;
-}
-
-/// The machine's monotonic clock, counted from the first time the process asked for it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
-        now()
-    }
-}
-
-/// The time since the process's clock started: what [`SystemClock`] shows.
+/// The monotonic time since the first call in this process.
 pub fn now() -> Timestamp {
     Timestamp(to_micros(PROCESS_START.elapsed()))
 }
@@ -66,28 +49,13 @@ pub fn unix_seconds() -> u64 {
     reason = "this file is where the crate reads the system's clock"
 )]
 pub fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    // Zero for a system clock before 1970.
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
-/// The time the calling thread has spent on a processor.
+/// The CPU time of the calling thread.
 pub fn thread_cpu_time() -> Duration {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
-    time.map(Duration::from).unwrap_or_default()
-}
-
-/// A clock that stands still until it is told to move.
-#[derive(Debug, Default)]
-pub struct ManualClock(AtomicU64);
-
-impl ManualClock {
-    /// Moves the clock forward.
-    pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(to_micros(by), Ordering::Relaxed);
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::Relaxed))
-    }
+    debug_assert!(time.is_ok(), "every thread has a CPU clock");
+    time.map_or(Duration::ZERO, Duration::from)
 }

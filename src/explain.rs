@@ -1,7 +1,6 @@
 //! Dry runs: what a request needs, who could take it, and who would. Calls the same scan and the
 //! same router as the proxy; `penstock explain` and the admin port's `/explain` both print this.
 
-mod base64;
 mod question;
 mod replay;
 mod text;

@@ -13,6 +13,7 @@ pub mod discovery;
 pub mod downstream;
 pub mod explain;
 pub mod fleet;
+mod http_client;
 pub mod lifecycle;
 pub mod mock;
 pub mod observe;

@@ -1,6 +1,13 @@
-//! The life of the process: its configuration loaded again, its sockets handed over to a new process,
-//! its end. Whoever wants something of it (a signal, the admin port) sends a command; one task takes
-//! them one at a time.
+//! The lifecycle of the process: composition root, configuration reload, graceful upgrade, graceful
+//! shutdown and systemd notifications. Signals and the admin port send commands; the control loop
+//! executes them one at a time.
+//!
+//! Order of a shutdown (`shutdown`, then `supervisor`):
+//! 1. SIGTERM or SIGINT: readiness fails, `server.shutdown_delay` passes while requests are accepted;
+//! 2. Pingora closes the listeners of the data port; the admin port stays open to observe the drain;
+//! 3. the supervisor waits until no request is in flight, at most `server.drain_timeout`;
+//! 4. shutdown hooks flush the access log and the spans, and the process exits. A second signal skips
+//!    the wait, never the hooks.
 
 mod control;
 pub(crate) mod detached_launcher;

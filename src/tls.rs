@@ -5,6 +5,7 @@ mod client;
 mod pem;
 mod server;
 
+pub(crate) use client::system_certificates;
 pub use client::{ClientTls, ClientTlsFiles};
 pub use server::{ClientAuth, Look, Refreshed, ServerTls, ServerTlsFiles};
 

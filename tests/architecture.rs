@@ -24,6 +24,7 @@ const LAYERS: &[&[&str]] = &[
     &["clock"],
     &["scoring"],
     &["api", "tls"],
+    &["http_client"],
     &["config"],
     &["scan"],
     &["prefix"],

@@ -284,28 +284,31 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "F1",
         "a reload drops no request",
         &[
-            "hot_reload::five_reloads_under_load_fail_no_request_and_cut_no_stream",
-            "graceful_upgrade::a_new_process_takes_over_under_load",
+            "hot_reload::reloads_under_load_lose_no_request",
+            "graceful_upgrade::upgrade_under_load_loses_no_request",
         ],
     ),
     (
         "F2",
         "an invalid file changes nothing",
-        &["hot_reload::a_faulty_file_is_refused_and_the_old_one_goes_on"],
+        &["hot_reload::invalid_file_keeps_the_old_configuration"],
     ),
     (
         "F3",
         "a graceful shutdown finishes streams",
         &[
-            "graceful_shutdown::streams_in_flight_are_finished_and_new_requests_refused",
-            "graceful_shutdown::the_drain_timeout_ends_what_does_not_end",
+            "graceful_shutdown::streams_finish_and_new_requests_are_refused",
+            "graceful_shutdown::drain_timeout_cuts_unfinished_requests",
         ],
     ),
     ("F4", "nothing leaks over many requests", &["slow_start::nothing_is_left_behind"]),
     (
         "G1",
         "keys and prompts appear in no output",
-        &["authentication::keys_and_prompts_are_never_shown", "access_log::secrets_are_in_no_line"],
+        &[
+            "authentication::keys_and_prompts_are_never_shown",
+            "access_log::lines_contain_no_secrets",
+        ],
     ),
     (
         "G2",
@@ -322,7 +325,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "the admin port is separate from the data port",
         &[
             "admin_api::web_pages_are_refused",
-            "admin_api::garbage_does_not_end_it",
+            "admin_api::admin_port_survives_garbage",
             "credential_leaks::data_port_serves_no_admin_endpoint",
         ],
     ),

@@ -1,5 +1,6 @@
-//! Who may ask the admin port. It trusts its network, not the browsers on it: a page from elsewhere
-//! must neither read answers (DNS rebinding: a foreign name that points here) nor post (CSRF).
+//! Access control of the admin port. It trusts its network, but not the browsers on it: a web page
+//! from another site must neither read responses (DNS rebinding: a foreign name that resolves to this
+//! address) nor post (CSRF).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,20 +11,20 @@ use subtle::ConstantTimeEq;
 use super::response::Refusal;
 use crate::config::Secret;
 
-/// Whether an endpoint asks for the token, where one is configured.
+/// Whether an endpoint requires the token, if one is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Probes of orchestrators cannot keep a secret.
+    /// No token: probes of orchestrators cannot send one.
     Open,
-    /// The token, where one is configured.
+    /// The token, if one is configured.
     Token,
-    /// A page without data, which browsers cannot send a token for.
+    /// No token: a page without data, for which a browser cannot send one.
     Page,
 }
 
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// Lets a request pass or says why not.
+/// Admits a request, or returns why it is refused.
 pub(super) fn check(
     headers: &HeaderMap,
     token: Option<&Secret>,
@@ -34,9 +35,9 @@ pub(super) fn check(
         return Err(Refusal::FromWebPage);
     }
     let has_token = token.is_some_and(|token| is_sent(headers, token));
-    // No page knows the token, so whoever sends it may call this port by any name.
-    let is_local = headers.get_all(header::HOST).iter().all(|host| names_us(host.as_bytes()));
-    // Where there is a token, the page may be opened by any name: what it shows needs the token.
+    // No web page knows the token, so a request with the token may use any host name.
+    let is_local = headers.get_all(header::HOST).iter().all(|host| is_local_host(host.as_bytes()));
+    // With a token configured, the page may be opened under any host name: its data needs the token.
     let is_harmless = access == Access::Page && token.is_some();
     if !has_token && !is_local && !is_harmless {
         return Err(Refusal::ForeignHost);
@@ -55,8 +56,8 @@ fn is_sent(headers: &HeaderMap, token: &Secret) -> bool {
     given.is_some_and(|given| bool::from(token.reveal().as_bytes().ct_eq(given)))
 }
 
-/// Whether a Host header names an address or localhost: what no DNS server can point at us.
-fn names_us(host: &[u8]) -> bool {
+/// Whether a Host header names an IP address or localhost, which DNS rebinding cannot use.
+fn is_local_host(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     if let Some(rest) = host.strip_prefix('[') {
         return rest.split_once(']').is_some_and(|(address, port)| {
@@ -81,11 +82,11 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_and_localhost_name_us() {
+    fn host_is_local_for_addresses_and_localhost() {
         for host in
             ["127.0.0.1", "10.1.2.3:9090", "localhost", "LocalHost:9090", "[::1]:9090", "[::1]"]
         {
-            assert!(names_us(host.as_bytes()), "{host}");
+            assert!(is_local_host(host.as_bytes()), "{host}");
         }
         for host in [
             "evil.example",
@@ -95,12 +96,12 @@ mod tests {
             "[::1]evil",
             "\u{e9}",
         ] {
-            assert!(!names_us(host.as_bytes()), "{host}");
+            assert!(!is_local_host(host.as_bytes()), "{host}");
         }
     }
 
     #[test]
-    fn web_pages_are_refused_wherever_they_come_from() {
+    fn requests_from_web_pages_are_refused() {
         for page in [
             &[("origin", "http://localhost:9090")][..],
             &[("origin", "null")],
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_opens_everything_but_the_door_to_web_pages() {
+    fn token_admits_any_host_but_no_web_page() {
         let token = Secret::new("s3cret").unwrap();
         let token = Some(&token);
         let with = headers(&[("authorization", "bearer s3cret")]);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_opens_by_a_name_only_where_its_data_needs_the_token() {
+    fn page_allows_host_names_only_with_a_token() {
         let token = Secret::new("s3cret").unwrap();
         let named = headers(&[("host", "penstock.example:9090")]);
         assert!(check(&named, Some(&token), Access::Page).is_ok());

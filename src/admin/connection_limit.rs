@@ -1,10 +1,9 @@
-//! How many may be connected to the admin port at one time, and for how long without asking. Those over
-//! the limit are told so at once: the port has one thread, and whoever asks in time must get an answer.
-//! Heads come by way of the data port's guard, so that they are as strict and have a deadline.
+//! Limits the number of connections to the admin port and their idle time. Connections over the limit
+//! are refused at once: the port has one thread, which must stay available to the others. Request
+//! heads are read by the data port's guard, with the same strict checks and a deadline.
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,64 +19,30 @@ use crate::downstream::head_check::HeadError;
 use crate::downstream::http1::{GuardedStream, HeadWait, Http1Connection};
 use crate::downstream::limits::{ConnectionLimits, HeadLimits};
 use crate::downstream::response_writer::RawResponse;
+use crate::observe::metrics::Metrics;
 use crate::proxy::Proxy;
 
-/// Connections over the limit that are told so at one time; further ones are closed without a word.
+/// How many refused connections get an error response at a time; further ones are just closed.
 const REFUSED_AT_ONCE: usize = 64;
-/// The longest a connection is kept between two requests.
+/// The idle timeout between two requests of a connection.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Who is connected to the admin port.
-#[derive(Debug, Default)]
-pub struct AdminConnections {
-    open: Arc<AtomicUsize>,
-    refused: AtomicU64,
-    late: AtomicU64,
-}
-
-impl AdminConnections {
-    /// Connections open now, those that are being turned away among them.
-    pub(super) fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    /// Connections that were turned away.
-    pub(super) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    /// Requests whose head took longer than `admin.header_timeout`.
-    pub(super) fn late(&self) -> u64 {
-        self.late.load(Ordering::Relaxed)
-    }
-
-    fn note_head_error(&self, error: HeadError) {
-        if error == HeadError::TimedOut {
-            self.late.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Lets as many connections to an application as `admin.connections` says.
+/// Admits at most `admin.connections` connections to an application.
 pub(super) struct ConnectionLimit<A> {
     inner: Arc<A>,
     proxy: Arc<Proxy>,
-    admin_connections: Arc<AdminConnections>,
+    metrics: Arc<Metrics>,
     refusal: RawResponse,
 }
 
 impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
-    pub(super) fn new(
-        inner: A,
-        proxy: Arc<Proxy>,
-        admin_connections: Arc<AdminConnections>,
-    ) -> Self {
+    pub(super) fn new(inner: A, proxy: Arc<Proxy>, metrics: Arc<Metrics>) -> Self {
         let message = "Too many connections (admin.connections)";
         let refusal = RawResponse::new(ErrorCode::TooManyConnections, message);
-        Self { inner: Arc::new(inner), proxy, admin_connections, refusal }
+        Self { inner: Arc::new(inner), proxy, metrics, refusal }
     }
 
-    /// Serves one request after the other.
+    /// Serves the requests of a connection in sequence.
     async fn serve(
         &self,
         stream: Stream,
@@ -88,19 +53,21 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
         let mut stream: Stream = Box::new(GuardedStream::new(&client));
         let closing = pin!(std::future::pending::<()>());
         let idle = pin!(tokio::time::sleep(limits.head.timeout));
-        // A first request must come within the header timeout, later ones within the idle timeout.
+        // The header timeout, not the idle timeout, applies to the first request.
         let mut waiting = HeadWait::new(closing, idle, limits.head.timeout);
         while let Some(head) = waiting.next_head(&client).await {
             if let Some(refused) = client.refused() {
-                self.admin_connections.note_head_error(refused.error);
-                let refusal = RawResponse::new(refused.error.code(), &message_of(refused.error));
+                if refused.error == HeadError::TimedOut {
+                    self.metrics.admin_connections.count_slow_head();
+                }
+                let refusal = RawResponse::new(refused.error.code(), &message(refused.error));
                 refusal.send(&mut stream).await;
                 return None;
             }
             let mut session = ServerSession::new_http1(stream);
             session.set_pipelined_prefix(head);
             (stream, _) = self.inner.process_new_http(session, shutdown).await?.consume();
-            // Pingora returns the stream only after the body has been read.
+            // Pingora returns the stream only after the body was read.
             client.expect_head();
             waiting.set_idle_timeout(limits.idle_timeout);
         }
@@ -108,15 +75,15 @@ impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
     }
 }
 
-/// The message of a head error; only the timeout's setting differs from the data port's.
-fn message_of(error: HeadError) -> String {
+/// The message for a client; only the deadline is another option than the data port's.
+fn message(error: HeadError) -> String {
     if error == HeadError::TimedOut {
         return "The request head did not arrive in time (admin.header_timeout)".to_owned();
     }
     error.to_string()
 }
 
-/// The limits of a connection that is accepted now.
+/// The limits of a new connection.
 fn limits_of(config: &Config) -> ConnectionLimits {
     let limits = ConnectionLimits::of(config);
     let head = HeadLimits { timeout: config.admin.header_timeout, ..limits.head };
@@ -130,7 +97,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for ConnectionLimit<A> 
         mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let open = Counted::new(&self.admin_connections.open);
+        let open = Counted::new(&self.metrics.admin_connections.open);
         let generation = self.proxy.generation();
         let (most, limits) = (generation.config.admin.connections, limits_of(&generation.config));
         drop(generation);
@@ -138,7 +105,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for ConnectionLimit<A> 
         if over == 0 {
             return self.serve(stream, limits, shutdown).await;
         }
-        self.admin_connections.refused.fetch_add(1, Ordering::Relaxed);
+        self.metrics.admin_connections.count_refused();
         if over <= REFUSED_AT_ONCE {
             self.refusal.send(&mut stream).await;
         }

@@ -1,5 +1,5 @@
-//! A page for browsers: the fleet, rates and latest decisions, live. It holds no data; what it shows
-//! it asks this port for, with the token where one is needed.
+//! The dashboard: a live view of the fleet, rates and latest decisions for browsers. The page itself
+//! holds no data; it queries this port, with the token if one is configured.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -12,7 +12,7 @@ const MARK: &str = "{{nonce}}";
 
 /// `/dashboard`
 pub(super) fn page(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
-    // Only what carries this number may run: nothing that a name could smuggle into the page.
+    // Only scripts and styles with this nonce run, so that a name cannot inject markup.
     let nonce = format!("{:032x}", SmallRng::from_os_rng().random::<u128>());
     Ok(AdminResponse::page(PAGE.replace(MARK, &nonce), &policy(&nonce)))
 }
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_needs_nothing_from_elsewhere_and_builds_no_markup() {
+    fn page_loads_nothing_external_and_builds_no_markup() {
         let names = PAGE.matches("http").count();
         assert_eq!(names, 1, "only the name space of SVG");
         for forbidden in [

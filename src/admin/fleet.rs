@@ -1,4 +1,4 @@
-//! The fleet and its configuration, and taking backends out of it for a while.
+//! The fleet, the configuration in force, and drain and resume of backends.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::clock::now;
 
-/// `/fleet`: everything known about every backend.
+/// `/fleet`: the full state of every backend.
 pub(super) fn dump(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     Ok(AdminResponse::json(&crate::fleet::dump::dump(&call.generation.fleet, now())))
 }
@@ -21,7 +21,7 @@ pub(super) fn config(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
     ))
 }
 
-/// `/backends/{name}/drain`: it takes no new requests; those in flight go on.
+/// `/backends/{name}/drain`: it receives no new requests; those in flight continue.
 pub(super) fn drain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     set_draining(call, true)
 }
@@ -40,7 +40,7 @@ fn set_draining(call: &Call<'_>, draining: bool) -> Result<AdminResponse, Refusa
     let before = state.draining.swap(draining, Ordering::AcqRel);
     let in_flight = state.load.in_flight();
     if before != draining {
-        tracing::info!(backend = %state.name, draining, in_flight, "told by the admin port");
+        tracing::info!(backend = %state.name, draining, in_flight, "drain state changed via admin API");
     }
     Ok(AdminResponse::json(&json!({
         "backend": &*state.name,

@@ -1,4 +1,4 @@
-//! Whether this penstock runs, may be sent traffic, and how its fleet is.
+//! Liveness, readiness, and the health of the fleet.
 
 use std::sync::atomic::Ordering;
 
@@ -9,25 +9,25 @@ use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::fleet::{Health, Topology};
 
-/// `/health/live`: the answer itself is the news.
+/// `/health/live`: 200 while the process responds.
 pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     Ok(AdminResponse::json(&json!({"status": "alive"})))
 }
 
-/// `/health/ready`: 503 until the first check of every backend has ended, and while stopping. A
-/// fleet that is down does not make this process unready: it says so to its clients.
+/// `/health/ready`: 503 until the first health check of every backend has finished, and during
+/// shutdown. An unhealthy fleet does not make this process unready: clients get its errors.
 pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let fleet = call.generation.fleet.topology();
     let waiting = admin.waiting.load(Ordering::Acquire);
     let (status, reason) = match waiting {
         _ if admin.stopping.load(Ordering::Acquire) => {
-            ("stopping", Some("told to stop: finishing what is in flight".to_owned()))
+            ("stopping", Some("shutting down: finishing requests in flight".to_owned()))
         }
         0 if count_healthy(&fleet) == 0 => {
-            ("ready", Some("no backend is healthy: requests are answered with errors".to_owned()))
+            ("ready", Some("no backend is healthy: requests fail".to_owned()))
         }
         0 => ("ready", None),
-        _ => ("starting", Some(format!("first checks under way: {waiting}"))),
+        _ => ("starting", Some(format!("first health checks pending: {waiting}"))),
     };
     let unchecked = fleet.backends.iter().filter(|one| one.state.checked_at().is_none());
     let unchecked: Vec<&str> = unchecked.map(|one| &*one.state.name).collect();

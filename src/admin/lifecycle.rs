@@ -1,24 +1,24 @@
-//! Steering the process itself.
+//! Control of the process: reload and graceful upgrade.
 
 use serde_json::json;
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, PendingResponse};
 
-/// `POST /reload`: loads the configuration again; what changed, or why it is refused.
+/// `POST /reload`: reloads the configuration; returns the changes, or why it is refused.
 pub(super) fn reload(admin: &Admin) -> PendingResponse {
     let commands = admin.commands.clone();
     Box::pin(async move {
         let report = commands.reload().await.map_err(Refusal::ReloadFailed)?;
-        let mut answer = json!(report);
-        if let Some(object) = answer.as_object_mut() {
+        let mut body = json!(report);
+        if let Some(object) = body.as_object_mut() {
             object.insert("result".to_owned(), json!("applied"));
         }
-        Ok(AdminResponse::json(&answer))
+        Ok(AdminResponse::json(&body))
     })
 }
 
-/// `POST /upgrade`: lets a new process take over; its id, or why this one goes on.
+/// `POST /upgrade`: graceful upgrade; returns the id of the new process, or why it failed.
 pub(super) fn upgrade(admin: &Admin) -> PendingResponse {
     let commands = admin.commands.clone();
     Box::pin(async move {

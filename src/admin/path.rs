@@ -1,7 +1,7 @@
-//! Paths of endpoints, in which `{name}` stands for one segment.
+//! Path patterns of endpoints, in which `{name}` matches one segment.
 
-/// Matches `path` against the pattern `known`; what stands for `{name}`, or nothing where there is
-/// no such segment.
+/// Matches `path` against the pattern `known`; returns the segment that matches `{name}`, or an empty
+/// text if the pattern has none.
 pub(super) fn capture(known: &str, path: &str) -> Option<String> {
     let mut captured = String::new();
     let (mut wanted, mut given) = (known.split('/'), path.split('/'));
@@ -15,10 +15,10 @@ pub(super) fn capture(known: &str, path: &str) -> Option<String> {
     }
 }
 
-/// Undoes `%XX`; nothing when the outcome is not UTF-8.
+/// Decodes `%XX`; `None` if the result is not UTF-8.
 fn decode(segment: &str) -> Option<String> {
     let mut parts = segment.split('%');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_owned();
+    let mut bytes = parts.next()?.as_bytes().to_owned();
     for part in parts {
         let (digits, rest) = part.split_at_checked(2)?;
         bytes.push(u8::from_str_radix(digits, 16).ok()?);
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_stands_for_a_name() {
+    fn name_matches_one_segment() {
         let known = "/backends/{name}/drain";
         assert_eq!(
             capture(known, "/backends/10.0.0.5:8000/drain").as_deref(),

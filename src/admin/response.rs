@@ -1,4 +1,4 @@
-//! Answers of the admin port, and the one table of its refusals.
+//! Responses of the admin port, and the table of its errors.
 
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
@@ -9,7 +9,7 @@ use crate::explain::QuestionError;
 use crate::lifecycle::{ReloadError, UpgradeError};
 use crate::units::ByteSize;
 
-/// An answer.
+/// A response.
 pub(super) struct AdminResponse {
     status: StatusCode,
     kind: &'static str,
@@ -23,34 +23,33 @@ impl AdminResponse {
         Self::of("text/plain; charset=utf-8", text)
     }
 
-    /// A page for browsers, and what it may do there.
+    /// An HTML page with its content security policy.
     pub(super) fn page(html: String, policy: &str) -> Self {
         let policy = HeaderValue::from_str(policy).ok();
-        debug_assert!(policy.is_some(), "a policy is plain text");
+        debug_assert!(policy.is_some(), "a policy is a valid header value");
         let field = policy.map(|policy| (header::CONTENT_SECURITY_POLICY, policy));
         Self { field, ..Self::of("text/html; charset=utf-8", html) }
     }
 
-    /// A body of another kind.
+    /// A body of another content type.
     pub(super) fn of(kind: &'static str, body: String) -> Self {
         Self { status: StatusCode::OK, kind, body: body.into_bytes(), field: None }
     }
 
-    /// A value, indented for people.
+    /// A value as indented JSON.
     pub(super) fn json(value: &impl Serialize) -> Self {
-        // Maps with other keys than texts are all that could fail, and there are none.
-        let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
+        let mut text = to_json(serde_json::to_string_pretty(value));
         text.push('\n');
         Self::of("application/json", text)
     }
 
-    /// The same answer with another status than 200.
+    /// The same response with another status than 200.
     #[must_use]
     pub(super) fn with_status(self, status: StatusCode) -> Self {
         Self { status, ..self }
     }
 
-    /// The answer as it leaves; to a HEAD request without its body.
+    /// The HTTP response; without a body for a HEAD request.
     pub(super) fn into_response(self, is_head: bool) -> Response<Vec<u8>> {
         let length = HeaderValue::from(self.body.len());
         let mut response = Response::new(if is_head { Vec::new() } else { self.body });
@@ -67,7 +66,7 @@ impl AdminResponse {
     }
 }
 
-/// Why the admin port does not do as it is asked.
+/// Why the admin port refuses a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("requests from web pages are refused: there is an Origin header")]
@@ -78,13 +77,13 @@ pub(super) enum Refusal {
     ForeignHost,
     #[error("send the token of `admin.token_file` as 'Authorization: Bearer TOKEN'")]
     NoToken,
-    #[error("there is no such path; GET / lists what there is")]
+    #[error("unknown path; GET / lists all endpoints")]
     UnknownPath,
-    #[error("the path is known, the method is not")]
+    #[error("the endpoint does not support this method")]
     MethodNotAllowed { allow: &'static str },
-    #[error("there is no backend '{name}'")]
+    #[error("unknown backend '{name}'")]
     UnknownBackend { name: String },
-    #[error("no strategy is tried out: there is no `routing.shadow`")]
+    #[error("no shadow strategy is configured (`routing.shadow`)")]
     NoShadow,
     #[error("'n' must be a whole number")]
     NotACount,
@@ -96,12 +95,18 @@ pub(super) enum Refusal {
     BodyTooLarge { limit: ByteSize },
     #[error("the body did not arrive within `limits.body_read_timeout`")]
     BodyTimeout,
-    #[error("the body broke off")]
+    #[error("the body is incomplete")]
     BodyCut,
     #[error("{0}")]
     ReloadFailed(ReloadError),
     #[error("{0}")]
     UpgradeFailed(UpgradeError),
+}
+
+/// Serialization fails only for maps with non-string keys and for failing `Serialize` impls.
+pub(super) fn to_json(serialized: serde_json::Result<String>) -> String {
+    debug_assert!(serialized.is_ok(), "the value has string keys only");
+    serialized.unwrap_or_else(|_impossible| "null".to_owned())
 }
 
 impl Refusal {
@@ -141,7 +146,7 @@ impl Refusal {
         }
     }
 
-    /// The answer that says so.
+    /// The error response.
     pub(super) fn to_response(&self) -> AdminResponse {
         let (status, code) = self.status_and_code();
         let body = json!({"error": {"code": code, "message": self.to_string()}});

@@ -1,4 +1,4 @@
-//! What a strategy that is tried out would have done.
+//! The report of the shadow strategy.
 
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};

@@ -1,4 +1,4 @@
-//! The admin port as its users meet it: over a connection.
+//! The admin port, tested over connections.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -40,7 +40,6 @@ impl Port {
             decisions: Arc::default(),
             access_log: None,
             spans: None,
-            admin_connections: Arc::default(),
             waiting: Arc::clone(&waiting),
             scraping: Arc::default(),
             stopping: Arc::clone(&stopping),
@@ -65,7 +64,7 @@ impl Port {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        // A connection closed with bytes unread may end in a reset; what came before it counts.
+        // A connection closed with unread bytes may end in a reset; only the bytes before it count.
         let _end = stream.read_to_end(&mut answer).await;
         String::from_utf8(answer).unwrap()
     }
@@ -102,16 +101,16 @@ fn split(answer: &str) -> (u16, String, String) {
 }
 
 #[tokio::test]
-async fn every_endpoint_answers_and_none_tells_a_secret() {
+async fn endpoints_respond_and_reveal_no_secret() {
     let port = Port::open(FLEET, Some("t0ken")).await;
-    for endpoint in &ENDPOINTS {
+    for endpoint in ENDPOINTS {
         let path = endpoint.paths[0].replace("{name}", "eye");
         let line = format!("{} {path}", endpoint.verb.name());
         let more = "authorization: Bearer t0ken\r\ncontent-length: 0\r\n";
         let (status, head, body) = port.ask(&line, more).await;
         let expected = match path.as_str() {
             "/explain" => 400,
-            // Nobody obeys here.
+            // No control loop runs here.
             "/reload" | "/upgrade" => 503,
             _ => 200,
         };
@@ -129,16 +128,16 @@ async fn every_endpoint_answers_and_none_tells_a_secret() {
 }
 
 #[tokio::test]
-async fn the_index_lists_every_endpoint() {
+async fn index_lists_every_endpoint() {
     let port = Port::open(FLEET, None).await;
     let (_, _, body) = port.ask("GET /", "").await;
-    for endpoint in &ENDPOINTS {
+    for endpoint in ENDPOINTS {
         assert!(body.contains(endpoint.paths[0]), "{body}");
     }
 }
 
 #[tokio::test]
-async fn readiness_waits_for_the_first_checks_and_ends_with_the_process() {
+async fn readiness_needs_first_checks_and_ends_at_shutdown() {
     let port = Port::open(FLEET, None).await;
     port.waiting.store(2, Ordering::Release);
     for path in ["/health/ready", "/readyz", "/ready"] {
@@ -148,16 +147,20 @@ async fn readiness_waits_for_the_first_checks_and_ends_with_the_process() {
     }
     port.waiting.store(0, Ordering::Release);
     let (status, body) = port.get("/health/ready").await;
-    assert_eq!((status, &body["status"]), (200, &"ready".into()), "a dead fleet is answered for");
+    assert_eq!(
+        (status, &body["status"]),
+        (200, &"ready".into()),
+        "an unhealthy fleet is still ready"
+    );
     assert!(body["reasons"][0].as_str().unwrap().contains("no backend is healthy"), "{body}");
     port.stopping.store(true, Ordering::Release);
     let (status, body) = port.get("/health/ready").await;
     assert_eq!((status, &body["status"]), (503, &"stopping".into()));
-    assert_eq!(port.get("/health/live").await.0, 200, "stopping is not dead");
+    assert_eq!(port.get("/health/live").await.0, 200, "live during shutdown");
 }
 
 #[tokio::test]
-async fn unknown_paths_and_methods_are_refused_in_json() {
+async fn unknown_paths_and_methods_get_json_errors() {
     let port = Port::open(FLEET, None).await;
     let (status, body) = port.get("/v1/models").await;
     assert_eq!((status, &body["error"]["code"]), (404, &"unknown_path".into()));
@@ -172,7 +175,7 @@ async fn unknown_paths_and_methods_are_refused_in_json() {
 }
 
 #[tokio::test]
-async fn web_pages_and_foreign_names_are_refused() {
+async fn web_pages_and_foreign_hosts_are_refused() {
     let port = Port::open(FLEET, None).await;
     let (status, _, body) = port.ask("GET /config", "origin: http://evil.example\r\n").await;
     assert_eq!(status, 403, "{body}");
@@ -185,7 +188,7 @@ async fn web_pages_and_foreign_names_are_refused() {
 }
 
 #[tokio::test]
-async fn backends_are_drained_and_resumed_by_name() {
+async fn drain_and_resume_select_a_backend_by_name() {
     let port = Port::open(FLEET, None).await;
     let state = port.proxy.generation().fleet.topology().backends[1].state.clone();
     let (status, body) = port.post("/backends/ear/drain", "").await;
@@ -200,7 +203,7 @@ async fn backends_are_drained_and_resumed_by_name() {
 }
 
 #[tokio::test]
-async fn a_dry_run_explains_and_moves_nothing() {
+async fn explain_has_no_side_effects() {
     let port = Port::open(FLEET, None).await;
     let fleet = port.proxy.generation().fleet.topology();
     let model = fleet.model(fleet.model_id("m").unwrap()).unwrap();
@@ -222,7 +225,7 @@ async fn a_dry_run_explains_and_moves_nothing() {
 }
 
 #[tokio::test]
-async fn decisions_can_be_counted_off() {
+async fn decisions_accept_a_limit() {
     let port = Port::open(FLEET, None).await;
     let (status, body) = port.get("/decisions?n=5").await;
     assert_eq!((status, &body["total"]), (200, &0.into()));
@@ -230,7 +233,7 @@ async fn decisions_can_be_counted_off() {
 }
 
 #[tokio::test]
-async fn garbage_does_not_stop_the_port() {
+async fn port_survives_garbage() {
     let port = Port::open(FLEET, None).await;
     for garbage in [
         "\0\0\0\0\r\n\r\n",
@@ -246,7 +249,7 @@ async fn garbage_does_not_stop_the_port() {
 }
 
 #[tokio::test]
-async fn a_connection_carries_several_requests() {
+async fn connection_serves_several_requests() {
     let port = Port::open(FLEET, None).await;
     let mut stream = TcpStream::connect(port.address).await.unwrap();
     for _ in 0..3 {
@@ -260,7 +263,7 @@ async fn a_connection_carries_several_requests() {
 }
 
 #[tokio::test]
-async fn a_body_nobody_reads_is_not_taken_for_a_request() {
+async fn unread_body_is_not_parsed_as_a_request() {
     let port = Port::open(FLEET, None).await;
     let hidden = "GET /config HTTP/1.1\r\nhost: localhost\r\n\r\n";
     for line in ["GET /version", "POST /version", "POST /nowhere", "GET /nowhere"] {

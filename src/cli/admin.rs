@@ -1,38 +1,31 @@
-//! The admin port of a running penstock, as commands ask it.
+//! The client side of the admin port, for commands that query a running penstock.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::client::{Answer, Call};
+use super::client::{Client, Response};
 use super::error::CliError;
 use crate::config::BackendUrl;
 
-/// Where it is, and what lets us in.
+/// The admin port of a running penstock.
 #[derive(Debug)]
 pub(super) struct AdminPort {
     authority: String,
-    base_path: String,
-    token: Option<String>,
+    client: Client,
 }
 
 impl AdminPort {
-    /// The port at `url`, with the token in a file.
+    /// The admin port at `url`, with the token in a file.
     pub(super) fn new(url: &str, token_file: Option<&Path>) -> Result<Self, CliError> {
         let url: BackendUrl = url.parse()?;
-        if url.https {
-            return Err(CliError::AdminHttps);
-        }
         let read = |path: &Path| {
             let unreadable = |source| CliError::Unreadable { path: path.to_owned(), source };
             std::fs::read_to_string(path).map_err(unreadable)
         };
         let token = token_file.map(read).transpose()?;
-        Ok(Self {
-            authority: url.authority(),
-            base_path: url.base_path,
-            token: token.map(|token| token.trim().to_owned()),
-        })
+        let client = Client::new(&url.to_string(), token.as_deref().map(str::trim));
+        Ok(Self { authority: url.authority(), client })
     }
 
     /// Its host and port.
@@ -42,25 +35,25 @@ impl AdminPort {
 
     /// The body of a page.
     pub(super) fn page(&self, path: &str) -> Result<Vec<u8>, CliError> {
-        self.ask(path, None)
+        body_of(self.client.get(path)?)
     }
 
-    /// A page that is JSON.
+    /// A JSON page.
     pub(super) fn json(&self, path: &str) -> Result<Value, CliError> {
         parse(&self.page(path)?)
     }
 
-    /// The answer to a question that is POSTed.
+    /// POSTs a body; returns the JSON response.
     pub(super) fn post(&self, path: &str, body: &[u8]) -> Result<Value, CliError> {
-        parse(&self.ask(path, Some(body))?)
+        parse(&body_of(self.client.post(path, body)?)?)
     }
+}
 
-    fn ask(&self, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>, CliError> {
-        let path = format!("{}{path}", self.base_path);
-        let token = self.token.as_deref();
-        let call = Call { authority: &self.authority, path: &path, token, body };
-        let Answer { status, body, .. } = call.send()?;
-        if status == 200 { Ok(body) } else { Err(refused(status, &body)) }
+fn body_of(response: Response) -> Result<Vec<u8>, CliError> {
+    if response.status == 200 {
+        Ok(response.body)
+    } else {
+        Err(refused(response.status, &response.body))
     }
 }
 
@@ -68,10 +61,10 @@ fn parse(body: &[u8]) -> Result<Value, CliError> {
     serde_json::from_slice(body).map_err(|_not_json| refused(200, body))
 }
 
-/// What the port answered instead; its errors have a message.
+/// The error in a response: its message, or the start of its body.
 fn refused(status: u16, body: &[u8]) -> CliError {
-    let told: Option<Value> = serde_json::from_slice(body).ok();
-    let message = told.as_ref().and_then(|told| told.pointer("/error/message")?.as_str());
+    let error: Option<Value> = serde_json::from_slice(body).ok();
+    let message = error.as_ref().and_then(|error| error.pointer("/error/message")?.as_str());
     let text = || String::from_utf8_lossy(body).trim().chars().take(300).collect();
     CliError::AdminRefused { status, message: message.map_or_else(text, str::to_owned) }
 }

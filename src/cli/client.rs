@@ -1,183 +1,175 @@
-//! A small blocking HTTP client for what commands ask of a penstock: one request per connection,
-//! answers of bounded size, no TLS.
+//! The HTTP client of commands: sends one request to a running penstock and reads the whole response.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
-const MAX_ANSWER: u64 = 64 << 20;
-const MAX_HEADERS: usize = 64;
+use http::HeaderMap;
+use ureq::{Agent, Error, Timeout};
 
-/// One request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Call<'a> {
-    /// Host and port, as in a Host header.
-    pub(super) authority: &'a str,
-    pub(super) path: &'a str,
-    /// Sent as `Authorization: Bearer`.
-    pub(super) token: Option<&'a str>,
-    /// POSTed as JSON; without one it is a GET.
-    pub(super) body: Option<&'a [u8]>,
+use crate::http_client::{ClientTimeouts, new_client};
+
+const TIMEOUTS: ClientTimeouts =
+    ClientTimeouts { connect: Duration::from_secs(2), io: Duration::from_secs(60) };
+const MAX_RESPONSE: u64 = 64 << 20;
+
+/// A client for one origin.
+#[derive(Debug)]
+pub(super) struct Client {
+    agent: Agent,
+    /// Scheme, host and port, and a base path if there is one.
+    base: String,
+    token: Option<String>,
 }
 
-/// A whole answer.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+/// A complete response.
+#[derive(Debug)]
+pub(super) struct Response {
     pub(super) status: u16,
-    headers: Vec<(String, String)>,
+    headers: HeaderMap,
     pub(super) body: Vec<u8>,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    #[error("no connection to {authority}: {source}")]
-    Connect { authority: String, source: io::Error },
-    #[error("{authority} did not answer: {source}")]
-    Lost { authority: String, source: io::Error },
-    #[error("what {authority} answered is not HTTP")]
-    NotHttp { authority: String },
+    #[error("cannot connect to {base}: {source}")]
+    Connect { base: String, source: Error },
+    #[error("no complete response from {base}: {source}")]
+    Incomplete { base: String, source: Error },
+    #[error("the response of {base} is not HTTP: {source}")]
+    NotHttp { base: String, source: Error },
 }
 
-impl Call<'_> {
-    /// Sends the request and reads the whole answer.
-    pub(super) fn send(&self) -> Result<Answer, ClientError> {
-        let authority = || self.authority.to_owned();
-        let mut stream = connect(self.authority)
-            .map_err(|source| ClientError::Connect { authority: authority(), source })?;
-        let bytes = self
-            .exchange(&mut stream)
-            .map_err(|source| ClientError::Lost { authority: authority(), source })?;
-        Answer::parse(&bytes).ok_or_else(|| ClientError::NotHttp { authority: authority() })
+impl Client {
+    /// A client for `base`; it sends `token` as bearer token.
+    pub(super) fn new(base: &str, token: Option<&str>) -> Self {
+        let agent = new_client(base.starts_with("https:"), TIMEOUTS);
+        Self { agent, base: base.to_owned(), token: token.map(str::to_owned) }
     }
 
-    fn exchange(&self, stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-        stream.set_read_timeout(Some(READ_TIMEOUT))?;
-        stream.set_write_timeout(Some(READ_TIMEOUT))?;
-        stream.write_all(&self.to_bytes())?;
-        let mut answer = Vec::new();
-        stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
-        Ok(answer)
+    pub(super) fn get(&self, path: &str) -> Result<Response, ClientError> {
+        let request = self.agent.get(format!("{}{path}", self.base));
+        let sent = match &self.token {
+            Some(token) => request.header("authorization", format!("Bearer {token}")).call(),
+            None => request.call(),
+        };
+        self.read(sent)
     }
 
-    fn to_bytes(self) -> Vec<u8> {
-        let method = if self.body.is_some() { "POST" } else { "GET" };
-        let (path, authority) = (self.path, self.authority);
-        let mut head =
-            format!("{method} {path} HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n");
-        if let Some(token) = self.token {
-            head.push_str(&format!("authorization: Bearer {token}\r\n"));
+    /// Sends `body` as JSON.
+    pub(super) fn post(&self, path: &str, body: &[u8]) -> Result<Response, ClientError> {
+        let request = self.agent.post(format!("{}{path}", self.base));
+        let request = request.header("content-type", "application/json");
+        let sent = match &self.token {
+            Some(token) => request.header("authorization", format!("Bearer {token}")).send(body),
+            None => request.send(body),
+        };
+        self.read(sent)
+    }
+
+    fn read(
+        &self,
+        sent: Result<http::Response<ureq::Body>, Error>,
+    ) -> Result<Response, ClientError> {
+        let (head, mut body) = sent.map_err(|source| self.to_error(source))?.into_parts();
+        let body = body.with_config().limit(MAX_RESPONSE).read_to_vec();
+        let body = body.map_err(|source| self.to_error(source))?;
+        Ok(Response { status: head.status.as_u16(), headers: head.headers, body })
+    }
+
+    fn to_error(&self, source: Error) -> ClientError {
+        use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+        let base = self.base.clone();
+        match &source {
+            Error::ConnectionFailed
+            | Error::HostNotFound
+            | Error::Timeout(Timeout::Connect | Timeout::Resolve)
+            | Error::Rustls(_) => ClientError::Connect { base, source },
+            Error::Io(error)
+                if matches!(
+                    error.kind(),
+                    ConnectionRefused | HostUnreachable | NetworkUnreachable
+                ) =>
+            {
+                ClientError::Connect { base, source }
+            }
+            Error::Protocol(_) | Error::Http(_) => ClientError::NotHttp { base, source },
+            _ => ClientError::Incomplete { base, source },
         }
-        if let Some(body) = self.body {
-            let length = body.len();
-            head.push_str("content-type: application/json\r\n");
-            head.push_str(&format!("content-length: {length}\r\n"));
-        }
-        head.push_str("\r\n");
-        [head.as_bytes(), self.body.unwrap_or_default()].concat()
     }
 }
 
-impl Answer {
-    /// A header's value, by its name in lower case.
+impl Response {
+    /// The value of a header, if it is text.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(key, _)| key == name);
-        found.map(|(_, value)| value.as_str())
-    }
-
-    /// Reads an answer that ended with its connection; none when it is not whole.
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-        let mut head = httparse::Response::new(&mut fields);
-        let httparse::Status::Complete(length) = head.parse(bytes).ok()? else { return None };
-        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-        let headers: Vec<(String, String)> = head
-            .headers
-            .iter()
-            .map(|field| (field.name.to_ascii_lowercase(), text(field.value)))
-            .collect();
-        let mut answer = Self { status: head.code?, headers, body: Vec::new() };
-        let rest = bytes.get(length..)?;
-        let is_chunked = answer.header("transfer-encoding").is_some();
-        answer.body = match answer.header("content-length") {
-            _ if is_chunked => join_chunks(rest)?,
-            Some(length) => rest.get(..length.parse().ok()?)?.to_owned(),
-            None => rest.to_owned(),
-        };
-        Some(answer)
-    }
-}
-
-fn connect(authority: &str) -> io::Result<TcpStream> {
-    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in authority.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn join_chunks(mut rest: &[u8]) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
-    loop {
-        let httparse::Status::Complete((start, size)) = httparse::parse_chunk_size(rest).ok()?
-        else {
-            return None;
-        };
-        if size == 0 {
-            return Some(body);
-        }
-        let end = start.checked_add(usize::try_from(size).ok()?)?;
-        body.extend_from_slice(rest.get(start..end)?);
-        rest = rest.get(end..)?.strip_prefix(b"\r\n")?;
+        self.headers.get(name)?.to_str().ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
 
-    fn parse(text: &str) -> Option<Answer> {
-        Answer::parse(text.as_bytes())
+    /// Serves one connection with `response`, and returns what the client made of it.
+    fn exchange(response: &str) -> (Result<Response, ClientError>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = Vec::new();
+                let mut buffer = [0; 1024];
+                while !request.ends_with(b"{}") {
+                    let count = stream.read(&mut buffer).unwrap();
+                    request.extend_from_slice(&buffer[..count]);
+                }
+                stream.write_all(response.as_bytes()).unwrap();
+                String::from_utf8(request).unwrap()
+            });
+            let result = Client::new(&base, Some("t")).post("/x", b"{}");
+            (result, server.join().unwrap())
+        })
     }
 
     #[test]
-    fn answers_are_read_in_every_framing() {
-        let plain = parse("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: b\r\n\r\nhi").unwrap();
-        assert_eq!((plain.status, plain.body.as_slice()), (200, &b"hi"[..]));
-        assert_eq!(plain.header("x-a"), Some("b"));
-        let chunked = "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n\
-                       2\r\nhi\r\n1;x\r\n!\r\n0\r\n\r\n";
-        assert_eq!(parse(chunked).unwrap().body, b"hi!");
-        assert_eq!(parse("HTTP/1.0 200 OK\r\n\r\nto the end").unwrap().body, b"to the end");
-    }
-
-    #[test]
-    fn answers_that_are_cut_are_none() {
-        for text in [
-            "",
-            "HTTP/1.1 200 OK\r\n",
-            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nhi",
-            "garbage\r\n\r\n",
+    fn responses_are_read_in_every_framing() {
+        for (response, status, body) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: b\r\n\r\nhi", 200, "hi"),
+            (
+                "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n1;x\r\n!\r\n0\r\n\r\n",
+                404,
+                "hi!",
+            ),
+            ("HTTP/1.1 302 Found\r\nLocation: /y\r\nContent-Length: 0\r\n\r\n", 302, ""),
+            ("HTTP/1.0 200 OK\r\n\r\nto the end", 200, "to the end"),
         ] {
-            assert_eq!(parse(text), None, "{text}");
+            let (result, request) = exchange(response);
+            let read = result.unwrap();
+            assert_eq!(
+                (read.status, read.body.as_slice()),
+                (status, body.as_bytes()),
+                "{response}"
+            );
+            assert!(request.starts_with("POST /x HTTP/1.1\r\n"), "{request}");
+            assert!(
+                request.to_ascii_lowercase().contains("authorization: bearer t\r\n"),
+                "{request}"
+            );
         }
     }
 
     #[test]
-    fn a_call_is_a_get_unless_it_has_a_body() {
-        let call = Call { authority: "a:1", path: "/x", token: None, body: None };
-        let text = |call: Call<'_>| String::from_utf8(call.to_bytes()).unwrap();
-        assert_eq!(text(call), "GET /x HTTP/1.1\r\nhost: a:1\r\nconnection: close\r\n\r\n");
-        let post = text(Call { token: Some("t"), body: Some(b"{}"), ..call });
-        assert!(post.starts_with("POST /x HTTP/1.1\r\n"));
-        assert!(post.contains("authorization: Bearer t\r\n"));
-        assert!(post.ends_with("content-length: 2\r\n\r\n{}"));
+    fn truncated_responses_are_errors() {
+        for response in [
+            "",
+            "HTTP/1.1 200 OK\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
+            "garbage\r\n\r\n",
+        ] {
+            assert!(exchange(response).0.is_err(), "{response}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::runtime::{Builder, Runtime};
 
-use super::client::Call;
+use super::client::Client;
 use super::error::{CliError, FAILED, OK};
 use super::logging;
 use super::output::Output;
@@ -138,10 +138,9 @@ fn visit(runtime: &Runtime, addresses: Addresses, once: bool) {
 
 fn wait_until_ready(admin: SocketAddr) -> Result<(), CliError> {
     let until = now().after(READY_WITHIN);
-    let authority = admin.to_string();
-    let call = Call { authority: &authority, path: "/health/ready", token: None, body: None };
+    let client = Client::new(&format!("http://{admin}"), None);
     while now() < until {
-        if call.send().is_ok_and(|response| response.status == 200) {
+        if client.get("/health/ready").is_ok_and(|response| response.status == 200) {
             return Ok(());
         }
         std::thread::sleep(LOOK_AGAIN);

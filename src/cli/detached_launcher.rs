@@ -1,5 +1,5 @@
-//! What a hand-over starts, to start the new process. Nothing for people, so that no help, manual or
-//! completion names it.
+//! The hidden command that a graceful upgrade runs to start the new process. Internal, so that no
+//! help, manual or completion lists it.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use super::error::{CliError, USAGE};
 use super::output::Output;
 use crate::lifecycle::detached_launcher;
 
-/// Does it where the arguments say so; the exit code is the new process's own.
+/// Runs the launcher if the arguments name it; returns the exit code of the new process.
 pub(super) fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
     if arguments.next()? != detached_launcher::COMMAND {
         return None;

@@ -45,13 +45,13 @@ pub(super) enum CliError {
     Header { given: String },
     #[error("--admin: {0}")]
     AdminUrl(#[from] UrlError),
-    #[error("--config cannot be used with --admin: the running penstock decides by its own")]
+    #[error(
+        "--config cannot be used with --admin: the running instance uses its own configuration"
+    )]
     ConfigForAdmin,
-    #[error("--admin: only http:// is spoken; for https use curl and the admin port's /explain")]
-    AdminHttps,
-    #[error("the admin port: {0}")]
+    #[error("admin port: {0}")]
     Client(#[from] ClientError),
-    #[error("the admin port answered {status}: {message}")]
+    #[error("the admin port returned {status}: {message}")]
     AdminRefused { status: u16, message: String },
     #[error("{0}")]
     Server(#[from] ServerError),
@@ -99,8 +99,7 @@ impl CliError {
             | Self::ConfigForAdmin
             | Self::UnknownPolicy { .. }
             | Self::Scorers { .. }
-            | Self::PolicyFile { .. }
-            | Self::AdminHttps => USAGE,
+            | Self::PolicyFile { .. } => USAGE,
             Self::Client(_)
             | Self::AdminRefused { .. }
             | Self::Server(_)

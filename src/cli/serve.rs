@@ -39,10 +39,10 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), CliError> {
         return start(args, None);
     }
     let inherited = InheritedSockets::take().map_err(CliError::NothingToTakeOver)?;
-    let line = inherited.line().map_err(CliError::NothingToTakeOver)?;
+    let line = inherited.channel().map_err(CliError::NothingToTakeOver)?;
     let started = start(args, Some(inherited));
     if let Err(error) = &started {
-        line.tell_failure(&error.to_string());
+        line.report_failure(&error.to_string());
     }
     started
 }

@@ -1,9 +1,9 @@
 //! A request that is only asked about: its path, body and headers, and the JSON line that carries
 //! one.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde_json::{Map, Value};
-
-use super::base64;
 
 /// The path of a question that names none.
 pub const DEFAULT_PATH: &str = "/v1/chat/completions";
@@ -57,7 +57,9 @@ impl Question {
                 "body" => text = Some(to_text("body", value)?.into_bytes()),
                 "body_b64" => {
                     let encoded = to_text("body_b64", value)?;
-                    bytes = Some(base64::decode(&encoded).ok_or(QuestionError::NotBase64)?);
+                    bytes = Some(
+                        STANDARD.decode(&encoded).map_err(|_invalid| QuestionError::NotBase64)?,
+                    );
                 }
                 "headers" => question.headers = to_headers(value)?,
                 _ => return Err(QuestionError::UnknownKey { key }),
@@ -77,7 +79,7 @@ impl Question {
         fields.insert("path".to_owned(), self.path.as_str().into());
         match std::str::from_utf8(&self.body) {
             Ok(text) => fields.insert("body".to_owned(), text.into()),
-            Err(_) => fields.insert("body_b64".to_owned(), base64::encode(&self.body).into()),
+            Err(_) => fields.insert("body_b64".to_owned(), STANDARD.encode(&self.body).into()),
         };
         if !self.headers.is_empty() {
             let pair = |(name, value): &(String, String)| Value::from(vec![&**name, &**value]);

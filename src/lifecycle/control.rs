@@ -1,4 +1,5 @@
-//! What the process can be asked to do, by a signal or by the admin port; done one after the other.
+//! Commands to the process, from signals and from the admin port. The control loop executes them one
+//! at a time, so that a reload and an upgrade never overlap.
 
 use std::sync::Arc;
 
@@ -14,65 +15,65 @@ use crate::lifecycle::systemd::{Notifier, State};
 /// How many commands may wait; more are refused.
 const QUEUE: usize = 16;
 
-/// One thing to do, and whom to tell what came of it.
+/// A command and the channel for its result.
 enum Command {
     Reload(oneshot::Sender<Result<ReloadReport, ReloadError>>),
     Upgrade(oneshot::Sender<Result<u32, UpgradeError>>),
 }
 
-/// Gives commands.
+/// Sends commands to the control loop.
 #[derive(Clone)]
 pub struct CommandSender(mpsc::Sender<Command>);
 
-/// Where commands arrive.
+/// Receives commands.
 pub struct CommandReceiver(mpsc::Receiver<Command>);
 
 impl CommandSender {
-    /// One to give commands with, and where they arrive.
+    /// A sender and its receiver.
     pub fn channel() -> (Self, CommandReceiver) {
         let (sender, receiver) = mpsc::channel(QUEUE);
         (Self(sender), CommandReceiver(receiver))
     }
 
-    /// Loads the configuration again.
+    /// Reloads the configuration.
     ///
     /// # Errors
-    /// Why the configuration in force stays as it is.
+    /// Why the configuration in force stays unchanged.
     pub async fn reload(&self) -> Result<ReloadReport, ReloadError> {
-        let (sender, answer) = oneshot::channel();
+        let (sender, result) = oneshot::channel();
         self.0.try_send(Command::Reload(sender)).map_err(|_full| ReloadError::Busy)?;
-        answer.await.unwrap_or(Err(ReloadError::Stopping))
+        result.await.unwrap_or(Err(ReloadError::Stopping))
     }
 
-    /// Lets a new process take over; returns its id once it serves.
+    /// Starts a graceful upgrade; returns the id of the new process once it serves.
     ///
     /// # Errors
-    /// Why this one goes on.
+    /// Why this process continues to serve.
     pub async fn upgrade(&self) -> Result<u32, UpgradeError> {
-        let (sender, answer) = oneshot::channel();
+        let (sender, result) = oneshot::channel();
         self.0.try_send(Command::Upgrade(sender)).map_err(|_full| UpgradeError::Busy)?;
-        answer.await.unwrap_or(Err(UpgradeError::Stopping))
+        result.await.unwrap_or(Err(UpgradeError::Stopping))
     }
 }
 
-/// What obeys commands.
+/// Executes commands.
 pub struct ControlLoop {
-    /// What arrives.
+    /// The incoming commands.
     pub receiver: CommandReceiver,
-    /// What reloads.
+    /// Reloads the configuration.
     pub reloader: Reloader,
-    /// How a process is started that takes over.
+    /// Starts the new process of an upgrade; `None` in processes that cannot be upgraded.
     pub successor: Option<Successor>,
-    /// What it takes over.
+    /// The listening sockets to pass on.
     pub sockets: Arc<Sockets>,
-    /// What begins the end of this one.
+    /// Shuts this process down after an upgrade.
     pub stop: Arc<Shutdown>,
-    /// Whom to tell.
+    /// The service manager.
     pub notifier: Arc<Notifier>,
 }
 
 impl ControlLoop {
-    /// Does what is asked for, for as long as the process lives.
+    /// Executes commands until the last sender is dropped.
     pub async fn run(mut self) {
         let mut hangup = watch_signal(SignalKind::hangup());
         loop {
@@ -81,27 +82,27 @@ impl ControlLoop {
                     None => return,
                     Some(command) => self.execute(command).await,
                 },
-                // What came of it stands in the log: there is nobody else to tell.
+                // A signal has no reply channel; the outcome is logged.
                 () = next(&mut hangup) => drop(self.reload().await),
             }
         }
     }
 
     async fn execute(&self, command: Command) {
-        let is_heard = match command {
-            Command::Reload(answer) => answer.send(self.reload().await).is_ok(),
-            Command::Upgrade(answer) => answer.send(self.upgrade().await).is_ok(),
+        let is_delivered = match command {
+            Command::Reload(result) => result.send(self.reload().await).is_ok(),
+            Command::Upgrade(result) => result.send(self.upgrade().await).is_ok(),
         };
-        tracing::debug!(is_heard, "a command is done");
+        tracing::debug!(is_delivered, "command completed");
     }
 
     async fn reload(&self) -> Result<ReloadReport, ReloadError> {
         if self.reloader.proxy.is_stopping() {
             return Err(ReloadError::Stopping);
         }
-        self.notifier.tell(&[State::Reloading]);
+        self.notifier.notify(&[State::Reloading]);
         let reloaded = self.reloader.reload().await;
-        self.notifier.tell(&[State::Ready]);
+        self.notifier.notify(&[State::Ready]);
         reloaded
     }
 
@@ -110,17 +111,17 @@ impl ControlLoop {
             return Err(UpgradeError::Stopping);
         }
         let successor = self.successor.as_ref().ok_or(UpgradeError::NotServing)?;
-        tracing::info!(program = %successor.program.display(), "a new process takes over");
+        tracing::info!(program = %successor.program.display(), "graceful upgrade: starting the new process");
         let taken = successor.take_over(&self.sockets.all()).await;
         match &taken {
             Ok(pid) => {
-                tracing::info!(pid, "a new process has taken over");
-                self.notifier.tell(&[State::MainPid(*pid)]);
-                self.stop.upgrade();
+                tracing::info!(pid, "graceful upgrade: the new process serves");
+                self.notifier.notify(&[State::MainPid(*pid)]);
+                self.stop.mark_upgraded();
                 self.sockets.release();
             }
             Err(error) => {
-                tracing::error!(%error, "no new process has taken over: this one goes on")
+                tracing::error!(%error, "graceful upgrade failed; this process continues to serve")
             }
         }
         taken

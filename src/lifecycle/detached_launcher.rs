@@ -1,6 +1,7 @@
-//! Starts a program that outlives who asked for it, as a child of the service manager: a process in
-//! between starts it and ends. systemd waits for the end of a main process that is its child, and for
-//! no other: it would kill one that its predecessor started a moment after SIGTERM.
+//! Starts a program as a child of the service manager instead of this process: an intermediate process
+//! spawns it and exits, so that it is reparented (a double fork). systemd waits for the exit of a main
+//! process only if it is its child; a process that is a grandchild would be killed right after SIGTERM,
+//! without its drain.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -9,28 +10,29 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-/// What the process in between is called with, before the program and its arguments.
+/// The hidden command of the launcher, before the program and its arguments.
 pub(crate) const COMMAND: &str = "detached-launcher";
-/// Added to the number of a signal, as shells do.
-const BY_SIGNAL: i32 = 128;
-/// What it ends with when there is no program to start.
+/// Exit code of a process killed by a signal: this plus its number, as in shells.
+const SIGNAL_BASE: i32 = 128;
+/// The exit code if the program cannot be started.
 const NOT_STARTED: u8 = 1;
 
-/// The process in between: starts the program, tells its id on the socket that is the standard input
-/// of both, and ends as the program does, unless it is ended before.
+/// The launcher: starts the program, writes its process id to the socket that is the standard input of
+/// both, and exits with the program's exit code unless it is killed first.
 ///
 /// # Errors
-/// When the standard input is not such a socket.
+/// When standard input is not a socket.
 pub(crate) fn start(program: &OsStr, arguments: impl Iterator<Item = OsString>) -> io::Result<u8> {
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     match Command::new(program).args(arguments).spawn() {
         Ok(mut child) => {
-            // In one piece: the program writes to the same socket.
+            // In one write: the program writes to the same socket.
             channel.write_all(format!("{}\n", child.id()).as_bytes())?;
             let status = child.wait()?;
-            let by_signal = status.signal().map(|signal| BY_SIGNAL + signal);
-            let code = status.code().or(by_signal).unwrap_or_default();
-            Ok(u8::try_from(code).unwrap_or(u8::MAX))
+            let by_signal = status.signal().map(|signal| SIGNAL_BASE + signal);
+            let code = status.code().or(by_signal);
+            debug_assert!(code.is_some(), "a process ends by exit or by signal");
+            Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
         }
         Err(error) => {
             channel.write_all(format!("{}: {error}\n", program.display()).as_bytes())?;

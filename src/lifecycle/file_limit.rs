@@ -1,13 +1,13 @@
-//! How many files and sockets this process may have open.
+//! The limit of open files and sockets of this process.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::config::Config;
 
-/// Sockets and files beside those of clients and backends.
+/// Sockets and files other than those of clients and backends.
 const OTHERS: u64 = 256;
 
-/// Raises the soft limit to the hard one, and warns when even that is too little.
+/// Raises the soft limit to the hard limit, and warns if that is too low for `limits.connections`.
 pub fn raise_limit(config: &Config) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let raised = soft >= hard || setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
@@ -17,13 +17,13 @@ pub fn raise_limit(config: &Config) {
         tracing::warn!(
             limit,
             wanted,
-            "open files: `limits.connections` clients need more than this process may have: raise \
-             LimitNOFILE (systemd) or `ulimit -n`, or lower `limits.connections`"
+            "the limit of open files is too low for `limits.connections`: raise LimitNOFILE (systemd) \
+             or `ulimit -n`, or lower `limits.connections`"
         );
     }
 }
 
-/// One socket per connection, and one to a backend for each request in flight.
+/// Two sockets per client: its connection, and one to a backend.
 fn needed(config: &Config) -> u64 {
     let connections = u64::try_from(config.limits.connections).unwrap_or(u64::MAX);
     let admin = u64::try_from(config.admin.connections).unwrap_or(u64::MAX);
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_needs_two_sockets() {
+    fn each_client_needs_two_sockets() {
         let mut config = Config::default();
         config.limits.connections = 1000;
         config.admin.connections = 100;
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn the_soft_limit_is_raised_to_the_hard_one() {
+    fn soft_limit_is_raised_to_the_hard_limit() {
         raise_limit(&Config::default());
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert_eq!(soft, hard);

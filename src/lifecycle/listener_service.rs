@@ -1,6 +1,6 @@
-//! A listening service as it lives here: with sockets that may come from the process before, and
-//! with an end of its own. The admin port answers until the process is gone; the data port stops
-//! with Pingora's other services.
+//! A wrapper of Pingora's listening service, for two reasons: its sockets may be inherited from the
+//! previous process, and the admin port must keep responding during the drain, while the data port
+//! stops with Pingora's other services.
 
 use std::sync::Arc;
 
@@ -19,40 +19,39 @@ pub struct Sockets {
     inherited: Mutex<Vec<Socket>>,
     table: OnceCell<ListenFds>,
     /// Whether connections may be accepted.
-    gate: watch::Sender<bool>,
-    /// Whether another process has taken them over.
+    accepting: watch::Sender<bool>,
+    /// Whether a new process has taken them over.
     upgraded: watch::Sender<bool>,
 }
 
 impl Sockets {
-    /// With the ones taken over from another process; then nothing is accepted before
-    /// [`Sockets::start_accepting`].
+    /// With inherited sockets, nothing is accepted before [`Sockets::start_accepting`].
     pub fn new(inherited: Option<Vec<Socket>>) -> Arc<Self> {
-        let (gate, _) = watch::channel(inherited.is_none());
+        let (accepting, _) = watch::channel(inherited.is_none());
         let (upgraded, _) = watch::channel(false);
         let inherited = Mutex::new(inherited.unwrap_or_default());
-        Arc::new(Self { inherited, table: OnceCell::new(), gate, upgraded })
+        Arc::new(Self { inherited, table: OnceCell::new(), accepting, upgraded })
     }
 
-    /// Lets connections be accepted.
+    /// Starts accepting connections.
     pub fn start_accepting(&self) {
-        self.gate.send_replace(true);
+        self.accepting.send_replace(true);
     }
 
-    /// Ends what goes on until another process takes over.
+    /// Stops the services that run until an upgrade.
     pub fn release(&self) {
         self.upgraded.send_replace(true);
     }
 
-    /// Every socket that is listened on.
+    /// All listening sockets.
     pub fn all(&self) -> Vec<Socket> {
         let table = self.table.get().map(|table| table.lock().serialize());
         let (addresses, descriptors) = table.unwrap_or_default();
         addresses.into_iter().zip(descriptors).collect()
     }
 
-    /// Puts what was taken over where Pingora looks for it.
-    fn join(&self, table: &ListenFds) {
+    /// Adds the inherited sockets to Pingora's table, where it looks before it binds.
+    fn add_inherited_to(&self, table: &ListenFds) {
         for (address, descriptor) in self.inherited.lock().drain(..) {
             table.lock().add(address, descriptor);
         }
@@ -63,18 +62,18 @@ impl Sockets {
 /// When a listening service stops accepting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopAccepting {
-    /// When the process is told to stop.
+    /// When the process shuts down.
     OnShutdown,
-    /// When another process has taken over, else never: the process ends around it.
+    /// After an upgrade; otherwise when the process exits.
     AfterUpgrade,
 }
 
-/// A listening service with those sockets.
+/// A listening service with these sockets.
 pub struct ListenerService<S> {
     inner: S,
     sockets: Arc<Sockets>,
     stop_accepting: StopAccepting,
-    /// Where its connections are served.
+    /// The runtime of its connections.
     runtime: Arc<OnceCell<Handle>>,
 }
 
@@ -100,10 +99,10 @@ impl<S: Service> Service for ListenerService<S> {
     ) {
         self.runtime.get_or_init(Handle::current);
         if let Some(table) = &table {
-            self.sockets.join(table);
+            self.sockets.add_inherited_to(table);
         }
-        let mut gate = self.sockets.gate.subscribe();
-        if gate.wait_for(|is_open| *is_open).await.is_err() {
+        let mut accepting = self.sockets.accepting.subscribe();
+        if accepting.wait_for(|accepting| *accepting).await.is_err() {
             return;
         }
         let shutdown = match self.stop_accepting {

@@ -1,5 +1,6 @@
-//! Puts a configuration into force while requests run: loaded and checked whole, built beside the one
-//! in force, and swapped in one step. A faulty file changes nothing.
+//! Hot reload: the new configuration is loaded and validated completely, built next to the one in
+//! force, and swapped in one atomic step. Requests in flight finish with the configuration they
+//! started with. An invalid file changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,86 +17,84 @@ use crate::routing::Generation;
 use crate::tls::Look;
 use crate::units::to_millis;
 
-/// How long new backends may take to be checked before requests may be sent to them.
+/// How long a reload waits for the first health checks of new backends.
 const FIRST_CHECKS: Duration = Duration::from_secs(5);
 
-/// Lets the log follow its section of a configuration.
+/// Applies the `log` section of a configuration.
 pub type ApplyLog = Box<dyn Fn(&LogConfig) + Send + Sync>;
 
-/// Why a configuration was not put into force.
+/// Why a configuration was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// It is faulty.
+    /// It is invalid.
     #[error("{0}")]
     Config(#[from] ConfigError),
     /// It did not come from a file.
-    #[error("this penstock was not started with a configuration file")]
+    #[error("this process was not started with a configuration file")]
     NoFile,
-    /// There is no thread for the strategy it tries out.
+    /// The thread of its shadow strategy cannot start.
     #[error("the shadow cannot start: {0}")]
     Shadow(#[source] std::io::Error),
-    /// Too many reloads wait.
-    #[error("other reloads are under way")]
+    /// Too many reloads are pending.
+    #[error("too many reloads are pending")]
     Busy,
-    /// There is nobody left to do it.
-    #[error("this penstock is stopping")]
+    /// The process is shutting down.
+    #[error("this process is shutting down")]
     Stopping,
 }
 
-/// What a reload came to.
+/// The result of a reload.
 #[derive(Debug, Serialize)]
 pub struct ReloadReport {
-    /// Settings that differ from those before, secrets masked.
+    /// Changed settings, secrets masked.
     pub changed: Vec<Change>,
-    /// What became of the backends.
+    /// Changes of the backends.
     pub backends: BackendsReport,
-    /// Settings of the file that differ from those this process started with, and that it cannot
-    /// follow without a restart.
+    /// Changed settings that take effect only after a restart.
     pub restart_needed: Vec<String>,
-    /// What is odd about the file.
+    /// Warnings about the file.
     pub warnings: Vec<String>,
-    /// How long it took, the first checks of new backends included.
+    /// Duration, including the first health checks of new backends.
     pub took_ms: f64,
 }
 
-/// What a reload did to the backends, by name.
+/// Changes of the backends, by name.
 #[derive(Debug, Serialize)]
 pub struct BackendsReport {
-    /// New ones.
+    /// New backends.
     pub added: Vec<String>,
-    /// Those that get no new requests any more.
+    /// Removed backends; they receive no new requests.
     pub removed: Vec<String>,
-    /// New ones that are not healthy.
+    /// New backends that are not healthy.
     pub not_healthy: Vec<String>,
 }
 
-/// Reloads, one at a time.
+/// Reloads the configuration.
 pub struct Reloader {
-    /// Where the configuration comes from.
+    /// The source of the configuration.
     pub source: Option<ConfigSource>,
-    /// What the log follows.
+    /// Applies log settings.
     pub apply_log: Option<ApplyLog>,
     /// The data plane.
     pub proxy: Arc<Proxy>,
-    /// What watches the backends.
+    /// Checks the backends.
     pub prober: DiscoveryService,
-    /// What counts.
+    /// Counts reloads.
     pub metrics: Arc<Metrics>,
 }
 
 impl Reloader {
-    /// Loads the configuration and puts it into force. Says in the log and in the metrics what came
-    /// of it.
+    /// Loads and applies the configuration; logs and counts the result.
     ///
     /// # Errors
-    /// Why the configuration in force stays as it is.
+    /// Why the configuration in force stays unchanged.
     pub async fn reload(&self) -> Result<ReloadReport, ReloadError> {
         let reloaded = self.try_reload().await;
         self.metrics.reloads.count(reloaded.is_ok());
         match &reloaded {
-            Ok(report) => tell(report),
+            Ok(report) => log_report(report),
             Err(error) => {
-                tracing::error!("the configuration is refused, the one before goes on: {error}");
+                tracing::error!("configuration refused, the previous one stays in force: {error}");
             }
         }
         reloaded
@@ -104,7 +103,7 @@ impl Reloader {
     async fn try_reload(&self) -> Result<ReloadReport, ReloadError> {
         let started = now();
         let source = self.source.clone().ok_or(ReloadError::NoFile)?;
-        // Files may lie on a slow disk; the work of this thread must not wait for it.
+        // Files may be on a slow disk, which must not block this thread.
         let loading = tokio::task::spawn_blocking(move || source.load());
         let config = loading.await.map_err(|_ended| ReloadError::Stopping)??;
         let before = self.proxy.generation();
@@ -114,8 +113,8 @@ impl Reloader {
         let generation = Arc::new(generation.map_err(ReloadError::Shadow)?);
         let first_checks = self.prober.watch(&generation.fleet, &generation.config);
         let is_checked = tokio::time::timeout(FIRST_CHECKS, first_checks).await.is_ok();
-        tracing::debug!(is_checked, "the new configuration takes over");
-        // Counters first: an attempt on a new backend must find its own.
+        tracing::debug!(is_checked, "applying the new configuration");
+        // Counters first: an attempt on a new backend needs them.
         self.metrics.learn_backends(&generation.fleet.topology());
         self.proxy.adopt(Arc::clone(&generation));
         self.proxy.clients().refresh_certificates(Look::Asked);
@@ -140,22 +139,22 @@ impl Reloader {
 
 fn not_healthy(generation: &Generation, names: &[String]) -> Vec<String> {
     let fleet = generation.fleet.topology();
-    let is_ill = |name: &&String| {
+    let is_unhealthy = |name: &&String| {
         let backend = fleet.backend(name);
         backend.is_some_and(|backend| backend.state.health.status() != Health::Healthy)
     };
-    names.iter().filter(is_ill).cloned().collect()
+    names.iter().filter(is_unhealthy).cloned().collect()
 }
 
-fn tell(report: &ReloadReport) {
+fn log_report(report: &ReloadReport) {
     let changed: Vec<&str> = report.changed.iter().map(|change| &*change.setting).collect();
     let BackendsReport { added, removed, .. } = &report.backends;
-    tracing::info!(?changed, ?added, ?removed, "the configuration is reloaded");
+    tracing::info!(?changed, ?added, ?removed, "configuration reloaded");
     for warning in &report.warnings {
         tracing::warn!("{warning}");
     }
     if !report.restart_needed.is_empty() {
         let settings = report.restart_needed.join(", ");
-        tracing::warn!("these settings need a restart to take effect: {settings}");
+        tracing::warn!("these settings take effect after a restart: {settings}");
     }
 }

@@ -1,5 +1,5 @@
-//! The composition root: the only file that sees everything. Builds the data plane, the checks, the
-//! admin port and the signals, and runs them as services of one Pingora server.
+//! The composition root: the only file that knows every part. Builds the data plane, health checks,
+//! admin port and signal handling, and runs them as services of one Pingora server.
 
 mod listeners;
 
@@ -35,9 +35,9 @@ use crate::routing::Generation;
 use crate::routing::RequestObserver;
 use crate::tls::TlsError;
 
-/// A year.
+/// Effectively never: one year.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How long a stop waits for the last lines of logs.
+/// How long a shutdown hook may flush its queue.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why a server cannot start.
@@ -48,41 +48,41 @@ pub enum ServerError {
     Listen {
         /// The address.
         address: ListenAddress,
-        /// What the system says.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The metrics cannot be set up.
-    #[error("the metrics cannot be set up: {0}")]
+    /// The metrics library refuses a histogram.
+    #[error("cannot set up metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// The access log cannot be written.
+    /// The access log cannot be opened.
     #[error("{0}")]
     AccessLog(#[from] AccessLogError),
-    /// There is no thread for the export of spans.
-    #[error("the export of spans cannot start: {0}")]
+    /// The span exporter has no thread.
+    #[error("cannot start the span exporter: {0}")]
     Spans(std::io::Error),
-    /// There is no thread for a strategy that is tried out.
-    #[error("the shadow cannot start: {0}")]
+    /// The shadow strategy has no thread.
+    #[error("cannot start the shadow strategy: {0}")]
     Shadow(std::io::Error),
     /// A certificate cannot be used.
-    #[error("TLS cannot be set up: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Tls(#[from] TlsError),
 }
 
-/// What a server is told besides its configuration.
+/// Options of a server besides its configuration.
 pub struct ServeOptions {
-    /// Starts everything random: picks, jitter, request ids.
+    /// Seed of all random numbers: picks, jitter, request ids.
     pub seed: u64,
-    /// Where the configuration came from, so that it can be loaded again.
+    /// Source of the configuration, for reloads.
     pub source: Option<ConfigSource>,
-    /// Lets the log follow a configuration that is loaded again.
+    /// Applies log settings after a reload.
     pub apply_log: Option<ApplyLog>,
-    /// How to start a process that takes this one's place.
+    /// How to start the new process of an upgrade.
     pub successor: Option<Successor>,
-    /// What the process before this one hands over.
+    /// Sockets inherited from the previous process.
     pub inherited: Option<InheritedSockets>,
 }
 
-/// Runs a penstock until it is told to stop and is done with what is in flight.
+/// Runs the load balancer until it has shut down gracefully.
 ///
 /// # Errors
 /// [`ServerError`] when it cannot start.
@@ -93,10 +93,10 @@ pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerErro
     let inherited = options.inherited.as_mut().map(|one| one.claim(&names));
     for (address, own) in addresses.into_iter().zip(names) {
         let is_ours = |sockets: &Vec<Socket>| sockets.iter().any(|(name, _)| *name == own);
-        // Asked for ahead, because Pingora ends the process when it cannot listen.
+        // Checked first, because Pingora exits the process when it cannot listen.
         if !inherited.as_ref().is_some_and(is_ours) {
-            let free = try_listen(&address);
-            free.map_err(|source| ServerError::Listen { address, source })?;
+            let checked = try_listen(&address);
+            checked.map_err(|source| ServerError::Listen { address, source })?;
         }
     }
     raise_limit(&config);
@@ -113,11 +113,11 @@ pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerErro
     Ok(())
 }
 
-/// Pingora's own settings; whatever users can set comes from our configuration.
+/// Pingora's settings; all user settings come from our configuration.
 fn server_conf(config: &Config) -> ServerConf {
     ServerConf {
         threads: config.server.threads,
-        // Pingora sleeps this long before it ends; `Supervisor` ends the process as soon as it can.
+        // Pingora would sleep this long before it exits; `Supervisor` exits when the drain is done.
         grace_period_seconds: Some(NEVER.as_secs()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
@@ -172,7 +172,6 @@ impl Parts {
                 decisions: Arc::clone(&self.decisions),
                 access_log: self.access_log.clone(),
                 spans: self.spans.clone(),
-                admin_connections: Arc::default(),
                 waiting: self.prober.waiting(),
                 scraping: self.prober.scraper().budget(),
                 stopping: self.proxy.stopping(),
@@ -182,11 +181,11 @@ impl Parts {
             service.threads = Some(1);
             service.add_tcp(&address.to_string());
             let sockets = Arc::clone(&self.sockets);
-            // Whoever watches a drain wants to see it.
+            // Stays open during the drain, so that it can be observed.
             server.add_service(ListenerService::new(service, sockets, StopAccepting::AfterUpgrade));
         }
         server.add_service(background_service("penstock checks", self.prober.clone()));
-        // One thread: what it spends on all scrapes is what its clock says.
+        // One thread: its CPU clock measures the cost of all scrapes.
         server.add_service(background_service("penstock telemetry", self.prober.scraper()));
         let reopener = LogReopener(self.access_log);
         server.add_service(background_service("penstock logs", reopener));
@@ -233,7 +232,7 @@ impl Parts {
     }
 }
 
-/// What is still to be written when the process ends.
+/// Flushes the queues of log lines and spans before the process exits.
 fn shutdown_hooks(
     log: Option<&Arc<AccessLog>>,
     spans: Option<&Arc<SpanExporter>>,
@@ -248,20 +247,20 @@ fn shutdown_hooks(
     all
 }
 
-/// SIGUSR1: opens the access log anew. Without a log it is heard and does nothing, because what it
-/// does by itself is to end the process.
+/// SIGUSR1: reopens the access log, for log rotation. Handled even without a log, because the default
+/// action of the signal would kill the process.
 struct LogReopener(Option<Arc<AccessLog>>);
 
 #[async_trait]
 impl BackgroundService for LogReopener {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        let mut moved = match signal(SignalKind::user_defined1()) {
-            Ok(moved) => moved,
-            Err(error) => return tracing::error!(%error, "SIGUSR1 cannot be watched"),
+        let mut rotated = match signal(SignalKind::user_defined1()) {
+            Ok(rotated) => rotated,
+            Err(error) => return tracing::error!(%error, "cannot install the SIGUSR1 handler"),
         };
         loop {
             tokio::select! {
-                _ = moved.recv() => if let Some(log) = &self.0 { log.reopen() },
+                _ = rotated.recv() => if let Some(log) = &self.0 { log.reopen() },
                 _ = shutdown.changed() => return,
             }
         }

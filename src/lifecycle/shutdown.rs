@@ -1,5 +1,6 @@
-//! What begins the end: SIGTERM, SIGINT, or another process that has taken over. Readiness fails at
-//! once; Pingora is told to close the listeners after `server.shutdown_delay`.
+//! Graceful shutdown, triggered by SIGTERM, SIGINT or a completed upgrade. Readiness fails at once;
+//! Pingora closes the listeners after `server.shutdown_delay`, so that load balancers in front have
+//! seen the failed readiness before a connection is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +15,16 @@ use tokio::sync::Notify;
 use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::Proxy;
 
-/// How long clients with open connections get to hear that their next request goes elsewhere, once
-/// another process has taken over.
+/// After an upgrade: the time in which responses carry `Connection: close`, so that few connections
+/// are idle when the listeners close.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long stopping may take beyond what was announced before it counts as stuck.
+/// Added to each stop timeout that is announced to the service manager.
 pub(super) const LEEWAY: Duration = Duration::from_secs(15);
 
-/// Something to be written out before the process ends.
+/// Runs before the process exits, e.g. flushes a queue.
 pub type ShutdownHook = Box<dyn Fn() + Send + Sync>;
 
-/// Whether and how this process ends.
+/// The shutdown state of this process.
 #[derive(Default)]
 pub struct Shutdown {
     upgraded: AtomicBool,
@@ -32,36 +33,36 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// An end that comes behind those words.
+    /// Runs `hooks` before the process exits.
     pub fn new(hooks: Vec<ShutdownHook>) -> Self {
         Self { hooks, ..Self::default() }
     }
 
-    /// Ends the process.
+    /// Runs the hooks and exits.
     pub(super) fn end(&self) -> ! {
         self.hooks.iter().for_each(|write| write());
         std::process::exit(0)
     }
 
-    /// Begins the end: another process has taken over.
-    pub(super) fn upgrade(&self) {
+    /// Starts the shutdown: the new process of an upgrade serves.
+    pub(super) fn mark_upgraded(&self) {
         self.upgraded.store(true, Ordering::Release);
         self.wake.notify_one();
     }
 
-    /// Whether another process has taken over.
+    /// Whether a new process serves.
     pub(super) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Ordering::Acquire)
     }
 }
 
-/// Tells Pingora when to close the listeners.
+/// Resolves when Pingora is to close the listeners.
 pub struct ShutdownTrigger {
-    /// What is to end.
+    /// The data plane to stop.
     pub proxy: Arc<Proxy>,
-    /// Whether another process has taken over.
+    /// The shutdown state.
     pub stop: Arc<Shutdown>,
-    /// Whom to tell.
+    /// The service manager.
     pub notifier: Arc<Notifier>,
 }
 
@@ -72,8 +73,7 @@ impl ShutdownSignalWatch for ShutdownTrigger {
         tokio::select! {
             () = signals.next() => self.wait_for_delay(&mut signals).await,
             () = self.stop.wake.notified() => {
-                // Answers end their connections from here on, so that few are left idle when the
-                // listeners close.
+                // From here on responses close their connections.
                 self.proxy.begin_stop();
                 tokio::time::sleep(LINGER).await;
             }
@@ -86,19 +86,19 @@ impl ShutdownTrigger {
     async fn wait_for_delay(&self, signals: &mut TerminationSignals) {
         self.proxy.begin_stop();
         let delay = self.proxy.generation().config.server.shutdown_delay;
-        self.notifier.tell(&[
+        self.notifier.notify(&[
             State::Stopping,
-            State::Status("stopping: not ready any more"),
+            State::Status("shutting down: not ready"),
             State::ExtendTimeout(delay.saturating_add(LEEWAY)),
         ]);
         if delay.is_zero() {
             return;
         }
-        tracing::info!(?delay, "stopping: not ready any more, requests are still taken");
+        tracing::info!(?delay, "shutting down: not ready, still accepting requests");
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
             () = signals.next() => {
-                tracing::warn!(in_flight = self.proxy.in_flight(), "stopped by a second signal");
+                tracing::warn!(in_flight = self.proxy.in_flight(), "second signal: exiting without draining");
                 self.stop.end();
             }
         }
@@ -119,7 +119,7 @@ impl TerminationSignals {
         }
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) {
         tokio::select! {
             () = next(&mut self.terminate) => {}
@@ -128,22 +128,24 @@ impl TerminationSignals {
     }
 }
 
-/// Signals of a kind from now on.
+/// Starts to receive signals of a kind.
 pub(super) fn watch_signal(kind: SignalKind) -> Option<Signal> {
     let watched = signal(kind);
-    watched.inspect_err(|error| tracing::error!(%error, ?kind, "a signal cannot be watched")).ok()
+    watched
+        .inspect_err(|error| tracing::error!(%error, ?kind, "cannot install signal handler"))
+        .ok()
 }
 
-/// Has SIGHUP and SIGUSR1 heard from now on, which by themselves end a process: who sends one just
-/// after the start, before anybody obeys it, means something else.
+/// Installs handlers early: the default action of SIGHUP and SIGUSR1 would kill the process during
+/// startup.
 pub fn install_signal_handlers() {
     let Ok(runtime) = Builder::new_current_thread().enable_io().build() else { return };
     let _entered = runtime.enter();
-    // What is watched once stays watched for the process, though nobody listens yet.
+    // A handler stays installed after its stream is dropped.
     drop([SignalKind::hangup(), SignalKind::user_defined1()].map(watch_signal));
 }
 
-/// Waits for a signal; for ever when it is not watched.
+/// Waits for a signal; forever if its handler is not installed.
 pub(super) async fn next(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),

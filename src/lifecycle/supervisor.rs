@@ -1,6 +1,9 @@
-//! The work in the background: idle connections are swept, the service manager is told how it goes,
-//! commands and SIGHUP are obeyed, and the process ends once it was told to stop and is done with
-//! what is in flight.
+//! Supervises the process: closes idle connections, reports status to the service manager, pings its
+//! watchdog, runs the control loop, and exits after the drain.
+//!
+//! The watchdog ping is withheld unless a task spawned on the data plane's own runtime completes: a
+//! deadlocked or busy-looping data plane must look dead to systemd even though this service, which
+//! has another thread, is fine. A restart is then the only way to serve clients again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,35 +27,35 @@ use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::Proxy;
 use crate::units::Timestamp;
 
-/// How often the fleet's idle connections are looked through, and the status is told.
+/// Interval of closing idle connections and of checking the status.
 const TICK: Duration = Duration::from_secs(1);
-/// How often the status is told although it is the same: who took over from another process is not
-/// believed before the service manager has taken notice of that.
-const STATUS_AGAIN: Duration = Duration::from_secs(10);
-/// How often a stopping server looks whether it is idle, and a starting one whether it is ready.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How long the first checks may take before the service manager hears that the start is done.
+/// Interval of repeating an unchanged status: systemd ignores the new process of an upgrade until it
+/// has processed the MAINPID message of the old one.
+const STATUS_INTERVAL: Duration = Duration::from_secs(10);
+/// Polling interval while waiting for readiness or for the end of the drain.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the first health checks may delay readiness.
 const FIRST_CHECKS: Duration = Duration::from_secs(10);
-/// How long the data plane may take to show that it lives.
-const PULSE: Duration = Duration::from_secs(2);
+/// How long the data plane may take to run a task.
+const LIVENESS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the supervisor looks after.
+/// The background service around the data plane.
 pub struct Supervisor {
     /// The data plane.
     pub proxy: Arc<Proxy>,
-    /// Where it runs.
+    /// Its runtime.
     pub runtime: Arc<OnceCell<Handle>>,
-    /// Backends whose first check has not ended.
+    /// Backends whose first health check has not finished.
     pub waiting: Arc<AtomicUsize>,
     /// The listening sockets.
     pub sockets: Arc<Sockets>,
-    /// Whom to tell.
+    /// The service manager.
     pub notifier: Arc<Notifier>,
-    /// Whether another process has taken over.
+    /// The shutdown state.
     pub stop: Arc<Shutdown>,
-    /// What is to be told once this process serves.
+    /// The channel to the previous process, to report readiness.
     pub inherited: Mutex<Option<InheritedSockets>>,
-    /// What obeys commands; until the service runs.
+    /// The control loop, until the service runs.
     pub control_loop: Mutex<Option<ControlLoop>>,
 }
 
@@ -63,8 +66,8 @@ impl BackgroundService for Supervisor {
             tokio::spawn(control_loop.run());
         }
         tokio::select! {
-            // It has its turn besides, and says nothing about the end.
-            () = async { self.tell_ready().await; std::future::pending().await } => {}
+            // Runs concurrently; never completes the select.
+            () = async { self.report_ready().await; std::future::pending().await } => {}
             () = self.tick(&mut shutdown) => {}
         }
         self.end_when_idle().await;
@@ -72,34 +75,34 @@ impl BackgroundService for Supervisor {
 }
 
 impl Supervisor {
-    /// The start is done once every backend has been checked: what is taken over from another
-    /// process is not used before.
-    async fn tell_ready(&self) {
+    /// The process is ready once every backend has been checked; inherited sockets accept no
+    /// connection before.
+    async fn report_ready(&self) {
         let until = now().after(FIRST_CHECKS);
         while self.waiting.load(Ordering::Acquire) > 0 && now() < until {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         self.sockets.start_accepting();
         if let Some(inherited) = self.inherited.lock().take() {
-            inherited.tell_ready();
+            inherited.report_ready();
         }
-        self.notifier.tell(&[State::Ready, State::Status(&self.status())]);
+        self.notifier.notify(&[State::Ready, State::Status(&self.status())]);
     }
 
     async fn tick(&self, shutdown: &mut ShutdownWatch) {
         let mut ticks = tokio::time::interval(TICK);
         let mut watchdog_due = now();
-        let (mut told, mut again) = (String::new(), now());
+        let (mut reported, mut repeat_at) = (String::new(), now());
         while !*shutdown.borrow_and_update() {
             tokio::select! {
                 _ = ticks.tick() => {
                     self.proxy.sweep();
-                    self.feed_watchdog(&mut watchdog_due).await;
+                    self.ping_watchdog(&mut watchdog_due).await;
                     let status = self.status();
-                    let is_news = status != told || now() >= again;
-                    if self.notifier.is_heard() && is_news && !self.stop.is_upgraded() {
-                        self.notifier.tell(&[State::Status(&status)]);
-                        (told, again) = (status, now().after(STATUS_AGAIN));
+                    let is_due = status != reported || now() >= repeat_at;
+                    if self.notifier.is_active() && is_due && !self.stop.is_upgraded() {
+                        self.notifier.notify(&[State::Status(&status)]);
+                        (reported, repeat_at) = (status, now().after(STATUS_INTERVAL));
                     }
                 }
                 changed = shutdown.changed() => {
@@ -120,55 +123,54 @@ impl Supervisor {
         format!("serving: {healthy} of {total} backends healthy, {in_flight} requests in flight")
     }
 
-    /// Tells the watchdog that all is well, at twice the pace it asks for, and only when the data
-    /// plane shows that it lives.
-    async fn feed_watchdog(&self, due: &mut Timestamp) {
+    /// Pings the watchdog at twice the required rate, but only while the data plane is responsive.
+    async fn ping_watchdog(&self, due: &mut Timestamp) {
         let Some(interval) = self.notifier.watchdog() else { return };
         if now() < *due || self.stop.is_upgraded() {
             return;
         }
-        if self.has_pulse().await {
-            self.notifier.tell(&[State::Watchdog]);
-            // A tick early: the next one must not come late.
+        if self.is_data_plane_responsive().await {
+            self.notifier.notify(&[State::Watchdog]);
+            // One tick early, so that the next ping is not late.
             *due = now().after((interval / 2).saturating_sub(TICK));
         } else {
-            tracing::error!("the data plane does not answer: the watchdog is not told");
+            tracing::error!("data plane unresponsive, withholding watchdog ping");
         }
     }
 
-    /// Whether the threads that serve clients still take up work and can read what they route by.
-    async fn has_pulse(&self) -> bool {
+    /// Whether the threads that serve clients still run tasks and can read the routing state.
+    async fn is_data_plane_responsive(&self) -> bool {
         let Some(runtime) = self.runtime.get() else { return true };
         let proxy = Arc::clone(&self.proxy);
-        let beat = runtime.spawn(async move {
+        let probe = runtime.spawn(async move {
             tokio::task::yield_now().await;
             proxy.generation().fleet.topology().backends.len()
         });
-        matches!(tokio::time::timeout(PULSE, beat).await, Ok(Ok(_)))
+        matches!(tokio::time::timeout(LIVENESS_TIMEOUT, probe).await, Ok(Ok(_)))
     }
 
     async fn end_when_idle(&self) {
-        // Listened for before it is said, so that whoever reads it may send one.
+        // Installed before the log line, so that its reader may send a signal.
         let mut signals = TerminationSignals::watch();
         let limit = self.proxy.generation().config.server.drain_timeout;
         let in_flight = self.proxy.in_flight();
-        tracing::info!(in_flight, ?limit, "stopping: finishing what is in flight");
+        tracing::info!(in_flight, ?limit, "shutting down: draining requests in flight");
         let until = now().after(limit);
         let forced = async {
-            // Another process serves: a first signal is meant for the service, not for the rest.
+            // After an upgrade, the first signal is meant for the new process of the service.
             if self.stop.is_upgraded() {
                 signals.next().await;
             }
             signals.next().await;
         };
         tokio::select! {
-            () = self.drained(until) => tracing::info!("stopped"),
+            () = self.drained(until) => tracing::info!("drained, exiting"),
             () = forced => {
-                tracing::warn!(in_flight = self.proxy.in_flight(), "stopped by a second signal");
+                tracing::warn!(in_flight = self.proxy.in_flight(), "second signal: exiting with requests in flight");
             }
             () = tokio::time::sleep(limit) => {
                 let in_flight = self.proxy.in_flight();
-                tracing::warn!(in_flight, "stopped: the drain timeout has passed");
+                tracing::warn!(in_flight, "drain timeout reached, exiting with requests in flight");
             }
         }
         self.stop.end();
@@ -176,19 +178,20 @@ impl Supervisor {
 
     async fn drained(&self, until: Timestamp) {
         let mut idle_checks = 0;
-        let mut tell_at = now();
-        // Connections without a request may still bring one.
-        let silent_until = now().after(IDLE_GRACE);
-        // The last bytes of the last answers leave before the process does.
+        let mut report_at = now();
+        // An open connection may still send a request.
+        let grace_until = now().after(IDLE_GRACE);
+        // Idle in three consecutive polls: the last bytes of the last responses must be sent first.
         while idle_checks < 3 {
-            if now() >= tell_at && !self.stop.is_upgraded() {
+            if now() >= report_at && !self.stop.is_upgraded() {
                 let (in_flight, left) = (self.proxy.in_flight(), until.since(now()).as_secs());
-                let status = format!("stopping: {in_flight} requests in flight, {left} s left");
-                self.notifier.tell(&[State::Status(&status), State::ExtendTimeout(LEEWAY)]);
-                tell_at = now().after(TICK);
+                let status =
+                    format!("shutting down: {in_flight} requests in flight, {left} s left");
+                self.notifier.notify(&[State::Status(&status), State::ExtendTimeout(LEEWAY)]);
+                report_at = now().after(TICK);
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
-            let may_come = self.proxy.clients().connections() > 0 && now() < silent_until;
+            tokio::time::sleep(POLL_INTERVAL).await;
+            let may_come = self.proxy.clients().connections() > 0 && now() < grace_until;
             let is_idle = self.proxy.in_flight() == 0 && !may_come;
             idle_checks = if is_idle { idle_checks + 1 } else { 0 };
         }

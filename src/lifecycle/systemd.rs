@@ -1,5 +1,6 @@
-//! Tells the service manager how this process is doing: the datagrams of sd_notify(3), where
-//! `NOTIFY_SOCKET` asks for them. Bottom layer: knows nothing of penstock.
+//! Notifications to systemd: the datagrams of sd_notify(3), if `NOTIFY_SOCKET` is set. Written by hand
+//! because the `sd-notify` crate (0.5) does not connect to abstract sockets (`@name`), which service
+//! managers of containers use. Bottom layer: knows nothing of penstock.
 
 use std::fmt::Write as _;
 use std::io;
@@ -8,22 +9,22 @@ use std::time::Duration;
 
 use crate::units::to_micros;
 
-/// One thing to tell.
+/// A notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State<'a> {
-    /// The start, or a reload, is done.
+    /// Startup or a reload is complete.
     Ready,
-    /// A reload begins.
+    /// A reload starts.
     Reloading,
-    /// The process has been told to stop.
+    /// Shutdown starts.
     Stopping,
-    /// A line for people.
+    /// A status line for operators.
     Status(&'a str),
-    /// The process lives and works.
+    /// A watchdog ping.
     Watchdog,
-    /// This process is the service from now on.
+    /// This process is the main process of the service from now on.
     MainPid(u32),
-    /// Starting or stopping goes on for so long at least.
+    /// Startup or shutdown takes at least this much longer.
     ExtendTimeout(Duration),
 }
 
@@ -42,18 +43,18 @@ impl State<'_> {
                 writeln!(message, "EXTEND_TIMEOUT_USEC={}", to_micros(time))
             }
         };
-        debug_assert!(written.is_ok(), "writing to a text cannot fail");
+        debug_assert!(written.is_ok(), "writing to a string cannot fail");
     }
 }
 
-/// The clock that the service manager compares a reload with.
+/// systemd compares this time with the start of a reload.
 fn monotonic_micros() -> u64 {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    let time = time.map(Duration::from).unwrap_or_default();
-    to_micros(time)
+    debug_assert!(time.is_ok(), "every system has a monotonic clock");
+    to_micros(time.map_or(Duration::ZERO, Duration::from))
 }
 
-/// Where to tell it; nowhere without a service manager.
+/// Sends notifications; does nothing without a service manager.
 #[derive(Debug)]
 pub struct Notifier {
     socket: Option<(UnixDatagram, Address)>,
@@ -63,7 +64,7 @@ pub struct Notifier {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Address {
     Path(String),
-    /// Linux' names without a file.
+    /// A Linux socket name without a file.
     Abstract(String),
 }
 
@@ -72,47 +73,47 @@ impl Address {
         match text.strip_prefix('@') {
             Some(name) => Some(Self::Abstract(name.to_owned())),
             None if text.starts_with('/') => Some(Self::Path(text.to_owned())),
-            // vsock and others, of virtual machines that are services.
+            // Not supported: vsock and others, for virtual machines.
             None => None,
         }
     }
 }
 
 impl Notifier {
-    /// What the environment of this process asks for.
+    /// Configured by the environment of this process.
     pub fn of_process() -> Self {
         let variable = |name: &str| std::env::var(name).ok();
         let address = variable("NOTIFY_SOCKET").and_then(|text| Address::of(&text));
         let socket = address.and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
-        let is_mine =
+        let is_for_this_process =
             variable("WATCHDOG_PID").is_none_or(|pid| pid.parse() == Ok(std::process::id()));
-        let micros = variable("WATCHDOG_USEC").filter(|_| is_mine && socket.is_some());
+        let micros = variable("WATCHDOG_USEC").filter(|_| is_for_this_process && socket.is_some());
         let micros = micros.and_then(|text| text.parse().ok()).filter(|micros| *micros > 0);
         Self { socket, watchdog: micros.map(Duration::from_micros) }
     }
 
-    /// One that tells nobody.
+    /// Sends nothing.
     pub fn silent() -> Self {
         Self { socket: None, watchdog: None }
     }
 
-    /// How often [`State::Watchdog`] must be told at least; `None` when nobody waits for it.
+    /// The timeout of the watchdog: [`State::Watchdog`] must be sent more often; `None` without one.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Whether anybody listens.
-    pub fn is_heard(&self) -> bool {
+    /// Whether a service manager receives notifications.
+    pub fn is_active(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// Tells all of it in one message. That nobody took it is no reason to fail: the log says so.
-    pub fn tell(&self, states: &[State<'_>]) {
+    /// Sends all states in one message. A failure is logged and otherwise ignored.
+    pub fn notify(&self, states: &[State<'_>]) {
         let Some((socket, address)) = &self.socket else { return };
         let mut message = String::new();
         states.iter().for_each(|state| state.write(&mut message));
         if let Err(error) = send(socket, address, message.as_bytes()) {
-            tracing::debug!(%error, "the service manager was not told");
+            tracing::debug!(%error, "systemd notification failed");
         }
     }
 }
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_one_variable_per_line() {
+    fn message_has_one_variable_per_line() {
         let mut message = String::new();
         let states = [
             State::Ready,
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_carries_the_monotonic_time() {
+    fn reload_carries_the_monotonic_time() {
         let mut message = String::new();
         State::Reloading.write(&mut message);
         let (_, time) = message.trim().split_once("RELOADING=1\nMONOTONIC_USEC=").unwrap();
@@ -164,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn sockets_with_and_without_a_file_are_understood() {
+    fn path_and_abstract_sockets_are_supported() {
         assert_eq!(Address::of("/run/notify"), Some(Address::Path("/run/notify".to_owned())));
         assert_eq!(Address::of("@notify"), Some(Address::Abstract("notify".to_owned())));
         assert_eq!(Address::of("vsock:2:1"), None);
-        Notifier::silent().tell(&[State::Ready]);
+        Notifier::silent().notify(&[State::Ready]);
     }
 }

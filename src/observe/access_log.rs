@@ -1,6 +1,6 @@
-//! The access log: an observer that makes one JSON line per request and hands it to a thread that
-//! writes. A request never waits for it: when too many lines wait, further ones are dropped and
-//! counted. Lines hold no prompt, no key and no query, and are at most 4 KiB long.
+//! The access log: an observer that formats one JSON line per request for a writer thread. A request
+//! never waits for it: when the queue is full, lines are dropped and counted. Lines contain no prompt,
+//! no key and no query string, and are at most 4 KiB long.
 
 mod file;
 mod line;
@@ -22,17 +22,17 @@ use file::LineWriter;
 /// Lines that wait to be written; further ones are dropped and counted.
 const MAX_QUEUED_LINES: usize = 8192;
 
-/// Why there is no access log.
+/// Why the access log cannot start.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum AccessLogError {
-    #[error("the access log {} cannot be opened: {source}", path.display())]
+    #[error("cannot open the access log {}: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },
-    #[error("the access log has no thread to write it: {0}")]
+    #[error("cannot start the writer of the access log: {0}")]
     Thread(io::Error),
 }
 
-/// Writes a line per request.
+/// The access log.
 #[derive(Debug)]
 pub struct AccessLog {
     queue: BoundedQueue,
@@ -43,10 +43,10 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Starts the log a configuration asks for; `None` where it is off.
+    /// Starts the configured log; `None` if it is off.
     ///
     /// # Errors
-    /// [`AccessLogError`] when it cannot be written.
+    /// [`AccessLogError`] when it cannot start.
     pub fn start(config: &AccessLogConfig) -> Result<Option<Self>, AccessLogError> {
         let path = match &config.path {
             LogTarget::Off => return Ok(None),
@@ -59,46 +59,45 @@ impl AccessLog {
         })?;
         let queue =
             BoundedQueue::start(writer, MAX_QUEUED_LINES).map_err(AccessLogError::Thread)?;
-        // Fixed keys: every penstock on the way of a request takes the same ones into its sample.
+        // Fixed keys: all instances that handle a request sample the same request ids.
         let hashes = ahash::RandomState::with_seeds(1, 2, 3, 4);
         let AccessLogConfig { sample, sample_failed, .. } = *config;
         Ok(Some(Self { queue, reopen, hashes, sample, sample_failed }))
     }
 
-    /// Opens the file anew, as after it was moved away.
+    /// Reopens the file, for log rotation.
     pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Release);
         self.queue.wake();
     }
 
-    /// Waits until everything so far is written, but no longer than `limit`.
+    /// Waits until all queued lines are written, at most `limit`.
     pub fn flush(&self, limit: Duration) {
         if !self.queue.flush(limit) {
-            tracing::warn!("the access log was not written to its end");
+            tracing::warn!("shutdown: not all lines of the access log were written");
         }
     }
 
-    /// What became of the lines so far.
+    /// Counts of written, dropped and failed lines.
     pub fn deliveries(&self) -> Deliveries {
         self.queue.deliveries()
     }
 
-    fn is_chosen(&self, outcome: &RequestOutcome<'_>) -> bool {
+    fn is_sampled(&self, outcome: &RequestOutcome<'_>) -> bool {
         let share = if outcome.outcome == Outcome::Ok { self.sample } else { self.sample_failed };
-        // The whole range is a share of 1, so that 1 takes all of them and 0 none.
         let hash = match outcome.about.request_id {
-            // Turned away before it had one: chosen by chance.
+            // Refused before it got an id: sampled at random.
             "" => self.hashes.hash_one(unix_time()),
             id => self.hashes.hash_one(id),
         };
-        let place = hash as f64 / u64::MAX as f64;
-        share >= 1.0 || place < share
+        let position = hash as f64 / u64::MAX as f64;
+        share >= 1.0 || position < share
     }
 }
 
 impl RequestObserver for AccessLog {
     fn finished(&self, outcome: &RequestOutcome<'_>) {
-        if !self.is_chosen(outcome) {
+        if !self.is_sampled(outcome) {
             return;
         }
         self.queue.put(line::to_line(outcome, unix_time()));

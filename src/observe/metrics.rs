@@ -1,22 +1,22 @@
-//! Prometheus metrics: an observer of requests, and the page an operator scrapes. Labels are
-//! bounded: models the fleet knows, backends, and closed sets. Counting takes no lock and, once a
-//! combination of labels has been seen, allocates nothing.
+//! Prometheus metrics: an observer of requests, and the page that Prometheus scrapes. Labels are
+//! bounded: known models, backends, and closed sets. Counting takes no lock and, once a combination
+//! of labels has been seen, allocates nothing.
 
+mod admin_connections;
 mod backends;
 mod distribution;
-mod gauges;
 mod names;
 mod outcome;
 mod page;
+mod process;
 mod reloads;
 mod requests;
 mod row;
 mod samples;
 mod series;
-mod shadow;
 mod table;
 
-pub use gauges::{ProcessFigures, Scrape};
+pub use admin_connections::AdminConnections;
 pub use reloads::Reloads;
 pub use row::{MetricKind, MetricRow};
 pub use table::metric_rows;
@@ -26,16 +26,38 @@ use std::time::Duration;
 
 use crate::api::{ERROR_CODES, ErrorCode};
 use crate::clock::unix_seconds;
+use crate::discovery::ScrapeBudget;
 use crate::fleet::{BackendId, MAX_BACKENDS, Topology};
-use crate::routing::Generation;
-use crate::routing::{AttemptEnded, RequestObserver, RequestOutcome, Routed};
+use crate::observe::access_log::AccessLog;
+use crate::observe::otlp::SpanExporter;
+use crate::proxy::Proxy;
+use crate::routing::{AttemptEnded, Generation, RequestObserver, RequestOutcome, Routed};
+use crate::units::Timestamp;
 use backends::Backends;
 use distribution::{Distributions, observe};
 use names::Names;
 use outcome::{OutcomeId, status_label};
 use requests::{RequestKey, Requests};
 
-/// Everything that is counted, shared by the data plane and the admin port.
+/// What a scrape reads: the owners of all figures that are not counted in [`Metrics`].
+pub struct Scrape<'a> {
+    /// The time of the scrape.
+    pub now: Timestamp,
+    /// The configuration and fleet in force.
+    pub generation: &'a Generation,
+    /// The fleet, read once, so that all metrics of a page agree.
+    pub fleet: &'a Topology,
+    /// The data plane.
+    pub proxy: &'a Proxy,
+    /// The cost of scraping engines.
+    pub scraping: &'a ScrapeBudget,
+    /// The access log, if configured.
+    pub access_log: Option<&'a AccessLog>,
+    /// The span exporter, if configured.
+    pub spans: Option<&'a SpanExporter>,
+}
+
+/// All counters, shared by the data plane and the admin port.
 #[derive(Debug)]
 pub struct Metrics {
     model_names: Names,
@@ -44,13 +66,15 @@ pub struct Metrics {
     backends: Backends,
     requests: Requests,
     errors: [AtomicU64; ERROR_CODES.len()],
-    repeats: AtomicU64,
+    retries: AtomicU64,
     fallbacks: AtomicU64,
     assumed: AtomicU64,
     panics: AtomicU64,
-    untold: AtomicU64,
-    /// Of the configuration.
+    without_telemetry: AtomicU64,
+    /// Reloads of the configuration.
     pub reloads: Reloads,
+    /// Connections to the admin port.
+    pub admin_connections: AdminConnections,
     /// Seconds since 1970.
     started_at: u64,
 }
@@ -63,31 +87,32 @@ impl Metrics {
     pub fn new(generation: &Generation) -> Result<Self, prometheus::Error> {
         let metrics = Self {
             model_names: Names::new(generation.config.limits.metric_models, "unknown"),
-            // Reloads bring new names; four fleets' worth of them is told apart.
+            // Reloads bring new names: room for four times the largest fleet.
             backend_names: Names::new(4 * MAX_BACKENDS, "none"),
             kinds: Distributions::new()?,
             backends: Backends::default(),
             requests: Requests::default(),
             errors: std::array::from_fn(|_| AtomicU64::new(0)),
-            repeats: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
             assumed: AtomicU64::new(0),
             panics: AtomicU64::new(0),
-            untold: AtomicU64::new(0),
+            without_telemetry: AtomicU64::new(0),
             reloads: Reloads::default(),
+            admin_connections: AdminConnections::default(),
             started_at: unix_seconds(),
         };
         metrics.learn_backends(&generation.fleet.topology());
         Ok(metrics)
     }
 
-    /// Makes room for the backends of a topology: to be called whenever the configuration has
-    /// brought new ones. One that comes back by its name goes on with the counters it had.
+    /// Adds series for the backends of a topology; call it for each new topology. A backend that
+    /// returns under its old name continues its old counters.
     pub fn learn_backends(&self, topology: &Topology) {
         self.backends.learn(topology, &self.backend_names, &self.kinds.first_tokens);
     }
 
-    /// The page to scrape, in Prometheus' text format.
+    /// The metrics page in Prometheus' text format.
     pub fn render(&self, scrape: &Scrape<'_>) -> String {
         page::render(self, scrape)
     }
@@ -104,7 +129,7 @@ impl Metrics {
 impl RequestObserver for Metrics {
     fn routed(&self, event: &Routed<'_>) {
         if event.attempt > 1 {
-            self.repeats.fetch_add(1, Ordering::Relaxed);
+            self.retries.fetch_add(1, Ordering::Relaxed);
         }
         if event.decision.is_assumed {
             self.assumed.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +138,7 @@ impl RequestObserver for Metrics {
             self.panics.fetch_add(1, Ordering::Relaxed);
         }
         if event.decision.card.as_ref().is_some_and(|card| card.is_untold) {
-            self.untold.fetch_add(1, Ordering::Relaxed);
+            self.without_telemetry.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -141,14 +166,14 @@ impl RequestObserver for Metrics {
             self.fallbacks.fetch_add(1, Ordering::Relaxed);
         }
         let (backend, provider) = match outcome.backend {
-            None => (Names::STAND_IN, None),
+            None => (Names::PLACEHOLDER, None),
             Some((id, name)) => self
                 .backends
                 .with(id, |series| (series.label, Some(series.provider)))
                 .unwrap_or_else(|| (self.backend_names.id(name), None)),
         };
         let key = RequestKey {
-            model: outcome.model.map_or(Names::STAND_IN, |name| self.model_names.id(name)),
+            model: outcome.model.map_or(Names::PLACEHOLDER, |name| self.model_names.id(name)),
             backend,
             operation: outcome.operation,
             status: status_label(outcome.status),

@@ -1,6 +1,6 @@
-//! Spans for a trace collector: an observer that describes each request that is to be recorded, and
-//! each of its attempts, by OpenTelemetry's conventions for generative AI, and sends them as
-//! OTLP/JSON over HTTP. Off the hot path and bounded, like the access log.
+//! Trace export: an observer that records a span for each sampled request and each of its attempts,
+//! by OpenTelemetry's conventions for generative AI, and sends them as OTLP/JSON over HTTP. Off the hot
+//! path and bounded, like the access log.
 
 #[cfg(feature = "otlp")]
 mod collector;
@@ -23,23 +23,23 @@ use crate::{
 #[cfg(feature = "otlp")]
 const MAX_QUEUED_SPANS: usize = 4096;
 
-/// Sends a span per request and per attempt.
+/// Exports a span per request and per attempt.
 #[derive(Debug)]
 pub struct SpanExporter(BoundedQueue);
 
 impl SpanExporter {
-    /// Starts the export a configuration asks for; `None` where it names no collector.
+    /// Starts the configured export; `None` without a collector.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When the thread cannot be started.
     #[cfg(feature = "otlp")]
     pub fn start(config: &TracingConfig) -> io::Result<Option<Self>> {
         let Some(endpoint) = &config.otlp_endpoint else { return Ok(None) };
-        let collector = collector::Collector::new(endpoint.clone(), &config.service_name);
+        let collector = collector::Collector::new(endpoint, &config.service_name);
         BoundedQueue::start(collector, MAX_QUEUED_SPANS).map(|queue| Some(Self(queue)))
     }
 
-    /// This build has no export, and its configuration takes no collector.
+    /// This build has no export, and its configuration accepts no collector.
     ///
     /// # Errors
     /// None.
@@ -48,14 +48,14 @@ impl SpanExporter {
         Ok(None)
     }
 
-    /// Waits until everything so far is sent, but no longer than `limit`.
+    /// Waits until all queued spans are sent, at most `limit`.
     pub fn flush(&self, limit: Duration) {
         if !self.0.flush(limit) {
-            tracing::warn!("not all spans were sent");
+            tracing::warn!("shutdown: not all spans were sent");
         }
     }
 
-    /// What became of the spans so far.
+    /// Counts of sent, dropped and failed spans.
     pub fn deliveries(&self) -> Deliveries {
         self.0.deliveries()
     }

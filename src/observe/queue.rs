@@ -1,6 +1,5 @@
-//! Things that leave the process off the hot path: a bounded queue, and one thread that carries what
-//! waits in it. Who puts something in never waits: what finds no room is dropped and counted.
-//! Bottom layer.
+//! A bounded queue in front of a sink (file, collector), drained in batches by one thread. Producers
+//! never wait: an item for a full queue is dropped and counted. Bottom layer.
 
 use std::io;
 use std::sync::Arc;
@@ -8,34 +7,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-/// The most items that are carried at one time.
+/// The largest batch.
 const BATCH: usize = 256;
 
-/// Carries items to where they go, on a thread of its own.
+/// The destination of items; runs on the thread of the queue.
 pub trait Sink: Send + 'static {
-    /// What is carried, for messages: "the access log".
+    /// Its name in log messages.
     const NAME: &'static str;
-    /// How long a first item waits for others to go with it.
+    /// How long the first item of a batch waits for further ones.
     const BATCH_DELAY: Duration;
 
-    /// Carries a batch.
+    /// Delivers a batch.
     ///
     /// # Errors
-    /// When it did not get there; it is lost then.
+    /// When the delivery fails; the batch is dropped.
     fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()>;
 
-    /// Somebody called [`BoundedQueue::wake`].
+    /// Called after [`BoundedQueue::wake`].
     fn wake(&mut self) {}
 }
 
-/// What became of the items so far.
+/// Counts of items by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deliveries {
-    /// Carried to their end.
+    /// Delivered.
     pub delivered: u64,
-    /// Dropped, because too many were waiting.
+    /// Dropped because the queue was full.
     pub dropped: u64,
-    /// Lost on their way.
+    /// Dropped because the delivery failed.
     pub failed: u64,
 }
 
@@ -49,11 +48,11 @@ struct Counts {
 enum Message {
     Item(Vec<u8>),
     Wake,
-    /// Say so when everything before this has been carried.
+    /// Signals when all earlier items have been delivered.
     Flush(SyncSender<()>),
 }
 
-/// A queue with a thread that empties it.
+/// A bounded queue with its thread.
 #[derive(Debug)]
 pub struct BoundedQueue {
     sender: SyncSender<Message>,
@@ -61,10 +60,10 @@ pub struct BoundedQueue {
 }
 
 impl BoundedQueue {
-    /// Starts the thread. At most `capacity` items wait.
+    /// Starts the thread; the queue holds at most `capacity` items.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When the thread cannot be started.
     pub fn start<C: Sink>(sink: C, capacity: usize) -> io::Result<Self> {
         let (queue, thread) = Self::new(sink, capacity);
         std::thread::Builder::new().name(C::NAME.to_owned()).spawn(move || thread.run())?;
@@ -79,7 +78,7 @@ impl BoundedQueue {
         (queue, Thread { sink, receiver, counts, batch, is_failing })
     }
 
-    /// Takes an item, unless too many are waiting.
+    /// Queues an item, or drops it if the queue is full.
     pub fn put(&self, item: Vec<u8>) {
         match self.sender.try_send(Message::Item(item)) {
             Ok(()) => {}
@@ -89,17 +88,17 @@ impl BoundedQueue {
         }
     }
 
-    /// Wakes the sink up; one whose queue is full is awake anyway.
+    /// Calls [`Sink::wake`]; unnecessary while the queue is full, as its thread is then running.
     pub fn wake(&self) {
         if self.sender.try_send(Message::Wake).is_err() {
-            tracing::debug!("the queue is too busy to be woken");
+            tracing::debug!("queue full, wake-up skipped");
         }
     }
 
-    /// Waits until everything so far is carried, but no longer than `limit`; returns whether it is.
+    /// Waits until all queued items are delivered, at most `limit`; returns whether they are.
     pub fn flush(&self, limit: Duration) -> bool {
         const PAUSE: Duration = Duration::from_millis(5);
-        let (done, carried) = sync_channel(1);
+        let (done, flushed) = sync_channel(1);
         let mut left = limit;
         while let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Flush(done.clone())) {
             if left.is_zero() {
@@ -108,10 +107,10 @@ impl BoundedQueue {
             std::thread::sleep(PAUSE);
             left = left.saturating_sub(PAUSE);
         }
-        carried.recv_timeout(left).is_ok()
+        flushed.recv_timeout(left).is_ok()
     }
 
-    /// What became of the items so far.
+    /// Counts of items by result.
     pub fn deliveries(&self) -> Deliveries {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counts { delivered, dropped, failed } = &*self.counts;
@@ -128,7 +127,7 @@ struct Thread<C> {
 }
 
 impl<C: Sink> Thread<C> {
-    /// Carries until nobody is left to put anything in.
+    /// Delivers until the last producer is gone.
     fn run(mut self) {
         while let Ok(message) = self.receiver.recv() {
             self.take(message);
@@ -148,8 +147,8 @@ impl<C: Sink> Thread<C> {
             Message::Wake => self.sink.wake(),
             Message::Flush(done) => {
                 self.deliver();
-                // Whoever asked may have stopped waiting.
-                done.try_send(()).unwrap_or_default();
+                let is_awaited = done.try_send(()).is_ok();
+                tracing::trace!(is_awaited, "queue flushed");
             }
         }
     }
@@ -159,19 +158,19 @@ impl<C: Sink> Thread<C> {
         if count == 0 {
             return;
         }
-        let carried = self.sink.deliver(&self.batch);
+        let delivered = self.sink.deliver(&self.batch);
         self.batch.clear();
-        match carried {
+        match delivered {
             Ok(()) => {
                 self.counts.delivered.fetch_add(count, Ordering::Relaxed);
                 if std::mem::take(&mut self.is_failing) {
-                    tracing::info!("{} gets through again", C::NAME);
+                    tracing::info!("{}: delivery resumed", C::NAME);
                 }
             }
             Err(error) => {
                 self.counts.failed.fetch_add(count, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    tracing::error!(%error, "{} does not get through; what it holds is lost", C::NAME);
+                    tracing::error!(%error, "{}: delivery failed, batch dropped", C::NAME);
                 }
             }
         }
@@ -201,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn items_arrive_in_order_and_failures_are_counted() {
-        let (sender, told) = channel();
+    fn items_are_delivered_in_order_and_failures_counted() {
+        let (sender, delivered) = channel();
         let queue = BoundedQueue::start(Collect(sender), 2000).unwrap();
         for number in 0..1000_u32 {
             queue.put(number.to_string().into_bytes());
         }
         assert!(queue.flush(LIMIT));
-        let arrived: Vec<Vec<u8>> = told.try_iter().flatten().collect();
+        let arrived: Vec<Vec<u8>> = delivered.try_iter().flatten().collect();
         let expected: Vec<Vec<u8>> = (0..1000_u32).map(|n| n.to_string().into_bytes()).collect();
         assert_eq!(arrived, expected);
         queue.put(b"bad".to_vec());
@@ -220,16 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_dropped_and_counted() {
-        let (sender, _told) = channel();
+    fn full_queue_drops_and_counts_items() {
+        let (sender, _delivered) = channel();
         let (queue, thread) = BoundedQueue::new(Collect(sender), 2);
         for _ in 0..5 {
             queue.put(b"x".to_vec());
         }
         assert_eq!(queue.deliveries().dropped, 3);
-        assert!(!queue.flush(Duration::ZERO), "nobody carries");
+        assert!(!queue.flush(Duration::ZERO), "no thread runs");
         drop(thread);
         queue.put(b"x".to_vec());
-        assert_eq!(queue.deliveries().dropped, 4, "also when nobody carries any more");
+        assert_eq!(queue.deliveries().dropped, 4, "also without a thread");
     }
 }

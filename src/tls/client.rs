@@ -33,19 +33,21 @@ pub struct ClientTls {
     server_name: String,
 }
 
-/// Read once: a machine's certificates are a few hundred.
+/// Read once: a system has some hundred root certificates.
 static SYSTEM_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    match found {
-        Ok(certificates) => {
-            let (added, ignored) = roots.add_parsable_certificates(certificates);
-            tracing::debug!(added, ignored, "read the machine's own certificates");
-        }
-        Err(error) => tracing::warn!(%error, "the machine's own certificates cannot be read"),
-    }
+    let (added, ignored) = roots.add_parsable_certificates(system_certificates());
+    tracing::debug!(added, ignored, "loaded the system's root certificates");
     Arc::new(roots)
 });
+
+/// The system's root certificates, in DER; none if they cannot be read.
+pub(crate) fn system_certificates() -> Vec<CertificateDer<'static>> {
+    let loaded = rustls_native_certs::load_native_certs();
+    loaded
+        .inspect_err(|error| tracing::warn!(%error, "cannot read the system's root certificates"))
+        .unwrap_or_else(|_logged| Vec::new())
+}
 
 impl ClientTls {
     /// Reads the files.

@@ -16,17 +16,17 @@ use crate::support::penstock::{Penstock, binary, scratch};
 use crate::support::{eventually, free_address};
 
 crate::trials![
-    every_request_leaves_a_line,
-    tokens_are_the_engines_or_marked_as_estimated,
-    clients_that_left_are_told_apart,
+    every_request_is_logged,
+    token_counts_are_reported_or_marked_estimated,
+    client_disconnects_are_logged_as_cancel,
     lines_cannot_be_forged,
-    refused_heads_leave_a_line_too,
-    secrets_are_in_no_line,
-    a_rotated_file_is_opened_anew,
-    a_stop_leaves_no_line_behind,
+    refused_heads_are_logged,
+    lines_contain_no_secrets,
+    rotated_file_is_reopened,
+    shutdown_flushes_all_lines,
     lines_go_to_standard_output,
-    samples_keep_what_failed,
-    a_file_that_cannot_be_opened_is_told_at_the_start,
+    sampling_keeps_failed_requests,
+    unwritable_file_fails_the_start,
 ];
 
 const SOON: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ fn wait_for(path: &Path, count: usize) -> Vec<Value> {
     lines(path)
 }
 
-fn every_request_leaves_a_line() {
+fn every_request_is_logged() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
     let penstock = Penstock::start(&format!(
@@ -109,7 +109,7 @@ fn every_request_leaves_a_line() {
     });
 }
 
-fn tokens_are_the_engines_or_marked_as_estimated() {
+fn token_counts_are_reported_or_marked_estimated() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
     let penstock =
@@ -128,7 +128,7 @@ fn tokens_are_the_engines_or_marked_as_estimated() {
     }
 }
 
-fn clients_that_left_are_told_apart() {
+fn client_disconnects_are_logged_as_cancel() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
     let penstock =
@@ -167,7 +167,7 @@ fn lines_cannot_be_forged() {
     assert!(text.lines().all(|line| line.len() < 4096), "lines are bounded");
 }
 
-fn refused_heads_leave_a_line_too() {
+fn refused_heads_are_logged() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
     let sections = "limits: { connections: 1 }\n";
@@ -227,7 +227,7 @@ fn refused_heads_leave_a_line_too() {
     assert!(text.lines().all(|line| line.len() < 4096), "lines are bounded");
 }
 
-fn secrets_are_in_no_line() {
+fn lines_contain_no_secrets() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
     let penstock = Penstock::start(&format!(
@@ -248,7 +248,7 @@ fn secrets_are_in_no_line() {
     }
 }
 
-fn a_rotated_file_is_opened_anew() {
+fn rotated_file_is_reopened() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
     let penstock =
@@ -270,7 +270,7 @@ fn a_rotated_file_is_opened_anew() {
     assert_eq!(silent.admin("/health/live").status, 200);
 }
 
-fn a_stop_leaves_no_line_behind() {
+fn shutdown_flushes_all_lines() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
     let mut penstock =
@@ -319,7 +319,7 @@ fn lines_go_to_standard_output() {
     assert_eq!(rest, "", "nothing else is written there");
 }
 
-fn samples_keep_what_failed() {
+fn sampling_keeps_failed_requests() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("sample: 0");
     let penstock =
@@ -333,7 +333,7 @@ fn samples_keep_what_failed() {
     assert_eq!(told[0]["error"], "model_not_found");
 }
 
-fn a_file_that_cannot_be_opened_is_told_at_the_start() {
+fn unwritable_file_fails_the_start() {
     let config = scratch("penstock.yaml");
     let (data, admin) = (free_address(), free_address());
     let yaml = format!(
@@ -343,5 +343,5 @@ fn a_file_that_cannot_be_opened_is_told_at_the_start() {
     std::fs::write(&config, yaml).unwrap();
     let ran = crate::support::command::run(["serve", "--config", config.to_str().unwrap()]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("access.log cannot be opened"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot open the access log"), "{}", ran.stderr);
 }

@@ -14,16 +14,16 @@ use crate::support::{block_on, eventually};
 
 crate::trials![
     web_pages_are_refused,
-    a_token_is_asked_for_where_there_is_one,
-    it_is_not_opened_to_others_without_a_token,
+    configured_token_is_required,
+    public_listen_address_needs_a_token,
     backends_are_drained_and_resumed,
     decisions_are_listed_newest_first,
-    dry_runs_move_nothing,
-    every_page_answers,
-    metrics_count_what_happened,
+    dry_runs_have_no_side_effects,
+    every_endpoint_responds,
+    metrics_count_requests_and_errors,
     junk_names_collapse_into_one_series,
-    garbage_does_not_end_it,
-    its_log_lines_cannot_be_forged,
+    admin_port_survives_garbage,
+    log_lines_cannot_be_forged,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -65,7 +65,7 @@ fn web_pages_are_refused() {
     assert_eq!(penstock.backend("one")["health"], "healthy", "nothing happened");
 }
 
-fn a_token_is_asked_for_where_there_is_one() {
+fn configured_token_is_required() {
     let token = file("token", "t0ken\n");
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
@@ -83,7 +83,7 @@ fn a_token_is_asked_for_where_there_is_one() {
     assert_eq!(get_as(&penstock, "penstock.example", "authorization: Bearer t0ken\r\n"), 200);
 }
 
-fn it_is_not_opened_to_others_without_a_token() {
+fn public_listen_address_needs_a_token() {
     let config = |token: &str| {
         let yaml = format!(
             "admin: {{ listen: \"0.0.0.0:0\", {token} }}\nbackends: [http://127.0.0.1:9]\n"
@@ -150,7 +150,7 @@ fn decisions_are_listed_newest_first() {
     assert_eq!(penstock.admin("/decisions?n=x").status, 400);
 }
 
-fn dry_runs_move_nothing() {
+fn dry_runs_have_no_side_effects() {
     let (a, b) = (engine("a", &["m"]), engine("b", &["m"]));
     let items = backends(&[&a, &b], "models: [m]");
     let penstock = Penstock::start(&format!("routing: {{ strategy: round_robin }}\n{items}"));
@@ -174,7 +174,7 @@ fn dry_runs_move_nothing() {
     assert!(!penstock.admin("/metrics").text().contains("model=\"nobody\""));
 }
 
-fn every_page_answers() {
+fn every_endpoint_responds() {
     let (_engine, penstock) = one();
     let index = penstock.admin("/").text();
     for path in
@@ -208,7 +208,7 @@ fn sample(metrics: &str, parts: &[&str]) -> f64 {
     matching.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-fn metrics_count_what_happened() {
+fn metrics_count_requests_and_errors() {
     let (engine, penstock) = one();
     for _ in 0..3 {
         assert_eq!(penstock.chat("m").status, 200);
@@ -269,7 +269,7 @@ fn junk_names_collapse_into_one_series() {
     assert_eq!(engine.counters().requests, 1);
 }
 
-fn garbage_does_not_end_it() {
+fn admin_port_survives_garbage() {
     let (_engine, penstock) = one();
     for garbage in [
         &b"\0\x01\x02\xff\xfe"[..],
@@ -295,7 +295,7 @@ fn garbage_does_not_end_it() {
     assert!(!penstock.log().contains("panicked"), "{}", penstock.log());
 }
 
-fn its_log_lines_cannot_be_forged() {
+fn log_lines_cannot_be_forged() {
     let (_engine, penstock) = one();
     let mut forger = Client::connect(penstock.admin);
     forger.send_bytes(b"GET /\x1b[31m\nFORGED line HTTP/1.1\r\nx\nFORGED: y\r\n\r\n");

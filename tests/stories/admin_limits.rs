@@ -9,9 +9,9 @@ use crate::support::eventually;
 use crate::support::fleet::metric;
 use crate::support::penstock::Penstock;
 
-crate::trials![a_crowd_is_told_so_at_once, slow_callers_are_sent_away];
+crate::trials![connections_over_the_limit_are_refused_at_once, slow_request_heads_time_out];
 
-fn a_crowd_is_told_so_at_once() {
+fn connections_over_the_limit_are_refused_at_once() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
     let penstock = Penstock::start_with(&yaml, &[("PENSTOCK_ADMIN_CONNECTIONS", "8")]);
@@ -66,7 +66,7 @@ fn drip(penstock: &Penstock, start: &[u8], drip: &[u8]) -> Option<u16> {
     }
 }
 
-fn slow_callers_are_sent_away() {
+fn slow_request_heads_time_out() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
     let environment =

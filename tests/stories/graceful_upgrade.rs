@@ -1,6 +1,5 @@
-//! An operator puts a new version into the place of the running one: the new process takes over the
-//! listening sockets, and no connection is refused and no stream cut. One that cannot start changes
-//! nothing.
+//! An operator upgrades a running penstock: the new process takes over the listening sockets, no
+//! connection is refused and no stream is cut. A new process that cannot start changes nothing.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,20 +19,20 @@ use crate::support::penstock::{Penstock, Successor, scratch};
 use crate::support::{block_on, eventually};
 
 crate::trials![
-    a_new_process_takes_over_under_load,
+    upgrade_under_load_loses_no_request,
     unix_socket_survives_upgrade,
-    a_process_that_cannot_start_leaves_the_old_one_serving,
-    there_is_nothing_to_take_over_by_hand,
+    failed_upgrade_keeps_the_old_process,
+    take_over_flag_needs_a_running_process,
 ];
 
 /// Long enough for two processes to start, drain and end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn upgrade(penstock: &Penstock) -> Response {
     client::request(penstock.admin, "POST", "/upgrade", &[], b"")
 }
 
-fn a_new_process_takes_over_under_load() {
+fn upgrade_under_load_loses_no_request() {
     let fast = engine("fast", &["m"]);
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 50 };
@@ -48,15 +47,15 @@ fn a_new_process_takes_over_under_load() {
         load.wait_for(50);
         let response = upgrade(&penstock);
         assert_eq!(response.status, 200, "{}", response.text());
-        // The old process lives until its stream is over, and the load goes on beyond that.
+        // The old process runs until its stream ends; the load continues after that.
         let successor = Successor::of(&response);
-        // systemd waits at a stop for a main process only if it is nobody else's child.
-        assert_ne!(successor.parent(), penstock.pid(), "the old one lives, and is not its parent");
+        // At a stop, systemd waits only for a main process that is its own child.
+        assert_ne!(successor.parent(), penstock.pid(), "the old process is not its parent");
         seen = Some((successor, stream.read_response().unwrap()));
         load.wait_for(50);
     });
     let (successor, response) = seen.unwrap();
-    assert_eq!(failed, 0, "of {sent} requests during a hand-over");
+    assert_eq!(failed, 0, "of {sent} requests during an upgrade");
     assert!(sent > 100, "{sent}");
     assert!(
         response.is_whole && response.text().ends_with("data: [DONE]\n\n"),
@@ -64,27 +63,27 @@ fn a_new_process_takes_over_under_load() {
         response.text()
     );
     assert_eq!((slow.counters().answered, slow.counters().cancelled), (1, 0));
-    assert_eq!(penstock.wait_end(PATIENCE).code(), Some(0), "the old one ends when it is done");
-    assert!(successor.is_alive(), "the new one serves");
+    assert_eq!(penstock.wait_end(TIMEOUT).code(), Some(0), "the old process exits after its drain");
+    assert!(successor.is_alive(), "the new process runs");
     assert_eq!(penstock.chat("m").status, 200);
     assert_eq!(penstock.admin("/health/ready").status, 200);
 
-    // The new one can do the same.
+    // The new process can be upgraded too.
     let response = upgrade(&penstock);
     assert_eq!(response.status, 200, "{}", response.text());
     let third = Successor::of(&response);
-    eventually("the second one ends", PATIENCE, || !successor.is_alive());
+    eventually("the second process exits", TIMEOUT, || !successor.is_alive());
     assert!(third.is_alive());
     assert_eq!(penstock.chat("m").status, 200);
     third.signal("TERM");
     let is_refused = || TcpStream::connect(penstock.data).is_err();
-    eventually("the last one takes the sockets along", PATIENCE, is_refused);
+    eventually("the last process closes the sockets", TIMEOUT, is_refused);
 }
 
-/// A request to a Unix socket; its status line, or why there is none.
-fn ask_over(path: &Path) -> std::io::Result<String> {
+/// Sends a request over a Unix socket; returns its status line.
+fn request_over(path: &Path) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n")?;
     let mut response = String::new();
     stream.read_to_string(&mut response)?;
@@ -97,45 +96,52 @@ fn unix_socket_survives_upgrade() {
     let listener = format!("{{ address: \"unix:{}\" }}", path.display());
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
     let mut penstock = Penstock::start_listening(&[listener], "", &yaml);
-    eventually("the socket is there", PATIENCE, || ask_over(&path).is_ok());
+    eventually("the socket accepts connections", TIMEOUT, || request_over(&path).is_ok());
     let is_over = AtomicBool::new(false);
-    let (successor, asked) = std::thread::scope(|scope| {
+    let (successor, sent_requests) = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
-                    let mut asked = 0;
+                    let mut sent_requests = 0;
                     while !is_over.load(Ordering::Acquire) {
-                        let response = ask_over(&path);
-                        assert_eq!(response.unwrap(), "HTTP/1.1 200 OK", "request {asked}");
-                        asked += 1;
+                        let response = request_over(&path);
+                        assert_eq!(response.unwrap(), "HTTP/1.1 200 OK", "request {sent_requests}");
+                        sent_requests += 1;
                     }
-                    asked
+                    sent_requests
                 })
             })
             .collect();
         let successor = Successor::of(&upgrade(&penstock));
-        let ended = penstock.wait_end(PATIENCE);
+        let ended = penstock.wait_end(TIMEOUT);
         is_over.store(true, Ordering::Release);
         assert_eq!(ended.code(), Some(0));
-        let asked = clients.into_iter().map(|client| client.join().unwrap()).sum::<usize>();
-        (successor, asked)
+        let sent_requests = clients.into_iter().map(|client| client.join().unwrap()).sum::<usize>();
+        (successor, sent_requests)
     });
-    println!("{asked} requests over a Unix socket during a hand-over");
-    assert!(asked > 10 && successor.is_alive());
-    assert_eq!(ask_over(&path).unwrap(), "HTTP/1.1 200 OK", "the old one did not take it along");
+    println!("{sent_requests} requests over a Unix socket during an upgrade");
+    assert!(sent_requests > 10 && successor.is_alive());
+    assert_eq!(
+        request_over(&path).unwrap(),
+        "HTTP/1.1 200 OK",
+        "the old process did not remove it"
+    );
     assert_eq!(penstock.chat("m").status, 200);
 }
 
-fn a_process_that_cannot_start_leaves_the_old_one_serving() {
+fn failed_upgrade_keeps_the_old_process() {
     let one = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
     let penstock = Penstock::start(&yaml);
     penstock.rewrite(&format!("{yaml}routing: {{ strateggy: random }}\n"));
     let response = upgrade(&penstock);
     assert_eq!((response.status, response.error_code()), (500, "upgrade_failed".to_owned()));
-    let told = response.text();
-    assert!(told.contains("did you mean 'strategy'?") && told.contains(".yaml:"), "{told}");
-    assert!(penstock.log().contains("this one goes on"), "{}", penstock.log());
+    let message = response.text();
+    assert!(
+        message.contains("did you mean 'strategy'?") && message.contains(".yaml:"),
+        "{message}"
+    );
+    assert!(penstock.log().contains("continues to serve"), "{}", penstock.log());
     for _ in 0..20 {
         assert_eq!(penstock.chat("m").status, 200);
     }
@@ -147,7 +153,7 @@ fn a_process_that_cannot_start_leaves_the_old_one_serving() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
-fn there_is_nothing_to_take_over_by_hand() {
+fn take_over_flag_needs_a_running_process() {
     let ran = run_with(["serve", "--take-over"], b"", &[]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("POST /upgrade"), "{}", ran.stderr);

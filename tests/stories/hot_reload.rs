@@ -15,17 +15,17 @@ use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
 crate::trials![
-    five_reloads_under_load_fail_no_request_and_cut_no_stream,
-    a_fleet_may_move_to_other_engines_under_load,
-    a_faulty_file_is_refused_and_the_old_one_goes_on,
-    sighup_reloads_and_the_log_says_how_it_went,
-    what_was_learned_goes_along,
-    a_backend_that_is_gone_is_left_alone,
-    a_new_backend_serves_as_soon_as_the_reload_is_answered,
-    secrets_in_files_are_read_again_and_never_shown,
-    limits_follow_and_what_needs_a_restart_is_named,
-    proxies_are_trusted_from_a_reload_on,
-    traces_follow_a_reload,
+    reloads_under_load_lose_no_request,
+    fleet_is_replaced_under_load,
+    invalid_file_keeps_the_old_configuration,
+    sighup_reloads_and_logs_the_result,
+    learned_state_survives_a_reload,
+    removed_backend_gets_no_more_checks,
+    new_backend_serves_when_the_reload_returns,
+    secret_files_are_reread_and_never_shown,
+    limits_apply_and_restart_settings_are_named,
+    trusted_proxies_apply_after_a_reload,
+    tracing_settings_apply_after_a_reload,
 ];
 
 const SLOW: Pace =
@@ -48,7 +48,7 @@ fn reload(penstock: &Penstock, yaml: &str) -> Value {
     response.json()
 }
 
-fn five_reloads_under_load_fail_no_request_and_cut_no_stream() {
+fn reloads_under_load_lose_no_request() {
     let (a, b, c) = (engine("a", &["m"]), engine("b", &["m"]), engine("c", &["m"]));
     let slow = slow_engine("slow");
     let only_m = |engines: &[&MockEngine]| list(engines, "models: [m]");
@@ -83,7 +83,7 @@ fn five_reloads_under_load_fail_no_request_and_cut_no_stream() {
     assert_eq!(metric(&penstock, "penstock_config_reloads_total{result=\"applied\"}"), 5.0);
 }
 
-fn a_fleet_may_move_to_other_engines_under_load() {
+fn fleet_is_replaced_under_load() {
     // The same names at other addresses: every backend is a new one, nothing is known of it.
     let (old, new) = (engine("a", &["m"]), engine("a", &["m"]));
     let penstock = Penstock::start(&list(&[&old], ""));
@@ -98,7 +98,7 @@ fn a_fleet_may_move_to_other_engines_under_load() {
     assert!(old.counters().requests > 0 && new.counters().requests > 0);
 }
 
-fn a_faulty_file_is_refused_and_the_old_one_goes_on() {
+fn invalid_file_keeps_the_old_configuration() {
     let one = engine("one", &["m"]);
     let good = list(&[&one], "models: [m]");
     let penstock = Penstock::start(&good);
@@ -123,7 +123,7 @@ fn a_faulty_file_is_refused_and_the_old_one_goes_on() {
             (422, "invalid_configuration".to_owned())
         );
         assert!(told.contains(place) && told.contains(hint), "{place} {hint} in {told}");
-        assert_eq!(penstock.chat("m").status, 200, "the old one goes on");
+        assert_eq!(penstock.chat("m").status, 200, "the old configuration stays in force");
         assert_eq!(penstock.admin("/config").text(), before);
         let refused = metric(&penstock, "penstock_config_reloads_total{result=\"refused\"}");
         assert_eq!(refused, f64::from(number));
@@ -135,13 +135,13 @@ fn a_faulty_file_is_refused_and_the_old_one_goes_on() {
     std::fs::remove_file(&penstock.config).unwrap();
     let response = penstock.reload();
     assert_eq!(response.status, 422, "a file that is gone: {}", response.text());
-    assert!(penstock.log().contains("the one before goes on"), "{}", penstock.log());
+    assert!(penstock.log().contains("the previous one stays in force"), "{}", penstock.log());
     assert_eq!(penstock.chat("m").status, 200);
     reload(&penstock, &good);
     assert_eq!(metric(&penstock, "penstock_config_last_reload_successful"), 1.0);
 }
 
-fn sighup_reloads_and_the_log_says_how_it_went() {
+fn sighup_reloads_and_logs_the_result() {
     let one = engine("one", &["m"]);
     let good = list(&[&one], "models: [m]");
     let penstock = Penstock::start(&good);
@@ -149,7 +149,7 @@ fn sighup_reloads_and_the_log_says_how_it_went() {
     penstock.signal("HUP");
     let in_force = || penstock.admin("/config").text().contains("strategy: random");
     eventually("the new strategy is in force", SOON, in_force);
-    eventually("the log tells", SOON, || penstock.log().contains("the configuration is reloaded"));
+    eventually("the reload is logged", SOON, || penstock.log().contains("configuration reloaded"));
     assert!(penstock.log().contains("routing.strategy"), "{}", penstock.log());
     assert_eq!(penstock.reload().status, 200);
     eventually("the log follows its level", SOON, || penstock.log().contains("DEBUG"));
@@ -157,13 +157,13 @@ fn sighup_reloads_and_the_log_says_how_it_went() {
     penstock.signal("HUP");
     eventually("the fault is logged with its place", SOON, || {
         let log = penstock.log();
-        log.contains("the configuration is refused") && log.contains("penstock.yaml:3:")
+        log.contains("configuration refused") && log.contains("penstock.yaml:3:")
     });
-    assert!(in_force(), "the last good one goes on");
+    assert!(in_force(), "the last valid one stays in force");
     assert_eq!(penstock.chat("m").status, 200);
 }
 
-fn what_was_learned_goes_along() {
+fn learned_state_survives_a_reload() {
     let (kept, moved) = (engine("kept", &["m"]), engine("moved", &["m"]));
     let elsewhere = engine("moved", &["m"]);
     let penstock = Penstock::start(&list(&[&kept, &moved], ""));
@@ -184,7 +184,7 @@ fn what_was_learned_goes_along() {
     assert_eq!(penstock.backend("moved")["requests_total"], 0, "another address, another backend");
 }
 
-fn a_backend_that_is_gone_is_left_alone() {
+fn removed_backend_gets_no_more_checks() {
     let (stays, goes) = (engine("stays", &["m"]), engine("goes", &["m"]));
     let often = "health: { interval: 50ms }\nlimits: { idle_timeout: 60s }\n";
     let both =
@@ -205,7 +205,7 @@ fn a_backend_that_is_gone_is_left_alone() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
-fn a_new_backend_serves_as_soon_as_the_reload_is_answered() {
+fn new_backend_serves_when_the_reload_returns() {
     let (one, two) = (engine("one", &["m"]), engine("two", &["n"]));
     let penstock = Penstock::start(&list(&[&one], ""));
     assert_eq!(penstock.chat("n").status, 404);
@@ -221,7 +221,7 @@ fn a_new_backend_serves_as_soon_as_the_reload_is_answered() {
     assert_eq!(penstock.admin("/health/ready").status, 200, "a reload makes nobody unready");
 }
 
-fn secrets_in_files_are_read_again_and_never_shown() {
+fn secret_files_are_reread_and_never_shown() {
     let one = engine("one", &["m"]);
     let (client_key, engine_key) = (file("client", "first-client"), file("engine", "first-engine"));
     let yaml = format!(
@@ -257,7 +257,7 @@ fn secrets_in_files_are_read_again_and_never_shown() {
     }
 }
 
-fn limits_follow_and_what_needs_a_restart_is_named() {
+fn limits_apply_and_restart_settings_are_named() {
     let one = engine("one", &["m"]);
     let fleet = list(&[&one], "models: [m]");
     let penstock = Penstock::start(&fleet);
@@ -284,7 +284,7 @@ fn limits_follow_and_what_needs_a_restart_is_named() {
     assert_eq!(again["restart_needed"], report["restart_needed"], "still to be done");
 }
 
-fn proxies_are_trusted_from_a_reload_on() {
+fn trusted_proxies_apply_after_a_reload() {
     let one = engine("one", &["m"]);
     let server = "forwarded_for: append, trusted_proxies: [10.0.0.0/8]";
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
@@ -313,7 +313,7 @@ fn proxies_are_trusted_from_a_reload_on() {
     assert_eq!(told().as_deref(), Some("127.0.0.1"), "nor is one that is trusted no more");
 }
 
-fn traces_follow_a_reload() {
+fn tracing_settings_apply_after_a_reload() {
     let one = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
     let penstock = Penstock::start(&yaml);

@@ -13,9 +13,9 @@ use crate::support::fleet::{Fleet, SOON, Setup};
 use crate::support::promql::{self, Expression, Selector, is_of_the_scrape};
 
 crate::trials![
-    the_dashboard_asks_for_what_there_is,
-    the_alerts_ask_for_what_there_is,
-    what_is_not_there_is_found_out,
+    dashboard_queries_existing_metrics,
+    alerts_query_existing_metrics,
+    unknown_metrics_are_detected,
 ];
 
 /// Families of which none may be missing on the dashboard.
@@ -143,7 +143,7 @@ fn labels_in(text: &str) -> Vec<&str> {
     inner.map(str::trim).collect()
 }
 
-fn the_dashboard_asks_for_what_there_is() {
+fn dashboard_queries_existing_metrics() {
     let dashboard: Value = serde_json::from_str(&conf("grafana-dashboard.json")).unwrap();
     let shown = metrics_shown();
     let mut asked = BTreeSet::new();
@@ -177,7 +177,7 @@ fn the_dashboard_asks_for_what_there_is() {
     }
 }
 
-fn the_alerts_ask_for_what_there_is() {
+fn alerts_query_existing_metrics() {
     type Rule = BTreeMap<String, Value>;
     let file: Value = serde_saphyr::from_str(&conf("alerts.yaml")).unwrap();
     let shown = metrics_shown();
@@ -209,7 +209,7 @@ fn the_alerts_ask_for_what_there_is() {
     assert!(names.len() >= 15, "{names:?}");
 }
 
-fn what_is_not_there_is_found_out() {
+fn unknown_metrics_are_detected() {
     let shown: BTreeSet<String> = metric_rows().map(|row| row.name.to_owned()).collect();
     for good in [
         "sum by (backend) (rate(penstock_attempts_total{code!=\"none\"}[5m]))",

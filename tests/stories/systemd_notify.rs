@@ -1,5 +1,5 @@
-//! An operator runs penstock under systemd: the service manager hears when it is ready, reloads,
-//! stops and who took over; the unit is sound and locked down.
+//! An operator runs penstock under systemd: penstock reports readiness, reloads, shutdown and the main
+//! process of an upgrade; the unit is valid and hardened.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -15,14 +15,14 @@ use crate::support::engines::{backend, engine};
 use crate::support::penstock::{Penstock, Successor};
 
 crate::trials![
-    every_turn_of_its_life_is_told,
-    a_hand_over_names_the_new_process,
-    a_full_table_of_files_is_warned_of,
-    the_unit_says_what_it_must,
-    systemd_finds_no_fault_in_the_unit,
+    lifecycle_is_reported_to_systemd,
+    upgrade_reports_the_new_main_pid,
+    low_file_limit_is_warned_about,
+    unit_has_required_settings,
+    systemd_analyze_accepts_the_unit,
 ];
 
-/// Stands in for the service manager.
+/// A mock service manager.
 struct Manager {
     socket: UnixDatagram,
     name: String,
@@ -42,9 +42,9 @@ impl Manager {
         Penstock::start_with(yaml, &environment)
     }
 
-    /// Reads on until something is told that has `part` in it.
-    fn hear(&self, part: &str) -> String {
-        let mut heard = Vec::new();
+    /// Waits for a notification that contains `part`.
+    fn expect(&self, part: &str) -> String {
+        let mut received = Vec::new();
         let mut buffer = [0; 4096];
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(15) {
@@ -53,57 +53,57 @@ impl Manager {
             if message.contains(part) {
                 return message;
             }
-            heard.push(message);
+            received.push(message);
         }
-        panic!("{part} was not told, but {heard:?}");
+        panic!("no notification with {part}, only {received:?}");
     }
 }
 
-fn every_turn_of_its_life_is_told() {
+fn lifecycle_is_reported_to_systemd() {
     let one = engine("one", &["m"]);
     let manager = Manager::new("life");
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
     let mut penstock = manager.start(&yaml);
-    let ready = manager.hear("READY=1");
+    let ready = manager.expect("READY=1");
     assert!(ready.contains("STATUS=serving: 1 of 1 backends healthy"), "{ready}");
-    manager.hear("WATCHDOG=1");
-    manager.hear("WATCHDOG=1");
+    manager.expect("WATCHDOG=1");
+    manager.expect("WATCHDOG=1");
     penstock.signal("HUP");
-    let reloading = manager.hear("RELOADING=1");
+    let reloading = manager.expect("RELOADING=1");
     assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
-    manager.hear("READY=1");
+    manager.expect("READY=1");
     penstock.rewrite("backends: {");
     penstock.signal("HUP");
-    manager.hear("RELOADING=1");
-    manager.hear("READY=1");
+    manager.expect("RELOADING=1");
+    manager.expect("READY=1");
     one.always(Some(Fault::SlowHead(Duration::from_secs(3))));
     std::thread::scope(|scope| {
         let request = scope.spawn(|| penstock.chat("m").status);
-        manager.hear("1 requests in flight");
+        manager.expect("1 requests in flight");
         penstock.signal("TERM");
-        manager.hear("STOPPING=1");
-        let draining = manager.hear("STATUS=stopping: 1 requests in flight");
+        manager.expect("STOPPING=1");
+        let draining = manager.expect("STATUS=shutting down: 1 requests in flight");
         assert!(draining.contains("EXTEND_TIMEOUT_USEC="), "{draining}");
         assert_eq!(request.join().unwrap(), 200);
     });
     assert_eq!(penstock.wait_end(Duration::from_secs(10)).code(), Some(0));
 }
 
-fn a_hand_over_names_the_new_process() {
+fn upgrade_reports_the_new_main_pid() {
     let one = engine("one", &["m"]);
-    let manager = Manager::new("handover");
+    let manager = Manager::new("upgrade");
     let mut penstock = manager.start(&format!("backends:\n{}", backend(&one, "models: [m]")));
-    manager.hear("READY=1");
+    manager.expect("READY=1");
     let response = client::request(penstock.admin, "POST", "/upgrade", &[], b"");
     let successor = Successor::of(&response);
-    manager.hear(&format!("MAINPID={}\n", successor.pid));
+    manager.expect(&format!("MAINPID={}\n", successor.pid));
     assert_eq!(penstock.wait_end(Duration::from_secs(10)).code(), Some(0));
-    manager.hear("WATCHDOG=1");
+    manager.expect("WATCHDOG=1");
     successor.signal("TERM");
-    manager.hear("STOPPING=1");
+    manager.expect("STOPPING=1");
 }
 
-fn a_full_table_of_files_is_warned_of() {
+fn low_file_limit_is_warned_about() {
     let one = engine("one", &["m"]);
     let fleet = format!("backends:\n{}", backend(&one, "models: [m]"));
     let many = Penstock::start(&format!("limits: {{ connections: 500000000 }}\n{fleet}"));
@@ -120,7 +120,7 @@ fn unit() -> String {
     std::fs::read_to_string(unit_folder().join("penstock.service")).unwrap()
 }
 
-/// Values of a key, in the order they stand there.
+/// Values of a key, in order.
 fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
     let lines = unit.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -130,7 +130,7 @@ fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
         .collect()
 }
 
-fn the_unit_says_what_it_must() {
+fn unit_has_required_settings() {
     let unit = unit();
     for (key, value) in [
         ("Type", "notify"),
@@ -145,13 +145,13 @@ fn the_unit_says_what_it_must() {
     }
     let stop = values(&unit, "TimeoutStopSec")[0].trim_end_matches('s').parse::<u64>().unwrap();
     let drain = penstock::config::ServerConfig::default().drain_timeout.as_secs();
-    assert!(stop > drain, "systemd must not kill what penstock still drains");
+    assert!(stop > drain, "systemd must not kill a process that still drains");
     let drop_in = std::fs::read_to_string(unit_folder().join("notify-reload.conf")).unwrap();
     assert_eq!(values(&drop_in, "Type"), ["notify-reload"]);
-    assert_eq!(values(&drop_in, "ExecReload"), [""], "the signal comes from systemd itself");
+    assert_eq!(values(&drop_in, "ExecReload"), [""], "systemd sends the signal");
 }
 
-/// Runs systemd-analyze on the unit, with the binary under test in it; nothing without systemd.
+/// Runs systemd-analyze on the unit with the binary under test; `None` without systemd.
 fn analyze(arguments: &[&str]) -> Option<(bool, String)> {
     let text = unit().replace("/usr/bin/penstock", env!("CARGO_BIN_EXE_penstock"));
     let path = file("penstock.service", text);
@@ -162,8 +162,8 @@ fn analyze(arguments: &[&str]) -> Option<(bool, String)> {
     Some((ran.status.success(), String::from_utf8_lossy(&text).into_owned()))
 }
 
-fn systemd_finds_no_fault_in_the_unit() {
-    // The manual page is there once the package is installed.
+fn systemd_analyze_accepts_the_unit() {
+    // Only the package installs the manual page.
     let Some(verified) = analyze(&["verify", "--man=no"]) else { return };
     assert_eq!(verified, (true, String::new()));
     let (is_fine, security) =

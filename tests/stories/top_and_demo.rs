@@ -15,9 +15,9 @@ use crate::support::penstock::Penstock;
 
 crate::trials![
     top_prints_a_frame,
-    top_says_why_it_cannot,
-    the_dashboard_is_a_page_of_its_own,
-    the_dashboard_shows_nothing_without_the_token,
+    top_reports_connection_errors,
+    dashboard_is_a_self_contained_page,
+    dashboard_data_needs_the_token,
 ];
 
 fn top(penstock: &Penstock, more: &[&str]) -> crate::support::command::Ran {
@@ -67,10 +67,10 @@ fn top_prints_a_frame() {
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "plain text: {text:?}");
 }
 
-fn top_says_why_it_cannot() {
+fn top_reports_connection_errors() {
     let nobody = run(["top", "--once", "--admin", "http://127.0.0.1:9"]);
     assert_eq!(nobody.code, Some(1));
-    assert!(nobody.stderr.contains("no connection to 127.0.0.1:9"), "{}", nobody.stderr);
+    assert!(nobody.stderr.contains("cannot connect to http://127.0.0.1:9"), "{}", nobody.stderr);
     let one = engine("one", &["m"]);
     let token = file("token", "t0ken\n");
     let environment = [("PENSTOCK_ADMIN_TOKEN_FILE", token.to_str().unwrap())];
@@ -94,7 +94,7 @@ fn open(penstock: &Penstock, host: &str, site: &str) -> Response {
     client.read_response().unwrap()
 }
 
-fn the_dashboard_is_a_page_of_its_own() {
+fn dashboard_is_a_self_contained_page() {
     let one = engine("one", &["m"]);
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&one, "")));
     let host = penstock.admin.to_string();
@@ -121,7 +121,7 @@ fn the_dashboard_is_a_page_of_its_own() {
     assert_eq!(penstock.get("/dashboard").status, 404, "not on the data port");
 }
 
-fn the_dashboard_shows_nothing_without_the_token() {
+fn dashboard_data_needs_the_token() {
     let one = engine("secret-backend", &["secret-model"]);
     let token = file("token", "t0ken\n");
     let environment = [("PENSTOCK_ADMIN_TOKEN_FILE", token.to_str().unwrap())];

@@ -14,11 +14,11 @@ use crate::support::eventually;
 use crate::support::fleet::{CHAT, Fleet, Setup};
 
 crate::trials![
-    a_trace_is_handed_on_with_a_span_per_attempt,
-    a_trace_begins_where_there_is_none,
-    traces_are_left_alone_where_the_operator_says_so,
+    trace_context_is_forwarded_with_a_span_per_attempt,
+    requests_without_a_trace_start_one,
+    tracing_off_forwards_headers_unchanged,
     spans_reach_the_collector,
-    spans_without_a_collector_are_dropped_and_counted,
+    spans_are_dropped_and_counted_without_a_collector,
 ];
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -50,7 +50,7 @@ fn parts(traceparent: &str) -> Vec<String> {
     parts
 }
 
-fn a_trace_is_handed_on_with_a_span_per_attempt() {
+fn trace_context_is_forwarded_with_a_span_per_attempt() {
     let fleet = Fleet::start(2, Setup::default());
     fleet.a().script([Fault::status(503)]);
     let state = ("tracestate", "vendor=value");
@@ -66,7 +66,7 @@ fn a_trace_is_handed_on_with_a_span_per_attempt() {
     assert_eq!(second.1.as_deref(), Some("vendor=value"));
 }
 
-fn a_trace_begins_where_there_is_none() {
+fn requests_without_a_trace_start_one() {
     let fleet = Fleet::start(1, Setup::default());
     let mut traces = Vec::new();
     let state = ("tracestate", "vendor=value");
@@ -92,7 +92,7 @@ fn a_trace_begins_where_there_is_none() {
     assert!(seen(quiet.a())[1].0.ends_with("-01"), "clients decide about their own traces");
 }
 
-fn traces_are_left_alone_where_the_operator_says_so() {
+fn tracing_off_forwards_headers_unchanged() {
     let setup = Setup { sections: "tracing: { propagate: false }", ..Setup::default() };
     let fleet = Fleet::start(1, setup);
     ask(&fleet, &[]);
@@ -216,7 +216,7 @@ fn spans_reach_the_collector() {
     fleet.wait_metric("penstock_spans_total{result=\"sent\"}", 5.0);
 }
 
-fn spans_without_a_collector_are_dropped_and_counted() {
+fn spans_are_dropped_and_counted_without_a_collector() {
     let address = crate::support::free_address();
     let sections = format!("tracing: {{ otlp_endpoint: \"http://{address}\" }}");
     let fleet = Fleet::start(1, Setup { sections: &sections, ..Setup::default() });
@@ -224,5 +224,5 @@ fn spans_without_a_collector_are_dropped_and_counted() {
         assert_eq!(fleet.chat().status, 200, "requests do not wait for collectors");
     }
     fleet.wait_metric("penstock_spans_total{result=\"failed\"}", 6.0);
-    assert!(fleet.penstock.log().contains("the export of spans does not get through"));
+    assert!(fleet.penstock.log().contains("span export: delivery failed"));
 }

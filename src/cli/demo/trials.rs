@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::client::{Answer, Call};
+use super::super::client::{Client, Response};
 use super::super::error::CliError;
 use crate::mock::EXAMPLES;
 
@@ -51,15 +51,10 @@ pub(super) fn trials() -> [Trial; 4] {
 impl Trial {
     /// Sends the request to the penstock at `authority`.
     pub(super) fn run(&self, authority: &str) -> Result<Verdict, CliError> {
-        let call = Call {
-            authority,
-            path: "/v1/chat/completions",
-            token: None,
-            body: Some(self.body.as_bytes()),
-        };
-        let answer = call.send()?;
-        let backend = answer.header("x-penstock-backend");
-        Ok(self.judge(answer.status, backend, &text_of(&answer)))
+        let client = Client::new(&format!("http://{authority}"), None);
+        let response = client.post("/v1/chat/completions", self.body.as_bytes())?;
+        let backend = response.header("x-penstock-backend");
+        Ok(self.judge(response.status, backend, &text_of(&response)))
     }
 
     fn judge(&self, status: u16, backend: Option<&str>, text: &str) -> Verdict {
@@ -75,9 +70,9 @@ impl Trial {
     }
 }
 
-/// What the answer says: the text, the tool called, or the error.
-fn text_of(answer: &Answer) -> String {
-    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+/// The content of a response: its text, the tool it calls, or its error.
+fn text_of(response: &Response) -> String {
+    let body: Value = serde_json::from_slice(&response.body).unwrap_or_default();
     let at = |pointer| body.pointer(pointer).and_then(Value::as_str);
     if let Some(tool) = at("/choices/0/message/tool_calls/0/function/name") {
         return format!("calls {tool}()");

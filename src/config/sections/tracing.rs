@@ -17,24 +17,23 @@ section! {
         pub propagate: bool = true,
         /// The share of traces begun here that are recorded; clients decide about their own.
         pub sample: f64 ["sample" as Share] = 1.0,
-        /// A collector that takes OTLP over HTTP, as in http://127.0.0.1:4318; left out: none.
+        /// URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318; default: no export.
         pub otlp_endpoint: Option<BackendUrl> ["otlp_endpoint" as Maybe<Collector>] = None,
         /// What this penstock is called there.
         pub service_name: String = "penstock".to_owned(),
     }
 }
 
-/// The address of a collector. Spans are sent in the clear: a collector belongs next to its source.
+/// The URL of a collector.
 struct Collector;
 
 impl Setting for Collector {
     type Value = BackendUrl;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<BackendUrl> {
-        const EXPECTED: &str = "an http:// address such as http://127.0.0.1:4318";
+        const EXPECTED: &str = "a URL such as http://127.0.0.1:4318 or https://otel.example.com";
         let text = reader.scalar(node, EXPECTED)?;
         match text.parse::<BackendUrl>() {
-            Ok(url) if url.https => reader.refuse_value(node, text, EXPECTED),
             Ok(_) if cfg!(not(feature = "otlp")) => {
                 reader.refuse_value(node, text, "nothing: this build has no feature 'otlp'")
             }

@@ -1,4 +1,4 @@
-//! The data port's listeners, built from the configuration by one function.
+//! The listeners of the data port, built from the configuration.
 
 use std::fs::Permissions;
 use std::net::SocketAddr;
@@ -11,19 +11,19 @@ use socket2::{Domain, Socket, Type};
 
 use crate::config::{Config, ListenAddress, Listener};
 
-/// Answers up to this size leave in one write together with their head.
+/// Responses up to this size are sent in one write together with their head.
 const WRITE_BUFFER: usize = 2048;
 
-/// Every address that is listened on, the admin port's among them.
+/// All listen addresses, including the admin port's.
 pub(super) fn addresses(config: &Config) -> Vec<ListenAddress> {
     let data = config.server.listen.iter().map(|listener| listener.address.clone());
     data.chain(config.admin.listen.map(ListenAddress::Tcp)).collect()
 }
 
-/// Whether an address can be listened on.
+/// Checks that an address can be listened on.
 ///
 /// # Errors
-/// What the system says against it.
+/// The error of the system.
 pub(crate) fn try_listen(address: &ListenAddress) -> std::io::Result<()> {
     match address {
         ListenAddress::Tcp(address) => try_bind(*address),
@@ -31,26 +31,26 @@ pub(crate) fn try_listen(address: &ListenAddress) -> std::io::Result<()> {
     }
 }
 
-// Bound, but not listening: who connects at this moment is refused, and not cut off afterwards.
+// Bound, but not listening: a client that connects now is refused instead of reset later.
 fn try_bind(address: SocketAddr) -> std::io::Result<()> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())
 }
 
-/// A socket left behind is taken over; one that answers, or a file that is none, is not.
+/// A stale socket is replaced; a socket in use or another file is an error.
 fn check_socket(path: &Path) -> std::io::Result<()> {
-    let Ok(about) = std::fs::symlink_metadata(path) else {
+    let Ok(metadata) = std::fs::symlink_metadata(path) else {
         let folder = path.parent().unwrap_or(Path::new("/"));
         return std::fs::metadata(folder).map(drop);
     };
-    if !about.file_type().is_socket() || UnixStream::connect(path).is_ok() {
+    if !metadata.file_type().is_socket() || UnixStream::connect(path).is_ok() {
         return Err(std::io::ErrorKind::AddrInUse.into());
     }
     Ok(())
 }
 
-/// The sockets clients connect to.
+/// The listeners of the data port.
 pub(super) fn listeners(config: &Config) -> impl Iterator<Item = ListenerConfig> {
     config.server.listen.iter().map(listener)
 }

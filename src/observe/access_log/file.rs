@@ -1,4 +1,4 @@
-//! Where the lines go: standard output or the end of a file, which is opened anew when asked to.
+//! The target of the lines: standard output or a file in append mode, reopened for log rotation.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -10,28 +10,28 @@ use std::time::Duration;
 
 use crate::observe::queue::Sink;
 
-/// Clients' addresses are in it: not for every user of the machine.
+/// Not world-readable: lines contain client addresses.
 const MODE: u32 = 0o640;
 
-/// Writes lines.
+/// The sink of lines.
 pub(super) struct LineWriter {
     /// The file; standard output without one.
     path: Option<PathBuf>,
     output: Box<dyn Write + Send>,
     reopen: Arc<AtomicBool>,
-    /// Whether a write broke off, perhaps in the middle of a line.
+    /// Whether a write failed, possibly within a line.
     is_torn: bool,
     joined: Vec<u8>,
 }
 
 impl LineWriter {
-    /// Writes to the end of `path`, or to standard output. Setting `reopen` opens the file anew.
+    /// Appends to `path`, or writes to standard output. Setting `reopen` reopens the file.
     pub(super) fn open(path: Option<PathBuf>, reopen: Arc<AtomicBool>) -> io::Result<Self> {
         let output = open(path.as_ref())?;
         Ok(Self { path, output, reopen, is_torn: false, joined: Vec::new() })
     }
 
-    fn reopen_if_asked(&mut self) {
+    fn reopen_if_requested(&mut self) {
         if !self.reopen.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -39,10 +39,10 @@ impl LineWriter {
             Ok(output) => {
                 self.output = output;
                 self.is_torn = false;
-                tracing::info!("the access log was opened anew");
+                tracing::info!("access log reopened");
             }
             Err(error) => {
-                tracing::error!(%error, "the access log cannot be opened anew; the old file goes on");
+                tracing::error!(%error, "cannot reopen the access log; still writing to the old file");
             }
         }
     }
@@ -60,7 +60,7 @@ impl Sink for LineWriter {
     const BATCH_DELAY: Duration = Duration::from_millis(1);
 
     fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
-        self.reopen_if_asked();
+        self.reopen_if_requested();
         self.joined.clear();
         if self.is_torn {
             self.joined.push(b'\n');
@@ -72,6 +72,6 @@ impl Sink for LineWriter {
     }
 
     fn wake(&mut self) {
-        self.reopen_if_asked();
+        self.reopen_if_requested();
     }
 }

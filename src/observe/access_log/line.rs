@@ -1,5 +1,5 @@
-//! How a line looks. Most of what is in it was chosen by a client, so each text has a length it may
-//! take, and nothing that a terminal or a log reader could act on goes through as it is.
+//! The format of a line. Clients choose most of its texts, so each text has a maximum length, and
+//! characters that a terminal or log reader could interpret are escaped (log injection).
 
 use std::time::Duration;
 
@@ -8,15 +8,14 @@ use crate::api::Operation;
 use crate::routing::RequestOutcome;
 use crate::units::to_millis;
 
-/// The longest a line may become, its end included.
-pub(super) const LONGEST: usize = 4096;
-/// The most bytes of single texts, escapes included. Together with the names of keys and the
-/// numbers they stay below [`LONGEST`].
+/// The longest line, including its line break.
+pub(super) const MAX_LINE: usize = 4096;
+/// Maximum bytes of single texts, including escapes. Together with keys and numbers they stay below [`MAX_LINE`].
 const LONG: usize = 768;
 const MIDDLE: usize = 384;
 const SHORT: usize = 160;
 
-/// The line of a request that ended at `at`.
+/// The line of a request that finished at `at`.
 pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     let mut line = Line::begin();
     let about = &outcome.about;
@@ -46,7 +45,7 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     line.end()
 }
 
-/// The engine's own counts where it gave any; else what was counted on the way, marked as such.
+/// Token counts reported by the engine; otherwise penstock's own counts, marked as estimated.
 fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
     let usage = outcome.usage.unwrap_or_default();
     let is_served = outcome.backend.is_some();
@@ -112,12 +111,12 @@ impl Line {
 
     fn end(mut self) -> Vec<u8> {
         self.0.extend_from_slice(b"}\n");
-        debug_assert!(self.0.len() <= LONGEST, "the lengths of texts add up to less");
+        debug_assert!(self.0.len() <= MAX_LINE, "the maximum lengths of all texts add up to less");
         self.0
     }
 }
 
-/// Writes a JSON string of at most `limit` bytes between its quotes; what is longer ends in `…`.
+/// Writes a JSON string of at most `limit` bytes between its quotes; a longer text is cut with `…`.
 fn write_text(out: &mut Vec<u8>, text: &str, limit: usize) {
     const CUT: &str = "\u{2026}";
     out.push(b'"');
@@ -141,7 +140,7 @@ fn write_character(out: &mut Vec<u8>, character: char) {
     match character {
         '"' => out.extend_from_slice(b"\\\""),
         '\\' => out.extend_from_slice(b"\\\\"),
-        // Also what is no control character and still ends lines or turns their direction round.
+        // Also line separators and bidirectional overrides, which are not control characters.
         _ if character.is_control()
             || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}')
             || ('\u{202a}'..='\u{202e}').contains(&character)

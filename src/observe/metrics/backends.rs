@@ -1,4 +1,5 @@
-//! What is counted per backend while requests run: reached by the backend's number, without a lock.
+//! Counters per backend that change while requests run: found by the backend's number, without a
+//! lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use super::outcome::{OUTCOMES, OutcomeId};
 use crate::api::{ERROR_CODES, ErrorCode};
 use crate::fleet::{Backend, BackendId, Topology};
 
-/// An attempt that ended without an error has no code.
+/// One column per error code, and one for attempts without an error.
 const CODES: usize = ERROR_CODES.len() + 1;
 
 /// The counters of one backend.
@@ -21,7 +22,7 @@ const CODES: usize = ERROR_CODES.len() + 1;
 pub(super) struct BackendSeries {
     pub(super) label: NameId,
     pub(super) name: Box<str>,
-    /// What stands in `gen_ai_provider_name`.
+    /// The value of `gen_ai_provider_name`.
     pub(super) provider: &'static str,
     pub(super) first_token: Histogram,
     pub(super) stream_tokens: AtomicU64,
@@ -66,11 +67,11 @@ impl BackendSeries {
 #[derive(Debug, Default, Clone)]
 struct Table {
     by_id: Vec<Option<Arc<BackendSeries>>>,
-    /// Each series once, however many numbers its backend has had.
+    /// Each series once, even if its backend has had several numbers.
     all: Vec<Arc<BackendSeries>>,
 }
 
-/// The counters of every backend there has been.
+/// The counters of every backend since the start.
 #[derive(Debug, Default)]
 pub(super) struct Backends {
     table: ArcSwap<Table>,
@@ -78,8 +79,8 @@ pub(super) struct Backends {
 }
 
 impl Backends {
-    /// Makes room for the backends of a topology; one that comes back by its name goes on with the
-    /// counters it had.
+    /// Adds series for the backends of a topology. A backend that returns under its old name
+    /// continues its old counters.
     pub(super) fn learn(&self, topology: &Topology, names: &Names, kind: &Distribution) {
         let _one_writer = self.writer.lock();
         let mut table = Table::clone(&self.table.load());
@@ -102,7 +103,7 @@ impl Backends {
         self.table.store(Arc::new(table));
     }
 
-    /// Does something with the counters of a backend.
+    /// Calls `work` with the counters of a backend.
     pub(super) fn with<R>(
         &self,
         id: BackendId,
@@ -111,7 +112,7 @@ impl Backends {
         self.table.load().by_id.get(usize::from(id.0))?.as_deref().map(work)
     }
 
-    /// Every backend there has been.
+    /// Every backend since the start.
     pub(super) fn all(&self) -> Vec<Arc<BackendSeries>> {
         self.table.load().all.clone()
     }

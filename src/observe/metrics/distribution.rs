@@ -1,11 +1,11 @@
-//! Histograms by the kind of what they measure. Handles are kept by their series: the registry's
-//! own lookup by label values would lock, and takes `("ab", "c")` and `("a", "bc")` for the same.
+//! Kinds of histograms, with their buckets. Series keep handles of their histograms: the lookup by
+//! label values in the `prometheus` registry locks, and takes `("ab", "c")` for `("a", "bc")`.
 
 use std::time::Duration;
 
 use prometheus::{Histogram, HistogramOpts};
 
-/// Seconds, from a health check's to a long batch job's.
+/// Seconds, from a health check to a long batch job.
 const DURATIONS: [f64; 22] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0,
     300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0,
@@ -36,7 +36,7 @@ const TOKENS: [f64; 14] = [
     67_108_864.0,
 ];
 
-/// A kind of histogram, of which any number can be made.
+/// A kind of histogram; makes histograms of this kind.
 #[derive(Debug)]
 pub(super) struct Distribution {
     options: HistogramOpts,
@@ -45,20 +45,20 @@ pub(super) struct Distribution {
 
 impl Distribution {
     fn new(buckets: &[f64]) -> Result<Self, prometheus::Error> {
-        // Name and labels are put on when the series is shown.
+        // The page sets name and labels.
         let options = HistogramOpts::new("series", "series").buckets(buckets.to_vec());
         Ok(Self { spare: Histogram::with_opts(options.clone())?, options })
     }
 
-    /// A fresh histogram.
+    /// An empty histogram.
     pub(super) fn make(&self) -> Histogram {
         let made = Histogram::with_opts(self.options.clone());
-        debug_assert!(made.is_ok(), "the same options have made `spare`");
+        debug_assert!(made.is_ok(), "the same options were accepted for `spare`");
         made.unwrap_or_else(|_impossible| self.spare.clone())
     }
 }
 
-/// Every kind of histogram there is.
+/// Every kind of histogram.
 #[derive(Debug)]
 pub(super) struct Distributions {
     pub(super) durations: Distribution,
@@ -78,7 +78,7 @@ impl Distributions {
     }
 }
 
-/// Takes in a duration.
+/// Records a duration in seconds.
 pub(super) fn observe(histogram: &Histogram, took: Duration) {
     histogram.observe(took.as_secs_f64());
 }

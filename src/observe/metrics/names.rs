@@ -1,5 +1,5 @@
-//! Label values: each gets a number at first sight, and there are never more than a set number of
-//! them. Looking one up takes no lock.
+//! Label values: each gets a number when it is first seen, and their count is bounded, so that no
+//! client can grow the page. A lookup takes no lock.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use ahash::HashMap;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-/// Stands for every name that found no room.
+/// The label value of all names over the limit.
 pub(super) const OTHER: &str = "other";
 
-/// The number of a name in its [`Names`].
+/// The number of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct NameId(u16);
 
@@ -29,20 +29,20 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Room for `limit` names besides `stand_in` (what is counted where there is no name) and
+    /// Room for `limit` names besides `placeholder` (the label value where there is no name) and
     /// [`OTHER`].
-    pub(super) fn new(limit: usize, stand_in: &str) -> Self {
+    pub(super) fn new(limit: usize, placeholder: &str) -> Self {
         let limit = limit.saturating_add(2).min(usize::from(u16::MAX));
         let names = Self { table: ArcSwap::default(), limit, writer: Mutex::default() };
         names.learn(OTHER);
-        names.learn(stand_in);
+        names.learn(placeholder);
         names
     }
 
-    /// What stands for names that found no room.
+    /// All names over the limit.
     pub(super) const OTHER: NameId = NameId(0);
-    /// What is counted where there is no name.
-    pub(super) const STAND_IN: NameId = NameId(1);
+    /// The label value where there is no name.
+    pub(super) const PLACEHOLDER: NameId = NameId(1);
 
     /// The number of `name`; [`Names::OTHER`] once there is no room for more.
     pub(super) fn id(&self, name: &str) -> NameId {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_beyond_the_limit_are_counted_together() {
+    fn names_over_the_limit_are_counted_as_other() {
         let names = Names::new(2, "unknown");
         let (a, b) = (names.id("a"), names.id("b"));
         assert_ne!(a, b);
@@ -92,13 +92,17 @@ mod tests {
         assert_eq!(names.id("c"), Names::OTHER);
         assert_eq!(&*names.name(a), "a");
         assert_eq!(&*names.name(Names::OTHER), "other");
-        assert_eq!(&*names.name(Names::STAND_IN), "unknown");
+        assert_eq!(&*names.name(Names::PLACEHOLDER), "unknown");
     }
 
     #[test]
-    fn a_model_called_like_a_stand_in_shares_its_number() {
+    fn model_named_like_a_placeholder_shares_its_number() {
         let names = Names::new(2, "unknown");
-        assert_eq!(names.id("unknown"), Names::STAND_IN, "two series may not have the same labels");
+        assert_eq!(
+            names.id("unknown"),
+            Names::PLACEHOLDER,
+            "two series may not have the same labels"
+        );
         assert_eq!(names.id("other"), Names::OTHER);
     }
 }

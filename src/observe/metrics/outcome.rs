@@ -10,7 +10,7 @@ pub(super) const OUTCOMES: [&str; 5] = ["ok", "client", "busy", "fault", "cancel
 pub(super) struct OutcomeId(u8);
 
 impl OutcomeId {
-    /// A whole answer.
+    /// A complete response.
     pub(super) const OK: Self = Self(0);
 
     pub(super) fn of(outcome: Outcome) -> Self {
@@ -32,8 +32,8 @@ impl OutcomeId {
     }
 }
 
-/// The status to count an answer under: engines may send any number, and a label may not grow
-/// without bound, so numbers nobody has given a meaning count as the first of their class.
+/// The status label of a response: engines may send any number and labels must stay bounded, so
+/// unassigned status codes count as the first of their class (`599` as `500`).
 pub(super) fn status_label(status: u16) -> u16 {
     let has_meaning = http::StatusCode::from_u16(status)
         .is_ok_and(|code| code.canonical_reason().is_some() || matches!(status, 499 | 529));
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_have_the_names_the_registry_gives_them() {
+    fn outcome_classes_have_the_names_of_the_fleet() {
         for outcome in [
             Outcome::Ok,
             Outcome::Client,
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_without_a_meaning_are_counted_by_class() {
+    fn unassigned_statuses_count_as_their_class() {
         for (status, label) in [(200, 200), (499, 499), (529, 529), (599, 500), (298, 200), (0, 0)]
         {
             assert_eq!(status_label(status), label);

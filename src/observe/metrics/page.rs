@@ -1,4 +1,4 @@
-//! The page to scrape: the rows of the table, with their samples, in Prometheus' text format.
+//! The metrics page: the rows of the table with their samples, in Prometheus' text format.
 
 use prometheus::TextEncoder;
 use prometheus::core::Metric as _;
@@ -9,7 +9,6 @@ use super::samples::{Sample, Samples, Value};
 use super::table::metric_rows;
 use super::{Metrics, Scrape};
 
-/// The page to scrape.
 pub(super) fn render(metrics: &Metrics, scrape: &Scrape<'_>) -> String {
     let mut page = String::with_capacity(16 * 1024);
     for row in metric_rows() {
@@ -19,7 +18,7 @@ pub(super) fn render(metrics: &Metrics, scrape: &Scrape<'_>) -> String {
             continue;
         }
         if let Err(error) = TextEncoder::new().encode_utf8(&[row.to_family(samples)], &mut page) {
-            tracing::error!(metric = row.name, %error, "a metric cannot be shown");
+            tracing::error!(metric = row.name, %error, "metric not exported: it cannot be encoded");
         }
     }
     page
@@ -50,7 +49,7 @@ impl MetricRow {
         let mut metric = match sample.value {
             Value::Histogram(histogram) => histogram.metric(),
             Value::Number(value) => {
-                // Only the one its kind asks for is read.
+                // The encoder reads only the one of the metric's kind.
                 let (mut counter, mut gauge) = (Counter::default(), Gauge::default());
                 counter.set_value(value);
                 gauge.set_value(value);

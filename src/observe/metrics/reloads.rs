@@ -1,18 +1,18 @@
-//! How often the configuration was loaded again, and how that went.
+//! Reloads of the configuration: their counters and metrics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::samples::{Samples, number, one, to_sample};
-use super::{Metrics, Scrape};
+use super::row::{MetricRow, counter, gauge};
+use super::samples::{number, one, to_sample};
 use crate::clock::unix_seconds;
 
-/// Reloads of the configuration; the load at the start counts as a good one.
+/// Counters of configuration reloads; the load at the start counts as a successful one.
 #[derive(Debug)]
 pub struct Reloads {
     applied: AtomicU64,
     refused: AtomicU64,
-    last_was_good: AtomicBool,
-    /// When a configuration was last put into force, in seconds since 1970.
+    last_succeeded: AtomicBool,
+    /// When a configuration was last applied, in seconds since 1970.
     applied_at: AtomicU64,
 }
 
@@ -21,36 +21,49 @@ impl Default for Reloads {
         Self {
             applied: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            last_was_good: AtomicBool::new(true),
+            last_succeeded: AtomicBool::new(true),
             applied_at: AtomicU64::new(unix_seconds()),
         }
     }
 }
 
 impl Reloads {
-    /// Counts one.
-    pub fn count(&self, is_good: bool) {
-        let total = if is_good { &self.applied } else { &self.refused };
+    /// Counts a reload.
+    pub fn count(&self, succeeded: bool) {
+        let total = if succeeded { &self.applied } else { &self.refused };
         total.fetch_add(1, Ordering::Relaxed);
-        self.last_was_good.store(is_good, Ordering::Relaxed);
-        if is_good {
+        self.last_succeeded.store(succeeded, Ordering::Relaxed);
+        if succeeded {
             self.applied_at.store(unix_seconds(), Ordering::Relaxed);
         }
     }
 }
 
-pub(super) fn totals(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
-    let Reloads { applied, refused, .. } = &metrics.reloads;
-    let sample =
-        |result, count: &AtomicU64| number(&[result], to_sample(count.load(Ordering::Relaxed)));
-    vec![sample("applied", applied), sample("refused", refused)]
-}
-
-pub(super) fn last_successful(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
-    let is_good = metrics.reloads.last_was_good.load(Ordering::Relaxed);
-    one(if is_good { 1.0 } else { 0.0 })
-}
-
-pub(super) fn last_timestamp(metrics: &Metrics, _scrape: &Scrape<'_>) -> Samples {
-    one(to_sample(metrics.reloads.applied_at.load(Ordering::Relaxed)))
-}
+pub(super) const ROWS: &[MetricRow] = &[
+    counter(
+        "penstock_config_reloads_total",
+        &["result"],
+        |metrics, _| {
+            let Reloads { applied, refused, .. } = &metrics.reloads;
+            vec![
+                number(&["applied"], to_sample(applied.load(Ordering::Relaxed))),
+                number(&["refused"], to_sample(refused.load(Ordering::Relaxed))),
+            ]
+        },
+        "configuration reloads; `result` is applied, or refused (the previous configuration stays in force)",
+    ),
+    gauge(
+        "penstock_config_last_reload_successful",
+        &[],
+        |metrics, _| {
+            one(f64::from(u8::from(metrics.reloads.last_succeeded.load(Ordering::Relaxed))))
+        },
+        "1 unless the last reload was refused",
+    ),
+    gauge(
+        "penstock_config_last_reload_success_timestamp_seconds",
+        &[],
+        |metrics, _| one(to_sample(metrics.reloads.applied_at.load(Ordering::Relaxed))),
+        "time at which the configuration in force was loaded, in seconds since 1970",
+    ),
+];

@@ -1,4 +1,4 @@
-//! What is counted when a request ends. One lookup finds everything its labels lead to.
+//! Counters of finished requests. One lookup finds every series of a combination of labels.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,17 +45,17 @@ pub(super) struct GenAiKey {
     pub(super) model: NameId,
 }
 
-/// Tokens engines counted.
+/// Tokens as counted by the engines.
 #[derive(Debug, Default)]
 pub(super) struct TokenSeries {
     pub(super) input: AtomicU64,
     pub(super) output: AtomicU64,
     pub(super) cached: AtomicU64,
-    /// What the prefix index expected to be cached, of the same requests.
+    /// Cached tokens expected by the prefix index, of the same requests.
     pub(super) expected: AtomicU64,
 }
 
-/// What OpenTelemetry's conventions ask for.
+/// The metrics of OpenTelemetry's conventions.
 #[derive(Debug)]
 pub(super) struct GenAiSeries {
     pub(super) took: Histogram,
@@ -65,17 +65,17 @@ pub(super) struct GenAiSeries {
     pub(super) output: Histogram,
 }
 
-/// Everything one combination of labels leads to.
+/// Every series of one combination of labels.
 #[derive(Debug)]
 pub(super) struct RequestSeries {
     pub(super) count: AtomicU64,
     took: Arc<Histogram>,
     tokens: Arc<TokenSeries>,
-    /// Only for answers of engines that came through whole.
+    /// Only for complete responses of an engine.
     gen_ai: Option<Arc<GenAiSeries>>,
 }
 
-/// Every series that is counted by requests that ended.
+/// Every series of finished requests.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     pub(super) by_labels: SeriesMap<RequestKey, RequestSeries>,
@@ -85,7 +85,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Counts a request that ended. `provider` is what its backend's engine is called.
+    /// Counts a finished request. `provider` names the engine of its backend.
     pub(super) fn count(
         &self,
         key: RequestKey,
@@ -105,8 +105,8 @@ impl Requests {
     ) -> RequestSeries {
         let RequestKey { model, backend, outcome, .. } = key;
         let duration = DurationKey { model, backend, outcome };
-        let is_answer = backend != Names::STAND_IN && outcome == OutcomeId::OK;
-        let gen_ai = key.operation.filter(|_| is_answer).map(|operation| {
+        let is_response = backend != Names::PLACEHOLDER && outcome == OutcomeId::OK;
+        let gen_ai = key.operation.filter(|_| is_response).map(|operation| {
             let operation = operation.row().gen_ai_name;
             let key = GenAiKey { operation, provider: provider.unwrap_or("unknown"), model };
             self.gen_ai.get_or_add(key, || Arc::new(GenAiSeries::new(kinds)))
@@ -159,7 +159,7 @@ impl GenAiSeries {
         }
         if let Some(first) = outcome.first_token.filter(|_| outcome.is_streaming) {
             observe(&self.first_token, first);
-            // The first token is in the time to it; the others share the rest.
+            // The first token ends TTFT; the others share the remaining time.
             let others = output.unwrap_or(outcome.token_events).saturating_sub(1);
             if let Some(each) = outcome.took.saturating_sub(first).checked_div(others) {
                 observe(&self.per_token, each);

@@ -1,9 +1,9 @@
-//! A row of the table of metrics.
+//! A row of the table of metrics, and its constructors.
 
 use super::samples::Samples;
 use super::{Metrics, Scrape};
 
-/// What kind of metric it is.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
     /// Only grows.
@@ -29,15 +29,16 @@ impl MetricKind {
 pub struct MetricRow {
     /// Its name; the unit is in it.
     pub name: &'static str,
-    /// What kind of metric it is.
+    /// Its kind.
     pub kind: MetricKind,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it means, for docs/reference/metrics.md and for the page.
+    /// The help text, on the page and in docs/reference/metrics.md.
     pub meaning: &'static str,
     pub(super) samples: Read,
 }
 
+/// Reads the samples of a metric.
 type Read = fn(&Metrics, &Scrape<'_>) -> Samples;
 
 pub(super) const fn counter(

@@ -1,5 +1,6 @@
-//! Series by their labels. A series that exists is found without a lock; a new one is added to a
-//! copy of the map, which happens once per combination of labels.
+//! Series by their labels. Readers find an existing series without a lock: the map behind the
+//! `ArcSwap` is immutable. A new series is added to a copy of the map, once per combination of
+//! labels; the mutex keeps two writers from losing each other's copy.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ impl<K, V> Default for SeriesMap<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V> SeriesMap<K, V> {
-    /// Does something with the series of `key`, which `make` makes at first sight.
-    // A borrow, not a clone: its count would be the one cache line all threads write to.
+    /// Calls `work` with the series of `key`, which `make` creates on first use.
+    // A borrow, not a clone: all threads would write to the cache line of its reference count.
     pub(super) fn with<R>(
         &self,
         key: K,
@@ -36,7 +37,7 @@ impl<K: Copy + Eq + Hash, V> SeriesMap<K, V> {
         }
     }
 
-    /// The series of `key`, to be kept.
+    /// The series of `key`, for callers that keep it.
     pub(super) fn get_or_add(&self, key: K, make: impl FnOnce() -> Arc<V>) -> Arc<V> {
         let found = self.map.load().get(&key).cloned();
         found.unwrap_or_else(|| self.add(key, make))
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_series_is_made_once() {
+    fn series_is_created_once() {
         let map: SeriesMap<u8, AtomicU64> = SeriesMap::default();
         for _ in 0..3 {
             map.with(7, Arc::default, |series| series.fetch_add(1, Ordering::Relaxed));

@@ -1,16 +1,37 @@
-//! The tables of metrics: name, labels, meaning, and where the samples come from. The page and
-//! docs/reference/metrics.md are rendered from them, so nothing is exported that is not described here.
-//! A new metric is a row in one of them and its samples.
+//! The tables of metrics: one row holds a metric's name, kind, labels, help text and the function
+//! that reads its samples. The page and docs/reference/metrics.md are rendered from the rows, so every exported metric is
+//! described here. A new metric takes its source (a counter or an accessor) and one row.
 
 mod backends;
+mod connections;
+mod engines;
+mod gen_ai;
+mod prefix;
 mod process;
 mod requests;
+mod shadow;
+mod sinks;
 
 use super::row::MetricRow;
+use super::{admin_connections, reloads};
 
 const BACKEND: &[&str] = &["backend"];
 
 /// Every metric, in the order of the page.
 pub fn metric_rows() -> impl Iterator<Item = &'static MetricRow> + Clone {
-    [&requests::ROWS[..], &backends::ROWS[..], &process::ROWS[..]].into_iter().flatten()
+    [
+        requests::ROWS,
+        backends::ROWS,
+        engines::ROWS,
+        prefix::ROWS,
+        shadow::ROWS,
+        connections::ROWS,
+        admin_connections::ROWS,
+        sinks::ROWS,
+        reloads::ROWS,
+        process::ROWS,
+        gen_ai::ROWS,
+    ]
+    .into_iter()
+    .flatten()
 }

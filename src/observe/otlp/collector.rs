@@ -1,30 +1,32 @@
-//! Posts spans to a collector: OTLP over HTTP in its JSON encoding, a request per batch. A batch
-//! that does not get through is lost and counted: spans are worth no memory that requests need.
+//! Sends spans to a collector: OTLP over HTTP in its JSON encoding, one request per batch. A batch
+//! that cannot be delivered is dropped and counted: a retry would hold memory that requests need.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
 use std::time::Duration;
 
 use serde_json::json;
+use ureq::Agent;
 
 use crate::config::BackendUrl;
+use crate::http_client::{ClientTimeouts, new_client};
 use crate::observe::queue::Sink;
 
-/// How long a collector may take for each step.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The most of its answer that is read.
-const ANSWER_LIMIT: u64 = 64 * 1024;
-const MAX_HEADERS: usize = 64;
+const TIMEOUTS: ClientTimeouts =
+    ClientTimeouts { connect: Duration::from_secs(5), io: Duration::from_secs(5) };
 
-/// Where spans go.
+/// The sink of spans.
 pub(super) struct Collector {
-    endpoint: BackendUrl,
-    /// What stands before and behind the spans of a batch.
-    envelope: (String, &'static str),
+    agent: Agent,
+    url: String,
+    /// The JSON before the spans of a batch.
+    prefix: String,
 }
 
+/// The JSON after the spans of a batch.
+const SUFFIX: &str = "]}]}]}";
+
 impl Collector {
-    pub(super) fn new(endpoint: BackendUrl, service_name: &str) -> Self {
+    pub(super) fn new(endpoint: &BackendUrl, service_name: &str) -> Self {
         let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
         let version = env!("CARGO_PKG_VERSION");
         let resource = json!({"attributes": [
@@ -32,67 +34,36 @@ impl Collector {
             text("service.version", version),
         ]});
         let scope = json!({"name": "penstock", "version": version});
-        let before = format!(
+        let prefix = format!(
             r#"{{"resourceSpans":[{{"resource":{resource},"scopeSpans":[{{"scope":{scope},"spans":["#
         );
-        Self { endpoint, envelope: (before, "]}]}]}") }
+        let agent = new_client(endpoint.https, TIMEOUTS);
+        Self { agent, url: format!("{endpoint}/v1/traces"), prefix }
     }
 
     fn to_body(&self, batch: &[Vec<u8>]) -> Vec<u8> {
-        let (before, behind) = &self.envelope;
-        let mut body = before.as_bytes().to_vec();
+        let mut body = self.prefix.as_bytes().to_vec();
         for (index, span) in batch.iter().enumerate() {
             if index > 0 {
                 body.push(b',');
             }
             body.extend_from_slice(span);
         }
-        body.extend_from_slice(behind.as_bytes());
+        body.extend_from_slice(SUFFIX.as_bytes());
         body
-    }
-
-    fn post(&self, body: &[u8]) -> io::Result<u16> {
-        let mut stream = self.connect()?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let head = format!(
-            "POST {}/v1/traces HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n",
-            self.endpoint.base_path,
-            self.endpoint.authority(),
-            body.len(),
-        );
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(body)?;
-        let mut answer = Vec::new();
-        stream.take(ANSWER_LIMIT).read_to_end(&mut answer)?;
-        let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-        let mut head = httparse::Response::new(&mut fields);
-        let parsed = head.parse(&answer);
-        let is_head = matches!(parsed, Ok(httparse::Status::Complete(_)));
-        head.code.filter(|_| is_head).ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-
-    fn connect(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for address in (self.endpoint.host.as_str(), self.endpoint.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
     }
 }
 
 impl Sink for Collector {
-    const NAME: &'static str = "the export of spans";
+    const NAME: &'static str = "span export";
     const BATCH_DELAY: Duration = Duration::from_millis(500);
 
     fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
-        match self.post(&self.to_body(batch))? {
+        let request = self.agent.post(&self.url).header("content-type", "application/json");
+        let response = request.send(self.to_body(batch)).map_err(io::Error::other)?;
+        match response.status().as_u16() {
             200..=299 => Ok(()),
-            status => Err(io::Error::other(format!("the collector answered {status}"))),
+            status => Err(io::Error::other(format!("the collector returned {status}"))),
         }
     }
 }
@@ -102,8 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_is_one_document() {
-        let collector = Collector::new("http://[::1]:4318/base".parse().unwrap(), "a \"name\"");
+    fn batch_is_one_json_document() {
+        let endpoint = "http://[::1]:4318/base".parse().unwrap();
+        let collector = Collector::new(&endpoint, "a \"name\"");
+        assert_eq!(collector.url, "http://[::1]:4318/base/v1/traces");
         for count in 0..3 {
             let body = collector.to_body(&vec![br#"{"name":"x"}"#.to_vec(); count]);
             let value: serde_json::Value = serde_json::from_slice(&body).unwrap();

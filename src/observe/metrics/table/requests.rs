@@ -1,80 +1,155 @@
-//! What is told of requests.
+//! Metrics of requests, attempts and decisions.
 
+use std::sync::atomic::Ordering;
+
+use super::super::Metrics;
 use super::super::row::{MetricRow, counter, histogram};
-use super::super::samples;
+use super::super::samples::{Samples, counter_value, distribution, number, to_sample};
 use super::BACKEND;
+use crate::api::{ERROR_CODES, Operation};
 
-pub(super) const ROWS: [MetricRow; 12] = [
+pub(super) const ROWS: &[MetricRow] = &[
     counter(
         "penstock_requests_total",
         &["model", "backend", "operation", "status", "outcome"],
-        samples::requests,
-        "requests that ended; `outcome` is ok, client (4xx), busy (429, 503), fault or cancel (the client left)",
+        |metrics, _| requests(metrics),
+        "finished requests; `outcome` is ok, client (4xx), busy (429, 503), fault or cancel (the client disconnected)",
     ),
     histogram(
         "penstock_request_duration_seconds",
         &["model", "backend", "outcome"],
-        samples::durations,
-        "time from a request's arrival to the end of its answer",
+        |metrics, _| durations(metrics),
+        "time from the arrival of a request to the end of its response",
     ),
     histogram(
         "penstock_ttft_seconds",
         BACKEND,
-        samples::first_tokens,
-        "time from a request's arrival to the first token of its stream, taken as it happens",
+        |metrics, _| {
+            let all = metrics.backends.all();
+            all.iter()
+                .filter_map(|series| distribution(&[&series.name], &series.first_token))
+                .collect()
+        },
+        "time to first token (TTFT): from the arrival of a request to the first token of its stream, observed when the token arrives",
     ),
     counter(
         "penstock_stream_tokens_total",
         BACKEND,
-        samples::stream_tokens,
-        "events with tokens relayed in streams, counted as they pass",
+        |metrics, _| {
+            let count =
+                |count: &std::sync::atomic::AtomicU64| to_sample(count.load(Ordering::Relaxed));
+            let all = metrics.backends.all();
+            all.iter().map(|series| number(&[&series.name], count(&series.stream_tokens))).collect()
+        },
+        "token events relayed in streams, counted as they pass",
     ),
     counter(
         "penstock_tokens_total",
         &["model", "backend", "type"],
-        samples::tokens,
-        "tokens as the engines counted them; `type` is input, output, cached (a part of input), or expected: what the prefix index believed to be cached, where the engine says what was",
+        |metrics, _| tokens(metrics),
+        "tokens as counted by the engines; `type` is input, output, cached (part of input) or expected (what the prefix index expected to be cached, for responses that report cached tokens)",
     ),
     counter(
         "penstock_attempts_total",
         &["backend", "outcome", "code"],
-        samples::attempts,
-        "attempts that ended; `code` is the error they failed with, or none",
+        |metrics, _| attempts(metrics),
+        "finished attempts; `code` is the error code of a failed attempt, or none",
     ),
     counter(
         "penstock_retries_total",
         &[],
-        samples::repeats,
-        "attempts that repeat a request on another backend",
+        |metrics, _| counter_value(&metrics.retries),
+        "retries: further attempts of a request, on another backend",
     ),
     counter(
         "penstock_fallbacks_total",
         &[],
-        samples::fallbacks,
-        "requests a fallback model answered",
+        |metrics, _| counter_value(&metrics.fallbacks),
+        "requests served by a fallback model",
     ),
     counter(
         "penstock_assumed_capability_total",
         &[],
-        samples::assumed,
-        "decisions for a backend that is not known to have a needed capability",
+        |metrics, _| counter_value(&metrics.assumed),
+        "decisions for a backend that is not known to have a required capability",
     ),
     counter(
         "penstock_panic_decisions_total",
         &[],
-        samples::panics,
-        "decisions that let unhealthy backends count, because fewer than `routing.panic_threshold` were healthy",
+        |metrics, _| counter_value(&metrics.panics),
+        "decisions that included unhealthy backends, because fewer than `routing.panic_threshold` were healthy",
     ),
     counter(
         "penstock_decisions_without_telemetry_total",
         &[],
-        samples::untold,
-        "decisions by `weighted` over backends of which none had told its load lately: by penstock's own requests in flight alone",
+        |metrics, _| counter_value(&metrics.without_telemetry),
+        "`weighted` decisions over backends without fresh telemetry; they use penstock's own in-flight counts only",
     ),
     counter(
         "penstock_errors_total",
         &["code"],
-        samples::errors,
-        "errors penstock answered with itself, limits that were hit among them",
+        |metrics, _| {
+            let rows = ERROR_CODES.iter().zip(&metrics.errors);
+            rows.map(|(row, count)| number(&[row.name], to_sample(count.load(Ordering::Relaxed))))
+                .collect()
+        },
+        "error responses generated by penstock, including those of limits",
     ),
 ];
+
+fn requests(metrics: &Metrics) -> Samples {
+    let mut samples = Vec::new();
+    for (key, series) in metrics.requests.by_labels.sorted() {
+        let labels = [
+            &*metrics.model_names.name(key.model),
+            &*metrics.backend_names.name(key.backend),
+            key.operation.map_or("none", Operation::name),
+            &key.status.to_string(),
+            key.outcome.name(),
+        ];
+        samples.push(number(&labels, to_sample(series.count.load(Ordering::Relaxed))));
+    }
+    samples
+}
+
+fn durations(metrics: &Metrics) -> Samples {
+    let all = metrics.requests.durations.sorted();
+    all.iter()
+        .filter_map(|(key, took)| {
+            let model = metrics.model_names.name(key.model);
+            let backend = metrics.backend_names.name(key.backend);
+            distribution(&[&model, &backend, key.outcome.name()], took)
+        })
+        .collect()
+}
+
+fn attempts(metrics: &Metrics) -> Samples {
+    let mut samples = Vec::new();
+    for series in metrics.backends.all() {
+        samples.extend(series.attempts().map(|(outcome, code, count)| {
+            number(&[&series.name, outcome, code], to_sample(count))
+        }));
+    }
+    samples
+}
+
+fn tokens(metrics: &Metrics) -> Samples {
+    let mut samples = Vec::new();
+    for (key, series) in metrics.requests.tokens.sorted() {
+        let model = metrics.model_names.name(key.model);
+        let backend = metrics.backend_names.name(key.backend);
+        let kinds = [
+            ("input", &series.input),
+            ("output", &series.output),
+            ("cached", &series.cached),
+            ("expected", &series.expected),
+        ];
+        for (kind, counter) in kinds {
+            let count = counter.load(Ordering::Relaxed);
+            if count > 0 {
+                samples.push(number(&[&model, &backend, kind], to_sample(count)));
+            }
+        }
+    }
+    samples
+}

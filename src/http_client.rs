@@ -1,0 +1,40 @@
+//! The blocking HTTP client of commands and exporters: `http://` and `https://`, no redirects, no
+//! proxies from the environment, responses of bounded size. Never used on the path of a request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+/// How long to wait for a connection, and for each read and write of an established one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClientTimeouts {
+    pub(crate) connect: Duration,
+    pub(crate) io: Duration,
+}
+
+/// Makes a client. With `https`, server certificates are verified against the system's root
+/// certificates; `SSL_CERT_FILE` and `SSL_CERT_DIR` name others.
+pub(crate) fn new_client(https: bool, timeouts: ClientTimeouts) -> Agent {
+    let config = Agent::config_builder()
+        .proxy(None)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .max_idle_connections(0)
+        .timeout_connect(Some(timeouts.connect))
+        .timeout_per_read(Some(timeouts.io))
+        .timeout_per_write(Some(timeouts.io));
+    let config = if https { config.tls_config(tls_config()) } else { config };
+    config.build().new_agent()
+}
+
+fn tls_config() -> TlsConfig {
+    let roots = crate::tls::system_certificates();
+    let roots = roots.iter().map(|root| Certificate::from_der(root).to_owned());
+    TlsConfig::builder()
+        .root_certs(RootCerts::from(roots))
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .build()
+}

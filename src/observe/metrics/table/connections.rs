@@ -1,0 +1,69 @@
+//! Metrics of the data port: requests and bodies in memory, client connections, certificates.
+
+use super::super::row::{MetricRow, counter, gauge};
+use super::super::samples::{from_size, number, one, to_sample};
+use crate::downstream::close_reasons::CloseReason;
+
+pub(super) const ROWS: &[MetricRow] = &[
+    gauge(
+        "penstock_in_flight",
+        &[],
+        |_, scrape| one(from_size(scrape.proxy.in_flight())),
+        "requests in flight on the data port",
+    ),
+    gauge(
+        "penstock_held_body_bytes",
+        &[],
+        |_, scrape| one(from_size(scrape.proxy.held_bytes())),
+        "bytes of request bodies held in memory",
+    ),
+    gauge(
+        "penstock_max_held_body_bytes",
+        &[],
+        |_, scrape| one(to_sample(scrape.generation.config.limits.buffered_bodies.0)),
+        "limit of penstock_held_body_bytes: `limits.buffered_bodies`",
+    ),
+    gauge(
+        "penstock_connections",
+        &[],
+        |_, scrape| one(from_size(scrape.proxy.clients().connections())),
+        "open client connections",
+    ),
+    gauge(
+        "penstock_max_connections",
+        &[],
+        |_, scrape| one(from_size(scrape.generation.config.limits.connections)),
+        "limit of penstock_connections: `limits.connections`",
+    ),
+    counter(
+        "penstock_connections_closed_total",
+        &["reason"],
+        |_, scrape| {
+            let reasons = scrape.proxy.clients().close_reasons();
+            let count = |reason: &CloseReason| to_sample(reasons.count(*reason));
+            CloseReason::ALL.iter().map(|reason| number(&[reason.name()], count(reason))).collect()
+        },
+        "client connections closed without a response; `reason` is tls (the handshake failed), proxy_header, too_slow (`limits.header_timeout`), http2 (a protocol violation or a limit of `limits.http2`) or ca_revoked (a CA was removed from `client_ca`)",
+    ),
+    gauge(
+        "penstock_tls_certificate_expiry_timestamp_seconds",
+        &["listen"],
+        |_, scrape| {
+            let certificates = scrape.proxy.clients().certificates();
+            certificates.map(|(listen, at)| number(&[&listen], to_sample(at))).collect()
+        },
+        "expiry time of a listener's certificate, in seconds since 1970",
+    ),
+    counter(
+        "penstock_tls_certificate_failures_total",
+        &[],
+        |_, scrape| one(to_sample(scrape.proxy.clients().certificate_failures())),
+        "changed certificates that could not be loaded; the previous one stays in use",
+    ),
+    gauge(
+        "penstock_models",
+        &[],
+        |_, scrape| one(from_size(scrape.fleet.models().len())),
+        "known models of all backends",
+    ),
+];
