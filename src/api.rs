@@ -1,11 +1,13 @@
 //! What clients may call: the tables of operations, dialects and capabilities. Adding an operation
 //! is a row here and its text fields in `scan`.
 
+mod dialect;
 mod errors;
 pub(crate) mod hex;
 mod offer;
 mod trace;
 
+pub use dialect::{DIALECTS, Dialect, DialectRow};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow, error_body, error_event};
 pub use offer::Offer;
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
@@ -44,15 +46,6 @@ pub enum Operation {
     ImageEdits,
 }
 
-/// The family of wire formats an operation belongs to: how its errors and broken streams look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// `{"error": {"message", "type", "param", "code"}}`
-    OpenAi,
-    /// `{"type": "error", "error": {"type", "message"}}`
-    Anthropic,
-}
-
 /// How an operation's request body is framed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFormat {
@@ -60,17 +53,6 @@ pub enum BodyFormat {
     Json,
     /// `multipart/form-data` with a `model` field.
     Multipart,
-}
-
-/// How a stream that breaks after it began tells its client so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamEnding {
-    /// `data: {"error": …}`
-    DataError,
-    /// `event: response.failed`
-    ResponseFailed,
-    /// `event: error` in Anthropic's shape.
-    AnthropicError,
 }
 
 /// One row of the operation table.
@@ -86,8 +68,8 @@ pub struct OperationRow {
     pub dialect: Dialect,
     /// How its body is framed.
     pub body: BodyFormat,
-    /// How its broken streams end.
-    pub stream_ending: StreamEnding,
+    /// The event that reports a broken stream, where it is not that of the dialect.
+    pub stream_error: Option<fn(ErrorCode, &str) -> Vec<u8>>,
     /// `gen_ai.operation.name` of the OpenTelemetry conventions.
     pub gen_ai_name: &'static str,
 }
@@ -104,23 +86,22 @@ const fn row(
         path,
         dialect: Dialect::OpenAi,
         body: BodyFormat::Json,
-        stream_ending: StreamEnding::DataError,
+        stream_error: None,
         gen_ai_name,
     }
 }
 
 /// Every operation, in the order of [`Operation`].
-pub const OPERATIONS: [OperationRow; 13] = [
+pub const OPERATIONS: &[OperationRow] = &[
     row(Operation::Chat, "chat", "/v1/chat/completions", "chat"),
     row(Operation::Completions, "completions", "/v1/completions", "text_completion"),
     row(Operation::Embeddings, "embeddings", "/v1/embeddings", "embeddings"),
     OperationRow {
-        stream_ending: StreamEnding::ResponseFailed,
+        stream_error: Some(dialect::response_failed),
         ..row(Operation::Responses, "responses", "/v1/responses", "chat")
     },
     OperationRow {
         dialect: Dialect::Anthropic,
-        stream_ending: StreamEnding::AnthropicError,
         ..row(Operation::Messages, "messages", "/v1/messages", "chat")
     },
     row(Operation::Rerank, "rerank", "/v1/rerank", "rerank"),

@@ -15,6 +15,7 @@ pub mod explain;
 pub mod fleet;
 mod http_client;
 pub mod lifecycle;
+pub mod mix;
 pub mod mock;
 pub mod observe;
 pub mod prefix;

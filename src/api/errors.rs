@@ -1,7 +1,7 @@
 //! The errors penstock makes itself: one table of codes, and their bodies in each dialect. The
 //! docs/reference/errors.md is generated from here.
 
-use super::{Dialect, StreamEnding};
+use super::{Dialect, Operation};
 
 /// What went wrong, as clients see it in `error.code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +76,7 @@ const fn error(code: ErrorCode, name: &'static str, status: u16, when: &'static 
 }
 
 /// Every error penstock makes itself, in the order of [`ErrorCode`].
-pub const ERROR_CODES: [ErrorRow; 33] = [
+pub const ERROR_CODES: &[ErrorRow] = &[
     error(
         ErrorCode::InvalidRequest,
         "invalid_request",
@@ -260,45 +260,13 @@ pub fn error_body(
     message: &str,
     param: Option<&str>,
 ) -> Vec<u8> {
-    let value = match dialect {
-        Dialect::OpenAi => openai_error(code, message, param),
-        Dialect::Anthropic => anthropic_error(code, message),
-    };
-    value.to_string().into_bytes()
+    (dialect.row().error_body)(code, message, param).to_string().into_bytes()
 }
 
-/// The event that tells a client its stream broke after it began.
-pub fn error_event(ending: StreamEnding, code: ErrorCode, message: &str) -> Vec<u8> {
-    match ending {
-        StreamEnding::DataError => {
-            format!("data: {}\n\n", openai_error(code, message, None)).into_bytes()
-        }
-        StreamEnding::ResponseFailed => {
-            let error = serde_json::json!({"code": code.row().name, "message": message});
-            let event = serde_json::json!({
-                "type": "response.failed",
-                "response": {"object": "response", "status": "failed", "error": error, "output": []},
-            });
-            format!("event: response.failed\ndata: {event}\n\n").into_bytes()
-        }
-        StreamEnding::AnthropicError => {
-            format!("event: error\ndata: {}\n\n", anthropic_error(code, message)).into_bytes()
-        }
-    }
-}
-
-fn openai_error(code: ErrorCode, message: &str, param: Option<&str>) -> serde_json::Value {
-    let row = code.row();
-    serde_json::json!({
-        "error": {"message": message, "type": row.kind, "param": param, "code": row.name}
-    })
-}
-
-fn anthropic_error(code: ErrorCode, message: &str) -> serde_json::Value {
-    serde_json::json!({
-        "type": "error",
-        "error": {"type": code.anthropic_kind(), "message": message}
-    })
+/// The event that reports an error to a client whose stream has already started.
+pub fn error_event(operation: Operation, code: ErrorCode, message: &str) -> Vec<u8> {
+    let row = operation.row();
+    row.stream_error.unwrap_or(row.dialect.row().stream_error)(code, message)
 }
 
 #[cfg(test)]

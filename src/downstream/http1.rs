@@ -169,8 +169,7 @@ impl Http1Connection {
         let inner = self.inner.lock();
         let error = inner.refused?;
         // Nothing has been taken off `ahead`: the head is still there, as far as it came.
-        let is_anthropic = head_check::requested_target(&inner.ahead).starts_with(b"/v1/messages");
-        let dialect = if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
+        let dialect = Dialect::of_path(head_check::requested_target(&inner.ahead));
         Some(RefusedHead { error, dialect, requested: LoggedRequest::of(&inner.ahead) })
     }
 

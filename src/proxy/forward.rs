@@ -12,7 +12,7 @@ use super::attempt::{Attempt, AttemptEnd};
 use super::context::{RequestContext, ScannedRequest};
 use super::outcome::{AttemptResult, record_outcome, retry_after};
 use super::response::{Reply, relay};
-use crate::api::{Dialect, ErrorCode};
+use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::downstream::client::Client;
 use crate::fleet::InflightGuard;
@@ -150,7 +150,7 @@ async fn send(
         body_length: total_len(&body),
         request_id: &ctx.request_id,
         trace: attempt.trace,
-        key_in_anthropic_style: ctx.dialect == Dialect::Anthropic,
+        key_header: ctx.dialect.row().key_header,
         forwarding: forwarding(ctx, attempt.client),
     };
     let config = &attempt.backend.config;

@@ -34,8 +34,8 @@ pub(crate) async fn read_head(
     if let Target::Operation(operation) = target {
         ctx.operation = Some(operation);
         ctx.dialect = operation.row().dialect;
-    } else if path.starts_with("/v1/messages") {
-        ctx.dialect = Dialect::Anthropic;
+    } else {
+        ctx.dialect = Dialect::of_path(path.as_bytes());
     }
     match check_head(proxy, session, ctx, target) {
         Err(error) if error.code == ErrorCode::MethodNotAllowed => {

@@ -210,7 +210,7 @@ async fn break_off(
         event.extend_from_slice(b"\n\n");
     }
     let message = timeout_message(code);
-    event.extend_from_slice(&error_event(operation.row().stream_ending, code, message));
+    event.extend_from_slice(&error_event(operation, code, message));
     let downstream = session.as_downstream_mut();
     downstream.set_keepalive(None);
     downstream.write_response_body(Bytes::from(event), true).await

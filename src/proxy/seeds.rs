@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::header::HeaderValue;
 
 use crate::api::hex;
+use crate::mix::{GOLDEN_GAMMA, mix};
 
 /// A sequence of random numbers shared by all threads: SplitMix64 (Steele, Lea, Flood 2014), whose
 /// whole state is one counter.
@@ -22,10 +23,7 @@ impl Seeds {
 
     /// The next number.
     pub(crate) fn next(&self) -> u64 {
-        let mut z = self.counter.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.counter.fetch_add(GOLDEN_GAMMA, Ordering::Relaxed))
     }
 
     /// The next number as a share in 0..1.

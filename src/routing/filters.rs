@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::RouteInput;
 use crate::api::{Capabilities, Offer};
 use crate::fleet::{BackendState, BreakerState, Health, Model, Probe, Serving};
+use crate::mix::mix;
 use crate::units::{Timestamp, TokenCount};
 
 /// Why a backend that serves the model was left out.
@@ -153,11 +154,9 @@ fn takes_part(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool
 /// that the same question has the same answer.
 pub(super) fn sits_out(input: &RouteInput<'_>, candidate: &Serving) -> bool {
     let share = candidate.state.share(input.now);
-    // SplitMix64's mixing (Steele, Lea, Flood 2014), of which the upper bits make a number in 0..1.
-    let mut z = input.now.0 ^ (u64::from(candidate.id.0) << 48);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    let draw = u16::try_from((z ^ (z >> 31)) >> 48).map_or(0.0, f32::from) / 65536.0;
+    // The upper bits make a number in 0..1.
+    let mixed = mix(input.now.0 ^ (u64::from(candidate.id.0) << 48));
+    let draw = u16::try_from(mixed >> 48).map_or(0.0, f32::from) / 65536.0;
     share < 1.0 && draw >= share
 }
 

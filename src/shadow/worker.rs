@@ -12,6 +12,7 @@ use super::sides::{Measure, Sides};
 use super::{Message, Sighting};
 use crate::clock::now;
 use crate::fleet::{BackendSet, Model, Topology};
+use crate::mix::{GOLDEN_GAMMA, mix};
 use crate::prefix::{Chain, MemoryBudget, prompt_chain};
 use crate::routing::{Live, RouteInput, Router, RoutingDecision, Scratch, Weighted};
 use crate::scoring::PrefixParams;
@@ -135,9 +136,6 @@ impl Worker {
 
 /// A number in 0..1 that follows from a hash and has nothing in common with other uses of it.
 fn to_share(hash: u64) -> f64 {
-    // SplitMix64's mixing (Steele, Lea, Flood 2014), of which the upper bits make the number.
-    let mut z = hash ^ 0x9e37_79b9_7f4a_7c15;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    f64::from(u32::try_from((z ^ (z >> 31)) >> 32).unwrap_or(0)) / 4_294_967_296.0
+    // The upper bits make the number.
+    f64::from(u32::try_from(mix(hash ^ GOLDEN_GAMMA) >> 32).unwrap_or(0)) / 4_294_967_296.0
 }

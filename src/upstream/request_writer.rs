@@ -167,8 +167,8 @@ fn write_head(
     }
     own.forwarding.write(out, client);
     if let (AuthorizationPolicy::Replace, Some(key)) = (backend.authorization, &backend.api_key) {
-        if own.key_in_anthropic_style {
-            write_field(out, "x-api-key", key.reveal().as_bytes());
+        if let Some(name) = own.key_header {
+            write_field(out, name, key.reveal().as_bytes());
         }
         out.extend_from_slice(b"authorization: Bearer ");
         out.extend_from_slice(key.reveal().as_bytes());
@@ -185,7 +185,7 @@ pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
         body_length: 7,
         request_id: &HeaderValue::from_static("id-1"),
         trace: None,
-        key_in_anthropic_style: false,
+        key_header: None,
         forwarding: Forwarding {
             policy: ForwardedFor::Off,
             is_trusted: false,
@@ -206,7 +206,8 @@ pub(crate) struct OwnFields<'a> {
     pub(crate) request_id: &'a HeaderValue,
     /// The trace to propagate, and the attempt's own span in it.
     pub(crate) trace: Option<(TraceContext, u64)>,
-    pub(crate) key_in_anthropic_style: bool,
+    /// The dialect's header for a key, beside `authorization`.
+    pub(crate) key_header: Option<&'static str>,
     pub(crate) forwarding: Forwarding,
 }
 

@@ -82,7 +82,7 @@ fn every_operation_reaches_the_engine_unchanged() {
     let routing = "routing: { aliases: { alias: renamed } }\n";
     let items = backend(&engine, "models: [m, renamed]");
     let penstock = Penstock::start(&format!("{routing}backends:\n{items}"));
-    for row in &OPERATIONS {
+    for row in OPERATIONS {
         let (kind, body) = match row.body {
             BodyFormat::Json => ("application/json", json_body(row.name).to_string().into_bytes()),
             BodyFormat::Multipart => ("multipart/form-data; boundary=XyZ", form("m")),

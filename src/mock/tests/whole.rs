@@ -138,7 +138,7 @@ async fn what_a_model_cannot_do_is_refused() {
 #[tokio::test]
 async fn every_operation_requires_a_known_model() {
     let engine = engine().await;
-    for row in &OPERATIONS {
+    for row in OPERATIONS {
         let form = |model: &str| {
             format!(
                 "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n\

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use penstock::api::{BodyFormat, Dialect, ERROR_CODES, OPERATIONS};
+use penstock::api::{BodyFormat, ERROR_CODES, OPERATIONS};
 use penstock::config::{json_schema, known_variables};
 use penstock::observe::metrics::metric_rows;
 use penstock::scoring::{PRESETS, SCORERS};
@@ -93,10 +93,7 @@ fn endpoints() -> String {
 
 fn operations() -> String {
     let rows = OPERATIONS.iter().map(|row| {
-        let dialect = match row.dialect {
-            Dialect::OpenAi => "OpenAI",
-            Dialect::Anthropic => "Anthropic",
-        };
+        let dialect = row.dialect.row().name;
         let body = match row.body {
             BodyFormat::Json => "JSON",
             BodyFormat::Multipart => "multipart form",

@@ -1,0 +1,124 @@
+//! The dialects: how errors, broken streams and keys look in each family of wire formats. A new
+//! dialect is a variant and a row here, its operations in `api.rs`, and their prompt fields in `scan`.
+
+use serde_json::{Value, json};
+
+use super::errors::ErrorCode;
+
+/// The family of wire formats an operation belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Dialect {
+    /// `{"error": {"message", "type", "param", "code"}}`
+    OpenAi,
+    /// `{"type": "error", "error": {"type", "message"}}`
+    Anthropic,
+}
+
+/// One row of the dialect table.
+#[derive(Debug)]
+pub struct DialectRow {
+    /// The dialect.
+    pub dialect: Dialect,
+    /// Its name in messages and documentation.
+    pub name: &'static str,
+    /// Paths that begin like this get errors in this dialect, whether or not they are operations.
+    pub path_prefixes: &'static [&'static str],
+    /// The body of an error: code, message, and the parameter at fault.
+    pub error_body: fn(ErrorCode, &str, Option<&str>) -> Value,
+    /// The event that reports an error to a client whose stream has already started.
+    pub stream_error: fn(ErrorCode, &str) -> Vec<u8>,
+    /// The header that carries a key beside `Authorization: Bearer`, as its engines expect it.
+    pub key_header: Option<&'static str>,
+}
+
+/// Every dialect, in the order of [`Dialect`]; the first applies to all other paths.
+pub const DIALECTS: &[DialectRow] = &[
+    DialectRow {
+        dialect: Dialect::OpenAi,
+        name: "OpenAI",
+        path_prefixes: &[],
+        error_body: openai_error,
+        stream_error: |code, message| data_event(&openai_error(code, message, None)),
+        key_header: None,
+    },
+    DialectRow {
+        dialect: Dialect::Anthropic,
+        name: "Anthropic",
+        path_prefixes: &["/v1/messages"],
+        error_body: |code, message, _param| anthropic_error(code, message),
+        stream_error: |code, message| named_event("error", &anthropic_error(code, message)),
+        key_header: Some("x-api-key"),
+    },
+];
+
+impl Dialect {
+    /// This dialect's row of [`DIALECTS`].
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the table has a row per variant; a test checks the order"
+    )]
+    pub fn row(self) -> &'static DialectRow {
+        &DIALECTS[self as usize]
+    }
+
+    /// The dialect in which requests for `path` get their errors.
+    pub fn of_path(path: &[u8]) -> Self {
+        let speaks = |row: &&DialectRow| {
+            row.path_prefixes.iter().any(|prefix| path.starts_with(prefix.as_bytes()))
+        };
+        DIALECTS.iter().find(speaks).map_or(Self::OpenAi, |row| row.dialect)
+    }
+}
+
+/// The event that reports a failed response of OpenAI's Responses API.
+pub(super) fn response_failed(code: ErrorCode, message: &str) -> Vec<u8> {
+    let error = json!({"code": code.row().name, "message": message});
+    let event = json!({
+        "type": "response.failed",
+        "response": {"object": "response", "status": "failed", "error": error, "output": []},
+    });
+    named_event("response.failed", &event)
+}
+
+fn data_event(data: &Value) -> Vec<u8> {
+    format!("data: {data}\n\n").into_bytes()
+}
+
+fn named_event(name: &str, data: &Value) -> Vec<u8> {
+    format!("event: {name}\ndata: {data}\n\n").into_bytes()
+}
+
+fn openai_error(code: ErrorCode, message: &str, param: Option<&str>) -> Value {
+    let row = code.row();
+    json!({
+        "error": {"message": message, "type": row.kind, "param": param, "code": row.name}
+    })
+}
+
+fn anthropic_error(code: ErrorCode, message: &str) -> Value {
+    json!({
+        "type": "error",
+        "error": {"type": code.anthropic_kind(), "message": message}
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_has_a_row_per_dialect_in_order() {
+        for (index, row) in DIALECTS.iter().enumerate() {
+            assert_eq!(row.dialect as usize, index, "{}", row.name);
+            assert_eq!(row.dialect.row().name, row.name);
+            for prefix in row.path_prefixes {
+                assert_eq!(Dialect::of_path(prefix.as_bytes()), row.dialect);
+            }
+            let event = (row.stream_error)(ErrorCode::UpstreamClosed, "closed");
+            assert!(event.ends_with(b"\n\n"), "{}: an event ends with an empty line", row.name);
+        }
+        assert_eq!(Dialect::of_path(b"/v1/messages/batches"), Dialect::Anthropic);
+        assert_eq!(Dialect::of_path(b"/v1/chat/completions"), Dialect::OpenAi);
+    }
+}
