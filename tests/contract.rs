@@ -84,7 +84,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "an invalid response is a 502",
         &[
             "stream_errors::invalid_response_is_502",
-            "src/upstream/response_head.rs::framing_is_read_as_every_parser_reads_it",
+            "src/upstream/response_head.rs::contradictory_framing_is_refused",
         ],
     ),
     (
@@ -131,7 +131,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "two body framings are refused",
         &[
             "request_smuggling::ambiguous_heads_are_refused",
-            "src/downstream/head_check/tests.rs::what_passes_reads_alike_everywhere",
+            "src/downstream/head_check/tests.rs::checked_heads_read_alike_everywhere",
         ],
     ),
     ("B2", "chunked HTTP/1.0 is refused", &["request_smuggling::ambiguous_heads_are_refused"]),
@@ -148,7 +148,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "forwarded requests are well-formed",
         &[
             "request_smuggling::hop_by_hop_headers_are_not_forwarded",
-            "src/upstream/headers.rs::only_what_is_meant_for_the_engine_reaches_it",
+            "src/upstream/request_writer.rs::hop_by_hop_and_ambiguous_fields_are_withheld",
         ],
     ),
     (
@@ -184,7 +184,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "hop-by-hop fields are not forwarded",
         &[
             "request_smuggling::hop_by_hop_headers_are_not_forwarded",
-            "src/upstream/headers.rs::nominated_fields_stay_here_but_our_own_cannot_be_nominated_away",
+            "src/upstream/request_writer.rs::nominated_fields_are_dropped_but_own_fields_are_not",
         ],
     ),
     (

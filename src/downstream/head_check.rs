@@ -262,8 +262,7 @@ impl<'a> RoutingFields<'a> {
             return Err(HeadError::Name);
         }
         // Without a branch per byte, so that the compiler vectorises it.
-        let is_clean = |byte: u8| (byte >= b' ') & (byte != 0x7f) | (byte == b'\t');
-        if !value.iter().fold(true, |all, byte| all & is_clean(*byte)) {
+        if !value.iter().fold(true, |all, byte| all & is_printable(*byte)) {
             return Err(HeadError::Value);
         }
         // By length first: most fields are none of the three.
@@ -323,6 +322,11 @@ fn trim(mut value: &[u8]) -> &[u8] {
         value = rest;
     }
     value
+}
+
+/// Everything but control characters, a tab excepted.
+fn is_printable(byte: u8) -> bool {
+    (byte >= b' ') & (byte != 0x7f) | (byte == b'\t')
 }
 
 fn is_token(bytes: &[u8]) -> bool {

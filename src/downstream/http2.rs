@@ -334,16 +334,20 @@ impl AbuseLimit {
     }
 }
 
+/// The settings of HTTP/2 are 32 bits wide.
+fn to_u32(size: ByteSize) -> u32 {
+    u32::try_from(size.0).unwrap_or(u32::MAX)
+}
+
 fn builder(limits: &Http2Limits) -> Builder {
-    let size = |size: ByteSize| u32::try_from(size.0).unwrap_or(u32::MAX);
     let resets = usize::try_from(limits.resets).unwrap_or(usize::MAX);
     let mut builder = h2::server::Builder::new();
     builder
         .max_concurrent_streams(limits.streams)
-        .max_header_list_size(size(MAX_HEADER_LIST))
-        .initial_window_size(size(limits.window))
-        .initial_connection_window_size(size(limits.connection_window))
-        .max_frame_size(size(MAX_FRAME))
+        .max_header_list_size(to_u32(MAX_HEADER_LIST))
+        .initial_window_size(to_u32(limits.window))
+        .initial_connection_window_size(to_u32(limits.connection_window))
+        .max_frame_size(to_u32(MAX_FRAME))
         .max_send_buffer_size(MAX_SEND_BUFFER.to_usize())
         // Streams reset before they were accepted, and those that h2 had to reset.
         .max_pending_accept_reset_streams(resets.min(20))

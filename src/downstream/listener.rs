@@ -16,7 +16,7 @@ use super::accepted::AcceptedConnection;
 use super::origin::{Origin, Peer};
 use super::proxy_protocol;
 use super::proxy_protocol::Header;
-use crate::config::{ListenAddress, Listener, ListenerTls, TrustedProxy};
+use crate::config::{ListenAddress, Listener, TrustedProxy};
 use crate::tls::{ServerTls, TlsError};
 use crate::upstream::connect::to_socket;
 use crate::wire::HTTP2_PREFACE;
@@ -78,10 +78,13 @@ impl Ports {
 impl Port {
     fn open(listener: &Listener) -> Result<Self, TlsError> {
         let http2 = listener.speaks_http2();
-        let load = |tls: &ListenerTls| ServerTls::load(tls.files(), http2);
+        let tls = match &listener.tls {
+            Some(tls) => Some(Arc::new(ServerTls::load(tls.files(), http2)?)),
+            None => None,
+        };
         Ok(Self {
             address: listener.address.clone(),
-            tls: listener.tls.as_ref().map(load).transpose()?.map(Arc::new),
+            tls,
             http2,
             proxy_protocol: listener.proxy_protocol,
         })

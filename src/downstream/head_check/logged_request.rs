@@ -2,6 +2,8 @@
 
 use memchr::{memchr, memmem};
 
+use crate::wire::split_at;
+
 /// How much of a request line is read.
 const MAX_SHOWN: usize = 1024;
 /// The longest method.
@@ -20,9 +22,10 @@ impl LoggedRequest {
     /// Reads the first line of `head`, complete or not. What does not look like an HTTP request gives
     /// nothing: it could be anything, even a key.
     pub fn of(head: &[u8]) -> Self {
-        let line = head.get(..head.len().min(MAX_SHOWN)).unwrap_or_default();
-        let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(line.len());
-        let mut words = line.get(..end).unwrap_or_default().split(|byte| *byte == b' ');
+        let (start, _rest) = split_at(head, head.len().min(MAX_SHOWN));
+        let end = start.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+        let (line, _rest) = split_at(start, end.unwrap_or(start.len()));
+        let mut words = line.split(|byte| *byte == b' ');
         let (Some(method), Some(target)) = (words.next(), words.next()) else {
             return Self::default();
         };
@@ -44,11 +47,12 @@ fn path_of(target: &[u8]) -> &[u8] {
     let scheme = memmem::find(target, b"://").filter(|_| target.first() != Some(&b'/'));
     let rest = scheme.and_then(|at| target.get(at + 3..));
     let target = match rest {
-        Some(rest) => memchr(b'/', rest).and_then(|at| rest.get(at..)).unwrap_or_default(),
+        Some(rest) => split_at(rest, memchr(b'/', rest).unwrap_or(rest.len())).1,
         None => target,
     };
     let end = target.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(target.len());
-    target.get(..end).filter(|path| path.first() == Some(&b'/')).unwrap_or_default()
+    let (path, _query) = split_at(target, end);
+    if path.first() == Some(&b'/') { path } else { &[] }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! that changes its meaning on the way is request smuggling. The `h2` crate has already refused
 //! connection-specific fields, upper-case names, and misplaced pseudo-header fields.
 
-use http::header;
+use http::header::{self, HeaderValue};
 use http::request::Parts;
 
 /// Why a head is refused.
@@ -28,14 +28,16 @@ pub(crate) fn check(head: &Parts) -> Result<(), MalformedHead> {
     }
     check_authority(head)?;
     let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
-    let is_number = |value: &http::HeaderValue| {
-        !value.is_empty() && value.len() < 20 && value.as_bytes().iter().all(u8::is_ascii_digit)
-    };
     match (lengths.next(), lengths.next()) {
         (None, _) => Ok(()),
         (Some(length), None) if is_number(length) => Ok(()),
         (Some(_), _) => Err(MalformedHead::Length),
     }
+}
+
+fn is_number(value: &HeaderValue) -> bool {
+    // 19 digits fit a u64.
+    !value.is_empty() && value.len() < 20 && value.as_bytes().iter().all(u8::is_ascii_digit)
 }
 
 fn check_authority(head: &Parts) -> Result<(), MalformedHead> {
