@@ -76,13 +76,14 @@ fn strategy(routing: &RoutingConfig) -> String {
             "{name} (priority {}, load {}, latency {})",
             weights.priority, weights.load, weights.latency
         ),
-        Strategy::RoundRobin | Strategy::PriorityOnly | Strategy::Random => name.to_owned(),
         Strategy::Weighted => {
             let scorers = routing.scorer_specs();
             let scorers: Vec<String> =
                 scorers.iter().map(|one| format!("{} {}", one.name, one.weight)).collect();
             format!("{name} ({}; {})", scorers.join(", "), routing.picker.name())
         }
+        // The others have no parameters.
+        _ => name.to_owned(),
     }
 }
 

@@ -94,9 +94,6 @@ impl Config {
 }
 
 fn reads_telemetry(strategy: Strategy) -> bool {
-    match strategy {
-        // These go by what penstock knows itself.
-        Strategy::Smart | Strategy::RoundRobin | Strategy::PriorityOnly | Strategy::Random => false,
-        Strategy::Weighted => true,
-    }
+    // The others use only what penstock counts itself.
+    strategy == Strategy::Weighted
 }
