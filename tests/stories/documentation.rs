@@ -256,7 +256,9 @@ fn every_named_file_exists() {
         "tests/",
         "vendor/",
     ];
-    for page in pages() {
+    // Worked examples also name what they add.
+    let pages = pages().into_iter().filter(|page| !page.name.starts_with("docs/contributing/add-"));
+    for page in pages {
         let prose = page.prose();
         for span in spans(&prose) {
             let is_path = folders.iter().any(|folder| span.starts_with(folder))
