@@ -20,7 +20,7 @@ use penstock::api::Operation;
 use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
 use penstock::fleet::{BackendSet, Health, Topology};
 use penstock::routing::Generation;
-use penstock::routing::{Live, RouteInput, Scratch};
+use penstock::routing::{Live, NoRecord, RouteInput, Scratch};
 use penstock::scan::{RequestProfile, ScanOptions, scan};
 use penstock::units::{Timestamp, TokenCount};
 use rand::SeedableRng;
@@ -95,8 +95,9 @@ impl<'a> Decider<'a> {
             prompt: None,
             session: None,
         };
-        let mut chance = Live { topology: &self.fleet, rng: &mut self.rng };
-        let routed = self.generation.router.route(&input, &mut chance, &mut self.scratch);
+        let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
+        let routed =
+            self.generation.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord);
         routed.unwrap().backend.0
     }
 }

@@ -21,7 +21,7 @@ use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
 use penstock::fleet::{BackendSet, EngineSample, Health, Topology};
 use penstock::prefix::{Chain, MemoryBudget, PrefixIndex, prompt_chain};
 use penstock::routing::Generation;
-use penstock::routing::{Live, RouteInput, RoutingDecision, Scratch};
+use penstock::routing::{Live, NoRecord, RouteInput, RoutingDecision, Scratch};
 use penstock::scan::{RequestProfile, ScanOptions, scan};
 use penstock::scoring::PrefixParams;
 use penstock::units::Timestamp;
@@ -104,8 +104,8 @@ impl<'a> Decider<'a> {
             prompt: Some(&self.chain),
             session: None,
         };
-        let mut chance = Live { topology: &self.fleet, rng: &mut self.rng };
-        self.generation.router.route(&input, &mut chance, &mut self.scratch).unwrap()
+        let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
+        self.generation.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord).unwrap()
     }
 
     /// The same, and a note of where it went.

@@ -26,7 +26,7 @@ pub use drain_estimate::{DrainEstimate, ExpectedResponse, SlotId};
 pub use health::{CheckResult, Health, HealthTracker};
 pub use inflight_guard::InflightGuard;
 pub use latency::ModelLatency;
-pub use load::{Load, Probe, Taken, TokensInFlight};
+pub use load::{Load, Probe, TokensInFlight};
 pub use outcome::{Outcome, OutcomeSource};
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, Serving, Topology, TopologyRules};

@@ -1,29 +1,30 @@
-//! Scorers, and what is made of their scores: pure arithmetic over a handful of readings. The router
-//! calls it with the fleet's readings, `penstock score` with those it is told, and a simulator with
-//! those it makes up.
+//! Scorers, and how their scores decide: pure arithmetic over a few readings. The router calls it with
+//! readings of the fleet, `penstock score` with those of its input, a simulator with made-up ones.
 //!
-//! A [`Profile`] is a list of weighted scorers and a [`Picker`]. Every scorer gives every candidate
-//! a number in 0..=1; what is outside is clamped, and a score that is not known is 0. The total of a
-//! candidate is the sum of its scores by weight, where all weights together are 1. Source: the
-//! composable scorers of BLIS and llm-d.
+//! A [`Profile`] is a list of weighted scorers and a [`Picker`]. Each scorer gives each candidate a
+//! number in 0..=1; other numbers are clamped, and an unknown score is 0. The total of a candidate is
+//! the weighted sum of its scores; the weights sum to 1. Source: the composable scorers of BLIS and
+//! llm-d.
 
-mod candidate;
 mod params;
 mod picker;
 mod prefix_params;
 mod preset;
 mod profile;
+mod readings;
+mod request;
 mod scorers;
 mod spec;
 mod text;
 
-pub use candidate::{Adapter, Ask, Candidate};
 pub use params::{ParamError, Params, Value};
 pub use picker::{PICKERS, Picker, PickerError};
 pub use prefix_params::PrefixParams;
 pub use preset::{PRESETS, Preset};
-pub use profile::{Profile, ProfileError, Sheet};
-pub use scorers::{SCORERS, Scorer, ScorerRow};
+pub use profile::{Profile, ProfileError, ScoreMatrix};
+pub use readings::{Adapter, Candidate, READINGS, ReadingRow, ScoreReading, Standing};
+pub use request::RequestFeatures;
+pub use scorers::{Needs, SCORERS, Scorer, ScorerRow};
 pub use spec::ScorerSpec;
 pub use text::parse_scorers;
 

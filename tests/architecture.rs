@@ -30,12 +30,10 @@ const LAYERS: &[&[&str]] = &[
     &["prefix"],
     &["fleet"],
     &["routing"],
-    &["shadow"],
     &["upstream"],
     &["discovery"],
     &["downstream"],
     &["proxy"],
-    &["explain"],
     &["observe"],
     &["lifecycle"],
     &["admin", "mock"],
@@ -44,7 +42,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Imports against the table.
-const UPWARD: &[(&str, &str)] = &[("routing", "shadow"), ("lifecycle", "admin")];
+const UPWARD: &[(&str, &str)] = &[("lifecycle", "admin")];
 
 /// Folders that may name Pingora.
 const NAMES_PINGORA: &[&str] =
@@ -86,15 +84,11 @@ const IMPURE: &[&str] = &[
 /// is gone is taken off the list.
 const CYCLES: &[&str] = &[
     "crate: admin <-> lifecycle",
-    "crate: routing <-> shadow",
     "crate::fleet::dump: rows <-> telemetry",
     "crate::observe::metrics: gauges <-> samples",
-    "crate::routing: capture <-> replay",
-    "crate::routing: explain <-> notes",
-    "crate::routing: scratch <-> strategy <-> weighted",
 ];
 /// The same of I/O named in pure folders.
-const NAMED_IO: &[&str] = &["src/routing/generation.rs names crate::clock::now"];
+const NAMED_IO: &[&str] = &[];
 
 const MAX_LINES: usize = 500;
 

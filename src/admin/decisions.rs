@@ -1,4 +1,4 @@
-//! The latest decisions, and dry runs.
+//! Decisions: those that were made, and what one would be.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::json;
 
-use super::response::{AdminResponse, Refusal, to_json};
+use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::clock::now;
-use crate::explain::{Question, explain as explain_question};
 use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
 use crate::routing::Peek;
+use crate::routing::audit::{DryRun, Question};
 
-/// How long decisions are captured after a request for captures.
+/// How long decisions are captured after somebody asked for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);
 
-/// `/decisions`: the latest, newest first; `n` limits their number. `capture=true` starts capturing
-/// and returns the captured decisions with all their inputs; `capture=false` stops and discards them.
+/// `/decisions`: the last ones, newest first; `n` says how many. With `capture=true` those that were
+/// captured whole, from the first such question on; `capture=false` ends that and forgets them.
 pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let given = |key| call.query.split('&').find_map(|pair| pair.strip_prefix(key));
     let count = match given("n=") {
@@ -38,7 +38,7 @@ pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Re
     Ok(AdminResponse::json(&json!({"total": total, "kept": kept, "decisions": decisions})))
 }
 
-/// One decision per line, so that line-based tools can split the file.
+/// One decision a line, so that a file of them can be cut with the usual tools.
 fn captured(admin: &Admin, count: usize) -> AdminResponse {
     admin.proxy.captures().extend(now().after(CAPTURED_FOR));
     let (total, decisions) = admin.decisions.captured(count);
@@ -47,18 +47,26 @@ fn captured(admin: &Admin, count: usize) -> AdminResponse {
         "{{\"captured\": {total}, \"kept\": {CAPTURES_KEPT}, \"captures_for_s\": {seconds}, \
          \"decisions\": ["
     );
-    let lines: Vec<String> =
-        decisions.iter().map(|one| to_json(serde_json::to_string(&**one))).collect();
+    // Maps with other keys than texts are all that could fail, and there are none.
+    let line = |one| serde_json::to_string(one).unwrap_or_default();
+    let lines: Vec<String> = decisions.iter().map(|one| line(&**one)).collect();
     let end = if lines.is_empty() { "" } else { "\n" };
     AdminResponse::of("application/json", format!("{head}{end}{}{end}]}}\n", lines.join(",\n")))
 }
 
-/// `POST /explain`: routes the request in the body without side effects.
+/// `POST /explain`: decides about the request in the body and moves nothing.
 pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let question = Question::from_line(call.body)?;
     let fleet = call.generation.fleet.topology();
     let at = now();
-    // Peeks at the rotation without advancing it; random picks use a separate generator.
-    let mut chance = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
-    Ok(AdminResponse::json(&explain_question(call.generation, &fleet, &question, &mut chance, at)))
+    let dry_run = DryRun {
+        config: &call.generation.config,
+        router: &call.generation.router,
+        topology: &fleet,
+        now: at,
+        records_prompts: false,
+    };
+    // Rotation stays where it is; random picks draw from a generator of their own.
+    let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
+    Ok(AdminResponse::json(&dry_run.explain(&question, &mut random)))
 }

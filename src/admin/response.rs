@@ -5,8 +5,8 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::explain::QuestionError;
 use crate::lifecycle::{ReloadError, UpgradeError};
+use crate::routing::audit::QuestionError;
 use crate::units::ByteSize;
 
 /// A response.

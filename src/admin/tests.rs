@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::config::{Config, Environment, Secret};
+use crate::routing::audit::ShadowHost;
 
 const FLEET: &str = "limits: { max_body_size: 4KiB }\n\
     routing: { shadow: { strategy: random } }\n\
@@ -30,7 +31,8 @@ impl Port {
         let environment = Environment::default();
         let mut config = Config::parse(yaml, "test.yaml", Path::new("."), &environment).unwrap();
         config.admin.token = token.map(|token| Secret::new(token).unwrap());
-        let generation = Arc::new(Generation::new(config).with_shadow(None).unwrap());
+        let generation =
+            Arc::new(Generation::new(config).with_shadow(None, ShadowHost::IDLE).unwrap());
         let metrics = Arc::new(Metrics::new(&generation).unwrap());
         let proxy = Arc::new(Proxy::new(generation, Vec::new(), 1).unwrap());
         let (waiting, stopping) = (Arc::default(), Arc::default());

@@ -22,11 +22,11 @@ use super::output::Output;
 use super::source::ConfigArgs;
 use crate::api::ErrorCode;
 use crate::clock::now;
-use crate::explain::{DEFAULT_PATH, Question, error_value, explain, render_text};
 use crate::fleet::Topology;
 use crate::fleet::dump;
 use crate::routing::Generation;
 use crate::routing::Live;
+use crate::routing::audit::{DEFAULT_PATH, DryRun, Question, error_value, render_text};
 use crate::units::Timestamp;
 
 const AFTER_HELP: &str = "\
@@ -209,8 +209,15 @@ impl Local {
     }
 
     fn answer(&mut self, question: &Question) -> Value {
-        let mut chance = Live { topology: &self.fleet, rng: &mut self.rng };
-        explain(&self.generation, &self.fleet, question, &mut chance, self.now)
+        let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
+        let dry_run = DryRun {
+            config: &self.generation.config,
+            router: &self.generation.router,
+            topology: &self.fleet,
+            now: self.now,
+            records_prompts: true,
+        };
+        dry_run.explain(question, &mut random)
     }
 }
 

@@ -1,12 +1,12 @@
-//! `penstock score`: drives the scorers with readings one makes up. One JSON object per line in,
-//! one out: for research, for tests, and to see what a weight does.
+//! `penstock score`: runs the scorers on given readings. One JSON object per line in, one per line out:
+//! for research, for tests, and to see what a weight does.
 
-mod answer;
 mod book;
 mod choice;
 mod line;
 mod object;
 mod placed;
+mod result;
 
 use std::io;
 
@@ -16,6 +16,7 @@ use super::error::CliError;
 use super::lines::Lines;
 use super::output::Output;
 use super::routing::RoutingArgs;
+use crate::scoring::READINGS;
 use book::Book;
 
 const AFTER_HELP: &str = "\
@@ -26,14 +27,16 @@ Reads one JSON object per line from standard input and prints one per line, in o
      {\"name\": \"b\", \"waiting\": 5, \"running\": 8, \"kv_utilization\": 0.9}]}
 
 gives {\"weights\", \"scores\", \"totals\", \"winner\"}, and more where it applies: \"probabilities\" with a
-picker that draws, \"prefix\" with a \"request\". A reading that is missing or null is not known. Wrong
-lines give {\"error\": {\"message\"}}. All lines with a \"request\" share one prefix index, which notes
-every winner. --schema prints what a line may hold, and what becomes of a reading that is not known.
+picker that draws, \"prefix\" with a \"request\". A reading that is missing or null is unknown.
+Malformed lines give {\"error\": {\"message\"}}. All lines with a \"request\" share one prefix index, which
+stores every winner. --schema prints the keys of a line, and how an unknown reading is scored.
 
-Exit codes: 0 all lines were answered, 1 standard input or output failed, 2 the flags are wrong.";
+Exit codes: 0 every line has a result, 1 standard input or output failed, 2 the flags are wrong.";
 
-/// What a line may hold and what it gives.
+/// The JSON Schema of a line and its result; the readings are filled in from their table.
 const SCHEMA: &str = include_str!("score/schema.json");
+/// Where [`SCHEMA`] has the readings.
+const READINGS_MARK: &str = "\"readings\": {}";
 
 /// The longest line that is read.
 const LINE_LIMIT: u64 = 64 << 20;
@@ -41,7 +44,7 @@ const LINE_LIMIT: u64 = 64 << 20;
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct ScoreArgs {
-    /// Print the JSON Schema of a line and of its answer
+    /// Print the JSON Schema of a line and of its result
     #[arg(long)]
     schema: bool,
 
@@ -51,7 +54,7 @@ pub(super) struct ScoreArgs {
 
 pub(super) fn run(args: &ScoreArgs, output: &mut Output) -> Result<(), CliError> {
     if args.schema {
-        return output.line(SCHEMA.trim_end());
+        return output.line(schema());
     }
     let mut book = Book::new(args.routing.scorers()?);
     let mut lines = Lines::new(io::stdin().lock(), LINE_LIMIT);
@@ -59,6 +62,12 @@ pub(super) fn run(args: &ScoreArgs, output: &mut Output) -> Result<(), CliError>
         output.line(book.answer(line))?;
     }
     Ok(())
+}
+
+fn schema() -> String {
+    let readings = READINGS.iter().filter_map(|row| row.score);
+    let readings: Vec<String> = readings.map(|one| one.to_schema()).collect();
+    SCHEMA.trim_end().replace(READINGS_MARK, &readings.join(",\n              "))
 }
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ fn a_saved_fleet_changes_the_answer() {
     let arguments = ["explain", body.path(), "--config", config.path(), "--fleet", fleet.path()];
     let done = call(&arguments);
     assert_eq!((done.code, done.complaints.as_str()), (0, ""));
-    assert!(done.results.contains("a  m  left out (unhealthy): is unhealthy"), "{}", done.results);
+    assert!(done.results.contains("a  m  rejected (unhealthy): is unhealthy"), "{}", done.results);
     assert!(done.results.ends_with("decision    b with 'm', by round_robin\n"), "{}", done.results);
     let done = call(&[&arguments[..], &["--json", "--strategy", "random", "--seed", "1"]].concat());
     let answer: serde_json::Value = serde_json::from_str(&done.results).unwrap();

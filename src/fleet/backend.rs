@@ -10,7 +10,7 @@ use super::circuit_breaker::CircuitBreaker;
 use super::cooldown::Cooldown;
 use super::drain_estimate::DrainEstimate;
 use super::health::{CheckResult, Health, HealthTracker};
-use super::load::{Load, Probe, Taken, TokensInFlight};
+use super::load::{Load, Probe, TokensInFlight};
 use super::outcome::{Outcome, OutcomeSource};
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
@@ -93,35 +93,6 @@ impl BackendState {
     /// A backend that nothing is known about yet.
     pub fn new(id: BackendId, config: &BackendConfig) -> Self {
         Self::named(id, SERIALS.fetch_add(1, Ordering::Relaxed), &config.name)
-    }
-
-    /// A stand-in for decisions that are not acted on; [`BackendState::follow`] keeps it up to date.
-    #[must_use]
-    pub fn stand_in(&self) -> Self {
-        let stand_in = Self::named(self.id, self.serial, &self.name);
-        stand_in.follow(self, None);
-        stand_in
-    }
-
-    /// Takes over what decisions read of the backend it stands in for, as if the request that
-    /// takes `own` of it were not in flight there.
-    pub fn follow(&self, other: &Self, own: Option<Taken>) {
-        self.load.follow(&other.load, own);
-        self.work.follow(&other.work, own);
-        self.health.set(other.health.status());
-        self.cooldown.follow(&other.cooldown);
-        self.breaker.follow(&other.breaker);
-        if let Some(own) = own {
-            self.free_probe(own.probe);
-        }
-        self.slow_start.follow(&other.slow_start);
-        self.telemetry.follow(&other.telemetry);
-        for (flag, others) in
-            [(&self.draining, &other.draining), (&self.in_slow_start, &other.in_slow_start)]
-        {
-            flag.store(others.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        self.check_micros.store(other.check_micros(), Ordering::Relaxed);
     }
 
     fn named(id: BackendId, serial: u64, name: &str) -> Self {

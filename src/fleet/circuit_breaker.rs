@@ -95,11 +95,6 @@ impl CircuitBreaker {
         }
     }
 
-    pub(super) fn follow(&self, other: &Self) {
-        self.open_until.store(other.open_until.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.probing.store(other.probing.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-
     pub(super) fn try_take_probe(&self) -> bool {
         !self.probing.swap(true, Ordering::AcqRel)
     }

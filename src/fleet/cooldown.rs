@@ -65,11 +65,6 @@ impl Cooldown {
         }
     }
 
-    pub(super) fn follow(&self, other: &Self) {
-        self.start(Timestamp(other.until.load(Ordering::Relaxed)), other.status());
-        self.probing.store(other.is_probed(), Ordering::Relaxed);
-    }
-
     pub(super) fn try_take_probe(&self) -> bool {
         !self.probing.swap(true, Ordering::AcqRel)
     }

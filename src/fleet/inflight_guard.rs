@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::backend::BackendState;
 use super::drain_estimate::{ExpectedResponse, SlotId};
-use super::load::{Probe, Taken};
+use super::load::Probe;
 use crate::units::Timestamp;
 
 /// The permit of one request in flight on one backend; dropping it gives back whatever it holds.
@@ -42,12 +42,6 @@ impl InflightGuard {
     /// The backend it belongs to.
     pub fn backend(&self) -> &Arc<BackendState> {
         &self.state
-    }
-
-    /// What the request takes of its backend.
-    pub fn taken(&self) -> Taken {
-        let Self { probe, tokens, prefill_tokens, .. } = *self;
-        Taken { probe, tokens, prefill_tokens }
     }
 
     /// Counts the request's tokens for as long as it is in flight.

@@ -16,14 +16,6 @@ pub struct TokensInFlight {
     prefill_tokens: AtomicU64,
 }
 
-/// What one request in flight takes of its backend.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Taken {
-    pub(super) probe: Probe,
-    pub(super) tokens: u64,
-    pub(super) prefill_tokens: u64,
-}
-
 impl TokensInFlight {
     /// Tokens of the requests in flight: of their prompts and of the responses expected.
     pub fn tokens(&self) -> u64 {
@@ -47,14 +39,6 @@ impl TokensInFlight {
     pub(super) fn end(&self, tokens: u64) {
         self.tokens.fetch_sub(tokens, Ordering::Relaxed);
     }
-
-    pub(super) fn follow(&self, other: &Self, own: Option<Taken>) {
-        let own = own.unwrap_or_default();
-        let without = |all: u64, own| all.saturating_sub(own);
-        self.tokens.store(without(other.tokens(), own.tokens), Ordering::Relaxed);
-        let prefill = without(other.prefill_tokens(), own.prefill_tokens);
-        self.prefill_tokens.store(prefill, Ordering::Relaxed);
-    }
 }
 
 impl Load {
@@ -71,11 +55,6 @@ impl Load {
     /// Sets a load: for `explain` on a saved fleet and for tests.
     pub fn set_in_flight(&self, count: u32) {
         self.in_flight.store(count, Ordering::Relaxed);
-    }
-
-    pub(super) fn follow(&self, other: &Self, own: Option<Taken>) {
-        let own = u32::from(own.is_some());
-        self.set_in_flight(other.in_flight().saturating_sub(own));
     }
 
     /// Counts one more request unless `limit` is reached.

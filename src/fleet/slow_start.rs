@@ -26,11 +26,6 @@ impl SlowStart {
         self.ends_at.store(now.after(duration).0, Ordering::Relaxed);
     }
 
-    pub(super) fn follow(&self, other: &Self) {
-        self.started_at.store(other.started_at.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.ends_at.store(other.ends_at.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-
     /// The share of its traffic the backend may receive now: 1 outside a slow start.
     #[expect(clippy::cast_precision_loss, reason = "a share needs few digits")]
     pub(super) fn share(&self, now: Timestamp) -> f32 {

@@ -6,6 +6,8 @@ mod details;
 
 pub use details::{Adapters, EngineDetails};
 
+pub use crate::scoring::Standing;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,36 +52,6 @@ impl EngineSample {
             running: within(self.running, f32::MAX),
             kv_utilization: within(self.kv_utilization, 1.0),
             ..self
-        }
-    }
-}
-
-/// How current a backend's telemetry is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Standing {
-    /// Never scraped; not the same as idle.
-    #[default]
-    Unknown,
-    /// The last sample is at most three intervals old.
-    Fresh,
-    /// It is older: only our own counts are used.
-    Stale,
-    /// Stale, older than two seconds, and the last scrape failed: the backend is excluded while
-    /// another one is fresh.
-    Failing,
-}
-
-impl Standing {
-    /// Every standing.
-    pub const ALL: [Self; 4] = [Self::Unknown, Self::Fresh, Self::Stale, Self::Failing];
-
-    /// Its name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Fresh => "fresh",
-            Self::Stale => "stale",
-            Self::Failing => "failing",
         }
     }
 }
@@ -150,19 +122,6 @@ impl Telemetry {
         }
         let is_failing = self.is_failing.load(Ordering::Relaxed);
         if is_failing && age.0 > FAILING_AFTER_MICROS { Standing::Failing } else { Standing::Stale }
-    }
-
-    pub(super) fn follow(&self, other: &Self) {
-        if let Some(sample) = other.sample.read() {
-            self.sample.write(sample.unpack());
-        }
-        self.is_failing.store(other.is_failing.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.restarts.store(other.restarts(), Ordering::Relaxed);
-        self.outages.store(other.outages.load(Ordering::Relaxed), Ordering::Relaxed);
-        let (own, others) = (self.details.load(), other.details.load());
-        if own.as_ref().map(Arc::as_ptr) != others.as_ref().map(Arc::as_ptr) {
-            self.details.store(Option::clone(&others));
-        }
     }
 
     /// The last sample; `None` before the first.

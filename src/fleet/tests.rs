@@ -11,7 +11,6 @@ use super::{
 };
 use crate::api::{Capabilities, Operations};
 use crate::config::{Config, Environment, ModelEntry};
-use crate::prefix::{CacheState, MemoryBudget};
 use crate::units::{Timestamp, TokenCount};
 
 fn config(yaml: &str) -> Config {
@@ -264,69 +263,4 @@ fn draining_hides_the_health_verdict() {
     state.draining.store(true, Ordering::Relaxed);
     assert_eq!(state.status(), Health::Draining);
     assert_eq!(state.health.status(), Health::Healthy, "it comes back as it was");
-}
-
-#[test]
-fn a_stand_in_is_what_decisions_read_without_ones_own_request() {
-    let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]");
-    let live = fleet.topology().backends[0].state.clone();
-    live.health.set(Health::Healthy);
-    live.draining.store(true, Ordering::Relaxed);
-    live.cooldown.start(Timestamp(9), 429);
-    live.set_check_latency(Duration::from_millis(3));
-    let mut guards: Vec<InflightGuard> = [Probe::Breaker, Probe::None]
-        .into_iter()
-        .map(|probe| InflightGuard::try_reserve(&live, 5, probe).unwrap())
-        .collect();
-    guards[0].count_tokens(100, 20);
-    guards[1].count_tokens(7, 2);
-    let stand_in = live.stand_in();
-    stand_in.follow(&live, Some(guards[0].taken()));
-    assert_eq!((stand_in.serial, &stand_in.name), (live.serial, &live.name));
-    assert_eq!((stand_in.load.in_flight(), live.load.in_flight()), (1, 2));
-    assert_eq!((stand_in.work.tokens(), stand_in.work.prefill_tokens()), (9, 7));
-    assert_eq!((stand_in.status(), stand_in.cooldown.status()), (Health::Draining, 429));
-    assert_eq!(stand_in.cooldown.ends_at(Timestamp(8)), Some(Timestamp(9)));
-    assert_eq!(stand_in.check_latency(), Duration::from_millis(3));
-    assert!(stand_in.breaker.try_take_probe(), "its own probe is not in its way");
-    drop(guards);
-    live.draining.store(false, Ordering::Relaxed);
-    live.cooldown.clear();
-    stand_in.follow(&live, None);
-    assert_eq!((stand_in.load.in_flight(), stand_in.work.tokens()), (0, 0));
-    assert_eq!(
-        (stand_in.status(), stand_in.cooldown.ends_at(Timestamp(8))),
-        (Health::Healthy, None)
-    );
-}
-
-#[test]
-fn a_topology_beside_another_has_a_memory_of_its_own() {
-    let yaml = "backends: [{name: x, url: \"http://a\", models: [m, n]}, {name: y, url: \"http://b\", models: [n]}]";
-    let fleet = fleet_of(yaml);
-    let live = fleet.topology();
-    let pool = MemoryBudget::new(0);
-    pool.set_limit(1 << 20);
-    let beside = |before: &Topology| live.beside(before, &pool, |state| Arc::new(state.stand_in()));
-    let first = beside(&Topology::default());
-    let pair = |topology: &Topology| -> Vec<(String, Vec<String>)> {
-        let names =
-            |model: &Model| model.serving.iter().map(|row| row.state.name.to_string()).collect();
-        topology.models().iter().map(|model| (model.name.to_string(), names(model))).collect()
-    };
-    assert_eq!(pair(&first), pair(&live));
-    let n = first.model_id("n").unwrap();
-    let row = first.serving(n, 1).unwrap();
-    assert!(Arc::ptr_eq(&row.state, &first.backends[1].state));
-    assert!(!Arc::ptr_eq(&row.state, &live.backends[1].state));
-    assert!(Arc::ptr_eq(&row.latency, &live.serving(n, 1).unwrap().latency));
-    let kept = CacheState { capacity: 10, epoch: 0 };
-    first.model(n).unwrap().prefixes.record(row.slot, &[1, 2], kept);
-    first.model(n).unwrap().turn.fetch_add(3, Ordering::Relaxed);
-    let own = live.model(n).unwrap();
-    assert_eq!((own.turn.load(Ordering::Relaxed), own.prefixes.matched(row.slot, &[1, 2])), (0, 0));
-    let second = beside(&first);
-    let model = second.model(n).unwrap();
-    assert_eq!(model.turn.load(Ordering::Relaxed), 3, "it goes on where the one before was");
-    assert_eq!(model.prefixes.matched(model.serving[1].slot, &[1, 2]), 2);
 }

@@ -200,33 +200,6 @@ impl Topology {
         topology
     }
 
-    /// The same backends and models in the same places, for decisions that are not acted on: their
-    /// turns and prefix indexes are those of `before`, which belong to `memory`, and `stand_in` puts
-    /// something in the place of each backend's state.
-    pub fn beside(
-        &self,
-        before: &Self,
-        memory: &Arc<MemoryBudget>,
-        mut stand_in: impl FnMut(&SharedBackend) -> SharedBackend,
-    ) -> Self {
-        let carried = before.carry();
-        let stand_in_of = |backend: &Backend| {
-            let state = stand_in(&backend.state);
-            Backend { state, ..backend.clone() }
-        };
-        let backends: Vec<Backend> = self.backends.iter().map(stand_in_of).collect();
-        let mut beside = Self { is_complete: self.is_complete, ..Self::default() };
-        for model in &self.models {
-            let with_stand_in = |row: &Serving| {
-                let state = backends.get(usize::from(row.backend)).map(|backend| &backend.state);
-                Serving { state: Arc::clone(state.unwrap_or(&row.state)), ..row.clone() }
-            };
-            let rows = model.serving.iter().map(with_stand_in).collect();
-            beside.add(model.name.clone(), rows, (&carried, memory));
-        }
-        Self { backends, ..beside }
-    }
-
     fn add(
         &mut self,
         name: Box<str>,
@@ -333,7 +306,7 @@ fn serve(
         model: entry.id.as_str().into(),
         state: Arc::clone(&backend.state),
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
-        key: Candidate::new(&backend.config.name).key,
+        key: Candidate::key_of(&backend.config.name),
         slot: Slot::UNASSIGNED,
         timeouts: Box::new(rules.timeouts(&backend.config, &entry.id)),
     }

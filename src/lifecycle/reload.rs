@@ -11,6 +11,7 @@ use crate::clock::now;
 use crate::config::{Change, Changes, ConfigError, ConfigSource, LogConfig};
 use crate::discovery::DiscoveryService;
 use crate::fleet::Health;
+use crate::lifecycle::SHADOW_HOST;
 use crate::observe::metrics::Metrics;
 use crate::proxy::Proxy;
 use crate::routing::Generation;
@@ -109,7 +110,7 @@ impl Reloader {
         let before = self.proxy.generation();
         let changes = Changes::between(&before.config, &config);
         let restart = Changes::between(self.proxy.config(), &config);
-        let generation = before.succeeded_by(config).with_shadow(Some(&before));
+        let generation = before.succeeded_by(config).with_shadow(Some(&before), SHADOW_HOST);
         let generation = Arc::new(generation.map_err(ReloadError::Shadow)?);
         let first_checks = self.prober.watch(&generation.fleet, &generation.config);
         let is_checked = tokio::time::timeout(FIRST_CHECKS, first_checks).await.is_ok();

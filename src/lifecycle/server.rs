@@ -22,8 +22,8 @@ use crate::config::{Config, ConfigSource, ListenAddress};
 use crate::discovery::DiscoveryService;
 use crate::lifecycle::systemd::Notifier;
 use crate::lifecycle::{
-    ApplyLog, CommandSender, ControlLoop, InheritedSockets, ListenerService, Reloader, Shutdown,
-    ShutdownHook, ShutdownTrigger, Socket, Sockets, StopAccepting, Successor, Supervisor,
+    ApplyLog, CommandSender, ControlLoop, InheritedSockets, ListenerService, Reloader, SHADOW_HOST,
+    Shutdown, ShutdownHook, ShutdownTrigger, Socket, Sockets, StopAccepting, Successor, Supervisor,
     install_signal_handlers, raise_limit,
 };
 use crate::observe::access_log::{AccessLog, AccessLogError};
@@ -138,7 +138,8 @@ struct Parts {
 
 impl Parts {
     fn new(config: Config, seed: u64, sockets: Arc<Sockets>) -> Result<Self, ServerError> {
-        let generation = Generation::new(config).with_shadow(None).map_err(ServerError::Shadow)?;
+        let generation =
+            Generation::new(config).with_shadow(None, SHADOW_HOST).map_err(ServerError::Shadow)?;
         let generation = Arc::new(generation);
         let metrics = Arc::new(Metrics::new(&generation)?);
         let decisions = Arc::new(DecisionLog::default());

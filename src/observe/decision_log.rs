@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::api::{Capabilities, Operation};
 use crate::config::Strategy;
-use crate::routing::{Capture, Legend, RequestObserver, Routed, ScoreCard};
+use crate::routing::{Capture, RequestObserver, Routed, ScoreRecord, ScorerNames};
 use crate::scan::RequestRequirements;
 use crate::units::{Timestamp, TokenCount, widen};
 use captures::Captures;
@@ -64,8 +64,8 @@ struct Entry {
     estimated_tokens: TokenCount,
     needs: Capabilities,
     streaming: bool,
-    card: Option<ScoreCard>,
-    legend: Legend,
+    scores: Option<ScoreRecord>,
+    scorer_names: ScorerNames,
 }
 
 /// A decision that was acted on, as `/decisions` shows it. Long names are cut off.
@@ -200,13 +200,13 @@ impl Entry {
             estimated_tokens: request.estimated_tokens,
             needs: request.needs,
             streaming: request.streaming,
-            card: decision.card,
-            legend: event.legend,
+            scores: decision.scores,
+            scorer_names: event.scorer_names,
         }
     }
 
     fn to_report(self, now: Timestamp) -> DecisionReport {
-        let names = self.legend.iter().map(|(name, _)| name);
+        let names = self.scorer_names.iter().map(|(name, _)| name);
         DecisionReport {
             number: self.number,
             seconds_ago: now.since(self.at).as_secs_f64(),
@@ -227,14 +227,18 @@ impl Entry {
             assumed: self.is_assumed,
             candidates: self.candidates,
             attempt: self.attempt,
-            scoring: self.card.map(|card| ScoringReport {
-                total: widen(card.total),
-                scores: names.zip(card.scores().iter().copied().map(widen)).collect(),
-                weights: self.legend.iter().map(|(name, weight)| (name, widen(weight))).collect(),
-                matched_blocks: card.matched_blocks,
-                prompt_blocks: card.prompt_blocks,
-                telemetry_age_ms: card.told.age_ms(),
-                telemetry: card.told.standing.name(),
+            scoring: self.scores.map(|scores| ScoringReport {
+                total: widen(scores.total),
+                scores: names.zip(scores.scores().iter().copied().map(widen)).collect(),
+                weights: self
+                    .scorer_names
+                    .iter()
+                    .map(|(name, weight)| (name, widen(weight)))
+                    .collect(),
+                matched_blocks: scores.matched_blocks,
+                prompt_blocks: scores.prompt_blocks,
+                telemetry_age_ms: scores.telemetry_age_ms(),
+                telemetry: scores.telemetry.name(),
             }),
         }
     }

@@ -137,7 +137,7 @@ impl RequestObserver for Metrics {
         if event.decision.in_panic {
             self.panics.fetch_add(1, Ordering::Relaxed);
         }
-        if event.decision.card.as_ref().is_some_and(|card| card.is_untold) {
+        if event.decision.scores.is_some_and(|scores| scores.has_no_telemetry) {
             self.without_telemetry.fetch_add(1, Ordering::Relaxed);
         }
     }

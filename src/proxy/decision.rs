@@ -11,7 +11,8 @@ use crate::clock::now;
 use crate::fleet::InflightGuard;
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    Capture, Live, Noting, RouteError, RouteInput, RoutingDecision, Scratch, Weighted,
+    Capture, CapturedAttempt, Live, NoRecord, RouteError, RouteInput, RoutingDecision, Scratch,
+    Trace, Weighted,
 };
 
 /// How often a decision is repeated because another request took the last permit first.
@@ -25,7 +26,9 @@ thread_local! {
 pub(crate) struct Decided {
     pub(crate) decision: RoutingDecision,
     pub(crate) permit: InflightGuard,
-    /// What the decision read, where decisions are captured.
+    /// What the decision read, where a capture or the shadow needs it.
+    pub(crate) trace: Option<Trace>,
+    /// The same for a file, where decisions are captured.
     pub(crate) captured: Option<Box<Capture>>,
 }
 
@@ -75,12 +78,18 @@ fn reserve(
             prompt,
             session: request.session,
         };
-        let (decision, notes) = if proxy.captures.lasts(|| input.now) {
-            let mut chance = Noting::new(topology, proxy.seeds.next());
-            (router.route(&input, &mut chance, scratch)?, Some(chance.into_notes()))
+        let is_captured = proxy.captures.lasts(|| input.now);
+        let is_traced = is_captured || ctx.generation.shadow.is_some();
+        // A captured decision has a seed of its own, so that a replay draws what was drawn.
+        let seed = if is_traced { proxy.seeds.next() } else { 0 };
+        let (decision, trace) = if is_traced {
+            let mut trace = Trace::default();
+            let mut rng = SmallRng::seed_from_u64(seed);
+            let mut random = Live { topology, rng: &mut rng };
+            (router.route(&input, &mut random, scratch, &mut trace)?, Some(trace))
         } else {
-            let mut chance = Live { topology, rng: &mut rng };
-            (router.route(&input, &mut chance, scratch)?, None)
+            let mut random = Live { topology, rng: &mut rng };
+            (router.route(&input, &mut random, scratch, &mut NoRecord)?, None)
         };
         let serving = decision.serving(topology).ok_or_else(saturated)?;
         let permit =
@@ -90,11 +99,12 @@ fn reserve(
             let expected = serving.latency.expect(streaming, limit);
             permit.count_tokens(request.profile.estimated_tokens.0, expected.tokens.0);
             permit.estimate_drain(expected, input.now);
-            let captured = notes.map(|notes| {
-                let attempt = ctx.record.attempts + 1;
-                Box::new(router.capture((ctx.request_id(), attempt), (&input, &decision), notes))
+            let captured = trace.as_ref().filter(|_| is_captured).map(|trace| {
+                let (request_id, attempt) = (ctx.request_id(), ctx.record.attempts + 1);
+                let of = CapturedAttempt { request_id, attempt, seed };
+                Box::new(router.capture(of, &input, &decision, trace))
             });
-            return Ok(Decided { decision, permit, captured });
+            return Ok(Decided { decision, permit, trace, captured });
         }
     }
     Err(saturated())

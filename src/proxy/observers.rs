@@ -39,7 +39,12 @@ impl Observers {
             decision,
             fleet: &request.fleet,
             attempt: ctx.record.attempts,
-            legend: ctx.generation.router.weighted().map(Weighted::legend).unwrap_or_default(),
+            scorer_names: ctx
+                .generation
+                .router
+                .weighted()
+                .map(Weighted::scorer_names)
+                .unwrap_or_default(),
             captured,
         };
         for observer in &self.0 {

@@ -178,7 +178,7 @@ fn finish_head(
                 if decision.is_assumed { ";assumed" } else { "" },
             );
             if let Some(weighted) = ctx.generation.router.weighted() {
-                code.extend(decision.card.map(|card| weighted.to_text(&card)));
+                code.extend(decision.scores.map(|scores| weighted.to_text(&scores)));
             }
             header.insert_header(DECISION, code)?;
         }

@@ -29,7 +29,7 @@ pub(crate) async fn serve(
     proxy.retries.earn(&ctx.generation.config.routing.retry_budget);
     let mut last_failure = None;
     loop {
-        let Decided { decision, permit, captured } = match decide(proxy, ctx, &request) {
+        let Decided { decision, permit, trace, captured } = match decide(proxy, ctx, &request) {
             Ok(decided) => decided,
             Err(error) => {
                 return match last_failure {
@@ -44,7 +44,9 @@ pub(crate) async fn serve(
         }
         ctx.record.attempts += 1;
         proxy.observers.routed(ctx, &request, &decision, captured.as_deref());
-        let _in_flight = show_shadow(session, ctx, &request, (&decision, &permit));
+        if let Some(trace) = trace {
+            show_shadow(session, ctx, &request, &decision, trace);
+        }
         request.decision = Some(decision);
         match make_attempt(proxy, session, ctx, &mut request, permit).await {
             AttemptEnd::Relayed(served) => {
@@ -115,7 +117,7 @@ fn learn_cached(ctx: &mut RequestContext, request: &ScannedRequest, decision: &R
     let cached = ctx.record.usage.and_then(|usage| usage.cached_tokens);
     if let (Some(cached), Some(weighted)) = (cached, ctx.generation.router.weighted()) {
         weighted.learn(&request.fleet, decision, cached);
-        ctx.record.expected_cached = decision.card.map(|card| card.expected_tokens());
+        ctx.record.expected_cached = decision.scores.map(|scores| scores.expected_tokens());
     }
 }
 

@@ -7,30 +7,32 @@ use pingora_proxy::Session;
 
 use super::context::{RequestContext, ScannedRequest};
 use crate::clock::now;
-use crate::fleet::InflightGuard;
-use crate::routing::RoutingDecision;
-use crate::shadow::{InFlight, Shadow, Sighting};
+use crate::fleet::Probe;
+use crate::routing::audit::{ObservedDecision, Shadow};
+use crate::routing::{RoutingDecision, Trace};
 
 /// Shows a decision to the shadow, where there is one. Only first attempts count: a retry goes where
-/// the failure allows. The result is kept for as long as the attempt lasts.
+/// the failure allows.
 pub(crate) fn show_shadow(
     session: &Session,
     ctx: &RequestContext,
     request: &ScannedRequest,
-    (decision, guard): (&RoutingDecision, &InflightGuard),
-) -> Option<InFlight> {
-    let shadow = ctx.generation.shadow.as_deref()?;
-    let body = request.body.as_ref().filter(|_| ctx.record.attempts == 1)?;
-    shadow.show(Sighting {
+    decision: &RoutingDecision,
+    trace: Trace,
+) {
+    let Some(shadow) = ctx.generation.shadow.as_deref() else { return };
+    let Some(body) = request.body.as_ref().filter(|_| ctx.record.attempts == 1) else { return };
+    shadow.observe(ObservedDecision {
         at: now(),
         request: request.profile,
         body: body.bytes.clone(),
         session: session_of(session, shadow),
-        fleet: Arc::clone(&request.fleet),
-        place: (decision.model, decision.row),
-        backend: decision.backend,
-        taken: guard.taken(),
-    })
+        topology: Arc::clone(&request.fleet),
+        model: decision.model,
+        row: decision.row,
+        is_next_probe: decision.probe == Probe::Cooldown,
+        trace,
+    });
 }
 
 fn session_of(session: &Session, shadow: &Shadow) -> Option<u64> {

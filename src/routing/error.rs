@@ -1,10 +1,11 @@
-//! Why a request cannot be routed: every class with the facts an honest answer needs.
+//! Why a request cannot be routed: every class with the facts that an honest error response needs.
 
 use std::fmt;
 
 use super::RouteInput;
 use super::filters::{self, RejectReason};
 use crate::api::{Capabilities, ErrorCode, Operation};
+use crate::fleet::{Health, Serving};
 use crate::units::Timestamp;
 
 /// What every candidate lacked.
@@ -40,9 +41,9 @@ impl fmt::Display for Missing {
 /// Why no backend can take a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RouteError {
-    /// Nobody serves the model. `target` is what the name resolves to.
+    /// No backend serves the model. `target` is what the name resolves to.
     ModelNotFound {
-        /// The name asked for.
+        /// The requested name.
         alias: String,
         /// The model behind it.
         target: String,
@@ -71,16 +72,16 @@ pub enum RouteError {
         /// The model.
         model: String,
     },
-    /// Every backend that could take it rests after its own 429 or 503.
+    /// Every backend that could take it is in cooldown after its own 429 or 503.
     CoolingDown {
         /// The model.
         model: String,
-        /// When the first one is due.
+        /// When the first cooldown ends.
         until: Timestamp,
-        /// 503 when a rest came from one, else 429.
+        /// 503 when one of them came from a 503, else 429.
         status: u16,
     },
-    /// Nobody is known to serve the model, but not every backend has told its models.
+    /// No backend is known to serve the model, but discovery is not complete.
     DiscoveryPending {
         /// The model.
         model: String,
@@ -110,7 +111,7 @@ impl RouteError {
         }
     }
 
-    /// Finds out why `pick` found nobody. Runs only on failure, so it may take its time.
+    /// Explains why `pick` found no backend. Runs only on failure, so it may be slow.
     pub(super) fn explain(target: &str, input: &RouteInput<'_>, chain: &[Box<str>]) -> Self {
         let topology = input.fleet;
         let model = target.to_owned();
@@ -122,8 +123,8 @@ impl RouteError {
             };
         };
         let mut seen = Seen::default();
-        for candidate in &serving.serving {
-            seen.note(input, candidate);
+        for ((_, verdict), candidate) in filters::rejections(input, serving).zip(&serving.serving) {
+            seen.add(input, candidate, verdict);
         }
         seen.conclude(model, input)
     }
@@ -140,25 +141,30 @@ impl RouteError {
     }
 }
 
-/// What was seen while looking through the candidates.
+/// What the candidates have in common.
 #[derive(Default)]
 struct Seen {
     healthy: bool,
     capable: bool,
     full: bool,
     tried: bool,
-    rest: Option<(Timestamp, u16)>,
-    /// Lacking everywhere among healthy ones, and lacking anywhere.
+    cooldown: Option<(Timestamp, u16)>,
+    /// What every healthy backend lacks, and what any of them lacks.
     everywhere: Option<Missing>,
     anywhere: Missing,
 }
 
 impl Seen {
-    fn note(&mut self, input: &RouteInput<'_>, candidate: &crate::fleet::Serving) {
-        let is_healthy = candidate.state.status() == crate::fleet::Health::Healthy;
+    fn add(
+        &mut self,
+        input: &RouteInput<'_>,
+        candidate: &Serving,
+        verdict: Result<(), RejectReason>,
+    ) {
+        let is_healthy = candidate.state.status() == Health::Healthy;
         self.healthy |= is_healthy;
-        match filters::check(input, candidate) {
-            Ok(_) => self.capable = true,
+        match verdict {
+            Ok(()) => self.capable = true,
             Err(reason) if reason.is_lasting() => {
                 if is_healthy {
                     self.lacks(lacking(input, candidate));
@@ -169,8 +175,8 @@ impl Seen {
                 self.full |= matches!(reason, RejectReason::Full { .. });
                 self.tried |= reason == RejectReason::Tried;
                 if let RejectReason::Cooldown { until, status } = reason {
-                    let (due, worst) = self.rest.unwrap_or((until, status));
-                    self.rest = Some((due.min(until), worst.max(status)));
+                    let (first, worst) = self.cooldown.unwrap_or((until, status));
+                    self.cooldown = Some((first.min(until), worst.max(status)));
                 }
             }
         }
@@ -195,7 +201,7 @@ impl Seen {
 
     fn conclude(self, model: String, input: &RouteInput<'_>) -> RouteError {
         let missing = self.missing();
-        match (self.rest, missing) {
+        match (self.cooldown, missing) {
             _ if self.full => RouteError::Saturated { model },
             (Some((until, status)), _) => RouteError::CoolingDown { model, until, status },
             _ if self.tried => RouteError::AllTried { model },
@@ -210,7 +216,7 @@ impl Seen {
     }
 }
 
-fn lacking(input: &RouteInput<'_>, candidate: &crate::fleet::Serving) -> Missing {
+fn lacking(input: &RouteInput<'_>, candidate: &Serving) -> Missing {
     let request = input.request;
     let has_operation = candidate.usable_operations.contains(request.operation);
     Missing {
@@ -250,11 +256,11 @@ impl fmt::Display for RouteError {
                 "Every backend for model '{model}' is at its limit of requests in flight"
             ),
             Self::CoolingDown { model, status, .. } => {
-                write!(out, "Every backend for model '{model}' answered {status} lately")
+                write!(out, "Every backend for model '{model}' recently responded with {status}")
             }
             Self::DiscoveryPending { model } => write!(
                 out,
-                "Model '{model}' is not known yet: some backends have not told their models"
+                "Model '{model}' is not known yet: discovery of some backends is not complete"
             ),
         }
     }

@@ -1,14 +1,15 @@
-//! Why a candidate may not take a request: one function decides, `explain` prints its reasons.
+//! Which backends may take a request: one function decides for live decisions, explanations, captures
+//! and errors.
 
 use std::sync::atomic::Ordering;
 
 use super::RouteInput;
 use crate::api::{Capabilities, Offer};
-use crate::fleet::{BackendState, BreakerState, Health, Model, Probe, Serving};
+use crate::fleet::{BackendState, BreakerState, Health, Model, Serving};
 use crate::mix::mix;
 use crate::units::{Timestamp, TokenCount};
 
-/// Why a backend that serves the model was left out.
+/// Why a backend that serves the model was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectReason {
     /// An earlier attempt of this request failed there.
@@ -19,27 +20,31 @@ pub enum RejectReason {
     Capabilities(Capabilities),
     /// Its context is shorter than the prompt.
     Context(TokenCount),
+    /// It is only assumed to have what other backends are known to have.
+    Assumed,
     /// Its health checks fail, it was not checked yet, or it drains.
     Health(Health),
     /// Its circuit breaker is open.
     BreakerOpen,
-    /// It rests after its own 429 or 503.
+    /// It is in cooldown after its own 429 or 503.
     Cooldown {
-        /// When the rest ends.
+        /// When the cooldown ends.
         until: Timestamp,
-        /// The status that asked for it.
+        /// The status that started it.
         status: u16,
-    },
-    /// It is on its way back and sits this one out.
-    SlowStart {
-        /// The part of its share that it gets now, in percent.
-        percent: u8,
     },
     /// It has as many requests in flight as it may.
     Full {
         /// The limit.
         limit: u32,
     },
+    /// It is in slow start and skips this request.
+    SlowStart {
+        /// The part of its share that it gets now, in percent.
+        percent: u8,
+    },
+    /// Its telemetry is stale while another backend's is fresh.
+    Telemetry,
 }
 
 impl RejectReason {
@@ -50,6 +55,7 @@ impl RejectReason {
             Self::Operation => "operation",
             Self::Capabilities(_) => "capabilities",
             Self::Context(_) => "context_length",
+            Self::Assumed => "assumed",
             Self::Health(Health::Unknown) => "unknown",
             Self::Health(Health::Draining) => "draining",
             Self::Health(Health::Healthy | Health::Unhealthy) => "unhealthy",
@@ -57,102 +63,198 @@ impl RejectReason {
             Self::Cooldown { .. } => "cooldown",
             Self::SlowStart { .. } => "slow_start",
             Self::Full { .. } => "full",
+            Self::Telemetry => "telemetry",
         }
-    }
-
-    /// Of a backend that sits this decision out.
-    pub(super) fn slow_start(input: &RouteInput<'_>, candidate: &Serving) -> Self {
-        Self::SlowStart { percent: percent(candidate.state.share(input.now)) }
     }
 
     /// Whether the backend could never take this request, however healthy and idle it were.
     pub fn is_lasting(self) -> bool {
         matches!(self, Self::Operation | Self::Capabilities(_) | Self::Context(_))
     }
+
+    /// The reason for people.
+    pub(super) fn to_text(self, input: &RouteInput<'_>) -> String {
+        match self {
+            Self::Tried => "an earlier attempt of this request failed there".to_owned(),
+            Self::Operation => format!("does not serve {}", input.request.operation.name()),
+            Self::Capabilities(lacking) => format!("lacks {lacking}"),
+            Self::Context(length) => format!(
+                "context of {} tokens is shorter than the prompt's {}",
+                length.0, input.tokens.0
+            ),
+            Self::Assumed => "is only assumed to have what others are known to have".to_owned(),
+            Self::Health(health) => format!("is {}", health.name()),
+            Self::BreakerOpen => "its circuit breaker is open".to_owned(),
+            Self::Cooldown { until, status } => format!(
+                "in cooldown for another {:.1} s after its own {status}",
+                until.since(input.now).as_secs_f64()
+            ),
+            Self::SlowStart { percent } => format!("in slow start at {percent} %"),
+            Self::Full { limit } => format!("has {limit} requests in flight, its limit"),
+            Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
+        }
+    }
 }
 
-/// A candidate that may take the request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fit {
-    /// Everything needed is known to be there, nothing assumed.
-    pub is_known: bool,
-    /// The slot an attempt must take along.
-    pub probe: Probe,
+/// The answer of [`Filters::check`]: `bool` where nobody wants the reason, which is then never made.
+pub trait Verdict {
+    /// The backend may take the request.
+    fn admit() -> Self;
+    /// It may not.
+    fn reject(reason: impl FnOnce() -> RejectReason) -> Self;
+}
+
+impl Verdict for bool {
+    #[inline(always)]
+    fn admit() -> Self {
+        true
+    }
+
+    #[inline(always)]
+    fn reject(_reason: impl FnOnce() -> RejectReason) -> Self {
+        false
+    }
+}
+
+impl Verdict for Result<(), RejectReason> {
+    fn admit() -> Self {
+        Ok(())
+    }
+
+    fn reject(reason: impl FnOnce() -> RejectReason) -> Self {
+        Err(reason())
+    }
 }
 
 /// Whose capabilities count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
-    /// Those known to have what the request needs.
+pub(super) enum Candidacy {
+    /// Only backends known to have what the request needs.
     Known,
     /// Also those assumed to.
     Usable,
 }
 
-/// Who counts as a candidate.
+/// The conditions of one pass over a model's backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Terms {
-    /// By their capabilities.
-    pub(super) who: Who,
-    /// Also those whose checks fail: too few others are left.
+pub(super) struct Conditions {
+    /// Whose capabilities count.
+    pub(super) candidacy: Candidacy,
+    /// Whether backends count whose checks fail, because too few others are left.
     pub(super) in_panic: bool,
-    /// Those on their way back as much as the others.
-    pub(super) at_once: bool,
+    /// Whether backends in slow start get their whole share, because there are no others.
+    pub(super) ignores_slow_start: bool,
 }
 
-/// The candidates of a model that may take the request now, with their rows: those [`check`] finds
-/// nothing against and that do not sit out.
-#[inline(always)]
-pub(super) fn fitting<'a>(
-    input: &'a RouteInput<'_>,
-    model: &'a Model,
-    terms: Terms,
-) -> impl Iterator<Item = (u32, &'a Serving)> {
-    let asked = Offer::asked(input.request.operation, input.request.needs);
-    let is_first = input.tried.is_empty();
-    (0_u32..).zip(&model.serving).filter(move |(_, candidate)| {
-        let offer = match terms.who {
-            Who::Known => candidate.known_offer,
-            Who::Usable => candidate.usable_offer,
-        };
-        offer.contains(asked)
-            && candidate.window >= input.tokens
-            && (is_first || !input.tried.contains(candidate.id))
-            && is_free(input, candidate, terms)
-    })
+impl Conditions {
+    /// The least strict ones of a fleet that is not in panic.
+    pub(super) const LENIENT: Self =
+        Self { candidacy: Candidacy::Usable, in_panic: false, ignores_slow_start: true };
 }
 
-/// Whether a candidate that could take the request can take it now.
-#[inline(always)]
-fn is_free(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool {
-    let state = &*candidate.state;
-    if !state.breaker.is_closed() && is_open(state, input.now) {
-        return false;
+/// The filters of one pass.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Filters<'a> {
+    input: &'a RouteInput<'a>,
+    conditions: Conditions,
+    /// The operation and what the request needs, as one word.
+    asked: Offer,
+    is_first_attempt: bool,
+}
+
+impl<'a> Filters<'a> {
+    pub(super) fn new(input: &'a RouteInput<'a>, conditions: Conditions) -> Self {
+        Self {
+            input,
+            conditions,
+            asked: Offer::asked(input.request.operation, input.request.needs),
+            is_first_attempt: input.tried.is_empty(),
+        }
     }
-    let health = state.health.status();
-    !state.draining.load(Ordering::Relaxed)
-        && (health == Health::Healthy || (terms.in_panic && health == Health::Unhealthy))
-        && !state.cooldown.is_active(input.now)
-        && state.load.in_flight() < candidate.max_in_flight
-        && (!state.is_in_slow_start() || takes_part(input, candidate, terms))
+
+    /// Whether `candidate` may take the request now; else the first reason why not, lasting ones
+    /// before passing ones.
+    // Runs for every backend of every decision. What is rarely true is checked out of line, so that it
+    // takes no registers from the rest.
+    #[inline(always)]
+    pub(super) fn check<V: Verdict>(&self, candidate: &Serving) -> V {
+        let Self { input, conditions, .. } = self;
+        let offer = match conditions.candidacy {
+            Candidacy::Known => candidate.known_offer,
+            Candidacy::Usable => candidate.usable_offer,
+        };
+        if !offer.contains(self.asked) || candidate.window < input.tokens {
+            return V::reject(|| self.lasting_reason(candidate));
+        }
+        if !self.is_first_attempt && input.tried.contains(candidate.id) {
+            return V::reject(|| RejectReason::Tried);
+        }
+        let state = &*candidate.state;
+        if state.draining.load(Ordering::Relaxed) {
+            return V::reject(|| RejectReason::Health(Health::Draining));
+        }
+        let health = state.health.status();
+        if health != Health::Healthy && !(conditions.in_panic && health == Health::Unhealthy) {
+            return V::reject(|| RejectReason::Health(health));
+        }
+        if !state.breaker.is_closed() && is_open(state, input.now) {
+            return V::reject(|| RejectReason::BreakerOpen);
+        }
+        if state.cooldown.is_active(input.now) {
+            let until = || state.cooldown.ends_at(input.now).unwrap_or(input.now);
+            let status = || state.cooldown.status();
+            return V::reject(|| RejectReason::Cooldown { until: until(), status: status() });
+        }
+        if state.load.in_flight() >= candidate.max_in_flight {
+            return V::reject(|| RejectReason::Full { limit: candidate.max_in_flight });
+        }
+        if state.is_in_slow_start() && !conditions.ignores_slow_start && skips(input, candidate) {
+            return V::reject(|| RejectReason::SlowStart {
+                percent: percent(state.share(input.now)),
+            });
+        }
+        V::admit()
+    }
+
+    /// Why a candidate lacks what the request needs; where it is only assumed to have it, the passing
+    /// reason that it would be rejected for in any case.
+    #[cold]
+    #[inline(never)]
+    fn lasting_reason(&self, candidate: &Serving) -> RejectReason {
+        let request = self.input.request;
+        if !candidate.usable_operations.contains(request.operation) {
+            return RejectReason::Operation;
+        }
+        let lacking = request.needs.without(candidate.usable);
+        if !lacking.is_empty() {
+            return RejectReason::Capabilities(lacking);
+        }
+        if candidate.window < self.input.tokens {
+            return RejectReason::Context(candidate.window);
+        }
+        let conditions = Conditions { candidacy: Candidacy::Usable, ..self.conditions };
+        let usable = Self { conditions, ..*self };
+        let verdict: Result<(), RejectReason> = usable.check(candidate);
+        verdict.err().unwrap_or(RejectReason::Assumed)
+    }
 }
 
-// Out of line, like `takes_part`: what is seldom asked would take registers from every candidate.
+/// Whether everything the request needs is known to be there, nothing assumed.
+pub(super) fn is_known(input: &RouteInput<'_>, candidate: &Serving) -> bool {
+    candidate.known.contains(input.request.needs)
+}
+
 #[cold]
 #[inline(never)]
 fn is_open(state: &BackendState, now: Timestamp) -> bool {
     state.breaker.state(now) == BreakerState::Open
 }
 
+/// Whether a backend in slow start skips this decision. Drawn from the time of the decision, so that a
+/// second pass and an explanation come to the same.
 #[cold]
 #[inline(never)]
-fn takes_part(input: &RouteInput<'_>, candidate: &Serving, terms: Terms) -> bool {
-    terms.at_once || !sits_out(input, candidate)
-}
-
-/// Whether a backend on its way back sits this decision out. Drawn from the time of the decision, so
-/// that the same question has the same answer.
-pub(super) fn sits_out(input: &RouteInput<'_>, candidate: &Serving) -> bool {
+fn skips(input: &RouteInput<'_>, candidate: &Serving) -> bool {
     let share = candidate.state.share(input.now);
     // The upper bits make a number in 0..1.
     let mixed = mix(input.now.0 ^ (u64::from(candidate.id.0) << 48));
@@ -160,92 +262,30 @@ pub(super) fn sits_out(input: &RouteInput<'_>, candidate: &Serving) -> bool {
     share < 1.0 && draw >= share
 }
 
-/// Whether `candidate` may take the request now.
-///
-/// # Errors
-/// The first reason why not: lasting ones before passing ones.
-pub(super) fn check(input: &RouteInput<'_>, candidate: &Serving) -> Result<Fit, RejectReason> {
-    check_in(input, candidate, false)
-}
-
-/// The same; `in_panic`, backends count whose checks fail.
-///
-/// # Errors
-/// As above.
-pub(super) fn check_in(
-    input: &RouteInput<'_>,
-    candidate: &Serving,
-    in_panic: bool,
-) -> Result<Fit, RejectReason> {
-    let is_known = can_serve(input, candidate)?;
-    if input.tried.contains(candidate.id) {
-        return Err(RejectReason::Tried);
-    }
-    let state = &*candidate.state;
-    if state.draining.load(Ordering::Relaxed) {
-        return Err(RejectReason::Health(Health::Draining));
-    }
-    match state.health.status() {
-        Health::Healthy => {}
-        Health::Unhealthy if in_panic => {}
-        status => return Err(RejectReason::Health(status)),
-    }
-    let mut probe = Probe::None;
-    if !state.breaker.is_closed() {
-        match state.breaker.state(input.now) {
-            BreakerState::Closed => {}
-            BreakerState::HalfOpen => probe = Probe::Breaker,
-            BreakerState::Open => return Err(RejectReason::BreakerOpen),
-        }
-    }
-    if let Some(until) = state.cooldown.ends_at(input.now) {
-        return Err(RejectReason::Cooldown { until, status: state.cooldown.status() });
-    }
-    if state.load.in_flight() >= candidate.max_in_flight {
-        return Err(RejectReason::Full { limit: candidate.max_in_flight });
-    }
-    Ok(Fit { is_known, probe })
-}
-
-/// Of backends that all rest the one that is due first, of equals the first; none where one is merely
-/// full.
-pub(super) fn first_due(
-    verdicts: impl Iterator<Item = (u32, Result<Fit, RejectReason>)>,
-) -> Option<u32> {
+/// The backend whose cooldown ends first, of equals the first; none where one is merely full: it may
+/// have room again before a cooldown ends.
+pub(super) fn next_probe(rejected: impl Iterator<Item = (u32, RejectReason)>) -> Option<u32> {
     let mut first: Option<(Timestamp, u32)> = None;
-    for (row, verdict) in verdicts {
-        match verdict {
-            Err(RejectReason::Cooldown { until, .. })
-                if first.is_none_or(|(due, _)| until < due) =>
-            {
+    for (row, reason) in rejected {
+        match reason {
+            RejectReason::Cooldown { until, .. } if first.is_none_or(|(due, _)| until < due) => {
                 first = Some((until, row));
             }
-            Err(RejectReason::Full { .. }) => return None,
-            Ok(_) | Err(_) => {}
+            RejectReason::Full { .. } => return None,
+            _ => {}
         }
     }
     first.map(|(_, row)| row)
 }
 
-/// Whether `candidate` could take the request if it were healthy and idle; `Ok(true)` when all it
-/// needs is known and not assumed.
-///
-/// # Errors
-/// The lasting reason why not.
-pub(super) fn can_serve(input: &RouteInput<'_>, candidate: &Serving) -> Result<bool, RejectReason> {
-    let request = input.request;
-    if !candidate.usable_operations.contains(request.operation) {
-        return Err(RejectReason::Operation);
-    }
-    let lacking = request.needs.without(candidate.usable);
-    if !lacking.is_empty() {
-        return Err(RejectReason::Capabilities(lacking));
-    }
-    let length = candidate.context_length.unwrap_or(TokenCount(u32::MAX));
-    if length < input.tokens {
-        return Err(RejectReason::Context(length));
-    }
-    Ok(candidate.known.contains(request.needs))
+/// Why each backend of a model is rejected under the most lenient conditions; for decisions and
+/// errors when none is left.
+pub(super) fn rejections<'a>(
+    input: &'a RouteInput<'a>,
+    model: &'a Model,
+) -> impl Iterator<Item = (u32, Result<(), RejectReason>)> {
+    let filters = Filters::new(input, Conditions::LENIENT);
+    (0_u32..).zip(model.serving.iter().map(move |candidate| filters.check(candidate)))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..=100 by the clamp")]

@@ -4,11 +4,10 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::clock::now;
 use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::routing::Router;
-use crate::shadow::Shadow;
+use crate::routing::audit::{Shadow, ShadowHost};
 
 /// A configuration in force.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ pub struct Generation {
     pub router: Router,
     /// The fleet it decides over.
     pub fleet: Arc<Fleet>,
-    /// The strategy that is tried out, once one runs.
+    /// The shadow strategy, once it runs.
     pub shadow: Option<Arc<Shadow>>,
 }
 
@@ -30,23 +29,23 @@ impl Generation {
         Self::of(config, fleet)
     }
 
-    /// Builds what takes this one's place; what was learned about backends goes along.
+    /// Builds the generation after this one, which keeps what was learned about backends.
     #[must_use]
     pub fn succeeded_by(&self, config: Config) -> Self {
         let fleet = Arc::new(self.fleet.succeeded_by(&config));
         Self::of(config, fleet)
     }
 
-    /// The same with the shadow it asks for at work: that of the generation before where `routing` is
-    /// the same, else one that knows nothing yet.
+    /// The same with the shadow it asks for running: that of the previous generation where `routing` is
+    /// the same, else a new one.
     ///
     /// # Errors
-    /// When the system gives no thread.
-    pub fn with_shadow(self, before: Option<&Self>) -> io::Result<Self> {
-        let alike = before.filter(|before| before.config.routing == self.config.routing);
-        let shadow = match alike {
-            Some(before) => before.shadow.clone(),
-            None => Shadow::start(&self.config.routing, now())?.map(Arc::new),
+    /// When the host cannot start its thread.
+    pub fn with_shadow(self, previous: Option<&Self>, host: ShadowHost) -> io::Result<Self> {
+        let same = previous.filter(|previous| previous.config.routing == self.config.routing);
+        let shadow = match same {
+            Some(previous) => previous.shadow.clone(),
+            None => Shadow::start(&self.config.routing, host)?.map(Arc::new),
         };
         Ok(Self { shadow, ..self })
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Capture, Legend, RoutingDecision};
+use super::{Capture, RoutingDecision, ScorerNames};
 use crate::api::{ErrorCode, Operation, TraceContext};
 use crate::fleet::{BackendId, Outcome, Topology};
 use crate::scan::{RequestProfile, Usage};
@@ -29,7 +29,7 @@ pub struct Routed<'a> {
     /// 1 for the first attempt.
     pub attempt: u32,
     /// What the scores of the decision's card are from.
-    pub legend: Legend,
+    pub scorer_names: ScorerNames,
     /// What the decision read, where that is captured.
     pub captured: Option<&'a Capture>,
 }

@@ -2,29 +2,43 @@
 
 use rand::Rng;
 
-use super::weighted::WeightedScratch;
+use crate::scoring::{Candidate, ScoreMatrix};
 
 /// Space a decision works in, kept by its caller so that no decision allocates.
 #[derive(Debug, Default)]
 pub struct Scratch {
     rows: Vec<u32>,
     keys: Vec<u64>,
-    pub(super) weighted: WeightedScratch,
+    pub(super) readings: Readings,
+}
+
+/// The candidates as they were read, and their scores.
+#[derive(Debug, Default)]
+pub(super) struct Readings {
+    pub(super) rows: Vec<u32>,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) matrix: ScoreMatrix,
 }
 
 impl Scratch {
-    /// Room for up to `most` rows, none in it yet.
-    pub(super) fn rows(&mut self, most: usize) -> Rows<'_> {
+    /// Space for up to `most` rows, and the readings.
+    pub(super) fn split(&mut self, most: usize) -> (Rows<'_>, &mut Readings) {
         if self.rows.len() < most {
             self.rows.resize(most, 0);
             self.keys.resize(most, 0);
         }
-        Rows { room: &mut self.rows, keys: &mut self.keys, count: 0 }
+        let rows = Rows { room: &mut self.rows, keys: &mut self.keys, count: 0 };
+        (rows, &mut self.readings)
+    }
+
+    /// The same for as many rows as there are candidates.
+    pub(super) fn split_for_readings(&mut self) -> (Rows<'_>, &mut Readings) {
+        self.split(self.readings.candidates.len())
     }
 }
 
-/// The rows a decision chooses from. They fill room that was made before: a vector that may grow at
-/// every push costs a third of a decision.
+/// The rows a decision picks from. Their space is allocated beforehand: a vector that may grow at every
+/// push costs a third of a decision.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
     room: &'a mut [u32],
@@ -56,7 +70,7 @@ impl Rows<'_> {
         let mut kept = 0;
         for at in 0..self.count {
             if self.keys.get(at) == Some(&key) {
-                let row = self.room.get(at).copied().unwrap_or_default();
+                let Some(row) = self.room.get(at).copied() else { break };
                 if let Some(slot) = self.room.get_mut(kept) {
                     *slot = row;
                 }
@@ -70,11 +84,11 @@ impl Rows<'_> {
         u32::try_from(self.count).unwrap_or(u32::MAX)
     }
 
-    /// The row whose turn it is; the turn is asked for only when there are rows.
-    pub(super) fn in_turn(&self, turn: impl FnOnce() -> u64) -> Option<u32> {
-        let count = u64::try_from(self.count).ok().filter(|count| *count > 0)?;
-        let at = turn().checked_rem(count)?;
-        self.room.get(usize::try_from(at).ok()?).copied()
+    /// The row whose turn it is.
+    #[inline(always)]
+    pub(super) fn at_turn(&self, turn: u64) -> Option<u32> {
+        let index = turn.checked_rem(u64::try_from(self.count).ok()?)?;
+        self.room.get(usize::try_from(index).ok()?).copied()
     }
 
     /// One of the rows, each as likely as the others. A single one is not drawn.

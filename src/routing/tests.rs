@@ -4,6 +4,7 @@
 mod allocations;
 mod captures;
 mod errors;
+mod explanations;
 mod fallbacks;
 mod filtering;
 mod live_fleet;
@@ -16,7 +17,7 @@ use std::path::Path;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::{Live, RouteError, RouteInput, Router, RoutingDecision, Scratch};
+use super::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
 use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, SharedBackend};
@@ -26,9 +27,9 @@ use crate::units::{ByteSpan, Timestamp, TokenCount};
 /// A moment with room before and after it.
 const NOW: Timestamp = Timestamp(1_000_000_000);
 
-/// What a test asks for; `Ask::of` is a plain chat request.
+/// What a test asks for; `TestRequest::of` is a plain chat request.
 #[derive(Debug, Clone, Copy)]
-struct Ask<'a> {
+struct TestRequest<'a> {
     model: &'a str,
     needs: Capabilities,
     tokens: u32,
@@ -37,7 +38,7 @@ struct Ask<'a> {
     streaming: bool,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> TestRequest<'a> {
     fn of(model: &'a str) -> Self {
         Self {
             model,
@@ -108,7 +109,7 @@ impl Fleet {
         self.tried.insert(self.state(failed).id);
     }
 
-    fn route(&mut self, ask: Ask<'_>) -> Result<RoutingDecision, RouteError> {
+    fn route(&mut self, ask: TestRequest<'_>) -> Result<RoutingDecision, RouteError> {
         let snapshot = self.live.topology();
         let profile = ask.profile();
         let input = RouteInput {
@@ -121,12 +122,12 @@ impl Fleet {
             prompt: None,
             session: None,
         };
-        let mut chance = Live { topology: &snapshot, rng: &mut self.rng };
-        self.router.route(&input, &mut chance, &mut self.scratch)
+        let mut random = Live { topology: &snapshot, rng: &mut self.rng };
+        self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)
     }
 
     /// The backend that takes it and the model it is asked for.
-    fn taken(&mut self, ask: Ask<'_>) -> Result<(String, String), RouteError> {
+    fn taken(&mut self, ask: TestRequest<'_>) -> Result<(String, String), RouteError> {
         let decision = self.route(ask)?;
         let topology = &self.live.topology();
         let row = decision.serving(topology).unwrap();
@@ -135,11 +136,11 @@ impl Fleet {
         Ok((row.state.name.to_string(), model.name.to_string()))
     }
 
-    fn backend_for(&mut self, ask: Ask<'_>) -> String {
+    fn backend_for(&mut self, ask: TestRequest<'_>) -> String {
         self.taken(ask).unwrap_or_else(|error| panic!("{ask:?}: {error}")).0
     }
 
-    fn error_for(&mut self, ask: Ask<'_>) -> RouteError {
+    fn error_for(&mut self, ask: TestRequest<'_>) -> RouteError {
         match self.route(ask) {
             Ok(decision) => panic!("{ask:?} goes to {decision:?}"),
             Err(error) => error,

@@ -6,11 +6,12 @@ use std::fmt;
 use rand::Rng;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::candidate::{Ask, Candidate};
 use super::normalize;
 use super::params::ParamError;
 use super::picker::Picker;
-use super::scorers::{SCORERS, Scorer, ScorerRow};
+use super::readings::Candidate;
+use super::request::RequestFeatures;
+use super::scorers::{Needs, SCORERS, Scorer, ScorerRow};
 use super::spec::ScorerSpec;
 
 /// Why a list of scorers is refused.
@@ -70,10 +71,7 @@ impl fmt::Display for ProfileError {
 pub struct Profile {
     scorers: Vec<Weighted>,
     picker: Picker,
-    reads_prefixes: bool,
-    reads_prompts: bool,
-    reads_tokens: bool,
-    reads_latencies: bool,
+    needs: Needs,
 }
 
 #[derive(Debug)]
@@ -86,13 +84,13 @@ struct Weighted {
 
 /// What a profile made of the candidates; kept by its caller so that no decision allocates.
 #[derive(Debug, Clone, Default)]
-pub struct Sheet {
+pub struct ScoreMatrix {
     /// Scorer by scorer, one score per candidate.
     scores: Vec<f64>,
     totals: Vec<f64>,
 }
 
-impl Sheet {
+impl ScoreMatrix {
     /// The total of each candidate, 0..=1.
     pub fn totals(&self) -> &[f64] {
         &self.totals
@@ -148,15 +146,8 @@ impl Profile {
             scorer,
             weight: weight / most / sum,
         };
-        let any = |reads: fn(&dyn Scorer) -> bool| scorers.iter().any(|(_, one, _)| reads(&**one));
-        Ok(Self {
-            picker,
-            reads_prefixes: any(|one| one.reads_prefixes()),
-            reads_prompts: any(|one| one.reads_prompts()),
-            reads_tokens: any(|one| one.reads_tokens()),
-            reads_latencies: any(|one| one.reads_latencies()),
-            scorers: scorers.into_iter().map(weigh).collect(),
-        })
+        let needs = scorers.iter().fold(Needs::NONE, |all, (_, one, _)| all.with(one.needs()));
+        Ok(Self { picker, needs, scorers: scorers.into_iter().map(weigh).collect() })
     }
 
     /// Every scorer with its weight; the weights together are 1.
@@ -169,74 +160,80 @@ impl Profile {
         self.picker
     }
 
+    /// The readings its scorers need besides those that every decision takes.
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
     /// Whether any scorer reads how much of a prompt is cached where.
     pub fn reads_prefixes(&self) -> bool {
-        self.reads_prefixes
+        self.needs.contains(Needs::PREFIXES)
     }
 
-    /// Whether any scorer asks which prompt it is, so that it must be cut into blocks.
+    /// Whether any scorer reads the prompt, so that it must be cut into blocks.
     pub fn reads_prompts(&self) -> bool {
-        self.reads_prompts
-    }
-
-    /// Whether any scorer reads how many tokens are in flight.
-    pub fn reads_tokens(&self) -> bool {
-        self.reads_tokens
-    }
-
-    /// Whether any scorer reads how long first tokens take.
-    pub fn reads_latencies(&self) -> bool {
-        self.reads_latencies
+        self.needs.contains(Needs::PROMPTS)
     }
 
     /// Fills in what every scorer makes of every candidate. Allocates only when there are more
     /// candidates than ever before.
-    pub fn score(&self, ask: &Ask, candidates: &[Candidate], sheet: &mut Sheet) {
+    pub fn score(
+        &self,
+        features: &RequestFeatures,
+        candidates: &[Candidate],
+        matrix: &mut ScoreMatrix,
+    ) {
         let count = candidates.len();
-        sheet.totals.clear();
-        sheet.totals.resize(count, 0.0);
-        sheet.scores.clear();
-        sheet.scores.resize(count * self.scorers.len(), f64::NAN);
+        matrix.totals.clear();
+        matrix.totals.resize(count, 0.0);
+        matrix.scores.clear();
+        matrix.scores.resize(count * self.scorers.len(), f64::NAN);
         if count == 0 {
             return;
         }
-        for (one, scores) in self.scorers.iter().zip(sheet.scores.chunks_exact_mut(count)) {
-            one.scorer.score(ask, candidates, scores);
-            for (score, total) in scores.iter_mut().zip(&mut sheet.totals) {
+        for (one, scores) in self.scorers.iter().zip(matrix.scores.chunks_exact_mut(count)) {
+            one.scorer.score(features, candidates, scores);
+            for (score, total) in scores.iter_mut().zip(&mut matrix.totals) {
                 // Clamped before it is weighted; what is not known counts as nothing.
                 *score = if score.is_nan() { 0.0 } else { score.clamp(0.0, 1.0) };
                 *total += *score * one.weight;
             }
         }
         // Weights that sum to 1 may sum to a little more in floats.
-        sheet.totals.iter_mut().for_each(|total| *total = total.min(1.0));
+        matrix.totals.iter_mut().for_each(|total| *total = total.min(1.0));
     }
 
     /// Scores the candidates and picks one: its index, or `None` when there are none.
     pub fn pick(
         &self,
-        ask: &Ask,
+        features: &RequestFeatures,
         candidates: &[Candidate],
-        (sheet, rng): (&mut Sheet, &mut impl Rng),
+        matrix: &mut ScoreMatrix,
+        rng: &mut impl Rng,
     ) -> Option<usize> {
-        self.score(ask, candidates, sheet);
-        self.picker.pick(&sheet.totals, self.ranks(ask, candidates), rng)
+        self.score(features, candidates, matrix);
+        self.picker.pick(&matrix.totals, self.ranks(features, candidates), rng)
     }
 
-    /// How likely each of the candidates is to be picked, by the totals in `sheet`; together 1.
-    pub fn probabilities(&self, ask: &Ask, candidates: &[Candidate], sheet: &Sheet) -> Vec<f64> {
-        self.picker.probabilities(&sheet.totals, self.ranks(ask, candidates))
+    /// How likely each of the candidates is to be picked, by the totals in `matrix`; together 1.
+    pub fn probabilities(
+        &self,
+        features: &RequestFeatures,
+        candidates: &[Candidate],
+        matrix: &ScoreMatrix,
+    ) -> Vec<f64> {
+        self.picker.probabilities(&matrix.totals, self.ranks(features, candidates))
     }
 
     /// The rank of each candidate among equals, by its index.
-    fn ranks(&self, ask: &Ask, candidates: &[Candidate]) -> impl Fn(usize) -> u64 {
-        let is_in_turn = !self.reads_prompts || ask.in_turn;
+    fn ranks(&self, features: &RequestFeatures, candidates: &[Candidate]) -> impl Fn(usize) -> u64 {
+        let is_in_turn = !self.reads_prompts() || features.in_turn;
         // Counted once, and only where there are equals.
         let places = OnceCell::new();
         move |index| {
             candidates.get(index).map_or(0, |one| match is_in_turn {
-                true => turn(ask, *places.get_or_init(|| count_places(candidates)), one.place),
-                false => rank(ask, one),
+                true => turn(features, *places.get_or_init(|| count_places(candidates)), one.row),
+                false => rank(features, one),
             })
         }
     }
@@ -247,19 +244,20 @@ impl Profile {
 /// does not know, by its first block: so strangers spread, and all replicas send the same beginning
 /// to the same place. Of one that it does know, by all of it: a popular beginning that is cached
 /// everywhere has no home.
-fn rank(ask: &Ask, candidate: &Candidate) -> u64 {
-    let prompt = if candidate.matched_blocks == 0 { ask.first_block } else { ask.last_block };
+fn rank(features: &RequestFeatures, candidate: &Candidate) -> u64 {
+    let prompt =
+        if candidate.matched_blocks == 0 { features.first_block } else { features.last_block };
     xxh3_64_with_seed(&candidate.key.to_le_bytes(), prompt)
 }
 
 /// The same where prompts do not count: each has its turn.
-fn turn(ask: &Ask, places: u64, place: u32) -> u64 {
-    let since = (u64::from(place) + places - ask.turn % places) % places;
+fn turn(features: &RequestFeatures, places: u64, place: u32) -> u64 {
+    let since = (u64::from(place) + places - features.turn % places) % places;
     u64::MAX - since
 }
 
 fn count_places(candidates: &[Candidate]) -> u64 {
-    let last = candidates.iter().map(|one| one.place).max().unwrap_or(0);
+    let last = candidates.iter().map(|one| one.row).max().unwrap_or(0);
     u64::from(last) + 1
 }
 

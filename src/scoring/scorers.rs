@@ -1,52 +1,87 @@
-//! The scorers, one file per kind. A new one is a file and a row in [`SCORERS`].
+//! The scorers, one file per kind: `queue_depth.rs` holds `QueueDepth`, configured as `queue-depth`. A
+//! new one is a file and a row in [`SCORERS`].
 
-mod affinity;
+mod active_requests;
+mod bounded_hash;
+mod busiest;
+mod cache_aware;
+mod kv_utilization;
 mod latency;
-mod load;
-mod prefill;
-mod presets;
-mod queue;
+mod load_balance;
+mod lora_affinity;
+mod new_prefill_batch;
+mod prefill_cost;
+mod prefix_affinity;
+mod priority;
+mod queue_depth;
+mod running_requests;
+mod session_affinity;
+mod token_load;
+mod waiting_queue;
 
-use super::candidate::{Ask, Candidate};
 use super::params::{ParamError, Params};
+use super::readings::Candidate;
+use super::request::RequestFeatures;
 
-/// Says how well each candidate suits a request.
+/// Scores how well each candidate suits a request.
 pub trait Scorer: std::fmt::Debug + Send + Sync {
-    /// Fills in one score per candidate, in their order: 0..=1, 1 is best, NaN is not known. `scores`
-    /// is as long as `candidates`.
-    fn score(&self, ask: &Ask, candidates: &[Candidate], scores: &mut [f64]);
+    /// Fills in one score per candidate, in their order: 0..=1, 1 is best, NaN is unknown. `scores` is
+    /// as long as `candidates`.
+    fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]);
 
-    /// Whether it reads how much of a prompt is cached where, so that somebody must keep track.
-    fn reads_prefixes(&self) -> bool {
-        false
-    }
-
-    /// Whether it reads which prompt it is.
-    fn reads_prompts(&self) -> bool {
-        self.reads_prefixes()
-    }
-
-    /// Whether it reads how many tokens are in flight.
-    fn reads_tokens(&self) -> bool {
-        false
-    }
-
-    /// Whether it reads how long first tokens take.
-    fn reads_latencies(&self) -> bool {
-        false
+    /// The readings it needs besides those that every decision takes.
+    fn needs(&self) -> Needs {
+        Needs::NONE
     }
 }
 
-/// Everything there is to say about a scorer.
+/// Readings that cost something to take, so that they are taken only for scorers that use them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs(u8);
+
+impl Needs {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// Which prompt it is: the hashes of its blocks.
+    pub const PROMPTS: Self = Self(1);
+    /// How much of the prompt is cached where; implies [`Needs::PROMPTS`].
+    pub const PREFIXES: Self = Self(1 << 1 | 1);
+    /// Tokens in flight.
+    pub const TOKENS: Self = Self(1 << 2);
+    /// Times to first token.
+    pub const LATENCIES: Self = Self(1 << 3);
+    /// Where the request's adapter is loaded.
+    pub const ADAPTERS: Self = Self(1 << 4);
+    /// The latency that the strategy `smart` scores by.
+    pub const RESPONSE_TIMES: Self = Self(1 << 5);
+    /// All that a recorded decision keeps besides. Not the prefixes: ties between equals are broken by
+    /// them, so reading them would change the decision.
+    pub const RECORDED: Self =
+        Self(Self::TOKENS.0 | Self::LATENCIES.0 | Self::ADAPTERS.0 | Self::RESPONSE_TIMES.0);
+
+    /// Both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are among them.
+    #[inline(always)]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A scorer as a row: how it is configured, documented and built.
 #[derive(Debug)]
 pub struct ScorerRow {
     /// The name it is configured by.
     pub name: &'static str,
     /// Its formula.
     pub formula: &'static str,
-    /// Where that comes from.
+    /// The source of the formula.
     pub source: &'static str,
-    /// What it makes of readings that are not known.
+    /// How it scores unknown readings.
     pub unknown: &'static str,
     /// Its own parameters.
     pub params: &'static [&'static str],
@@ -67,34 +102,34 @@ impl ScorerRow {
 
 /// Every scorer.
 pub const SCORERS: &[ScorerRow] = &[
-    affinity::PREFIX,
-    queue::DEPTH,
-    load::KV_UTILIZATION,
-    load::BALANCE,
-    queue::WAITING,
-    queue::RUNNING,
-    load::ACTIVE,
-    load::TOKENS,
-    prefill::COST,
-    prefill::BATCH,
-    affinity::LORA,
-    affinity::SESSION,
-    load::PRIORITY,
-    latency::LATENCY,
-    presets::CACHE_AWARE,
-    presets::BOUNDED_HASH,
-    presets::BUSIEST,
+    prefix_affinity::ROW,
+    queue_depth::ROW,
+    kv_utilization::ROW,
+    load_balance::ROW,
+    waiting_queue::ROW,
+    running_requests::ROW,
+    active_requests::ROW,
+    token_load::ROW,
+    prefill_cost::ROW,
+    new_prefill_batch::ROW,
+    lora_affinity::ROW,
+    session_affinity::ROW,
+    priority::ROW,
+    latency::ROW,
+    cache_aware::ROW,
+    bounded_hash::ROW,
+    busiest::ROW,
 ];
 
-/// Scores every candidate by itself.
+/// Scores each candidate on its own.
 fn each(candidates: &[Candidate], scores: &mut [f64], score: impl Fn(&Candidate) -> Option<f64>) {
     for (slot, candidate) in scores.iter_mut().zip(candidates) {
         *slot = score(candidate).unwrap_or(f64::NAN);
     }
 }
 
-/// Scores by `(max - x) / (max - min)`: 1 for the least, 0 for the most, 1 for all where they are
-/// equal. What is not known stays out of both.
+/// Scores by `(max - x) / (max - min)`: 1 for the least, 0 for the most, 1 for all when they are equal.
+/// Unknown readings are ignored for both bounds.
 fn least_is_best(
     candidates: &[Candidate],
     scores: &mut [f64],

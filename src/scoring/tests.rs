@@ -24,14 +24,19 @@ fn loaded(name: &str, waiting: f64, running: f64, pending: f64) -> Candidate {
 }
 
 fn scores_of(text: &str, candidates: &[Candidate]) -> Vec<f64> {
-    let mut sheet = Sheet::default();
-    profile(text).score(&Ask::default(), candidates, &mut sheet);
-    sheet.scores(0).to_vec()
+    let mut matrix = ScoreMatrix::default();
+    profile(text).score(&RequestFeatures::default(), candidates, &mut matrix);
+    matrix.scores(0).to_vec()
 }
 
-fn pick(profile: &Profile, ask: &Ask, candidates: &[Candidate], seed: u64) -> Option<usize> {
-    let (mut sheet, mut rng) = (Sheet::default(), SmallRng::seed_from_u64(seed));
-    profile.pick(ask, candidates, (&mut sheet, &mut rng))
+fn pick(
+    profile: &Profile,
+    features: &RequestFeatures,
+    candidates: &[Candidate],
+    seed: u64,
+) -> Option<usize> {
+    let (mut matrix, mut rng) = (ScoreMatrix::default(), SmallRng::seed_from_u64(seed));
+    profile.pick(features, candidates, &mut matrix, &mut rng)
 }
 
 #[test]
@@ -86,20 +91,21 @@ fn what_is_not_known_counts_as_nothing_and_moves_nobody_else() {
 
 #[test]
 fn prefill_is_weighed_against_load() {
-    let ask = Ask { block_tokens: 16, prompt_tokens: 1600, ..Ask::default() };
+    let features =
+        RequestFeatures { block_tokens: 16, prompt_tokens: 1600, ..RequestFeatures::default() };
     let busy = Candidate { matched_blocks: 90, prompt_blocks: 100, ..loaded("a", 0.0, 20.0, 0.0) };
     let idle = Candidate { prompt_blocks: 100, ..loaded("b", 0.0, 0.0, 0.0) };
-    let choose = |busy: Candidate| pick(&profile("new-prefill-batch"), &ask, &[busy, idle], 0);
+    let choose = |busy: Candidate| pick(&profile("new-prefill-batch"), &features, &[busy, idle], 0);
     assert_eq!(choose(busy), Some(1), "160 x 21 is more than 1600 x 1");
     let calmer = Candidate { load: Some(4.0), ..busy };
     assert_eq!(choose(calmer), Some(0), "160 x 5 is less");
     let cost = |tokens_in_flight: f64| {
         let busy = Candidate { tokens_in_flight, ..busy };
-        pick(&profile("prefill-cost"), &ask, &[busy, idle], 0)
+        pick(&profile("prefill-cost"), &features, &[busy, idle], 0)
     };
     assert_eq!((cost(1000.0), cost(2000.0)), (Some(0), Some(1)));
     // The estimate leaves out tools, which are blocks all the same.
-    let tools = Ask { prompt_tokens: 10, ..ask };
+    let tools = RequestFeatures { prompt_tokens: 10, ..features };
     assert_eq!((tools.new_tokens(&busy), tools.new_tokens(&idle)), (160.0, 1600.0));
 }
 
@@ -109,8 +115,8 @@ fn a_session_stays_where_it_is_and_sessions_spread() {
     let fleet: Vec<Candidate> =
         (0..8).map(|index| loaded(&format!("backend-{index}"), 0.0, 0.0, 0.0)).collect();
     let home = |session| {
-        let ask = Ask { session: Some(session), ..Ask::default() };
-        pick(&profile, &ask, &fleet, session).unwrap()
+        let features = RequestFeatures { session: Some(session), ..RequestFeatures::default() };
+        pick(&profile, &features, &fleet, session).unwrap()
     };
     let mut homes = [0; 8];
     for session in 0..800 {
@@ -120,15 +126,20 @@ fn a_session_stays_where_it_is_and_sessions_spread() {
     assert!(homes.iter().all(|count| (60..=140).contains(count)), "{homes:?}");
     let smaller = &fleet[..7];
     for session in (0..800).filter(|session| home(*session) != 7) {
-        let ask = Ask { session: Some(session), ..Ask::default() };
-        let moved = pick(&profile, &ask, smaller, 0).unwrap();
+        let features = RequestFeatures { session: Some(session), ..RequestFeatures::default() };
+        let moved = pick(&profile, &features, smaller, 0).unwrap();
         assert_eq!(moved, home(session), "only sessions of a backend that leaves move");
     }
 }
 
 #[test]
 fn presets_do_what_they_are_named_after() {
-    let ask = Ask { first_block: 5, block_tokens: 16, prompt_tokens: 1600, ..Ask::default() };
+    let features = RequestFeatures {
+        first_block: 5,
+        block_tokens: 16,
+        prompt_tokens: 1600,
+        ..RequestFeatures::default()
+    };
     let with = |name: &str, load, matched_blocks| Candidate {
         matched_blocks,
         prompt_blocks: 100,
@@ -137,7 +148,7 @@ fn presets_do_what_they_are_named_after() {
     };
     let choose = |preset: &str, fleet: &[Candidate]| {
         let profile = Profile::new(&Preset::find(preset).unwrap().specs(), Picker::MaxScore);
-        pick(&profile.unwrap(), &ask, fleet, 0).unwrap()
+        pick(&profile.unwrap(), &features, fleet, 0).unwrap()
     };
     let fleet = [with("a", 10.0, 80), with("b", 0.0, 0), with("c", 40.0, 90)];
     assert_eq!(choose("least_loaded", &fleet), 1);
@@ -157,22 +168,26 @@ fn presets_do_what_they_are_named_after() {
 #[test]
 fn bounded_hash_keeps_a_prefix_together_until_its_backend_is_full() {
     let profile = profile("bounded-hash");
-    let ask = |first_block| Ask { first_block, ..Ask::default() };
+    let features = |first_block| RequestFeatures { first_block, ..RequestFeatures::default() };
     let idle: Vec<Candidate> =
         (0..4).map(|index| loaded(&format!("b{index}"), 0.0, 10.0, 0.0)).collect();
     let mut spread = [0; 4];
     for block in 0..400 {
-        let home = pick(&profile, &ask(block), &idle, 0).unwrap();
+        let home = pick(&profile, &features(block), &idle, 0).unwrap();
         spread[home] += 1;
         let mut full = idle.clone();
         full[home].load = Some(100.0);
-        assert_ne!(pick(&profile, &ask(block), &full, 0), Some(home));
+        assert_ne!(pick(&profile, &features(block), &full, 0), Some(home));
         full[home].load = Some(12.0);
-        assert_eq!(pick(&profile, &ask(block), &full, 0), Some(home), "1.25 x the mean is room");
+        assert_eq!(
+            pick(&profile, &features(block), &full, 0),
+            Some(home),
+            "1.25 x the mean is room"
+        );
     }
     assert!(spread.iter().all(|count| (60..=140).contains(count)), "{spread:?}");
-    let place = |place: u32| Candidate { place, ..idle[place as usize] };
-    let turn = |turn| Ask { in_turn: true, turn, ..Ask::default() };
+    let place = |row: u32| Candidate { row, ..idle[row as usize] };
+    let turn = |turn| RequestFeatures { in_turn: true, turn, ..RequestFeatures::default() };
     let fleet = [place(0), place(1), place(2), place(3)];
     let turns = (0..4).map(|number| pick(&profile, &turn(number), &fleet, 0));
     assert!(turns.eq((0..4).map(Some)), "without a prompt each has its turn");
@@ -238,9 +253,9 @@ fn equals_are_told_apart_by_prompt_and_name_alone() {
     turned.reverse();
     let mut spread = [0; 4];
     for first_block in 0..400 {
-        let ask = Ask { first_block, last_block: 7, ..Ask::default() };
-        let chosen = pick(&profile, &ask, &fleet, first_block).unwrap();
-        let other = pick(&profile, &ask, &turned, 99);
+        let features = RequestFeatures { first_block, last_block: 7, ..RequestFeatures::default() };
+        let chosen = pick(&profile, &features, &fleet, first_block).unwrap();
+        let other = pick(&profile, &features, &turned, 99);
         assert_eq!(other, Some(3 - chosen), "whatever the order and seed");
         spread[chosen] += 1;
     }
@@ -250,11 +265,12 @@ fn equals_are_told_apart_by_prompt_and_name_alone() {
 #[test]
 fn equals_have_their_turns_where_prompts_do_not_count() {
     let profile = profile("load-balance");
-    let place = |place: u32| Candidate { place, ..loaded(&place.to_string(), 0.0, 1.0, 0.0) };
+    let place = |row: u32| Candidate { row, ..loaded(&row.to_string(), 0.0, 1.0, 0.0) };
     let fleet = [place(0), place(1), place(2), place(3)];
     let choose = |turn, fleet: &[Candidate]| {
-        let ask = Ask { turn, first_block: 9 * turn, ..Ask::default() };
-        fleet[pick(&profile, &ask, fleet, turn).unwrap()].place
+        let features =
+            RequestFeatures { turn, first_block: 9 * turn, ..RequestFeatures::default() };
+        fleet[pick(&profile, &features, fleet, turn).unwrap()].row
     };
     let turns: Vec<u32> = (0..8).map(|turn| choose(turn, &fleet)).collect();
     assert_eq!(turns, [0, 1, 2, 3, 0, 1, 2, 3]);
@@ -312,7 +328,7 @@ mod sample {
     struct EvenNames;
 
     impl Scorer for EvenNames {
-        fn score(&self, _ask: &Ask, candidates: &[Candidate], scores: &mut [f64]) {
+        fn score(&self, _ask: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
             for (score, candidate) in scores.iter_mut().zip(candidates) {
                 *score = if candidate.key % 2 == 0 { 1.0 } else { 0.0 };
             }
@@ -334,7 +350,7 @@ mod sample {
         let profile = Profile::of(vec![(ROW.name, made, 1.0)], Picker::MaxScore).unwrap();
         let fleet: Vec<Candidate> =
             (0..9).map(|index| Candidate::new(&index.to_string())).collect();
-        let chosen = pick(&profile, &Ask::default(), &fleet, 0).unwrap();
+        let chosen = pick(&profile, &RequestFeatures::default(), &fleet, 0).unwrap();
         assert_eq!(fleet[chosen].key % 2, 0);
     }
 }

@@ -237,18 +237,18 @@ fn replay_lists_rejected_backends() {
     let text = captured(&fleet);
     let all: Value = serde_json::from_str(&text).unwrap();
     let [second, first] = all["decisions"].as_array().unwrap().as_slice() else { panic!("{text}") };
-    let left_out = |one: &Value| {
+    let rejected = |one: &Value| {
         let pair = |one: &Value| format!("{} {}", one["backend"], one["excluded"]).replace('"', "");
-        one["left_out"].as_array().unwrap().iter().map(pair).collect::<Vec<_>>()
+        one["rejected"].as_array().unwrap().iter().map(pair).collect::<Vec<_>>()
     };
     assert_eq!((&first["attempt"], &second["attempt"]), (&json!(1), &json!(2)));
     assert_eq!(first["request_id"], second["request_id"]);
-    assert_eq!(left_out(first), ["b draining"]);
-    assert_eq!(left_out(second), ["a tried", "b draining"]);
+    assert_eq!(rejected(first), ["b draining"]);
+    assert_eq!(rejected(second), ["a tried", "b draining"]);
     assert_eq!(second["decision"]["backend"], "c");
     let ran = replay(&text, &[]);
     assert_eq!(last_line(&ran), "2 decisions, 2 identical");
-    assert!(ran.stdout.contains("left out (draining): is draining"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("rejected (draining): is draining"), "{}", ran.stdout);
 }
 
 fn capture_is_off_by_default() {
@@ -316,7 +316,7 @@ fn replay_refuses_files_without_decisions() {
         ("{\"decisions\": []}", "holds no decision"),
         ("decisions", "not JSON"),
         ("{\"version\": 7}", "version 7"),
-        ("{\"version\": 1}", "missing field"),
+        ("{\"version\": 2}", "missing field"),
     ] {
         let ran = replay(text, &[]);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);

@@ -11,7 +11,7 @@ use super::{ConfigArgs, open, unreadable};
 use crate::cli::error::CliError;
 use crate::cli::lines::without_mark;
 use crate::cli::output::Output;
-use crate::explain::{render_replay, replay};
+use crate::routing::audit::{render_replay, replay};
 use crate::routing::{Capture, Router};
 
 /// Replays every decision in a file, and says how many came out as they were.
@@ -40,7 +40,7 @@ pub(super) fn run(
             None => choice.apply(capture.routing().map_err(refused)?),
         };
         let router = Router::new(&routing);
-        let told = replay(capture, &router, (turns.of(capture), is_what_if));
+        let told = replay(capture, &router, turns.of(capture), is_what_if);
         let flag = |key| told.get(key).and_then(Value::as_bool);
         let is_changed = flag("moved").or(flag("identical").map(|is| !is)).unwrap_or_default();
         changed += usize::from(is_changed);

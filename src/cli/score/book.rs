@@ -7,11 +7,11 @@ use crate::api::Operation;
 use crate::prefix::prompt_chain;
 use crate::prefix::{Chain, MemoryBudget};
 use crate::scan::{RequestProfile, ScanOptions, scan};
-use crate::scoring::{Ask, Candidate, PrefixParams, ScorerSpec};
+use crate::scoring::{Candidate, PrefixParams, RequestFeatures, ScorerSpec};
 
-use super::answer::Answer;
 use super::line::{Line, RequestLine};
 use super::placed::Placed;
+use super::result::LineResult;
 
 /// What the prefix index of the process may take.
 const INDEX_BYTES: usize = 1 << 30;
@@ -35,50 +35,51 @@ impl Book {
     }
 }
 
-/// A request, understood.
-struct Understood {
+/// A request, scanned and cut into blocks.
+struct ScannedRequest {
     chain: Chain,
     key: (String, u32),
-    ask: Ask,
+    features: RequestFeatures,
 }
 
 impl Book {
-    /// Answers a line, also a wrong one.
+    /// LineResults a line, also a wrong one.
     pub(super) fn answer(&mut self, text: &[u8]) -> String {
         let answer = Line::read(text).and_then(|line| self.place(&line));
-        answer.map_or_else(|message| Answer::error(&message), |answer| answer.to_json())
+        answer.map_or_else(|message| LineResult::error(&message), |answer| answer.to_json())
     }
 
-    fn place(&mut self, line: &Line) -> Result<Answer, String> {
+    fn place(&mut self, line: &Line) -> Result<LineResult, String> {
         let specs = line.specs(self.usual.as_deref())?;
         let profile = line.profile(&specs)?;
         let terms = prefix_params(&specs)?;
         let mut candidates: Vec<Candidate> =
             line.backends.iter().map(super::line::BackendLine::to_candidate).collect();
-        // By name: the order of the line is no reason to prefer anybody.
+        // Numbered by name, so that the order of the line does not decide between equals.
         let mut names: Vec<&str> = line.backends.iter().map(|one| one.name.as_str()).collect();
         names.sort_unstable();
         for (candidate, backend) in candidates.iter_mut().zip(&line.backends) {
-            let place = names.binary_search(&backend.name.as_str()).unwrap_or_default();
-            candidate.place = u32::try_from(place).unwrap_or(u32::MAX);
+            let row = names.binary_search(&backend.name.as_str());
+            debug_assert!(row.is_ok(), "every backend is among the names");
+            candidate.row = u32::try_from(row.unwrap_or_default()).unwrap_or(u32::MAX);
         }
-        let understood =
-            line.request.as_ref().map(|request| understand(request, terms)).transpose()?;
-        if let Some(request) = &understood {
+        let scanned =
+            line.request.as_ref().map(|request| scan_request(request, terms)).transpose()?;
+        if let Some(request) = &scanned {
             self.find_prefixes(line, request, &mut candidates);
         }
-        let ask = understood.as_ref().map_or_else(
-            || Ask { block_tokens: terms.block_tokens, ..Ask::default() },
-            |request| Ask { turn: self.turn, ..request.ask },
+        let features = scanned.as_ref().map_or_else(
+            || RequestFeatures { block_tokens: terms.block_tokens, ..RequestFeatures::default() },
+            |request| RequestFeatures { turn: self.turn, ..request.features },
         );
-        let answer = Answer::new(line, (&profile, &ask), &candidates);
-        if let (Some(request), Some(winner)) = (understood, answer.winner()) {
+        let answer = LineResult::new(line, &profile, &features, &candidates);
+        if let (Some(request), Some(winner)) = (scanned, answer.winner()) {
             self.record(request, winner, terms);
         }
         Ok(answer)
     }
 
-    fn find_prefixes(&self, line: &Line, request: &Understood, candidates: &mut [Candidate]) {
+    fn find_prefixes(&self, line: &Line, request: &ScannedRequest, candidates: &mut [Candidate]) {
         let names = line.backends.iter().map(|backend| backend.name.as_str());
         let placed = self.placed.get(&request.key);
         let matched = placed.map(|placed| placed.matched(names, request.chain.hashes()));
@@ -91,7 +92,7 @@ impl Book {
         }
     }
 
-    fn record(&mut self, request: Understood, winner: &str, terms: PrefixParams) {
+    fn record(&mut self, request: ScannedRequest, winner: &str, terms: PrefixParams) {
         self.turn += 1;
         let placed = self.placed.entry(request.key).or_default();
         placed.record(winner, request.chain.hashes(), (terms.capacity, &self.budget));
@@ -102,7 +103,7 @@ fn prefix_params(specs: &[ScorerSpec]) -> Result<PrefixParams, String> {
     PrefixParams::of(specs).map_err(|error| error.to_string())
 }
 
-fn understand(request: &RequestLine, terms: PrefixParams) -> Result<Understood, String> {
+fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScannedRequest, String> {
     let path = request.path.split('?').next().unwrap_or_default();
     let operation =
         Operation::from_path(path).ok_or_else(|| format!("request.path: unknown path {path}"))?;
@@ -112,14 +113,15 @@ fn understand(request: &RequestLine, terms: PrefixParams) -> Result<Understood, 
     let model = profile.model_name(body).into_owned();
     let mut chain = Chain::default();
     prompt_chain(&profile, body, &model, terms, &mut chain);
-    let ask = Ask {
+    let features = RequestFeatures {
         in_turn: chain.is_empty(),
         turn: 0,
         first_block: chain.first(),
         last_block: chain.last(),
+        prompt_blocks: chain.blocks(),
         block_tokens: terms.block_tokens,
         prompt_tokens: profile.estimated_tokens.0,
         session: request.session.as_ref().map(|text| xxhash_rust::xxh3::xxh3_64(text.as_bytes())),
     };
-    Ok(Understood { chain, key: (model, terms.block_tokens), ask })
+    Ok(ScannedRequest { chain, key: (model, terms.block_tokens), features })
 }

@@ -1,11 +1,14 @@
-//! What a line says.
+//! One line of input.
 
+use std::fmt;
+
+use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
 use super::choice::{read_picker, read_preset, read_scorers};
 use super::object::Object;
-use crate::scoring::{Adapter, Candidate, Picker, Profile, ScorerSpec};
+use crate::scoring::{Candidate, Picker, Profile, READINGS, ReadingRow, ScorerSpec};
 
 /// One line.
 #[derive(Debug, Deserialize)]
@@ -14,7 +17,6 @@ pub(super) struct Line {
     scorers: Option<Json>,
     preset: Option<String>,
     picker: Option<Json>,
-    #[serde(deserialize_with = "read_objects")]
     pub(super) backends: Vec<BackendLine>,
     #[serde(default, deserialize_with = "read_object")]
     pub(super) request: Option<RequestLine>,
@@ -22,32 +24,70 @@ pub(super) struct Line {
     pub(super) seed: u64,
 }
 
-/// The readings of one backend.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The readings of one backend: its name, the keys of [`READINGS`], and two that stand for others.
+#[derive(Debug)]
 pub(super) struct BackendLine {
     pub(super) name: String,
-    waiting: Option<f64>,
-    running: Option<f64>,
+    /// Requests dispatched since the engine was scraped.
     pending: Option<f64>,
-    in_flight: Option<f64>,
-    kv_utilization: Option<f64>,
-    tokens_in_flight: Option<f64>,
-    prefill_tokens: Option<f64>,
-    priority: Option<u32>,
-    latency_ms: Option<f64>,
-    adapter: Option<AdapterText>,
-    #[serde(default, deserialize_with = "read_object")]
+    /// What it has cached; else the process's own index is asked.
     prefix: Option<PrefixLine>,
+    readings: Candidate,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum AdapterText {
-    Active,
-    FreeSlot,
-    Waiting,
-    Absent,
+impl<'de> Deserialize<'de> for BackendLine {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(BackendVisitor)
+    }
+}
+
+struct BackendVisitor;
+
+impl<'de> Visitor<'de> for BackendVisitor {
+    type Value = BackendLine;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<BackendLine, A::Error> {
+        let (mut name, mut pending, mut prefix) = (None, None, None);
+        // Counts that are not given are unknown, not 0.
+        let mut readings =
+            Candidate { in_flight: f64::NAN, tokens_in_flight: f64::NAN, ..Candidate::default() };
+        let mut given: Vec<String> = Vec::new();
+        while let Some(key) = fields.next_key::<String>()? {
+            if given.contains(&key) {
+                return Err(A::Error::custom(format!("duplicate field `{key}`")));
+            }
+            match key.as_str() {
+                "name" => name = Some(fields.next_value::<String>()?),
+                "pending" => pending = fields.next_value()?,
+                "prefix" => {
+                    let object: Option<Object<PrefixLine>> = fields.next_value()?;
+                    prefix = object.map(|Object(prefix)| prefix);
+                }
+                _ => {
+                    let named = |row: &&ReadingRow| row.score.is_some_and(|one| one.key == key);
+                    let row = READINGS.iter().find(named).ok_or_else(|| unknown_key(&key))?;
+                    let value: Json = fields.next_value()?;
+                    if !(row.set)(&mut readings, &value) {
+                        return Err(A::Error::custom(format!("'{key}' cannot be {value}")));
+                    }
+                }
+            }
+            given.push(key);
+        }
+        let name = name.ok_or_else(|| A::Error::missing_field("name"))?;
+        Ok(BackendLine { name, pending, prefix, readings })
+    }
+}
+
+fn unknown_key<E: serde::de::Error>(key: &str) -> E {
+    let rows = READINGS.iter().filter_map(|row| row.score.map(|one| one.key));
+    let known = ["name", "pending", "prefix"].into_iter().chain(rows);
+    let known: Vec<String> = known.map(|key| format!("`{key}`")).collect();
+    E::custom(format!("unknown field `{key}`, expected one of {}", known.join(", ")))
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -57,7 +97,7 @@ struct PrefixLine {
     total: u32,
 }
 
-/// The request that is to be placed.
+/// The request to place.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RequestLine {
@@ -71,13 +111,6 @@ fn read_object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     Option::<Object<T>>::deserialize(deserializer).map(|object| object.map(|Object(value)| value))
-}
-
-fn read_objects<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<T>, D::Error> {
-    let objects = Vec::<Object<T>>::deserialize(deserializer)?;
-    Ok(objects.into_iter().map(|Object(value)| value).collect())
 }
 
 fn default_path() -> String {
@@ -100,7 +133,7 @@ impl Line {
         Ok(line)
     }
 
-    /// The scorers it asks for; where it names none the `usual` ones, else 3 : 2 : 2 of llm-d.
+    /// The scorers it names; without any the `usual` ones, else 3 : 2 : 2 of llm-d.
     pub(super) fn specs(&self, usual: Option<&[ScorerSpec]>) -> Result<Vec<ScorerSpec>, String> {
         match (&self.scorers, &self.preset, usual) {
             (Some(_), Some(_), _) => Err("give either scorers or a preset".to_owned()),
@@ -120,37 +153,25 @@ impl Line {
 impl BackendLine {
     /// What scorers know of it.
     pub(super) fn to_candidate(&self) -> Candidate {
-        let reading = |given: Option<f64>| given.and_then(Candidate::reading);
-        let (waiting, running) = (reading(self.waiting), reading(self.running));
-        let pending = self.pending.filter(|pending| pending.is_finite()).unwrap_or(0.0);
-        let load = waiting.zip(running).map(|(waiting, running)| waiting + running + pending);
-        // The sum of very large readings is no number.
-        let load = load.map(|load| load.clamp(0.0, f64::MAX));
-        let adapter = self.adapter.map_or(Adapter::Unknown, |adapter| match adapter {
-            AdapterText::Active => Adapter::Active,
-            AdapterText::FreeSlot => Adapter::FreeSlot,
-            AdapterText::Waiting => Adapter::Waiting,
-            AdapterText::Absent => Adapter::Absent,
-        });
-        let prefix = self.prefix.unwrap_or(PrefixLine { matched: 0, total: 0 });
+        let readings = &self.readings;
+        let pending = self.pending.filter(|pending| pending.is_finite());
+        let both = readings.waiting.zip(readings.running);
+        let load = both.map(|(waiting, running)| waiting + running + pending.unwrap_or(0.0));
+        let in_flight = if readings.in_flight.is_nan() { pending } else { None };
         Candidate {
-            waiting,
-            running,
-            load,
-            kv_utilization: reading(self.kv_utilization).map(|part| part.min(1.0)),
-            in_flight: reading(self.in_flight.or(self.pending)).unwrap_or(f64::NAN),
-            tokens_in_flight: reading(self.tokens_in_flight).unwrap_or(f64::NAN),
-            prefill_tokens: reading(self.prefill_tokens).unwrap_or(0.0),
-            matched_blocks: prefix.matched,
-            prompt_blocks: prefix.total,
-            priority: self.priority.unwrap_or(0),
-            latency_ms: reading(self.latency_ms),
-            adapter,
-            ..Candidate::new(&self.name)
+            key: Candidate::key_of(&self.name),
+            // The sum of very large readings is infinite.
+            load: load.map(|load| load.clamp(0.0, f64::MAX)),
+            kv_utilization: readings.kv_utilization.map(|part| part.min(1.0)),
+            in_flight: in_flight.and_then(Candidate::reading).unwrap_or(readings.in_flight),
+            prefill_tokens: Candidate::reading(readings.prefill_tokens).unwrap_or(0.0),
+            matched_blocks: self.prefix.map_or(0, |prefix| prefix.matched),
+            prompt_blocks: self.prefix.map_or(0, |prefix| prefix.total),
+            ..*readings
         }
     }
 
-    /// Whether the line says itself what the backend has cached.
+    /// Whether the line gives what the backend has cached.
     pub(super) fn has_prefix(&self) -> bool {
         self.prefix.is_some()
     }

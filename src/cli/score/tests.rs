@@ -227,7 +227,7 @@ fn what_is_wrong_is_told_by_its_place() {
 
 #[test]
 fn the_schema_names_what_a_line_may_hold() {
-    let schema: Value = serde_json::from_str(super::SCHEMA).unwrap();
+    let schema: Value = serde_json::from_str(&super::schema()).unwrap();
     let names = |at: &str| -> Vec<String> {
         let found = schema.pointer(at).unwrap().as_object().unwrap();
         found.keys().cloned().collect()

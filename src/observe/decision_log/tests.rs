@@ -7,7 +7,7 @@ use super::*;
 use crate::config::{Config, Environment};
 use crate::fleet::{BackendSet, Health, Topology};
 use crate::routing::Generation;
-use crate::routing::{Peek, RouteInput, RoutingDecision, Scratch};
+use crate::routing::{NoRecord, Peek, RouteInput, RoutingDecision, Scratch};
 use crate::scan::{RequestProfile, ScanOptions, scan};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -40,9 +40,10 @@ impl Story {
             prompt: None,
             session: None,
         };
-        let mut chance = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
+        let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
         let mut scratch = Scratch::default();
-        let decision = generation.router.route(&input, &mut chance, &mut scratch).unwrap();
+        let decision =
+            generation.router.route(&input, &mut random, &mut scratch, &mut NoRecord).unwrap();
         Self { fleet, profile, decision }
     }
 
@@ -55,7 +56,7 @@ impl Story {
             decision: &self.decision,
             fleet: &self.fleet,
             attempt: 1,
-            legend: Legend::default(),
+            scorer_names: ScorerNames::default(),
             captured: None,
         }
     }

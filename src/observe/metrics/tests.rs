@@ -11,12 +11,13 @@ use crate::config::{Config, Environment};
 use crate::discovery::ScrapeBudget;
 use crate::fleet::{EngineSample, Outcome};
 use crate::routing::About;
+use crate::routing::audit::ShadowHost;
 use crate::scan::Usage;
 use crate::units::Timestamp;
 
 fn generation(yaml: &str) -> Arc<Generation> {
     let config = Config::parse(yaml, "test.yaml", Path::new("."), &Environment::default());
-    Arc::new(Generation::new(config.unwrap()).with_shadow(None).unwrap())
+    Arc::new(Generation::new(config.unwrap()).with_shadow(None, ShadowHost::IDLE).unwrap())
 }
 
 fn two_backends() -> Arc<Generation> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use super::{Ask, Fleet, NOW, alike};
-use crate::routing::{Live, Names, RouteInput};
+use super::{Fleet, NOW, TestRequest, alike};
+use crate::routing::{Live, Names, NoRecord, RouteInput};
 
 #[test]
 fn decisions_allocate_nothing() {
@@ -14,7 +14,7 @@ fn decisions_allocate_nothing() {
         );
         let mut fleet = Fleet::of(&format!("{routing}\n{}", alike(100, "m")));
         let snapshot = fleet.live.topology();
-        let request = Ask::of("m").profile();
+        let request = TestRequest::of("m").profile();
         let mut route = |model: &str| {
             let input = RouteInput {
                 request: &request,
@@ -26,8 +26,8 @@ fn decisions_allocate_nothing() {
                 prompt: None,
                 session: None,
             };
-            let mut chance = Live { topology: &snapshot, rng: &mut fleet.rng };
-            fleet.router.route(&input, &mut chance, &mut fleet.scratch).is_ok()
+            let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
+            fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).is_ok()
         };
         assert!(route("m"), "warms the scratch space up");
         let counted = allocation_counter::measure(|| {

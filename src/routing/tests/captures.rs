@@ -1,4 +1,4 @@
-//! Captured decisions: they are those that would have been made without, and replay to the same.
+//! Captures: observing a decision does not change it, and replay decides the same.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::{Ask, Fleet, NOW, backend};
+use super::{Fleet, NOW, TestRequest, backend};
 use crate::api::Capabilities;
 use crate::fleet::{EngineSample, Health, Probe};
 use crate::prefix::Chain;
 use crate::routing::{
-    CandidateReport, Capture, CaptureError, Live, Noting, RouteInput, Router, RoutingDecision,
-    Scratch,
+    CandidateReport, Capture, CaptureError, CapturedAttempt, Live, NoRecord, RouteInput, Router,
+    RoutingDecision, Scratch, Trace,
 };
 use crate::scoring::{PICKERS, PRESETS, SCORERS};
 use crate::units::Timestamp;
 
-/// Every strategy, every preset with every picker, and every scorer beside another.
+/// Every strategy, every preset with every picker, and every scorer with another one.
 fn routings() -> Vec<String> {
     let mut all: Vec<String> = ["smart", "round_robin", "priority_only", "random"]
         .map(|name| format!("strategy: {name}"))
@@ -50,16 +50,16 @@ struct One {
     can: u8,
     health: u8,
     is_in_slow_start: bool,
-    told: Option<(f32, f32, f32, u64, bool)>,
+    sample: Option<(f32, f32, f32, u64, bool)>,
     knows: usize,
-    rests_ms: u64,
+    cooldown_ms: u64,
 }
 
 fn one() -> impl Strategy<Value = One> {
-    let told = (0.0..50_f32, 0.0..50_f32, 0.0..1_f32, 0..4000_u64, any::<bool>());
+    let sample = (0.0..50_f32, 0.0..50_f32, 0.0..1_f32, 0..4000_u64, any::<bool>());
     let load = (0..5_u32, 0..40_u32, 1..60_u32, 0..900_u64, 0..900_u64);
-    let state = (0..5_u8, 0..12_u8, 0..8_u8, prop::option::of(told), 0..9_usize, 0..6000_u64);
-    (load, state).prop_map(|(load, (can, health, warming, told, knows, rests))| One {
+    let state = (0..5_u8, 0..12_u8, 0..8_u8, prop::option::of(sample), 0..9_usize, 0..6000_u64);
+    (load, state).prop_map(|(load, (can, health, warming, sample, knows, cooldown))| One {
         priority: load.0,
         in_flight: load.1,
         limit: load.2,
@@ -68,9 +68,9 @@ fn one() -> impl Strategy<Value = One> {
         can,
         health,
         is_in_slow_start: warming == 0,
-        told,
+        sample,
         knows,
-        rests_ms: rests.saturating_sub(4000),
+        cooldown_ms: cooldown.saturating_sub(4000),
     })
 }
 
@@ -93,7 +93,7 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
     let topology = fleet.live.topology();
     for (index, one) in all.iter().enumerate() {
         let state = fleet.state(&format!("b{index}"));
-        if let Some((waiting, running, kv, ago, fails)) = one.told {
+        if let Some((waiting, running, kv, ago, fails)) = one.sample {
             state.telemetry.publish(EngineSample {
                 waiting: Some(waiting),
                 running: Some(running),
@@ -111,8 +111,8 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
         if one.is_in_slow_start {
             state.begin_slow_start(NOW.before(Duration::from_secs(3)), Duration::from_secs(10));
         }
-        if one.rests_ms > 0 {
-            state.cooldown.start(NOW.after(Duration::from_millis(one.rests_ms)), 503);
+        if one.cooldown_ms > 0 {
+            state.cooldown.start(NOW.after(Duration::from_millis(one.cooldown_ms)), 503);
         }
         if one.health == 0 {
             state.health.set(Health::Unhealthy);
@@ -127,10 +127,10 @@ fn hashes(count: usize) -> Vec<u64> {
     (0..count as u64).map(|block| block.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1).collect()
 }
 
-/// What was decided without and with notes, and what was captured.
+/// The decision without and with a recorder, and its capture.
 fn decide(
     fleet: &Fleet,
-    ask: Ask<'_>,
+    ask: TestRequest<'_>,
     (seed, turn): (u64, u64),
 ) -> Option<(RoutingDecision, RoutingDecision, Capture)> {
     let snapshot = fleet.live.topology();
@@ -151,16 +151,23 @@ fn decide(
     let mut scratch = Scratch::default();
     model.turn.store(turn, Ordering::Relaxed);
     let mut rng = SmallRng::seed_from_u64(seed);
-    let live = fleet.router.route(&input, &mut Live { topology, rng: &mut rng }, &mut scratch);
+    let live = fleet.router.route(
+        &input,
+        &mut Live { topology, rng: &mut rng },
+        &mut scratch,
+        &mut NoRecord,
+    );
     let moved = model.turn.swap(turn, Ordering::Relaxed);
-    let mut noting = Noting::new(topology, seed);
-    let noted = fleet.router.route(&input, &mut noting, &mut scratch);
-    assert_eq!(live, noted);
+    let mut trace = Trace::default();
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut random = Live { topology, rng: &mut rng };
+    let traced = fleet.router.route(&input, &mut random, &mut scratch, &mut trace);
+    assert_eq!(live, traced);
     assert_eq!(model.turn.load(Ordering::Relaxed), moved, "the turn moves on as it does without");
-    let notes = noting.into_notes();
-    let noted = noted.ok()?;
-    let capture = fleet.router.capture(("req-1", 2), (&input, &noted), notes);
-    Some((live.ok()?, noted, capture))
+    let traced = traced.ok()?;
+    let of = CapturedAttempt { request_id: "req-1", attempt: 2, seed };
+    let capture = fleet.router.capture(of, &input, &traced, &trace);
+    Some((live.ok()?, traced, capture))
 }
 
 /// The capture as it comes back from a file, and the router that it says decided.
@@ -176,7 +183,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn captured_decisions_are_the_same_and_replay_to_the_same(
+    fn captures_do_not_change_decisions_and_replay_identically(
         all in prop::collection::vec(one(), 1..7),
         (seed, turn) in (any::<u64>(), 0..1000_u64),
         (streaming, needs) in (any::<bool>(), any::<bool>()),
@@ -191,15 +198,16 @@ proptest! {
             }
             let needs = if needs { Capabilities::TOOLS } else { Capabilities::NONE };
             for model in ["m", "ghost"] {
-                let ask = Ask { needs, streaming, ..Ask::of(model) };
-                let Some((live, noted, capture)) = decide(&fleet, ask, (seed, turn)) else { continue };
-                prop_assert_eq!(live, noted);
+                let ask = TestRequest { needs, streaming, ..TestRequest::of(model) };
+                let Some((live, traced, capture)) = decide(&fleet, ask, (seed, turn)) else { continue };
+                prop_assert_eq!(live, traced);
                 let (back, router) = read_back(&capture);
                 let again = router.replay(&back, 0);
                 prop_assert!(again.is_identical(&back), "{} {:?} {:?}", routing, again, back);
-                prop_assert_eq!(all.len(), back.rows(), "every backend is told of");
+                prop_assert_eq!(all.len(), back.rows(), "every backend is in the capture");
                 if live.probe != Probe::Cooldown {
-                    prop_assert_eq!(live.candidates as usize, again.candidates.len());
+                    let left = again.candidates.iter().filter(|one| one.excluded.is_none());
+                    prop_assert_eq!(live.candidates as usize, left.count());
                 }
             }
         }
@@ -216,17 +224,17 @@ fn plain(routing: &str) -> (Fleet, Capture) {
         can: 0,
         health: 1,
         is_in_slow_start: false,
-        told: Some((0.3, 1.7, 0.123_456_79, 40, false)),
+        sample: Some((0.3, 1.7, 0.123_456_79, 40, false)),
         knows: 0,
-        rests_ms: 0,
+        cooldown_ms: 0,
     };
     let fleet = fleet_of(routing, &[healthy(9), healthy(2), healthy(5)]);
-    let (_, _, capture) = decide(&fleet, Ask::of("m"), (7, 3)).unwrap();
+    let (_, _, capture) = decide(&fleet, TestRequest::of("m"), (7, 3)).unwrap();
     (fleet, capture)
 }
 
 #[test]
-fn a_changed_reading_changes_the_decision() {
+fn changed_reading_changes_the_replay() {
     let (_, capture) = plain("strategy: weighted, scorers: \"load-balance:1\"");
     assert_eq!(capture.decision.backend, "b1");
     let text = serde_json::to_string(&capture).unwrap();
@@ -240,10 +248,10 @@ fn a_changed_reading_changes_the_decision() {
 }
 
 #[test]
-fn an_engine_that_is_silent_is_left_out_and_everybody_says_so() {
+fn failing_telemetry_excludes_a_backend_in_decision_explanation_and_replay() {
     let (fleet, _) = plain("strategy: weighted, scorers: \"load-balance:1\"");
-    let silent = fleet.state("b1");
-    silent.telemetry.publish(EngineSample {
+    let failing = fleet.state("b1");
+    failing.telemetry.publish(EngineSample {
         waiting: Some(0.0),
         running: Some(0.0),
         kv_utilization: None,
@@ -251,14 +259,13 @@ fn an_engine_that_is_silent_is_left_out_and_everybody_says_so() {
         sent_at: NOW.before(Duration::from_secs(4)),
         interval: Duration::from_millis(500),
     });
-    silent.telemetry.fail();
-    let (_, decision, capture) = decide(&fleet, Ask::of("m"), (7, 3)).unwrap();
+    failing.telemetry.fail();
+    let (_, decision, capture) = decide(&fleet, TestRequest::of("m"), (7, 3)).unwrap();
     assert_eq!((capture.decision.backend.as_str(), decision.candidates), ("b2", 2));
-    let left_out: Vec<_> = capture.left_out().map(|(name, _, why, _)| (name, why)).collect();
-    assert_eq!(left_out, [("b1", "telemetry")]);
+    assert_eq!(capture.rejected().count(), 0, "the strategy excludes it, not a filter");
     let snapshot = fleet.live.topology();
     let topology = &*snapshot;
-    let profile = Ask::of("m").profile();
+    let profile = TestRequest::of("m").profile();
     let input = RouteInput {
         request: &profile,
         model: "m",
@@ -274,13 +281,15 @@ fn an_engine_that_is_silent_is_left_out_and_everybody_says_so() {
     let excluded: Vec<_> = explained.candidates.iter().map(|one| one.excluded).collect();
     assert_eq!(excluded, [None, Some("telemetry"), None]);
     let again = fleet.router.replay(&capture, 0);
+    let excluded: Vec<_> = again.candidates.iter().map(|one| one.excluded).collect();
+    assert_eq!(excluded, [None, Some("telemetry"), None]);
     let totals =
         |all: &[CandidateReport]| all.iter().filter_map(|one| one.total).collect::<Vec<_>>();
     assert_eq!(totals(&explained.candidates), totals(&again.candidates));
 }
 
 #[test]
-fn another_strategy_is_a_what_if() {
+fn replay_with_another_strategy_is_a_what_if() {
     let (_, capture) = plain("strategy: smart");
     assert_eq!(capture.decision.backend, "b1");
     let fleet = Fleet::of(&format!(
@@ -294,11 +303,11 @@ fn another_strategy_is_a_what_if() {
     let round =
         Fleet::of(&format!("routing: {{ strategy: round_robin }}\n{}", super::alike(1, "m")));
     let turns = [0, 1, 2, 3].map(|turn| round.router.replay(&capture, turn).backend.unwrap());
-    assert_eq!(turns, ["b0", "b1", "b2", "b0"], "where no turn was asked for it is counted");
+    assert_eq!(turns, ["b0", "b1", "b2", "b0"], "without a captured turn the given one counts");
 }
 
 #[test]
-fn files_are_read_in_every_form_and_others_refused() {
+fn capture_files_are_read_in_every_form_and_others_refused() {
     let (_, capture) = plain("strategy: weighted");
     let one = serde_json::to_string(&capture).unwrap();
     let pretty = serde_json::to_string_pretty(&capture).unwrap();
@@ -319,7 +328,8 @@ fn files_are_read_in_every_form_and_others_refused() {
         ("{\"backends\": []}", "was not captured"),
         ("not JSON", "not JSON"),
         ("[1, 2]", "not JSON"),
-        (&one.replace("\"version\":1", "\"version\":2"), "version 2"),
+        (&one.replace("\"version\":2", "\"version\":1"), "version 1"),
+        (&one.replacen("\"load\"", "\"lode\"", 1), "unknown reading 'lode'"),
         (&one.replace("\"turn\"", "\"tern\"").replace("\"seed\"", "\"sead\""), "sead"),
         (&one[..one.len() / 2], "not JSON"),
         (&format!("{one},\n{one},\n{{,"), "line 3 column 2"),
@@ -341,9 +351,9 @@ fn files_are_read_in_every_form_and_others_refused() {
 }
 
 #[test]
-fn a_lease_ends_by_itself() {
+fn lease_expires() {
     let lease = crate::routing::Lease::default();
-    assert!(!lease.lasts(|| panic!("nobody asks for the time")));
+    assert!(!lease.lasts(|| panic!("the clock is not read")));
     lease.extend(Timestamp(10));
     assert!(lease.lasts(|| Timestamp(9)) && !lease.lasts(|| Timestamp(10)));
     lease.end();

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Ask, Fleet, NOW, alike, backend};
+use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::api::{Capabilities, ErrorCode, Operation};
 use crate::fleet::{Health, InflightGuard, Probe};
 use crate::routing::RouteError;
 
-fn told(fleet: &mut Fleet, ask: Ask<'_>) -> (ErrorCode, u16, String) {
+fn told(fleet: &mut Fleet, ask: TestRequest<'_>) -> (ErrorCode, u16, String) {
     let error = fleet.error_for(ask);
     (error.code(), error.code().row().status, error.to_string())
 }
@@ -20,14 +20,14 @@ fn alone(model: &str) -> Fleet {
 fn a_model_nobody_serves_is_not_found() {
     for mut fleet in [alone("m"), Fleet::of("backends: []")] {
         let wanted = (ErrorCode::ModelNotFound, 404, "Model 'x' not found".to_owned());
-        assert_eq!(told(&mut fleet, Ask::of("x")), wanted);
+        assert_eq!(told(&mut fleet, TestRequest::of("x")), wanted);
     }
 }
 
 #[test]
 fn a_dead_alias_names_itself_and_its_target() {
     let yaml = format!("routing: {{ aliases: {{ gpt-4: ghost }} }}\n{}", alike(1, "m"));
-    let (code, status, message) = told(&mut Fleet::of(&yaml), Ask::of("gpt-4"));
+    let (code, status, message) = told(&mut Fleet::of(&yaml), TestRequest::of("gpt-4"));
     assert_eq!((code, status), (ErrorCode::ModelNotFound, 404));
     assert!(message.contains("'gpt-4'") && message.contains("'ghost'"), "{message}");
     assert!(message.starts_with("Model 'ghost' not found"), "{message}");
@@ -39,7 +39,10 @@ fn a_served_model_without_a_healthy_backend_is_unavailable() {
         let mut fleet = alone("m");
         fleet.set_health("one", health);
         let message = "No healthy backend available for model 'm'".to_owned();
-        assert_eq!(told(&mut fleet, Ask::of("m")), (ErrorCode::NoHealthyBackend, 503, message));
+        assert_eq!(
+            told(&mut fleet, TestRequest::of("m")),
+            (ErrorCode::NoHealthyBackend, 503, message)
+        );
     }
 }
 
@@ -50,10 +53,13 @@ fn everything_missing_is_listed() {
     let message =
         "No backend supports required capabilities for model 'm': [vision, tools, context_length]";
     let wanted = (ErrorCode::CapabilityMismatch, 400, message.to_owned());
-    assert_eq!(told(&mut fleet, Ask { needs, tokens: 101, ..Ask::of("m") }), wanted);
+    assert_eq!(
+        told(&mut fleet, TestRequest { needs, tokens: 101, ..TestRequest::of("m") }),
+        wanted
+    );
     let message = "No backend supports required capabilities for model 'm': [vision, tools]";
     let wanted = (ErrorCode::CapabilityMismatch, 400, message.to_owned());
-    assert_eq!(told(&mut fleet, Ask { needs, ..Ask::of("m") }), wanted);
+    assert_eq!(told(&mut fleet, TestRequest { needs, ..TestRequest::of("m") }), wanted);
 }
 
 #[test]
@@ -61,14 +67,14 @@ fn a_prompt_that_only_is_too_long_has_a_code_of_its_own() {
     let mut fleet = alone("{ id: m, context_length: 100, capabilities: [] }");
     let message = "No backend supports required capabilities for model 'm': [context_length]";
     let wanted = (ErrorCode::ContextLengthExceeded, 400, message.to_owned());
-    assert_eq!(told(&mut fleet, Ask { tokens: 101, ..Ask::of("m") }), wanted);
+    assert_eq!(told(&mut fleet, TestRequest { tokens: 101, ..TestRequest::of("m") }), wanted);
 }
 
 #[test]
 fn an_operation_nobody_serves_is_named() {
     let mut fleet = alone("{ id: m, operations: [chat] }");
     let (code, status, message) =
-        told(&mut fleet, Ask { operation: Operation::Embeddings, ..Ask::of("m") });
+        told(&mut fleet, TestRequest { operation: Operation::Embeddings, ..TestRequest::of("m") });
     assert_eq!((code, status), (ErrorCode::CapabilityMismatch, 400));
     assert!(message.ends_with("for model 'm': [embeddings]"), "{message}");
 }
@@ -81,7 +87,8 @@ fn what_different_backends_lack_is_told_together() {
         backend("calls", 2, "models: [{ id: m, capabilities: [tools] }]")
     );
     let needs = Capabilities::VISION.union(Capabilities::TOOLS);
-    let (_, _, message) = told(&mut Fleet::of(&yaml), Ask { needs, ..Ask::of("m") });
+    let (_, _, message) =
+        told(&mut Fleet::of(&yaml), TestRequest { needs, ..TestRequest::of("m") });
     assert!(message.ends_with(": [vision, tools]"), "nobody has both: {message}");
 }
 
@@ -94,7 +101,7 @@ fn a_capable_backend_that_is_down_makes_it_a_503() {
     );
     let mut fleet = Fleet::of(&yaml);
     fleet.set_health("sees", Health::Unhealthy);
-    let image = Ask { needs: Capabilities::VISION, ..Ask::of("m") };
+    let image = TestRequest { needs: Capabilities::VISION, ..TestRequest::of("m") };
     let (code, status, message) = told(&mut fleet, image);
     assert_eq!((code, status), (ErrorCode::NoHealthyBackend, 503), "to retry may help");
     assert!(message.starts_with("No healthy backend available for model 'm'"), "{message}");
@@ -106,29 +113,33 @@ fn full_backends_are_busy() {
     let mut fleet =
         Fleet::of(&format!("backends:\n{}", backend("one", 1, "max_in_flight: 1, models: [m]")));
     let _place = InflightGuard::try_reserve(&fleet.state("one"), 1, Probe::None).unwrap();
-    let (code, status, _) = told(&mut fleet, Ask::of("m"));
+    let (code, status, _) = told(&mut fleet, TestRequest::of("m"));
     assert_eq!((code, status), (ErrorCode::AllBackendsBusy, 503));
-    assert!(matches!(fleet.error_for(Ask::of("m")), RouteError::Saturated { .. }));
+    assert!(matches!(fleet.error_for(TestRequest::of("m")), RouteError::Saturated { .. }));
 }
 
 #[test]
-fn of_resting_backends_the_first_due_is_asked_by_one_request() {
+fn next_probe_goes_to_the_first_to_leave_cooldown() {
     let mut fleet = Fleet::of(&alike(3, "m"));
     for (name, seconds) in [("b0", 30), ("b1", 5), ("b2", 60)] {
         fleet.state(name).cooldown.start(NOW.after(Duration::from_secs(seconds)), 429);
     }
-    let decision = fleet.route(Ask::of("m")).unwrap();
+    let decision = fleet.route(TestRequest::of("m")).unwrap();
     assert_eq!(decision.probe, Probe::Cooldown);
-    assert_eq!(fleet.backend_for(Ask::of("m")), "b1", "first due");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1", "first due");
     let probe = InflightGuard::try_reserve(&fleet.state("b1"), u32::MAX, decision.probe).unwrap();
-    let error = fleet.error_for(Ask::of("m"));
+    let error = fleet.error_for(TestRequest::of("m"));
     let until = NOW.after(Duration::from_secs(5));
     assert_eq!(error, RouteError::CoolingDown { model: "m".to_owned(), until, status: 429 });
     assert_eq!((error.code(), error.code().row().status), (ErrorCode::BackendsCoolingDown, 429));
     drop(probe);
-    assert_eq!(fleet.backend_for(Ask::of("m")), "b1", "the next one may find out");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1", "the next one may find out");
     fleet.now = NOW.after(Duration::from_secs(31));
-    assert_eq!(fleet.backend_for(Ask::of("m")), "b0", "two rests are over, the first is best");
+    assert_eq!(
+        fleet.backend_for(TestRequest::of("m")),
+        "b0",
+        "two rests are over, the first is best"
+    );
 }
 
 #[test]
@@ -137,7 +148,7 @@ fn one_rest_after_a_503_makes_it_a_503() {
     fleet.state("b0").cooldown.start(NOW.after(Duration::from_secs(9)), 429);
     fleet.state("b1").cooldown.start(NOW.after(Duration::from_secs(4)), 503);
     let _probe = InflightGuard::try_reserve(&fleet.state("b1"), 9, Probe::Cooldown).unwrap();
-    let (code, status, _) = told(&mut fleet, Ask::of("m"));
+    let (code, status, _) = told(&mut fleet, TestRequest::of("m"));
     assert_eq!((code, status), (ErrorCode::AllBackendsBusy, 503));
 }
 
@@ -150,7 +161,7 @@ fn a_full_backend_beside_a_resting_one_is_no_reason_to_disturb_the_rest() {
     ));
     fleet.state("full").load.set_in_flight(1);
     fleet.state("cooldown").cooldown.start(NOW.after(Duration::from_secs(9)), 429);
-    assert!(matches!(fleet.error_for(Ask::of("m")), RouteError::Saturated { .. }));
+    assert!(matches!(fleet.error_for(TestRequest::of("m")), RouteError::Saturated { .. }));
 }
 
 #[test]
@@ -158,16 +169,20 @@ fn an_unknown_model_may_still_be_discovered() {
     let yaml =
         format!("backends:\n{}{}", backend("told", 1, "models: [m]"), backend("silent", 2, ""));
     let mut fleet = Fleet::of(&yaml);
-    let (code, status, _) = told(&mut fleet, Ask::of("x"));
+    let (code, status, _) = told(&mut fleet, TestRequest::of("x"));
     assert_eq!((code, status), (ErrorCode::DiscoveryPending, 503));
     let id = fleet.state("silent").id;
     assert!(fleet.live.learn_models(id, &[]));
-    assert_eq!(told(&mut fleet, Ask::of("x")).0, ErrorCode::ModelNotFound, "now all is known");
+    assert_eq!(
+        told(&mut fleet, TestRequest::of("x")).0,
+        ErrorCode::ModelNotFound,
+        "now all is known"
+    );
 }
 
 #[test]
 fn the_models_of_a_backend_that_is_down_stay_known() {
     let mut fleet = alone("m");
     fleet.set_health("one", Health::Unhealthy);
-    assert_eq!(told(&mut fleet, Ask::of("m")).0, ErrorCode::NoHealthyBackend, "no 404");
+    assert_eq!(told(&mut fleet, TestRequest::of("m")).0, ErrorCode::NoHealthyBackend, "no 404");
 }

@@ -1,6 +1,6 @@
 //! Other models in place of the one asked for, and other names for it.
 
-use super::{Ask, Fleet, alike, backend};
+use super::{Fleet, TestRequest, alike, backend};
 use crate::api::{Capabilities, ErrorCode};
 use crate::fleet::Health;
 use crate::routing::RouteError;
@@ -14,7 +14,7 @@ fn abc(routing: &str) -> Fleet {
 }
 
 fn model_for(fleet: &mut Fleet, name: &str) -> String {
-    fleet.taken(Ask::of(name)).unwrap_or_else(|error| panic!("{error}")).1
+    fleet.taken(TestRequest::of(name)).unwrap_or_else(|error| panic!("{error}")).1
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn an_alias_is_its_target() {
     let mut fleet = abc("aliases: { gpt-4: a, claude: gpt-4 }");
     assert_eq!(model_for(&mut fleet, "gpt-4"), "a");
     assert_eq!(model_for(&mut fleet, "claude"), "a");
-    let decision = fleet.route(Ask::of("gpt-4")).unwrap();
+    let decision = fleet.route(TestRequest::of("gpt-4")).unwrap();
     assert!(!decision.is_fallback, "an alias is no fallback");
 }
 
@@ -37,13 +37,13 @@ fn fallbacks_are_tried_in_their_order() {
     let mut fleet = abc("fallbacks: { a: [b, c] }");
     assert_eq!(model_for(&mut fleet, "a"), "a");
     fleet.set_health("a", Health::Unhealthy);
-    let decision = fleet.route(Ask::of("a")).unwrap();
+    let decision = fleet.route(TestRequest::of("a")).unwrap();
     assert!(decision.is_fallback);
     assert_eq!(model_for(&mut fleet, "a"), "b");
     fleet.set_health("b", Health::Unhealthy);
     assert_eq!(model_for(&mut fleet, "a"), "c");
     fleet.set_health("c", Health::Unhealthy);
-    let error = fleet.error_for(Ask::of("a"));
+    let error = fleet.error_for(TestRequest::of("a"));
     assert_eq!(error.to_string(), "All backends in fallback chain unavailable: [a, b, c]");
 }
 
@@ -62,7 +62,7 @@ fn missing_capability_falls_back_before_it_is_refused() {
         backend("three", 3, "models: [{ id: sees, capabilities: [vision] }]")
     );
     let mut fleet = Fleet::of(&yaml);
-    let image = Ask { needs: Capabilities::VISION, ..Ask::of("blind") };
+    let image = TestRequest { needs: Capabilities::VISION, ..TestRequest::of("blind") };
     assert_eq!(fleet.backend_for(image), "three", "the filters hold for fallbacks");
     fleet.set_health("three", Health::Unhealthy);
     let error = fleet.error_for(image);
@@ -85,7 +85,7 @@ fn a_chain_is_found_under_the_target_or_back_along_the_alias() {
     let mut fleet = abc("aliases: { opus: mid, mid: a }, fallbacks: { opus: [c] }");
     fleet.set_health("a", Health::Unhealthy);
     assert_eq!(model_for(&mut fleet, "opus"), "c", "under the name asked for");
-    assert!(fleet.route(Ask::of("mid")).is_err(), "not for who asks for the next name");
+    assert!(fleet.route(TestRequest::of("mid")).is_err(), "not for who asks for the next name");
     let mut fleet = abc("aliases: { opus: a }, fallbacks: { a: [b], opus: [c] }");
     fleet.set_health("a", Health::Unhealthy);
     assert_eq!(model_for(&mut fleet, "opus"), "b", "the target's own chain goes first");
@@ -96,7 +96,7 @@ fn a_fallback_has_no_fallbacks_of_its_own() {
     let mut fleet = abc("fallbacks: { a: [b], b: [c] }");
     fleet.set_health("a", Health::Unhealthy);
     fleet.set_health("b", Health::Unhealthy);
-    let error = fleet.error_for(Ask::of("a"));
+    let error = fleet.error_for(TestRequest::of("a"));
     assert_eq!(error.to_string(), "All backends in fallback chain unavailable: [a, b]");
     assert_eq!(model_for(&mut fleet, "b"), "c", "asked for by its own name it has");
 }
@@ -107,14 +107,14 @@ fn a_model_whose_every_backend_was_tried_falls_back() {
     fleet.try_again("a");
     assert_eq!(model_for(&mut fleet, "a"), "b");
     fleet.try_again("b");
-    assert!(matches!(fleet.error_for(Ask::of("a")), RouteError::AllTried { .. }));
+    assert!(matches!(fleet.error_for(TestRequest::of("a")), RouteError::AllTried { .. }));
 }
 
 #[test]
 fn a_full_model_falls_back_only_where_asked_for() {
     let mut fleet = abc("fallbacks: { a: [b] }");
     fleet.state("a").load.set_in_flight(2);
-    assert_eq!(fleet.error_for(Ask::of("a")).code(), ErrorCode::AllBackendsBusy);
+    assert_eq!(fleet.error_for(TestRequest::of("a")).code(), ErrorCode::AllBackendsBusy);
     let mut fleet = abc("fallback_on_saturation: true, fallbacks: { a: [b] }");
     fleet.state("a").load.set_in_flight(2);
     assert_eq!(model_for(&mut fleet, "a"), "b");
@@ -124,5 +124,5 @@ fn a_full_model_falls_back_only_where_asked_for() {
 fn an_empty_chain_is_no_chain() {
     let mut fleet =
         Fleet::of(&format!("routing: {{ fallbacks: {{ b0: [] }} }}\n{}", alike(1, "m")));
-    assert_eq!(fleet.error_for(Ask::of("b0")).code(), ErrorCode::ModelNotFound);
+    assert_eq!(fleet.error_for(TestRequest::of("b0")).code(), ErrorCode::ModelNotFound);
 }

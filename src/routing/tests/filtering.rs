@@ -2,10 +2,11 @@
 
 use proptest::prelude::*;
 
-use super::{Ask, Fleet, RouteInput, Timestamp, TokenCount, backend};
+use super::{Fleet, RouteInput, TestRequest, Timestamp, TokenCount, backend};
 use crate::api::{Capabilities, Operation};
 use crate::fleet::{BreakerState, Health, Probe};
-use crate::routing::{RouteError, filters};
+use crate::routing::RouteError;
+use crate::routing::filters::{self, Candidacy, Conditions, Filters, RejectReason};
 
 fn can(names: &str) -> String {
     format!("models: [{{ id: m, capabilities: [{names}] }}]")
@@ -19,9 +20,9 @@ fn only_backends_with_the_exact_model_are_candidates() {
         backend("b", 2, "models: [llama3]")
     );
     let mut fleet = Fleet::of(&yaml);
-    assert_eq!(fleet.backend_for(Ask::of("llama3:8b")), "a");
-    assert_eq!(fleet.backend_for(Ask::of("llama3")), "b");
-    assert!(matches!(fleet.error_for(Ask::of("LLAMA3")), RouteError::ModelNotFound { .. }));
+    assert_eq!(fleet.backend_for(TestRequest::of("llama3:8b")), "a");
+    assert_eq!(fleet.backend_for(TestRequest::of("llama3")), "b");
+    assert!(matches!(fleet.error_for(TestRequest::of("LLAMA3")), RouteError::ModelNotFound { .. }));
 }
 
 #[test]
@@ -31,16 +32,16 @@ fn only_healthy_backends_take_requests() {
     for health in [Health::Unknown, Health::Unhealthy] {
         let mut fleet = Fleet::of(&yaml);
         fleet.set_health("a", health);
-        assert_eq!(fleet.backend_for(Ask::of("m")), "b", "{health:?}");
+        assert_eq!(fleet.backend_for(TestRequest::of("m")), "b", "{health:?}");
     }
     let mut fleet = Fleet::of(&yaml);
     fleet.state("a").draining.store(true, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(fleet.backend_for(Ask::of("m")), "b", "draining");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b", "draining");
     let mut fleet = Fleet::of(&yaml);
     fleet.state("a").breaker.set(BreakerState::Open, fleet.now);
-    assert_eq!(fleet.backend_for(Ask::of("m")), "b", "breaker open");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b", "breaker open");
     fleet.state("a").breaker.set(BreakerState::HalfOpen, fleet.now);
-    let decision = fleet.route(Ask::of("m")).unwrap();
+    let decision = fleet.route(TestRequest::of("m")).unwrap();
     assert_eq!(decision.probe, Probe::Breaker, "a half-open breaker lets one request find out");
 }
 
@@ -52,17 +53,21 @@ fn a_prompt_that_just_fits_fits() {
         backend("long", 2, "priority: 90, models: [{ id: m, context_length: 8192 }]")
     );
     let mut fleet = Fleet::of(&yaml);
-    assert_eq!(fleet.backend_for(Ask { tokens: 4096, ..Ask::of("m") }), "short");
-    assert_eq!(fleet.backend_for(Ask { tokens: 4097, ..Ask::of("m") }), "long");
-    assert_eq!(fleet.backend_for(Ask { tokens: 0, ..Ask::of("m") }), "short", "nothing to fit");
-    let error = fleet.error_for(Ask { tokens: 8193, ..Ask::of("m") });
+    assert_eq!(fleet.backend_for(TestRequest { tokens: 4096, ..TestRequest::of("m") }), "short");
+    assert_eq!(fleet.backend_for(TestRequest { tokens: 4097, ..TestRequest::of("m") }), "long");
+    assert_eq!(
+        fleet.backend_for(TestRequest { tokens: 0, ..TestRequest::of("m") }),
+        "short",
+        "nothing to fit"
+    );
+    let error = fleet.error_for(TestRequest { tokens: 8193, ..TestRequest::of("m") });
     assert!(matches!(error, RouteError::CapabilityMismatch { .. }), "longer than every window");
 }
 
 #[test]
 fn an_unknown_context_fits_everything() {
     let mut fleet = Fleet::of("backends: [{ url: \"http://h:1\", models: [m] }]");
-    assert!(fleet.route(Ask { tokens: u32::MAX, ..Ask::of("m") }).is_ok());
+    assert!(fleet.route(TestRequest { tokens: u32::MAX, ..TestRequest::of("m") }).is_ok());
 }
 
 #[test]
@@ -72,13 +77,13 @@ fn reserved_output_counts_towards_the_context_where_asked_for() {
         backend("short", 1, "models: [{ id: m, context_length: 100 }]"),
         backend("long", 2, "priority: 90, models: [{ id: m, context_length: 200 }]")
     );
-    let ask = Ask { tokens: 60, max_tokens: Some(41), ..Ask::of("m") };
+    let ask = TestRequest { tokens: 60, max_tokens: Some(41), ..TestRequest::of("m") };
     assert_eq!(Fleet::of(&backends).backend_for(ask), "short", "not by default");
     let reserving = format!("routing: {{ reserve_output: true }}\n{backends}");
     assert_eq!(Fleet::of(&reserving).backend_for(ask), "long");
-    let fits = Ask { max_tokens: Some(40), ..ask };
+    let fits = TestRequest { max_tokens: Some(40), ..ask };
     assert_eq!(Fleet::of(&reserving).backend_for(fits), "short", "equal fits");
-    let huge = Ask { max_tokens: Some(u32::MAX), ..ask };
+    let huge = TestRequest { max_tokens: Some(u32::MAX), ..ask };
     assert!(Fleet::of(&reserving).route(huge).is_err(), "no overflow");
 }
 
@@ -100,10 +105,10 @@ fn each_capability_is_asked_of_the_model_on_that_backend() {
         (Capabilities::TOOLS, "calls"),
         (Capabilities::JSON_MODE, "writes"),
     ] {
-        assert_eq!(fleet.backend_for(Ask { needs, ..Ask::of("m") }), taker);
+        assert_eq!(fleet.backend_for(TestRequest { needs, ..TestRequest::of("m") }), taker);
     }
     assert!(
-        fleet.route(Ask { needs: Capabilities::VISION, ..Ask::of("n") }).is_err(),
+        fleet.route(TestRequest { needs: Capabilities::VISION, ..TestRequest::of("n") }).is_err(),
         "what another model of the same backend can do does not count"
     );
 }
@@ -116,7 +121,7 @@ fn plain_requests_go_anywhere() {
         backend("none", 2, &can(""))
     );
     let mut fleet = Fleet::of(&yaml);
-    let takers: Vec<String> = (0..4).map(|_| fleet.backend_for(Ask::of("m"))).collect();
+    let takers: Vec<String> = (0..4).map(|_| fleet.backend_for(TestRequest::of("m"))).collect();
     assert_eq!(takers, ["all", "none", "all", "none"]);
 }
 
@@ -128,12 +133,16 @@ fn known_capability_beats_an_assumed_one() {
         backend("known", 2, &format!("priority: 99, {}", can("vision")))
     );
     let mut fleet = Fleet::of(&yaml);
-    let image = Ask { needs: Capabilities::VISION, ..Ask::of("m") };
+    let image = TestRequest { needs: Capabilities::VISION, ..TestRequest::of("m") };
     let decision = fleet.route(image).unwrap();
     assert!(!decision.is_assumed);
     assert_eq!(decision.candidates, 1, "the assumed one is not even looked at");
     assert_eq!(fleet.backend_for(image), "known");
-    assert_eq!(fleet.backend_for(Ask::of("m")), "assumed", "nothing needed, nothing assumed");
+    assert_eq!(
+        fleet.backend_for(TestRequest::of("m")),
+        "assumed",
+        "nothing needed, nothing assumed"
+    );
     fleet.set_health("known", Health::Unhealthy);
     let decision = fleet.route(image).unwrap();
     assert!(decision.is_assumed, "nobody known is left");
@@ -145,8 +154,10 @@ fn unknown_capabilities_may_be_denied() {
     let yaml =
         "routing: { unknown_capability: deny }\nbackends: [{ url: \"http://h:1\", models: [m] }]";
     let mut fleet = Fleet::of(yaml);
-    assert!(fleet.route(Ask::of("m")).is_ok());
-    assert!(fleet.route(Ask { needs: Capabilities::TOOLS, ..Ask::of("m") }).is_err());
+    assert!(fleet.route(TestRequest::of("m")).is_ok());
+    assert!(
+        fleet.route(TestRequest { needs: Capabilities::TOOLS, ..TestRequest::of("m") }).is_err()
+    );
 }
 
 #[test]
@@ -157,7 +168,7 @@ fn operations_are_asked_for_by_path() {
         backend("embed", 2, "models: [{ id: m, operations: [embeddings] }]")
     );
     let mut fleet = Fleet::of(&yaml);
-    let operation = |operation| Ask { operation, ..Ask::of("m") };
+    let operation = |operation| TestRequest { operation, ..TestRequest::of("m") };
     assert_eq!(fleet.backend_for(operation(Operation::Chat)), "chat");
     assert_eq!(fleet.backend_for(operation(Operation::Embeddings)), "embed");
     assert!(fleet.route(operation(Operation::Rerank)).is_err());
@@ -187,7 +198,7 @@ proptest! {
         }).collect();
         let routing = "routing: { fallback_on_saturation: true, fallbacks: { m: [n] } }\n";
         let mut fleet = Fleet::of(&format!("{routing}backends:\n{lines}"));
-        let ask = Ask { needs: can_all(needs), tokens, ..Ask::of("m") };
+        let ask = TestRequest { needs: can_all(needs), tokens, ..TestRequest::of("m") };
         // Each backend that is tried fails, until nobody is left.
         for _ in 0..=backends.len() {
             let Ok((name, model)) = fleet.taken(ask) else { break };
@@ -203,9 +214,8 @@ proptest! {
 }
 
 proptest! {
-    // Decisions take a short way through the conditions, `explain` the one with the reasons.
     #[test]
-    fn the_short_way_and_the_one_with_reasons_agree(
+    fn filters_admit_the_same_with_and_without_reasons(
         (health, draining, breaker) in (0..3_usize, any::<bool>(), 0..3_usize),
         (rest, load, tried) in (0..3_u64, 0..4_u32, any::<bool>()),
         (has, needs, tokens) in (0..8_u8, 0..8_u8, 90..110_u32),
@@ -227,7 +237,7 @@ proptest! {
             fleet.try_again("a");
         }
         let operation = if embeddings { Operation::Embeddings } else { Operation::Chat };
-        let profile = Ask { needs: can_all(needs), tokens, operation, ..Ask::of("m") }.profile();
+        let profile = TestRequest { needs: can_all(needs), tokens, operation, ..TestRequest::of("m") }.profile();
         let snapshot = fleet.live.topology();
         let input = RouteInput {
             request: &profile,
@@ -238,14 +248,15 @@ proptest! {
             now: fleet.now,prompt: None, session: None,
 };
         let model = snapshot.model(snapshot.model_id("m").unwrap()).unwrap();
-        let verdict = filters::check(&input, &model.serving[0]);
-        for (who, is_fit) in [
-            (filters::Who::Usable, verdict.is_ok()),
-            (filters::Who::Known, verdict.is_ok_and(|fit| fit.is_known)),
-        ] {
-            let terms = filters::Terms { who, in_panic: false, at_once: false };
-            let fits = filters::fitting(&input, model, terms).count() == 1;
-            prop_assert_eq!(fits, is_fit, "{:?} {:?}", who, verdict);
+        for candidacy in [Candidacy::Usable, Candidacy::Known] {
+            let conditions = Conditions { candidacy, ..Conditions::LENIENT };
+            let filters = Filters::new(&input, conditions);
+            let verdict: Result<(), RejectReason> = filters.check(&model.serving[0]);
+            prop_assert_eq!(filters.check::<bool>(&model.serving[0]), verdict.is_ok());
+            let is_lenient = Filters::new(&input, Conditions::LENIENT).check(&model.serving[0]);
+            let is_known = filters::is_known(&input, &model.serving[0]);
+            let expected = is_lenient && (candidacy == Candidacy::Usable || is_known);
+            prop_assert_eq!(verdict.is_ok(), expected, "{:?} {:?}", candidacy, verdict);
         }
     }
 }

@@ -6,10 +6,10 @@ use std::thread;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::{Ask, Fleet, NOW, backend};
+use super::{Fleet, NOW, TestRequest, backend};
 use crate::config::ModelEntry;
 use crate::fleet::{BackendSet, Fleet as LiveFleet, InflightGuard, MAX_BACKENDS, Topology};
-use crate::routing::{Live, RouteError, RouteInput, Router, RoutingDecision, Scratch};
+use crate::routing::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 
 const MODELS: [&str; 3] = ["m0", "m1", "m2"];
 
@@ -26,7 +26,7 @@ impl<'a> Decider<'a> {
     }
 
     fn decide(&mut self, fleet: &Topology, model: &str) -> Result<RoutingDecision, RouteError> {
-        let request = Ask::of(model).profile();
+        let request = TestRequest::of(model).profile();
         let tried = BackendSet::default();
         let tokens = request.estimated_tokens;
         let input = RouteInput {
@@ -39,8 +39,8 @@ impl<'a> Decider<'a> {
             prompt: None,
             session: None,
         };
-        let mut chance = Live { topology: fleet, rng: &mut self.rng };
-        self.router.route(&input, &mut chance, &mut self.scratch)
+        let mut random = Live { topology: fleet, rng: &mut self.rng };
+        self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)
     }
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Ask, Fleet, alike, backend};
+use super::{Fleet, TestRequest, alike, backend};
 use crate::api::Capabilities;
 use crate::fleet::Health;
 use crate::units::Timestamp;
 
-fn counts(fleet: &mut Fleet, ask: Ask<'_>, requests: usize) -> BTreeMap<String, usize> {
+fn counts(fleet: &mut Fleet, ask: TestRequest<'_>, requests: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for _ in 0..requests {
         *counts.entry(fleet.backend_for(ask)).or_default() += 1;
@@ -92,7 +92,7 @@ proptest! {
     #[test]
     fn smart_is_brute_force(candidates in candidates(), needs in 0..8_u8, tokens in 0..45_u32) {
         let mut fleet = fleet_of(&candidates);
-        let ask = Ask { needs: set_of(needs), tokens, ..Ask::of("m") };
+        let ask = TestRequest { needs: set_of(needs), tokens, ..TestRequest::of("m") };
         let taken = fleet.taken(ask).ok().map(|(backend, _)| backend);
         let wanted = by_brute_force(&candidates, needs, tokens).map(|index| format!("b{index}"));
         prop_assert_eq!(taken, wanted);
@@ -106,10 +106,10 @@ proptest! {
         let mut fleet = Fleet::of(&yaml);
         let mut counts = vec![0; backends];
         for _ in 0..backends * rounds {
-            let taken = fleet.backend_for(Ask::of("m"));
+            let taken = fleet.backend_for(TestRequest::of("m"));
             counts[taken[1..].parse::<usize>().unwrap()] += 1;
             for _ in 0..others {
-                fleet.backend_for(Ask::of("other"));
+                fleet.backend_for(TestRequest::of("other"));
             }
         }
         prop_assert!(counts.iter().all(|count| *count == rounds), "{:?}", counts);
@@ -119,9 +119,12 @@ proptest! {
 #[test]
 fn equal_scores_go_to_the_first_candidate() {
     let mut fleet = Fleet::of(&alike(4, "m"));
-    assert_eq!(counts(&mut fleet, Ask::of("m"), 20), BTreeMap::from([("b0".to_owned(), 20)]));
+    assert_eq!(
+        counts(&mut fleet, TestRequest::of("m"), 20),
+        BTreeMap::from([("b0".to_owned(), 20)])
+    );
     fleet.state("b0").load.set_in_flight(1);
-    assert_eq!(fleet.backend_for(Ask::of("m")), "b1", "the first of those that are left");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1", "the first of those that are left");
 }
 
 #[test]
@@ -129,11 +132,11 @@ fn fewer_in_flight_and_less_latency_score_higher() {
     let mut fleet = Fleet::of(&alike(2, "m"));
     fleet.state("b0").load.set_in_flight(10);
     fleet.state("b1").load.set_in_flight(2);
-    assert_eq!(fleet.backend_for(Ask::of("m")), "b1");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1");
     fleet.state("b0").load.set_in_flight(2);
     fleet.state("b0").set_check_latency(Duration::from_millis(200));
     fleet.state("b1").set_check_latency(Duration::from_millis(50));
-    assert_eq!(fleet.backend_for(Ask::of("m")), "b1");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1");
 }
 
 #[test]
@@ -146,8 +149,8 @@ fn streams_and_answers_are_scored_by_their_own_latencies() {
     latencies[0].latency.learn_response(Duration::from_millis(100));
     latencies[1].latency.learn_first_token(Duration::from_millis(100), Timestamp(0));
     latencies[1].latency.learn_response(Duration::from_millis(900));
-    assert_eq!(fleet.backend_for(Ask { streaming: true, ..Ask::of("m") }), "b1");
-    assert_eq!(fleet.backend_for(Ask::of("m")), "b0");
+    assert_eq!(fleet.backend_for(TestRequest { streaming: true, ..TestRequest::of("m") }), "b1");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b0");
 }
 
 #[test]
@@ -160,14 +163,14 @@ fn weights_decide_what_counts() {
     let mut fleet = Fleet::of(&yaml);
     fleet.state("near").set_check_latency(Duration::from_millis(500));
     fleet.state("fast").load.set_in_flight(90);
-    assert_eq!(fleet.backend_for(Ask::of("m")), "fast");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "fast");
 }
 
 #[test]
 fn six_requests_rotate_evenly_over_three_backends() {
     let yaml = format!("routing: {{ strategy: round_robin }}\n{}", alike(3, "m"));
     let mut fleet = Fleet::of(&yaml);
-    let order: Vec<String> = (0..6).map(|_| fleet.backend_for(Ask::of("m"))).collect();
+    let order: Vec<String> = (0..6).map(|_| fleet.backend_for(TestRequest::of("m"))).collect();
     assert_eq!(order, ["b0", "b1", "b2", "b0", "b1", "b2"]);
 }
 
@@ -176,7 +179,7 @@ fn two_models_in_alternation_do_not_disturb_each_other() {
     let yaml = format!("routing: {{ strategy: round_robin }}\n{}", alike(2, "m, n"));
     let mut fleet = Fleet::of(&yaml);
     let order: Vec<[String; 2]> = (0..4)
-        .map(|_| [fleet.backend_for(Ask::of("m")), fleet.backend_for(Ask::of("n"))])
+        .map(|_| [fleet.backend_for(TestRequest::of("m")), fleet.backend_for(TestRequest::of("n"))])
         .collect();
     assert_eq!(order.concat(), ["b0", "b0", "b1", "b1", "b0", "b0", "b1", "b1"]);
 }
@@ -191,23 +194,26 @@ fn priority_only_takes_the_lowest_then_the_idlest_then_rotates() {
         backend("second", 4, "priority: 10, models: [m]")
     );
     let mut fleet = Fleet::of(&yaml);
-    let six = counts(&mut fleet, Ask::of("m"), 6);
+    let six = counts(&mut fleet, TestRequest::of("m"), 6);
     assert_eq!(six, BTreeMap::from([("first".to_owned(), 3), ("second".to_owned(), 3)]));
     fleet.state("first").load.set_in_flight(2);
     fleet.state("second").load.set_in_flight(1);
-    assert_eq!(counts(&mut fleet, Ask::of("m"), 4), BTreeMap::from([("second".to_owned(), 4)]));
+    assert_eq!(
+        counts(&mut fleet, TestRequest::of("m"), 4),
+        BTreeMap::from([("second".to_owned(), 4)])
+    );
     fleet.set_health("first", Health::Unhealthy);
     fleet.set_health("second", Health::Unhealthy);
-    assert_eq!(fleet.backend_for(Ask::of("m")), "unset", "50 unless given, before 60");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "unset", "50 unless given, before 60");
     fleet.state("unset").load.set_in_flight(1000);
-    assert_eq!(fleet.backend_for(Ask::of("m")), "unset", "load never beats priority");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "unset", "load never beats priority");
 }
 
 #[test]
 fn random_picks_are_fair() {
     let yaml = format!("routing: {{ strategy: random }}\n{}", alike(3, "m"));
     let mut fleet = Fleet::of(&yaml);
-    let counts = counts(&mut fleet, Ask::of("m"), 3000);
+    let counts = counts(&mut fleet, TestRequest::of("m"), 3000);
     assert_eq!(counts.len(), 3);
     // Within five standard deviations of 1000.
     assert!(counts.values().all(|count| (870..=1130).contains(count)), "{counts:?}");
@@ -227,7 +233,7 @@ fn a_backend_that_comes_back_gets_its_share_little_by_little() {
             for _ in 0..2000 {
                 // Whether it sits out is drawn from the time.
                 fleet.now = fleet.now.after(Duration::from_micros(7));
-                taken += usize::from(fleet.backend_for(Ask::of("m")) == "b0");
+                taken += usize::from(fleet.backend_for(TestRequest::of("m")) == "b0");
             }
             taken
         };
@@ -242,7 +248,11 @@ fn a_backend_that_comes_back_gets_its_share_little_by_little() {
     let now = fleet.now;
     fleet.set_health("b1", Health::Unhealthy);
     fleet.state("b0").begin_slow_start(now, Duration::from_secs(10));
-    assert_eq!(counts(&mut fleet, Ask::of("m"), 50)["b0"], 50, "nobody else could take them");
+    assert_eq!(
+        counts(&mut fleet, TestRequest::of("m"), 50)["b0"],
+        50,
+        "nobody else could take them"
+    );
 }
 
 #[test]
@@ -255,14 +265,14 @@ fn in_panic_the_checks_are_not_believed() {
         fleet.set_health("b0", Health::Unhealthy);
         fleet.set_health("b1", Health::Unhealthy);
         fleet.set_health("b2", Health::Unknown);
-        let draws = counts(&mut fleet, Ask::of("m"), 200);
+        let draws = counts(&mut fleet, TestRequest::of("m"), 200);
         assert_eq!(draws.len(), used, "{threshold}: {draws:?}");
         assert!(!draws.contains_key("b2"), "what was never checked may not even be there");
-        assert_eq!(fleet.route(Ask::of("m")).unwrap().in_panic, used > 1);
+        assert_eq!(fleet.route(TestRequest::of("m")).unwrap().in_panic, used > 1);
     }
     let mut fleet = Fleet::of(&yaml("panic_threshold: 0.5"));
     for name in ["b0", "b1", "b2", "b3"] {
         fleet.set_health(name, Health::Unhealthy);
     }
-    assert_eq!(counts(&mut fleet, Ask::of("m"), 200).len(), 4, "rather all than none");
+    assert_eq!(counts(&mut fleet, TestRequest::of("m"), 200).len(), 4, "rather all than none");
 }

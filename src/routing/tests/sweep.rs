@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::weighted::route_chain;
-use super::{Ask, Fleet, alike};
+use super::{Fleet, TestRequest, alike};
 use crate::prefix::Chain;
 
 const PUBLISHED: &str = include_str!("../../../docs/routing/weighted.md");
@@ -57,7 +57,7 @@ fn run(prefix_weight: u32, traffic: &[Chain]) -> Vec<u32> {
     let states: Vec<_> = (0..BACKENDS).map(|index| fleet.state(&format!("b{index}"))).collect();
     let mut counts = vec![0_u32; BACKENDS];
     let mut in_flight = VecDeque::new();
-    let profile = Ask { tokens: 1040, ..Ask::of("m") }.profile();
+    let profile = TestRequest { tokens: 1040, ..TestRequest::of("m") }.profile();
     for chain in traffic {
         let decision = route_chain(&mut fleet, (&profile, "m"), chain);
         let row = decision.row as usize;

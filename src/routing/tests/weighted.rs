@@ -1,11 +1,11 @@
 //! The weighted strategy over real fleets: prompts go to where they were before, and load decides
 //! where that knows nothing.
 
-use super::{Ask, Fleet, NOW, alike, backend};
+use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::api::Operation;
 use crate::fleet::{EngineDetails, Health};
 use crate::prefix::{Chain, prompt_chain};
-use crate::routing::{Live, RouteInput, RoutingDecision};
+use crate::routing::{Live, NoRecord, RouteInput, RoutingDecision};
 use crate::scan::{RequestProfile, ScanOptions, scan};
 
 /// A decision about a body.
@@ -42,8 +42,9 @@ pub(super) fn route_chain(
         prompt: Some(chain),
         session: None,
     };
-    let mut chance = Live { topology: &snapshot, rng: &mut fleet.rng };
-    let decision = fleet.router.route(&input, &mut chance, &mut fleet.scratch).unwrap();
+    let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
+    let decision =
+        fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).unwrap();
     fleet.router.weighted().unwrap().record(&snapshot, &decision, chain);
     decision
 }
@@ -141,7 +142,7 @@ fn filters_come_before_scores() {
     let mut fleet = Fleet::of(&yaml);
     fleet.state("large").load.set_in_flight(50);
     assert_eq!(route(&mut fleet, &chat("m", &prompt(3), "x")).0, "large");
-    assert_eq!(fleet.backend_for(Ask { tokens: 5, ..Ask::of("m") }), "small");
+    assert_eq!(fleet.backend_for(TestRequest { tokens: 5, ..TestRequest::of("m") }), "small");
 }
 
 #[test]
@@ -194,8 +195,8 @@ fn decisions_over_prompts_allocate_nothing() {
             prompt: Some(&chain),
             session: None,
         };
-        let mut chance = Live { topology: &snapshot, rng };
-        let decision = router.route(&input, &mut chance, scratch).unwrap();
+        let mut random = Live { topology: &snapshot, rng };
+        let decision = router.route(&input, &mut random, scratch, &mut NoRecord).unwrap();
         weighted.record(&snapshot, &decision, &chain);
         chain.blocks()
     };
@@ -220,11 +221,11 @@ fn reported_cache_miss_withdraws_the_prediction() {
     };
     learn(&fleet, &first, 0);
     learn(&fleet, &again, 64);
-    let matched = route(&mut fleet, &body).1.card.unwrap().matched_blocks;
+    let matched = route(&mut fleet, &body).1.scores.unwrap().matched_blocks;
     assert!(matched > 10, "nothing was predicted at first, and then enough was cached");
     learn(&fleet, &again, 3);
     let (next, decision) = route(&mut fleet, &body);
-    assert_eq!(decision.card.unwrap().matched_blocks, 0, "from {home} to {next}");
+    assert_eq!(decision.scores.unwrap().matched_blocks, 0, "from {home} to {next}");
 }
 
 #[test]
@@ -253,7 +254,7 @@ fn what_engines_tell_decides() {
     fleet.state("b1").load.set_in_flight(30);
     assert_eq!(route(&mut fleet, &body).0, "b2", "what was sent since counts");
     fleet.state("b1").load.set_in_flight(0);
-    // An engine that has not answered for long is left out while another has.
+    // Failing telemetry excludes a backend while another's is fresh.
     let idle = (0.0, 0.0, 0.0);
     tell(&fleet, "b0", idle, 3000);
     assert_eq!(route(&mut fleet, &body).1.candidates, 3, "stale alone is no reason");

@@ -9,7 +9,7 @@ use super::*;
 struct Given(Vec<f64>);
 
 impl Scorer for Given {
-    fn score(&self, _ask: &Ask, _candidates: &[Candidate], scores: &mut [f64]) {
+    fn score(&self, _ask: &RequestFeatures, _candidates: &[Candidate], scores: &mut [f64]) {
         scores.copy_from_slice(&self.0[..scores.len()]);
     }
 }
@@ -29,7 +29,7 @@ fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
             matched_blocks: matched,
             prompt_blocks: blocks,
             priority,
-            latency_ms: kv,
+            first_token_ms: kv,
             ..Candidate::new(&priority.to_string())
         });
     prop::collection::vec(one, 1..20)
@@ -39,15 +39,15 @@ proptest! {
     /// INV-1 and INV-2: whatever a scorer gives, every candidate's score is in 0..=1.
     #[test]
     fn every_score_of_every_scorer_is_in_range(candidates in candidates()) {
-        let ask = Ask { block_tokens: 16, prompt_tokens: 500, ..Ask::default() };
+        let features = RequestFeatures { block_tokens: 16, prompt_tokens: 500, ..RequestFeatures::default() };
         let all: Vec<_> = SCORERS.iter().map(|row| ScorerSpec::new(row.name, 1.0)).collect();
-        let mut sheet = Sheet::default();
-        Profile::new(&all, Picker::MaxScore).unwrap().score(&ask, &candidates, &mut sheet);
+        let mut matrix = ScoreMatrix::default();
+        Profile::new(&all, Picker::MaxScore).unwrap().score(&features, &candidates, &mut matrix);
         for index in 0..SCORERS.len() {
-            prop_assert_eq!(sheet.scores(index).len(), candidates.len());
-            prop_assert!(sheet.scores(index).iter().all(|score| (0.0..=1.0).contains(score)));
+            prop_assert_eq!(matrix.scores(index).len(), candidates.len());
+            prop_assert!(matrix.scores(index).iter().all(|score| (0.0..=1.0).contains(score)));
         }
-        prop_assert!(sheet.totals().iter().all(|total| (0.0..=1.0 + 1e-9).contains(total)));
+        prop_assert!(matrix.totals().iter().all(|total| (0.0..=1.0 + 1e-9).contains(total)));
     }
 
     #[test]
@@ -60,9 +60,9 @@ proptest! {
             ("half", Box::new(Given(vec![0.5; 3])), 1.0),
         ];
         let profile = Profile::of(scorers, Picker::MaxScore).unwrap();
-        let mut sheet = Sheet::default();
-        profile.score(&Ask::default(), &fleet, &mut sheet);
-        for (total, given) in sheet.totals().iter().zip(&given) {
+        let mut matrix = ScoreMatrix::default();
+        profile.score(&RequestFeatures::default(), &fleet, &mut matrix);
+        for (total, given) in matrix.totals().iter().zip(&given) {
             let clamped = if given.is_nan() { 0.0 } else { given.clamp(0.0, 1.0) };
             let expected = (clamped * weight + 0.5) / (weight + 1.0);
             prop_assert!((total - expected).abs() < 1e-9);
@@ -73,12 +73,12 @@ proptest! {
     #[test]
     fn decisions_are_the_same_every_time(candidates in candidates(), seed: u64) {
         let profile = profile("prefix-affinity:3,queue-depth:2,kv-utilization:2");
-        let ask = Ask { first_block: seed, ..Ask::default() };
-        let first = pick(&profile, &ask, &candidates, seed);
-        prop_assert_eq!(pick(&profile, &ask, &candidates, seed), first);
+        let features = RequestFeatures { first_block: seed, ..RequestFeatures::default() };
+        let first = pick(&profile, &features, &candidates, seed);
+        prop_assert_eq!(pick(&profile, &features, &candidates, seed), first);
         let mut turned = candidates.clone();
         turned.reverse();
-        let again = pick(&profile, &ask, &turned, seed).map(|index| turned[index]);
+        let again = pick(&profile, &features, &turned, seed).map(|index| turned[index]);
         let first = first.map(|index| candidates[index]);
         prop_assert_eq!(again.map(|one| one.key), first.map(|one| one.key));
     }
@@ -93,7 +93,7 @@ proptest! {
             .collect();
         let scaled = Profile::new(&scaled, Picker::MaxScore).unwrap();
         let plain = profile("prefix-affinity:3,queue-depth:2,kv-utilization:2");
-        let ask = Ask::default();
-        prop_assert_eq!(pick(&scaled, &ask, &candidates, 0), pick(&plain, &ask, &candidates, 0));
+        let features = RequestFeatures::default();
+        prop_assert_eq!(pick(&scaled, &features, &candidates, 0), pick(&plain, &features, &candidates, 0));
     }
 }

@@ -83,9 +83,12 @@ fn three_to_two_to_two_spreads_as_the_published_formulas_do() {
         for number in 0..DECISIONS {
             let prompt = rng.random_range(0..16);
             let candidates = fleet.candidates(prompt);
-            let ask =
-                Ask { first_block: prompt as u64, last_block: number as u64, ..Ask::default() };
-            let chosen = pick(&ours, &ask, &candidates, seed).unwrap();
+            let features = RequestFeatures {
+                first_block: prompt as u64,
+                last_block: number as u64,
+                ..RequestFeatures::default()
+            };
+            let chosen = pick(&ours, &features, &candidates, seed).unwrap();
             let best = published(&candidates);
             assert!(best.contains(&chosen), "{chosen} of {best:?}: {candidates:?}");
             for index in &best {

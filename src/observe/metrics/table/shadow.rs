@@ -3,7 +3,7 @@
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, from_option, from_size, number, to_sample};
-use crate::shadow::ShadowFigures;
+use crate::routing::audit::ShadowCounts;
 
 pub(super) const ROWS: &[MetricRow] = &[
     counter(
@@ -50,11 +50,11 @@ pub(super) const ROWS: &[MetricRow] = &[
     ),
 ];
 
-fn figures(scrape: &Scrape<'_>) -> Option<ShadowFigures> {
-    scrape.generation.shadow.as_ref().map(|shadow| shadow.figures())
+fn figures(scrape: &Scrape<'_>) -> Option<ShadowCounts> {
+    scrape.generation.shadow.as_ref().map(|shadow| shadow.counts())
 }
 
-fn from_shadow(scrape: &Scrape<'_>, read: impl Fn(ShadowFigures) -> f64) -> Samples {
+fn from_shadow(scrape: &Scrape<'_>, read: impl Fn(ShadowCounts) -> f64) -> Samples {
     from_option(figures(scrape).map(read))
 }
 

@@ -1,0 +1,19 @@
+//! Decisions laid open: a [`Trace`] records one, `explain` prints it, a capture serialises it, replay
+//! decides by it again, and the shadow has another strategy decide by it. None of them knows a rule of
+//! its own.
+
+mod capture;
+mod dry_run;
+mod explain;
+mod replay;
+mod replay_report;
+mod shadow;
+mod trace;
+
+pub use capture::{Capture, CaptureError, CapturedAttempt, DecisionRecord, Lease};
+pub use dry_run::{DEFAULT_PATH, DryRun, Question, QuestionError, error_value, render_text};
+pub use explain::{CandidateReport, Explanation};
+pub use replay::Replayed;
+pub use replay_report::{render_replay, replay};
+pub use shadow::{ObservedDecision, Shadow, ShadowCounts, ShadowHost, ShadowReport, SpawnThread};
+pub use trace::Trace;

@@ -1,0 +1,151 @@
+//! Dry runs: what a request needs, which backends may take it, and which one would. Runs the same scan and
+//! the same router as the proxy; `penstock explain` and the admin port's `/explain` print the result.
+
+mod question;
+mod text;
+
+pub use question::{DEFAULT_PATH, Question, QuestionError};
+pub(super) use text::candidate_lines;
+pub use text::render_text;
+
+use serde_json::{Map, Value, json};
+
+use super::explain::CandidateReport;
+use crate::api::{ErrorCode, Operation};
+use crate::config::Config;
+use crate::fleet::{BackendSet, Probe, Topology};
+use crate::prefix::{Chain, prompt_chain};
+use crate::routing::{RandomSource, RouteInput, Router, RoutingDecision, Weighted};
+use crate::scan::{ScanOptions, scan};
+use crate::units::Timestamp;
+
+/// What dry runs are made with.
+#[derive(Debug, Clone, Copy)]
+pub struct DryRun<'a> {
+    /// Limits and estimates.
+    pub config: &'a Config,
+    /// The router that decides.
+    pub router: &'a Router,
+    /// The fleet it decides over.
+    pub topology: &'a Topology,
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// Whether the prefix index learns where the request goes, as if it were sent: for a series of
+    /// requests over a fleet of one's own.
+    pub records_prompts: bool,
+}
+
+impl DryRun<'_> {
+    /// Decides about a request as the proxy would and says why: `{"requirements", "decision"}`, or
+    /// `{"requirements"?, "error", "candidates"?}`. Client keys are not checked.
+    pub fn explain(&self, question: &Question, random: &mut impl RandomSource) -> Value {
+        let Self { config, router, topology, now, .. } = *self;
+        let operation = match check_head(config, question) {
+            Ok(operation) => operation,
+            Err(error) => return json!({ "error": error }),
+        };
+        let options = ScanOptions { estimate: config.routing.token_estimate, arrived_at: now };
+        let body = &*question.body;
+        let profile = match scan(operation, question.header("content-type"), body, options) {
+            Ok(profile) => profile,
+            Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
+        };
+        let model = profile.model_name(body);
+        let mut prompt = Chain::default();
+        if let Some(weighted) = router.weighted() {
+            let name = router.names.resolve(&model);
+            let params = weighted.prefix_params(topology, name);
+            prompt_chain(&profile, body, name, params, &mut prompt);
+        }
+        let input = RouteInput {
+            request: &profile,
+            model: &model,
+            tokens: router.tokens_to_fit(&profile),
+            fleet: topology,
+            tried: &BackendSet::default(),
+            now,
+            prompt: Some(&prompt),
+            session: router.weighted().and_then(|weighted| session(weighted, question)),
+        };
+        let explanation = router.explain(&input, random);
+        if let (Ok(decision), Some(weighted), true) =
+            (&explanation.result, router.weighted(), self.records_prompts)
+        {
+            weighted.record(topology, decision, &prompt);
+        }
+        let requirements = profile.to_requirements(body);
+        match explanation.result {
+            Ok(decision) => json!({
+                "requirements": requirements,
+                "decision": decision_value(router, topology, &decision, &explanation.candidates),
+            }),
+            Err(error) => json!({
+                "requirements": requirements,
+                "error": error_value(error.code(), &error.to_string()),
+                "candidates": explanation.candidates,
+            }),
+        }
+    }
+}
+
+/// The session that the question's headers name, where the strategy reads it.
+fn session(weighted: &Weighted, question: &Question) -> Option<u64> {
+    let field = weighted.session_field()?;
+    field.read(|name| question.header(name).map(str::as_bytes).into_iter())
+}
+
+/// An error as `explain` shows it; also for questions that cannot be read.
+pub fn error_value(code: ErrorCode, message: &str) -> Value {
+    let row = code.row();
+    json!({ "status": row.status, "code": row.name, "message": message })
+}
+
+fn check_head(config: &Config, question: &Question) -> Result<Operation, Value> {
+    let path = question.path.split('?').next().unwrap_or_default();
+    let Some(operation) = Operation::from_path(path) else {
+        let message = format!("Unknown path: {}", path.escape_default());
+        return Err(error_value(ErrorCode::UnknownPath, &message));
+    };
+    let encoding = question.header("content-encoding").unwrap_or("identity");
+    if !encoding.eq_ignore_ascii_case("identity") {
+        let message = "Compressed request bodies are not supported: send the body as it is";
+        return Err(error_value(ErrorCode::UnsupportedEncoding, message));
+    }
+    let limit = config.limits.max_body_size;
+    if question.body.len() > limit.to_usize() {
+        let message = format!("The body is larger than {limit} (limits.max_body_size)");
+        return Err(error_value(ErrorCode::BodyTooLarge, &message));
+    }
+    Ok(operation)
+}
+
+fn decision_value(
+    router: &Router,
+    topology: &Topology,
+    decision: &RoutingDecision,
+    candidates: &[CandidateReport],
+) -> Value {
+    let serving = decision.serving(topology);
+    let model = topology.model(decision.model).map(|model| &*model.name);
+    let mut value = json!({
+        "backend": serving.map(|serving| &*serving.state.name),
+        "model": model,
+        "upstream_model": serving.and_then(|serving| serving.upstream_id.as_deref()).or(model),
+        "fallback": decision.is_fallback,
+        "assumed": decision.is_assumed,
+        "next_probe": decision.probe == Probe::Cooldown,
+        "strategy": decision.strategy.name(),
+        "candidates": candidates,
+    });
+    if let (Some(fields), Some(weighted)) = (value.as_object_mut(), router.weighted()) {
+        let weights = weighted.profile().weights();
+        let weights: Map<String, Value> =
+            weights.map(|(name, part)| (name.to_owned(), json!(part))).collect();
+        fields.insert("weights".to_owned(), weights.into());
+        fields.insert("picker".to_owned(), json!(weighted.profile().picker().name()));
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests;

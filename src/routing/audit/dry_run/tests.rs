@@ -1,0 +1,190 @@
+//! Dry runs over a small fleet.
+
+use std::path::Path;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde_json::{Value, json};
+
+use super::{DryRun, Question, render_text};
+use crate::config::{Config, Environment};
+use crate::fleet::{Health, Topology};
+use crate::routing::Generation;
+use crate::routing::{Live, Peek};
+use crate::units::Timestamp;
+
+const NOW: Timestamp = Timestamp(1_000_000);
+
+const FLEET: &str = r#"
+routing:
+  strategy: round_robin
+  aliases: { gpt-4: "llama3:70b" }
+  fallbacks: { "gone": ["llama3:8b"] }
+limits: { max_body_size: 4KiB }
+backends:
+  - name: a
+    url: http://a:1
+    models: [{ id: "llama3:8b", upstream_id: meta/8b, context_length: 64, capabilities: [] }]
+  - name: b
+    url: http://b:1
+    models:
+      - { id: "llama3:8b", context_length: 8192, capabilities: [tools] }
+      - { id: "llama3:70b", capabilities: [vision, tools] }
+"#;
+
+fn generation(yaml: &str) -> Generation {
+    let config = Config::parse(yaml, "test.yaml", Path::new(""), &Environment::default());
+    let generation = Generation::new(config.unwrap());
+    for backend in &generation.fleet.topology().backends {
+        backend.state.health.set(Health::Healthy);
+    }
+    generation
+}
+
+fn dry_run<'a>(generation: &'a Generation, topology: &'a Topology) -> DryRun<'a> {
+    let Generation { config, router, .. } = generation;
+    DryRun { config, router, topology, now: NOW, records_prompts: true }
+}
+
+fn explain(generation: &Generation, question: &Question) -> Value {
+    let fleet = generation.fleet.topology();
+    let mut rng = SmallRng::seed_from_u64(1);
+    let mut random = Live { topology: &fleet, rng: &mut rng };
+    dry_run(generation, &fleet).explain(question, &mut random)
+}
+
+fn chat(model: &str, more: &str) -> Question {
+    let body = format!(
+        r#"{{"model": "{model}", "messages": [{{"role": "user", "content": "hi"}}]{more}}}"#
+    );
+    Question::new(body.into_bytes())
+}
+
+#[test]
+fn decision_names_backend_models_and_candidates() {
+    let result = explain(&generation(FLEET), &chat("gpt-4", r#", "tools": [], "stream": true"#));
+    assert_eq!(
+        result["requirements"],
+        json!({
+            "model": "gpt-4", "estimated_tokens": 0, "needs_vision": false, "needs_tools": true,
+            "needs_json_mode": false, "prefers_streaming": true,
+        })
+    );
+    let decision = &result["decision"];
+    assert_eq!(decision["backend"], "b");
+    assert_eq!(decision["model"], "llama3:70b", "the alias is resolved");
+    assert_eq!(decision["upstream_model"], "llama3:70b");
+    assert_eq!(decision["fallback"], false);
+    assert_eq!(decision["assumed"], false);
+    assert_eq!(decision["strategy"], "round_robin");
+    assert_eq!(decision["candidates"].as_array().unwrap().len(), 1);
+    assert!(result.get("error").is_none());
+}
+
+#[test]
+fn rotation_advances_only_with_a_live_source() {
+    let generation = generation(FLEET);
+    let plain = chat("llama3:8b", "");
+    let picked: Vec<Value> =
+        (0..4).map(|_| explain(&generation, &plain)["decision"]["backend"].clone()).collect();
+    assert_eq!(picked, ["a", "b", "a", "b"]);
+    let fleet = generation.fleet.topology();
+    for _ in 0..3 {
+        let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
+        let result = dry_run(&generation, &fleet).explain(&plain, &mut random);
+        assert_eq!(result["decision"]["backend"], "a", "a dry run leaves the turn where it is");
+        assert_eq!(result["decision"]["upstream_model"], "meta/8b");
+    }
+}
+
+#[test]
+fn fallback_is_marked_and_rejections_are_explained() {
+    let result = explain(&generation(FLEET), &chat("gone", r#", "tools": []"#));
+    let decision = &result["decision"];
+    assert_eq!((&decision["backend"], &decision["fallback"]), (&json!("b"), &json!(true)));
+    let candidates = decision["candidates"].as_array().unwrap();
+    assert_eq!(candidates[0]["excluded"], "capabilities");
+    assert_eq!(candidates[0]["reason"], "lacks [tools]");
+    let text = render_text(&result);
+    assert!(text.contains("    a  llama3:8b  rejected (capabilities): lacks [tools]"), "{text}");
+    assert!(text.contains("  * b  llama3:8b  priority 50, 0 in flight"), "{text}");
+    assert!(text.ends_with("b with 'llama3:8b', by round_robin, as a fallback"), "{text}");
+}
+
+#[test]
+fn next_probe_is_named_while_all_are_in_cooldown() {
+    let generation = generation(FLEET);
+    let fleet = generation.fleet.topology();
+    assert_eq!(explain(&generation, &chat("llama3:8b", ""))["decision"]["next_probe"], false);
+    for (backend, cooldown) in fleet.backends.iter().zip([5, 3]) {
+        backend.state.cooldown.start(NOW.after(std::time::Duration::from_secs(cooldown)), 503);
+    }
+    let result = explain(&generation, &chat("llama3:8b", ""));
+    let decision = &result["decision"];
+    assert_eq!((&decision["backend"], &decision["next_probe"]), (&json!("b"), &json!(true)));
+    assert_eq!(decision["candidates"][1]["excluded"], "cooldown");
+    assert!(render_text(&result).contains("probed: first to leave cooldown"), "{result}");
+}
+
+#[test]
+fn error_keeps_the_requirements_once_the_body_was_read() {
+    let generation = generation(FLEET);
+    let image = r#"[{"type": "image_url", "image_url": {"url": "x"}}]"#;
+    let body = format!(r#"{{"model": "llama3:8b", "messages": [{{"content": {image}}}]}}"#);
+    let result = explain(&generation, &Question::new(body.into_bytes()));
+    assert_eq!(result["requirements"]["needs_vision"], true);
+    assert_eq!(result["error"]["status"], 400);
+    assert_eq!(result["error"]["code"], "capability_mismatch");
+    assert_eq!(result["candidates"].as_array().unwrap().len(), 2);
+    assert!(result.get("decision").is_none());
+    assert!(render_text(&result).contains("refused     400 capability_mismatch: No backend"));
+
+    let result = explain(&generation, &chat("nobody", ""));
+    assert_eq!(
+        result["error"],
+        json!({
+            "status": 404, "code": "model_not_found", "message": "Model 'nobody' not found",
+        })
+    );
+    assert_eq!(result["candidates"], json!([]));
+    assert!(render_text(&result).contains("candidates  none"));
+}
+
+#[test]
+fn error_before_the_decision_stands_alone() {
+    let generation = generation(FLEET);
+    let question = |path: &str, body: &[u8], header: (&str, &str)| Question {
+        path: path.to_owned(),
+        body: body.to_owned(),
+        headers: vec![(header.0.to_owned(), header.1.to_owned())],
+    };
+    let chat = "/v1/chat/completions";
+    for (question, code, status) in [
+        (question("/v1/chat", b"{}", ("a", "b")), "unknown_path", 404),
+        (question("/v1/models", b"", ("a", "b")), "unknown_path", 404),
+        (question(chat, b"{", ("a", "b")), "invalid_json", 400),
+        (question(chat, b"{\"messages\": []}", ("a", "b")), "missing_model", 400),
+        (question(chat, b"{}", ("Content-Encoding", "gzip")), "unsupported_encoding", 415),
+        (question(chat, &[b' '; 4097], ("a", "b")), "body_too_large", 413),
+    ] {
+        let result = explain(&generation, &question);
+        assert_eq!(result["error"]["code"], code, "{}: {result}", question.path);
+        assert_eq!(result["error"]["status"], status);
+        assert_eq!(result.as_object().unwrap().len(), 1, "{result}");
+        assert!(render_text(&result).starts_with(&format!("refused     {status} {code}: ")));
+    }
+}
+
+#[test]
+fn form_is_read_by_its_content_type() {
+    let yaml = "backends: [{ name: w, url: http://w:1, models: [whisper] }]";
+    let body = b"--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--x--\r\n";
+    let question = Question {
+        path: "/v1/audio/transcriptions".to_owned(),
+        body: body.to_vec(),
+        headers: vec![("Content-Type".to_owned(), "multipart/form-data; boundary=x".to_owned())],
+    };
+    let result = explain(&generation(yaml), &question);
+    assert_eq!(result["requirements"]["model"], "whisper");
+    assert_eq!(result["decision"]["backend"], "w");
+}

@@ -1,0 +1,139 @@
+//! A decision with every candidate's scores, or the reason it was rejected.
+
+use std::collections::BTreeMap;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde::Serialize;
+
+use super::trace::{Pass, Trace};
+use crate::config::Strategy;
+use crate::fleet::Model;
+use crate::routing::filters::RejectReason;
+use crate::routing::random::{Peek, RandomSource};
+use crate::routing::strategies::{Reading, smart};
+use crate::routing::{RouteError, RouteInput, Router, RoutingDecision, Scratch, filters, readings};
+use crate::scoring::Candidate;
+use crate::units::to_millis;
+
+/// One backend that serves a model in question.
+#[derive(Debug, Clone, Serialize)]
+pub struct CandidateReport {
+    /// Its name.
+    pub backend: String,
+    /// The model it would be asked for.
+    pub model: String,
+    /// Its score by the `smart` formula, 0..=100; only when it may take the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<f64>,
+    /// Its score by each scorer of the weighted strategy, 0..=1, before weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scores: Option<BTreeMap<&'static str, f64>>,
+    /// The sum of those by weight, 0..=1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<f64>,
+    /// Leading blocks of the prompt it is believed to have cached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched_blocks: Option<u32>,
+    /// Full blocks of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_blocks: Option<u32>,
+    /// The age of its engine's last sample; only where scorers decide, and absent before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry_age_ms: Option<f64>,
+    /// How far that can be relied on: unknown, fresh, stale or failing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<&'static str>,
+    /// Whether a needed capability is assumed, not known.
+    pub assumed: bool,
+    /// Its priority.
+    pub priority: u32,
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// The latency it is scored by.
+    pub latency_ms: f64,
+    /// Why it was rejected: a short name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excluded: Option<&'static str>,
+    /// Why it was rejected: in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A decision with everything that went into it.
+#[derive(Debug)]
+pub struct Explanation {
+    /// Where the request goes, or why nowhere.
+    pub result: Result<RoutingDecision, RouteError>,
+    /// Every backend that serves the model or one of its fallbacks.
+    pub candidates: Vec<CandidateReport>,
+}
+
+impl Router {
+    /// Decides as [`Router::route`] does, and says why.
+    pub fn explain(&self, input: &RouteInput<'_>, random: &mut impl RandomSource) -> Explanation {
+        let (mut scratch, mut trace) = (Scratch::default(), Trace::default());
+        let result = self.route(input, random, &mut scratch, &mut trace);
+        // Fallbacks that were not needed are shown as they would have been considered.
+        let mut peek = Peek { topology: input.fleet, rng: SmallRng::seed_from_u64(0) };
+        let chain = self.names.chain(input.model).unwrap_or_default();
+        for entry in chain {
+            let name = self.names.resolve(entry);
+            let id = input.fleet.model_id(name);
+            if id.is_some_and(|id| trace.pass(id).is_none()) {
+                self.pick(name, input, &mut peek, &mut scratch, &mut trace);
+            }
+        }
+        let report = |pass: &Pass| {
+            input.fleet.model(pass.model).map(|model| self.reports(input, model, pass))
+        };
+        let candidates = trace.passes().iter().filter_map(report).flatten().collect();
+        Explanation { result, candidates }
+    }
+
+    fn reports(&self, input: &RouteInput<'_>, model: &Model, pass: &Pass) -> Vec<CandidateReport> {
+        let rows = (0_u32..).zip(&model.serving);
+        let report = |(row, serving)| {
+            let now = || readings::read_all(serving, input, row);
+            let one = pass.candidate(row).copied().unwrap_or_else(now);
+            let reason = pass.reason(row);
+            CandidateReport {
+                backend: serving.state.name.to_string(),
+                assumed: reason.is_none_or(|reason| reason == RejectReason::Assumed)
+                    && !filters::is_known(input, serving),
+                excluded: reason.map(|reason| reason.name()),
+                reason: reason.map(|reason| reason.to_text(input)),
+                ..self.report(&model.name, pass, &one)
+            }
+        };
+        rows.map(report).collect()
+    }
+
+    /// What a pass says of a candidate, by its readings.
+    pub(super) fn report(&self, model: &str, pass: &Pass, one: &Candidate) -> CandidateReport {
+        let weighted = self.weighted();
+        let scores = weighted.and_then(|weighted| pass.scores(one.row, weighted.profile()));
+        let is_scored = scores.is_some();
+        let is_candidate = pass.reason(one.row).is_none();
+        let points = || f64::from(smart::points(&one, self.weights())) / 100.0;
+        CandidateReport {
+            backend: String::new(),
+            model: model.to_owned(),
+            score: (is_candidate && self.strategy() == Strategy::Smart).then(points),
+            scores: scores.map(BTreeMap::from_iter),
+            total: pass.total(one.row),
+            matched_blocks: is_scored.then_some(one.matched_blocks),
+            prompt_blocks: is_scored.then_some(one.prompt_blocks),
+            telemetry_age_ms: weighted
+                .and(one.telemetry_age)
+                .map(|age| to_millis(age.to_duration())),
+            telemetry: weighted.map(|_| one.telemetry.name()),
+            assumed: false,
+            priority: one.priority,
+            in_flight: one.in_flight(),
+            latency_ms: to_millis(one.latency.to_duration()),
+            excluded: None,
+            reason: None,
+        }
+    }
+}

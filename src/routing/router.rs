@@ -1,0 +1,310 @@
+//! The router of one configuration: names, filters, strategy, fallbacks, in this order.
+
+use super::error::RouteError;
+use super::filters::{self, Candidacy, Conditions, Filters, RejectReason, Verdict};
+use super::random::RandomSource;
+use super::readings;
+use super::recorder::Recorder;
+use super::resolve::Names;
+use super::scratch::Scratch;
+use super::strategies::{LiveReading, Picked, Rules, weighted};
+use super::weighted::Weighted;
+use super::{RouteInput, RoutingDecision};
+use crate::config::{RoutingConfig, Strategy, Weights};
+use crate::fleet::{Health, Model, ModelId, Probe};
+use crate::scan::RequestProfile;
+use crate::scoring::{Needs, PrefixParams, RequestFeatures};
+use crate::units::TokenCount;
+
+/// Decides by one configuration.
+#[derive(Debug)]
+pub struct Router {
+    /// Aliases and fallbacks.
+    pub names: Names,
+    strategy: Strategy,
+    weights: Weights,
+    fallback_on_saturation: bool,
+    reserve_output: bool,
+    panic_threshold: f64,
+    weighted: Option<Weighted>,
+}
+
+/// A model whose backends are candidates of a request.
+#[derive(Debug, Clone, Copy)]
+struct Considered<'a> {
+    input: &'a RouteInput<'a>,
+    model: &'a Model,
+    id: ModelId,
+}
+
+impl<'a> Considered<'a> {
+    fn find(input: &'a RouteInput<'a>, name: &str) -> Option<Self> {
+        let id = input.fleet.model_id(name)?;
+        Some(Self { input, model: input.fleet.model(id)?, id })
+    }
+}
+
+impl Router {
+    /// The router of a configuration's `routing` section.
+    pub fn new(config: &RoutingConfig) -> Self {
+        Self {
+            names: Names::new(&config.aliases, &config.fallbacks),
+            strategy: config.strategy,
+            weights: config.weights.clone(),
+            fallback_on_saturation: config.fallback_on_saturation,
+            reserve_output: config.reserve_output,
+            panic_threshold: config.panic_threshold,
+            weighted: (config.strategy == Strategy::Weighted)
+                .then(|| Weighted::new(config))
+                .flatten(),
+        }
+    }
+
+    /// The weighted strategy, where it is in use.
+    pub fn weighted(&self) -> Option<&Weighted> {
+        self.weighted.as_ref()
+    }
+
+    /// The strategy in use.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// What counts how much in the strategy `smart`.
+    pub(super) fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// The tokens of `request` that must fit a context.
+    pub fn tokens_to_fit(&self, request: &RequestProfile) -> TokenCount {
+        let reserved = request.max_tokens.filter(|_| self.reserve_output).unwrap_or_default();
+        TokenCount(request.estimated_tokens.0.saturating_add(reserved.0))
+    }
+
+    /// Picks the backend for a request: from the model its name resolves to, then from the fallbacks
+    /// in order. Allocates nothing unless it fails or the recorder does.
+    ///
+    /// # Errors
+    /// Why no backend can take it, for an honest response to the client.
+    pub fn route(
+        &self,
+        input: &RouteInput<'_>,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Result<RoutingDecision, RouteError> {
+        let target = self.names.resolve(input.model);
+        if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
+            return Ok(decision);
+        }
+        if let Some(decision) = self.pick_next_probe(target, input, recorder) {
+            return Ok(decision);
+        }
+        let chain = self.names.chain(input.model).unwrap_or_default();
+        let error = RouteError::explain(target, input, chain);
+        if !self.may_fall_back(&error) {
+            return Err(error);
+        }
+        for entry in chain {
+            let target = self.names.resolve(entry);
+            if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
+                return Ok(RoutingDecision { is_fallback: true, ..decision });
+            }
+        }
+        Err(error.with_chain_exhausted(target, chain))
+    }
+
+    fn may_fall_back(&self, error: &RouteError) -> bool {
+        match error {
+            RouteError::Saturated { .. } | RouteError::CoolingDown { .. } => {
+                self.fallback_on_saturation
+            }
+            RouteError::ModelNotFound { .. }
+            | RouteError::NoHealthyBackend { .. }
+            | RouteError::CapabilityMismatch { .. }
+            | RouteError::FallbackChainExhausted { .. }
+            | RouteError::DiscoveryPending { .. }
+            | RouteError::AllTried { .. } => true,
+        }
+    }
+
+    /// Picks a backend of one model; `None` when none may take the request.
+    pub(super) fn pick(
+        &self,
+        name: &str,
+        input: &RouteInput<'_>,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<RoutingDecision> {
+        let considered = Considered::find(input, name)?;
+        let Considered { model, id, .. } = considered;
+        let in_panic = self.is_in_panic(model);
+        // Backends that are assumed to have a capability only count when none is known to.
+        let known = self.pick_of(considered, Candidacy::Known, in_panic, random, scratch, recorder);
+        let is_assumed = known.is_none() && !input.request.needs.is_empty();
+        let picked = match known {
+            Some(picked) => picked,
+            None => {
+                self.pick_of(considered, Candidacy::Usable, in_panic, random, scratch, recorder)?
+            }
+        };
+        let backend = model.serving.get(picked.row as usize)?;
+        let probe = if backend.state.breaker.is_closed() { Probe::None } else { Probe::Breaker };
+        Some(RoutingDecision {
+            backend: backend.id,
+            model: id,
+            row: picked.row,
+            strategy: self.strategy,
+            is_fallback: false,
+            is_assumed,
+            in_panic,
+            candidates: picked.candidates,
+            probe,
+            scores: picked.scores,
+        })
+    }
+
+    fn pick_of(
+        &self,
+        considered: Considered<'_>,
+        candidacy: Candidacy,
+        in_panic: bool,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<Picked> {
+        let conditions = Conditions { candidacy, in_panic, ignores_slow_start: false };
+        let picked = self.pass(considered, conditions, random, scratch, recorder);
+        // Where only backends in slow start are left, they take every request.
+        let is_slow_start =
+            || considered.model.serving.iter().any(|one| one.state.is_in_slow_start());
+        if picked.is_none() && is_slow_start() {
+            let conditions = Conditions { ignores_slow_start: true, ..conditions };
+            return self.pass(considered, conditions, random, scratch, recorder);
+        }
+        picked
+    }
+
+    /// One pass over the backends of a model: filters, readings, strategy.
+    fn pass<R: Recorder>(
+        &self,
+        considered: Considered<'_>,
+        conditions: Conditions,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut R,
+    ) -> Option<Picked> {
+        let Considered { input, model, id } = considered;
+        recorder.start_pass(id);
+        let filters = Filters::new(input, conditions);
+        let (rows, readings) = scratch.split(model.serving.len());
+        if !R::RECORDS && self.weighted.is_none() {
+            // The strategy reads the backends while it passes over them.
+            let rules = Rules { strategy: self.strategy, weights: &self.weights };
+            let is_streaming = input.request.streaming;
+            let admitted = (0_u32..).zip(&model.serving);
+            let admitted = admitted.filter(|(_, candidate)| filters.check::<bool>(candidate));
+            let read = |(row, serving)| LiveReading { row, serving, is_streaming };
+            return rules.pick(admitted.map(read), rows, random, id);
+        }
+        readings.rows.clear();
+        readings.rows.extend((0_u32..).zip(&model.serving).filter_map(|(row, candidate)| {
+            recorder.filtered(row, filters.check(candidate)).then_some(row)
+        }));
+        if readings.rows.is_empty() {
+            return None;
+        }
+        let weighted = self.weighted.as_ref();
+        let needs = weighted.map_or(Needs::NONE, |weighted| weighted.profile().needs());
+        let needs = if R::RECORDS { needs.with(Needs::RECORDED) } else { needs };
+        readings::gather(input, model, needs, readings);
+        let block_tokens = weighted.map(Weighted::block_tokens);
+        let block_tokens = block_tokens.unwrap_or(PrefixParams::default().block_tokens);
+        let features = readings::features(input, block_tokens);
+        recorder.read(&features, &readings.candidates);
+        self.choose(&features, id, random, scratch, recorder)
+    }
+
+    /// Picks one of the candidates in `scratch` by their readings alone: those of a live decision, or
+    /// recorded ones.
+    pub(super) fn choose(
+        &self,
+        features: &RequestFeatures,
+        model: ModelId,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+        recorder: &mut impl Recorder,
+    ) -> Option<Picked> {
+        let (rows, readings) = scratch.split_for_readings();
+        let picked = match &self.weighted {
+            Some(weighted) => {
+                weighted::pick(weighted.profile(), features, readings, model, random, recorder)
+            }
+            None => {
+                let rules = Rules { strategy: self.strategy, weights: &self.weights };
+                rules.pick(readings.candidates.iter(), rows, random, model)
+            }
+        };
+        if let Some(turn) = picked.as_ref().and_then(|picked| picked.turn) {
+            recorder.took_turn(turn);
+        }
+        picked
+    }
+
+    /// Whether so few of the model's backends are healthy that the checks are not believed (Envoy's
+    /// panic threshold): better some errors from all backends than all requests on the last healthy
+    /// ones. Off unless configured.
+    fn is_in_panic(&self, model: &Model) -> bool {
+        if self.panic_threshold <= 0.0 {
+            return false;
+        }
+        let (mut healthy, mut all) = (0_u32, 0_u32);
+        for candidate in &model.serving {
+            match candidate.state.status() {
+                Health::Healthy => (healthy, all) = (healthy + 1, all + 1),
+                Health::Unhealthy => all += 1,
+                Health::Unknown | Health::Draining => {}
+            }
+        }
+        f64::from(healthy) < self.panic_threshold * f64::from(all)
+    }
+
+    /// While every candidate is in cooldown after its own 429 or 503, one request at a time probes the
+    /// one whose cooldown ends first. The strategy has no part in it.
+    fn pick_next_probe<R: Recorder>(
+        &self,
+        name: &str,
+        input: &RouteInput<'_>,
+        recorder: &mut R,
+    ) -> Option<RoutingDecision> {
+        let Considered { model, id, .. } = Considered::find(input, name)?;
+        let rejected = filters::rejections(input, model);
+        let rejected = rejected.filter_map(|(row, verdict)| Some((row, verdict.err()?)));
+        let row = if R::RECORDS {
+            let rejected: Vec<(u32, RejectReason)> = rejected.collect();
+            let row = filters::next_probe(rejected.iter().copied())?;
+            recorder.start_pass(id);
+            for (row, reason) in rejected {
+                recorder.filtered(row, R::Verdict::reject(|| reason));
+            }
+            row
+        } else {
+            filters::next_probe(rejected)?
+        };
+        let serving = input.fleet.serving(id, row)?;
+        let is_probed = serving.state.cooldown.is_probed();
+        (!is_probed).then_some(RoutingDecision {
+            backend: serving.id,
+            model: id,
+            row,
+            strategy: self.strategy,
+            is_fallback: false,
+            is_assumed: false,
+            in_panic: false,
+            candidates: 1,
+            probe: Probe::Cooldown,
+            scores: None,
+        })
+    }
+}

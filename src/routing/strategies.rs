@@ -1,0 +1,126 @@
+//! The strategies: each picks one of the candidates that passed the filters. A new one is a file here,
+//! an arm in [`Rules::pick`] and a row of the config enum.
+
+mod priority_only;
+mod random;
+mod round_robin;
+pub(super) mod smart;
+pub(super) mod weighted;
+
+use super::random::RandomSource;
+use super::record::ScoreRecord;
+use super::scratch::Rows;
+use crate::config::{Strategy, Weights};
+use crate::fleet::{ModelId, Serving};
+use crate::scoring::Candidate;
+
+/// What the strategies without scorers read of a candidate: from the backend itself, or from recorded
+/// readings.
+pub(super) trait Reading {
+    /// Its row of the model.
+    fn row(&self) -> u32;
+    /// Lower is better.
+    fn priority(&self) -> u32;
+    /// Requests in flight.
+    fn in_flight(&self) -> u32;
+    /// The latency `smart` scores it by, in microseconds.
+    fn latency_micros(&self) -> u32;
+}
+
+/// A backend that is read while the strategy passes over it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LiveReading<'a> {
+    pub(super) row: u32,
+    pub(super) serving: &'a Serving,
+    pub(super) is_streaming: bool,
+}
+
+impl Reading for LiveReading<'_> {
+    #[inline(always)]
+    fn row(&self) -> u32 {
+        self.row
+    }
+
+    #[inline(always)]
+    fn priority(&self) -> u32 {
+        self.serving.priority
+    }
+
+    #[inline(always)]
+    fn in_flight(&self) -> u32 {
+        self.serving.state.load.in_flight()
+    }
+
+    #[inline(always)]
+    fn latency_micros(&self) -> u32 {
+        smart::latency_micros(self.serving, self.is_streaming)
+    }
+}
+
+impl Reading for &Candidate {
+    fn row(&self) -> u32 {
+        self.row
+    }
+
+    fn priority(&self) -> u32 {
+        self.priority
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a count")]
+    fn in_flight(&self) -> u32 {
+        self.in_flight as u32
+    }
+
+    fn latency_micros(&self) -> u32 {
+        u32::try_from(self.latency.0).unwrap_or(u32::MAX)
+    }
+}
+
+/// What was picked.
+#[derive(Debug)]
+pub(super) struct Picked {
+    /// The row of the model.
+    pub(super) row: u32,
+    /// Among how many.
+    pub(super) candidates: u32,
+    /// The turn that was taken, if one was.
+    pub(super) turn: Option<u64>,
+    /// Its scores, where scorers decided.
+    pub(super) scores: Option<ScoreRecord>,
+}
+
+impl Picked {
+    #[inline(always)]
+    fn plain(row: u32, candidates: u32) -> Self {
+        Self { row, candidates, turn: None, scores: None }
+    }
+}
+
+/// A strategy without scorers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules<'a> {
+    pub(super) strategy: Strategy,
+    pub(super) weights: &'a Weights,
+}
+
+impl Rules<'_> {
+    /// Picks one of the candidates; `None` when there are none.
+    #[inline(always)]
+    pub(super) fn pick<R: Reading>(
+        &self,
+        candidates: impl Iterator<Item = R>,
+        rows: Rows<'_>,
+        random: &mut impl RandomSource,
+        model: ModelId,
+    ) -> Option<Picked> {
+        match self.strategy {
+            Strategy::Smart => smart::pick(candidates, self.weights),
+            // Weighted routers decide in `weighted`; without scorers all candidates are equal.
+            Strategy::RoundRobin | Strategy::Weighted => {
+                round_robin::pick(candidates, rows, random, model)
+            }
+            Strategy::PriorityOnly => priority_only::pick(candidates, rows, random, model),
+            Strategy::Random => random::pick(candidates, rows, random),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! `random`: each candidate is as likely as the others.
+
+use super::{Picked, Reading};
+use crate::routing::random::RandomSource;
+use crate::routing::scratch::Rows;
+
+#[inline(always)]
+pub(super) fn pick<R: Reading>(
+    candidates: impl Iterator<Item = R>,
+    mut rows: Rows<'_>,
+    random: &mut impl RandomSource,
+) -> Option<Picked> {
+    candidates.for_each(|one| rows.add(one.row()));
+    let row = rows.at_random(random.rng())?;
+    Some(Picked::plain(row, rows.count()))
+}

@@ -1,0 +1,34 @@
+//! `round_robin`: the candidates take turns, model by model.
+
+use super::{Picked, Reading};
+use crate::fleet::ModelId;
+use crate::routing::random::RandomSource;
+use crate::routing::scratch::Rows;
+
+#[inline(always)]
+pub(super) fn pick<R: Reading>(
+    candidates: impl Iterator<Item = R>,
+    mut rows: Rows<'_>,
+    random: &mut impl RandomSource,
+    model: ModelId,
+) -> Option<Picked> {
+    candidates.for_each(|one| rows.add(one.row()));
+    let count = rows.count();
+    in_turn(&rows, count, random, model)
+}
+
+/// The row whose turn it is; no turn is taken when there are no rows.
+#[inline(always)]
+pub(super) fn in_turn(
+    rows: &Rows<'_>,
+    candidates: u32,
+    random: &mut impl RandomSource,
+    model: ModelId,
+) -> Option<Picked> {
+    if rows.count() == 0 {
+        return None;
+    }
+    let turn = random.turn(model);
+    let row = rows.at_turn(turn)?;
+    Some(Picked { turn: Some(turn), ..Picked::plain(row, candidates) })
+}

@@ -1,0 +1,361 @@
+//! The readings of one candidate, as a table. Captures, replay and `penstock score` read and write each
+//! reading by its row, so that a new one is a row here and a line in `routing/readings.rs`, which takes
+//! it from the fleet.
+
+use serde_json::{Value, json};
+
+use crate::units::Micros;
+
+/// Declares [`Candidate`] and [`READINGS`] as `field: type = "key in captures"`; `score "key": "about"`
+/// follows for a reading that lines of `penstock score` give.
+macro_rules! readings {
+    (@score $type:ty) => { None };
+    (@score $type:ty, $key:literal: $about:literal) => {
+        Some(ScoreReading { key: $key, about: $about, schema: <$type as ReadingValue>::SCHEMA })
+    };
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $key:literal $(, score $score:literal: $about:literal)?;)*) => {
+        /// What scorers and strategies know of one candidate at one moment. `None` and NaN are
+        /// unknown; each [`ScorerRow`](super::ScorerRow) says how it scores that.
+        #[derive(Debug, Clone, Copy, PartialEq, Default)]
+        pub struct Candidate {
+            /// A hash of its name, the same in every process.
+            pub key: u64,
+            /// Its index among the backends that serve the model.
+            pub row: u32,
+            /// Full blocks of the prompt.
+            pub prompt_blocks: u32,
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        /// Every reading.
+        pub const READINGS: &[ReadingRow] = &[$(
+            ReadingRow {
+                key: $key,
+                score: readings!(@score $type $(, $score: $about)?),
+                get: |candidate| candidate.$field.to_json(),
+                set: |candidate, given| {
+                    ReadingValue::from_json(given).map(|value| candidate.$field = value).is_some()
+                },
+            },
+        )*];
+    };
+}
+
+readings! {
+    /// Lower is better.
+    priority: u32 = "priority", score "priority": "0 where it is missing";
+    /// Requests this process has in flight there; NaN where `penstock score` is not given them.
+    in_flight: f64 = "in_flight", score "in_flight": "requests of ours; pending where it is missing. Not known without both: 0 from the scorers that go by it, but latency takes it for none";
+    /// Tokens of those requests: prompts and expected output. NaN as above.
+    tokens_in_flight: f64 = "tokens_in_flight", score "tokens_in_flight": "tokens of requests of ours; not known: 0 from token-load and prefill-cost";
+    /// Tokens of prompts whose response has not started.
+    prefill_tokens: f64 = "prefill_tokens", score "prefill_tokens": "tokens of prompts of ours that are not answered yet; 0 where it is missing";
+    /// The latency the strategy `smart` scores by.
+    latency: Micros = "latency_ms";
+    /// The peak-sensitive moving average of the TTFT, in milliseconds.
+    first_token_ms: Option<f64> = "first_token_ms", score "latency_ms": "the average time to the first token; not known: that of the fastest";
+    /// Requests waiting in the engine's queue.
+    waiting: Option<f64> = "waiting", score "waiting": "requests in the engine's queue; not known: 0 from waiting-queue, and the load is not known";
+    /// Requests in the engine's batch.
+    running: Option<f64> = "running", score "running": "requests in its batch; not known: 0 from running-requests, and the load is not known";
+    /// Effective load: waiting, running, and what was dispatched since they were read.
+    load: Option<f64> = "load";
+    /// The part of its KV cache in use, 0..=1.
+    kv_utilization: Option<f64> = "kv_utilization", score "kv_utilization": "0..1; not known: 0 from kv-utilization";
+    /// How far the engine's telemetry can be relied on.
+    telemetry: Standing = "telemetry";
+    /// The age of its last sample; `None` before the first.
+    telemetry_age: Option<Micros> = "telemetry_age_ms";
+    /// Where the request's adapter is loaded.
+    adapter: Adapter = "adapter", score "adapter": "where the adapter of the request stands; not known: 0 from lora-affinity";
+    /// Leading blocks of the prompt that it is believed to have cached.
+    matched_blocks: u32 = "matched_blocks";
+}
+
+/// Where a request's adapter stands on a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Adapter {
+    /// The request needs none, or the engine does not report its adapters.
+    #[default]
+    Unknown,
+    /// It is loaded and in use.
+    Active,
+    /// There is a free slot to load it into.
+    FreeSlot,
+    /// Requests for it wait to have it loaded.
+    Waiting,
+    /// All slots are taken by others.
+    Absent,
+}
+
+const ADAPTERS: &[(Adapter, &str)] = &[
+    (Adapter::Active, "active"),
+    (Adapter::FreeSlot, "free_slot"),
+    (Adapter::Waiting, "waiting"),
+    (Adapter::Absent, "absent"),
+];
+
+/// How far a backend's telemetry can be relied on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// Never scraped; not the same as idle.
+    #[default]
+    Unknown,
+    /// The last sample is at most three intervals old.
+    Fresh,
+    /// It is older: only our own counts are used.
+    Stale,
+    /// Older than that and than two seconds, and the last scrape failed: not a candidate while
+    /// another backend's telemetry is fresh.
+    Failing,
+}
+
+impl Standing {
+    /// Every standing.
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Fresh, Self::Stale, Self::Failing];
+
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Fresh => "fresh",
+            Self::Stale => "stale",
+            Self::Failing => "failing",
+        }
+    }
+}
+
+/// A reading as captures and `penstock score` know it.
+#[derive(Debug)]
+pub struct ReadingRow {
+    /// Its key in captures.
+    pub key: &'static str,
+    /// How a line of `penstock score` gives it; `None` where it does not.
+    pub score: Option<ScoreReading>,
+    /// Its value; `None` when unknown.
+    pub get: fn(&Candidate) -> Option<Value>,
+    /// Takes a value in; `false` when it is of the wrong type.
+    pub set: fn(&mut Candidate, &Value) -> bool,
+}
+
+/// A reading in a line of `penstock score`.
+#[derive(Debug, Clone, Copy)]
+pub struct ScoreReading {
+    /// Its key.
+    pub key: &'static str,
+    /// What it is, and how it counts when it is unknown.
+    pub about: &'static str,
+    /// The keywords of its JSON Schema.
+    pub schema: &'static str,
+}
+
+impl ScoreReading {
+    /// The member of the JSON Schema that describes it.
+    pub fn to_schema(&self) -> String {
+        format!("\"{}\": {{ {}, \"description\": {} }}", self.key, self.schema, json!(self.about))
+    }
+}
+
+/// The type of a reading, in JSON. `null` is unknown wherever a reading may be unknown.
+trait ReadingValue: Sized {
+    const SCHEMA: &'static str;
+    fn to_json(&self) -> Option<Value>;
+    fn from_json(given: &Value) -> Option<Self>;
+}
+
+impl ReadingValue for Option<f64> {
+    const SCHEMA: &'static str = "\"$ref\": \"#/$defs/reading\"";
+
+    fn to_json(&self) -> Option<Value> {
+        self.filter(|number| number.is_finite()).map(Value::from)
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        if given.is_null() {
+            return Some(None);
+        }
+        given.as_f64().map(Candidate::reading)
+    }
+}
+
+impl ReadingValue for f64 {
+    const SCHEMA: &'static str = <Option<Self> as ReadingValue>::SCHEMA;
+
+    // These are counts.
+    fn to_json(&self) -> Option<Value> {
+        if self.fract() == 0.0 && *self >= 0.0 && *self < u32::MAX.into() {
+            return Some(Value::from(to_whole(*self)));
+        }
+        Some(*self).to_json()
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        Option::<Self>::from_json(given).map(|number| number.unwrap_or(Self::NAN))
+    }
+}
+
+impl ReadingValue for u32 {
+    const SCHEMA: &'static str =
+        "\"type\": [\"integer\", \"null\"], \"minimum\": 0, \"maximum\": 4294967295";
+
+    fn to_json(&self) -> Option<Value> {
+        Some(Value::from(*self))
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        if given.is_null() {
+            return Some(0);
+        }
+        given.as_u64().and_then(|number| Self::try_from(number).ok())
+    }
+}
+
+impl ReadingValue for Option<Micros> {
+    const SCHEMA: &'static str = <Option<f64> as ReadingValue>::SCHEMA;
+
+    fn to_json(&self) -> Option<Value> {
+        self.map(|age| Value::from(age.0 as f64 / 1000.0))
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        let millis = Option::<f64>::from_json(given)?;
+        Some(millis.map(|millis| Micros(to_whole((millis * 1000.0).round()))))
+    }
+}
+
+impl ReadingValue for Micros {
+    const SCHEMA: &'static str = <Option<f64> as ReadingValue>::SCHEMA;
+
+    fn to_json(&self) -> Option<Value> {
+        Some(*self).to_json()
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        Option::<Self>::from_json(given).map(Option::unwrap_or_default)
+    }
+}
+
+impl ReadingValue for Adapter {
+    const SCHEMA: &'static str =
+        "\"enum\": [\"active\", \"free_slot\", \"waiting\", \"absent\", null]";
+
+    fn to_json(&self) -> Option<Value> {
+        ADAPTERS.iter().find(|(adapter, _)| adapter == self).map(|(_, name)| Value::from(*name))
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        if given.is_null() {
+            return Some(Self::Unknown);
+        }
+        let found = ADAPTERS.iter().find(|(_, name)| given.as_str() == Some(*name));
+        found.map(|(adapter, _)| *adapter)
+    }
+}
+
+impl ReadingValue for Standing {
+    const SCHEMA: &'static str = "\"enum\": [\"unknown\", \"fresh\", \"stale\", \"failing\"]";
+
+    fn to_json(&self) -> Option<Value> {
+        Some(Value::from(self.name()))
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| given.as_str() == Some(one.name()))
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rounded count, >= 0"
+)]
+fn to_whole(number: f64) -> u64 {
+    number as u64
+}
+
+impl Candidate {
+    /// A candidate of that name, with every reading unknown or 0.
+    pub fn new(name: &str) -> Self {
+        Self { key: Self::key_of(name), ..Self::default() }
+    }
+
+    /// The hash that stands for a backend's name, the same in every process.
+    pub fn key_of(name: &str) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(name.as_bytes())
+    }
+
+    /// The part of the prompt it has cached, 0..=1; 0 without a full block.
+    pub fn match_ratio(&self) -> f64 {
+        if self.prompt_blocks == 0 {
+            return 0.0;
+        }
+        f64::from(self.matched_blocks.min(self.prompt_blocks)) / f64::from(self.prompt_blocks)
+    }
+
+    /// The effective load, or our own requests in flight where it is unknown.
+    pub fn load_or_in_flight(&self) -> f64 {
+        self.load.unwrap_or(self.in_flight)
+    }
+
+    /// A finite reading, at least 0; anything else is unknown.
+    pub fn reading(given: f64) -> Option<f64> {
+        given.is_finite().then(|| given.max(0.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn through_json(candidate: &Candidate) -> Candidate {
+        let mut back = Candidate {
+            key: candidate.key,
+            row: candidate.row,
+            prompt_blocks: candidate.prompt_blocks,
+            in_flight: f64::NAN,
+            ..Candidate::default()
+        };
+        for row in READINGS {
+            let Some(value) = (row.get)(candidate) else { continue };
+            let text = value.to_string();
+            assert!((row.set)(&mut back, &serde_json::from_str(&text).unwrap()), "{text}");
+        }
+        back
+    }
+
+    proptest! {
+        #[test]
+        fn readings_survive_json_bit_by_bit(
+            (load, kv, tokens) in (0.0..1e9_f64, 0.0..=1.0_f64, 0..u64::MAX),
+            (in_flight, matched, micros) in (0..u32::MAX, any::<u32>(), 0..1_u64 << 50),
+            (adapter, standing) in (0..4_usize, 0..4_usize),
+        ) {
+            let candidate = Candidate {
+                load: Some(load),
+                kv_utilization: Some(kv),
+                in_flight: in_flight.into(),
+                tokens_in_flight: tokens as f64,
+                latency: Micros(micros / 2),
+                telemetry_age: Some(Micros(micros)),
+                telemetry: Standing::ALL[standing],
+                adapter: ADAPTERS[adapter].0,
+                matched_blocks: matched,
+                ..Candidate::new("a")
+            };
+            prop_assert_eq!(through_json(&candidate), candidate);
+        }
+    }
+
+    #[test]
+    fn values_of_the_wrong_type_are_refused() {
+        let mut candidate = Candidate::default();
+        for row in READINGS {
+            for wrong in [json!([1]), json!({}), json!("x"), json!(true)] {
+                assert!(!(row.set)(&mut candidate, &wrong), "{}: {wrong}", row.key);
+            }
+        }
+        assert_eq!(candidate, Candidate::default());
+    }
+}
