@@ -26,7 +26,7 @@ pub(crate) enum BodyLength {
 /// unknown, or not worth the bytes before it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// The client disconnected; there is nobody to respond to.
+    /// The client disconnected; no response can be sent.
     #[error("the client disconnected")]
     ClientGone,
     #[error("Compressed request bodies are not supported: send the body uncompressed")]

@@ -10,14 +10,14 @@
 //!
 //! **A refused head** never reaches Pingora. It gets [`STAND_IN`] in its place, so that the refusal
 //! takes the way of every request: the request filter finds [`RefusedHead`], responds in the client's
-//! dialect, and logs and counts it. The connection ends then, because nobody knows where the next
-//! request would start.
+//! dialect, and logs and counts it. The connection ends then: the start of the next request
+//! is unknown.
 //!
 //! **Invariants**, and what breaks without them:
 //! * Pingora is given exactly one head, never a byte of what follows. It would keep those bytes in its
 //!   own buffer, where `poll_body` cannot find them: the body would never end.
-//! * `is_between_requests` is false from a head to the end of its body. Otherwise a body that nobody
-//!   read would be parsed as the next request: smuggling.
+//! * `is_between_requests` is false from a head to the end of its body. Otherwise an unread
+//!   body would be parsed as the next request: smuggling.
 //! * What is read past a body goes back to the front of `ahead` ([`Http1Connection::unread`]) before the
 //!   next head is looked for: pipelined requests keep their order.
 //! * The lock is never held across an await, and one task at a time uses the connection. Pingora's

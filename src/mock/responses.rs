@@ -7,7 +7,7 @@ mod messages;
 mod others;
 mod reply;
 mod request;
-mod responses;
+mod responses_api;
 
 use std::fmt;
 use std::time::Duration;
@@ -131,7 +131,7 @@ pub(super) fn response(
     let writers: Writers = match operation {
         Operation::Chat => (chat::whole, chat::events),
         Operation::Completions => (completions::whole, completions::events),
-        Operation::Responses => (responses::whole, responses::events),
+        Operation::Responses => (responses_api::whole, responses_api::events),
         Operation::Messages => (messages::whole, messages::events),
         Operation::Embeddings
         | Operation::Rerank

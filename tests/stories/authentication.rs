@@ -26,7 +26,7 @@ fn bearer(key: &str) -> (&'static str, String) {
     ("authorization", format!("Bearer {key}"))
 }
 
-fn ask(penstock: &Penstock, path: &str, model: &str, headers: &[(&str, String)]) -> Response {
+fn send_to(penstock: &Penstock, path: &str, model: &str, headers: &[(&str, String)]) -> Response {
     let headers: Vec<(&str, &str)> =
         headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut body = chat(model, "hello");
@@ -44,7 +44,7 @@ fn unknown_keys_get_401() {
         vec![("authorization", format!("bearer  {good} "))],
         vec![("x-api-key", good.to_owned())],
     ] {
-        assert_eq!(ask(&penstock, CHAT, "m", &headers).status, 200, "{headers:?}");
+        assert_eq!(send_to(&penstock, CHAT, "m", &headers).status, 200, "{headers:?}");
     }
     for headers in [
         vec![],
@@ -57,12 +57,12 @@ fn unknown_keys_get_401() {
         vec![("x-api-key", "nothing".to_owned())],
         vec![("cookie", format!("key={good}"))],
     ] {
-        let response = ask(&penstock, CHAT, "m", &headers);
+        let response = send_to(&penstock, CHAT, "m", &headers);
         assert_eq!((response.status, response.error_code().as_str()), (401, "invalid_api_key"));
         assert_eq!(response.json()["error"]["type"], "authentication_error");
         assert_eq!(response.header("www-authenticate"), Some("Bearer"));
         assert!(!response.text().contains("sk-all"), "{}", response.text());
-        let response = ask(&penstock, "/v1/messages", "m", &headers);
+        let response = send_to(&penstock, "/v1/messages", "m", &headers);
         let kind = &response.json()["error"]["type"];
         assert_eq!((response.status, kind), (401, &json!("authentication_error")));
         assert_eq!(response.json()["type"], "error");
@@ -79,12 +79,12 @@ fn keys_are_limited_to_their_models() {
     let penstock = Penstock::start(&format!("{KEYS}\n{routing}\nbackends:\n{items}"));
     let key = [bearer("sk-some-0123456789")];
     for model in ["llama3:8b", "q4", "llama-best"] {
-        assert_eq!(ask(&penstock, CHAT, model, &key).status, 200, "{model}");
+        assert_eq!(send_to(&penstock, CHAT, model, &key).status, 200, "{model}");
     }
-    let response = ask(&penstock, CHAT, "m", &key);
+    let response = send_to(&penstock, CHAT, "m", &key);
     assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"));
     assert!(response.json()["error"]["message"].as_str().unwrap().contains("'m'"));
-    let response = ask(&penstock, "/v1/messages", "m", &key);
+    let response = send_to(&penstock, "/v1/messages", "m", &key);
     assert_eq!(
         (response.status, &response.json()["error"]["type"]),
         (403, &json!("permission_error"))
@@ -123,17 +123,17 @@ fn backends_get_their_own_credentials() {
     let mine = "sk-all-0123456789";
     let both = [bearer(mine), ("x-api-key", mine.to_owned())];
     assert_eq!(
-        ask(&penstock, CHAT, "own", &both).status,
+        send_to(&penstock, CHAT, "own", &both).status,
         200,
         "the backend's key replaces the client's"
     );
     assert_eq!(credentials(&own)[0].as_deref(), Some("Bearer up-1"));
     assert_ne!(credentials(&own)[1].as_deref(), Some(mine));
-    assert_eq!(ask(&penstock, "/v1/messages", "own", &both[1..]).status, 200);
+    assert_eq!(send_to(&penstock, "/v1/messages", "own", &both[1..]).status, 200);
     assert_eq!(credentials(&own)[1].as_deref(), Some("up-1"), "as Anthropic's dialect sends it");
-    assert_eq!(ask(&penstock, CHAT, "bare", &both).status, 200);
+    assert_eq!(send_to(&penstock, CHAT, "bare", &both).status, 200);
     assert_eq!(credentials(&bare), [None, None], "a client's key is not forwarded");
-    assert_eq!(ask(&penstock, CHAT, "passed", &both).status, 200);
+    assert_eq!(send_to(&penstock, CHAT, "passed", &both).status, 200);
     assert_eq!(credentials(&passed), [Some(format!("Bearer {mine}")), Some(mine.to_owned())]);
     let checked = own.probes();
     assert!(checked.iter().all(|probe| probe.header("authorization") == Some("Bearer up-1")));
@@ -144,8 +144,8 @@ fn client_credentials_pass_without_auth_keys() {
     let items = backend(&open, "health: { path: /health }, models: [open]")
         + &backend(&strict, "authorization: strip, models: [strict]");
     let penstock = Penstock::start(&format!("backends:\n{items}"));
-    assert_eq!(ask(&penstock, CHAT, "open", &[bearer("client-1")]).status, 200);
-    let refused = ask(&penstock, CHAT, "open", &[bearer("client-2")]);
+    assert_eq!(send_to(&penstock, CHAT, "open", &[bearer("client-1")]).status, 200);
+    let refused = send_to(&penstock, CHAT, "open", &[bearer("client-2")]);
     let direct = request(
         open.addr(),
         "POST",
@@ -154,7 +154,7 @@ fn client_credentials_pass_without_auth_keys() {
         chat("open", "hello").to_string().as_bytes(),
     );
     assert_eq!((refused.status, refused.text()), (401, direct.text()), "the engine's own response");
-    assert_eq!(ask(&penstock, CHAT, "strict", &[bearer("client-1")]).status, 200);
+    assert_eq!(send_to(&penstock, CHAT, "strict", &[bearer("client-1")]).status, 200);
     assert_eq!(credentials(&strict), [None, None]);
 }
 

@@ -42,7 +42,7 @@ fn start(rest: &str, setup: Setup<'_>) -> (Fleet, SocketAddr) {
 }
 
 /// One request on a stream of any kind; the response as it came.
-fn ask(stream: &mut (impl Read + Write), extra: &str) -> std::io::Result<String> {
+fn send_chat(stream: &mut (impl Read + Write), extra: &str) -> std::io::Result<String> {
     let body = chat("m", "hello").to_string();
     let head = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{extra}\
@@ -65,7 +65,7 @@ fn tls_serves_http1_and_http2() {
     let issued = authority.issue("localhost");
     let (fleet, address) = start(&tls(&issued, ""), Setup::default());
     let mut stream = secure(address, &authority.client(&["http/1.1"], None)).unwrap();
-    let response = ask(&mut stream, "").unwrap();
+    let response = send_chat(&mut stream, "").unwrap();
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let client = Http2::connect_tls(address, "localhost", authority.client(&["h2"], None));
     let mut body = chat("m", "hello");
@@ -79,7 +79,7 @@ fn tls_serves_http1_and_http2() {
     );
     fleet.wait_metric("penstock_connections_closed_total{reason=\"tls\"}", 1.0);
     let mut plain = TcpStream::connect(address).unwrap();
-    let refused = ask(&mut plain, "");
+    let refused = send_chat(&mut plain, "");
     assert!(refused.is_err() || !refused.unwrap().starts_with("HTTP/1.1 200"));
     let expiry = fleet.metric("penstock_tls_certificate_expiry_timestamp_seconds");
     assert!(expiry > 1.7e9, "{expiry}");
@@ -98,7 +98,7 @@ fn certificates_reload_without_restart() {
     new.issue_into("localhost", &issued);
     eventually("the new certificate is used", SOON, || secure(address, &trusts_new).is_ok());
     assert!(secure(address, &trusts_old).is_err());
-    let response = ask(&mut kept, "").unwrap();
+    let response = send_chat(&mut kept, "").unwrap();
     assert!(response.starts_with("HTTP/1.1 200"), "open connections stay open: {response}");
 }
 
@@ -110,7 +110,7 @@ fn client_certificates_are_required_or_optional() {
     let ca = format!("client_ca: {}", clients.file.display());
     let reaches = |address, own: Option<&Issued>| {
         let response = secure(address, &servers.client(&["http/1.1"], own))
-            .and_then(|mut stream| ask(&mut stream, ""));
+            .and_then(|mut stream| send_chat(&mut stream, ""));
         response.is_ok_and(|response| response.starts_with("HTTP/1.1 200"))
     };
     let (fleet, address) = start(&tls(&issued, &ca), Setup::default());
@@ -140,11 +140,11 @@ fn read_to(stream: &mut Secured, end: &str) -> String {
 /// An idle connection that has served a request.
 fn used(address: SocketAddr, config: &Arc<ClientConfig>) -> Secured {
     let mut stream = secure(address, config).unwrap();
-    ask_for_health(&mut stream);
+    get_health(&mut stream);
     stream
 }
 
-fn ask_for_health(stream: &mut Secured) {
+fn get_health(stream: &mut Secured) {
     stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     assert!(read_to(stream, "\r\n\r\n").starts_with("HTTP/1.1 200"));
 }
@@ -178,7 +178,7 @@ fn revoked_client_ca_closes_connections_between_requests() {
     let busy_http2 = Http2::connect_tls(address, "localhost", http2);
     std::fs::write(&file, format!("{old}{new}")).unwrap();
     assert_eq!(fleet.penstock.reload().status, 200);
-    ask_for_health(&mut idle);
+    get_health(&mut idle);
     assert_eq!(idle_http2.get("/health").status, 200, "an additional CA closes nothing");
     let mut of_new = used(address, &http1(Some(&of_new)));
 
@@ -194,13 +194,14 @@ fn revoked_client_ca_closes_connections_between_requests() {
     assert_eq!(fleet.penstock.reload().status, 200);
     assert!(is_closed(&mut idle), "while it is idle");
     eventually("the idle HTTP/2 connection is closed", SOON, || idle_http2.is_over());
-    ask_for_health(&mut anonymous);
+    get_health(&mut anonymous);
     assert!(read_to(&mut busy, "\r\n0\r\n\r\n").contains("data: [DONE]"));
     assert!(is_closed(&mut busy), "after its response");
     let (response, end) = stream.read();
     assert!(end == End::Whole && response.text().ends_with("data: [DONE]\n\n"), "{response:?}");
     eventually("the busy HTTP/2 connection is closed, too", SOON, || busy_http2.is_over());
-    let again = secure(address, &http1(Some(&of_old))).and_then(|mut stream| ask(&mut stream, ""));
+    let again =
+        secure(address, &http1(Some(&of_old))).and_then(|mut stream| send_chat(&mut stream, ""));
     assert!(
         !again.is_ok_and(|response| response.starts_with("HTTP/1.1 200")),
         "a new handshake is refused, too"
@@ -218,7 +219,7 @@ fn tls_sessions_are_resumed() {
     for _ in 0..2 {
         let mut stream = secure(address, &config).unwrap();
         // Tickets arrive after the handshake, with the first bytes of a response.
-        assert!(ask(&mut stream, "").unwrap().starts_with("HTTP/1.1 200"));
+        assert!(send_chat(&mut stream, "").unwrap().starts_with("HTTP/1.1 200"));
         kinds.push(stream.conn.handshake_kind().unwrap());
     }
     assert_eq!(kinds, [rustls::HandshakeKind::Full, rustls::HandshakeKind::Resumed]);
@@ -246,9 +247,9 @@ fn connections_over_the_limit_get_503_over_tls() {
     let held: Vec<Client> = (0..4).map(|_| Client::connect(fleet.penstock.data)).collect();
     fleet.wait_metric("penstock_connections", 4.0);
     let config = authority.client(&["http/1.1"], None);
-    let ask_once = || secure(address, &config).and_then(|mut stream| ask(&mut stream, ""));
+    let send_once = || secure(address, &config).and_then(|mut stream| send_chat(&mut stream, ""));
     for _ in 0..20 {
-        let (response, took) = timed(|| ask_once().unwrap());
+        let (response, took) = timed(|| send_once().unwrap());
         assert!(response.starts_with("HTTP/1.1 503"), "{response}");
         assert!(
             response.contains("too_many_connections") && response.contains("retry-after: 1\r\n")
@@ -274,7 +275,7 @@ fn connections_over_the_limit_get_503_over_tls() {
     assert!(fleet.metric("penstock_errors_total{code=\"too_many_connections\"") > 120.0);
     assert_eq!(fleet.requests(), 0);
     drop(held);
-    let is_served = || ask_once().is_ok_and(|response| response.starts_with("HTTP/1.1 200"));
+    let is_served = || send_once().is_ok_and(|response| response.starts_with("HTTP/1.1 200"));
     eventually("there is room again", SOON, is_served);
 }
 
@@ -284,7 +285,7 @@ fn unix_socket_serves_requests() {
     let fleet = Fleet::start(1, Setup { listeners: &[listener], ..Setup::default() });
     eventually("the socket is there", SOON, || UnixStream::connect(&path).is_ok());
     let mut stream = UnixStream::connect(&path).unwrap();
-    let response = ask(&mut stream, "").unwrap();
+    let response = send_chat(&mut stream, "").unwrap();
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "{mode:o}");
@@ -314,12 +315,12 @@ fn proxy_header_needs_a_trusted_proxy() {
     ] {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(&header).unwrap();
-        let response = ask(&mut stream, "").unwrap();
+        let response = send_chat(&mut stream, "").unwrap();
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         assert_eq!(forwarded_for(&fleet).as_deref(), Some("198.51.100.7"));
     }
     let mut bare = TcpStream::connect(address).unwrap();
-    assert!(!ask(&mut bare, "").is_ok_and(|response| response.starts_with("HTTP/1.1 200")));
+    assert!(!send_chat(&mut bare, "").is_ok_and(|response| response.starts_with("HTTP/1.1 200")));
     fleet.wait_metric("penstock_connections_closed_total{reason=\"proxy_header\"}", 1.0);
     let secured = Setup { server, ..Setup::default() };
     let rest = format!("proxy_protocol: true, {}", tls(&issued, ""));
@@ -330,14 +331,16 @@ fn proxy_header_needs_a_trusted_proxy() {
     let client = authority.client(&["http/1.1"], None);
     let connection = rustls::ClientConnection::new(client, name).unwrap();
     let mut stream = rustls::StreamOwned::new(connection, socket);
-    assert!(ask(&mut stream, "").unwrap().starts_with("HTTP/1.1 200"), "before TLS, too");
+    assert!(send_chat(&mut stream, "").unwrap().starts_with("HTTP/1.1 200"), "before TLS, too");
     assert_eq!(forwarded_for(&fleet).as_deref(), Some("203.0.113.9"));
     let foreign = Setup { server: "trusted_proxies: [10.0.0.0/8]", ..Setup::default() };
     let (fleet, address) = start("proxy_protocol: true", foreign);
     let mut stream = TcpStream::connect(address).unwrap();
     // Closed before anything is read: the write may fail, and so may the read.
     let written = stream.write_all(b"PROXY TCP4 198.51.100.7 127.0.0.1 4711 80\r\n");
-    assert!(written.is_err() || !ask(&mut stream, "").is_ok_and(|response| !response.is_empty()));
+    assert!(
+        written.is_err() || !send_chat(&mut stream, "").is_ok_and(|response| !response.is_empty())
+    );
     assert_eq!(fleet.requests(), 0);
 }
 
@@ -361,7 +364,7 @@ fn forwarded_for_follows_the_policy() {
     ] {
         let fleet = Fleet::start(1, Setup { server, ..Setup::default() });
         let mut stream = TcpStream::connect(fleet.penstock.data).unwrap();
-        let response = ask(&mut stream, claims).unwrap();
+        let response = send_chat(&mut stream, claims).unwrap();
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         let headers = fleet.a().received().pop().unwrap().headers;
         let mut forwarded: Vec<_> = headers

@@ -22,7 +22,7 @@ const END: &[u8] = b"\r\n\r\n";
 /// Where the search for the end of the next head stands.
 pub(super) struct HeadReader {
     limits: HeadLimits,
-    /// How much the next read asks for.
+    /// The size of the next read.
     pub(super) next_read: usize,
     /// Bytes that were searched and checked before: a head that arrives byte by byte must not cost
     /// its length squared.
@@ -44,7 +44,7 @@ impl HeadReader {
     }
 
     /// The next head, taken off `ahead`, or what is wrong with it, in which case its bytes stay. `None`
-    /// when the client closed: nobody waits for a response to half a head.
+    /// when the client closed: half a head gets no response.
     pub(super) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
