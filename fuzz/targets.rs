@@ -25,6 +25,7 @@ use penstock::scan::{
 };
 use penstock::scoring::PrefixParams;
 use penstock::upstream::request_writer::sample_head;
+use penstock::upstream::response_head::{Framing, read_in_pieces};
 use penstock::upstream::splice::{splice, wire_name};
 use serde_json::Value;
 
@@ -162,4 +163,41 @@ pub fn read_head(bytes: &[u8]) {
     for (name, _) in names {
         assert!(!name.contains('_'), "{name}");
     }
+}
+
+/// A backend's response: its head is the same however its bytes arrive, and what goes on to the client
+/// has one framing and no hop-by-hop fields.
+pub fn response_head(bytes: &[u8]) {
+    let Some((size, response)) = bytes.split_first() else { return };
+    // A head over the limit passes or not by how much of it is there when it is parsed.
+    if response.len() > 32 << 10 {
+        return;
+    }
+    let at_once = read_in_pieces(response, response.len());
+    let in_pieces = read_in_pieces(response, usize::from(*size) + 1);
+    let (head, length) = match (at_once, in_pieces) {
+        (Ok(Some((head, length))), Ok(Some((other, other_length)))) => {
+            assert_eq!((head.status, head.framing), (other.status, other.framing));
+            assert_eq!((head.keeps_alive, length), (other.keeps_alive, other_length));
+            assert_eq!(head.header.headers, other.header.headers);
+            (head, length)
+        }
+        (at_once, in_pieces) => {
+            let at_once = at_once.map(|found| found.is_some());
+            let in_pieces = in_pieces.map(|found| found.is_some());
+            return assert_eq!(at_once, in_pieces, "{}", response.escape_ascii());
+        }
+    };
+    assert!(length <= response.len());
+    assert!(head.status >= 200, "interim responses are skipped");
+    let fields = &head.header.headers;
+    for gone in ["transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer"] {
+        assert!(!fields.contains_key(gone), "{gone}");
+    }
+    let lengths: Vec<_> = fields.get_all("content-length").iter().collect();
+    match head.framing {
+        Framing::Length(length) => assert_eq!(lengths, [length.to_string().as_str()]),
+        Framing::Empty | Framing::Chunked | Framing::UntilClose => assert!(lengths.is_empty()),
+    }
+    assert!(!(head.keeps_alive && head.framing == Framing::UntilClose));
 }

@@ -126,6 +126,26 @@ impl HeadReader {
     }
 }
 
+/// Reads a head that arrives `piece` bytes at a time, and returns how many bytes it has, interim
+/// responses included: for tests and fuzz targets.
+///
+/// # Errors
+/// Those of [`HeadReader::parse`].
+pub fn read_in_pieces(
+    bytes: &[u8],
+    piece: usize,
+) -> Result<Option<(ResponseHead, usize)>, BadResponse> {
+    let (mut reader, mut read, mut fed) = (HeadReader::default(), BytesMut::new(), 0);
+    for part in bytes.chunks(piece.max(1)) {
+        read.extend_from_slice(part);
+        fed += part.len();
+        if let Some(head) = reader.parse(&mut read)? {
+            return Ok(Some((head, fed - read.len())));
+        }
+    }
+    Ok(None)
+}
+
 /// The first line of a response.
 #[derive(Debug, Clone, Copy)]
 struct StatusLine {

@@ -11,7 +11,7 @@ use crate::support::is_long;
 #[path = "../../fuzz/targets.rs"]
 mod targets;
 
-crate::trials![json_bodies, forms, configurations, streams, heads];
+crate::trials![json_bodies, forms, configurations, streams, heads, response_heads];
 
 /// Mutations of each file of a corpus: always the same ones.
 fn mutations() -> usize {
@@ -82,4 +82,8 @@ fn streams() {
 
 fn heads() {
     replay("read_head", targets::read_head);
+}
+
+fn response_heads() {
+    replay("response_head", targets::response_head);
 }
