@@ -1,5 +1,5 @@
-//! What clients may call: the tables of operations, dialects and capabilities. Adding an operation
-//! is a row here and its text fields in `scan`.
+//! What clients may call: the tables of operations, dialects and capabilities. A new operation is a
+//! row here and its prompt fields in `scan`.
 
 mod dialect;
 mod errors;
@@ -62,9 +62,9 @@ pub struct OperationRow {
     pub operation: Operation,
     /// Its name in configuration, metrics and messages.
     pub name: &'static str,
-    /// The path it is called by, always with POST.
+    /// Its path, always with POST.
     pub path: &'static str,
-    /// The shape of its errors.
+    /// Its dialect: the format of errors and keys.
     pub dialect: Dialect,
     /// How its body is framed.
     pub body: BodyFormat,
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_name_what_they_hold() {
+    fn capability_sets_print_their_names() {
         let needs = Capabilities::VISION.union(Capabilities::JSON_MODE);
         assert_eq!(needs.to_string(), "[vision, json_mode]");
         assert_eq!(needs.without(Capabilities::VISION), Capabilities::JSON_MODE);

@@ -70,7 +70,7 @@ const fn error(code: ErrorCode, name: &'static str, status: u16, when: &'static 
         400..=499 => REQUEST,
         _ => SERVER,
     };
-    // A client that repeats the same bytes would get the same 4xx; 503 and 429 pass.
+    // A retry with the same bytes gets the same 4xx; 429 and 503 are temporary.
     let retry = matches!(status, 408 | 429 | 502 | 503 | 504);
     ErrorRow { code, name, status, kind, retry, when }
 }
@@ -95,7 +95,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::CapabilityMismatch,
         "capability_mismatch",
         400,
-        "no backend can do what the request needs; the message lists what is missing",
+        "no backend has the capabilities the request needs; the message lists them",
     ),
     error(
         ErrorCode::ContextLengthExceeded,
@@ -106,7 +106,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
     error(ErrorCode::InvalidApiKey, "invalid_api_key", 401, "the key is missing or unknown"),
     error(ErrorCode::ModelNotAllowed, "model_not_allowed", 403, "the key may not use this model"),
     error(ErrorCode::ModelNotFound, "model_not_found", 404, "no backend serves the model"),
-    error(ErrorCode::UnknownPath, "unknown_path", 404, "the path is not one of ours"),
+    error(ErrorCode::UnknownPath, "unknown_path", 404, "the path is unknown"),
     error(
         ErrorCode::MethodNotAllowed,
         "method_not_allowed",
@@ -148,19 +148,19 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::BackendsCoolingDown,
         "backends_cooling_down",
         429,
-        "every backend answered 429 lately; see `Retry-After`",
+        "every backend is in cooldown after a 429; see `Retry-After`",
     ),
     error(
         ErrorCode::BadUpstreamResponse,
         "bad_upstream_response",
         502,
-        "the backend's answer was not HTTP we can relay",
+        "the backend's response is not valid HTTP",
     ),
     error(
         ErrorCode::UpstreamClosed,
         "upstream_closed",
         502,
-        "the backend read the request and closed without an answer",
+        "the backend read the request and closed without a response",
     ),
     error(
         ErrorCode::NoHealthyBackend,
@@ -178,13 +178,13 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::AllBackendsBusy,
         "all_backends_busy",
         503,
-        "every backend is at `max_in_flight`, or rests after a 503",
+        "every backend is at `max_in_flight`, or in cooldown after a 503",
     ),
     error(
         ErrorCode::DiscoveryPending,
         "discovery_pending",
         503,
-        "some backend has not told its models yet",
+        "some backend has not reported its models yet",
     ),
     error(
         ErrorCode::BodyMemoryFull,
@@ -215,16 +215,16 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::BetweenTokensTimeout,
         "between_tokens_timeout",
         504,
-        "a stream went silent for `timeouts.between_tokens`",
+        "no further token within `timeouts.between_tokens`",
     ),
     error(
         ErrorCode::ResponseTimeout,
         "response_timeout",
         504,
-        "no whole answer within `timeouts.response`",
+        "no complete response within `timeouts.response`",
     ),
-    error(ErrorCode::TotalTimeout, "total_timeout", 504, "the request outlived `timeouts.total`"),
-    error(ErrorCode::InternalError, "internal_error", 500, "a fault of penstock itself"),
+    error(ErrorCode::TotalTimeout, "total_timeout", 504, "the request exceeded `timeouts.total`"),
+    error(ErrorCode::InternalError, "internal_error", 500, "an internal error of penstock"),
 ];
 
 impl ErrorCode {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_speak_the_dialect() {
+    fn error_bodies_follow_the_dialect() {
         let openai = error_body(
             Dialect::OpenAi,
             ErrorCode::ModelNotFound,

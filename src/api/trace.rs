@@ -20,7 +20,7 @@ const SAMPLED: u8 = 0x01;
 pub struct TraceContext {
     /// The trace all its spans belong to; never 0.
     pub trace_id: u128,
-    /// The span of whoever called us; `None` for a trace that begins here.
+    /// The span of the caller; `None` for a trace that starts here.
     pub caller: Option<u64>,
     /// The request's own span; never 0.
     pub span: u64,
@@ -41,7 +41,7 @@ impl TraceContext {
         let mut parts = known.split('-');
         let mut part = |length| parts.next().filter(|part| is_lower_hex(part, length));
         let (version, trace_id, caller, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
-        // Later versions may add to what is known, behind another dash.
+        // Later versions may append fields after another dash.
         let is_whole = match version {
             "00" => rest.is_empty(),
             "ff" => false,
@@ -91,7 +91,7 @@ mod tests {
         let quiet = GIVEN.replace("-01", "-fc");
         let quiet = TraceContext::follow(quiet.as_bytes(), 7).unwrap();
         assert!(!quiet.is_sampled());
-        assert!(quiet.traceparent(1).ends_with(b"-00"), "flags nobody knows are not passed on");
+        assert!(quiet.traceparent(1).ends_with(b"-00"), "unknown flags are not propagated");
     }
 
     #[test]

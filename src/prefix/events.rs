@@ -72,8 +72,8 @@ impl Predicted {
 
     /// The engine reports how many tokens of the prompt were cached. Less than one block of a prompt
     /// of which at least two were predicted means that the beginning was evicted, and with it every
-    /// prompt that begins alike. One predicted block proves nothing: engines recompute the last
-    /// block of a prompt even when it is cached.
+    /// prompt that begins alike. One predicted block proves nothing: an engine computes at least the
+    /// end of each prompt, and reports full blocks only.
     pub fn when_served(&self, cached_tokens: u32) -> Option<CacheEvent<'static>> {
         let is_evicted = self.matched_blocks >= 2 && cached_tokens < self.block_tokens;
         is_evicted.then_some(CacheEvent::Missed(self.first_block))

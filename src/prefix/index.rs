@@ -1,9 +1,35 @@
-//! Longest cached prefixes for all backends in one walk, exact LRU per backend.
+//! The longest cached prefix of a prompt on up to 64 backends, in one walk, with exact LRU eviction
+//! for each backend.
 //!
-//! Blocks that were recorded together lie together, in runs: a walk takes a step for each run, not
-//! for each block, and so does a record of what is known. Source of the idea: the radix trees of
-//! SGLang and its router; here the hashes themselves tell what goes before them, so that runs are
-//! found by their first block and need no tree.
+//! # Layout
+//! Blocks that were recorded together are stored together, in a run: an array of hashes, and for each
+//! backend (slot) that holds some of them a [`Hold`] with the number of leading blocks it holds. A
+//! lookup takes one hash table access per run instead of one per block. The idea is the radix tree of SGLang and its router; because a hash covers all blocks
+//! before it, the tree needs no edges: a run is found by the hash of its first block, and the run that
+//! continues a prompt is found by the hash of the next block.
+//!
+//! # LRU
+//! Each slot links its runs in a list from the most to the least recently used. Recording a prompt
+//! moves its runs to the front in reverse order, so that its first run is the newest: the beginning of
+//! a prompt is evicted last, because no block after a missing one can ever be found. Eviction shortens
+//! the oldest run from its end for the same reason.
+//!
+//! # Misses
+//! An engine that reports a miss of a block has evicted everything after it as well, in any prompt.
+//! Finding all of that would be a walk over the slot, so a miss only notes a count: `Hold::missed` on
+//! the run that was missed, and `Hold::used` on a run that is used later. While a lookup walks a
+//! prompt, a run whose `used` is less than the largest `missed` up to it does not count.
+//!
+//! # Invariants
+//! - A slot holds a leading part of a run, never a gap: `1 <= hold.blocks <= run.len()`.
+//! - A run never contains blocks that no slot holds, and is dropped with its last holder.
+//! - Two runs never begin with the same hash; a prompt that leaves a run in its middle splits it.
+//! - `SlotState::count` is the sum of `blocks` over the slot's list, and at most its capacity.
+//! - In a slot's list, what follows a block in a prompt is older than the block. `remove` relies on it
+//!   to finish in one pass; linking runs in another order would leave unreachable blocks in the index.
+//! - `charged` is what was last charged to the shared budget; it is updated at the end of every change.
+//!
+//! `tests::lookups_and_eviction_match_exact_lru` compares all this with a list per backend.
 
 use std::sync::Arc;
 
@@ -13,10 +39,10 @@ use super::memory::MemoryBudget;
 use super::run::{Hold, NONE, SLOTS};
 use super::runs::Runs;
 
-/// So many blocks are forgotten at a time where memory is short.
-const FORGOTTEN_AT_ONCE: u32 = 64;
+/// Blocks evicted at a time when memory is short.
+const EVICTED_AT_ONCE: u32 = 64;
 
-/// The ends of one backend's list of runs, in the order of their last use.
+/// One backend's list of runs in the order of their last use.
 #[derive(Debug, Clone)]
 struct SlotState {
     newest: u32,
@@ -25,16 +51,16 @@ struct SlotState {
     count: u32,
     /// The most it may hold.
     capacity: u32,
-    /// How often it was found to lack the beginning of a prompt.
+    /// Misses so far; the time against which `Hold::used` and `Hold::missed` are compared.
     missed: u32,
 }
 
-/// Which blocks which of up to 64 backends are believed to have cached. A backend is a slot, 0..64.
+/// Which of up to 64 backends are predicted to have which blocks cached. A backend is a slot, 0..64.
 #[derive(Debug)]
 pub struct PrefixIndex {
     runs: Runs,
     slots: Vec<SlotState>,
-    /// The runs of the chain that is being recorded.
+    /// The runs of the chain that is being recorded; kept to avoid an allocation.
     path: Vec<u32>,
     capacity: u32,
     charged: usize,
@@ -54,28 +80,28 @@ impl PrefixIndex {
         self.slots.get(slot).map_or(0, |slot| slot.count)
     }
 
-    /// Distinct blocks held by anybody.
+    /// Distinct blocks held by any slot.
     pub fn blocks(&self) -> usize {
         self.runs.blocks()
     }
 
-    /// Bytes taken.
+    /// Bytes in use.
     pub fn bytes(&self) -> usize {
         self.runs.bytes()
             + self.slots.capacity() * size_of::<SlotState>()
             + self.path.capacity() * size_of::<u32>()
     }
 
-    /// Bytes that count for the budget.
+    /// Bytes charged to the memory budget.
     pub fn charged(&self) -> usize {
         self.charged
     }
 
-    /// Tells `found` for each of the `slots` (a bit each) how many leading blocks of `chain` it holds
-    /// without a gap. Refreshes nothing.
+    /// Calls `found` for each of the `slots` (one bit each) with the number of leading blocks of `chain`
+    /// it holds without a gap. Does not count as a use.
     pub fn longest(&self, chain: &[u64], slots: u64, mut found: impl FnMut(usize, u32)) {
         let (mut alive, mut length, mut rest) = (slots, 0, chain);
-        // Of each slot, the last time that it missed what was walked over.
+        // For each slot, its latest miss on the runs walked so far.
         let mut missed = [0; SLOTS];
         while alive != 0
             && let Some(run) = rest.first().and_then(|head| self.runs.find(*head))
@@ -98,8 +124,8 @@ impl PrefixIndex {
         bits(alive).for_each(|slot| found(slot, length));
     }
 
-    /// Notes that a slot was sent a prompt. Its first block counts as used last, so that it is the last
-    /// to be forgotten: a chain without its beginning can never be found again.
+    /// Records that a slot was sent a prompt. Its first block counts as the most recently used, so it is
+    /// evicted last: a chain without its beginning can never be found.
     pub fn record(&mut self, slot: usize, chain: &[u64]) {
         if slot >= SLOTS {
             return;
@@ -117,34 +143,34 @@ impl PrefixIndex {
         }
         self.path = path;
         self.make_room(slot);
-        self.settle();
+        self.update_charge();
         while self.budget.used() > bound && self.evict_least_recent() {
-            self.settle();
+            self.update_charge();
         }
     }
 
-    /// Forgets what a slot holds beyond so many blocks, as if they did not fit.
+    /// Evicts the least recently used blocks of a slot until at most `blocks` are left.
     pub fn evict_to(&mut self, slot: usize, blocks: u32) {
         while self.held(slot) > blocks {
             self.evict(slot, self.held(slot) - blocks);
         }
-        self.settle();
+        self.update_charge();
     }
 
-    /// Forgets some blocks, so that memory becomes free. Whether there were any.
+    /// Evicts some blocks to free memory. Returns whether there were any.
     pub fn evict_some(&mut self) -> bool {
         let had_some = self.evict_least_recent();
-        self.settle();
+        self.update_charge();
         had_some
     }
 
-    /// Notes that a slot has no prompt that begins with this block: its engine computed one anew. What
-    /// follows the block counts again once it was recorded again, and else ages.
+    /// Records that a slot's engine had no prompt that begins with this block. Blocks after it count
+    /// again once they are recorded again; until then they age in the LRU list.
     pub fn miss(&mut self, slot: usize, first: u64) {
         let Some(run) = self.runs.find(first).map(|(run, _)| run) else { return };
         let Some(times) = self.slots.get(slot).map(|slot| slot.missed) else { return };
         let Some(times) = times.checked_add(1) else {
-            // After four billions of them: all that it is believed to have goes, with the counts.
+            // The count would wrap after four billion misses: start again with an empty slot.
             self.clear(slot);
             return self.set_missed(slot, 0);
         };
@@ -160,12 +186,12 @@ impl PrefixIndex {
         }
     }
 
-    /// Forgets blocks on a slot, and all that follows them in any prompt: the engine told that it does
-    /// not have them. Looks through all that the slot holds.
+    /// Removes blocks from a slot, and everything after them in any prompt: the engine reported that it
+    /// evicted them. Walks all runs of the slot.
     pub fn remove(&mut self, slot: usize, blocks: &[u64]) {
         let mut next = self.slots.get(slot).map_or(NONE, |slot| slot.newest);
         let mut gone = HashTable::new();
-        // What follows a block was never used after it, so one pass meets everything in order.
+        // What follows a block is older than it, so that one pass from new to old sees it later.
         while let Some(Hold { blocks: held, older, .. }) = self.runs.hold(next, slot).copied() {
             let at = self.runs.get(next).and_then(|run| run.first_of(blocks, &gone));
             if let Some(at) = at.filter(|at| *at < held) {
@@ -177,10 +203,10 @@ impl PrefixIndex {
             }
             next = older;
         }
-        self.settle();
+        self.update_charge();
     }
 
-    /// Lets a slot hold at most `capacity` blocks; what is too much is forgotten at once.
+    /// Sets the capacity of a slot in blocks, and evicts what exceeds it.
     pub fn set_capacity(&mut self, slot: usize, capacity: u32) {
         if slot >= SLOTS {
             return;
@@ -190,15 +216,15 @@ impl PrefixIndex {
             slot.capacity = capacity.max(1);
         }
         self.make_room(slot);
-        self.settle();
+        self.update_charge();
     }
 
-    /// Forgets all a slot holds, and gives its memory back.
+    /// Evicts everything a slot holds, and frees the memory.
     pub fn clear(&mut self, slot: usize) {
         while self.held(slot) > 0 {
             self.evict(slot, u32::MAX);
         }
-        self.settle();
+        self.update_charge();
     }
 
     fn open(&mut self, slot: usize) {
@@ -214,8 +240,8 @@ impl PrefixIndex {
         }
     }
 
-    /// Lets a slot hold what is known of a chain, and no run more than that. How many blocks that are;
-    /// their runs go onto the path.
+    /// Marks the blocks of a chain that the index already contains as held by a slot, splitting the last
+    /// run where the chain leaves it. Returns how many there are; their runs are pushed onto the path.
     fn take_known(&mut self, slot: usize, chain: &[u64], path: &mut Vec<u32>) -> usize {
         let mut known = 0;
         while let Some(rest) = chain.get(known..)
@@ -237,7 +263,7 @@ impl PrefixIndex {
         known
     }
 
-    /// Adds what was not known of a chain: to the run at whose end it begins, or as a run of its own.
+    /// Adds the new blocks of a chain: to the end of the run they follow, or as a new run.
     fn take_new(&mut self, slot: usize, (known, new): (&[u64], &[u64]), path: &mut Vec<u32>) {
         let Ok(count @ 1..) = u32::try_from(new.len()) else { return };
         let last = path.last().copied();
@@ -256,13 +282,13 @@ impl PrefixIndex {
         }
     }
 
-    /// Parts a run behind its first `at` blocks. To a slot that holds more, both parts are as old as
-    /// the run was.
+    /// Splits a run after its first `at` blocks. For a slot that holds blocks of both parts, the second
+    /// one directly follows the first in the LRU list.
     fn split(&mut self, run: u32, at: u32) {
         let Some(own) = self.runs.get(run) else { return };
-        let behind: smallvec::SmallVec<[u64; 64]> =
+        let rest: smallvec::SmallVec<[u64; 64]> =
             own.hashes().get(at as usize..).unwrap_or_default().into();
-        // To a slot that missed the run, the second part follows what it missed.
+        // A miss stays on the first part: the second part follows it, so the walk sees it.
         let beyond = |(slot, hold): (usize, &Hold)| {
             let part =
                 Hold { blocks: hold.blocks.checked_sub(at)?, newer: run, missed: 0, ..*hold };
@@ -271,7 +297,7 @@ impl PrefixIndex {
         let holds: smallvec::SmallVec<[(usize, Hold); 8]> =
             bits(own.holders()).zip(own.holds()).filter_map(beyond).collect();
         let before = own.hashes().get(..at as usize).and_then(<[u64]>::last).copied();
-        let Some(second) = self.runs.add(before.as_ref(), &behind) else { return };
+        let Some(second) = self.runs.add(before.as_ref(), &rest) else { return };
         for (slot, part) in holds {
             self.runs.change(second, |own| own.add_hold(slot, part));
             if let Some(hold) = self.runs.hold_mut(run, slot) {
@@ -282,7 +308,7 @@ impl PrefixIndex {
         self.runs.trim(run);
     }
 
-    /// Forgets what a slot holds too much.
+    /// Evicts what exceeds the capacity of a slot.
     fn make_room(&mut self, slot: usize) {
         while let Some(own) = self.slots.get(slot)
             && own.count > own.capacity
@@ -291,22 +317,22 @@ impl PrefixIndex {
         }
     }
 
-    /// Forgets some blocks of the slot that holds most: memory is short. Whether there were any.
+    /// Evicts some blocks of the slot that holds most. Returns whether there were any.
     fn evict_least_recent(&mut self) -> bool {
         let most = self.slots.iter().enumerate().max_by_key(|(_, slot)| slot.count);
         let Some((slot, _)) = most.filter(|(_, slot)| slot.count > 0) else { return false };
-        self.evict(slot, FORGOTTEN_AT_ONCE);
+        self.evict(slot, EVICTED_AT_ONCE);
         true
     }
 
-    /// Forgets the end of the run that a slot used least recently: at most so many blocks.
+    /// Evicts at most `most` blocks from the end of the least recently used run of a slot.
     fn evict(&mut self, slot: usize, most: u32) {
         let Some(oldest) = self.slots.get(slot).map(|slot| slot.oldest) else { return };
         let held = self.runs.hold(oldest, slot).map_or(0, |hold| hold.blocks);
         self.shorten(slot, oldest, held.saturating_sub(most));
     }
 
-    /// Leaves a slot the first `kept` blocks of those it holds of a run.
+    /// Reduces what a slot holds of a run to its first `kept` blocks.
     fn shorten(&mut self, slot: usize, run: u32, kept: u32) {
         let Some(held) = self.runs.hold(run, slot).map(|hold| hold.blocks) else { return };
         if kept == 0 {
@@ -352,7 +378,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Says what a slot used next after `run`; with no run, what it used least recently.
+    /// Sets the newer neighbour of `run` in a slot's list, or the oldest run of the list for `NONE`.
     fn set_newer_of(&mut self, slot: usize, run: u32, newer: u32) {
         if let Some(hold) = self.runs.hold_mut(run, slot) {
             hold.newer = newer;
@@ -361,8 +387,8 @@ impl PrefixIndex {
         }
     }
 
-    /// Tells the budget what is used.
-    fn settle(&mut self) {
+    /// Brings the memory budget up to date.
+    fn update_charge(&mut self) {
         let used = self.runs.bytes();
         self.budget.charge(self.charged, used);
         self.charged = used;

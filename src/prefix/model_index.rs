@@ -4,8 +4,8 @@
 //! shards. A [`Slot`] names the shard and the bit of a backend; it is stable for as long as the
 //! backend serves the model.
 //!
-//! Locking: one mutex per model, held for one lookup or one update (single-digit microseconds; see
-//! `benches/weighted.rs`). A lookup and the update that follows it take the lock separately, so two
+//! Locking: one mutex per model, held for one lookup or one record (less than a microsecond for 256
+//! blocks; see `benches/weighted.rs`). A lookup and the update that follows it take the lock separately, so two
 //! concurrent requests with the same new prompt may both miss; the second record then wins, which
 //! costs one prefill and breaks nothing. Nothing else may be locked while it is held, and no code
 //! under it may block.

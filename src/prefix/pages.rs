@@ -1,24 +1,29 @@
-//! A column of entries that grows and shrinks page by page: nothing is ever moved, and no request waits
-//! for a long copy.
+//! An array that grows and shrinks in pages of 64 entries. Entries never move, so an index into it
+//! stays valid, and no request waits for the copy of a large vector while it holds the lock. A page
+//! without entries is freed, so that memory follows the load down as well as up.
+//!
+//! Invariants: a bit of `free` is set for each entry that is not taken; `roomy` contains every page
+//! with a free entry, and may contain others (a page that filled up or was freed meanwhile), which
+//! `take` skips; `vacant` contains exactly the positions without a page.
 
-/// Entries of a page: a bit each.
+/// Entries per page: one bit each.
 const PAGE: usize = u64::BITS as usize;
 
 #[derive(Debug)]
 struct Page<T> {
     entries: [T; PAGE],
-    /// Those nobody took.
+    /// One bit for each entry that is not taken.
     free: u64,
 }
 
-/// A column.
+/// The array.
 #[derive(Debug)]
 pub(super) struct Pages<T> {
-    /// Without those that nobody needs.
+    /// `None` where a page was freed.
     pages: Vec<Option<Box<Page<T>>>>,
-    /// Pages that had room when they were put here.
+    /// Pages with free entries, and possibly others.
     roomy: Vec<u32>,
-    /// Places for pages.
+    /// Positions without a page.
     vacant: Vec<u32>,
 }
 
@@ -29,19 +34,19 @@ impl<T> Default for Pages<T> {
 }
 
 impl<T: Default> Pages<T> {
-    /// Bytes taken, without what entries own elsewhere.
+    /// Bytes in use, without what the entries own.
     pub(super) fn bytes(&self) -> usize {
         let places = self.pages.capacity() * size_of::<usize>();
         let numbers = (self.roomy.capacity() + self.vacant.capacity()) * size_of::<u32>();
         (self.pages.len() - self.vacant.len()) * size_of::<Page<T>>() + places + numbers
     }
 
-    /// Takes an entry, which is empty.
+    /// Takes a free entry, which has its default value.
     pub(super) fn take(&mut self) -> Option<u32> {
         loop {
             let place = self.roomy.last().copied().unwrap_or_else(|| self.add_page());
             let page = self.pages.get_mut(place as usize)?;
-            // It may have been filled or dropped since it was put there.
+            // The page may have filled up or been freed since it was pushed.
             match page.as_mut().filter(|page| page.free != 0) {
                 Some(page) => {
                     let entry = page.free.trailing_zeros();
@@ -53,7 +58,7 @@ impl<T: Default> Pages<T> {
         }
     }
 
-    /// Gives an entry back, and its page where no other entry of it is taken.
+    /// Frees an entry, and its page when no other entry of it is taken.
     pub(super) fn give_back(&mut self, at: u32) {
         let place = at / u64::BITS;
         let Some(slot) = self.pages.get_mut(place as usize) else { return };
@@ -100,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_that_nobody_needs_are_given_back() {
+    fn empty_pages_are_freed() {
         let mut pages = Pages::<u64>::default();
         let mut take = |count: u32| (0..count).map(|_| pages.take().unwrap()).collect::<Vec<_>>();
         let first = take(200);

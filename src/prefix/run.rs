@@ -1,5 +1,4 @@
-//! Blocks that follow one another in prompts, and which backends hold them: up to where, and since
-//! when.
+//! A run: blocks that follow one another in prompts, and how much of them each backend holds.
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -7,45 +6,45 @@ use smallvec::SmallVec;
 /// Backends per index: one bit each.
 pub const SLOTS: usize = u64::BITS as usize;
 
-/// No run.
+/// The end of a list of runs.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What memory managers add to a piece of memory of its own.
-const PIECE: usize = 16;
+/// What an allocator adds to each allocation.
+const ALLOCATION: usize = 16;
 
-/// A slot's part of a run. All of it was used last at the same time, its first block after the others.
+/// A slot's part of a run. All of it was last used at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hold {
-    /// Leading blocks of the run that the slot holds: at least one.
+    /// Leading blocks of the run that the slot holds; at least one.
     pub(super) blocks: u32,
-    /// The run that the slot used next after this one; `NONE` for the newest.
+    /// The next newer run of the slot; `NONE` for the newest.
     pub(super) newer: u32,
-    /// The run that the slot used last before this one; `NONE` for the oldest.
+    /// The next older run of the slot; `NONE` for the oldest.
     pub(super) older: u32,
-    /// How often the slot had missed a beginning when it used the run last.
+    /// The slot's count of misses when it last used the run.
     pub(super) used: u32,
-    /// The same when it last missed this run: it has none of it that was not used since, and nothing
-    /// of what follows it; 0 where it never did.
+    /// The slot's count of misses when it last missed this run, 0 for never: what follows the run and
+    /// was not used since is no longer cached.
     pub(super) missed: u32,
 }
 
 impl Hold {
-    /// What is used now; not in a list yet.
+    /// A part that is not in a list yet.
     pub(super) fn new(blocks: u32, used: u32) -> Self {
         Self { blocks, newer: NONE, older: NONE, used, missed: 0 }
     }
 }
 
-/// Blocks that follow one another in prompts. What follows the last, or parts from the run before its
-/// end, is a run of its own: a hash tells all that goes before it.
+/// Blocks that follow one another in prompts. A prompt that continues after the last block, or leaves
+/// the run before its end, continues in another run.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// The block before its first; the first of a prompt stands for itself.
+    /// The block before the first one; for the start of a prompt the first block itself.
     before: u64,
     hashes: SmallVec<[u64; 2]>,
-    /// A bit for each slot that holds some of it.
+    /// One bit for each slot that holds some of it.
     holders: u64,
-    /// What they hold, in the order of their bits.
+    /// Their parts, in the order of the bits: slot `n` is at the number of lower bits set.
     holds: SmallVec<[Hold; 1]>,
 }
 
@@ -72,28 +71,28 @@ impl Run {
         self.holders
     }
 
-    /// What the slots hold that hold any of it, in the order of their bits.
+    /// The parts of all holders, in the order of their bits.
     pub(super) fn holds(&self) -> &[Hold] {
         &self.holds
     }
 
-    /// How many blocks a chain and the run have in common. As a hash tells what goes before it, they
-    /// part but once.
+    /// How many leading blocks a chain shares with the run. A hash covers all blocks before it, so
+    /// after the first difference nothing is equal, and a binary search finds it.
     pub(super) fn in_common(&self, chain: &[u64]) -> u32 {
         let most = self.hashes.len().min(chain.len());
         let equal = |at: usize| self.hashes.get(at) == chain.get(at);
         if most > 0 && equal(most - 1) {
             return u32::try_from(most).unwrap_or(NONE);
         }
-        let (mut known, mut parted) = (0, most);
-        while known < parted {
-            let middle = known.midpoint(parted);
-            if equal(middle) { known = middle + 1 } else { parted = middle }
+        let (mut known, mut differs) = (0, most);
+        while known < differs {
+            let middle = known.midpoint(differs);
+            if equal(middle) { known = middle + 1 } else { differs = middle }
         }
         u32::try_from(known).unwrap_or(NONE)
     }
 
-    /// Which of its blocks is the first that is one of `blocks`, or follows what is `gone`.
+    /// The first of its blocks that is one of `blocks`, or that follows a block that is `gone`.
     pub(super) fn first_of(&self, blocks: &[u64], gone: &HashTable<u64>) -> Option<u32> {
         if gone.find(self.before, |hash| *hash == self.before).is_some() {
             return Some(0);
@@ -103,26 +102,26 @@ impl Run {
     }
 
     pub(super) fn hold(&self, slot: usize) -> Option<&Hold> {
-        self.holds.get(self.place_of(slot)?)
+        self.holds.get(self.index_of(slot)?)
     }
 
     pub(super) fn hold_mut(&mut self, slot: usize) -> Option<&mut Hold> {
-        let place = self.place_of(slot)?;
-        self.holds.get_mut(place)
+        let index = self.index_of(slot)?;
+        self.holds.get_mut(index)
     }
 
-    /// Lets a slot that holds nothing of it hold some.
+    /// Adds the part of a slot that holds none of it yet.
     pub(super) fn add_hold(&mut self, slot: usize, hold: Hold) {
-        let place = self.rank(slot);
+        let index = self.rank(slot);
         self.holders |= 1 << slot;
         self.holds.reserve_exact(1);
-        self.holds.insert(place, hold);
+        self.holds.insert(index, hold);
     }
 
-    /// Takes it from a slot.
+    /// Removes the part of a slot.
     pub(super) fn drop_hold(&mut self, slot: usize) {
-        if let Some(place) = self.place_of(slot) {
-            self.holds.remove(place);
+        if let Some(index) = self.index_of(slot) {
+            self.holds.remove(index);
             self.holders &= !(1 << slot);
             if self.holds.len() <= self.holds.capacity() / 2 {
                 self.holds.shrink_to_fit();
@@ -136,7 +135,7 @@ impl Run {
         self.hashes.extend_from_slice(hashes);
     }
 
-    /// Drops the blocks at its end that nobody holds.
+    /// Drops the blocks at its end that no slot holds.
     pub(super) fn trim(&mut self) {
         let held = self.holds.iter().map(|hold| hold.blocks).max().unwrap_or(0);
         if held < self.len() {
@@ -145,18 +144,18 @@ impl Run {
         }
     }
 
-    /// Bytes it takes in memory of its own.
-    pub(super) fn bytes_apart(&self) -> usize {
-        let piece = |is_apart: bool, bytes: usize| if is_apart { bytes + PIECE } else { 0 };
-        piece(self.hashes.spilled(), self.hashes.capacity() * size_of::<u64>())
-            + piece(self.holds.spilled(), self.holds.capacity() * size_of::<Hold>())
+    /// Bytes allocated outside of the run itself.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let heap = |is_spilled: bool, bytes: usize| if is_spilled { bytes + ALLOCATION } else { 0 };
+        heap(self.hashes.spilled(), self.hashes.capacity() * size_of::<u64>())
+            + heap(self.holds.spilled(), self.holds.capacity() * size_of::<Hold>())
     }
 
-    fn place_of(&self, slot: usize) -> Option<usize> {
+    fn index_of(&self, slot: usize) -> Option<usize> {
         (slot < SLOTS && self.holders & 1 << slot != 0).then(|| self.rank(slot))
     }
 
-    /// How many of the holders come before a slot.
+    /// Number of holders with a lower slot.
     fn rank(&self, slot: usize) -> usize {
         (self.holders & ((1 << slot) - 1)).count_ones() as usize
     }
@@ -167,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_chain_has_in_common_with_a_run_is_found() {
+    fn shared_blocks_are_counted_up_to_the_first_difference() {
         let run = Run::new(None, &[1, 2, 3, 4, 5]);
         for (chain, common) in [
             (&[1, 2, 3, 4, 5][..], 5),
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_are_kept_by_lane() {
+    fn holds_are_found_by_slot() {
         let mut run = Run::new(None, &[1, 2, 3]);
         for (slot, blocks) in [(63, 1), (0, 2), (7, 3)] {
             run.add_hold(slot, Hold::new(blocks, 0));

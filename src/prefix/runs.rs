@@ -1,4 +1,4 @@
-//! The runs of an index, found by their first blocks.
+//! The runs of an index in a hash table by the hash of their first block. Accounts for their memory.
 
 use hashbrown::HashTable;
 
@@ -12,8 +12,8 @@ pub(super) struct Runs {
     pages: Pages<Run>,
     /// Blocks of all runs.
     blocks: usize,
-    /// Bytes that runs take in memory of their own.
-    apart: usize,
+    /// Bytes that runs allocate besides their entries.
+    heap: usize,
 }
 
 impl Runs {
@@ -22,9 +22,9 @@ impl Runs {
         self.blocks
     }
 
-    /// Bytes taken, those kept for later among them.
+    /// Bytes in use, including free entries.
     pub(super) fn bytes(&self) -> usize {
-        self.by_head.allocation_size() + self.pages.bytes() + self.apart
+        self.by_head.allocation_size() + self.pages.bytes() + self.heap
     }
 
     pub(super) fn get(&self, run: u32) -> Option<&Run> {
@@ -39,14 +39,13 @@ impl Runs {
         self.pages.get_mut(run)?.hold_mut(slot)
     }
 
-    /// The run that begins with a block.
+    /// The run whose first block has this hash.
     pub(super) fn find(&self, head: u64) -> Option<(u32, &Run)> {
-        let is_it = |run: &u32| self.head(*run) == head;
-        let run = *self.by_head.find(head, is_it)?;
+        let run = *self.by_head.find(head, |run| self.head(*run) == head)?;
         Some((run, self.pages.get(run)?))
     }
 
-    /// Adds a run of blocks behind another block; nothing is known of who holds it.
+    /// Adds a run of blocks that follow the block `before`; it has no holders yet.
     pub(super) fn add(&mut self, before: Option<&u64>, hashes: &[u64]) -> Option<u32> {
         let head = *hashes.first()?;
         let run = self.pages.take()?;
@@ -57,17 +56,17 @@ impl Runs {
         Some(run)
     }
 
-    /// Changes a run otherwise than in its first block.
+    /// Changes a run, except its first block: that is its key.
     pub(super) fn change(&mut self, run: u32, change: impl FnOnce(&mut Run)) {
         if let Some(run) = self.pages.get_mut(run) {
-            let (blocks, apart) = (run.hashes().len(), run.bytes_apart());
+            let (blocks, heap) = (run.hashes().len(), run.heap_bytes());
             change(run);
             self.blocks = self.blocks + run.hashes().len() - blocks;
-            self.apart = self.apart + run.bytes_apart() - apart;
+            self.heap = self.heap + run.heap_bytes() - heap;
         }
     }
 
-    /// Drops what nobody holds of a run, and with its last block the run.
+    /// Drops the blocks of a run that no slot holds, and the run with its last holder.
     pub(super) fn trim(&mut self, run: u32) {
         let Some(own) = self.pages.get(run) else { return };
         if own.holders() != 0 {

@@ -1,20 +1,20 @@
-//! How prompts are cut into blocks, and how many of them are remembered.
+//! How prompts are cut into blocks, and how many blocks a backend is predicted to keep.
 
 use super::params::{BLOCK, BLOCKS, ParamError, Params};
 use super::spec::ScorerSpec;
 
-/// The parameters of whatever scorer reads prefixes.
+/// The parameters of the prefix-affinity scorer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefixParams {
-    /// Tokens of a block: 16, as vLLM's.
+    /// Tokens per block; 16 is the default of vLLM.
     pub block_tokens: u32,
-    /// Whether blocks are as large as the engines', where these tell: so unless the size is given.
+    /// Whether the block size that engines report replaces it: unless the size is configured.
     pub follows_engines: bool,
-    /// Blocks a backend is believed to keep: 31,250 are the 500,000 tokens of llm-d's default.
+    /// Blocks a backend is predicted to keep; 31,250 are the 500,000 tokens of llm-d's default.
     pub capacity: u32,
-    /// Whether that is given: then no more is believed, whatever engines tell.
+    /// Whether the capacity is configured: then it also bounds what engines report.
     pub is_capped: bool,
-    /// The most blocks of one prompt that are looked at.
+    /// The most blocks of one prompt that are used.
     pub max_blocks: u32,
 }
 
@@ -31,16 +31,15 @@ impl Default for PrefixParams {
 }
 
 impl PrefixParams {
-    /// Those of a configured list: the parameters of its prefix-affinity.
+    /// The parameters of prefix-affinity in a list of scorers, or the defaults.
     ///
     /// # Errors
-    /// [`ParamError`] when one of them does not fit.
+    /// [`ParamError`] when one of them is out of range.
     pub fn of(specs: &[ScorerSpec]) -> Result<Self, ParamError> {
         let spec = specs.iter().find(|one| one.is("prefix-affinity"));
         spec.map_or_else(|| Ok(Self::default()), |spec| Self::of_params(&spec.params))
     }
 
-    /// Those that the parameters of prefix-affinity are.
     pub(super) fn of_params(params: &Params) -> Result<Self, ParamError> {
         let usual = Self::default();
         Ok(Self {
@@ -52,11 +51,11 @@ impl PrefixParams {
         })
     }
 
-    /// The same for a model whose engines told that their blocks have `told` tokens.
+    /// The same for a model whose engines report blocks of `reported` tokens.
     #[must_use]
-    pub fn following(self, told: Option<u32>) -> Self {
-        let followed = told.filter(|told| self.follows_engines && *told > 0);
-        let block_tokens = followed.map_or(self.block_tokens, |told| told.min(BLOCK.0));
+    pub fn following(self, reported: Option<u32>) -> Self {
+        let followed = reported.filter(|tokens| self.follows_engines && *tokens > 0);
+        let block_tokens = followed.map_or(self.block_tokens, |tokens| tokens.min(BLOCK.0));
         Self { block_tokens, ..self }
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 
 const PLENTY: usize = 1 << 30;
 
-/// The same, as plainly as it can be said: a list per slot, the newest in front.
+/// A plain model of the index: a list per slot, the newest block first.
 #[derive(Default)]
 struct Plain {
     slots: Vec<VecDeque<u64>>,
@@ -29,11 +29,11 @@ impl Plain {
             Step::Record(slot, chain) => self.record(*slot, chain),
             Step::Clear(slot) => self.slots[*slot].clear(),
             Step::Forget(slot, blocks) => {
-                let gone = self.behind(*slot, blocks);
+                let gone = self.followers(*slot, blocks);
                 self.slots[*slot].retain(|hash| !gone.contains(hash));
             }
             Step::Miss(slot, chain) => {
-                let missed = self.behind(*slot, &chain[..chain.len().min(1)]);
+                let missed = self.followers(*slot, &chain[..chain.len().min(1)]);
                 self.missed[*slot].extend(missed);
             }
         }
@@ -43,12 +43,12 @@ impl Plain {
     }
 
     /// Of what a slot holds, these and all that follows them.
-    fn behind(&self, slot: usize, blocks: &[u64]) -> BTreeSet<u64> {
-        let is_behind = |hash: &&u64| {
+    fn followers(&self, slot: usize, blocks: &[u64]) -> BTreeSet<u64> {
+        let is_follower = |hash: &&u64| {
             std::iter::successors(Some(**hash), |hash| self.before.get(hash).copied())
                 .any(|hash| blocks.contains(&hash))
         };
-        self.slots[slot].iter().filter(is_behind).copied().collect()
+        self.slots[slot].iter().filter(is_follower).copied().collect()
     }
 
     fn record(&mut self, slot: usize, chain: &[u64]) {
@@ -126,7 +126,7 @@ fn take(index: &mut PrefixIndex, step: &Step) {
     }
 }
 
-/// What is told of a slot in several places agrees.
+/// Checks the invariants of the lists.
 fn check_lists(index: &PrefixIndex) {
     for (number, slot) in index.slots.iter().enumerate() {
         let (mut count, mut newer, mut run) = (0, NONE, slot.newest);
@@ -144,7 +144,7 @@ fn check_lists(index: &PrefixIndex) {
 
 proptest! {
     #[test]
-    fn it_holds_and_finds_what_exact_lru_does(capacity in 1_u32..60, steps in steps()) {
+    fn lookups_and_eviction_match_exact_lru(capacity in 1_u32..60, steps in steps()) {
         let mut index = PrefixIndex::new(capacity, MemoryBudget::new(PLENTY));
         let mut plain = Plain::new(capacity);
         for step in &steps {
@@ -169,7 +169,7 @@ proptest! {
 }
 
 #[test]
-fn the_beginning_of_a_chain_is_forgotten_last() {
+fn first_blocks_are_evicted_last() {
     let mut index = PrefixIndex::new(10, MemoryBudget::new(PLENTY));
     let (old, new) = (chain(1, 0, 0, 8), chain(2, 0, 0, 6));
     index.record(0, &old);
@@ -200,14 +200,14 @@ fn two_branches_on_two_slots() -> (PrefixIndex, [Vec<u64>; 2]) {
 fn a_gap_ends_a_prefix() {
     let (mut index, [first, second]) = two_branches_on_two_slots();
     index.remove(0, &first[2..3]);
-    assert_eq!(found(&index, &first, 2), [2, 6], "what is behind the gap does not count");
+    assert_eq!(found(&index, &first, 2), [2, 6], "blocks after the gap do not count");
     assert_eq!(found(&index, &second, 2), [2, 6]);
     index.remove(1, &first[..1]);
     assert_eq!(found(&index, &first, 2), [2, 0]);
 }
 
 #[test]
-fn capacity_follows_what_is_told() {
+fn lower_capacity_evicts_at_once() {
     let mut index = PrefixIndex::new(100, MemoryBudget::new(PLENTY));
     index.record(0, &chain(1, 0, 0, 60));
     index.set_capacity(0, 20);
@@ -219,7 +219,7 @@ fn capacity_follows_what_is_told() {
 }
 
 #[test]
-fn memory_stays_within_its_budget_and_is_given_back() {
+fn memory_stays_within_its_budget_and_is_freed() {
     const LIMIT: usize = 100_000;
     let budget = MemoryBudget::new(LIMIT);
     let mut index = PrefixIndex::new(1 << 20, Arc::clone(&budget));
@@ -230,7 +230,7 @@ fn memory_stays_within_its_budget_and_is_given_back() {
     let held: u32 = (0..7).map(|slot| index.held(slot)).sum();
     let beside = index.bytes() - budget.used();
     assert!(held as usize > LIMIT / 10 && beside < LIMIT / 50, "{held}, {beside}");
-    assert!((0..7).all(|slot| index.held(slot) > 500), "whoever holds most makes room");
+    assert!((0..7).all(|slot| index.held(slot) > 500), "the slot that holds most is evicted first");
     budget.set_limit(LIMIT / 10);
     let before = budget.used();
     index.record(0, &chain(1000, 0, 0, 500));
@@ -244,7 +244,7 @@ fn memory_stays_within_its_budget_and_is_given_back() {
 }
 
 #[test]
-fn short_prompts_leave_no_memory_behind_that_long_ones_cannot_have() {
+fn memory_of_short_prompts_is_reused_for_long_ones() {
     const LIMIT: usize = 200_000;
     let budget = MemoryBudget::new(LIMIT);
     let mut index = PrefixIndex::new(1 << 20, Arc::clone(&budget));
@@ -258,7 +258,7 @@ fn short_prompts_leave_no_memory_behind_that_long_ones_cannot_have() {
 }
 
 #[test]
-fn what_is_missed_counts_again_when_it_is_recorded_again() {
+fn missed_prefix_counts_again_after_a_record() {
     let (mut index, [first, second]) = two_branches_on_two_slots();
     index.miss(1, first[0]);
     assert_eq!(found(&index, &first, 2), [6, 0]);
@@ -266,13 +266,13 @@ fn what_is_missed_counts_again_when_it_is_recorded_again() {
     assert_eq!((found(&index, &first, 2), found(&index, &second, 2)), (vec![6, 6], vec![6, 4]));
     index.slots[0].missed = u32::MAX;
     index.miss(0, first[0]);
-    assert_eq!((found(&index, &first, 2), index.held(0)), (vec![0, 6], 0), "it begins anew");
+    assert_eq!((found(&index, &first, 2), index.held(0)), (vec![0, 6], 0), "the slot starts again");
     index.record(0, &second);
     assert_eq!(found(&index, &second, 2), [6, 4]);
 }
 
 #[test]
-fn a_conversation_stays_one_run() {
+fn growing_conversation_stays_one_run() {
     let mut index = PrefixIndex::new(1 << 20, MemoryBudget::new(PLENTY));
     let whole = chain(1, 0, 0, 1000);
     for turn in 1..=100 {
@@ -284,7 +284,7 @@ fn a_conversation_stays_one_run() {
 }
 
 #[test]
-fn a_block_takes_no_more_than_it_should() {
+fn memory_per_block_is_bounded() {
     const BLOCKS: u64 = 31_250;
     let shared = chain(1, 0, 0, BLOCKS);
     let mut index = PrefixIndex::new(31_250, MemoryBudget::new(PLENTY));
