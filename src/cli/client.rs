@@ -77,17 +77,20 @@ impl Client {
     }
 
     fn to_error(&self, source: Error) -> ClientError {
-        use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+        use std::io::ErrorKind::{
+            ConnectionRefused, HostUnreachable, InvalidData, NetworkUnreachable,
+        };
         let base = self.base.clone();
         match &source {
             Error::ConnectionFailed
             | Error::HostNotFound
             | Error::Timeout(Timeout::Connect | Timeout::Resolve)
             | Error::Rustls(_) => ClientError::Connect { base, source },
+            // A failed TLS handshake is invalid data.
             Error::Io(error)
                 if matches!(
                     error.kind(),
-                    ConnectionRefused | HostUnreachable | NetworkUnreachable
+                    ConnectionRefused | HostUnreachable | InvalidData | NetworkUnreachable
                 ) =>
             {
                 ClientError::Connect { base, source }

@@ -12,16 +12,16 @@ use crate::lifecycle::server::{self, ServeOptions};
 use crate::lifecycle::{InheritedSockets, Successor};
 
 const AFTER_HELP: &str = "\
-SIGTERM and SIGINT stop it: readiness fails, and after server.shutdown_delay it stops accepting,
-finishes what is in flight and exits, at the latest after server.drain_timeout. A second one of them
-ends it at once.
+SIGTERM and SIGINT shut down gracefully: readiness fails, the listeners close after
+server.shutdown_delay, requests in flight finish, and the process exits, at the latest after
+server.drain_timeout. A second signal exits at once.
 
-SIGHUP loads the configuration again: requests under way keep theirs, a faulty file is refused and
-the configuration in force goes on. POST /reload on the admin port does the same and answers with
-what changed, and with the settings that need a restart. POST /upgrade starts the program anew,
-lets it take over the listening sockets, and ends this one once its last request is done.
+SIGHUP reloads the configuration: requests in flight keep theirs, and an invalid file is refused.
+POST /reload on the admin port does the same and returns the changes and the settings that need a
+restart. POST /upgrade is a graceful upgrade: a new process takes over the listening sockets, and
+this one exits after its last request. SIGUSR1 reopens the access log.
 
-Exit codes: 0 stopped, 1 it could not start (a port is taken), 2 the configuration is wrong.";
+Exit codes: 0 stopped, 1 the start failed (e.g. a port is in use), 2 the configuration is invalid.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -29,7 +29,7 @@ pub(super) struct ServeArgs {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// Take the listening sockets from the penstock that starts this one (`POST /upgrade` does so)
+    /// Inherit the listening sockets of the process that starts this one (used by `POST /upgrade`)
     #[arg(long)]
     take_over: bool,
 }

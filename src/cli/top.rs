@@ -1,5 +1,5 @@
-//! `penstock top`: the fleet and what goes through it, live in a terminal. Reads the admin port's
-//! `/metrics` and `/fleet`; what it shows happened between two readings.
+//! `penstock top`: a live view of the fleet and its traffic in a terminal. Polls `/metrics` and `/fleet`
+//! of the admin port; rates are those between two polls.
 
 mod figures;
 mod frame;
@@ -24,17 +24,17 @@ use page::Page;
 use terminal::{Terminal, size};
 
 const AFTER_HELP: &str = "\
-q ends it. Without a terminal, frames are written one below the other.
+q quits. Without a terminal, frames are printed one after the other.
 
-What the columns are; what does not fit the width is cut off:
-  STATE      ready, down, draining, probing, breaker open, resting or unchecked
-  IN FLIGHT  requests sent there that have not ended, and max_in_flight
-  FULL       the share of max_in_flight in use; only where a backend has such a limit
-  WAIT, RUN  requests that wait and run in the engine, whoever sent them, as it tells
-  KV         the use of its KV cache, as it tells; these three only where an engine told lately
-  REQ/S      attempts that ended per second, of the last interval like all that follows
-  FAIL/S     those that failed; clients may not have noticed, because another backend answered
-  TTFT P50   the median time to the first token of a stream, then the 95th percentile
+Columns (cut off at the width of the terminal):
+  STATE      ready, down, draining, probing, breaker open, cooldown or unchecked
+  IN FLIGHT  requests dispatched to the backend that have not ended, and max_in_flight
+  LOAD       share of max_in_flight in use; only with such a limit
+  WAIT, RUN  requests queued and running in the engine, from all clients
+  KV         share of its KV cache in use; these three only with fresh telemetry
+  REQ/S      finished attempts per second; like all further columns of the last interval
+  FAIL/S     failed attempts per second, including those hidden from clients by failover
+  TTFT P50   median time to first token of streams, then the 95th percentile
   TOK/S      tokens streamed per second
 
 Examples:
@@ -42,7 +42,7 @@ Examples:
   penstock top --admin http://10.0.0.5:9090 --admin-token-file token --interval 5s
   penstock top --once
 
-Exit codes: 0 ended, 1 the running penstock could not be asked, 2 the arguments are wrong.";
+Exit codes: 0 quit, 1 the admin port could not be queried, 2 the arguments are wrong.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -55,7 +55,7 @@ pub(super) struct TopArgs {
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
 
-    /// The time from one reading to the next
+    /// Polling interval
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_interval)]
     interval: Duration,
 
@@ -65,7 +65,7 @@ pub(super) struct TopArgs {
 }
 
 fn parse_interval(given: &str) -> Result<Duration, UnitError> {
-    // Faster than this is unreadable, and each reading is work for the other side.
+    // Faster updates are unreadable, and each poll costs the server work.
     Ok(parse_duration(given)?.max(Duration::from_millis(100)))
 }
 
@@ -82,8 +82,8 @@ pub(super) fn run(args: &TopArgs, output: &mut Output) -> Result<(), CliError> {
         if terminal.wait(args.interval) {
             return Ok(());
         }
-        let style = Style { width: size().0, has_colours: true };
-        // A penstock that restarts comes back; the view waits for it.
+        let style = Style { width: size().0, has_colors: true };
+        // The server may be restarting: keep polling.
         match view.next(style) {
             Ok(frame) => lines = frame,
             Err(error) => {
@@ -97,7 +97,7 @@ pub(super) fn run(args: &TopArgs, output: &mut Output) -> Result<(), CliError> {
 }
 
 fn print_frames(args: &TopArgs, view: &mut View, output: &mut Output) -> Result<(), CliError> {
-    let style = Style { width: size().0, has_colours: false };
+    let style = Style { width: size().0, has_colors: false };
     loop {
         std::thread::sleep(args.interval);
         for line in view.next(style)? {
@@ -110,7 +110,7 @@ fn print_frames(args: &TopArgs, view: &mut View, output: &mut Output) -> Result<
     }
 }
 
-/// What was read at one time.
+/// The result of one poll.
 struct Reading {
     at: Timestamp,
     page: Page,

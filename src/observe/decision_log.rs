@@ -1,5 +1,5 @@
-//! The last decisions, for operators who ask where requests went: an observer that writes into a
-//! ring of fixed size. Writing never waits and never allocates.
+//! The latest routing decisions, for `/decisions`: an observer that writes into a ring buffer. A write
+//! never waits and never allocates.
 
 mod captures;
 
@@ -22,7 +22,7 @@ use captures::Captures;
 /// How many decisions are kept.
 pub const DECISIONS_KEPT: usize = 256;
 
-/// A text of bounded length, held in place; what does not fit is cut off.
+/// A text of bounded length, stored inline; longer texts are truncated.
 #[derive(Debug, Clone, Copy)]
 struct Short<const N: usize> {
     bytes: [u8; N],
@@ -43,7 +43,8 @@ impl<const N: usize> Short<N> {
     }
 
     fn to_text(self) -> String {
-        String::from_utf8_lossy(self.bytes.get(..self.length).unwrap_or_default()).into_owned()
+        let (text, _) = self.bytes.split_at(self.length.min(N));
+        String::from_utf8_lossy(text).into_owned()
     }
 }
 
@@ -68,18 +69,18 @@ struct Entry {
     scorer_names: ScorerNames,
 }
 
-/// A decision that was acted on, as `/decisions` shows it. Long names are cut off.
+/// An executed decision, as in `/decisions`. Long names are truncated.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DecisionReport {
-    /// Counts all decisions since the start.
+    /// Sequence number since the start.
     pub number: u64,
-    /// How long ago it was made.
+    /// Its age.
     pub seconds_ago: f64,
     /// The request's id.
     pub request_id: String,
-    /// What was asked for.
+    /// The operation of the request.
     pub operation: &'static str,
-    /// What the request needs.
+    /// The requirements of the request.
     pub requirements: RequestRequirements,
     /// The model it was sent for.
     pub model: String,
@@ -87,11 +88,11 @@ pub struct DecisionReport {
     pub backend: String,
     /// The strategy that picked it.
     pub strategy: &'static str,
-    /// Whether a fallback stands in for the model asked for.
+    /// Whether a fallback replaced the requested model.
     pub fallback: bool,
     /// Whether a capability was assumed.
     pub assumed: bool,
-    /// How many backends there were to pick from.
+    /// The number of candidates.
     pub candidates: u32,
     /// 1 for the first attempt of a request.
     pub attempt: u32,
@@ -147,7 +148,7 @@ impl DecisionLog {
         self.captures.latest(count)
     }
 
-    /// Gives back what captured decisions take up.
+    /// Frees the captured decisions.
     pub fn forget_captures(&self) {
         self.captures.clear();
     }
@@ -166,8 +167,7 @@ impl RequestObserver for DecisionLog {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let index = number % DECISIONS_KEPT as u64;
         let slot = usize::try_from(index).ok().and_then(|index| self.slots.get(index));
-        // Whoever reads this slot right now, or is a whole ring behind, goes first: better one line
-        // of the log lost than a request that waits.
+        // If a reader holds this slot, the entry is dropped: better to lose it than to delay a request.
         if let Some(mut slot) = slot.and_then(|slot| slot.try_lock()) {
             *slot = Some(Entry::new(number, event));
         }

@@ -1,5 +1,5 @@
-//! An operator keeps a line of every request, ships the lines elsewhere, rotates the file, and trusts
-//! that no client can write into it and no secret is in it.
+//! The access log: one JSON line per request, written to a file that can be rotated or to standard
+//! output. Clients cannot forge lines, and lines contain no secrets.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ crate::trials![
 
 const SOON: Duration = Duration::from_secs(5);
 
-/// A section for a log, and where it is.
+/// A configuration section for an access log, and its path.
 fn log_to(more: &str) -> (String, PathBuf) {
     let path = scratch("access.log");
     (format!("access_log: {{ path: \"{}\", {more} }}\n", path.display()), path)
@@ -71,7 +71,7 @@ fn every_request_is_logged() {
         ("method", json!("POST")),
         ("path", json!(CHAT)),
         ("operation", json!("chat")),
-        ("model_asked", json!("gpt-4o")),
+        ("model_requested", json!("gpt-4o")),
         ("model", json!("m")),
         ("backend", json!("one")),
         ("status", json!(200)),
@@ -102,7 +102,11 @@ fn every_request_is_logged() {
         assert_eq!((&line["outcome"], &line["backend"]), (&json!("client"), &Value::Null));
     }
     let last = lines(&path).pop().unwrap();
-    assert_eq!((&last["model_asked"], &last["model"]), (&json!("x"), &Value::Null), "not ours");
+    assert_eq!(
+        (&last["model_requested"], &last["model"]),
+        (&json!("x"), &Value::Null),
+        "unknown model"
+    );
     eventually("lines are counted", SOON, || {
         let page = penstock.admin("/metrics").text();
         page.contains("penstock_access_log_lines_total{result=\"written\"} 5")
@@ -118,8 +122,8 @@ fn token_counts_are_reported_or_marked_estimated() {
     with_usage["stream_options"] = json!({"include_usage": true});
     assert_eq!(penstock.post(CHAT, &with_usage).status, 200);
     assert_eq!(penstock.post(CHAT, &streaming_chat("m", "hello")).status, 200);
-    let told = wait_for(&path, 2);
-    for (line, is_estimated) in told.iter().zip([false, true]) {
+    let lines = wait_for(&path, 2);
+    for (line, is_estimated) in lines.iter().zip([false, true]) {
         assert_eq!(line["tokens_estimated"], is_estimated, "{line}");
         assert_eq!(line["tokens_out"], 8, "{line}");
         assert!(line["tokens_in"].as_u64().unwrap() > 0, "{line}");
@@ -157,11 +161,11 @@ fn lines_cannot_be_forged() {
         client.send("GET", path, &[("x-request-id", "a\"b\\c")], b"");
         assert_eq!(client.read_response().unwrap().status, 404);
     }
-    let told = wait_for(&path, 4);
-    assert_eq!(told.len(), 4);
-    assert!(told.iter().all(|line| line.get("forged").is_none()));
-    assert_eq!(told[0]["model_asked"], evil, "what was asked is there, escaped");
-    assert_eq!(told[2]["id"], "a\"b\\c");
+    let lines = wait_for(&path, 4);
+    assert_eq!(lines.len(), 4);
+    assert!(lines.iter().all(|line| line.get("forged").is_none()));
+    assert_eq!(lines[0]["model_requested"], evil, "the requested model is logged, escaped");
+    assert_eq!(lines[2]["id"], "a\"b\\c");
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
     assert!(text.lines().all(|line| line.len() < 4096), "lines are bounded");
@@ -174,7 +178,7 @@ fn refused_heads_are_logged() {
     let penstock =
         Penstock::start(&format!("{section}{sections}backends:\n{}", backend(&one, "models: [m]")));
     let good = "POST /v1/messages?key=sk-1 HTTP/1.1\r\nhost: a\r\n";
-    for (head, method, asked, code) in [
+    for (head, method, expected_path, code) in [
         (format!("{good}host: b\r\n\r\n"), json!("POST"), json!("/v1/messages"), "invalid_request"),
         (format!("{good}x: \0\r\n\r\n"), json!("POST"), json!("/v1/messages"), "invalid_request"),
         (
@@ -198,16 +202,16 @@ fn refused_heads_are_logged() {
         let mut client = Client::connect(penstock.data);
         client.send_bytes(head.as_bytes());
         assert!(client.read_response().unwrap().status >= 400);
-        // The line comes once what else it might send need not be waited for.
+        // The line is written once no more bytes of the client are awaited.
         drop(client);
         let line = wait_for(&path, before + 1).remove(before);
         assert_eq!((&line["client"], &line["method"]), (&json!("127.0.0.1"), &method), "{line}");
         assert_eq!(line["error"], code, "{line}");
-        match &asked {
+        match &expected_path {
             Value::Null if code == "uri_too_long" => {
                 assert!(line["path"].as_str().unwrap().starts_with("/aaaa"), "{line}");
             }
-            _ => assert_eq!(line["path"], asked, "{line}"),
+            _ => assert_eq!(line["path"], expected_path, "{line}"),
         }
     }
     let _held = Client::connect(penstock.data);
@@ -328,9 +332,9 @@ fn sampling_keeps_failed_requests() {
         assert_eq!(penstock.chat("m").status, 200);
     }
     assert_eq!(penstock.chat("nobody").status, 404);
-    let told = wait_for(&path, 1);
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0]["error"], "model_not_found");
+    let lines = wait_for(&path, 1);
+    assert_eq!(lines.len(), 1);
+    assert_eq!(lines[0]["error"], "model_not_found");
 }
 
 fn unwritable_file_fails_the_start() {

@@ -1,5 +1,5 @@
-//! An operator asks the admin port how the fleet is doing, takes backends out and back in, and knows
-//! that neither web pages nor junk from clients can do harm there.
+//! The admin API: fleet, decisions, dry runs, drain and resume. Web pages from other sites and junk from
+//! clients cannot abuse it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn post(penstock: &Penstock, path: &str, body: &[u8]) -> Response {
     request(penstock.admin, "POST", path, &[], body)
 }
 
-/// Sends a GET whose Host header is the test's own.
+/// Sends a GET with a custom Host header.
 fn get_as(penstock: &Penstock, host: &str, extra: &str) -> u16 {
     let mut client = Client::connect(penstock.admin);
     client.send_bytes(format!("GET /fleet HTTP/1.1\r\nhost: {host}\r\n{extra}\r\n").as_bytes());
@@ -132,16 +132,16 @@ fn decisions_are_listed_newest_first() {
         request(penstock.data, "POST", CHAT, &[("x-request-id", id)], body.as_bytes());
     }
     assert_eq!(penstock.chat("nobody").status, 404);
-    let told = penstock.admin("/decisions?n=2").json();
-    assert_eq!(told["total"], 3, "only decisions that were acted on");
-    let ids: Vec<&str> = told["decisions"]
+    let listed = penstock.admin("/decisions?n=2").json();
+    assert_eq!(listed["total"], 3, "only decisions that were acted on");
+    let ids: Vec<&str> = listed["decisions"]
         .as_array()
         .unwrap()
         .iter()
         .map(|decision| decision["request_id"].as_str().unwrap())
         .collect();
     assert_eq!(ids, ["third", "second"]);
-    let one = &told["decisions"][0];
+    let one = &listed["decisions"][0];
     assert_eq!(
         (&one["backend"], &one["model"], &one["operation"]),
         (&json!("one"), &json!("m"), &json!("chat"))
@@ -164,7 +164,7 @@ fn dry_runs_have_no_side_effects() {
         assert_eq!(explain(), "a");
     }
     penstock.chat("m");
-    assert_eq!(shares(&[&a, &b]), [1, 0], "the real one went where it was foretold");
+    assert_eq!(shares(&[&a, &b]), [1, 0], "the request went to the predicted backend");
     assert_eq!(explain(), "b");
     assert_eq!(penstock.admin("/decisions").json()["total"], 1, "dry runs are no decisions");
     let question = json!({"path": CHAT, "body": chat("nobody", "x").to_string()}).to_string();
@@ -245,7 +245,7 @@ fn series(metrics: &str) -> BTreeSet<String> {
 fn junk_names_collapse_into_one_series() {
     let (engine, penstock) = one();
     penstock.chat("m");
-    // A request is counted behind its response, which its client may see first.
+    // A request is counted after its response, which the client may receive first.
     let counted = ["penstock_requests_total{", "status=\"200\""];
     eventually("the first one is counted", Duration::from_secs(5), || {
         sample(&penstock.admin("/metrics").text(), &counted) > 0.5
@@ -282,14 +282,12 @@ fn admin_port_survives_garbage() {
         let mut client = Client::connect(penstock.admin);
         client.send_bytes(garbage);
         client.stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let told = client.read_raw();
-        drop(told);
+        drop(client.read_raw());
     }
     let long = format!("/{}", "x".repeat(20_000));
     let mut client = Client::connect(penstock.admin);
     client.send_bytes(format!("GET {long} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes());
-    let told = client.read_raw();
-    drop(told);
+    drop(client.read_raw());
     let value: Value = penstock.admin("/health/live").json();
     assert_eq!(value["status"], "alive");
     assert!(!penstock.log().contains("panicked"), "{}", penstock.log());
@@ -299,8 +297,7 @@ fn log_lines_cannot_be_forged() {
     let (_engine, penstock) = one();
     let mut forger = Client::connect(penstock.admin);
     forger.send_bytes(b"GET /\x1b[31m\nFORGED line HTTP/1.1\r\nx\nFORGED: y\r\n\r\n");
-    let told = forger.read_raw();
-    drop(told);
+    drop(forger.read_raw());
     let log = penstock.log();
     assert!(log.lines().all(|line| !line.starts_with("FORGED")), "{log}");
     assert!(!log.contains("\u{1b}[31m"), "{log}");

@@ -1,5 +1,5 @@
-//! Callers of the admin port come in crowds or take their time: they are told so and let go, and an
-//! operator who asks in time is answered meanwhile.
+//! Limits of the admin port: connections over `admin.connections` are refused and slow requests time
+//! out, while other clients of the port are served.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn connections_over_the_limit_are_refused_at_once() {
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
     let penstock = Penstock::start_with(&yaml, &[("PENSTOCK_ADMIN_CONNECTIONS", "8")]);
     let held: Vec<Client> = (0..8).map(|_| Client::connect(penstock.admin)).collect();
-    // Some of a crowd are closed without a word.
+    // Some refused connections are closed without a response.
     let status = || {
         let mut client = Client::connect(penstock.admin);
         let head = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n";
@@ -30,7 +30,7 @@ fn connections_over_the_limit_are_refused_at_once() {
         assert_eq!(response.header("connection"), Some("close"));
         assert!(took < Duration::from_secs(1), "{took:?}");
     }
-    // More than are told so: nobody waits for long, and the data port does not notice.
+    // More connections than get an error response: none waits long, and the data port is unaffected.
     let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(penstock.admin)).collect();
     assert_eq!(penstock.chat("m").status, 200);
     for client in &mut crowd {
@@ -47,8 +47,8 @@ fn connections_over_the_limit_are_refused_at_once() {
     assert!(refused.unwrap() >= 110.0, "{refused:?}");
 }
 
-/// Sends `start`, and `drip` again and again until the connection ends; the others are answered
-/// meanwhile. The status it was answered, if any.
+/// Sends `start`, then `drip` repeatedly until the connection ends, while other clients are served.
+/// Returns the status of the response, if any.
 fn drip(penstock: &Penstock, start: &[u8], drip: &[u8]) -> Option<u16> {
     let mut client = Client::connect(penstock.admin);
     client.send_bytes(start);
@@ -74,7 +74,7 @@ fn slow_request_heads_time_out() {
     let penstock = Penstock::start_with(&yaml, &environment);
     let explain = b"POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n";
     for (start, rest, statuses) in [
-        // What comes behind the response resets the connection, perhaps before the response is read.
+        // Bytes after the response reset the connection, possibly before the response is read.
         (
             &b"GET /version HTTP/1.1\r\nhost: localhost\r\nx-slow: "[..],
             &b"x"[..],
@@ -91,14 +91,14 @@ fn slow_request_heads_time_out() {
     }
     let mut late = Client::connect(penstock.admin);
     late.send_bytes(b"G");
-    let told = late.read_response().unwrap();
-    assert_eq!((told.status, &*told.error_code()), (408, "header_timeout"));
-    assert!(told.text().contains("(admin.header_timeout)"), "{}", told.text());
-    let mut nobody_asked = Client::connect(penstock.admin);
-    nobody_asked
+    let response = late.read_response().unwrap();
+    assert_eq!((response.status, &*response.error_code()), (408, "header_timeout"));
+    assert!(response.text().contains("(admin.header_timeout)"), "{}", response.text());
+    let mut ignored_body = Client::connect(penstock.admin);
+    ignored_body
         .send_bytes(b"GET /version HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n");
-    assert_eq!(nobody_asked.read_response().unwrap().status, 200);
-    let (rest, took) = timed(|| nobody_asked.read_raw());
+    assert_eq!(ignored_body.read_response().unwrap().status, 200);
+    let (rest, took) = timed(|| ignored_body.read_raw());
     assert!(rest.is_ok_and(|rest| rest.is_empty()) && took < Duration::from_secs(10), "{took:?}");
     let mut steady = Client::connect(penstock.admin);
     for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! An operator changes the configuration of a penstock at work: no request fails, streams end as they
-//! began, what was learned stays, and a faulty file changes nothing. (R.F1, R.F2)
+//! Hot reload: an operator changes the configuration under load. No request fails, streams finish,
+//! learned state survives, and an invalid file changes nothing. (R.F1, R.F2)
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ fn reloads_under_load_lose_no_request() {
 }
 
 fn fleet_is_replaced_under_load() {
-    // The same names at other addresses: every backend is a new one, nothing is known of it.
+    // The same names at other addresses: every backend is new, without learned state.
     let (old, new) = (engine("a", &["m"]), engine("a", &["m"]));
     let penstock = Penstock::start(&list(&[&old], ""));
     let (sent, failed) = Load::during(&penstock, |load| {
@@ -117,12 +117,12 @@ fn invalid_file_keeps_the_old_configuration() {
     for (number, (text, place, hint)) in (1_u32..).zip(faulty) {
         std::fs::write(&penstock.config, text).unwrap();
         let response = penstock.reload();
-        let told = response.text();
+        let message = response.text();
         assert_eq!(
             (response.status, response.error_code()),
             (422, "invalid_configuration".to_owned())
         );
-        assert!(told.contains(place) && told.contains(hint), "{place} {hint} in {told}");
+        assert!(message.contains(place) && message.contains(hint), "{place} {hint} in {message}");
         assert_eq!(penstock.chat("m").status, 200, "the old configuration stays in force");
         assert_eq!(penstock.admin("/config").text(), before);
         let refused = metric(&penstock, "penstock_config_reloads_total{result=\"refused\"}");
@@ -211,14 +211,18 @@ fn new_backend_serves_when_the_reload_returns() {
     assert_eq!(penstock.chat("n").status, 404);
     for turn in 0..3 {
         reload(&penstock, &list(&[&one, &two], ""));
-        assert_eq!(penstock.chat("n").status, 200, "checked and asked for its models, turn {turn}");
+        assert_eq!(
+            penstock.chat("n").status,
+            200,
+            "health-checked and models discovered, turn {turn}"
+        );
         reload(&penstock, &list(&[&one], ""));
         assert_eq!(penstock.chat("n").status, 404);
     }
-    let nobody = "  - { name: gone, url: \"http://127.0.0.1:9\", models: [x] }\n";
-    let report = reload(&penstock, &format!("{}{nobody}", list(&[&one], "")));
+    let unreachable = "  - { name: gone, url: \"http://127.0.0.1:9\", models: [x] }\n";
+    let report = reload(&penstock, &format!("{}{unreachable}", list(&[&one], "")));
     assert_eq!(report["backends"]["not_healthy"], json!(["gone"]), "{report}");
-    assert_eq!(penstock.admin("/health/ready").status, 200, "a reload makes nobody unready");
+    assert_eq!(penstock.admin("/health/ready").status, 200, "a reload does not affect readiness");
 }
 
 fn secret_files_are_reread_and_never_shown() {
@@ -289,16 +293,16 @@ fn trusted_proxies_apply_after_a_reload() {
     let server = "forwarded_for: append, trusted_proxies: [10.0.0.0/8]";
     let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
     let penstock = Penstock::start_listening(&[], server, &yaml);
-    // One connection throughout: what is trusted is asked for each request.
+    // One connection: the trusted proxies are checked for each request.
     let mut kept = Client::connect(penstock.data);
-    let mut told = || {
+    let mut forwarded_for = || {
         let fields = [("x-forwarded-for", "198.51.100.7")];
         kept.send("POST", CHAT, &fields, chat("m", "hello").to_string().as_bytes());
         assert_eq!(kept.read_response().unwrap().status, 200);
         let received = one.received().pop().unwrap();
         received.header("x-forwarded-for").map(str::to_owned)
     };
-    assert_eq!(told().as_deref(), Some("127.0.0.1"), "a stranger is not believed");
+    assert_eq!(forwarded_for().as_deref(), Some("127.0.0.1"), "an untrusted peer is ignored");
     let text = std::fs::read_to_string(&penstock.config).unwrap();
     let change = |from: &str, to: &str| {
         assert!(text.contains(from));
@@ -308,9 +312,13 @@ fn trusted_proxies_apply_after_a_reload() {
         assert_eq!(report["restart_needed"], json!([]), "{report}");
     };
     change("10.0.0.0/8", "127.0.0.1");
-    assert_eq!(told().as_deref(), Some("198.51.100.7, 127.0.0.1"));
+    assert_eq!(forwarded_for().as_deref(), Some("198.51.100.7, 127.0.0.1"));
     change("10.0.0.0/8", "10.0.0.0/9");
-    assert_eq!(told().as_deref(), Some("127.0.0.1"), "nor is one that is trusted no more");
+    assert_eq!(
+        forwarded_for().as_deref(),
+        Some("127.0.0.1"),
+        "a peer that is no longer trusted is ignored"
+    );
 }
 
 fn tracing_settings_apply_after_a_reload() {

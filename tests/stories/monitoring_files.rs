@@ -1,5 +1,4 @@
-//! An operator imports the dashboard and loads the alert rules, and every metric and label in them is
-//! one that a running penstock has.
+//! The Grafana dashboard and the alert rules use only metrics and labels that penstock exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,12 +17,12 @@ crate::trials![
     unknown_metrics_are_detected,
 ];
 
-/// Families of which none may be missing on the dashboard.
-const WHOLLY_SHOWN: [&str; 4] =
+/// Metric families that the dashboard must show completely.
+const COMPLETE_FAMILIES: [&str; 4] =
     ["penstock_backend_", "penstock_telemetry_", "penstock_prefix_", "penstock_shadow_"];
 
-/// What an engine tells of itself.
-const TOLD: &str = "vllm:num_requests_running 3\nvllm:num_requests_waiting 2\n\
+/// The metrics page of a mock engine.
+const ENGINE_METRICS: &str = "vllm:num_requests_running 3\nvllm:num_requests_waiting 2\n\
                     vllm:kv_cache_usage_perc 0.25\nprocess_start_time_seconds 100\n";
 
 fn conf(name: &str) -> String {
@@ -31,19 +30,19 @@ fn conf(name: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// The metrics on the page of a penstock through which something has gone.
+/// The metrics on the page of a penstock after some traffic.
 fn metrics_shown() -> BTreeSet<String> {
     let routing = "shadow: { strategy: weighted }";
     let sections = "telemetry: { interval: 200ms, idle_interval: 200ms, max_cpu: 1 }";
     let backend = "engine: vllm, max_in_flight: 9";
     let fleet = Fleet::start(1, Setup { backend, routing, sections, ..Setup::default() });
-    fleet.a().set_page("/metrics", Some(TOLD));
+    fleet.a().set_page("/metrics", Some(ENGINE_METRICS));
     assert_eq!(fleet.chat().status, 200);
     assert_eq!(fleet.stream().status, 200);
     fleet.wait_metric("penstock_requests_total{", 2.0);
     fleet.wait_metric("penstock_attempts_total{", 2.0);
     let mut page = String::new();
-    eventually("the engine told its load lately", SOON, || {
+    eventually("telemetry is fresh", SOON, || {
         page = fleet.penstock.admin("/metrics").text();
         page.contains("\npenstock_backend_waiting{")
     });
@@ -51,7 +50,7 @@ fn metrics_shown() -> BTreeSet<String> {
     types.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
 }
 
-/// The row of a metric, and whether the name is one of a histogram's own series.
+/// The row of a metric, and whether the name is a series of a histogram.
 fn row(name: &str) -> Option<(&'static MetricRow, bool)> {
     let plain = metric_rows().find(|row| row.name == name && row.kind != MetricKind::Histogram);
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
@@ -78,11 +77,11 @@ fn known_values(label: &str) -> Option<BTreeSet<&'static str>> {
 
 fn check_selector(selector: &Selector, shown: &BTreeSet<String>) -> Result<(), String> {
     let Selector { metric, within, matchers } = selector;
-    // What Prometheus itself says of a scrape.
+    // Added by Prometheus to each scrape.
     if metric == "up" {
         return Ok(());
     }
-    let (row, is_series) = row(metric).ok_or_else(|| format!("there is no metric {metric}"))?;
+    let (row, is_series) = row(metric).ok_or_else(|| format!("unknown metric {metric}"))?;
     if !shown.contains(row.name) {
         return Err(format!("{} is not on the page", row.name));
     }
@@ -116,7 +115,7 @@ fn labels_of(parsed: &Expression) -> BTreeSet<&'static str> {
 fn check(expression: &str, shown: &BTreeSet<String>) -> Result<Expression, String> {
     let parsed = promql::parse(expression);
     if parsed.selectors.is_empty() {
-        return Err("no metric at all".to_owned());
+        return Err("no metric".to_owned());
     }
     for selector in &parsed.selectors {
         check_selector(selector, shown)?;
@@ -172,7 +171,7 @@ fn dashboard_queries_existing_metrics() {
     }
     assert!(asked.len() >= 30, "the dashboard shows {} metrics", asked.len());
     for row in metric_rows() {
-        let may_be_left_out = !WHOLLY_SHOWN.iter().any(|start| row.name.starts_with(start));
+        let may_be_left_out = !COMPLETE_FAMILIES.iter().any(|start| row.name.starts_with(start));
         assert!(may_be_left_out || asked.contains(row.name), "{} is on no panel", row.name);
     }
 }

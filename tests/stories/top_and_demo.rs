@@ -1,21 +1,24 @@
-//! An operator watches a fleet in a terminal or a browser, sees who is ill and what clients get, and
-//! the page does nothing it should not.
+//! An operator watches a fleet in a terminal or a browser and sees failing backends and errors of
+//! clients; the page is self-contained and cannot be abused.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 
+use crate::support::certificates::Authority;
 use crate::support::client::{Client, Response, request};
-use crate::support::command::{file, run};
+use crate::support::command::{file, run, run_with};
 use crate::support::engines::{backend, engine};
 use crate::support::fleet::{Fleet, Setup};
+use crate::support::free_address;
 use crate::support::pace::pause_between_requests;
 use crate::support::penstock::Penstock;
 
 crate::trials![
     top_prints_a_frame,
     top_reports_connection_errors,
+    https_admin_url_is_verified,
     dashboard_is_a_self_contained_page,
     dashboard_data_needs_the_token,
 ];
@@ -31,8 +34,8 @@ fn top_prints_a_frame() {
     request(fleet.penstock.admin, "POST", "/backends/b/drain", &[], b"");
     let is_over = AtomicBool::new(false);
     let frame = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| {
-            // For as long as the view looks, so that something happens between its readings.
+        let traffic = scope.spawn(|| {
+            // Traffic between the two polls of the view.
             while !is_over.load(Ordering::Relaxed) {
                 assert_eq!(fleet.stream().status, 200);
                 for _ in 0..2 {
@@ -43,7 +46,7 @@ fn top_prints_a_frame() {
         });
         let frame = top(&fleet.penstock, &[]);
         is_over.store(true, Ordering::Relaxed);
-        asked.join().unwrap();
+        traffic.join().unwrap();
         frame
     });
     assert_eq!((frame.code, frame.stderr.as_str()), (Some(0), ""));
@@ -59,12 +62,31 @@ fn top_prints_a_frame() {
     assert!(!line("ttft p50").starts_with("ttft p50 -"), "{text}");
     let a: Vec<&str> = line("a ").split_whitespace().collect();
     assert_eq!(&a[..3], ["a", "ready", "auto"]);
-    // Whoever asks meanwhile may be in flight at the moment of the frame.
+    // A request may be in flight at the time of the frame.
     assert!(["0/8", "1/8"].contains(&a[3]), "{a:?}");
     assert_ne!(a[5], "0", "attempts: {a:?}");
     assert!(line("b ").contains("draining"), "{text}");
     assert!(line("errors/s").contains("model_not_found"), "{text}");
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "plain text: {text:?}");
+}
+
+/// A listener with TLS that has no admin API: a verified connection ends in its 404.
+fn https_admin_url_is_verified() {
+    let authority = Authority::new("the authority");
+    let address = free_address();
+    let tls = format!("tls: {{ {} }}", authority.issue("localhost").yaml());
+    let listener = format!("{{ address: \"{address}\", {tls} }}");
+    let _fleet = Fleet::start(1, Setup { listeners: &[listener], ..Setup::default() });
+    let url = format!("https://localhost:{}", address.port());
+    let top = ["top", "--once", "--admin", &url];
+    let trusted = [("SSL_CERT_FILE", authority.file.to_str().unwrap())];
+    let verified = run_with(top, b"", &trusted);
+    assert!(verified.stderr.contains("returned 404"), "{}", verified.stderr);
+    let stranger = Authority::new("another authority");
+    let unverified = run_with(top, b"", &[("SSL_CERT_FILE", stranger.file.to_str().unwrap())]);
+    assert_eq!(unverified.code, Some(1));
+    assert!(unverified.stderr.contains("cannot connect"), "{}", unverified.stderr);
+    assert!(unverified.stderr.contains("certificate"), "{}", unverified.stderr);
 }
 
 fn top_reports_connection_errors() {

@@ -1,5 +1,5 @@
-//! An operator follows a request across services: penstock stays in the client's trace or begins one,
-//! gives every attempt a span, and sends the spans to a collector.
+//! Distributed tracing: penstock continues the client's trace or starts one, records a span for every
+//! attempt, and exports the spans to a collector.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -34,7 +34,7 @@ fn ask(fleet: &Fleet, headers: &[(&str, &str)]) -> u16 {
     request(fleet.penstock.data, "POST", CHAT, headers, body.as_bytes()).status
 }
 
-/// `traceparent` and `tracestate` of every request an engine was sent.
+/// `traceparent` and `tracestate` of every request that an engine received.
 fn seen(engine: &MockEngine) -> Vec<(String, Option<String>)> {
     let all = engine.received();
     let read = |name: &str, index: usize| all[index].header(name).map(str::to_owned);
@@ -102,7 +102,7 @@ fn tracing_off_forwards_headers_unchanged() {
     assert_eq!(seen[1], ("whatever it is".to_owned(), Some("a=b".to_owned())));
 }
 
-/// Stands in for a collector: takes every POST and keeps its body.
+/// A mock collector: accepts every POST and keeps its body.
 struct Collector {
     address: SocketAddr,
     posts: Arc<Mutex<Vec<(String, Value)>>>,

@@ -1,4 +1,4 @@
-//! One frame of the view: a few lines about all of it, and a row per backend.
+//! One frame of the view: summary lines, and a row per backend.
 
 mod shadow;
 
@@ -10,18 +10,18 @@ use crate::units::ByteSize;
 /// How a frame is drawn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Style {
-    /// The most columns of a line.
+    /// The maximum columns of a line.
     pub(super) width: usize,
-    pub(super) has_colours: bool,
+    pub(super) has_colors: bool,
 }
 
-/// What a piece of text says about how things are.
+/// The meaning of a text, shown as its color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tone {
     Plain,
     Dim,
     Good,
-    Odd,
+    Warning,
     Bad,
     Title,
 }
@@ -33,7 +33,7 @@ impl Tone {
             Self::Plain => "0",
             Self::Dim => "2",
             Self::Good => "32",
-            Self::Odd => "33",
+            Self::Warning => "33",
             Self::Bad => "31",
             Self::Title => "1",
         }
@@ -62,7 +62,7 @@ impl Line {
         for (text, tone) in &self.0 {
             let fits: String = text.chars().take(left).collect();
             left -= fits.chars().count();
-            if style.has_colours && *tone != Tone::Plain && !fits.is_empty() {
+            if style.has_colors && *tone != Tone::Plain && !fits.is_empty() {
                 out.push_str(&format!("\u{1b}[{}m{fits}\u{1b}[0m", tone.code()));
             } else {
                 out.push_str(&fits);
@@ -72,16 +72,16 @@ impl Line {
     }
 }
 
-/// What is shown besides the figures.
+/// The content of a frame besides its figures.
 pub(super) struct Scene<'a> {
     pub(super) authority: &'a str,
     pub(super) version: &'a str,
     pub(super) fleet: &'a Value,
-    /// Seconds since its start.
+    /// Seconds since the start of the process.
     pub(super) up: f64,
 }
 
-/// Draws a frame; its lines have no ends.
+/// Draws a frame; lines have no line breaks.
 pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Vec<String> {
     let mut lines = vec![title(scene), requests(figures), latencies(figures)];
     lines.extend(shadow::shadow(figures));
@@ -101,7 +101,7 @@ pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Ve
         let mut line = Line::default();
         line.add("errors/s  ", Tone::Dim);
         for (code, rate) in errors.iter().take(6) {
-            line.fact(code, show_rate(*rate), Tone::Odd);
+            line.fact(code, show_rate(*rate), Tone::Warning);
         }
         lines.push(line);
     }
@@ -123,7 +123,7 @@ fn requests(figures: &Figures<'_>) -> Line {
     for (outcome, tone) in [
         ("ok", Tone::Good),
         ("client", Tone::Plain),
-        ("busy", Tone::Odd),
+        ("busy", Tone::Warning),
         ("fault", Tone::Bad),
         ("cancel", Tone::Plain),
     ] {
@@ -131,7 +131,7 @@ fn requests(figures: &Figures<'_>) -> Line {
         let share = if all > 0.0 { format!("{:.1} %", rate / all * 100.0) } else { "-".to_owned() };
         line.fact(outcome, share, if rate > 0.0 { tone } else { Tone::Dim });
     }
-    line.fact("repeats/s", show_rate(figures.rate("penstock_retries_total", &[])), Tone::Plain);
+    line.fact("retries/s", show_rate(figures.rate("penstock_retries_total", &[])), Tone::Plain);
     line
 }
 
@@ -166,7 +166,7 @@ const HEADS: [&str; COLUMNS] = [
     "STATE",
     "ENGINE",
     "IN FLIGHT",
-    "FULL",
+    "LOAD",
     "WAIT",
     "RUN",
     "KV",
@@ -177,9 +177,9 @@ const HEADS: [&str; COLUMNS] = [
     "TOK/S",
     "MODELS",
 ];
-/// Columns whose cells stand at their right.
+/// Right-aligned columns.
 const NUMBERS: std::ops::RangeInclusive<usize> = 4..=12;
-/// Columns that are there only when a backend has something to show in them.
+/// Columns that are shown only if a backend has a value for them.
 const OPTIONAL: std::ops::RangeInclusive<usize> = 4..=7;
 const STATE: usize = 1;
 const FAILURES: usize = 9;
@@ -192,7 +192,7 @@ impl Row {
         let most = backend.get("max_in_flight").and_then(Value::as_u64);
         let (state, tone) = state(backend);
         let telemetry = backend.get("telemetry");
-        let told = |key: &str| telemetry?.get(key)?.as_f64();
+        let reading = |key: &str| telemetry?.get(key)?.as_f64();
         let failures = figures.failures(name);
         let models = backend.get("models").and_then(Value::as_array);
         let models = models.into_iter().flatten();
@@ -204,9 +204,9 @@ impl Row {
             text("engine").to_owned(),
             most.map_or_else(|| in_flight.to_string(), |most| format!("{in_flight}/{most}")),
             most.map_or_else(String::new, |most| show_share(in_flight as f64 / most.max(1) as f64)),
-            told("waiting").map_or_else(String::new, |count| format!("{count:.0}")),
-            told("running").map_or_else(String::new, |count| format!("{count:.0}")),
-            told("kv_utilization").map_or_else(String::new, show_share),
+            reading("waiting").map_or_else(String::new, |count| format!("{count:.0}")),
+            reading("running").map_or_else(String::new, |count| format!("{count:.0}")),
+            reading("kv_utilization").map_or_else(String::new, show_share),
             show_rate(figures.attempts(name)),
             show_rate(failures),
             show_latency(figures.first_token(0.5, Some(name))),
@@ -260,27 +260,27 @@ fn table(rows: &[Row]) -> Vec<Line> {
     lines
 }
 
-/// Whether a backend takes requests, and if not, why not.
+/// Whether a backend accepts requests, and otherwise why not.
 fn state(backend: &Value) -> (String, Tone) {
     let text = |key: &str| backend.get(key).and_then(Value::as_str).unwrap_or_default();
-    let rest = backend.get("cooldown_remaining_s").and_then(Value::as_f64);
-    match (text("health"), text("breaker"), rest) {
+    let cooldown = backend.get("cooldown_remaining_s").and_then(Value::as_f64);
+    match (text("health"), text("breaker"), cooldown) {
         ("unhealthy", ..) => ("down".to_owned(), Tone::Bad),
-        ("draining", ..) => ("draining".to_owned(), Tone::Odd),
+        ("draining", ..) => ("draining".to_owned(), Tone::Warning),
         ("healthy", "open", _) => ("breaker open".to_owned(), Tone::Bad),
-        ("healthy", "half_open", _) => ("probing".to_owned(), Tone::Odd),
-        ("healthy", _, Some(rest)) => (format!("resting {rest:.0} s"), Tone::Odd),
+        ("healthy", "half_open", _) => ("probing".to_owned(), Tone::Warning),
+        ("healthy", _, Some(seconds)) => (format!("cooldown {seconds:.0} s"), Tone::Warning),
         ("healthy", ..) => ("ready".to_owned(), Tone::Good),
         _ => ("unchecked".to_owned(), Tone::Dim),
     }
 }
 
-/// Without a space, so that a line has room for what engines tell.
+/// Without a space, to save width.
 fn show_share(share: f64) -> String {
     format!("{:.0}%", share * 100.0)
 }
 
-/// Names come from configurations and engines; a terminal acts on control characters.
+/// Names come from configurations and engines; a terminal interprets control characters.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

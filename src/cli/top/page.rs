@@ -1,4 +1,4 @@
-//! The metrics page, read back: samples by name and labels, in Prometheus' text format.
+//! Parser of the metrics page: samples by name and labels, in Prometheus' text format.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ impl Sample {
     }
 }
 
-/// A page as it was at one time.
+/// A metrics page.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Page(BTreeMap<String, Vec<Sample>>);
 
 impl Page {
-    /// Reads a page; lines that are none of a sample's are skipped.
+    /// Parses a page; skips lines that are not samples.
     pub(super) fn parse(text: &str) -> Self {
         let mut page = Self::default();
         for (name, sample) in text.lines().filter_map(parse_line) {
@@ -33,19 +33,19 @@ impl Page {
         page
     }
 
-    /// Whether there is such a metric.
+    /// Whether the page has this metric.
     pub(super) fn has(&self, name: &str) -> bool {
         self.samples(name).next().is_some()
     }
 
     /// The sum of a metric's samples that have these labels.
     pub(super) fn sum(&self, name: &str, wanted: &[(&str, &str)]) -> f64 {
-        // Not `sum`, which makes -0 of no samples.
+        // Not `sum`, which returns -0 without samples.
         let wanted = self.samples(name).filter(|sample| sample.has(wanted));
         wanted.fold(0.0, |sum, sample| sum + sample.value)
     }
 
-    /// The values a label has among a metric's samples, with the sum of each.
+    /// The sum of a metric's samples for each value of a label.
     pub(super) fn by_label(&self, name: &str, label: &str) -> BTreeMap<String, f64> {
         let mut sums = BTreeMap::new();
         for sample in self.samples(name) {
@@ -56,7 +56,7 @@ impl Page {
         sums
     }
 
-    /// The buckets of a histogram's samples that have these labels: bound and count up to it.
+    /// The cumulative buckets of a histogram's samples that have these labels: bound and count.
     pub(super) fn buckets(&self, name: &str, wanted: &[(&str, &str)]) -> Vec<(f64, f64)> {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         let all = self.samples(name).filter(|sample| sample.has(wanted));
@@ -101,13 +101,13 @@ fn parse_labels(mut text: &str) -> Option<(Vec<(String, String)>, &str)> {
             return Some((labels, rest));
         }
         let (name, rest) = text.split_once("=\"")?;
-        let (value, behind) = parse_value(rest)?;
+        let (value, rest) = parse_value(rest)?;
         labels.push((name.to_owned(), value));
-        text = behind.strip_prefix(',').unwrap_or(behind);
+        text = rest.strip_prefix(',').unwrap_or(rest);
     }
 }
 
-/// Reads up to the closing quote and undoes what stands behind backslashes.
+/// Reads up to the closing quote and resolves escapes.
 fn parse_value(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_of_several_series_are_added_up() {
+    fn buckets_of_several_series_are_summed() {
         let page = Page::parse(TEXT);
         assert_eq!(page.buckets("h_bucket", &[]), [(1.0, 3.0), (f64::INFINITY, 5.0)]);
         assert_eq!(page.buckets("h_bucket", &[("backend", "y")]), [(1.0, 1.0)]);

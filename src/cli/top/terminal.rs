@@ -1,5 +1,4 @@
-//! The terminal while the view is on it: keys arrive one by one, and everything is put back at the
-//! end, whatever ends it.
+//! The terminal during the view: raw mode on the alternate screen; restored on drop.
 
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -7,24 +6,24 @@ use std::time::Duration;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// Switches to the second screen and hides the cursor; and back.
+/// Switches to the alternate screen and hides the cursor, and back.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// To the first cell; each line clears what is behind it, and the last what is below.
+/// Moves to the first cell; each line clears its rest, and the last clears the rows below.
 const HOME: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K\r\n";
 const CLEAR_BELOW: &str = "\u{1b}[J";
-/// Keys that end the view: q, Q, Ctrl-C, Ctrl-D.
+/// Keys that quit: q, Q, Ctrl-C, Ctrl-D.
 const QUIT: [u8; 4] = [b'q', b'Q', 3, 4];
 
-/// A terminal that shows frames.
+/// A terminal in raw mode.
 pub(super) struct Terminal {
     before: Option<Termios>,
     keys: Receiver<u8>,
 }
 
 impl Terminal {
-    /// Takes the terminal over.
+    /// Enters raw mode and the alternate screen.
     pub(super) fn enter() -> io::Result<Self> {
         let before = tcgetattr(io::stdin()).ok();
         if let Some(before) = &before {
@@ -33,7 +32,7 @@ impl Terminal {
             tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
         }
         let (sender, keys) = channel();
-        // Blocked in its read when the view ends; it goes with the process.
+        // Still blocked in its read when the view quits; ends with the process.
         std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
             let mut bytes = io::stdin().lock().bytes();
             while let Some(Ok(key)) = bytes.next() {
@@ -58,12 +57,12 @@ impl Terminal {
         write(&text)
     }
 
-    /// Waits; returns whether a key was pressed that ends the view.
+    /// Waits; returns whether a quit key was pressed.
     pub(super) fn wait(&self, time: Duration) -> bool {
         match self.keys.recv_timeout(time) {
             Ok(key) => QUIT.contains(&key),
             Err(RecvTimeoutError::Timeout) => false,
-            // Nobody is at the keyboard: the view goes on until it is ended by a signal.
+            // Standard input is closed: runs until a signal.
             Err(RecvTimeoutError::Disconnected) => {
                 std::thread::sleep(time);
                 false
@@ -74,11 +73,13 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // When the terminal is gone there is nothing to put back.
-        write(LEAVE).unwrap_or_default();
-        if let Some(before) = &self.before {
-            tcsetattr(io::stdin(), OptionalActions::Now, before).unwrap_or_default();
-        }
+        let restored = write(LEAVE).is_ok();
+        let reset = self
+            .before
+            .as_ref()
+            .map(|before| tcsetattr(io::stdin(), OptionalActions::Now, before).is_ok());
+        // Fails only if the terminal is gone.
+        tracing::trace!(restored, ?reset, "terminal restored");
     }
 }
 
@@ -88,7 +89,7 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Columns and rows; what most files and pipes are read with where there is no terminal.
+/// Columns and rows; without a terminal, a size that suits most files and pipes.
 pub(super) fn size() -> (usize, usize) {
     match tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),

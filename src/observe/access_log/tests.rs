@@ -1,4 +1,4 @@
-//! Lines are whole, bounded and honest, and no request waits for them.
+//! Lines are complete, bounded and cannot be forged, and no request waits for them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -56,12 +56,12 @@ fn parse(line: &[u8]) -> Value {
 }
 
 #[test]
-fn a_line_tells_the_whole_request() {
+fn line_describes_the_request() {
     let line = line::to_line(&outcome(about()), Duration::from_secs(1_795_204_406));
     let expected = json!({
         "time": "2026-11-20T19:53:26.000Z", "id": "r-1", "key": "team-a", "client": "::1",
         "method": "POST", "path": "/v1/chat/completions", "operation": "chat",
-        "model_asked": "gpt-4o", "model": "llama3:70b", "backend": "gpu-a", "status": 200,
+        "model_requested": "gpt-4o", "model": "llama3:70b", "backend": "gpu-a", "status": 200,
         "error": null, "outcome": "ok", "stream": true, "fallback": false, "attempts": 2,
         "tokens_in": 7, "tokens_out": 11, "tokens_cached": null, "tokens_estimated": true,
         "ttft_ms": 31.5, "duration_ms": 900, "bytes_in": 120, "bytes_out": 4000,
@@ -71,7 +71,7 @@ fn a_line_tells_the_whole_request() {
 }
 
 #[test]
-fn the_engines_counts_go_before_ours() {
+fn engine_token_counts_take_precedence() {
     let usage = |prompt_tokens, completion_tokens| Usage {
         prompt_tokens,
         completion_tokens,
@@ -103,7 +103,7 @@ fn the_engines_counts_go_before_ours() {
 }
 
 #[test]
-fn no_text_of_a_client_forges_or_floods_a_line() {
+fn client_texts_cannot_forge_or_flood_a_line() {
     let evil = "\r\n{\"forged\":1}\u{1b}[31m\u{7f}\u{9b}\u{2028}\u{202e}\0\"\\ä";
     let long = evil.repeat(400);
     for text in [evil, &long] {
@@ -132,7 +132,7 @@ fn no_text_of_a_client_forges_or_floods_a_line() {
 }
 
 #[test]
-fn a_text_of_just_the_length_it_may_have_is_whole() {
+fn text_of_maximum_length_is_not_cut() {
     for length in 765..775 {
         let path = "x".repeat(length);
         let line = line::to_line(&outcome(About { path: &path, ..about() }), Duration::ZERO);
@@ -156,7 +156,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[test]
-fn lines_are_written_flushed_and_go_on_in_a_new_file() {
+fn lines_are_flushed_and_continue_after_rotation() {
     let folder = folder("access-log");
     let (path, moved) = (folder.join("access.log"), folder.join("access.log.1"));
     let log = AccessLog::start(&config(path.clone())).unwrap().unwrap();
@@ -175,7 +175,7 @@ fn lines_are_written_flushed_and_go_on_in_a_new_file() {
 }
 
 #[test]
-fn what_cannot_be_opened_or_written_is_told() {
+fn open_and_write_errors_are_reported() {
     let missing = folder("no-log").join("missing/access.log");
     let error = AccessLog::start(&config(missing)).unwrap_err();
     assert!(error.to_string().contains("cannot open"), "{error}");
@@ -188,7 +188,7 @@ fn what_cannot_be_opened_or_written_is_told() {
 }
 
 #[test]
-fn samples_are_shares_of_good_and_of_failed_requests() {
+fn sampling_rates_apply_to_ok_and_failed_requests() {
     let folder = folder("sampled-log");
     let path = folder.join("access.log");
     let config = AccessLogConfig { sample: 0.25, ..config(path.clone()) };

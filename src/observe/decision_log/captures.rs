@@ -1,4 +1,4 @@
-//! The last decisions that were captured whole, in bounded memory.
+//! The latest captured decisions, with all their inputs, in bounded memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::routing::Capture;
 
 /// How many captured decisions are kept.
 pub const CAPTURES_KEPT: usize = 1024;
-/// How many backends all of them together may tell of: some 20 MiB.
+/// Limit of backend rows of all captures together: some 20 MiB.
 const ROWS_KEPT: usize = 65_536;
 
 /// The last captured decisions.
@@ -24,7 +24,7 @@ struct Ring {
 }
 
 impl Captures {
-    /// Adds one; the oldest make room for it.
+    /// Adds a capture; evicts the oldest ones.
     pub(super) fn push(&self, capture: Capture) {
         let mut ring = self.0.lock();
         ring.rows += capture.rows();
@@ -36,7 +36,7 @@ impl Captures {
         }
     }
 
-    /// How many there have been since it was emptied, and the last `count`, newest first.
+    /// The number of captures since the last clear, and the latest `count`, newest first.
     pub(super) fn latest(&self, count: usize) -> (u64, Vec<Arc<Capture>>) {
         let ring = self.0.lock();
         (ring.total, ring.kept.iter().rev().take(count).cloned().collect())

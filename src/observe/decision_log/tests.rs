@@ -1,4 +1,4 @@
-//! What the ring keeps, and what writing into it costs.
+//! The content of the ring buffer, and the cost of a write.
 
 use std::path::Path;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Story {
 }
 
 #[test]
-fn a_decision_is_shown_with_what_it_was_made_on() {
+fn report_contains_the_inputs_of_a_decision() {
     let story = Story::new();
     let log = DecisionLog::default();
     log.routed(&story.routed("req-1", "gpt"));
@@ -94,7 +94,7 @@ fn a_decision_is_shown_with_what_it_was_made_on() {
 }
 
 #[test]
-fn the_newest_come_first_and_the_oldest_are_forgotten() {
+fn newest_first_and_oldest_evicted() {
     let story = Story::new();
     let log = DecisionLog::default();
     for number in 0..DECISIONS_KEPT + 10 {
@@ -109,7 +109,7 @@ fn the_newest_come_first_and_the_oldest_are_forgotten() {
 }
 
 #[test]
-fn long_names_are_cut_between_characters() {
+fn long_names_are_truncated_between_characters() {
     let story = Story::new();
     let log = DecisionLog::default();
     let asked = format!("{}\u{e4}\u{1}", "a".repeat(127));
@@ -120,7 +120,7 @@ fn long_names_are_cut_between_characters() {
 }
 
 #[test]
-fn a_decision_is_written_without_an_allocation_and_without_waiting() {
+fn write_does_not_allocate_or_wait() {
     let story = Story::new();
     let log = DecisionLog::default();
     let held = log.slots[0].lock();

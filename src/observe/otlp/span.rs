@@ -1,6 +1,6 @@
-//! What is told of a request and of an attempt, in the JSON encoding of OTLP. Names follow the
-//! OpenTelemetry semantic conventions for generative AI and HTTP; what they have no name for begins
-//! with `penstock.`. No prompt, no answer and no key is among it.
+//! The spans of requests and attempts in the JSON encoding of OTLP. Attribute names follow the
+//! OpenTelemetry semantic conventions for generative AI and HTTP; others start with `penstock.`. Spans
+//! contain no prompt, no response and no key.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::api::{Operation, TraceContext};
 use crate::fleet::Outcome;
 use crate::routing::{AttemptEnded, RequestOutcome};
 
-/// SERVER and CLIENT among OTLP's kinds of spans.
+/// The OTLP span kinds SERVER and CLIENT.
 const SERVER: u8 = 2;
 const CLIENT: u8 = 3;
-/// ERROR among OTLP's codes of a status.
+/// The OTLP status code ERROR.
 const FAILED: u8 = 2;
-/// The most characters of a text that a client chose.
+/// The maximum characters of a text chosen by a client.
 const LONGEST_TEXT: usize = 256;
 
-/// The span of a request that ended at `end`, counted from 1970.
+/// The span of a request that finished at `end`, since 1970.
 pub(super) fn of_request(
     outcome: &RequestOutcome<'_>,
     trace: TraceContext,
@@ -68,13 +68,13 @@ pub(super) fn of_request(
     });
     add(&mut value, "parentSpanId", trace.caller.map(|caller| json!(to_hex(caller))));
     add(&mut value, "events", events);
-    // By the HTTP conventions a client's fault is none of the server's.
+    // By the HTTP conventions, client errors do not set the span status of a server.
     let is_failed = error.is_some() && outcome.status >= 500;
     add(&mut value, "status", is_failed.then(|| json!({"code": FAILED})));
     value.to_string().into_bytes()
 }
 
-/// The span of an attempt that ended at `end`.
+/// The span of an attempt that finished at `end`.
 pub(super) fn of_attempt(
     event: &AttemptEnded<'_>,
     (trace, own): (TraceContext, u64),
@@ -116,7 +116,7 @@ impl Attributes {
 
     fn number(&mut self, key: &str, value: Option<u64>) {
         if let Some(value) = value {
-            // 64 bits are a string in this encoding.
+            // The encoding represents 64-bit integers as strings.
             self.0.push(json!({"key": key, "value": {"intValue": value.to_string()}}));
         }
     }
@@ -132,7 +132,7 @@ fn add(span: &mut Value, key: &str, value: Option<Value>) {
     }
 }
 
-/// What went wrong: our own code for it, else its class.
+/// The error: penstock's error code, or the class of the outcome.
 fn error_type(outcome: Outcome, code: Option<&'static str>) -> Option<&'static str> {
     match outcome {
         Outcome::Ok => code,
@@ -144,7 +144,7 @@ fn error_type(outcome: Outcome, code: Option<&'static str>) -> Option<&'static s
     }
 }
 
-/// The method, where it is one there is a word for.
+/// The method, or `_OTHER` if it is not a standard one.
 fn method(given: &str) -> &str {
     let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     if known.contains(&given) { given } else { "_OTHER" }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_clients_are_bounded() {
+    fn client_texts_are_bounded() {
         let long = "ä".repeat(1000);
         assert_eq!(shorten(&long).chars().count(), LONGEST_TEXT);
         assert_eq!(shorten("short"), "short");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancel_is_not_a_success() {
+    fn cancelled_request_is_not_a_success() {
         assert_eq!(error_type(Outcome::Cancel, None), Some("cancel"));
         assert_eq!(error_type(Outcome::Fault, Some("connect_failed")), Some("connect_failed"));
         assert_eq!(error_type(Outcome::Ok, None), None);

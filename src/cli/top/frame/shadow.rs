@@ -1,4 +1,4 @@
-//! The line about a strategy that is tried out: since it began, as `/shadow` tells it.
+//! The line of the shadow strategy: totals since its start, as in `/shadow`.
 
 use super::{Figures, Line, Tone, show_rate};
 
@@ -6,7 +6,7 @@ const DECISIONS: &str = "penstock_shadow_decisions_total";
 const EXPECTED: &str = "penstock_shadow_expected_tokens_total";
 const PROMPTS: &str = "penstock_shadow_prompt_tokens_total";
 
-/// Nothing where none is tried out.
+/// `None` without a shadow strategy.
 pub(super) fn shadow(figures: &Figures<'_>) -> Option<Line> {
     if !figures.has(DECISIONS) {
         return None;
@@ -20,7 +20,7 @@ pub(super) fn shadow(figures: &Figures<'_>) -> Option<Line> {
     line.fact("expected cached: live", expected("live"), Tone::Plain);
     line.fact("shadow", expected("shadow"), Tone::Plain);
     let dropped = figures.rate(DECISIONS, &[("result", "dropped")]);
-    let tone = if dropped > 0.0 { Tone::Odd } else { Tone::Plain };
+    let tone = if dropped > 0.0 { Tone::Warning } else { Tone::Plain };
     line.fact("dropped/s", show_rate(dropped), tone);
     Some(line)
 }

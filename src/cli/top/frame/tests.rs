@@ -1,4 +1,4 @@
-//! What a frame shows, and that it fits.
+//! The content of a frame, and its width.
 
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ fn frame_with(more: &str, style: Style) -> Vec<String> {
 }
 
 #[test]
-fn a_frame_tells_how_things_are() {
-    let lines = frame(Style { width: 200, has_colours: false });
+fn frame_shows_the_state_of_the_fleet() {
+    let lines = frame(Style { width: 200, has_colors: false });
     let text = lines.join("\n");
     for piece in [
         "penstock 1.2.3  host:1  up 3h12m",
@@ -46,7 +46,7 @@ fn a_frame_tells_how_things_are() {
         "in flight 7",
         "connections 90/100",
         "connect_failed 5.0",
-        "resting 12 s",
+        "cooldown 12 s",
         "breaker open",
         "down",
         "3/12",
@@ -59,8 +59,8 @@ fn a_frame_tells_how_things_are() {
 }
 
 #[test]
-fn a_strategy_that_is_tried_out_has_a_line() {
-    let style = Style { width: 200, has_colours: false };
+fn shadow_strategy_has_a_line() {
+    let style = Style { width: 200, has_colors: false };
     let lines = frame_with(
         "penstock_shadow_decisions_total{result=\"same\"} 13\n\
          penstock_shadow_decisions_total{result=\"other\"} 39\n\
@@ -71,11 +71,11 @@ fn a_strategy_that_is_tried_out_has_a_line() {
     );
     let line = "shadow agrees 25.0 %   expected cached: live 0.0 %   shadow 69.4 %   dropped/s 0";
     assert_eq!(lines[3], line);
-    assert!(!frame(style).join("\n").contains("shadow"), "where there is none");
+    assert!(!frame(style).join("\n").contains("shadow"), "without a shadow");
 }
 
 #[test]
-fn what_engines_tell_has_columns_where_one_does() {
+fn telemetry_columns_need_a_backend_with_telemetry() {
     let page = Page::parse("");
     let figures = Figures::new(&page, &page, Duration::from_secs(2));
     let heads = |telemetry: Value| {
@@ -85,26 +85,26 @@ fn what_engines_tell_has_columns_where_one_does() {
             {"name": "gpu-b", "health": "healthy", "engine": "sglang"},
         ]});
         let scene = Scene { authority: "host:1", version: "1.2.3", fleet: &fleet, up: 1.0 };
-        let lines = draw(&scene, &figures, Style { width: 100, has_colours: false });
+        let lines = draw(&scene, &figures, Style { width: 100, has_colors: false });
         [4, 5].map(|line: usize| lines[line].split_whitespace().collect::<Vec<_>>().join(" "))
     };
     assert_eq!(
         heads(json!({"waiting": 3.0, "running": 250.0, "kv_utilization": 0.914})),
         [
-            "BACKEND STATE ENGINE IN FLIGHT FULL WAIT RUN KV REQ/S FAIL/S TTFT P50 P95 TOK/S MODELS",
+            "BACKEND STATE ENGINE IN FLIGHT LOAD WAIT RUN KV REQ/S FAIL/S TTFT P50 P95 TOK/S MODELS",
             "gpu-a ready vllm 128/256 50% 3 250 91% 0 0 - - 0",
         ]
     );
     let [heads, _] = heads(Value::Null);
-    assert_eq!(heads, "BACKEND STATE ENGINE IN FLIGHT FULL REQ/S FAIL/S TTFT P50 P95 TOK/S MODELS");
+    assert_eq!(heads, "BACKEND STATE ENGINE IN FLIGHT LOAD REQ/S FAIL/S TTFT P50 P95 TOK/S MODELS");
 }
 
 #[test]
 fn lines_fit_the_terminal_with_and_without_colours() {
     for width in [1, 20, 79, 200] {
-        let plain = frame(Style { width, has_colours: false });
+        let plain = frame(Style { width, has_colors: false });
         assert!(plain.iter().all(|line| line.chars().count() <= width), "{plain:#?}");
-        let coloured = frame(Style { width, has_colours: true }).join("\n");
+        let coloured = frame(Style { width, has_colors: true }).join("\n");
         let mut bare = String::new();
         for (index, piece) in coloured.split("\u{1b}[").enumerate() {
             bare.push_str(if index == 0 { piece } else { piece.split_once('m').unwrap().1 });
