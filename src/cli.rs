@@ -1,5 +1,5 @@
-//! The command line: one file per command. Reads arguments, calls what the rest of the crate
-//! offers, prints, and turns every error into an exit code. Top layer.
+//! The command line: one file per command. Parses arguments, calls the rest of the crate, prints, and
+//! maps every error to an exit code. Top layer.
 
 mod admin;
 mod check;
@@ -25,21 +25,22 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use error::CliError;
 use output::Output;
 
 const AFTER_HELP: &str = "\
 Examples:
-  penstock demo                                 try it without an engine
-  penstock serve --config penstock.yaml         run it
-  penstock check --config penstock.yaml         is this file right?
+  penstock demo                                 try it with mock engines
+  penstock serve --config penstock.yaml         run the load balancer
+  penstock check --config penstock.yaml         validate a configuration
   penstock explain request.json --config penstock.yaml
-                                                who would get this request, and why?
-  penstock top                                  how is the one that runs here?
+                                                show which backend gets a request, and why
+  penstock top                                  watch the penstock that runs on this host
 
-Every setting can also come from the environment: PENSTOCK_ROUTING_STRATEGY=random sets
-routing.strategy. Flags beat the environment, which beats the file.
+Environment variables override the file, and flags override both:
+PENSTOCK_ROUTING_STRATEGY=random sets routing.strategy.
 
-Exit codes: 0 all went well, 1 it failed, 2 the arguments or the configuration are wrong.";
+Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration.";
 
 /// A load balancer for LLM servers: sends each request to a backend that can serve it.
 #[derive(Debug, Parser)]
@@ -49,23 +50,40 @@ struct Cli {
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
+/// Declares the subcommands: a row per command, whose module has `run(&arguments, output)`.
+macro_rules! commands {
+    ($( $(#[$attribute:meta])* $name:ident($module:ident::$arguments:ident), )+) => {
+        #[derive(Debug, Subcommand)]
+        enum Command {
+            $( $(#[$attribute])* $name($module::$arguments), )+
+        }
+
+        impl Command {
+            fn run(&self, output: &mut Output) -> Result<(), CliError> {
+                match self {
+                    $( Self::$name(arguments) => $module::run(arguments, output), )+
+                }
+            }
+        }
+    };
+}
+
+commands! {
     /// Run the load balancer until SIGTERM or SIGINT
     Serve(serve::ServeArgs),
-    /// Check a configuration without starting anything
+    /// Validate a configuration
     Check(check::CheckArgs),
-    /// Show where a request would go, and why
+    /// Show which backend gets a request, and why
     Explain(explain::ExplainArgs),
-    /// Score backends by readings given line by line, as JSON
+    /// Score backends from JSON lines with their metrics
     Score(score::ScoreArgs),
-    /// Look for trouble: this machine, the configuration, every backend
+    /// Diagnose this host, the configuration and every backend
     Doctor(doctor::DoctorArgs),
-    /// Watch a running penstock: its fleet, rates, latencies and errors
+    /// Show backends, rates, latencies and errors of a running penstock
     Top(top::TopArgs),
-    /// Try it: three stand-in engines with the load balancer in front
+    /// Run the load balancer with three mock engines
     Demo(demo::DemoArgs),
-    /// Print the configuration in effect, or its schema
+    /// Print the effective configuration, or its schema
     #[command(subcommand)]
     Config(config::ConfigCommand),
     /// Print a completion script for a shell
@@ -74,13 +92,13 @@ enum Command {
     Man(man::ManArgs),
 }
 
-/// Runs the command the process was called with.
+/// Parses the arguments of this process and runs the command.
 pub fn run() -> ExitCode {
     if let Some(code) = detached_launcher::run(std::env::args_os().skip(1)) {
         return code.into();
     }
     match Cli::try_parse() {
-        Ok(cli) => run_command(cli.command, &mut Output::of_process()).into(),
+        Ok(cli) => run_command(&cli.command, &mut Output::of_process()).into(),
         // Also `--help` and `--version`: clap knows which go to standard output.
         Err(error) => match error.print() {
             Ok(()) if error.use_stderr() => error::USAGE.into(),
@@ -89,22 +107,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn run_command(command: Command, output: &mut Output) -> u8 {
-    let done = match command {
-        Command::Serve(args) => serve::run(&args),
-        Command::Check(args) => check::run(&args, output),
-        Command::Explain(args) => explain::run(&args, output),
-        Command::Score(args) => score::run(&args, output),
-        Command::Doctor(args) => doctor::run(&args, output),
-        Command::Top(args) => top::run(&args, output),
-        Command::Demo(args) => demo::run(&args),
-        Command::Config(command) => config::run(&command, output),
-        Command::Completions(args) => completions::run(&args, output),
-        Command::Man(args) => man::run(&args, output),
-    };
-    match done {
+fn run_command(command: &Command, output: &mut Output) -> u8 {
+    match command.run(output) {
         Ok(()) => error::OK,
-        // Whoever read our output has enough of it, as in `penstock … | head`.
+        // The reader closed the pipe, as in `penstock … | head`.
         Err(error) if error.is_broken_pipe() => error::OK,
         Err(error) => {
             output.complain("error", &error);

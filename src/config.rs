@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use changes::{Change, Changes};
+pub use checks::MAX_BACKENDS;
 pub use checks::models::ALIAS_HOPS;
 pub use overrides::known_variables;
 pub use sections::Config;

@@ -19,7 +19,7 @@ mod telemetry;
 mod topology;
 
 pub use addresses::Addresses;
-pub use backend::{BackendId, BackendSet, BackendState, MAX_BACKENDS, SharedBackend};
+pub use backend::{BackendId, BackendSet, BackendState, SharedBackend};
 pub use circuit_breaker::{BreakerState, CircuitBreaker};
 pub use cooldown::Cooldown;
 pub use drain_estimate::{DrainEstimate, ExpectedResponse, SlotId};

@@ -1,5 +1,5 @@
-//! TLS by rustls, for both sides: certificates and keys out of PEM files, the settings of listeners
-//! (read again while they run) and of connections to backends. Knows nothing of sockets.
+//! TLS by rustls, for both sides: certificates and keys from PEM files, settings of listeners
+//! (reloaded while they run) and of connections to backends. Opens no sockets.
 
 mod client;
 mod pem;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 
-/// What is negotiated for HTTP/2 (RFC 9113 §3.2).
+/// The ALPN name of HTTP/2 (RFC 9113 §3.2).
 const ALPN_HTTP2: &[u8] = b"h2";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
-/// Nothing older than TLS 1.2 is spoken.
+/// TLS 1.3 and 1.2; older versions are refused.
 const VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
 /// Why TLS cannot be set up.
@@ -29,21 +29,21 @@ pub enum TlsError {
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{} is not PEM: {source}", path.display())]
     NotPem { path: PathBuf, source: rustls::pki_types::pem::Error },
-    #[error("{} holds no certificate", path.display())]
+    #[error("{} contains no certificate", path.display())]
     NoCertificate { path: PathBuf },
-    #[error("{} holds a certificate that cannot be read", path.display())]
+    #[error("{} contains an invalid certificate", path.display())]
     BadCertificate { path: PathBuf },
-    #[error("{} holds no private key", path.display())]
+    #[error("{} contains no private key", path.display())]
     NoKey { path: PathBuf },
-    #[error("the key in {} does not fit the certificate: {source}", path.display())]
+    #[error("the key in {} does not match the certificate: {source}", path.display())]
     KeyMismatch { path: PathBuf, source: rustls::Error },
     #[error("{} cannot be used to verify clients: {source}", path.display())]
     ClientCa { path: PathBuf, source: rustls::server::VerifierBuilderError },
-    #[error("'{name}' is not a name a certificate can have")]
+    #[error("'{name}' is not a valid server name")]
     ServerName { name: String },
-    #[error("this machine has no certificates of its own to trust: give a 'ca'")]
+    #[error("the system's trust store is empty: set 'ca'")]
     NoSystemRoots,
-    #[error("TLS cannot be set up: {source}")]
+    #[error("cannot set up TLS: {source}")]
     Setup { source: rustls::Error },
 }
 

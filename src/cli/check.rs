@@ -1,5 +1,5 @@
-//! `penstock check`: loads a configuration and builds what a start would build, without opening a
-//! port or asking a backend.
+//! `penstock check`: loads a configuration and builds everything that a start builds, without opening
+//! a port or connecting to a backend.
 
 use clap::Args;
 
@@ -10,10 +10,10 @@ use crate::config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
 use crate::routing::Generation;
 
 const AFTER_HELP: &str = "\
-Faults and warnings go to standard error as file:line:column, all of them at once; a summary of
-what was understood goes to standard output.
+Prints all errors and warnings with file:line:column on standard error, and a summary on standard
+output. Opens no port and connects to no backend.
 
-Exit codes: 0 it can be started with (warnings or not), 2 it cannot.";
+Exit codes: 0 valid (with or without warnings), 2 invalid.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -24,7 +24,7 @@ pub(super) struct CheckArgs {
 
 pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError> {
     let generation = Generation::new(args.config.load_and_warn(output)?);
-    output.line(format!("config      {} is fine", args.config.path()?.display()))?;
+    output.line(format!("config      {} is valid", args.config.path()?.display()))?;
     for line in summarize(&generation) {
         output.line(line)?;
     }
@@ -94,14 +94,14 @@ fn models(config: &Config, backend: &BackendConfig) -> String {
             let names: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
             names.join(", ")
         }
-        None if config.discovery.enabled => "models are asked for at the start".to_owned(),
-        None => "no models: none are declared and discovery is off".to_owned(),
+        None if config.discovery.enabled => "models by discovery".to_owned(),
+        None => "no models: none are listed and discovery is off".to_owned(),
     }
 }
 
 fn keys(config: &Config) -> String {
     match config.auth.keys.len() {
-        0 => "none: whoever reaches the data port may use it".to_owned(),
+        0 => "none: the data port is open".to_owned(),
         count => count.to_string(),
     }
 }

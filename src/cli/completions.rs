@@ -16,7 +16,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct CompletionsArgs {
-    /// The shell to write for
+    /// The shell
     shell: Shell,
 }
 

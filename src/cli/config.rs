@@ -1,4 +1,4 @@
-//! `penstock config`: the configuration in effect, and its schema.
+//! `penstock config`: the effective configuration, and its schema.
 
 use clap::{Args, Subcommand};
 
@@ -8,17 +8,17 @@ use super::source::ConfigArgs;
 use crate::config::json_schema;
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, once")]
+#[expect(clippy::large_enum_variant, reason = "a process has one value of it")]
 pub(super) enum ConfigCommand {
-    /// Print the configuration in effect as YAML: every setting shown, secrets masked
+    /// Print the effective configuration as YAML, with secrets masked
     ///
-    /// What the file leaves out is there with its default; the environment and the flags are
-    /// applied. The admin port's /config shows the same of a running penstock.
+    /// Includes defaults, environment variables and flags. GET /config on the admin port returns
+    /// the same for a running penstock.
     Dump(DumpArgs),
     /// Print the JSON Schema of the configuration file, for editors
     ///
-    /// With VS Code's YAML extension, for one: `penstock config schema > penstock.schema.json`, and
-    /// in the file's first line `# yaml-language-server: $schema=penstock.schema.json`.
+    /// For VS Code's YAML extension: `penstock config schema > penstock.schema.json`, and
+    /// add the first line `# yaml-language-server: $schema=penstock.schema.json`.
     Schema,
 }
 

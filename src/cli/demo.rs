@@ -1,4 +1,4 @@
-//! `penstock demo`: stand-in engines in this process and the load balancer in front of them.
+//! `penstock demo`: mock engines in this process, with the load balancer in front of them.
 
 mod trials;
 
@@ -23,43 +23,56 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const SEED: u64 = 1;
 
 const AFTER_HELP: &str = "\
-Starts a small text model, a vision model and a tools + JSON model, all of them invented, and prints
-curl lines that show where requests go. Nothing is downloaded, nothing leaves this machine. Ctrl-C
-ends it.
+Starts three mock engines (a small text model, a vision model, a model with tools and JSON mode) and
+prints curl commands that show how requests are routed. Nothing is downloaded and all traffic stays
+on this host. Press Ctrl-C to stop.
 
-Exit codes: 0 stopped (with --once: every request went where it must), 1 it failed.";
+Exit codes: 0 stopped (with --once: every request was routed as expected), 1 failure.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct DemoArgs {
-    /// Where to listen; a free port is taken instead of one in use
+    /// The address to listen on; a free port replaces one that is in use
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
 
-    /// Send the requests once, print where each went, and end
+    /// Send each request once, print its backend, and exit
     #[arg(long)]
     once: bool,
 }
 
-/// The addresses of a demo, for whoever visits it.
+/// Why the demo failed.
+#[derive(Debug, thiserror::Error)]
+enum DemoError {
+    #[error("cannot start the mock engines: {0}")]
+    Engines(std::io::Error),
+    #[error("the demo was not ready after {0} s")]
+    NotReady(u64),
+}
+
+fn engines_failed(source: std::io::Error) -> CliError {
+    CliError::failure(DemoError::Engines(source))
+}
+
+/// The addresses of a demo.
 #[derive(Debug, Clone, Copy)]
 struct Addresses {
     data: SocketAddr,
     admin: SocketAddr,
 }
 
-pub(super) fn run(args: &DemoArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &DemoArgs, _output: &mut Output) -> Result<(), CliError> {
     // One thread, so that the engines do not compete with what they demonstrate.
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
-        .map_err(CliError::Engines)?;
-    let engines = runtime.block_on(start_engines()).map_err(CliError::Engines)?;
+        .map_err(engines_failed)?;
+    let engines = runtime.block_on(start_engines()).map_err(engines_failed)?;
     let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
     let addresses = Addresses {
-        data: free_address(args.listen).map_err(CliError::Engines)?,
-        admin: free_address(admin).map_err(CliError::Engines)?,
+        data: free_address(args.listen).map_err(engines_failed)?,
+        admin: free_address(admin).map_err(engines_failed)?,
     };
     let yaml = to_yaml(addresses, &engines);
     let config = Config::parse(&yaml, "demo", "".as_ref(), &Environment::default())?;
@@ -114,7 +127,7 @@ fn to_yaml(addresses: Addresses, engines: &[MockEngine]) -> String {
     yaml
 }
 
-/// Waits for the server on a thread of its own, then shows it. The server has the main thread.
+/// Waits on another thread until the server is ready, then shows it. The server has the main thread.
 fn visit(runtime: &Runtime, addresses: Addresses, once: bool) {
     runtime.spawn_blocking(move || {
         let done = wait_until_ready(addresses.admin).and_then(|()| {
@@ -145,7 +158,7 @@ fn wait_until_ready(admin: SocketAddr) -> Result<(), CliError> {
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    Err(CliError::DemoNotReady(READY_WITHIN.as_secs()))
+    Err(CliError::failure(DemoError::NotReady(READY_WITHIN.as_secs())))
 }
 
 fn run_trials(data: SocketAddr) -> Result<bool, CliError> {
@@ -161,7 +174,7 @@ fn run_trials(data: SocketAddr) -> Result<bool, CliError> {
 
 fn introduce(Addresses { data, admin }: Addresses) -> Result<(), CliError> {
     let mut output = Output::of_process();
-    output.line(format!("penstock listens on http://{data}, three stand-in engines behind it:"))?;
+    output.line(format!("penstock listens on http://{data} with three mock engines:"))?;
     for spec in fleet() {
         for model in &spec.models {
             let (name, id, context) = (&spec.name, &model.id, model.context_length);
@@ -172,7 +185,7 @@ fn introduce(Addresses { data, admin }: Addresses) -> Result<(), CliError> {
     }
     output
         .line(format!("Metrics, fleet and decisions: http://{admin}/metrics /fleet /decisions"))?;
-    output.line("Try, and look for x-penstock-backend in the responses:")?;
+    output.line("Try these, and look for x-penstock-backend in the responses:")?;
     let [_, stream, ..] = EXAMPLES;
     let trials = trials().map(|trial| (trial.shows, trial.body));
     for (shows, body) in trials.into_iter().chain([("a stream, token by token", stream.body)]) {
@@ -180,5 +193,5 @@ fn introduce(Addresses { data, admin }: Addresses) -> Result<(), CliError> {
         output.line(format!("\n# {shows}"))?;
         output.line(format!("curl -iN {url} -H 'content-type: application/json' -d '{body}'"))?;
     }
-    output.line("\nCtrl-C ends it.")
+    output.line("\nPress Ctrl-C to stop.")
 }

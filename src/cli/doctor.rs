@@ -1,11 +1,11 @@
-//! `penstock doctor`: everything that makes trouble later, looked at now. Examines this machine, the
-//! configuration, every backend and, where there is one, the running penstock.
+//! `penstock doctor`: finds problems before they cause failures. Examines this host, the
+//! configuration, every backend and, with --admin, the running penstock.
 
 mod backends;
+mod configuration;
 mod finding;
 mod machine;
 mod running;
-mod smells;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,21 +24,21 @@ use backends::Terms;
 use finding::{Finding, Level, count};
 
 const AFTER_HELP: &str = "\
-Each line is ok, warn (it works, and may not always) or fail (it does not work), with a remedy below.
+Each finding is ok, warn (works, but may fail later) or fail (does not work), followed by a remedy.
 
-To learn how long a backend keeps an idle connection, one is watched a little longer than penstock
-would reuse it; --watch 0s skips that.
+To measure how long backends keep idle connections, doctor holds one open to each for --watch;
+--watch 0s skips this.
 
 Examples:
   penstock doctor --config penstock.yaml
   penstock doctor --config penstock.yaml --admin http://127.0.0.1:9090 --json
 
-Exit codes: 0 nothing fails, 1 something does, 2 the configuration or the arguments are wrong.";
+Exit codes: 0 no failures, 1 failures found, 2 invalid arguments or configuration.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct DoctorArgs {
-    /// Look at a running penstock, too: the address of its admin port
+    /// Examine a running penstock, too: the URL of its admin port
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
 
@@ -46,7 +46,7 @@ pub(super) struct DoctorArgs {
     #[arg(long, value_name = "FILE", requires = "admin")]
     admin_token_file: Option<PathBuf>,
 
-    /// How long idle connections are watched [default: limits.idle_timeout and a second]
+    /// Time to hold idle connections open [default: limits.idle_timeout plus 1s]
     #[arg(long, value_name = "TIME", value_parser = parse_watch)]
     watch: Option<Duration>,
 
@@ -56,6 +56,15 @@ pub(super) struct DoctorArgs {
 
     #[command(flatten)]
     config: ConfigArgs,
+}
+
+/// Why doctor fails.
+#[derive(Debug, thiserror::Error)]
+enum DoctorError {
+    #[error("cannot examine the backends: {0}")]
+    Runtime(std::io::Error),
+    #[error("{0} of the findings above are failures")]
+    Failures(usize),
 }
 
 fn parse_watch(given: &str) -> Result<Duration, UnitError> {
@@ -69,7 +78,7 @@ pub(super) fn run(args: &DoctorArgs, output: &mut Output) -> Result<(), CliError
     let admin = args.admin.as_deref();
     let admin = admin.map(|url| AdminPort::new(url, args.admin_token_file.as_deref()));
     let admin = admin.transpose()?;
-    let mut findings = smells::look(config, &path);
+    let mut findings = configuration::look(config, &path);
     findings.extend(machine::look(config, admin.is_some()));
     if let Some(admin) = &admin {
         findings.extend(running::look(admin));
@@ -82,11 +91,11 @@ pub(super) fn run(args: &DoctorArgs, output: &mut Output) -> Result<(), CliError
     }
     match count(&findings, Level::Fail) {
         0 => Ok(()),
-        failing => Err(CliError::Ill { failing }),
+        failures => Err(CliError::failure(DoctorError::Failures(failures))),
     }
 }
 
-/// All at the same time: most of it is waiting.
+/// Examines all backends concurrently: most of the time is spent waiting.
 fn examine_backends(
     generation: &Generation,
     watch: Option<Duration>,
@@ -97,7 +106,7 @@ fn examine_backends(
     let watch = watch.unwrap_or(terms.idle + Duration::from_secs(1));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let fleet = generation.fleet.topology();
-    runtime.map_err(CliError::Runtime)?.block_on(async {
+    runtime.map_err(|error| CliError::failure(DoctorError::Runtime(error)))?.block_on(async {
         let client = std::sync::Arc::new(DiscoveryClient::default());
         let examined = fleet.backends.iter().map(|backend| {
             let (client, backend) = (std::sync::Arc::clone(&client), backend.clone());
@@ -125,7 +134,7 @@ fn print_text(findings: &[Finding], output: &mut Output) -> Result<(), CliError>
     }
     let of = |level| count(findings, level);
     let (ok, warn, fail) = (of(Level::Ok), of(Level::Warn), of(Level::Fail));
-    output.line(format!("\n{ok} ok, {warn} to look at, {fail} failing"))
+    output.line(format!("\n{ok} ok, {warn} warnings, {fail} failures"))
 }
 
 fn print_json(findings: &[Finding], output: &mut Output) -> Result<(), CliError> {

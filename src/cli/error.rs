@@ -1,4 +1,4 @@
-//! Why a command ends early, and the exit code that tells so.
+//! Errors of commands, and their exit codes.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,25 +9,25 @@ use crate::fleet::dump::FleetError;
 use crate::lifecycle::server::ServerError;
 use crate::routing::CaptureError;
 
-/// All went well.
+/// Success.
 pub(super) const OK: u8 = 0;
-/// It failed.
+/// Failure.
 pub(super) const FAILED: u8 = 1;
-/// The arguments or a file they name are wrong.
+/// Invalid arguments, or an invalid file that they name.
 pub(super) const USAGE: u8 = 2;
 
-/// Why a command could not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
     #[error(
-        "no configuration: give --config FILE, set PENSTOCK_CONFIG or write \
+        "no configuration: pass --config FILE, set PENSTOCK_CONFIG or create \
          /etc/penstock/penstock.yaml (`penstock demo` needs none)"
     )]
     NoConfig,
-    #[error("the configuration is refused\n{0}")]
+    #[error("invalid configuration\n{0}")]
     Config(#[from] ConfigError),
     #[error(
-        "nothing to explain: give a request (REQUEST.json, or - for standard input), --requests \
+        "nothing to explain: pass a request (REQUEST.json, or - for standard input), --requests \
          FILE.jsonl or --decision FILE; see `penstock explain --help`"
     )]
     NothingToExplain,
@@ -39,7 +39,7 @@ pub(super) enum CliError {
     Fleet { path: PathBuf, source: FleetError },
     #[error("{}: {source}", path.display())]
     Capture { path: PathBuf, source: CaptureError },
-    #[error("{changed} of {all} decisions came out differently")]
+    #[error("{changed} of {all} decisions differ")]
     NotIdentical { changed: usize, all: usize },
     #[error("'{given}' is not a header: write 'name: value'")]
     Header { given: String },
@@ -56,11 +56,11 @@ pub(super) enum CliError {
     #[error("{0}")]
     Server(#[from] ServerError),
     #[error(
-        "--take-over: no penstock hands its sockets over on standard input ({0}); \
-         ask the running one: POST /upgrade on its admin port"
+        "--take-over: standard input is not an upgrade socket ({0}); start a graceful upgrade with \
+         POST /upgrade on the admin port"
     )]
     NothingToTakeOver(io::Error),
-    #[error("{place}: unknown '{given}'; there is {known}")]
+    #[error("{place}: unknown '{given}' (known: {known})")]
     UnknownPolicy { place: String, given: String, known: String },
     #[error("{place}: {reason}")]
     Scorers { place: String, reason: String },
@@ -68,22 +68,26 @@ pub(super) enum CliError {
     PolicyFile { place: String, reason: String },
     #[error("standard input: {0}")]
     Input(io::Error),
-    #[error("logging cannot be set up: {0}")]
+    #[error("cannot set up logging: {0}")]
     Logging(#[from] tracing_subscriber::util::TryInitError),
-    #[error("the stand-in engines cannot be started: {0}")]
-    Engines(io::Error),
-    #[error("the demo was not ready within {0} s")]
-    DemoNotReady(u64),
-    #[error("the backends cannot be examined: {0}")]
-    Runtime(io::Error),
-    #[error("{failing} of the findings above fail")]
-    Ill { failing: usize },
+    /// An error of one command, declared in its own file.
+    #[error("{error}")]
+    Command {
+        /// [`FAILED`] or [`USAGE`].
+        code: u8,
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
 }
 
 impl CliError {
-    /// The code the process ends with.
+    /// A failure of one command.
+    pub(super) fn failure(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Command { code: FAILED, error: Box::new(error) }
+    }
+
+    /// The exit code of the process.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::NoConfig
@@ -100,21 +104,18 @@ impl CliError {
             | Self::UnknownPolicy { .. }
             | Self::Scorers { .. }
             | Self::PolicyFile { .. } => USAGE,
+            Self::Command { code, .. } => *code,
             Self::Client(_)
             | Self::AdminRefused { .. }
             | Self::Server(_)
             | Self::Logging(_)
-            | Self::Engines(_)
-            | Self::DemoNotReady(_)
-            | Self::Runtime(_)
-            | Self::Ill { .. }
             | Self::NotIdentical { .. }
             | Self::Input(_)
             | Self::Output(_) => FAILED,
         }
     }
 
-    /// Whether nobody reads our output any more.
+    /// Whether the reader of standard output closed it.
     pub(super) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -125,7 +125,7 @@ pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliErro
         return Err(CliError::NothingToExplain);
     }
     // Not by clap, to which a variable of the environment is as good as a flag.
-    if args.admin.is_some() && args.config.is_told() {
+    if args.admin.is_some() && args.config.is_explicit() {
         return Err(CliError::ConfigForAdmin);
     }
     let mut source = match &args.admin {

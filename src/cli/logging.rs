@@ -1,5 +1,5 @@
-//! Sends what the process logs to standard error, by the configuration's `log` section. Pingora
-//! logs through `log`; the subscriber bridges it.
+//! Log messages on standard error, as the configuration's `log` section says. Pingora logs through
+//! `log`, which the subscriber bridges.
 
 use std::io::{self, IsTerminal};
 
@@ -9,8 +9,8 @@ use tracing_subscriber::{EnvFilter, reload};
 use crate::config::{LogConfig, LogFormat, LogLevel};
 use crate::lifecycle::ApplyLog;
 
-/// Starts logging. `RUST_LOG`, where it is set, replaces the configured level. What is returned lets
-/// the level follow a configuration that is loaded later.
+/// Starts logging. `RUST_LOG` overrides the configured level. The returned function applies the
+/// level of a reloaded configuration.
 pub(super) fn start(config: &LogConfig) -> Result<ApplyLog, TryInitError> {
     let by_variable = EnvFilter::try_from_default_env().ok();
     let is_fixed = by_variable.is_some();
@@ -36,13 +36,12 @@ pub(super) fn start(config: &LogConfig) -> Result<ApplyLog, TryInitError> {
     Ok(Box::new(move |config| {
         let wanted = (!is_fixed).then(|| EnvFilter::new(filter(config)));
         if let Some(Err(error)) = wanted.map(&set) {
-            tracing::warn!(%error, "the level of the log stays as it is");
+            tracing::warn!(%error, "cannot change the log level");
         }
     }))
 }
 
-/// What Pingora says about its own workings at `info` is no news to an operator, and its word on a
-/// backend's health repeats ours.
+/// Pingora's messages at `info` are of no use to an operator, and its health messages repeat ours.
 fn filter(config: &LogConfig) -> String {
     let level = config.level.name();
     match config.level {

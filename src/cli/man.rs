@@ -17,27 +17,31 @@ const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
     (
         "SIGNALS",
         &[
-            ("SIGHUP", "load the configuration again; a faulty one is refused and logged"),
+            ("SIGHUP", "reload the configuration; an invalid one is logged and changes nothing"),
             (
                 "SIGTERM, SIGINT",
-                "readiness fails, after server.shutdown_delay the listeners close, the process ends \
-                 with the last request or after server.drain_timeout; a second one ends it at once",
+                "graceful shutdown: readiness fails, after server.shutdown_delay the listeners close, and \
+                 the process exits when the last request is done or after server.drain_timeout; a \
+                 second signal exits at once",
             ),
         ],
     ),
     (
         "FILES",
         &[
-            ("/etc/penstock/penstock.yaml", "the configuration, unless --config names another"),
-            ("/etc/penstock/penstock.env", "variables for ${NAME} in it, read by the systemd unit"),
+            (
+                "/etc/penstock/penstock.yaml",
+                "the configuration, unless --config or PENSTOCK_CONFIG is set",
+            ),
+            ("/etc/penstock/penstock.env", "environment variables, read by the systemd unit"),
         ],
     ),
     (
         "ENVIRONMENT",
         &[
             ("PENSTOCK_CONFIG", "the configuration file"),
-            ("PENSTOCK_<SECTION>_<KEY>", "a setting, as in PENSTOCK_ROUTING_STRATEGY=random"),
-            ("RUST_LOG", "what is logged, in place of log.level"),
+            ("PENSTOCK_<SECTION>_<KEY>", "a setting, such as PENSTOCK_ROUTING_STRATEGY=random"),
+            ("RUST_LOG", "the log filter, instead of log.level"),
             ("NOTIFY_SOCKET, WATCHDOG_USEC", "set by systemd: see sd_notify(3)"),
         ],
     ),
@@ -77,7 +81,7 @@ fn render(command: Command) -> std::io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Every command with its options: one page is easier to search than ten.
+/// Every command with its options, on one page.
 fn commands(command: &Command) -> Roff {
     let mut page = Roff::new();
     page.control("SH", ["COMMANDS"]);
@@ -102,7 +106,7 @@ fn commands(command: &Command) -> Roff {
     page
 }
 
-/// The commands that do something, with their full names.
+/// The commands without subcommands, with their full names.
 fn leaves<'a>(command: &'a Command, name: &str) -> Vec<(String, &'a Command)> {
     let mut found = Vec::new();
     for one in command.get_subcommands() {

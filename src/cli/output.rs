@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::error::CliError;
 
-/// Where a command's results and complaints go.
+/// The streams for a command's results and messages.
 pub(super) struct Output {
     results: Box<dyn Write>,
     complaints: Box<dyn Write>,
@@ -17,7 +17,7 @@ impl Output {
         Self { results: Box::new(io::stdout()), complaints: Box::new(io::stderr()) }
     }
 
-    /// Writes a result and a newline, and sends them off.
+    /// Writes a result and a newline, and flushes.
     pub(super) fn line(&mut self, text: impl Display) -> Result<(), CliError> {
         self.text(format_args!("{text}\n"))
     }
@@ -29,7 +29,7 @@ impl Output {
 
     /// Writes `label: message` to standard error.
     pub(super) fn complain(&mut self, label: &str, message: impl Display) {
-        // When standard error is gone there is nobody left to tell.
+        // A closed standard error leaves no place to report to.
         writeln!(self.complaints, "{label}: {message}").unwrap_or_default();
     }
 }

@@ -1,5 +1,5 @@
-//! The flags that say how backends are chosen, in the words of the routers this kind of routing
-//! comes from.
+//! The routing flags, with the names that other LLM routers use: `--routing-policy`,
+//! `--routing-scorers`, `--policy-config`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::scoring::{PRESETS, Picker, Preset, Profile, ScorerSpec, parse_scorers
 
 const SCORERS_FLAG: &str = "--routing-scorers";
 
-/// The flags of every command that decides.
+/// Routing flags.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Routing")]
 pub(super) struct RoutingArgs {
@@ -20,17 +20,17 @@ pub(super) struct RoutingArgs {
     #[arg(long, value_name = "NAME")]
     routing_policy: Option<String>,
 
-    /// What counts how much in weighted, as in "prefix-affinity:3,queue-depth:2"; asks for weighted
-    /// where no policy or strategy is given with it
+    /// Scorers and weights, such as "prefix-affinity:3,queue-depth:2"; selects the strategy weighted
+    /// unless a policy or strategy is given
     #[arg(long, value_name = "NAME:WEIGHT,…")]
     routing_scorers: Option<String>,
 
-    /// A YAML file with routing-policy and routing-scorers: [{name, weight}]
+    /// A YAML file with `routing-policy` and `routing-scorers: [{name, weight}]`
     #[arg(long, value_name = "FILE")]
     policy_config: Option<PathBuf>,
 }
 
-/// What such a file holds.
+/// The content of a policy file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct PolicyFile {
@@ -47,7 +47,7 @@ struct ScorerLine {
     weight: f64,
 }
 
-/// How backends are to be chosen, as far as it is said.
+/// The strategy and scorers that the flags select.
 #[derive(Debug, Default)]
 pub(super) struct RoutingChoice {
     pub(super) strategy: Option<Strategy>,
@@ -55,19 +55,19 @@ pub(super) struct RoutingChoice {
 }
 
 impl RoutingChoice {
-    /// Whether nothing is said.
+    /// Whether no flag is given.
     pub(super) fn is_empty(&self) -> bool {
         self.strategy.is_none() && self.scorers.is_none()
     }
 
-    /// The routing with what is said in the place of what it says.
+    /// `routing` with the strategy and scorers of the flags.
     pub(super) fn apply(&self, routing: RoutingConfig) -> RoutingConfig {
         let strategy = self.strategy.unwrap_or(routing.strategy);
         let scorers = self.scorers.clone().unwrap_or(routing.scorers);
         RoutingConfig { strategy, scorers, ..routing }
     }
 
-    /// What is odd about it: scorers beside a strategy that has none.
+    /// A warning about scorers whose strategy does not use them.
     pub(super) fn warning(&self) -> Option<Warning> {
         let routing = self.apply(RoutingConfig::default());
         routing.unused("routing").next().map(|(_key, warning)| warning)
@@ -81,17 +81,17 @@ enum Policy {
     Preset(&'static Preset),
 }
 
-/// What the flags and their file say together.
+/// The flags, merged with the policy file.
 #[derive(Debug, Default)]
-struct Asked {
-    /// With the place that says so.
+struct Selection {
+    /// With the flag or file that sets it.
     policy: Option<(Policy, String)>,
-    scorers: Option<AskedScorers>,
+    scorers: Option<SelectedScorers>,
 }
 
-/// Scorers by a flag, as they were written, or by the file, checked.
+/// Scorers of the flag, as text, or of the file, validated.
 #[derive(Debug)]
-enum AskedScorers {
+enum SelectedScorers {
     Text(String),
     List(Vec<ScorerSpec>),
 }
@@ -99,7 +99,7 @@ enum AskedScorers {
 impl RoutingArgs {
     /// The settings the flags stand for, by their paths.
     pub(super) fn settings(&self) -> Result<Vec<(String, String)>, CliError> {
-        let Asked { policy, scorers } = self.read()?;
+        let Selection { policy, scorers } = self.read()?;
         let mut settings = Vec::new();
         let mut set = |path: &str, value: &str| settings.push((path.to_owned(), value.to_owned()));
         match policy {
@@ -116,9 +116,9 @@ impl RoutingArgs {
         Ok(settings)
     }
 
-    /// What the flags say of how backends are chosen.
+    /// The strategy and scorers of the flags.
     pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
-        let Asked { policy, scorers } = self.read()?;
+        let Selection { policy, scorers } = self.read()?;
         let mut choice = match policy {
             Some((Policy::Strategy(strategy), _)) => {
                 RoutingChoice { strategy: Some(strategy), scorers: None }
@@ -134,12 +134,12 @@ impl RoutingArgs {
         Ok(choice)
     }
 
-    /// The scorers the flags ask for, if they ask for any.
+    /// The scorers of the flags, if any.
     pub(super) fn scorers(&self) -> Result<Option<Vec<ScorerSpec>>, CliError> {
-        let Asked { policy, scorers } = self.read()?;
+        let Selection { policy, scorers } = self.read()?;
         match policy {
             None | Some((Policy::Strategy(Strategy::Weighted), _)) => {
-                scorers.map(AskedScorers::into_specs).transpose()
+                scorers.map(SelectedScorers::into_specs).transpose()
             }
             Some((Policy::Preset(preset), _)) => Ok(Some(preset.specs())),
             Some((Policy::Strategy(other), place)) => {
@@ -149,10 +149,10 @@ impl RoutingArgs {
         }
     }
 
-    fn read(&self) -> Result<Asked, CliError> {
-        let asked = Asked {
+    fn read(&self) -> Result<Selection, CliError> {
+        let asked = Selection {
             policy: named(self.routing_policy.as_deref(), "--routing-policy".to_owned())?,
-            scorers: self.routing_scorers.clone().map(AskedScorers::Text),
+            scorers: self.routing_scorers.clone().map(SelectedScorers::Text),
         };
         refuse_both(&asked, || SCORERS_FLAG.to_owned())?;
         match &self.policy_config {
@@ -162,8 +162,8 @@ impl RoutingArgs {
     }
 }
 
-impl Asked {
-    /// Flags beat the file: scorers its policy, and a policy that has none of them its scorers.
+impl Selection {
+    /// Flags override the file: scorers its policy, and a policy without scorers its scorers.
     fn or(self, file: Self) -> Self {
         let keeps_list = match &self.policy {
             None | Some((Policy::Strategy(Strategy::Weighted), _)) => self.scorers.is_none(),
@@ -179,7 +179,7 @@ impl Asked {
     }
 }
 
-impl AskedScorers {
+impl SelectedScorers {
     fn to_text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -212,7 +212,7 @@ fn checked(
     }
 }
 
-fn refuse_both(asked: &Asked, place: impl FnOnce() -> String) -> Result<(), CliError> {
+fn refuse_both(asked: &Selection, place: impl FnOnce() -> String) -> Result<(), CliError> {
     let (Some((Policy::Preset(preset), _)), Some(_)) = (&asked.policy, &asked.scorers) else {
         return Ok(());
     };
@@ -233,8 +233,8 @@ fn named(name: Option<&str>, place: String) -> Result<Option<(Policy, String)>, 
 }
 
 impl PolicyFile {
-    /// What a file asks for, checked.
-    fn read(path: &Path) -> Result<Asked, CliError> {
+    /// The content of a file, validated.
+    fn read(path: &Path) -> Result<Selection, CliError> {
         let unreadable = |source| CliError::Unreadable { path: path.to_owned(), source };
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
         let file = Self::parse(&text, path)?;
@@ -244,9 +244,9 @@ impl PolicyFile {
             let specs = lines.iter().map(|line| ScorerSpec::new(&line.name, line.weight));
             checked(specs.collect(), list)
         });
-        let asked = Asked {
+        let asked = Selection {
             policy: named(file.routing_policy.as_deref(), place("routing-policy"))?,
-            scorers: specs.transpose()?.map(AskedScorers::List),
+            scorers: specs.transpose()?.map(SelectedScorers::List),
         };
         refuse_both(&asked, list)?;
         Ok(asked)

@@ -6,6 +6,7 @@ use rand::{Rng, SeedableRng};
 
 use super::error::CliError;
 use super::logging;
+use super::output::Output;
 use super::source::ConfigArgs;
 use crate::config::Listener;
 use crate::lifecycle::server::{self, ServeOptions};
@@ -34,7 +35,7 @@ pub(super) struct ServeArgs {
     take_over: bool,
 }
 
-pub(super) fn run(args: &ServeArgs) -> Result<(), CliError> {
+pub(super) fn run(args: &ServeArgs, _output: &mut Output) -> Result<(), CliError> {
     if !args.take_over {
         return start(args, None);
     }

@@ -32,17 +32,17 @@ struct FileFlag {
     config: Option<PathBuf>,
 }
 
-/// The flag, and whether it was written out.
+/// The configuration file, and whether the command line names it.
 #[derive(Debug, Default)]
 struct FileArg {
     path: Option<PathBuf>,
-    is_told: bool,
+    is_explicit: bool,
 }
 
 impl FromArgMatches for FileArg {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let is_told = matches.value_source("config") == Some(ValueSource::CommandLine);
-        Ok(Self { path: FileFlag::from_arg_matches(matches)?.config, is_told })
+        let is_explicit = matches.value_source("config") == Some(ValueSource::CommandLine);
+        Ok(Self { path: FileFlag::from_arg_matches(matches)?.config, is_explicit })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -62,9 +62,9 @@ impl Args for FileArg {
 }
 
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Settings that beat the file and the environment")]
+#[command(next_help_heading = "Settings (override the file and the environment)")]
 struct Overrides {
-    /// server.listen: addresses of the data port, as in 127.0.0.1:8080, separated by commas
+    /// server.listen: addresses of the data port, separated by commas
     #[arg(long, value_name = "ADDRESSES")]
     listen: Option<String>,
 
@@ -76,7 +76,7 @@ struct Overrides {
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
 
-    /// routing.max_retries: how often a request may be repeated on another backend
+    /// routing.max_retries: maximum retries of a request on other backends
     #[arg(long, value_name = "NUMBER")]
     max_retries: Option<String>,
 
@@ -86,7 +86,7 @@ struct Overrides {
 }
 
 impl ConfigArgs {
-    /// The configuration, its warnings still to be told.
+    /// Loads the configuration.
     pub(super) fn load(&self) -> Result<Config, CliError> {
         Ok(self.source()?.load()?)
     }
@@ -102,7 +102,7 @@ impl ConfigArgs {
         })
     }
 
-    /// The configuration, with its warnings told on standard error.
+    /// Loads the configuration and prints its warnings on standard error.
     pub(super) fn load_and_warn(&self, output: &mut Output) -> Result<Config, CliError> {
         let config = self.load()?;
         for warning in &config.warnings {
@@ -111,14 +111,13 @@ impl ConfigArgs {
         Ok(config)
     }
 
-    /// Whether the command line names a file of its own. The one that the environment names is meant
-    /// for commands that cannot do without.
-    pub(super) fn is_told(&self) -> bool {
-        self.file.is_told
+    /// Whether the command line names a file; PENSTOCK_CONFIG does not count, as it is meant for
+    /// commands that require a configuration.
+    pub(super) fn is_explicit(&self) -> bool {
+        self.file.is_explicit
     }
 
-    /// What the flags say of how backends are chosen. Scorers without a strategy ask for the weighted
-    /// one, as they do of a configuration.
+    /// The routing flags. Scorers without a strategy select the weighted one, as in a configuration.
     pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
         let mut choice = self.routing.choice()?;
         if let (Some(given), None) = (&self.overrides.strategy, choice.strategy) {

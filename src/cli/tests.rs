@@ -18,7 +18,7 @@ fn call(arguments: &[&str]) -> Done {
     let (results, complaints) = (Written::default(), Written::default());
     let mut output = Output::to(results.clone(), complaints.clone());
     let code = match Cli::try_parse_from([&["penstock"], arguments].concat()) {
-        Ok(cli) => run_command(cli.command, &mut output),
+        Ok(cli) => run_command(&cli.command, &mut output),
         Err(error) => {
             output.complain("usage", error);
             error::USAGE
@@ -49,12 +49,12 @@ impl Drop for TempFile {
 }
 
 #[test]
-fn arguments_are_declared_without_contradictions() {
+fn arguments_are_consistent() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn every_command_has_a_help_that_explains_it() {
+fn every_command_has_help() {
     for command in ["serve", "check", "explain", "demo", "config", "completions"] {
         let help = Cli::try_parse_from(["penstock", command, "--help"]).unwrap_err().to_string();
         assert!(help.contains("Usage: penstock"), "{help}");
@@ -64,7 +64,7 @@ fn every_command_has_a_help_that_explains_it() {
 }
 
 #[test]
-fn wrong_arguments_and_wrong_files_end_with_2() {
+fn invalid_arguments_and_files_exit_with_2() {
     let good =
         TempFile::new("good.yaml", "backends: [{ name: gpu-a, url: http://a, models: [m] }]");
     let bad = TempFile::new("bad.yaml", "backends: [http://a]\nroutign: {}");
@@ -111,7 +111,7 @@ fn wrong_arguments_and_wrong_files_end_with_2() {
 }
 
 #[test]
-fn a_penstock_that_cannot_be_asked_ends_with_1() {
+fn unreachable_admin_port_exits_with_1() {
     let body = TempFile::new("body.json", "{}");
     // Port 1 of loopback: nobody listens there.
     let done = call(&["explain", body.path(), "--admin", "http://127.0.0.1:1"]);
@@ -120,10 +120,10 @@ fn a_penstock_that_cannot_be_asked_ends_with_1() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_failure() {
+fn closed_pipe_is_no_failure() {
     let cli = Cli::try_parse_from(["penstock", "config", "schema"]).unwrap();
     let complaints = Written::default();
-    let code = run_command(cli.command, &mut Output::to(Broken, complaints.clone()));
+    let code = run_command(&cli.command, &mut Output::to(Broken, complaints.clone()));
     assert_eq!((code, complaints.text()), (0, String::new()));
 }
 
@@ -135,7 +135,7 @@ backends:
 "#;
 
 #[test]
-fn lines_are_answered_in_order_by_one_router() {
+fn request_lines_are_decided_in_order_by_one_router() {
     let config = TempFile::new("lines.yaml", FLEET);
     let ask = r#"{"path": "/v1/completions", "body": "{\"model\": \"gpt-4\", \"prompt\": \"x\"}"}"#;
     let text = [ask, "no line", ask, "", ask.replace("gpt-4", "gpt-5").as_str(), ask].join("\n");
@@ -153,7 +153,7 @@ fn lines_are_answered_in_order_by_one_router() {
 }
 
 #[test]
-fn a_saved_fleet_changes_the_answer() {
+fn saved_fleet_changes_the_decision() {
     let config = TempFile::new("fleet.yaml", FLEET);
     let body = TempFile::new("ask.json", r#"{"model": "gpt-4", "messages": []}"#);
     let fleet =
@@ -170,7 +170,7 @@ fn a_saved_fleet_changes_the_answer() {
 }
 
 #[test]
-fn a_seed_repeats_random_choices() {
+fn seed_makes_random_choices_repeatable() {
     let config = TempFile::new("seed.yaml", FLEET);
     let line = "{\"body\": \"{\\\"model\\\": \\\"m\\\", \\\"messages\\\": []}\"}\n";
     let lines = TempFile::new("seed.jsonl", &line.repeat(64));
@@ -182,7 +182,7 @@ fn a_seed_repeats_random_choices() {
 }
 
 #[test]
-fn check_sums_up_and_warns() {
+fn check_prints_summary_and_warnings() {
     let yaml = FLEET.replace("round_robin", "fastest");
     let config = TempFile::new("check.yaml", &yaml);
     let done = call(&["check", "--config", config.path()]);
@@ -195,7 +195,7 @@ fn check_sums_up_and_warns() {
 }
 
 #[test]
-fn the_dump_shows_overrides_and_masks_secrets() {
+fn dump_shows_overrides_and_masks_secrets() {
     let config = TempFile::new("dump.yaml", FLEET);
     let done = call(&["config", "dump", "-c", config.path(), "--listen", "127.0.0.1:1,[::1]:2"]);
     assert_eq!((done.code, done.complaints.as_str()), (0, ""));
@@ -205,4 +205,56 @@ fn the_dump_shows_overrides_and_masks_secrets() {
         serde_json::from_str(&call(&["config", "schema"]).results).unwrap();
     assert_eq!(schema["title"], "penstock configuration");
     assert!(call(&["completions", "bash"]).results.contains("_penstock"));
+}
+
+mod one_more {
+    //! A subcommand takes its own module and one row.
+
+    use clap::{Args, Parser, Subcommand};
+
+    use super::super::error::CliError;
+    use super::super::output::Output;
+    use super::super::output::testing::Written;
+
+    mod hello {
+        use super::{Args, CliError, Output};
+
+        #[derive(Debug, thiserror::Error)]
+        #[error("nobody to greet")]
+        struct NoName;
+
+        #[derive(Debug, Args)]
+        pub(super) struct HelloArgs {
+            name: Option<String>,
+        }
+
+        pub(super) fn run(args: &HelloArgs, output: &mut Output) -> Result<(), CliError> {
+            let name = args.name.as_deref().ok_or_else(|| CliError::failure(NoName))?;
+            output.line(format!("hello {name}"))
+        }
+    }
+
+    commands! {
+        /// Greet somebody
+        Hello(hello::HelloArgs),
+    }
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    #[test]
+    fn command_takes_its_module_and_one_row() {
+        let written = Written::default();
+        let mut output = Output::to(written.clone(), Written::default());
+        let run = |arguments: &[&str], output: &mut Output| {
+            Line::try_parse_from([&["x"], arguments].concat()).unwrap().command.run(output)
+        };
+        run(&["hello", "world"], &mut output).unwrap();
+        assert_eq!(written.text(), "hello world\n");
+        let error = run(&["hello"], &mut output).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.exit_code()), ("nobody to greet", 1));
+    }
 }

@@ -19,8 +19,8 @@ use crate::scoring::{Preset, Profile};
 use crate::tls::ServerTls;
 use crate::units::{ByteSize, show_duration};
 
-/// More backends than this do not fit the sets that routing works with.
-const BACKEND_LIMIT: usize = 1024;
+/// The most backends a configuration may name: sets of backends are bit masks of this size.
+pub const MAX_BACKENDS: usize = 1024;
 /// What a prefix index takes for one prompt of 1,024 blocks that no other shares.
 const ONE_PROMPT: ByteSize = ByteSize::kib(64);
 
@@ -228,9 +228,9 @@ fn check_order(low: (&str, Duration), high: (&str, Duration), place: &Place, rea
 fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
     let node = root.at("backends");
     let count = config.backends.len();
-    if count > BACKEND_LIMIT {
+    if count > MAX_BACKENDS {
         // Further checks compare all with all.
-        let problem = Problem::TooManyBackends { count, limit: BACKEND_LIMIT };
+        let problem = Problem::TooManyBackends { count, limit: MAX_BACKENDS };
         reader.fault(root.key_place("backends"), problem);
         return;
     }

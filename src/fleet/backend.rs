@@ -14,11 +14,8 @@ use super::load::{Load, Probe, TokensInFlight};
 use super::outcome::{Outcome, OutcomeSource};
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
-use crate::config::{BackendConfig, BreakerConfig};
+use crate::config::{BackendConfig, BreakerConfig, MAX_BACKENDS};
 use crate::units::{Timestamp, to_micros};
-
-/// The most backends a configuration may name.
-pub const MAX_BACKENDS: usize = 1024;
 
 static SERIALS: AtomicU64 = AtomicU64::new(0);
 

@@ -26,8 +26,9 @@ use std::time::Duration;
 
 use crate::api::{ERROR_CODES, ErrorCode};
 use crate::clock::unix_seconds;
+use crate::config::MAX_BACKENDS;
 use crate::discovery::ScrapeBudget;
-use crate::fleet::{BackendId, MAX_BACKENDS, Topology};
+use crate::fleet::{BackendId, Topology};
 use crate::observe::access_log::AccessLog;
 use crate::observe::otlp::SpanExporter;
 use crate::proxy::Proxy;

@@ -1,4 +1,4 @@
-//! The TLS of connections to one backend: whom it trusts, what it shows, what name it expects.
+//! TLS settings of connections to one backend: trusted CAs, client certificate, server name.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -11,22 +11,23 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use super::{TlsError, VERSIONS, pem, protocols, provider};
 
-/// What a backend's TLS is made of.
+/// The files and options of a backend's TLS settings.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientTlsFiles<'a> {
-    /// Whom to trust; the machine's own certificates without one.
+    /// The trusted CAs. Default: the system's trust store.
     pub ca: Option<&'a PathBuf>,
-    /// The certificate shown to the backend, and its key.
+    /// The client certificate and its key.
     pub identity: Option<(&'a PathBuf, &'a PathBuf)>,
     /// The name the backend's certificate must have; sent as SNI.
     pub server_name: &'a str,
-    /// Whether the backend's certificate is looked at.
+    /// Whether to verify the backend's certificate.
     pub verify: bool,
     /// Whether HTTP/2 is offered.
     pub http2: bool,
 }
 
-/// The TLS of connections to one backend. Sessions are resumed as long as it lives.
+/// TLS settings of connections to one backend. Holds the session cache, so resumption lasts as long
+/// as this value.
 #[derive(Debug)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
@@ -83,7 +84,7 @@ impl ClientTls {
         };
         config.alpn_protocols = protocols(files.http2);
         if files.http2 {
-            // An engine that is to speak HTTP/2 and cannot is a fault, not a reason to fall back.
+            // `http2: true` without HTTP/2 on the other side is a misconfiguration, so there is no fallback.
             config.alpn_protocols.truncate(1);
         }
         Ok(Self { config: Arc::new(config), server_name: name.to_owned() })
@@ -100,7 +101,7 @@ impl ClientTls {
     }
 }
 
-/// Takes any certificate, for operators who say so; handshakes must still be signed by its key.
+/// Accepts any certificate (`verify: false`). Handshake signatures are still verified.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! Certificates, keys and trust out of PEM files.
+//! Certificates, keys and trusted CAs from PEM files.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub(super) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> 
     }
 }
 
-/// What a file says to trust.
+/// The trusted CAs of a file.
 pub(super) fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in read_certificates(path)? {

@@ -1,5 +1,5 @@
-//! The TLS of a listener. Its files are looked at again while it runs: a new certificate serves the
-//! next handshake, a broken one changes nothing.
+//! TLS settings of a listener. Changed files are reloaded while it runs: the next handshake uses a new
+//! certificate; invalid files change nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use x509_parser::prelude::FromDer;
 
 use super::{TlsError, VERSIONS, pem, protocols, provider};
 
-/// Whether clients show a certificate.
+/// Whether clients must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAuth {
     /// A handshake without one fails.
     Required,
-    /// One that is shown must be good.
+    /// A certificate is optional, but an invalid one fails the handshake.
     Optional,
 }
 
-/// Where a listener's certificates are.
+/// The certificate files of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTlsFiles {
-    /// The certificate, and those between it and a root.
+    /// The certificate chain, leaf first.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key.
     pub key: PathBuf,
-    /// Who signs the certificates of clients, when they are asked for one.
+    /// The CAs of client certificates (mutual TLS).
     pub client_ca: Option<(PathBuf, ClientAuth)>,
 }
 
@@ -48,26 +48,26 @@ impl ServerTlsFiles {
     }
 }
 
-/// When files were changed, and how long they are.
+/// Modification time and size of each file.
 type Stamp = [Option<(SystemTime, u64)>; 3];
 
-/// How the files were when they were looked at last.
+/// The state of the files at the last check.
 struct Seen {
     stamp: Stamp,
     is_read: bool,
 }
 
-/// Why the files are looked at.
+/// Why the files are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// It is time to: they may be half written, so that a change is read with the next look that
-    /// finds them the same.
+    /// Periodic: files may be half written, so a change is loaded by the next check that finds them
+    /// unchanged.
     Regular,
-    /// Somebody asks for it, and knows that they are whole.
+    /// On request (reload): the files are complete.
     Asked,
 }
 
-/// The TLS of a listener, as it is now.
+/// The current TLS settings of a listener.
 pub struct ServerTls {
     files: ServerTlsFiles,
     http2: bool,
@@ -81,32 +81,31 @@ struct Loaded {
     trust: Option<Trust>,
 }
 
-/// Whose certificates clients may show.
+/// The trusted CAs of client certificates.
 struct Trust {
     roots: Arc<RootCertStore>,
-    /// Cancelled once one of them is not trusted any more.
+    /// Cancelled when one of them is revoked.
     ended: CancellationToken,
 }
 
 impl Trust {
-    /// Whether whoever was trusted by `before` still is.
+    /// Whether every CA of `before` is still trusted.
     fn includes(&self, before: &Self) -> bool {
         before.roots.roots.iter().all(|root| self.roots.roots.contains(root))
     }
 }
 
-/// What came of looking at the files again.
+/// The result of checking the files.
 #[derive(Debug)]
 pub enum Refreshed {
-    /// They are as they were, or changed only just now.
+    /// The files are unchanged, or changed only just now.
     Unchanged,
-    /// The next handshake uses what they say.
+    /// The next handshake uses the new files.
     Replaced {
-        /// Not every authority of before is among those of now: the connections end whose clients
-        /// have shown a certificate.
+        /// A CA was removed: connections with a client certificate are closed.
         ca_revoked: bool,
     },
-    /// They cannot be used; what was read before still is.
+    /// The new files are invalid; the previous ones stay in use.
     Failed(TlsError),
 }
 
@@ -121,14 +120,14 @@ impl ServerTls {
         Ok(Self { files, http2, now, seen })
     }
 
-    /// The settings for the next handshake, and what is cancelled once a certificate that a client
-    /// shows in it is worth nothing any more.
+    /// The settings for the next handshake, and a token that is cancelled when the CA of a client
+    /// certificate is revoked.
     pub fn config(&self) -> (Arc<ServerConfig>, Option<CancellationToken>) {
         let now = self.now.load();
         (Arc::clone(&now.config), now.trust.as_ref().map(|trust| trust.ended.clone()))
     }
 
-    /// When the certificate expires, in seconds since 1970; `None` where it does not say.
+    /// The expiry of the certificate, in seconds since 1970; `None` if unknown.
     pub fn expires_at(&self) -> Option<u64> {
         self.now.load().expires_at
     }
@@ -138,7 +137,7 @@ impl ServerTls {
         &self.files.cert
     }
 
-    /// Reads the files again when they have changed.
+    /// Reloads the files if they have changed.
     pub fn refresh(&self, look: Look) -> Refreshed {
         let stamp = self.files.stamp();
         let mut seen = self.seen.lock();
@@ -146,8 +145,8 @@ impl ServerTls {
         if is_settled && seen.is_read {
             return Refreshed::Unchanged;
         }
-        // A list of authorities that is seen before its end must not end the connections of those
-        // behind. What fails is tried again with the next change.
+        // A CA file that is half written must not close the connections of the CAs still missing in it.
+        // A failed load is retried at the next change.
         *seen = Seen { stamp, is_read: is_settled || look == Look::Asked };
         if !seen.is_read {
             return Refreshed::Unchanged;
@@ -158,7 +157,7 @@ impl ServerTls {
         }
     }
 
-    /// Returns whether an authority is not trusted any more.
+    /// Returns whether a CA was revoked.
     fn replace(&self, mut loaded: Loaded) -> bool {
         let before = self.now.load_full();
         let (Some(trust), Some(old)) = (&mut loaded.trust, &before.trust) else {
@@ -169,7 +168,7 @@ impl ServerTls {
         if !ca_revoked {
             trust.ended = old.ended.clone();
         }
-        // First: who comes back at once is to find the new ones.
+        // Stored before cancelling: a client that reconnects at once must get the new settings.
         self.now.store(Arc::new(loaded));
         if ca_revoked {
             old.ended.cancel();
@@ -205,7 +204,7 @@ impl Loaded {
             .with_single_cert(certificates, key)
             .map_err(|source| TlsError::KeyMismatch { path: files.key.clone(), source })?;
         config.alpn_protocols = protocols(http2);
-        // Stateless resumption: a returning client is known without memory per client here.
+        // Stateless resumption by tickets: no memory per client.
         config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(setup)?;
         Ok(Self { config: Arc::new(config), expires_at, trust })
     }
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_authorities_that_is_half_written_ends_nothing() {
+    fn half_written_ca_file_closes_no_connection() {
         let folder = std::env::temp_dir().join(format!("penstock-tls-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = |name| folder.join(name);

@@ -26,7 +26,8 @@ use super::connect::Connector;
 use super::failure::ConnectError;
 use crate::clock::now;
 use crate::config::LimitsConfig;
-use crate::fleet::{Backend, BackendId, BackendState, MAX_BACKENDS};
+use crate::config::MAX_BACKENDS;
+use crate::fleet::{Backend, BackendId, BackendState};
 use crate::units::{Timestamp, to_micros};
 
 /// The first read of a response; later ones grow with what the engine sends.

@@ -1,5 +1,5 @@
-//! An operator writes a configuration, has it checked with positions and suggestions, sees what is
-//! in effect, and tries penstock before there is an engine.
+//! An operator writes a configuration, validates it with `check` (errors have positions and
+//! suggestions), prints the effective one, and tries the demo without an engine.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use crate::support::free_address;
 use crate::support::penstock::binary;
 
 crate::trials![
-    every_file_in_conf_passes_the_check,
-    a_good_file_is_summed_up,
-    faults_come_with_position_and_suggestion,
-    warnings_do_not_fail_a_check,
-    the_environment_and_flags_beat_the_file,
-    the_dump_shows_everything_but_secrets,
-    the_schema_is_json,
-    help_is_worth_reading,
-    the_smallest_file_serves,
-    a_start_that_cannot_be_says_why,
-    the_demo_shows_itself,
+    shipped_files_pass_the_check,
+    check_prints_a_summary,
+    errors_have_position_and_suggestion,
+    warnings_do_not_fail_the_check,
+    environment_and_flags_override_the_file,
+    dump_shows_everything_but_secrets,
+    schema_is_valid_json,
+    help_lists_commands_examples_and_exit_codes,
+    smallest_configuration_serves,
+    failed_start_names_its_cause,
+    demo_routes_as_expected,
 ];
 
 fn check(yaml: &str) -> Ran {
@@ -37,17 +37,17 @@ fn conf_files() -> Vec<PathBuf> {
     [conf.join("penstock.yaml")].into_iter().chain(examples).collect()
 }
 
-fn every_file_in_conf_passes_the_check() {
+fn shipped_files_pass_the_check() {
     let files = conf_files();
     assert!(files.len() >= 5, "{files:?}");
     for path in files {
         let ran = run(["check".as_ref(), "--config".as_ref(), path.as_os_str()]);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{}", path.display());
-        assert!(ran.stdout.contains("is fine"), "{}", ran.stdout);
+        assert!(ran.stdout.contains("is valid"), "{}", ran.stdout);
     }
 }
 
-fn a_good_file_is_summed_up() {
+fn check_prints_a_summary() {
     let ran = check(
         "routing: { strategy: Priority-Only, aliases: { gpt-4: m }, fallbacks: { m: [n] } }\n\
          backends: [{ name: a, url: http://a:1, models: [m] }, { name: b, url: http://b:1, models: [n] }]",
@@ -59,7 +59,7 @@ fn a_good_file_is_summed_up() {
     assert_eq!(check("backends: []").code, Some(0), "an empty fleet may be meant");
 }
 
-fn faults_come_with_position_and_suggestion() {
+fn errors_have_position_and_suggestion() {
     let one = "backends: [http://a:1]\n";
     for (yaml, parts) in [
         ("routing:\n  strateggy: smart", vec!["penstock.yaml:3:3", "did you mean 'strategy'?"]),
@@ -86,7 +86,7 @@ fn faults_come_with_position_and_suggestion() {
         ("backends: [{ name: x }]", "missing key 'url'"),
         ("backends: [{ url: http://a, engine: vlllm }]", "did you mean 'vllm'?"),
         ("backends: [{ url: \"ftp://a\" }]", "http"),
-        ("backends: [{ url: http://a, name: x }, { url: http://b, name: x }]", "listed twice"),
+        ("backends: [{ url: http://a, name: x }, { url: http://b, name: x }]", "duplicate backend"),
     ] {
         let ran = check(yaml);
         assert_eq!(ran.code, Some(2), "{yaml}");
@@ -100,19 +100,19 @@ fn faults_come_with_position_and_suggestion() {
     assert!(ran.stderr.contains("cannot read"), "{}", ran.stderr);
 }
 
-fn warnings_do_not_fail_a_check() {
+fn warnings_do_not_fail_the_check() {
     let ran = check(
         "routing: { strategy: fastest, aliases: { a: b, b: c, c: d, d: m } }\n\
          backends: [{ url: http://a, models: [m, a] }]",
     );
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    for part in ["UNKNOWN STRATEGY 'fastest'", "takes 4 hops", "hides the model 'a'"] {
+    for part in ["UNKNOWN STRATEGY 'fastest'", "takes 4 hops", "hides the model"] {
         assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
     }
     assert!(!ran.stdout.contains("warnings    0"), "{}", ran.stdout);
 }
 
-fn the_environment_and_flags_beat_the_file() {
+fn environment_and_flags_override_the_file() {
     let config =
         file("penstock.yaml", "routing: { strategy: smart, max_retries: 1 }\nbackends: [http://a]");
     let config = config.to_str().unwrap();
@@ -130,7 +130,7 @@ fn the_environment_and_flags_beat_the_file() {
     assert!(ran.stderr.contains("PENSTOCK_ROUTING_MAX_RETRIES"), "{}", ran.stderr);
 }
 
-fn the_dump_shows_everything_but_secrets() {
+fn dump_shows_everything_but_secrets() {
     let token = file("token", "token-secret-3\n");
     let key = file("key", "file-secret-2\n");
     let yaml = format!(
@@ -157,7 +157,7 @@ fn the_dump_shows_everything_but_secrets() {
     assert_eq!(dump(&file("again.yaml", &first)), first, "a dump loads back as what it was");
 }
 
-fn the_schema_is_json() {
+fn schema_is_valid_json() {
     let ran = run(["config", "schema"]);
     let schema: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert!(schema["$schema"].as_str().unwrap().contains("json-schema.org"));
@@ -168,7 +168,7 @@ fn the_schema_is_json() {
     }
 }
 
-fn help_is_worth_reading() {
+fn help_lists_commands_examples_and_exit_codes() {
     let ran = run(["--help"]);
     assert_eq!(ran.code, Some(0));
     for word in
@@ -186,7 +186,7 @@ fn help_is_worth_reading() {
     assert_eq!(run(["explain", "--config", "x"]).code, Some(2), "a request is missing");
 }
 
-fn the_smallest_file_serves() {
+fn smallest_configuration_serves() {
     let engine = engine("one", &["m"]);
     let (data, admin) = (free_address(), free_address());
     let config = file("penstock.yaml", format!("[{}]", engine.url()));
@@ -212,7 +212,7 @@ fn the_smallest_file_serves() {
     assert_eq!(response.status, 200, "{}", response.text());
 }
 
-fn a_start_that_cannot_be_says_why() {
+fn failed_start_names_its_cause() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let config = file("penstock.yaml", "backends: [http://127.0.0.1:1]");
@@ -229,7 +229,7 @@ fn a_start_that_cannot_be_says_why() {
     assert_eq!(run(["serve", "--config", "/nowhere.yaml"]).code, Some(2));
 }
 
-fn the_demo_shows_itself() {
+fn demo_routes_as_expected() {
     let ran = run(["demo", "--once", "--listen", "127.0.0.1:0"]);
     assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
     let lines: Vec<&str> = ran.stdout.lines().collect();

@@ -261,7 +261,7 @@ fn scorers_on_the_command_line_ask_for_weighted() {
     assert_eq!(check("", &scorers), (expected.to_owned(), String::new()));
     let (strategy, warning) = check("routing: { strategy: round_robin }", &scorers);
     assert_eq!(strategy, expected);
-    assert!(warning.ends_with("in the place of 'round_robin'\n"), "{warning}");
+    assert!(warning.ends_with("instead of 'round_robin'\n"), "{warning}");
     let policy = file("policy.yaml", "routing-scorers: [{ name: load_balance, weight: 1 }]");
     let policy = ["--policy-config", policy.to_str().unwrap()];
     assert_eq!(check("", &policy).0, "weighted (load-balance 1; max-score)");

@@ -1,4 +1,4 @@
-//! The requests a demo shows, and where each must go.
+//! The requests of the demo, and the backend each one must reach.
 
 use serde_json::Value;
 
@@ -34,14 +34,14 @@ pub(super) fn trials() -> [Trial; 4] {
         Trial { label: "vision", shows: vision.shows, body: vision.body, backend: Some("vision") },
         Trial {
             label: "tools",
-            shows: "a tool goes to the engine that can call it",
+            shows: "tools go to the model that can call them",
             body: TOOLS,
             backend: Some("tools"),
         },
         Trial { label: "alias", shows: alias.shows, body: alias.body, backend: Some("tools") },
         Trial {
             label: "404",
-            shows: "a model nobody serves is refused, and no engine is bothered",
+            shows: "a model that no backend serves is a 404",
             body: NOBODY,
             backend: None,
         },
@@ -60,11 +60,11 @@ impl Trial {
     fn judge(&self, status: u16, backend: Option<&str>, text: &str) -> Verdict {
         let is_good =
             backend == self.backend && status == if self.backend.is_some() { 200 } else { 404 };
-        let (label, taker) = (self.label, backend.unwrap_or("nobody"));
+        let (label, taker) = (self.label, backend.unwrap_or("-"));
         let wrong = match (is_good, self.backend) {
             (true, _) => String::new(),
-            (false, Some(wanted)) => format!("  WRONG: '{wanted}' must take it"),
-            (false, None) => "  WRONG: it must be a 404".to_owned(),
+            (false, Some(wanted)) => format!("  WRONG: expected '{wanted}'"),
+            (false, None) => "  WRONG: expected a 404".to_owned(),
         };
         Verdict { is_good, line: format!("{label:<7} -> {taker:<7} {status}  {text}{wrong}") }
     }
@@ -104,6 +104,6 @@ mod tests {
         }
         assert!(nobody.judge(404, None, "").is_good);
         assert!(!nobody.judge(404, Some("text"), "").is_good, "no engine may be asked");
-        assert!(nobody.judge(404, None, "no").line.starts_with("404     -> nobody  404  no"));
+        assert!(nobody.judge(404, None, "no").line.starts_with("404     -> -       404  no"));
     }
 }

@@ -1,4 +1,4 @@
-//! What an examination of a backend means.
+//! Findings on a backend, from its examination.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::discovery::{DiscoveryError, Examination, KeepAlive, MetricsPage};
 use crate::fleet::Backend;
 use crate::units::{show_duration, to_millis};
 
-/// How far a backend's clock may be off: its Date header has whole seconds.
+/// Tolerated clock skew in seconds: the Date header has whole seconds.
 const SKEW: u64 = 5;
-/// A check of an idle engine that takes longer shows a slow network or a busy machine.
+/// A slower health check of an idle engine indicates a slow network or a busy host.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// What counts of the configuration as a whole.
+/// Global settings that findings depend on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
-    /// How long idle connections are kept for the next request.
+    /// `limits.idle_timeout`.
     pub(super) idle: Duration,
-    /// Whether engines are asked for their metrics.
+    /// Whether engines are scraped.
     pub(super) wants_telemetry: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) fn judge(backend: &Backend, found: &Examination, terms: Terms) -> Vec
     let name = &config.name;
     if !found.resolves {
         let message = format!("{} does not resolve", config.url.host);
-        return vec![Finding::fail(name, message, "correct its url, or the name server")];
+        return vec![Finding::fail(name, message, "correct its url, or fix DNS")];
     }
     let mut findings = vec![reachable(config, found)];
     if found.check.is_err() {
@@ -47,31 +47,31 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
         Ok(took) => *took,
         Err(error) => {
             let remedy = match error {
-                DiscoveryError::Status { status: 401 | 403, .. } => "give it the right api_key",
-                DiscoveryError::Status { status: 404, .. } => "name its engine, or its health.path",
-                DiscoveryError::Status { .. } => "it is there and not ready: see its own log",
+                DiscoveryError::Status { status: 401 | 403, .. } => "set the correct api_key",
+                DiscoveryError::Status { status: 404, .. } => "set its engine, or its health.path",
+                DiscoveryError::Status { .. } => "the server runs but is not ready: see its log",
                 DiscoveryError::NoAddress
                 | DiscoveryError::TimedOut
                 | DiscoveryError::Connection(_)
                 | DiscoveryError::TooLarge
                 | DiscoveryError::NotJson { .. } => {
-                    "start it, correct its url, or open the way to it"
+                    "start it, correct its url, or fix the network path"
                 }
             };
             return Finding::fail(name, format!("{url}: {error}"), remedy);
         }
     };
     let engine = match (found.engine, &found.version) {
-        (Engine::Auto, _) => "an engine that does not say which".to_owned(),
+        (Engine::Auto, _) => "unknown engine".to_owned(),
         (engine, None) => engine.name().to_owned(),
         (engine, Some(version)) => format!("{} {version}", engine.name()),
     };
     let engine: String = engine.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    let message = format!("{url} answers in {:.1} ms: {engine}", to_millis(took));
+    let message = format!("{url} responds in {:.1} ms: {engine}", to_millis(took));
     match config.engine {
-        _ if took > SLOW => Finding::warn(name, message, "look at the network and the machine"),
+        _ if took > SLOW => Finding::warn(name, message, "check the network and the host"),
         Engine::Auto if found.engine != Engine::Auto => {
-            let remedy = format!("engine: {} spares it the guessing", found.engine.name());
+            let remedy = format!("set engine: {} to skip detection", found.engine.name());
             Finding { remedy: Some(remedy), ..Finding::ok(name, message) }
         }
         _ => Finding::ok(name, message),
@@ -90,7 +90,7 @@ fn models(
         }
         Err(error) => {
             let message = format!("it does not list its models: {error}");
-            return Finding::fail(name, message, "declare them under its 'models'");
+            return Finding::fail(name, message, "list them under its 'models'");
         }
     };
     let ids: Vec<&str> = listed.iter().map(|model| model.id.as_str()).collect();
@@ -100,11 +100,11 @@ fn models(
         .filter(|id| !ids.contains(id))
         .collect();
     if !missing.is_empty() {
-        let message = format!("it does not list what is declared: {}", missing.join(", "));
+        let message = format!("it does not serve declared models: {}", missing.join(", "));
         return Finding::warn(name, message, "correct 'id' or 'upstream_id', or load the model");
     }
     if ids.is_empty() {
-        return Finding::warn(name, "it lists no models", "load one, or declare them");
+        return Finding::warn(name, "it lists no models", "load one, or list them under 'models'");
     }
     let shown: Vec<String> = listed
         .iter()
@@ -127,19 +127,19 @@ fn keep_alive(config: &BackendConfig, found: &Examination, idle: Duration) -> Op
         KeepAlive::Unknown => return None,
         KeepAlive::NotKept => Finding::warn(
             name,
-            "it closes the connection behind every answer, so every request has to open one",
-            "turn its keep-alive on",
+            "it closes the connection after every response, so every request opens a new one",
+            "enable keep-alive on the server",
         ),
         KeepAlive::Closes(after) if after < idle => Finding::warn(
             name,
             format!(
-                "it closes idle connections after {}, and penstock reuses them for {}: a request \
-                 may meet the closing, which costs a second connection",
+                "it closes idle connections after {}, but penstock reuses them for {}: a request can \
+                 hit a closing connection and needs a second one",
                 show(after),
                 show_duration(idle)
             ),
             format!(
-                "limits.idle_timeout below {}, or a longer keep-alive there{}",
+                "set limits.idle_timeout below {}, or a longer keep-alive on the server{}",
                 show(after),
                 if found.engine == Engine::Vllm { " (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)" } else { "" }
             ),
@@ -162,27 +162,30 @@ fn round_millis(time: Duration) -> u64 {
 fn metrics(name: &str, page: &MetricsPage, terms: Terms) -> Finding {
     let message = match (&page.missing, page.stand_in) {
         (Ok(missing), _) if missing.is_empty() => {
-            return Finding::ok(name, "its metrics tell how busy it is");
+            return Finding::ok(name, "its metrics include load and KV cache usage");
         }
-        (Ok(missing), _) => format!("its metrics do not tell {}", missing.join(", ")),
+        (Ok(missing), _) => format!("its metrics lack {}", missing.join(", ")),
         (Err(error), Some(path)) => format!(
-            "its metrics cannot be read ({error}): {path} is read instead, which does not tell how \
-             many wait while no slot is free, nor the use of the KV cache"
+            "cannot read its metrics ({error}): falling back to {path}, which has no queue length and \
+             no KV cache usage"
         ),
-        (Err(error), None) => format!("its metrics cannot be read: {error}"),
+        (Err(error), None) => format!("cannot read its metrics: {error}"),
     };
     if terms.wants_telemetry {
         return Finding::warn(name, message, page.remedy);
     }
-    let remedy = format!("{}, should a strategy ever read them", page.remedy);
-    Finding { remedy: Some(remedy), ..Finding::ok(name, format!("{message}; nobody reads them")) }
+    let remedy = format!("{}, before a strategy uses them", page.remedy);
+    Finding {
+        remedy: Some(remedy),
+        ..Finding::ok(name, format!("{message}; no strategy uses them"))
+    }
 }
 
 fn skew(name: &str, clock: u64) -> Option<Finding> {
     let off = clock.abs_diff(unix_seconds());
     (off > SKEW).then(|| {
-        let message = format!("its clock and ours are {off} s apart");
-        Finding::warn(name, message, "set both by NTP: logs and traces tell a wrong order")
+        let message = format!("its clock is off by {off} s");
+        Finding::warn(name, message, "synchronize both by NTP: logs and traces are out of order")
     })
 }
 

@@ -1,4 +1,4 @@
-//! This machine: files, clock, ports.
+//! Findings on this host: clock, file descriptors, ports.
 
 use std::io::ErrorKind;
 
@@ -7,9 +7,9 @@ use crate::clock::unix_seconds;
 use crate::config::{Config, ListenAddress};
 use crate::lifecycle::server::try_listen;
 
-/// What a process has open besides connections.
+/// Open files besides connections.
 const OTHER_FILES: usize = 200;
-/// A clock that shows less was never set: this code is younger.
+/// Earlier than this code: such a clock was never set.
 const YOUNGEST: u64 = 1_760_000_000;
 /// The year 2100.
 const OLDEST: u64 = 4_102_444_800;
@@ -26,10 +26,14 @@ pub(super) fn look(config: &Config, is_running: bool) -> Vec<Finding> {
 
 fn clock(now: u64) -> Finding {
     if (YOUNGEST..OLDEST).contains(&now) {
-        return Finding::ok("clock", "shows a date that can be");
+        return Finding::ok("clock", "shows a plausible date");
     }
-    let message = format!("shows {now} seconds since 1970, which cannot be");
-    Finding::fail("clock", message, "set it: certificates and logs depend on it (timedatectl)")
+    let message = format!("shows an impossible date ({now} s since 1970)");
+    Finding::fail(
+        "clock",
+        message,
+        "set the clock (timedatectl): certificates and logs depend on it",
+    )
 }
 
 /// The most files a process started here may open.
@@ -45,14 +49,14 @@ fn files(config: &Config, limit: u64) -> Finding {
     let most = limits.connections.saturating_mul(2).saturating_add(OTHER_FILES);
     let most = u64::try_from(most).unwrap_or(u64::MAX);
     if limit >= most {
-        return Finding::ok("files", format!("{limit} may be open, {most} are needed at most"));
+        return Finding::ok("files", format!("limit of {limit} open files, at most {most} needed"));
     }
     let message = format!(
-        "{limit} may be open where this was started, and limits.connections: {} may need {most}",
+        "limit of {limit} open files in this environment, but limits.connections: {} may need {most}",
         limits.connections
     );
     let remedy = format!(
-        "LimitNOFILE={most} in the unit (ulimit -n in a shell), or limits.connections: {}",
+        "set LimitNOFILE={most} in the systemd unit (ulimit -n in a shell), or limits.connections: {}",
         limit.saturating_sub(200) / 2
     );
     Finding::warn("files", message, remedy)
@@ -62,22 +66,22 @@ fn port(about: &str, address: &ListenAddress, is_running: bool) -> Finding {
     match try_listen(address) {
         Ok(()) => Finding::ok(about, format!("{address} is free")),
         Err(error) if error.kind() == ErrorKind::AddrInUse && is_running => {
-            Finding::ok(about, format!("{address} is taken, by the running penstock we take it"))
+            Finding::ok(about, format!("{address} is in use, presumably by the running penstock"))
         }
         Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::warn(
             about,
-            format!("{address} is taken"),
-            "by a penstock that runs already, or another program: `ss -ltnp` tells",
+            format!("{address} is in use"),
+            "by another penstock or another program: see `ss -ltnp`",
         ),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::fail(
             about,
-            format!("{address} may not be listened on: {error}"),
+            format!("no permission to listen on {address}: {error}"),
             "ports below 1024 need AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit",
         ),
         Err(error) => Finding::fail(
             about,
-            format!("{address} cannot be listened on: {error}"),
-            "name an address of this machine",
+            format!("cannot listen on {address}: {error}"),
+            "use an address of this host",
         ),
     }
 }

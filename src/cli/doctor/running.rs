@@ -1,4 +1,4 @@
-//! The penstock that runs: whether it answers, and what it says of itself.
+//! Findings on the running penstock, by its admin port.
 
 use serde_json::Value;
 
@@ -28,10 +28,14 @@ fn judge_version(told: &Value) -> Finding {
         Some(version) if version == ours => Finding::ok("running", format!("penstock {version}")),
         Some(version) => Finding::warn(
             "running",
-            format!("penstock {version}, and this is {ours}"),
-            "restart it, if it was meant to be replaced",
+            format!("penstock {version} is running, but this is {ours}"),
+            "restart or upgrade it",
         ),
-        None => Finding::fail("running", "what answers there is no penstock", "correct --admin"),
+        None => Finding::fail(
+            "running",
+            "the server at this address is not penstock",
+            "correct --admin",
+        ),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn run(
     let mut captures = Capture::read_all(without_mark(&text)).map_err(refused)?;
     // In the order they were made in, for strategies whose turns are counted here.
     captures.sort_by_key(|capture| capture.number);
-    let whole = config.is_told().then(|| config.load_and_warn(output)).transpose()?;
+    let whole = config.is_explicit().then(|| config.load_and_warn(output)).transpose()?;
     let choice = config.choice()?;
     if let (None, Some(warning)) = (&whole, choice.warning()) {
         output.complain("warning", warning);

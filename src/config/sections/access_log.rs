@@ -1,4 +1,4 @@
-//! `access_log:` one line per request, for those who want to count afterwards.
+//! `access_log:` one JSON line per request.
 
 use std::path::PathBuf;
 
@@ -12,23 +12,23 @@ use crate::config::syntax::values::Share;
 section! {
     /// One JSON line per request.
     pub struct AccessLogConfig {
-        /// Where the lines go: off, stdout or a file, which SIGUSR1 opens anew.
+        /// Destination: off, stdout or a file. SIGUSR1 reopens the file.
         pub path: LogTarget = LogTarget::Off,
-        /// The share of requests that went well that are written.
+        /// The share of successful requests to log, 0 to 1.
         pub sample: f64 ["sample" as Share] = 1.0,
-        /// The share of all others.
+        /// The share of failed requests to log, 0 to 1.
         pub sample_failed: f64 ["sample_failed" as Share] = 1.0,
     }
 }
 
-/// Where log lines go.
+/// The destination of log lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTarget {
-    /// Nowhere.
+    /// No log.
     Off,
-    /// To standard output.
+    /// Standard output.
     Stdout,
-    /// To the end of a file.
+    /// A file, appended to.
     File(PathBuf),
 }
 

@@ -11,15 +11,15 @@ use crate::config::syntax::values::{AtLeastOne, Positive};
 section! {
     /// The admin port: metrics, health, fleet, explain.
     pub struct AdminConfig {
-        /// The address to listen on, or off. Others than loopback need a token.
+        /// The address to listen on, or off. A token is required unless the address is loopback.
         pub listen: Option<SocketAddr> ["listen" as Or<Off, SocketAddr>] =
             Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)),
-        /// The most connections at one time.
+        /// The maximum number of connections at one time.
         pub connections: usize ["connections" as AtLeastOne<usize>] = 256,
-        /// The longest a request head may take to arrive, a connection may be open before its first
-        /// one, and a body that no endpoint asked for is waited for.
+        /// Time to receive a request head, from the connection or the previous response on, and to
+        /// drain a body that no endpoint expects.
         pub header_timeout: Duration ["header_timeout" as Positive] = Duration::from_secs(10),
-        /// A file with the token callers must send as `Authorization: Bearer`.
+        /// A file with the token that callers send as `Authorization: Bearer`.
         pub token: Option<Secret> ["token_file" as SecretFile] = None,
     }
 }

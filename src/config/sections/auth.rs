@@ -1,4 +1,4 @@
-//! `auth:` who may call the data port.
+//! `auth:` API keys of clients.
 
 use crate::config::syntax::collections::List;
 use crate::config::syntax::glob::ModelGlob;
@@ -7,22 +7,23 @@ use crate::config::syntax::setting::section;
 use crate::config::syntax::values::Name;
 
 section! {
-    /// Who may call the data port. Without keys it is open.
+    /// API keys of clients. Without keys the data port is open.
     pub struct AuthConfig {
-        /// The keys clients may use.
+        /// The API keys that clients may use.
         pub keys: Vec<ClientKey> ["keys" as List<ClientKey>] = Vec::new(),
     }
 }
 
 section! {
-    /// A key clients may use.
+    /// An API key of a client.
     pub struct ClientKey requires ["name"] {
-        /// Whose key it is, for logs and metrics. Two keys may share a name, to change one for the other.
+        /// The client's name in logs and metrics. Two keys may share a name, for key rotation.
         pub name: String ["name" as Name] = String::new(),
-        /// The key, sent as `Authorization: Bearer` or `x-api-key`; or `key_file`, the file it is in.
+        /// The key, sent as `Authorization: Bearer` or `x-api-key`. `key_file` names a file with
+        /// it.
         pub key: Secret ["key" as Needed<InlineSecret>, "key_file" as Needed<SecretFile>] =
             Secret::missing(),
-        /// The models it may use, with * and ?; none listed means all.
+        /// The models the key may use, with the wildcards * and ?. An empty list means all.
         pub models: Vec<ModelGlob> ["models" as List<ModelGlob>] = Vec::new(),
     }
 }

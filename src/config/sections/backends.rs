@@ -1,4 +1,4 @@
-//! `backends:` the engines to send requests to.
+//! `backends:` the servers that requests are sent to.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::tls::{ClientTls, ClientTlsFiles, TlsError};
 choice! {
     /// The software a backend runs.
     pub enum Engine {
-        /// Found out by asking it.
+        /// Detected from the backend's responses.
         Auto = "auto",
         /// vLLM
         Vllm = "vllm",
@@ -31,20 +31,20 @@ choice! {
         LlamaCpp = "llamacpp",
         /// Ollama
         Ollama = "ollama",
-        /// OpenAI's own API, or a service that is like it
+        /// OpenAI's own API, or a compatible service
         OpenAi = "openai",
         /// Text Generation Inference
         Tgi = "tgi",
         /// TensorRT-LLM
         TrtLlm = "trtllm",
-        /// Anything else that speaks OpenAI's dialect
+        /// Any other server with OpenAI's API
         Other = "other",
     }
 }
 choice!(@setting Engine);
 
 impl Engine {
-    /// The name in `gen_ai_provider_name` and the like.
+    /// The name used for `gen_ai.provider.name`.
     pub fn provider(self) -> &'static str {
         match self {
             Self::Auto => "unknown",
@@ -54,37 +54,36 @@ impl Engine {
 }
 
 choice! {
-    /// What becomes of the client's Authorization header.
+    /// What happens to the client's Authorization header.
     pub enum AuthorizationPolicy {
-        /// It is taken off.
+        /// It is removed.
         Strip = "strip",
-        /// It is sent on.
+        /// It is forwarded.
         Pass = "pass",
-        /// The backend's own key takes its place.
+        /// It is replaced with the backend's API key.
         Replace = "replace",
     }
 }
 choice!(@setting AuthorizationPolicy);
 
 section! {
-    /// How TLS is spoken to a backend.
+    /// TLS settings of connections to a backend.
     pub struct BackendTls {
-        /// A PEM file: whom to trust; without one, whom this machine trusts.
+        /// A PEM file with the trusted CAs. Default: the system's trust store.
         pub ca: Option<PathBuf> ["ca" as Maybe<FilePath>] = None,
-        /// A PEM file: the certificate shown to the backend.
+        /// A PEM file with the client certificate (mutual TLS).
         pub cert: Option<PathBuf> ["cert" as Maybe<FilePath>] = None,
-        /// A PEM file: its private key.
+        /// A PEM file with the private key of `cert`.
         pub key: Option<PathBuf> ["key" as Maybe<FilePath>] = None,
-        /// The name asked for (SNI) and expected in the backend's certificate; the URL's host
-        /// unless given.
+        /// The server name for SNI and certificate verification. Default: the URL's host.
         pub server_name: Option<String> ["server_name" as Maybe<String>] = None,
-        /// Whether the backend's certificate is verified. false trusts whoever answers.
+        /// Whether to verify the backend's certificate.
         pub verify: bool = true,
     }
 }
 
 impl BackendConfig {
-    /// Loads what connections over TLS to it need.
+    /// Builds the TLS settings of connections to this backend.
     ///
     /// # Errors
     /// [`TlsError`] when its files cannot be used.
@@ -114,40 +113,40 @@ impl PartialEq for LoadedTls {
 }
 
 section! {
-    /// An engine to send requests to.
+    /// A backend.
     pub struct BackendConfig requires ["url"] {
-        /// What it is called in metrics, logs and paths; host and port unless given.
+        /// The name in metrics, logs and paths. Default: host and port.
         pub name: String ["name" as Name] = String::new(),
-        /// Where it is; a base path or a trailing /v1 is fine.
+        /// The address. A base path or a trailing /v1 is allowed.
         pub url: BackendUrl = BackendUrl::default(),
-        /// auto, vllm, sglang, llamacpp, ollama, openai, tgi, trtllm or other.
+        /// The engine: auto, vllm, sglang, llamacpp, ollama, openai, tgi, trtllm or other.
         pub engine: Engine = Engine::Auto,
-        /// Lower is better.
+        /// The priority. Lower is preferred.
         pub priority: u32 = 50,
-        /// The most requests in flight; without one there is no limit.
+        /// The maximum number of requests in flight. Default: no limit.
         pub max_in_flight: Option<u32> ["max_in_flight" as Maybe<AtLeastOne<u32>>] = None,
-        /// Whether it gets no new requests. A reload follows a change of this; in between the admin
-        /// port's drain and resume have the last word.
+        /// Whether the backend gets no new requests. A reload applies a changed value; until then
+        /// the admin port's drain and resume override it.
         pub drain: bool = false,
-        /// The key it wants; or `api_key_file`, the file it is in.
+        /// The API key sent to the backend. `api_key_file` names a file with it.
         pub api_key: Option<Secret> ["api_key" as InlineSecret, "api_key_file" as SecretFile] =
             None,
-        /// What becomes of the client's Authorization header: strip, pass or replace. Unless set:
-        /// replace with an api_key, else strip when there are client keys, else pass.
+        /// What happens to the client's Authorization header: strip, pass or replace. Default:
+        /// replace with an api_key, else strip when `auth.keys` is set, else pass.
         pub authorization: AuthorizationPolicy = AuthorizationPolicy::Pass,
-        /// How TLS is spoken to it, where its URL is https.
+        /// TLS settings, for https URLs.
         pub tls: BackendTls = BackendTls::default(),
-        /// `tls` with its files read.
+        /// `tls` with its files loaded.
         pub client_tls: LoadedTls [] = LoadedTls::default(),
-        /// Whether it is spoken to in HTTP/2: many requests on one connection.
+        /// Whether to use HTTP/2: many requests on one connection.
         pub http2: bool = false,
-        /// The models it serves; asked for when left out.
+        /// The models it serves. Default: service discovery.
         pub models: Option<Vec<ModelEntry>> ["models" as Maybe<List<ModelItem>>] = None,
-        /// What differs from the global `health`.
+        /// Overrides of the global `health` section.
         pub health: HealthConfig = HealthConfig::default(),
-        /// What differs from the global `timeouts`.
+        /// Overrides of the global `timeouts` section.
         pub timeouts: TimeoutOverrides = TimeoutOverrides::default(),
-        /// Where its metrics are, for the global `telemetry`.
+        /// Where the engine's metrics are.
         pub telemetry: BackendTelemetry = BackendTelemetry::default(),
     }
 }
@@ -178,7 +177,7 @@ impl Setting for BackendItem {
     }
 }
 
-/// Settles what depends on the rest of the file: names, and what to do with Authorization.
+/// Fills in defaults that depend on the rest of the file: names and the Authorization policy.
 /// `items` are the nodes the backends were read from.
 pub(crate) fn settle_backends(backends: &mut [BackendConfig], items: &[Node], has_keys: bool) {
     let mut taken: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();

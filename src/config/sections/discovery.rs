@@ -1,4 +1,4 @@
-//! `discovery:` asking backends which models they serve.
+//! `discovery:` service discovery of models.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::config::syntax::setting::section;
 use crate::config::syntax::values::Positive;
 
 section! {
-    /// Asking backends which models they serve.
+    /// Service discovery: query backends for the models they serve.
     pub struct DiscoveryConfig {
-        /// Whether to ask those that do not list their models here.
+        /// Whether to query backends whose `models` are not listed.
         pub enabled: bool = true,
-        /// Time between two questions.
+        /// Time between two queries.
         pub interval: Duration ["interval" as Positive] = Duration::from_secs(30),
-        /// How long an answer may take.
+        /// Timeout of a query.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_secs(5),
     }
 }

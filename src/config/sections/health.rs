@@ -1,4 +1,4 @@
-//! `health:` when a backend counts as up, and when its breaker opens. Global, and per backend.
+//! `health:` health checks, slow start and the circuit breaker. Global, and per backend.
 
 use std::time::Duration;
 
@@ -11,50 +11,50 @@ use crate::config::syntax::shape::Shape;
 use crate::config::syntax::values::{AtLeastOne, Positive, Share};
 
 section! {
-    /// When a backend counts as up. Each key may be set again per backend.
+    /// Health checks, slow start and circuit breaker. Each key can be set per backend, too.
     pub struct HealthConfig {
         /// Time between checks of a healthy backend.
         pub interval: Duration ["interval" as Positive] = Duration::from_secs(5),
-        /// Time between checks of any other backend.
+        /// Time between checks of a backend that is not healthy.
         pub unhealthy_interval: Duration ["unhealthy_interval" as Positive] =
             Duration::from_secs(1),
-        /// The share by which the time between checks varies, so that they do not march in step.
+        /// Random share of the interval, so that checks do not synchronize.
         pub jitter: f64 ["jitter" as Share] = 0.2,
-        /// How long a check may take.
+        /// Timeout of a check.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_secs(2),
-        /// Good checks in a row until a backend is healthy.
+        /// Successful checks in a row until a backend is healthy.
         pub rise: u32 ["rise" as AtLeastOne<u32>] = 2,
-        /// Bad checks in a row until it is not.
+        /// Failed checks in a row until a backend is unhealthy.
         pub fall: u32 ["fall" as AtLeastOne<u32>] = 3,
-        /// How long a backend that comes back takes to get its whole share of the requests again; 0s
-        /// gives it all at once.
+        /// Slow start: time in which a recovered backend ramps up to its full share of requests; 0s
+        /// is off.
         pub slow_start: Duration = Duration::from_secs(5),
-        /// The path to ask; the engine's own unless set.
+        /// The path of the health check. Default: the engine's health path.
         pub path: Option<String> ["path" as Maybe<PagePath>] = None,
-        /// When requests themselves tell that a backend is ill.
+        /// The circuit breaker.
         pub breaker: BreakerConfig = BreakerConfig::default(),
     }
 }
 
 section! {
-    /// When requests themselves tell that a backend is ill.
+    /// The circuit breaker: live requests take a failing backend out of rotation.
     pub struct BreakerConfig {
-        /// Failed connections in a row that open the breaker.
+        /// Connection failures or timeouts in a row that open the breaker.
         pub connect_failures: u32 ["connect_failures" as AtLeastOne<u32>] = 3,
-        /// The share of failed answers that opens it.
+        /// The share of failed responses that opens the breaker, 0 to 1.
         pub error_share: f64 ["error_share" as Share] = 0.5,
-        /// The answers needed before that share means anything.
+        /// The number of responses required before that share counts.
         pub min_responses: u32 ["min_responses" as AtLeastOne<u32>] = 20,
-        /// How far back answers count.
+        /// The window in which responses count.
         pub window: Duration ["window" as Positive] = Duration::from_secs(30),
-        /// How long it stays open at first; doubled each time it opens again.
+        /// Time the breaker stays open at first. Doubles each time (exponential backoff).
         pub open: Duration ["open" as Positive] = Duration::from_secs(2),
-        /// The longest it stays open.
+        /// The longest time the breaker stays open.
         pub max_open: Duration ["max_open" as Positive] = Duration::from_secs(30),
     }
 }
 
-/// The path of a page that a backend is asked for.
+/// The path of a page on a backend.
 pub(crate) struct PagePath;
 
 impl Setting for PagePath {

@@ -1,4 +1,4 @@
-//! `limits:` what one client, or all of them together, may make this process hold.
+//! `limits:` bounds on what clients may send and on the memory of this process.
 
 use std::time::Duration;
 
@@ -12,43 +12,43 @@ use crate::config::syntax::values::{AtLeastOne, PerSecond, Positive};
 use crate::units::ByteSize;
 
 section! {
-    /// Bounds on what clients may send and this process may hold.
+    /// Limits on what clients may send and on the memory of this process.
     pub struct LimitsConfig {
         /// The largest request body.
         pub max_body_size: ByteSize ["max_body_size" as BodyLimit] = ByteSize::mib(32),
-        /// The prefix indexes of all models, which the weighted strategy keeps.
+        /// Memory for the prefix indexes of all models (strategy weighted).
         pub prefix_memory: ByteSize = ByteSize::mib(256),
-        /// All request bodies held at one time.
+        /// Memory for all request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
-        /// How long a request head, or a TLS handshake, may take to arrive.
+        /// Time to receive a request head or to finish a TLS handshake.
         pub header_timeout: Duration ["header_timeout" as Positive] = Duration::from_secs(30),
-        /// How long a request body may take to arrive.
+        /// Time to receive a request body.
         pub body_read_timeout: Duration ["body_read_timeout" as Positive] = Duration::from_secs(60),
-        /// The slowest a request body may arrive; 0B/s turns the check off.
+        /// The slowest upload of a request body; 0B/s is off.
         pub min_body_rate: ByteSize ["min_body_rate" as PerSecond] = ByteSize::kib(1),
-        /// The longest a client may take no byte of its answer.
+        /// Time a client may go without reading a byte of its response.
         pub client_write_timeout: Duration ["client_write_timeout" as Positive] = Duration::from_secs(60),
-        /// The most of an answer the system keeps for a client that reads slowly, or what it likes.
+        /// The socket send buffer of a client connection; `system` leaves it to the kernel.
         pub client_send_buffer: Option<ByteSize> ["client_send_buffer" as Or<System, ByteSize>] =
             Some(ByteSize::kib(256)),
         /// The largest request head.
         pub max_head_size: ByteSize = ByteSize::kib(64),
-        /// The most headers in a request.
+        /// The maximum number of headers in a request.
         pub max_headers: usize ["max_headers" as AtLeastOne<usize>] = 100,
-        /// The most client connections at one time.
+        /// The maximum number of client connections at one time.
         pub connections: usize ["connections" as AtLeastOne<usize>] = 65536,
-        /// Bounds on connections that speak HTTP/2.
+        /// Limits per HTTP/2 client connection.
         pub http2: Http2Limits = Http2Limits::default(),
-        /// The most idle connections kept to each backend.
+        /// The maximum number of idle connections kept open to each backend.
         pub idle_connections: usize = 1024,
-        /// How long an idle connection to a backend is reused; many engines close theirs after 5s.
+        /// Time an idle backend connection is reused; many engines close theirs after 5s.
         pub idle_timeout: Duration = Duration::from_secs(4),
-        /// The most models with metrics of their own; further ones are counted together.
+        /// The maximum number of models with metrics of their own; the others share one label.
         pub metric_models: usize = 100,
     }
 }
 
-/// Leaves it to the operating system.
+/// Leaves the value to the operating system.
 struct System;
 
 impl Word for System {
@@ -56,20 +56,20 @@ impl Word for System {
 }
 
 section! {
-    /// Bounds on one connection that speaks HTTP/2.
+    /// Limits per HTTP/2 client connection.
     pub struct Http2Limits {
-        /// The most requests at one time.
+        /// The maximum number of concurrent streams.
         pub streams: u32 ["streams" as AtLeastOne<u32>] = 128,
-        /// The most requests a client may reset within 10s before its connection is closed.
+        /// Stream resets within 10s after which the connection closes.
         pub resets: u32 ["resets" as AtLeastOne<u32>] = 100,
-        /// What a client may send of one request before it has been read.
+        /// The flow control window of a stream.
         pub window: ByteSize ["window" as Http2Size] = ByteSize::kib(256),
-        /// What a client may send of all its requests before they have been read.
+        /// The flow control window of the connection.
         pub connection_window: ByteSize ["connection_window" as Http2Size] = ByteSize::mib(1),
     }
 }
 
-/// A size HTTP/2 can speak of; below 16KiB not even one frame would fit.
+/// A flow control window; one below 16KiB does not hold a single frame.
 struct Http2Size;
 
 impl Setting for Http2Size {
@@ -92,7 +92,7 @@ impl Setting for Http2Size {
     }
 }
 
-/// The largest body; offsets into one are 32 bits wide.
+/// The largest body; offsets into a body have 32 bits.
 struct BodyLimit;
 
 impl Setting for BodyLimit {

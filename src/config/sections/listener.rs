@@ -1,4 +1,4 @@
-//! `server.listen`: where clients connect, and what is spoken there.
+//! `server.listen`: the addresses and protocols of the data port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use crate::config::syntax::shape::Shape;
 use crate::config::syntax::values::FilePath;
 use crate::tls::{ClientAuth, ServerTlsFiles};
 
-/// Where a listener is.
+/// The address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
     /// An IP address and port.
@@ -23,7 +23,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// What its socket is called when a process hands it over, and by Pingora.
+    /// The name of its socket in Pingora and in a graceful upgrade.
     pub fn socket_name(&self) -> String {
         match self {
             Self::Tcp(address) => address.to_string(),
@@ -71,26 +71,26 @@ impl Setting for ListenAddress {
 }
 
 choice! {
-    /// Whether clients show a certificate.
+    /// Whether clients must present a certificate.
     pub enum ClientCertificates {
-        /// Who has none is not let in.
+        /// A client without a certificate is rejected.
         Required = "required",
-        /// Who shows one must show a good one.
+        /// A certificate is optional, but an invalid one is rejected.
         Optional = "optional",
     }
 }
 choice!(@setting ClientCertificates);
 
 section! {
-    /// The certificate of a listener, read again when its files change.
+    /// TLS settings of a listener. Changed files are reloaded.
     pub struct ListenerTls requires ["cert", "key"] {
-        /// A PEM file: the certificate, and those between it and a root.
+        /// A PEM file with the certificate chain, leaf first.
         pub cert: PathBuf ["cert" as FilePath] = PathBuf::new(),
-        /// A PEM file: its private key.
+        /// A PEM file with the private key.
         pub key: PathBuf ["key" as FilePath] = PathBuf::new(),
-        /// A PEM file: who signs the certificates of clients. With it, clients are asked for one.
+        /// A PEM file with the CAs of client certificates. Enables mutual TLS.
         pub client_ca: Option<PathBuf> ["client_ca" as Maybe<FilePath>] = None,
-        /// Whether a client without a certificate is let in: required or optional.
+        /// Whether client certificates are required or optional.
         pub client_certificates: ClientCertificates = ClientCertificates::Required,
     }
 }
@@ -111,26 +111,26 @@ impl ListenerTls {
 }
 
 section! {
-    /// An address clients connect to.
+    /// A listener of the data port.
     pub struct Listener requires ["address"] {
         /// An IP address and port, or `unix:` and a path.
         pub address: ListenAddress =
             ListenAddress::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080)),
-        /// Who may connect to a Unix socket, as permissions in octal.
+        /// Permissions of a Unix socket, in octal.
         pub mode: u32 ["mode" as Permissions] = 0o660,
-        /// The certificate; without one, nothing is encrypted.
+        /// TLS settings. Default: no TLS.
         pub tls: Option<ListenerTls> ["tls" as Maybe<ListenerTls>] = None,
-        /// Whether HTTP/2 is spoken besides HTTP/1.1. Unless set: with TLS, where clients ask for
-        /// it; without TLS it needs clients that begin with it.
+        /// Whether to accept HTTP/2 besides HTTP/1.1. Default: with TLS, by ALPN; without TLS, only
+        /// clients with prior knowledge can use it.
         pub http2: Option<bool> ["http2" as Maybe<bool>] = None,
-        /// Whether connections begin with a PROXY header (version 1 or 2), as those of a load
-        /// balancer in `trusted_proxies`.
+        /// Whether connections start with a PROXY protocol header, version 1 or 2, from an address
+        /// in `trusted_proxies`.
         pub proxy_protocol: bool = false,
     }
 }
 
 impl Listener {
-    /// Its address, and what is spoken there besides plain HTTP/1.1, for people.
+    /// The address and protocols, for people.
     pub fn describe(&self) -> String {
         let spoken = [
             ("PROXY", self.proxy_protocol),
@@ -147,14 +147,14 @@ impl Listener {
         }
     }
 
-    /// Whether nobody gets in without a certificate.
+    /// Whether every client must present a certificate.
     pub fn knows_clients(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| {
             tls.client_ca.is_some() && tls.client_certificates == ClientCertificates::Required
         })
     }
 
-    /// Whether HTTP/2 is spoken here.
+    /// Whether the listener accepts HTTP/2.
     pub fn speaks_http2(&self) -> bool {
         self.http2.unwrap_or(self.tls.is_some())
     }

@@ -1,41 +1,41 @@
-//! `log:` what is written to standard error.
+//! `log:` log messages on standard error.
 
 use crate::config::syntax::setting::{choice, section};
 
 choice! {
-    /// The least severe messages to write.
+    /// The lowest severity to log.
     pub enum LogLevel {
         /// Everything.
         Trace = "trace",
-        /// What helps to find a fault.
+        /// Details for troubleshooting.
         Debug = "debug",
-        /// What an operator may want to know.
+        /// Normal events.
         Info = "info",
-        /// What an operator should look at.
+        /// Events that need attention.
         Warn = "warn",
-        /// What went wrong.
+        /// Failures.
         Error = "error",
     }
 }
 choice!(@setting LogLevel);
 
 choice! {
-    /// How messages look.
+    /// The format of log messages.
     pub enum LogFormat {
-        /// Lines for people.
+        /// Plain text.
         Text = "text",
-        /// A JSON object per line.
+        /// One JSON object per line.
         Json = "json",
     }
 }
 choice!(@setting LogFormat);
 
 section! {
-    /// What is written to standard error.
+    /// Log messages on standard error.
     pub struct LogConfig {
-        /// trace, debug, info, warn or error.
+        /// The lowest severity to log: trace, debug, info, warn or error.
         pub level: LogLevel = LogLevel::Info,
-        /// text or json.
+        /// The format: text or json.
         pub format: LogFormat = LogFormat::Text,
     }
 }

@@ -1,4 +1,4 @@
-//! What is said about models: `models:` for all backends, and the list in each backend.
+//! Settings of models: `models:` for all backends, and the list of each backend.
 
 use super::timeouts::TimeoutOverrides;
 use crate::api::{Capabilities, OPERATIONS, Operations};
@@ -11,25 +11,25 @@ use crate::config::syntax::shape::Shape;
 use crate::config::syntax::values::AtLeastOne;
 
 section! {
-    /// What differs for one model.
+    /// Settings of a model.
     pub struct ModelConfig {
-        /// What differs from the global `timeouts`.
+        /// Overrides of the global `timeouts` section.
         pub timeouts: TimeoutOverrides = TimeoutOverrides::default(),
     }
 }
 
 section! {
-    /// A model a backend serves.
+    /// A model of a backend.
     pub struct ModelEntry requires ["id"] {
-        /// The name clients use.
+        /// The name that clients use.
         pub id: String = String::new(),
-        /// The backend's own name for it, when that differs.
+        /// The backend's name for the model. Default: `id`.
         pub upstream_id: Option<String> ["upstream_id" as Maybe<String>] = None,
-        /// The longest prompt in tokens.
+        /// The context length in tokens.
         pub context_length: Option<u32> ["context_length" as Maybe<AtLeastOne<u32>>] = None,
-        /// What it can do beyond plain text: vision, tools, json_mode; [] for none of them.
+        /// Capabilities beyond text: vision, tools, json_mode; [] for none.
         pub capabilities: Option<Capabilities> ["capabilities" as Maybe<CapabilityNames>] = None,
-        /// What it may be asked for: chat, completions, embeddings and so on.
+        /// Supported operations: chat, completions, embeddings and so on.
         pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
     }
 }
@@ -146,7 +146,7 @@ impl Setting for OperationName {
     }
 }
 
-/// The operations, and the groups that stand for several.
+/// The operations, and the groups of operations.
 fn operation_names() -> impl Iterator<Item = &'static str> {
     OPERATIONS.iter().map(|row| row.name).chain(["audio", "images"])
 }

@@ -1,4 +1,4 @@
-//! `server.trusted_proxies`: whose word about a client's address is taken.
+//! `server.trusted_proxies`: proxies whose client address is trusted.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,22 +9,22 @@ use crate::config::syntax::reader::Reader;
 use crate::config::syntax::setting::Setting;
 use crate::config::syntax::shape::Shape;
 
-/// Where a proxy connects from.
+/// The address of a trusted proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrustedProxy {
-    /// Any address that begins with the same bits.
+    /// A network in CIDR notation, or a single address.
     Network {
-        /// The first address.
+        /// The network address.
         address: IpAddr,
-        /// How many bits count.
+        /// The length of the prefix in bits.
         prefix: u8,
     },
-    /// Any Unix socket of ours.
+    /// Any peer of a Unix socket.
     Unix,
 }
 
 impl TrustedProxy {
-    /// Whether a peer is one of these; `None` is a Unix socket's.
+    /// Whether a peer matches; `None` is the peer of a Unix socket.
     pub fn contains(&self, peer: Option<IpAddr>) -> bool {
         match (self, peer) {
             (Self::Unix, None) => true,

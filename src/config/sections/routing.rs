@@ -13,11 +13,11 @@ use crate::config::syntax::values::{Positive, Share};
 use crate::scoring::{Picker, Preset, ScorerSpec};
 
 choice! {
-    /// How the length of a prompt is estimated.
+    /// How the number of prompt tokens is estimated.
     pub enum TokenEstimate {
-        /// Characters / 4: right for English.
+        /// Characters / 4: accurate for English.
         Chars = "chars",
-        /// UTF-8 bytes / 4: nearer for Chinese, Japanese, Korean.
+        /// UTF-8 bytes / 4: closer for Chinese, Japanese, Korean.
         Utf8 = "utf8",
     }
 }
@@ -30,11 +30,11 @@ impl Default for TokenEstimate {
 }
 
 choice! {
-    /// What a model is taken for when nobody says what it can do.
+    /// How models with unknown capabilities are treated.
     pub enum UnknownCapability {
-        /// It can; models known to can go first.
+        /// As capable; models with known capabilities are preferred.
         Assume = "assume",
-        /// It cannot.
+        /// As not capable.
         Deny = "deny",
     }
 }
@@ -43,52 +43,52 @@ choice!(@setting UnknownCapability);
 section! {
     /// How a backend is chosen, and what happens when it fails.
     pub struct RoutingConfig {
-        /// smart, round_robin, priority_only, random or weighted.
+        /// The strategy: smart, round_robin, priority_only, random or weighted.
         pub strategy: Strategy = Strategy::Smart,
-        /// What counts how much in the weighted strategy: name, weight, and the scorer's own
-        /// parameters. Without any, and without a preset, that of llm-d: 3 : 2 : 2.
+        /// Scorers of the weighted strategy: name, weight and parameters. Without scorers and
+        /// preset, the preset llm-d applies (3 : 2 : 2).
         pub scorers: Vec<ScorerSpec> ["scorers" as Scorers] = Vec::new(),
-        /// A list of scorers by name, in place of one's own.
+        /// A named list of scorers, in place of `scorers`.
         pub preset: Option<&'static str> ["preset" as PresetName] = None,
-        /// How one of the scored backends is picked.
+        /// How the weighted strategy picks one of the scored backends.
         pub picker: Picker ["picker" as PickerSetting] = Picker::MaxScore,
-        /// How often a request may be repeated on another backend.
+        /// The maximum number of retries of a request on other backends (failover).
         pub max_retries: u32 = 2,
-        /// How many repeats all requests together may cause.
+        /// The limit on the retries of all requests together.
         pub retry_budget: RetryBudget = RetryBudget::default(),
-        /// What counts how much in the smart strategy; the sum must be 100.
+        /// Weights of the smart strategy. They must sum to 100.
         pub weights: Weights = Weights::default(),
-        /// Other names for models.
+        /// Model aliases.
         pub aliases: BTreeMap<String, String> ["aliases" as Table<String>] = BTreeMap::new(),
-        /// Models to use, in this order, when one cannot be served.
+        /// Fallback models, in order, for a model that cannot be served.
         pub fallbacks: BTreeMap<String, Vec<String>> ["fallbacks" as Table<List<String>>] =
             BTreeMap::new(),
-        /// How the length of a prompt is estimated: chars or utf8.
+        /// How the number of prompt tokens is estimated: chars or utf8.
         pub token_estimate: TokenEstimate = TokenEstimate::Chars,
-        /// What a model is taken for when nobody says what it can do: assume it can, or deny.
+        /// How models with unknown capabilities are treated: assume or deny.
         pub unknown_capability: UnknownCapability = UnknownCapability::Assume,
-        /// Whether to repeat a request that a backend read and never answered.
+        /// Whether to retry a request that a backend received but never responded to.
         pub retry_unanswered: bool = false,
-        /// Whether to repeat a request that a backend answered with a 5xx other than 503.
+        /// Whether to retry a request after a 5xx response other than 503.
         pub retry_5xx: bool = false,
-        /// Below this share of healthy backends a model's requests go to all of them, whatever their
-        /// checks say; 0 turns that off.
+        /// Share of healthy backends of a model below which its requests go to all of them, healthy
+        /// or not; 0 is off.
         pub panic_threshold: f64 ["panic_threshold" as Share] = 0.0,
-        /// Whether answers name the backend and the reason in `x-penstock-…` headers.
+        /// Whether responses carry the backend and the reason in `x-penstock-…` headers.
         pub expose_decision: bool = false,
-        /// Whether the fallback models are used when every backend is full.
+        /// Whether to use fallback models when every backend is saturated.
         pub fallback_on_saturation: bool = false,
-        /// Whether `max_tokens` counts towards the context a request needs.
+        /// Whether `max_tokens` counts towards the context length that a request needs.
         pub reserve_output: bool = false,
-        /// How long a backend rests after its own 429 or 503.
+        /// How long a backend pauses after its own 429 or 503.
         pub cooldown: CooldownConfig = CooldownConfig::default(),
-        /// Another strategy that is tried out on live traffic; left out: none.
+        /// Shadow routing: a second strategy whose decisions are only counted.
         pub shadow: Option<ShadowConfig> ["shadow" as Maybe<ShadowConfig>] = None,
     }
 }
 
 impl RoutingConfig {
-    /// The scorers of the weighted strategy: one's own, those of the preset, or llm-d's.
+    /// The scorers of the weighted strategy: configured, from the preset, or llm-d's.
     pub fn scorer_specs(&self) -> Vec<ScorerSpec> {
         if !self.scorers.is_empty() {
             return self.scorers.clone();
@@ -97,8 +97,8 @@ impl RoutingConfig {
         preset.map(Preset::specs).unwrap_or_default()
     }
 
-    /// The routing that `shadow` tries out: another strategy, all else as here. The model is settled
-    /// by then, so that aliases and fallbacks have no part in it.
+    /// The routing that `shadow` compares: another strategy, all else equal. The model is already
+    /// resolved, so aliases and fallbacks do not apply.
     #[must_use]
     pub fn tried_out(&self, shadow: &ShadowConfig) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl RoutingConfig {
         }
     }
 
-    /// What is set for the weighted strategy while another one decides, by its key in `section`.
+    /// Keys of `section` that are set for the weighted strategy while another one is active.
     pub(crate) fn unused(
         &self,
         section: &'static str,
@@ -131,23 +131,23 @@ impl RoutingConfig {
 }
 
 section! {
-    /// How many repeats all requests together may cause.
+    /// The limit on the retries of all requests together.
     pub struct RetryBudget {
-        /// Repeats per request, on average.
+        /// Retries per request, on average.
         pub ratio: f64 ["ratio" as Share] = 0.2,
-        /// Repeats per second that are always allowed.
+        /// Retries per second that are always allowed.
         pub per_second: u32 = 10,
     }
 }
 
 section! {
-    /// How long a backend rests after its own 429 or 503.
+    /// How long a backend pauses after its own 429 or 503.
     pub struct CooldownConfig {
-        /// Without a Retry-After.
+        /// The cooldown without Retry-After.
         pub default: Duration ["default" as Positive] = Duration::from_secs(1),
-        /// The least, whatever Retry-After says.
+        /// The lower bound of Retry-After.
         pub min: Duration = Duration::from_secs(1),
-        /// The most, whatever Retry-After says.
+        /// The upper bound of Retry-After.
         pub max: Duration ["max" as Positive] = Duration::from_secs(60),
     }
 }

@@ -1,4 +1,4 @@
-//! `routing.scorers`, `routing.preset` and `routing.picker`: what the weighted strategy is made of.
+//! `routing.scorers`, `routing.preset` and `routing.picker`: the parts of the weighted strategy.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::scoring::{
     PICKERS, PRESETS, Picker, Preset, Profile, SCORERS, ScorerSpec, Value, parse_scorers,
 };
 
-/// A list of `{name, weight, …}`, or one text: `name:weight,name:weight`. Checked as a whole.
+/// A list of `{name, weight, …}`, or one string: `name:weight,name:weight`. Validated as a whole.
 pub(crate) struct Scorers;
 
 impl Setting for Scorers {
@@ -195,7 +195,7 @@ impl Setting for PickerSetting {
     }
 }
 
-/// Refuses what a picker does not have.
+/// Refuses keys that a picker does not have.
 fn refuse_others(entries: &[Entry], reader: &mut Reader) -> Option<()> {
     const KEYS: [&str; 2] = ["name", "temperature"];
     let mut others = entries.iter().filter(|entry| !KEYS.contains(&entry.key.as_str())).peekable();

@@ -14,37 +14,37 @@ use crate::config::syntax::shape::Shape;
 use crate::config::syntax::values::{AtLeastOne, Positive};
 
 section! {
-    /// The data port: where clients call.
+    /// The data port, where clients connect.
     pub struct ServerConfig {
-        /// Addresses to listen on, each just that or with what is spoken there.
+        /// One or more addresses, each a string or a mapping.
         pub listen: Vec<Listener> ["listen" as OneOrMore<ListenerItem>] =
             vec![Listener::default()],
-        /// Proxies whose word about a client's address is taken: by PROXY header, or by
-        /// X-Forwarded-For.
+        /// Proxies whose PROXY header and X-Forwarded-For are trusted: IP addresses, networks in
+        /// CIDR notation, or unix.
         pub trusted_proxies: Vec<TrustedProxy> ["trusted_proxies" as List<TrustedProxy>] =
             Vec::new(),
-        /// What backends are told of where a request came from: off or append.
+        /// Whether to send X-Forwarded-For and X-Forwarded-Proto to backends: off or append.
         pub forwarded_for: ForwardedFor = ForwardedFor::Off,
-        /// Threads that serve requests; auto is one per core this process may use.
+        /// The number of worker threads; auto is one per available core.
         pub threads: usize ["threads" as Threads] = available_threads(),
-        /// How long requests are still taken after a stop was asked for, while the readiness check
-        /// already fails: the time others need to send theirs elsewhere.
+        /// On shutdown, time in which the readiness check fails and requests are still accepted, so
+        /// that load balancers in front take this process out of rotation.
         pub shutdown_delay: Duration = Duration::ZERO,
-        /// How long requests in flight may take to finish after a stop was asked for.
+        /// On shutdown, time that requests in flight get to finish.
         pub drain_timeout: Duration = Duration::from_secs(300),
-        /// Which web pages may call from a browser: off, "*" or a list of origins.
+        /// Allowed browser origins: off, "*" or a list.
         pub cors: Cors = Cors::Off,
-        /// How long an idle client connection is kept.
+        /// Idle timeout of client connections.
         pub keep_alive: Duration ["keep_alive" as Positive] = Duration::from_secs(75),
     }
 }
 
 choice! {
-    /// What backends are told of where a request came from.
+    /// What happens to X-Forwarded-* headers.
     pub enum ForwardedFor {
-        /// Nothing: X-Forwarded-* and the like are taken off.
+        /// They are removed.
         Off = "off",
-        /// X-Forwarded-For with the client's address added, and X-Forwarded-Proto.
+        /// The client's address is appended to X-Forwarded-For, and X-Forwarded-Proto is set.
         Append = "append",
     }
 }
@@ -85,12 +85,12 @@ impl Setting for Threads {
     }
 }
 
-/// Which web pages may call from a browser.
+/// Allowed browser origins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cors {
     /// None: no CORS header is sent.
     Off,
-    /// Those of these origins; `*` stands for all.
+    /// These origins; `*` is any.
     Origins(Vec<String>),
 }
 

@@ -1,4 +1,4 @@
-//! `routing.shadow:` another strategy that is tried out on live traffic.
+//! `routing.shadow:` shadow routing, a second strategy on live traffic.
 
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::strategy::{Strategy, Weights};
@@ -8,7 +8,7 @@ use crate::scoring::{Picker, ScorerSpec};
 use crate::units::ByteSize;
 
 section! {
-    /// Another strategy that decides on live traffic and is not acted on; metrics compare.
+    /// Shadow routing: a second strategy decides on live traffic; its decisions are only counted.
     pub struct ShadowConfig requires ["strategy"] {
         /// As routing.strategy.
         pub strategy: Strategy = Strategy::Weighted,
@@ -20,9 +20,9 @@ section! {
         pub picker: Picker ["picker" as PickerSetting] = Picker::MaxScore,
         /// As routing.weights.
         pub weights: Weights = Weights::default(),
-        /// The share of conversations that are compared, by how their prompts begin.
+        /// The share of conversations to compare, 0 to 1, sampled by the start of their prompts.
         pub sample: f64 ["sample" as Share] = 1.0,
-        /// The prefix indexes it keeps, one for each side.
+        /// Memory for the prefix indexes of both sides.
         pub prefix_memory: ByteSize = ByteSize::mib(128),
     }
 }

@@ -1,4 +1,4 @@
-//! `routing.strategy` and `routing.weights`, which `routing.shadow` has as well.
+//! `routing.strategy` and `routing.weights`, which `routing.shadow` shares.
 
 use crate::config::syntax::document::Node;
 use crate::config::syntax::dump::Dump;
@@ -17,7 +17,7 @@ choice! {
         RoundRobin = "round_robin",
         /// The lowest priority number.
         PriorityOnly = "priority_only",
-        /// Any, by chance.
+        /// A random one.
         Random = "random",
         /// The highest sum of weighted scores.
         Weighted = "weighted",
@@ -55,7 +55,7 @@ impl Setting for Strategy {
 }
 
 section! {
-    /// What counts how much in the smart strategy; the sum must be 100.
+    /// Weights of the smart strategy. They must sum to 100.
     pub struct Weights {
         /// The backend's priority.
         pub priority: u32 = 50,

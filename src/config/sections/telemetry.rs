@@ -1,4 +1,4 @@
-//! `telemetry:` asking engines how busy they are.
+//! `telemetry:` scraping the engines' metrics.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::config::syntax::setting::{choice, section};
 use crate::config::syntax::values::{AtLeastOne, Positive, Share};
 
 choice! {
-    /// Whether engines are asked.
+    /// When engines are scraped.
     pub enum TelemetryUse {
-        /// When the strategy reads what they tell.
+        /// When a strategy reads their metrics.
         Auto = "auto",
-        /// Always: for the metrics alone, too.
+        /// Always, even when only our own metrics show the result.
         Always = "true",
         /// Never.
         Never = "false",
@@ -21,29 +21,29 @@ choice! {
 choice!(@setting TelemetryUse);
 
 section! {
-    /// Asking engines how busy they are, by the metrics they show.
+    /// Engine telemetry: scrape the engines' metrics for queue lengths and KV cache usage.
     pub struct TelemetryConfig {
-        /// true, false, or auto: where `routing.strategy` or that of its shadow is weighted.
+        /// true, false, or auto: when `routing.strategy` or the shadow's is weighted.
         pub enabled: TelemetryUse = TelemetryUse::Auto,
-        /// Time between two questions to an engine that has requests of ours.
+        /// Time between scrapes of an engine with requests in flight.
         pub interval: Duration ["interval" as Positive] = Duration::from_millis(100),
-        /// The same for one that has none.
+        /// Time between scrapes of an idle engine.
         pub idle_interval: Duration ["idle_interval" as Positive] = Duration::from_secs(1),
-        /// How long an answer may take.
+        /// Timeout of a scrape.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_secs(1),
-        /// The most of one core that all of it may take; beyond that the intervals stretch.
+        /// CPU cores that all scrapes together may use; beyond it the intervals grow, up to 100x.
         pub max_cpu: f64 ["max_cpu" as Share] = 0.02,
     }
 }
 
 section! {
-    /// Where one engine's metrics are.
+    /// Where the metrics of an engine are.
     pub struct BackendTelemetry {
-        /// Whether it is asked at all.
+        /// Whether the engine is scraped.
         pub enabled: bool = true,
-        /// The path of its metrics; the engine's own unless set.
+        /// The path of the metrics. Default: the engine's metrics path.
         pub path: Option<String> ["path" as Maybe<PagePath>] = None,
-        /// Their port, spoken to without TLS; the URL's own unless set.
+        /// The port of the metrics, without TLS. Default: the URL's port.
         pub port: Option<u16> ["port" as Maybe<AtLeastOne<u16>>] = None,
     }
 }

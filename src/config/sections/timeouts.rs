@@ -1,4 +1,4 @@
-//! `timeouts:` how long an attempt may take. Global, per model and per backend.
+//! `timeouts:` of attempts and requests. Global, per model and per backend.
 
 use std::time::Duration;
 
@@ -7,39 +7,39 @@ use crate::config::syntax::setting::section;
 use crate::config::syntax::values::Positive;
 
 section! {
-    /// How long an attempt may take.
+    /// Timeouts of one attempt, and of the request.
     pub struct TimeoutsConfig {
-        /// Until the backend accepts the connection.
+        /// Until the connection to the backend is established.
         pub connect: Duration ["connect" as Positive] = Duration::from_secs(2),
-        /// Until a stream's first token.
+        /// Until the first token of a stream.
         pub first_token: Duration ["first_token" as Positive] = Duration::from_secs(120),
-        /// Between a stream's tokens.
+        /// Between two tokens of a stream.
         pub between_tokens: Duration ["between_tokens" as Positive] = Duration::from_secs(60),
-        /// Until the whole response, when it is not a stream.
+        /// Until the end of a response that is not a stream.
         pub response: Duration ["response" as Positive] = Duration::from_secs(600),
-        /// Until the end of everything, repeats and streams included; or none.
+        /// Of the whole request, with all retries and streaming; or none.
         pub total: Option<Duration> ["total" as Or<Never, Positive>] = None,
     }
 }
 
 section! {
-    /// Timeouts that differ from the global ones; those of a backend win over those of a model.
+    /// Overrides of the global timeouts. A backend's override a model's.
     pub struct TimeoutOverrides {
-        /// Until the backend accepts the connection.
+        /// Until the connection to the backend is established.
         pub connect: Option<Duration> ["connect" as Maybe<Positive>] = None,
-        /// Until a stream's first token.
+        /// Until the first token of a stream.
         pub first_token: Option<Duration> ["first_token" as Maybe<Positive>] = None,
-        /// Between a stream's tokens.
+        /// Between two tokens of a stream.
         pub between_tokens: Option<Duration> ["between_tokens" as Maybe<Positive>] = None,
-        /// Until the whole response, when it is not a stream.
+        /// Until the end of a response that is not a stream.
         pub response: Option<Duration> ["response" as Maybe<Positive>] = None,
-        /// Until the end of everything, repeats and streams included; or none.
+        /// Of the whole request, with all retries and streaming; or none.
         pub total: Option<Option<Duration>> ["total" as Maybe<Or<Never, Positive>>] = None,
     }
 }
 
 impl TimeoutsConfig {
-    /// These timeouts, where `overrides` does not say otherwise.
+    /// These timeouts with `overrides` applied.
     #[must_use]
     pub fn with(&self, overrides: &TimeoutOverrides) -> Self {
         Self {

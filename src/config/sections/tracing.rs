@@ -1,4 +1,4 @@
-//! `tracing:` where requests stand in distributed traces, and who is told.
+//! `tracing:` distributed tracing.
 
 use crate::config::syntax::collections::Maybe;
 use crate::config::syntax::document::Node;
@@ -11,15 +11,15 @@ use crate::config::syntax::url::BackendUrl;
 use crate::config::syntax::values::Share;
 
 section! {
-    /// Distributed traces.
+    /// Distributed tracing (W3C Trace Context, OpenTelemetry).
     pub struct TracingConfig {
-        /// Follow a client's traceparent, or begin a trace, and hand it on with a span per attempt.
+        /// Whether to continue the client's trace, or start one, and pass it to backends.
         pub propagate: bool = true,
-        /// The share of traces begun here that are recorded; clients decide about their own.
+        /// The share of traces started here that are recorded; clients decide about theirs.
         pub sample: f64 ["sample" as Share] = 1.0,
         /// URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318; default: no export.
         pub otlp_endpoint: Option<BackendUrl> ["otlp_endpoint" as Maybe<Collector>] = None,
-        /// What this penstock is called there.
+        /// The service name in traces.
         pub service_name: String = "penstock".to_owned(),
     }
 }

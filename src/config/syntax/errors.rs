@@ -1,5 +1,5 @@
-//! What can be wrong with a configuration, and where: every fault names the file, line and column
-//! (or the environment variable, or the flag) it comes from.
+//! Errors and warnings of a configuration. Each one has a position: file, line and column, or the
+//! environment variable, or the command line.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::units::{ByteSize, UnitError};
 
-/// Why a configuration was refused.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -16,7 +16,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: std::io::Error,
     },
     /// The text is not YAML.
@@ -24,18 +24,18 @@ pub enum ConfigError {
     Syntax {
         /// Where the parser stopped.
         place: Place,
-        /// What the parser said.
+        /// The parser's error.
         source: Box<serde_saphyr::Error>,
     },
-    /// The YAML does not describe a penstock.
+    /// The settings are invalid.
     #[error("{}", join_lines(faults))]
     Invalid {
-        /// Every fault found, in the order of the file.
+        /// Every error found, in the order of the file.
         faults: Vec<Fault>,
     },
 }
 
-/// The parser's message; the position it ends in is in front already.
+/// The parser's message without the position at its end: the caller shows the position first.
 pub(crate) fn without_position(source: &serde_saphyr::Error) -> String {
     let message = source.to_string();
     let Some(location) = source.location() else { return message };
@@ -61,7 +61,7 @@ pub enum Place {
     },
     /// In an environment variable.
     Variable(String),
-    /// On the command line. What is wrong there names the setting itself.
+    /// On the command line. The message names the setting.
     CommandLine,
 }
 
@@ -75,12 +75,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing wrong, and where.
+/// An error and its position.
 #[derive(Debug)]
 pub struct Fault {
     /// Where it was written.
     pub place: Place,
-    /// What is wrong with it.
+    /// The error.
     pub problem: Problem,
 }
 
@@ -90,7 +90,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is wrong with a value. Keys are given as paths: `routing.weights`, `backends[2].url`.
+/// An error in a setting. Keys are paths: `routing.weights`, `backends[2].url`.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum Problem {
@@ -98,11 +98,9 @@ pub enum Problem {
     UnknownKey { key: String, section: String, suggestion: Option<String> },
     #[error("missing key '{key}'{}", within(section))]
     MissingKey { key: String, section: String },
-    #[error("unknown variable: no setting is called so{}", suggest(suggestion.as_deref()))]
+    #[error("unknown environment variable: no such setting{}", suggest(suggestion.as_deref()))]
     UnknownVariable { suggestion: Option<String> },
-    #[error(
-        "no backends: list at least one under 'backends', as in `backends: [http://host:8000]`"
-    )]
+    #[error("no backends: list at least one, such as `backends: [http://host:8000]`")]
     NoBackends,
     #[error("'{key}' is {found}: expected {expected}")]
     WrongKind { key: String, found: &'static str, expected: String },
@@ -121,57 +119,57 @@ pub enum Problem {
     #[error("the environment variable '{name}' is not set; `${{{name}:-value}}` gives a default")]
     UnsetVariable { name: String },
     #[error(
-        "'{given}' is not a variable: write `${{NAME}}`, `${{NAME:-default}}` or `$${{` for a plain `${{`"
+        "invalid variable '{given}': write `${{NAME}}`, `${{NAME:-default}}`, or `$${{` for a literal `${{`"
     )]
     MalformedVariable { given: String },
     #[error("'{key}': {source}")]
     Secret { key: String, source: SecretError },
     #[error("'{key}': cannot read {}: {source}", path.display())]
     SecretFile { key: String, path: PathBuf, source: std::io::Error },
-    #[error("'{section}' has both '{key}' and '{key}_file': keep one")]
+    #[error("'{section}' sets both '{key}' and '{key}_file': remove one")]
     SecretTwice { section: String, key: &'static str },
-    #[error("'admin.listen' is {listen}, which others can reach: set 'admin.token_file'")]
+    #[error("'admin.listen' is {listen}, which is not loopback: 'admin.token_file' is required")]
     AdminNeedsToken { listen: SocketAddr },
-    #[error("{address} is listened on twice")]
+    #[error("duplicate listen address {address}")]
     ListenTwice { address: String },
-    #[error("'proxy_protocol' needs 'server.trusted_proxies': nobody else may connect")]
+    #[error("'proxy_protocol' requires 'server.trusted_proxies': other peers are rejected")]
     NoTrustedProxies,
-    #[error("'client_certificates' needs a 'client_ca' that signs them")]
+    #[error("'client_certificates' requires 'client_ca'")]
     NoClientCa,
     #[error("'{key}': {source}")]
     Tls { key: String, source: crate::tls::TlsError },
-    #[error("backend '{name}' has 'tls' and a URL that does not begin with https://")]
+    #[error("backend '{name}' sets 'tls', but its URL does not start with https://")]
     TlsWithoutHttps { name: String },
-    #[error("the client keys '{first}' and '{second}' are the same")]
+    #[error("client keys '{first}' and '{second}' have the same value")]
     ClientKeyTwice { first: String, second: String },
-    #[error("'{section}.weights' sum to {sum}, they must sum to 100")]
+    #[error("'{section}.weights' must sum to 100, not {sum}")]
     WeightSum { section: &'static str, sum: u64 },
     #[error("'routing.aliases' has a cycle: {}", cycle.join(" -> "))]
     AliasCycle { cycle: Vec<String> },
-    #[error("'{low}' is larger than '{high}'")]
+    #[error("'{low}' must not exceed '{high}'")]
     OutOfOrder { low: String, high: String },
-    #[error("backend '{name}' is listed twice")]
+    #[error("duplicate backend '{name}'")]
     BackendTwice { name: String },
-    #[error("{count} backends are listed, at most {limit} are supported")]
+    #[error("too many backends: {count}, at most {limit} are supported")]
     TooManyBackends { count: usize, limit: usize },
-    #[error("model '{id}' is listed twice in backend '{backend}'")]
+    #[error("duplicate model '{id}' in backend '{backend}'")]
     ModelTwice { id: String, backend: String },
-    #[error("backend '{name}' has 'authorization: replace' and no 'api_key' to replace with")]
+    #[error("backend '{name}' sets 'authorization: replace' without an 'api_key'")]
     NothingToReplaceWith { name: String },
 }
 
-/// Why a text cannot be a secret.
+/// Why a string is not a valid secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// It has no length: comparing with it would let everybody in.
+    /// The secret is empty: every caller would match it.
     #[error("the secret is empty")]
     Empty,
-    /// It could not be sent in an HTTP header.
-    #[error("the secret holds characters that no HTTP header can carry")]
+    /// The secret is not allowed in an HTTP header.
+    #[error("the secret contains characters that are not allowed in HTTP headers")]
     NotPrintable,
 }
 
-/// Why a text is not the address of a backend.
+/// Why a string is not a valid backend URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum UrlError {
@@ -179,11 +177,11 @@ pub enum UrlError {
     Malformed { given: String },
     #[error("the URL must start with http:// or https://")]
     Scheme,
-    #[error("the URL holds a user or password: use 'api_key'")]
+    #[error("the URL contains a user or password: use 'api_key'")]
     Credentials,
     #[error("the URL must not have a query or fragment")]
     Query,
-    #[error("port 0 cannot be connected to")]
+    #[error("port 0 is not a valid port")]
     Port,
 }
 
@@ -195,12 +193,12 @@ fn suggest(suggestion: Option<&str>) -> String {
     suggestion.map_or_else(String::new, |word| format!(": did you mean '{word}'?"))
 }
 
-/// Something a configuration may hold and probably should not.
+/// A warning and its position: a valid setting that is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigWarning {
     /// Where it was written.
     pub place: Place,
-    /// What is odd about it.
+    /// The warning.
     pub warning: Warning,
 }
 
@@ -210,7 +208,7 @@ impl fmt::Display for ConfigWarning {
     }
 }
 
-/// What is odd about a value that is accepted all the same.
+/// A warning about a valid setting that is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum Warning {
@@ -228,39 +226,41 @@ pub enum Warning {
     )]
     NotWeighted { section: &'static str, key: &'static str, strategy: &'static str },
     #[error(
-        "'{section}.strategy' is 'weighted', but telemetry is off: the load is penstock's own \
-         requests in flight, and no engine's KV cache or adapters are known"
+        "'{section}.strategy' is 'weighted', but telemetry is off: load is penstock's own requests \
+         in flight, and KV cache usage and adapters of engines are unknown"
     )]
     Blind { section: &'static str },
     #[error(
-        "'{section}.prefix_memory' is {given}, less than the {least} that one long prompt takes: \
-         hardly anything will be known of what is cached where"
+        "'{section}.prefix_memory' is {given}, but one long prompt takes {least}: the prefix index \
+         is too small to find cached prompts"
     )]
     LittlePrefixMemory { section: &'static str, given: ByteSize, least: ByteSize },
-    #[error("scorers there ask for the strategy 'weighted', in the place of '{given}'")]
+    #[error("scorers select the strategy 'weighted' instead of '{given}'")]
     ScorersAsk { given: String },
-    #[error("alias '{alias}' takes {hops} hops; resolution stops after {limit}, at '{reached}'")]
+    #[error("alias '{alias}' takes {hops} hops; resolution stops after {limit} at '{reached}'")]
     LongAliasChain { alias: String, hops: usize, limit: usize, reached: String },
-    #[error("alias '{alias}' hides the model '{alias}' of backend '{backend}': aliases go first")]
+    #[error(
+        "alias '{alias}' hides the model of that name on backend '{backend}': aliases take precedence"
+    )]
     AliasHidesModel { alias: String, backend: String },
     #[error(
-        "alias '{alias}' leads to '{target}', which no backend serves and no fallback replaces"
+        "alias '{alias}' resolves to '{target}', which no backend serves and which has no fallback"
     )]
     DeadAlias { alias: String, target: String },
-    #[error("no backend serves '{model}', for which 'models' has settings")]
+    #[error("'models' has settings for '{model}', which no backend serves")]
     UnknownModel { model: String },
-    #[error("the fallback chain of '{model}' is empty, which is the same as none")]
+    #[error("the fallback chain of '{model}' is empty")]
     EmptyFallback { model: String },
     #[error("the fallback chain of '{model}' names '{fallback}', which no backend serves")]
     UnknownFallback { model: String, fallback: String },
     #[error("no backend serves any model in the fallback chain of '{model}'")]
     DeadFallback { model: String },
-    #[error("the fallback chain of alias '{alias}' is never used: that of '{target}' goes first")]
+    #[error("the fallback chain of alias '{alias}' is unused: that of '{target}' takes precedence")]
     ShadowedFallback { alias: String, target: String },
-    #[error("the fallback chain of '{model}' leads back to itself by '{fallback}'")]
+    #[error("the fallback chain of '{model}' contains the model itself, as '{fallback}'")]
     SelfFallback { model: String, fallback: String },
     #[error(
-        "backends '{first}' and '{second}' have the same URL: both would count one engine's load"
+        "backends '{first}' and '{second}' have the same URL: the engine's load is counted twice"
     )]
     SameUrl { first: String, second: String },
 }

@@ -73,7 +73,7 @@ fn unknown_strategy_becomes_smart_with_a_warning() {
 fn weights_must_sum_to_100() {
     assert_eq!(
         refusal("routing:\n  weights: {priority: 50, load: 30, latency: 30}"),
-        "penstock.yaml:3:3: 'routing.weights' sum to 110, they must sum to 100"
+        "penstock.yaml:3:3: 'routing.weights' must sum to 100, not 110"
     );
     assert!(refusal("routing: {weights: {load: 4294967295}}").contains("100"), "no overflow");
 }
@@ -132,7 +132,7 @@ fn aliases_that_hide_models_warn() {
     assert_eq!(
         warnings(text),
         [
-            "penstock.yaml:2:21: alias 'gpt-4' hides the model 'gpt-4' of backend 'x': aliases go first"
+            "penstock.yaml:2:21: alias 'gpt-4' hides the model of that name on backend 'x': aliases take precedence"
         ]
     );
 }
@@ -142,7 +142,7 @@ fn names_that_lead_nowhere_warn() {
     let text = |rest: &str| format!("backends: [{{url: http://a, models: [m]}}]\n{rest}");
     let alias = warnings(&text("routing: {aliases: {x: y, y: gone, z: m}}"));
     assert_eq!(alias.len(), 2);
-    assert!(alias[0].starts_with("penstock.yaml:2:21: alias 'x' leads to 'gone'"), "{alias:?}");
+    assert!(alias[0].starts_with("penstock.yaml:2:21: alias 'x' resolves to 'gone'"), "{alias:?}");
     let with_chain = "routing: {aliases: {x: gone}, fallbacks: {x: [m]}}";
     assert!(warnings(&text(with_chain)).is_empty(), "the chain stands in");
     let model = warnings(&text("models: {n: {timeouts: {response: 5s}}}"));
@@ -169,15 +169,15 @@ fn useless_fallbacks_warn() {
         "{unknown:?}"
     );
     assert!(warned("m: [other]", declared)[1].contains("no backend serves any model"));
-    assert!(warned("m: [n], al: [n]", declared)[0].contains("alias 'al' is never used"));
-    assert!(warned("m: [al, n]", declared)[0].contains("leads back to itself"));
+    assert!(warned("m: [n], al: [n]", declared)[0].contains("alias 'al' is unused"));
+    assert!(warned("m: [al, n]", declared)[0].contains("contains the model itself"));
 }
 
 #[test]
 fn backends_are_told_apart() {
     let error =
         load("backends:\n- {name: x, url: http://a}\n- {name: x, url: http://b}").unwrap_err();
-    assert_eq!(error, "penstock.yaml:3:10: backend 'x' is listed twice");
+    assert_eq!(error, "penstock.yaml:3:10: duplicate backend 'x'");
     let same = warnings("- http://a\n- http://A:80/v1/");
     assert!(same[0].starts_with("penstock.yaml:2:3: backends 'a:80' and 'a:80-2'"), "{same:?}");
     let error = load("- {name: 'a b', url: http://a}\n- {name: c}\n- [d]").unwrap_err();
@@ -185,7 +185,7 @@ fn backends_are_told_apart() {
     assert!(error.contains("2:3: missing key 'url' in 'backends[1]'"), "{error}");
     assert!(error.contains("3:3: 'backends[2]' is a list"), "{error}");
     let error = load("backends: [{url: http://a, models: [m, {id: m}]}]").unwrap_err();
-    assert!(error.contains("model 'm' is listed twice in backend 'a:80'"), "{error}");
+    assert!(error.contains("duplicate model 'm' in backend 'a:80'"), "{error}");
 }
 
 #[test]
@@ -198,9 +198,9 @@ fn at_most_1024_backends() {
 #[test]
 fn listening_twice_is_refused() {
     let error = refusal("server: {listen: ['127.0.0.1:9090', '127.0.0.1:0', '127.0.0.1:0']}");
-    assert!(error.ends_with("127.0.0.1:9090 is listened on twice"), "{error}");
+    assert!(error.ends_with("duplicate listen address 127.0.0.1:9090"), "{error}");
     let error = refusal("server: {listen: ['127.0.0.1:1', '127.0.0.1:1']}");
-    assert_eq!(error, "penstock.yaml:2:34: 127.0.0.1:1 is listened on twice");
+    assert_eq!(error, "penstock.yaml:2:34: duplicate listen address 127.0.0.1:1");
 }
 
 #[test]
@@ -213,13 +213,17 @@ fn open_admin_port_needs_a_token() {
 #[test]
 fn secrets_must_be_given_once_and_differ() {
     let keys = |items: &str| refusal(&format!("auth: {{keys: [{items}]}}"));
-    assert!(keys("{name: a, key: k}, {name: b, key: k}").contains("'a' and 'b' are the same"));
+    assert!(
+        keys("{name: a, key: k}, {name: b, key: k}").contains("'a' and 'b' have the same value")
+    );
     assert!(keys("{name: a}").contains("missing key 'key' in 'auth.keys[0]'"));
     assert!(keys("{key: k}").contains("missing key 'name' in 'auth.keys[0]'"));
     assert!(keys("{name: a, key: ''}").contains("the secret is empty"));
     assert!(keys("{name: a, key: '${NONE:-}'}").contains("the secret is empty"));
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    assert!(keys(&format!("{{name: a, key_file: {file}}}")).contains("no HTTP header can carry"));
+    assert!(
+        keys(&format!("{{name: a, key_file: {file}}}")).contains("not allowed in HTTP headers")
+    );
     let error = load("backends: [{name: x, url: http://a, authorization: replace}]").unwrap_err();
     assert!(error.starts_with("penstock.yaml:1:52: backend 'x' has"), "{error}");
 }
@@ -244,8 +248,8 @@ fn bounds_that_turn_things_off_are_told() {
     assert_eq!(
         warned(weighted),
         [
-            "penstock.yaml:3:10: 'limits.prefix_memory' is 1KiB, less than the 64KiB that one long prompt \
-          takes: hardly anything will be known of what is cached where"
+            "penstock.yaml:3:10: 'limits.prefix_memory' is 1KiB, but one long prompt takes 64KiB: the prefix index is \
+          too small to find cached prompts"
         ]
     );
     for fine in [

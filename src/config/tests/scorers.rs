@@ -139,8 +139,7 @@ fn scorers_on_the_command_line_ask_for_the_weighted_strategy() {
     for text in ["{}", "{ strategy: weighted }", "{ strategy: weighted, preset: lmetric }"] {
         assert_eq!(settled(text, &[flag], &[]), [weighted, "load-balance", ""], "{text}");
     }
-    let warning =
-        "command line: scorers there ask for the strategy 'weighted', in the place of 'random'";
+    let warning = "command line: scorers select the strategy 'weighted' instead of 'random'";
     for (text, variables) in [
         ("{ strategy: random }", &[][..]),
         ("{ scorers: \"queue-depth\" }", &[("PENSTOCK_ROUTING_STRATEGY", "random")][..]),

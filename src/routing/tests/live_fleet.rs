@@ -7,8 +7,8 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::{Fleet, NOW, TestRequest, backend};
-use crate::config::ModelEntry;
-use crate::fleet::{BackendSet, Fleet as LiveFleet, InflightGuard, MAX_BACKENDS, Topology};
+use crate::config::{MAX_BACKENDS, ModelEntry};
+use crate::fleet::{BackendSet, Fleet as LiveFleet, InflightGuard, Topology};
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 
 const MODELS: [&str; 3] = ["m0", "m1", "m2"];

@@ -35,7 +35,7 @@ fn levels(found: &Examination, rest: &str) -> Vec<(Level, String)> {
 }
 
 #[test]
-fn a_healthy_backend_has_nothing_to_look_at() {
+fn healthy_backend_has_no_warnings() {
     let told = levels(&healthy(), "engine: vllm");
     assert!(told.iter().all(|(level, _)| *level == Level::Ok), "{told:?}");
     assert!(told[0].1.contains("vllm 0.9.1"), "{told:?}");
@@ -43,7 +43,7 @@ fn a_healthy_backend_has_nothing_to_look_at() {
 }
 
 #[test]
-fn each_illness_is_told_once() {
+fn each_problem_is_reported_once() {
     let status = |status| DiscoveryError::Status { path: "/health".to_owned(), status };
     let soon = KeepAlive::Closes(Duration::from_millis(1990));
     let missing =
@@ -52,15 +52,15 @@ fn each_illness_is_told_once() {
         (Examination { resolves: false, ..healthy() }, "", (Level::Fail, "does not resolve")),
         (Examination { check: Err(status(401)), ..healthy() }, "", (Level::Fail, "answered 401")),
         (Examination { models: Err(status(404)), ..healthy() }, "", (Level::Fail, "not list its")),
-        (healthy(), "models: [n]", (Level::Warn, "declared: n")),
+        (healthy(), "models: [n]", (Level::Warn, "declared models: n")),
         (Examination { keep_alive: soon, ..healthy() }, "", (Level::Warn, "after 2s")),
         (
             Examination { keep_alive: KeepAlive::NotKept, ..healthy() },
             "",
-            (Level::Warn, "behind every answer"),
+            (Level::Warn, "after every response"),
         ),
         (Examination { metrics: Some(missing), ..healthy() }, "", (Level::Warn, "vllm:x")),
-        (Examination { clock: Some(5), ..healthy() }, "", (Level::Warn, "s apart")),
+        (Examination { clock: Some(5), ..healthy() }, "", (Level::Warn, "off by")),
     ] {
         let told = levels(&found, rest);
         let ill: Vec<_> = told.iter().filter(|(level, _)| *level != Level::Ok).collect();
@@ -72,7 +72,7 @@ fn each_illness_is_told_once() {
     let found = Examination { metrics: missing(), ..healthy() };
     let unread = judge(&backend(""), &found, Terms { wants_telemetry: false, ..TERMS });
     let remark = unread.iter().find(|one| one.message.contains("metrics")).unwrap();
-    assert_eq!(remark.level, Level::Ok, "nobody reads them: {remark:?}");
+    assert_eq!(remark.level, Level::Ok, "no strategy uses them: {remark:?}");
     let declared = Examination { models: Err(status(404)), ..healthy() };
     assert!(levels(&declared, "models: [m]").iter().all(|(level, _)| *level == Level::Ok));
 }

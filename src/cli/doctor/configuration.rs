@@ -1,4 +1,4 @@
-//! What a configuration may hold, and what often turns out to be a mistake.
+//! Findings in the configuration: valid settings that are often mistakes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,34 +9,34 @@ use std::time::Duration;
 use super::finding::Finding;
 use crate::config::{BackendConfig, Config, ListenAddress, Listener, LogTarget};
 
-/// uvicorn, on which most engines stand, closes idle connections after this.
+/// The default keep-alive of uvicorn, which most engines use.
 const UVICORN_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 pub(super) fn look(config: &Config, path: &Path) -> Vec<Finding> {
     let file = path.display().to_string();
-    let mut findings = vec![Finding::ok("config", format!("{file} can be started with"))];
+    let mut findings = vec![Finding::ok("config", format!("{file} is valid"))];
     findings.extend(
         config
             .warnings
             .iter()
             .map(|warning| Finding::warn("config", warning.to_string(), "see `penstock check`")),
     );
-    findings.extend(secrets_for_all(config, path));
-    findings.extend(open_door(config));
+    findings.extend(readable_secrets(config, path));
+    findings.extend(missing_client_auth(config));
     if config.limits.idle_timeout >= UVICORN_KEEP_ALIVE {
         findings.push(Finding::warn(
             "config",
-            "limits.idle_timeout reaches the 5 s after which many engines close idle connections",
-            "4s, unless every engine keeps them for longer",
+            "limits.idle_timeout is not below 5 s, after which many engines close idle connections",
+            "set it to 4s, unless every engine keeps connections longer",
         ));
     }
-    findings.extend(config.backends.iter().filter_map(key_in_the_clear));
-    findings.extend(lonely_models(config));
+    findings.extend(config.backends.iter().filter_map(unencrypted_key));
+    findings.extend(models_without_failover(config));
     findings.extend(log_folder(config));
     findings
 }
 
-fn secrets_for_all(config: &Config, path: &Path) -> Option<Finding> {
+fn readable_secrets(config: &Config, path: &Path) -> Option<Finding> {
     let inline = |secret: &crate::config::Secret| secret.file().is_none();
     let has_secrets = config.auth.keys.iter().any(|key| inline(&key.key))
         || config.backends.iter().filter_map(|one| one.api_key.as_ref()).any(inline);
@@ -48,56 +48,59 @@ fn secrets_for_all(config: &Config, path: &Path) -> Option<Finding> {
     (is_written && mode & 0o004 != 0).then(|| {
         Finding::warn(
             "config",
-            "it seems to hold keys, and every user of this machine may read it",
-            "chmod 640, or key_file and ${VARIABLES} for the keys",
+            "the file seems to contain keys and is readable by every user of this host",
+            "chmod 640, or move the keys to key_file or ${VARIABLES}",
         )
     })
 }
 
-fn open_door(config: &Config) -> Option<Finding> {
+fn missing_client_auth(config: &Config) -> Option<Finding> {
     let is_open = |listener: &Listener| match &listener.address {
         ListenAddress::Unix(_) => false,
-        // Who must show a certificate is known.
+        // Client certificates authenticate clients.
         ListenAddress::Tcp(address) => !address.ip().is_loopback() && !listener.knows_clients(),
     };
     let reachable = config.server.listen.iter().any(is_open);
     (config.auth.keys.is_empty() && reachable).then(|| {
         Finding::warn(
             "config",
-            "whoever reaches the data port may use the fleet: there are no auth.keys",
-            "auth.keys, or a network that only clients are in",
+            "no auth.keys: everyone who can connect to the data port can use the backends",
+            "set auth.keys, or listen on a private network",
         )
     })
 }
 
-fn key_in_the_clear(backend: &BackendConfig) -> Option<Finding> {
+fn unencrypted_key(backend: &BackendConfig) -> Option<Finding> {
     let url = &backend.url;
     let is_here =
         url.host == "localhost" || url.host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
     (backend.api_key.is_some() && !url.https && !is_here).then(|| {
         Finding::warn(
             &backend.name,
-            "its api_key crosses the network in the clear",
-            "an https:// address, or a network nobody listens on",
+            "its api_key is sent without encryption",
+            "use an https:// URL, or a trusted network",
         )
     })
 }
 
-/// Declared models with a single backend: when that is down, so is the model.
-fn lonely_models(config: &Config) -> Option<Finding> {
+/// Models with a single backend and no fallback: no failover is possible.
+fn models_without_failover(config: &Config) -> Option<Finding> {
     let mut served: BTreeMap<&str, usize> = BTreeMap::new();
     for model in config.backends.iter().filter_map(|one| one.models.as_ref()).flatten() {
         *served.entry(model.id.as_str()).or_default() += 1;
     }
-    let lonely: Vec<&str> = served
+    let single: Vec<&str> = served
         .into_iter()
         .filter(|(name, count)| *count == 1 && !config.routing.fallbacks.contains_key(*name))
         .map(|(name, _)| name)
         .collect();
-    (config.backends.len() > 1 && !lonely.is_empty()).then(|| {
-        let names = lonely.iter().take(5).copied().collect::<Vec<_>>().join(", ");
-        let message = format!("one backend and no fallback for {} model(s): {names}", lonely.len());
-        Finding::warn("config", message, "a second backend, or routing.fallbacks")
+    (config.backends.len() > 1 && !single.is_empty()).then(|| {
+        let names = single.iter().take(5).copied().collect::<Vec<_>>().join(", ");
+        let message = format!(
+            "{} model(s) without failover (one backend, no fallback): {names}",
+            single.len()
+        );
+        Finding::warn("config", message, "add a second backend, or routing.fallbacks")
     })
 }
 
@@ -106,11 +109,11 @@ fn log_folder(config: &Config) -> Option<Finding> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let shown = path.display();
     Some(match std::fs::metadata(folder) {
-        Ok(found) if found.is_dir() => Finding::ok("access log", format!("goes to {shown}")),
+        Ok(found) if found.is_dir() => Finding::ok("access log", format!("is written to {shown}")),
         Ok(_) | Err(_) => Finding::fail(
             "access log",
-            format!("the folder of {shown} is not there"),
-            "make it, and give it to the user penstock runs as",
+            format!("the directory of {shown} does not exist"),
+            "create it, writable for the user that runs penstock",
         ),
     })
 }
