@@ -1,12 +1,14 @@
 //! What clients may call: the tables of operations, dialects and capabilities. A new operation is a
 //! row here and its prompt fields in `scan`.
 
+mod credentials;
 mod dialect;
 mod errors;
 pub(crate) mod hex;
 mod offer;
 mod trace;
 
+pub(crate) use credentials::bearer_token;
 pub use dialect::{DIALECTS, Dialect, DialectRow};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow, error_body, error_event};
 pub use offer::Offer;

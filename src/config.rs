@@ -61,7 +61,7 @@ impl Config {
     /// `overrides` (`routing.strategy`, `random`) beat both.
     ///
     /// # Errors
-    /// [`ConfigError`] with every fault found.
+    /// [`ConfigError`] with every error found.
     pub fn load(
         path: &Path,
         environment: &Environment,
@@ -77,7 +77,7 @@ impl Config {
     /// Parses `text`, which messages call `name`; relative paths in it start at `base_dir`.
     ///
     /// # Errors
-    /// [`ConfigError`] with every fault found.
+    /// [`ConfigError`] with every error found.
     pub fn parse(
         text: &str,
         name: &str,
@@ -106,7 +106,7 @@ impl Config {
         if matches!(root.content, Content::Map(_)) && root.entry("backends").is_none() {
             reader.fault(&root.place, Problem::NoBackends);
         }
-        // Only on what was read as it was meant: a faulty value would be judged by its default.
+        // Only without errors: an invalid value would be checked by its default.
         if reader.faults.is_empty() {
             let items = root.at("backends").items();
             inherit_health(&mut config, items, &mut reader);

@@ -9,6 +9,7 @@ use http::header;
 use subtle::ConstantTimeEq;
 
 use super::response::Refusal;
+use crate::api::bearer_token;
 use crate::config::Secret;
 
 /// Whether an endpoint requires the token, if one is configured.
@@ -49,11 +50,7 @@ pub(super) fn check(
 }
 
 fn is_sent(headers: &HeaderMap, token: &Secret) -> bool {
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| {
-        let (scheme, given) = value.as_bytes().split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| given.trim_ascii())
-    });
-    given.is_some_and(|given| bool::from(token.reveal().as_bytes().ct_eq(given)))
+    bearer_token(headers).is_some_and(|given| bool::from(token.reveal().as_bytes().ct_eq(given)))
 }
 
 /// Whether a Host header names an IP address or localhost, which DNS rebinding cannot use.

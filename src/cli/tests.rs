@@ -80,7 +80,7 @@ fn invalid_arguments_and_files_exit_with_2() {
     let words = |text: &[&str]| text.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     for (arguments, reason) in [
         (words(&["launch"]), "unrecognized subcommand"),
-        (words(&["explain"]), "nothing to explain: give a request"),
+        (words(&["explain"]), "nothing to explain: pass a request"),
         (words(&["serve", "--config"]), "a value is required"),
         (words(&["check", "--config", "/nonexistent/p.yaml"]), "cannot read /nonexistent/p.yaml"),
         (words(&["check", "--config", bad.path()]), "bad.yaml:2:1: unknown key 'routign'"),

@@ -1,5 +1,5 @@
 //! What differs between two configurations, named as an operator would: `routing.strategy`,
-//! `backends[gpu-a].priority`. Secrets are told to differ and never shown.
+//! `backends[gpu-a].priority`. Secrets are masked.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::config::sections::backends::BackendConfig;
 use crate::config::syntax::dump::Dump;
 use crate::config::syntax::setting::Setting;
 
-/// Settings that are read once, at the start. A name covers everything below it.
+/// Settings that need a restart. A name covers everything below it.
 const READ_AT_START: [&str; 8] = [
     "server.listen",
     "server.threads",
@@ -20,7 +20,7 @@ const READ_AT_START: [&str; 8] = [
     "tracing.service_name",
     "limits.metric_models",
 ];
-/// What is shown of a secret.
+/// Shown in place of a secret.
 const MASK: &str = "***";
 
 /// A setting that differs.
@@ -28,9 +28,9 @@ const MASK: &str = "***";
 pub struct Change {
     /// The path to it.
     pub setting: String,
-    /// What it was.
+    /// The old value.
     pub from: Value,
-    /// What it is.
+    /// The new value.
     pub to: Value,
 }
 
@@ -46,7 +46,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// What it takes to get from `old` to `new`.
+    /// The changes from `old` to `new`.
     pub fn between(old: &Config, new: &Config) -> Self {
         let mut changes = Self::default();
         let (Dump::Map(before), Dump::Map(after)) = (Config::dump(old), Config::dump(new)) else {
@@ -67,7 +67,7 @@ impl Changes {
         changes
     }
 
-    /// The settings among them that a running penstock does not follow.
+    /// The changed settings that need a restart.
     pub fn needing_restart(&self) -> Vec<&str> {
         let names = self.settings.iter().map(|change| change.setting.as_str());
         names.filter(|name| READ_AT_START.iter().any(|start| is_below(name, start))).collect()
@@ -98,7 +98,7 @@ impl Changes {
         self.added.extend(names.filter(|name| !has(old, name)).cloned());
     }
 
-    /// A change of the global `health` is no news about each backend that follows it.
+    /// A change of the global `health` is not reported again for each backend that inherits it.
     fn drop_inherited(&mut self, path: &str, from: usize) {
         let (known, mine) = self.settings.split_at(from);
         let is_inherited = |change: &Change| {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_named_by_its_path_with_both_values() {
+    fn change_has_path_and_both_values() {
         let old = config("backends: [{ name: a, url: http://a:1 }, http://b:1]");
         let new = config(
             "routing: { strategy: random, aliases: { x: y } }\n\
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_told_to_differ_and_not_shown() {
+    fn changed_secrets_are_masked() {
         let yaml = |key: &str, api: &str| {
             config(&format!(
                 "auth: {{ keys: [{{ name: t, key: {key} }}] }}\n\
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_backend_inherits_is_told_once() {
+    fn inherited_change_is_reported_once() {
         let old =
             config("backends: [{ name: a, url: http://a:1, health: { rise: 7 } }, http://b:1]");
         let new = config(
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_at_the_start_only_is_named() {
+    fn settings_that_need_a_restart_are_named() {
         let one = "backends: [http://a:1]";
         let new = config(&format!("server: {{ threads: 1000, drain_timeout: 1s }}\n{one}"));
         let changes = Changes::between(&config(one), &new);

@@ -1,5 +1,5 @@
-//! What no single value shows: rules across the file. Run on a configuration that was read without
-//! a fault, with the tree at hand for the positions.
+//! Rules across several settings. They run on a configuration that was read without errors; the
+//! document tree provides positions.
 
 pub(super) mod models;
 
@@ -21,7 +21,7 @@ use crate::units::{ByteSize, show_duration};
 
 /// The most backends a configuration may name: sets of backends are bit masks of this size.
 pub const MAX_BACKENDS: usize = 1024;
-/// What a prefix index takes for one prompt of 1,024 blocks that no other shares.
+/// Memory in a prefix index of one prompt of 1,024 blocks that shares none of them.
 const ONE_PROMPT: ByteSize = ByteSize::kib(64);
 
 /// Checks `config`, which was read from `root`.
@@ -72,7 +72,7 @@ fn check_address(
     place: &Place,
     reader: &mut Reader,
 ) {
-    // Port 0 is a new port each time.
+    // Port 0 binds a new port each time.
     let is_new = matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
     if !is_new && seen.contains(address) {
         reader.fault(place, Problem::ListenTwice { address: address.to_string() });
@@ -113,7 +113,7 @@ fn check_client_keys(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-/// Refuses a secret that is given both in place and as a file.
+/// Refuses a secret that is set both inline and as a file.
 fn check_spelled_once(item: &Node, section: String, key: &'static str, reader: &mut Reader) {
     let file = format!("{key}_file");
     if let (Some(_), Some(entry)) = (item.entry(key), item.entry(&file)) {
@@ -168,7 +168,7 @@ fn check_strategy(
     }
 }
 
-/// Refuses bounds that would let nothing be asked, and tells who would decide blindly.
+/// Refuses a budget of 0, and warns of a weighted strategy without telemetry.
 fn check_telemetry(config: &Config, root: &Node, reader: &mut Reader) {
     let (telemetry, node) = (&config.telemetry, root.at("telemetry"));
     if telemetry.max_cpu <= 0.0 {
@@ -202,7 +202,7 @@ fn check_prefix_memory(config: &Config, root: &Node, reader: &mut Reader) {
             Warning::LittlePrefixMemory { section: "limits", given: of_limits, least: ONE_PROMPT };
         reader.warn(place, warning);
     }
-    // Half of it is for either side.
+    // Each side gets one half.
     let both = ByteSize(ONE_PROMPT.0 * 2);
     if let Some(shadow) = routing.shadow.as_ref().filter(|shadow| shadow.prefix_memory < both) {
         let given = shadow.prefix_memory;
@@ -229,7 +229,7 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
     let node = root.at("backends");
     let count = config.backends.len();
     if count > MAX_BACKENDS {
-        // Further checks compare all with all.
+        // The checks below are quadratic.
         let problem = Problem::TooManyBackends { count, limit: MAX_BACKENDS };
         reader.fault(root.key_place("backends"), problem);
         return;

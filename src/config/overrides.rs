@@ -1,5 +1,5 @@
-//! What the environment and the command line say over the file: `PENSTOCK_ROUTING_MAX_RETRIES=3`,
-//! `routing.max_retries` = `3`. Both are put into the tree as if they had been written there.
+//! Overrides by environment variables (`PENSTOCK_ROUTING_MAX_RETRIES=3`) and flags
+//! (`routing.max_retries` = `3`). Both are inserted into the document tree, as if the file had them.
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ use super::syntax::suggest::nearest;
 
 const PREFIX: &str = "PENSTOCK_";
 
-/// A setting that a variable or a flag can set.
+/// A setting that a variable or a flag can override.
 pub(super) struct Override {
     /// The path to it, as in `["routing", "max_retries"]`.
     pub(super) path: Vec<&'static str>,
@@ -38,7 +38,7 @@ pub fn known_variables() -> Vec<String> {
     overrides().iter().map(Override::variable).collect()
 }
 
-/// Every setting that a variable or a flag can set: the plain ones that are in a section.
+/// Every setting that a variable or a flag can override: scalars in a section.
 fn overrides() -> Vec<Override> {
     let mut found = Vec::new();
     collect_overrides(&Config::shape(), &mut Vec::new(), &mut found);
@@ -60,7 +60,7 @@ fn collect_overrides(shape: &Shape, path: &mut Vec<&'static str>, found: &mut Ve
     }
 }
 
-/// Puts what `environment` and then `flags` say into the tree.
+/// Inserts the overrides of `environment`, then of `flags`.
 pub(super) fn apply_overrides(
     root: &mut Node,
     environment: &Environment,
@@ -95,10 +95,10 @@ pub(super) fn apply_overrides(
     }
 }
 
-/// Who says something; of two the later one is right.
+/// The source of a setting; later ones take precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
-    Nobody,
+    Unset,
     File,
     Environment,
     CommandLine,
@@ -107,7 +107,7 @@ enum Level {
 impl Level {
     fn of(node: Option<&Node>) -> Self {
         match node.map(|node| &node.place) {
-            None => Self::Nobody,
+            None => Self::Unset,
             Some(Place::File { .. }) => Self::File,
             Some(Place::Variable(_)) => Self::Environment,
             Some(Place::CommandLine) => Self::CommandLine,
@@ -115,9 +115,9 @@ impl Level {
     }
 }
 
-/// Settles what is said about scorers by more than one setting: a list of them and a preset take each
-/// other's place, and a list on the command line asks for the strategy that has scorers, unless one
-/// is named there.
+/// Resolves conflicts between `scorers`, `preset` and `strategy` from different sources: the list and
+/// the preset replace each other, and a list on the command line selects the strategy weighted, unless
+/// the command line names a strategy.
 pub(super) fn settle_scorers(root: &mut Node, reader: &mut Reader) {
     let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
     let said = |key| routing.entry(key).map(|entry| &entry.node);
@@ -147,8 +147,8 @@ pub(super) fn settle_scorers(root: &mut Node, reader: &mut Reader) {
     }
 }
 
-/// Whether a variable that is no setting was meant to be one: it begins like a section does, and is
-/// not one of those Kubernetes sets for a service called `penstock-admin` or the like.
+/// Whether an unknown variable is probably a misspelled setting: it starts with the name of a section,
+/// and Kubernetes did not set it for a service such as `penstock-admin`.
 fn is_ours(name: &str, known: &[Override]) -> bool {
     let rest = name.strip_prefix(PREFIX).unwrap_or_default().to_lowercase();
     let begins = |one: &Override| {
@@ -165,8 +165,7 @@ fn near(given: &str, known: impl Iterator<Item = String>) -> Option<String> {
     nearest(given, known.iter().map(String::as_str)).map(str::to_owned)
 }
 
-/// Puts `value` at `path`. Where the file holds something that is no mapping it is left alone: the
-/// reader complains about that.
+/// Inserts `value` at `path`. Leaves a node that is not a mapping unchanged: the reader reports it.
 fn put(node: &mut Node, path: &[&str], value: &str, place: &Place) {
     let Some((key, deeper)) = path.split_first() else {
         *node = Node { place: place.clone(), content: Content::Scalar(value.to_owned()) };

@@ -1,4 +1,4 @@
-//! The sections of the file: one file per section, and here the whole they make.
+//! The sections of the configuration: one file per section, and the whole configuration here.
 
 pub(super) mod access_log;
 pub(super) mod admin;
@@ -43,44 +43,44 @@ use super::syntax::errors::ConfigWarning;
 use super::syntax::setting::section;
 
 section! {
-    /// A penstock: what it listens on, how it chooses, and the backends it chooses from.
+    /// The configuration of penstock.
     pub struct Config {
         /// The data port.
         pub server: ServerConfig = ServerConfig::default(),
-        /// Bounds on what clients may send and this process may hold.
+        /// Limits on what clients may send and on the memory of this process.
         pub limits: LimitsConfig = LimitsConfig::default(),
         /// The admin port.
         pub admin: AdminConfig = AdminConfig::default(),
-        /// What is written to standard error.
+        /// Log messages on standard error.
         pub log: LogConfig = LogConfig::default(),
         /// One JSON line per request.
         pub access_log: AccessLogConfig = AccessLogConfig::default(),
-        /// Distributed traces.
+        /// Distributed tracing.
         pub tracing: TracingConfig = TracingConfig::default(),
-        /// Who may call the data port.
+        /// API keys of clients.
         pub auth: AuthConfig = AuthConfig::default(),
         /// How a backend is chosen, and what happens when it fails.
         pub routing: RoutingConfig = RoutingConfig::default(),
-        /// When a backend counts as up.
+        /// Health checks, slow start and circuit breaker.
         pub health: HealthConfig = HealthConfig::default(),
-        /// How long an attempt may take.
+        /// Timeouts of one attempt, and of the request.
         pub timeouts: TimeoutsConfig = TimeoutsConfig::default(),
-        /// Asking backends which models they serve.
+        /// Service discovery of models.
         pub discovery: DiscoveryConfig = DiscoveryConfig::default(),
-        /// Asking engines how busy they are.
+        /// Engine telemetry.
         pub telemetry: TelemetryConfig = TelemetryConfig::default(),
-        /// What differs for single models.
+        /// Settings per model.
         pub models: BTreeMap<String, ModelConfig> ["models" as Table<ModelConfig>] =
             BTreeMap::new(),
-        /// The engines to send requests to.
+        /// The backends.
         pub backends: Vec<BackendConfig> ["backends" as List<BackendItem>] = Vec::new(),
-        /// What is odd about the file.
+        /// Warnings about the file.
         pub warnings: Vec<ConfigWarning> [] = Vec::new(),
     }
 }
 
 impl Config {
-    /// Whether engines are to be asked how busy they are.
+    /// Whether engines are scraped.
     pub fn wants_telemetry(&self) -> bool {
         match self.telemetry.enabled {
             TelemetryUse::Always => true,

@@ -1,4 +1,4 @@
-//! Where a configuration comes from, kept so that it can be read again.
+//! The sources of a configuration, kept for reloads.
 
 use std::path::PathBuf;
 
@@ -11,17 +11,17 @@ use super::syntax::errors::ConfigError;
 pub struct ConfigSource {
     /// The file.
     pub path: PathBuf,
-    /// Fills the file's variables and overrides its settings.
+    /// The environment: values of `${NAME}`, and overrides.
     pub environment: Environment,
-    /// Settings from the command line, which beat both.
+    /// Overrides from the command line, which take precedence.
     pub overrides: Vec<(String, String)>,
 }
 
 impl ConfigSource {
-    /// Reads everything anew, the files that secrets are in among it.
+    /// Loads the configuration, including the files with secrets.
     ///
     /// # Errors
-    /// [`ConfigError`] with every fault found.
+    /// [`ConfigError`] with every error found.
     pub fn load(&self) -> Result<Config, ConfigError> {
         Config::load(&self.path, &self.environment, &self.overrides)
     }

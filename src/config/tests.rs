@@ -1,4 +1,4 @@
-//! The rules of the configuration, each as a sentence.
+//! Tests of loading, rules, shipped files and the schema.
 
 mod files;
 mod loading;
@@ -26,12 +26,12 @@ fn load(text: &str) -> Result<Config, String> {
     load_with(text, &[])
 }
 
-/// Loads `text` behind one backend that has to be there.
+/// Loads `text` after a line with one backend.
 fn load_more(text: &str) -> Result<Config, String> {
     load(&format!("backends: [http://a:1]\n{text}"))
 }
 
-/// What is said against `text`, behind a first line with a backend.
+/// The errors of `text`, after a line with one backend.
 fn refusal(text: &str) -> String {
     load_more(text).unwrap_err()
 }

@@ -1,11 +1,10 @@
 //! Who may call: client keys, compared in constant time, and the models each may use.
 
 use http::HeaderMap;
-use http::header;
 use subtle::ConstantTimeEq;
 
 use super::failure::OwnError;
-use crate::api::ErrorCode;
+use crate::api::{ErrorCode, bearer_token};
 use crate::config::AuthConfig;
 use crate::upstream::headers::API_KEY;
 
@@ -33,11 +32,8 @@ pub(crate) fn check_key(auth: &AuthConfig, headers: &HeaderMap) -> Result<Option
 }
 
 fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
-        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
-    });
-    bearer.or_else(|| headers.get(API_KEY).map(|value| value.as_bytes().trim_ascii()))
+    bearer_token(headers)
+        .or_else(|| headers.get(API_KEY).map(|value| value.as_bytes().trim_ascii()))
 }
 
 /// Whether the key at `position` may use a model by that name.

@@ -237,7 +237,7 @@ fn demo_routes_as_expected() {
         ("vision", "vision", "200"),
         ("tools", "tools", "200"),
         ("alias", "tools", "200"),
-        ("404", "nobody", "404"),
+        ("404", "-", "404"),
     ];
     assert_eq!(lines.len(), wanted.len(), "{}", ran.stdout);
     for (line, (label, backend, status)) in lines.iter().zip(wanted) {

@@ -1,4 +1,4 @@
-//! Rules about model names: aliases and fallback chains, against what the backends declare.
+//! Rules about model names: aliases and fallback chains against the declared models.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::config::syntax::document::Node;
 use crate::config::syntax::errors::{Place, Problem, Warning};
 use crate::config::syntax::reader::Reader;
 
-/// Aliases are followed this many times; routing stops at the same number.
+/// The most hops of an alias, here and in routing.
 pub const ALIAS_HOPS: usize = 3;
 
 /// Checks the names `config` gives to models.
@@ -18,7 +18,7 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     check_aliases(config, routing.at("aliases"), reader);
     let declared = declared_models(config);
     check_fallbacks(&config.routing, declared.as_ref(), routing.at("fallbacks"), reader);
-    // Against what is served, once nothing is left to be asked for.
+    // Only if all models are declared: discovery may find more.
     if let Some(declared) = declared {
         check_targets(&config.routing, &declared, routing.at("aliases"), reader);
         for model in config.models.keys().filter(|model| !declared.contains(model.as_str())) {
@@ -28,8 +28,8 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-/// The names reached from `alias`, itself first. Ends where no alias follows, or at the first name
-/// that comes up again, which is then last.
+/// The names that `alias` resolves to, itself first. Ends at a name that is no alias, or at the first
+/// repeated name.
 fn alias_path<'a>(routing: &'a RoutingConfig, alias: &'a str) -> Vec<&'a str> {
     let mut path = vec![alias];
     let mut seen = BTreeSet::from([alias]);
@@ -50,7 +50,7 @@ fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
         let returns =
             path.last().filter(|last| path.iter().filter(|name| name == last).count() > 1);
         if let Some(last) = returns {
-            // Reported once, and not for the aliases that only lead into it.
+            // Reported once, and not for aliases that only lead into the cycle.
             if last == alias && !in_cycles.contains(alias.as_str()) {
                 in_cycles.extend(&path);
                 let cycle = path.iter().map(|name| (*name).to_owned()).collect();
@@ -73,12 +73,12 @@ fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
     }
 }
 
-/// The model a name stands for, after at most [`ALIAS_HOPS`] aliases.
+/// The model that a name resolves to, after at most [`ALIAS_HOPS`] aliases.
 fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> &'a str {
     alias_path(routing, name).into_iter().take(ALIAS_HOPS + 1).next_back().unwrap_or(name)
 }
 
-/// Every model that is served, when all backends say which; none when some are still to be asked.
+/// Every declared model; `None` if a backend relies on discovery.
 fn declared_models(config: &Config) -> Option<BTreeSet<&str>> {
     let mut declared = BTreeSet::new();
     for backend in &config.backends {
@@ -135,7 +135,7 @@ fn check_fallbacks(
     }
 }
 
-/// A chain is looked for under the target first, then back along the aliases that led there.
+/// Routing looks for a chain at the target first, then back along the aliases.
 fn check_shadow(routing: &RoutingConfig, alias: &str, place: &Place, reader: &mut Reader) {
     let path = alias_path(routing, alias);
     let has_chain =

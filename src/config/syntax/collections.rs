@@ -1,4 +1,4 @@
-//! How values are written together: lists, tables, and values that may be absent or turned off.
+//! Lists, tables, optional values and values that a word turns off.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ impl<C: Setting> Setting for List<C> {
         let Content::List(items) = &node.content else {
             return reader.refuse_kind(node, "a list");
         };
-        // Every item is read before any fault counts, so that one pass reports them all.
+        // All items are read, so that one pass reports every error.
         let read = |(index, item): (usize, &Node)| {
             reader.within(format!("[{index}]"), |reader| C::read(item, reader))
         };
@@ -36,7 +36,7 @@ impl<C: Setting> Setting for List<C> {
     }
 }
 
-/// A list that is not empty; one text may stand for it, its items separated by commas.
+/// A non-empty list; a string with commas is one, too.
 pub(crate) struct OneOrMore<C>(PhantomData<C>);
 
 impl<C: Setting> Setting for OneOrMore<C> {
@@ -68,7 +68,7 @@ impl<C: Setting> Setting for OneOrMore<C> {
     }
 }
 
-/// A mapping from the user's own names.
+/// A mapping whose keys the user chooses.
 pub(crate) struct Table<C>(PhantomData<C>);
 
 impl<C: Setting> Setting for Table<C> {
@@ -97,7 +97,7 @@ impl<C: Setting> Setting for Table<C> {
     }
 }
 
-/// A value that may be left out.
+/// An optional value.
 pub(crate) struct Maybe<C>(PhantomData<C>);
 
 impl<C: Setting> Setting for Maybe<C> {
@@ -121,9 +121,8 @@ impl<C: Setting> Setting for Maybe<C> {
     }
 }
 
-/// A word that stands for "not at all".
+/// A word that turns a setting off.
 pub(crate) trait Word {
-    /// The word.
     const WORD: &'static str;
 }
 
@@ -141,7 +140,7 @@ impl Word for Never {
     const WORD: &'static str = "none";
 }
 
-/// A value, or the word for its absence.
+/// A value, or a word that turns it off.
 pub(crate) struct Or<W, C>(PhantomData<(W, C)>);
 
 impl<W: Word, C: Setting> Setting for Or<W, C> {

@@ -1,5 +1,5 @@
-//! A YAML text as a tree of nodes that know where they were written. Scalars stay the text that
-//! was written: what they mean is for the setting that reads them to say.
+//! A YAML document as a tree of nodes with positions. Scalars keep their text: the setting that reads
+//! one decides its type.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::errors::{ConfigError, Place};
 /// Twice as deep as any section goes; reading takes several KiB of stack per level.
 const MAX_DEPTH: usize = 16;
 
-/// Aliases of aliases grow without bound; no file of people's repeats this much.
+/// YAML aliases of aliases grow exponentially ("billion laughs"); no real file repeats this much.
 const MOST_REPEATED: usize = 20_000;
 
-/// A value and where it was written.
+/// A value and its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) place: Place,
     pub(crate) content: Content,
 }
 
-/// What a node holds.
+/// The content of a node.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     Null,
@@ -31,7 +31,7 @@ pub(crate) enum Content {
     Map(Vec<Entry>),
 }
 
-/// A key of a mapping, where it was written, and its value.
+/// A key of a mapping, its position, and its value.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) key: String,
@@ -40,7 +40,7 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// What the node is, for messages.
+    /// The kind of node, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.content {
             Content::Null => "empty",
@@ -60,7 +60,7 @@ impl Node {
         }
     }
 
-    /// The value below `key`, or this node when there is none: the best place for a complaint.
+    /// The value of `key`, or this node when there is none, so that messages have a position.
     pub(crate) fn at(&self, key: &str) -> &Self {
         self.entry(key).map_or(self, |entry| &entry.node)
     }
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// Where the key `key` was written, or this node when there is none.
+    /// The position of the key `key`, or of this node when there is none.
     pub(crate) fn key_place(&self, key: &str) -> &Place {
         self.entry(key).map_or(&self.place, |entry| &entry.place)
     }
@@ -150,11 +150,11 @@ impl Origin<'_> {
     }
 }
 
-/// A value as the YAML parser hands it over.
+/// A value as the YAML parser returns it.
 enum Raw {
     Null,
     Text(String),
-    /// Taken for a number or truth value; shown as the parser understood it.
+    /// Parsed as a number or boolean; shown as the parser understood it.
     Typed(String),
     List(Vec<Spanned<Raw>>),
     Map(Vec<(Spanned<String>, Spanned<Raw>)>),

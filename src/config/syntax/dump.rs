@@ -1,15 +1,15 @@
-//! The effective configuration as YAML again: what `config dump` and `/config` print. Secrets are
-//! already masked when they get here.
+//! The effective configuration as YAML, for `config dump` and `/config`. Secrets are already masked
+//! here.
 
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
-/// A value on its way back to YAML.
+/// A value to write as YAML.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Dump {
     /// Nothing set.
     Null,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// A whole number.
     Integer(u64),
@@ -24,7 +24,7 @@ pub(crate) enum Dump {
 }
 
 impl Dump {
-    /// A text that reads back as itself: `${` would be taken for a variable.
+    /// A string that reads back as itself: `${` is escaped, as it would start a variable.
     pub(crate) fn text(text: &str) -> Self {
         Self::Text(text.replace("${", "$${"))
     }

@@ -1,5 +1,4 @@
-//! The environment as the configuration sees it: a set of variables, given rather than read, so that
-//! tests and reloads decide what is in it.
+//! Environment variables as a value that is passed in, so that tests and reloads decide what it holds.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// The environment of this process; variables that are not UTF-8 are left out.
+    /// The environment of this process; variables that are not UTF-8 are skipped.
     pub fn of_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

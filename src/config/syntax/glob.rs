@@ -1,4 +1,4 @@
-//! Patterns for model names: `*` stands for any text, `?` for one character.
+//! Patterns for model names: `*` matches any string, `?` one character.
 
 use super::document::Node;
 use super::dump::Dump;
@@ -26,7 +26,7 @@ impl ModelGlob {
     pub fn matches(&self, model: &str) -> bool {
         let mut pattern = self.0.chars();
         let mut rest = model.chars();
-        // Where to go on when the text behind the last `*` does not fit: that `*` takes one more.
+        // Where to resume when the text after the last `*` does not match: that `*` takes one more.
         let mut retry = None;
         loop {
             match pattern.next() {

@@ -1,4 +1,4 @@
-//! What a reading of the tree carries along: where in the tree it is, what it found wrong or odd.
+//! The state of reading a document: the current path, and the errors and warnings so far.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use super::document::{Content, Node};
 use super::errors::{ConfigWarning, Fault, Place, Problem, Warning};
 use super::suggest::nearest;
 
-/// What is known and noted while a tree is read.
+/// The state of reading a document.
 pub(crate) struct Reader {
     pub(crate) faults: Vec<Fault>,
     pub(crate) warnings: Vec<ConfigWarning>,
@@ -25,12 +25,12 @@ impl Reader {
         }
     }
 
-    /// The folder relative paths start at.
+    /// The directory that relative paths start at.
     pub(crate) fn base_dir(&self) -> &Path {
         &self.base_dir
     }
 
-    /// Runs `read` with `step` (`.key` or `[index]`) behind the current path.
+    /// Runs `read` with `step` (`.key` or `[index]`) appended to the current path.
     pub(crate) fn within<T>(&mut self, step: String, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(step);
         let value = read(self);
@@ -43,17 +43,17 @@ impl Reader {
         self.path.concat().trim_start_matches('.').to_owned()
     }
 
-    /// Notes that something is wrong at `place`.
+    /// Records an error at `place`.
     pub(crate) fn fault(&mut self, place: &Place, problem: Problem) {
         self.faults.push(Fault { place: place.clone(), problem });
     }
 
-    /// Notes that something is odd at `place`.
+    /// Records a warning at `place`.
     pub(crate) fn warn(&mut self, place: &Place, warning: Warning) {
         self.warnings.push(ConfigWarning { place: place.clone(), warning });
     }
 
-    /// Notes what is wrong with the value being read; gives nothing, for the caller to return.
+    /// Records an error of the value being read, and returns `None` for the caller to return.
     pub(crate) fn refuse<T>(
         &mut self,
         node: &Node,
@@ -64,7 +64,7 @@ impl Reader {
         None
     }
 
-    /// Refuses a value that is not what was expected.
+    /// Refuses a value.
     pub(crate) fn refuse_value<T>(
         &mut self,
         node: &Node,
@@ -94,7 +94,7 @@ impl Reader {
         self.refuse(node, |key| Problem::WrongKind { key, found, expected })
     }
 
-    /// The text of a scalar; anything else is refused.
+    /// The text of a scalar; refuses other nodes.
     pub(crate) fn scalar<'a>(&mut self, node: &'a Node, expected: &str) -> Option<&'a str> {
         match &node.content {
             Content::Scalar(text) => Some(text),

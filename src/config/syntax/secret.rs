@@ -1,4 +1,4 @@
-//! Secrets: keys and tokens that must never show up in a log, a dump or an error.
+//! Secrets: keys and tokens that must never appear in a log, a dump or an error.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,10 +13,10 @@ use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::Shape;
 
-/// What stands in for a secret wherever one would be shown.
+/// Shown in place of a secret.
 const MASK: &str = "***";
 
-/// A key or token. Shown as `***`; only [`Secret::reveal`] hands it out.
+/// A key or token. Shown as `***`; only [`Secret::reveal`] returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     /// Never empty in a configuration that loaded.
@@ -44,7 +44,7 @@ impl Secret {
         &self.text
     }
 
-    /// What stands in the slot of a secret that must be given until it is read.
+    /// A placeholder for a required secret until it is read.
     pub(crate) const fn missing() -> Self {
         Self { text: String::new(), file: None }
     }
@@ -54,7 +54,7 @@ impl Secret {
         self.text.is_empty()
     }
 
-    /// The file it was read from, if it was not written in the configuration.
+    /// The file it was read from; `None` for a secret in the configuration itself.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
@@ -104,7 +104,7 @@ impl Setting for InlineSecret {
     }
 }
 
-/// A secret in a file of its own; the path is relative to the configuration's folder.
+/// A secret in a separate file; the path is relative to the configuration's directory.
 pub(crate) struct SecretFile;
 
 impl Setting for SecretFile {
@@ -121,7 +121,7 @@ impl Setting for SecretFile {
         };
         match Secret::new(text.trim()) {
             Ok(secret) => {
-                // Whole, so that a dump means the same file wherever it is loaded.
+                // Absolute, so that a dump names the same file from any directory.
                 let file = std::path::absolute(&path).unwrap_or(path);
                 Some(Some(Secret { file: Some(file), ..secret }))
             }
@@ -141,7 +141,7 @@ impl Setting for SecretFile {
     }
 }
 
-/// A secret that must be given, in one of its spellings.
+/// A required secret, inline or in a file.
 pub(crate) struct Needed<C>(PhantomData<C>);
 
 impl<C: Setting<Value = Option<Secret>>> Setting for Needed<C> {

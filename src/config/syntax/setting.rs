@@ -1,6 +1,6 @@
 //! How settings are declared: `section!` turns one annotated struct into the type, its defaults,
 //! its reader, its dump, its environment variables and its JSON Schema, so that an option is
-//! written down once. `choice!` does the same for closed sets of names.
+//! declared once. `choice!` does the same for closed sets of names.
 
 use super::document::{Content, Node};
 use super::dump::Dump;
@@ -9,34 +9,34 @@ use super::reader::Reader;
 use super::shape::{Field, SectionShape, Shape};
 use super::suggest::nearest;
 
-/// How one kind of value is read, shown and described. Named by a type: usually the value's own,
+/// How one kind of value is read, dumped and described. Named by a type: usually the value's own,
 /// else a codec such as `OneOrMore<SocketAddr>`.
 pub(crate) trait Setting {
-    /// What the setting holds.
+    /// The type of the value.
     type Value;
 
-    /// The value of `node`; none after a fault was noted.
+    /// Reads `node`; `None` after an error was recorded.
     fn read(node: &Node, reader: &mut Reader) -> Option<Self::Value>;
 
-    /// Sets `slot` from `node`; sections change only the keys that are given.
+    /// Sets `slot` from `node`; sections change only the keys that are present.
     fn update(slot: &mut Self::Value, node: &Node, reader: &mut Reader) {
         if let Some(value) = Self::read(node, reader) {
             *slot = value;
         }
     }
 
-    /// The value as it would be written.
+    /// The value as YAML.
     fn dump(value: &Self::Value) -> Dump;
 
-    /// What may be written.
+    /// The allowed values.
     fn shape() -> Shape;
 }
 
 /// A mapping with a fixed set of keys.
 pub(crate) trait Section: Default + 'static {
-    /// What it is for.
+    /// Its description.
     const ABOUT: &'static str;
-    /// The keys that must be given.
+    /// The required keys.
     const REQUIRED: &'static [&'static str];
     /// The rows of each field: most have one, a field with several spellings more, or none.
     const KEYS: &'static [&'static [Key<Self>]];
@@ -203,7 +203,7 @@ impl<S: Section> Setting for S {
             let problem = Problem::MissingKey { key: (*name).to_owned(), section: reader.path() };
             reader.fault(&node.place, problem);
         }
-        // In the order of the table, so that faults of one line come in a fixed order.
+        // In the order of the table, so that errors have a stable order.
         for key in S::keys() {
             if let Some(entry) = node.entry(key.name) {
                 reader.within(format!(".{}", key.name), |reader| {

@@ -1,20 +1,20 @@
-//! What may be written where, as data: from it come the JSON Schema, the environment variables and
-//! the test that every option is documented.
+//! The allowed values of each setting, as data: the source of the JSON Schema, the environment
+//! variables and the test that every option is documented.
 
 use serde_json::{Value, json};
 
 use super::dump::Dump;
 
-/// What may be written for a setting.
+/// The allowed values of a setting.
 #[derive(Debug, Clone)]
 pub(crate) enum Shape {
     /// A single value, as a JSON Schema of it.
     Scalar(Value),
     /// A list.
     List(Box<Shape>),
-    /// A mapping whose keys are the user's.
+    /// A mapping whose keys the user chooses.
     Table(Box<Shape>),
-    /// A mapping whose keys are ours.
+    /// A mapping with a fixed set of keys.
     Section(SectionShape),
     /// Any of several.
     Either(Vec<Shape>),
@@ -25,7 +25,7 @@ pub(crate) enum Shape {
 pub(crate) struct SectionShape {
     pub(crate) about: &'static str,
     pub(crate) required: &'static [&'static str],
-    /// Whether it may be left out although it has required keys.
+    /// Whether it is optional although it has required keys.
     pub(crate) is_optional: bool,
     pub(crate) fields: Vec<Field>,
 }
@@ -40,12 +40,12 @@ pub(crate) struct Field {
 }
 
 impl Shape {
-    /// Any single value, taken as text: YAML has many ways to write what is not quoted.
+    /// A string; YAML parses an unquoted one as a number or boolean, too.
     pub(crate) fn text() -> Self {
         Self::Scalar(json!({"type": ["string", "number", "boolean"]}))
     }
 
-    /// A text of a known form.
+    /// A string that matches a pattern.
     pub(crate) fn pattern(pattern: &str) -> Self {
         Self::Scalar(json!({"type": "string", "pattern": pattern}))
     }
@@ -55,8 +55,8 @@ impl Shape {
         Self::Scalar(json!({"type": "integer", "minimum": minimum, "maximum": maximum}))
     }
 
-    /// One of a few names. Where they are true and false, YAML's own are as good, and older parsers
-    /// read a plain `off` as false.
+    /// One of a few names. `true` and `false` are booleans in YAML, and YAML 1.1 parsers read `off` as
+    /// false.
     pub(crate) fn names(names: impl Iterator<Item = &'static str>) -> Self {
         let mut words: Vec<Value> = names.map(Value::from).collect();
         for (word, truth) in [("true", true), ("false", false), ("off", false)] {
@@ -67,13 +67,13 @@ impl Shape {
         Self::Scalar(json!({"enum": words}))
     }
 
-    /// This or one word; older YAML parsers read a plain `off` as false, so that is let through.
+    /// This or one word; YAML 1.1 parsers read `off` as false, so false is allowed for it.
     pub(crate) fn or_word(self, word: &str) -> Self {
         let words = if word == "off" { json!([word, false]) } else { json!([word]) };
         Self::Either(vec![Self::Scalar(json!({"enum": words})), self])
     }
 
-    /// Whether one line of text can say it, as an environment variable has to.
+    /// Whether a single string can express it, as in an environment variable.
     pub(crate) fn is_plain(&self) -> bool {
         match self {
             Self::Scalar(_) => true,
@@ -107,7 +107,7 @@ impl SectionShape {
             let mut schema = field.shape.to_schema();
             if let Some(entries) = schema.as_object_mut() {
                 entries.insert("description".to_owned(), json!(one_line(field.about)));
-                // A section's default is the sum of its keys' own.
+                // The defaults of a section are those of its keys.
                 if !matches!(field.default, Dump::Null | Dump::Map(_)) {
                     entries.insert("default".to_owned(), json!(field.default));
                 }

@@ -1,6 +1,6 @@
 //! "Did you mean": the known word nearest to a misspelled one.
 
-/// The known word nearest to `given`, if one is near enough to be meant.
+/// The known word nearest to `given`, if the edit distance is small.
 pub(crate) fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let given = normalize(given);
     let limit = given.chars().count().div_ceil(3).clamp(1, 3);
@@ -11,7 +11,7 @@ pub(crate) fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> 
         .map(|(_, word)| word)
 }
 
-/// A name as it is compared: case does not count, `-` and `_` are alike.
+/// A name normalized for comparison: lower case, `_` for `-`.
 pub(crate) fn normalize(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }

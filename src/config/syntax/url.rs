@@ -21,14 +21,14 @@ pub struct BackendUrl {
     pub host: String,
     /// The port; 80 or 443 by scheme unless given.
     pub port: u16,
-    /// What goes before `/v1/…`: empty, or with a leading and without a trailing slash. A trailing
-    /// `/v1` is dropped, since every path of ours has its own.
+    /// The path before `/v1/…`: empty, or with a leading and without a trailing slash. A trailing `/v1`
+    /// is dropped, since request paths include it.
     pub base_path: String,
 }
 
 impl BackendUrl {
-    /// The value of a Host header: without the port where it is the scheme's own (RFC 9110 §4.2.3),
-    /// since some services compare it with their name.
+    /// The value of a Host header: without the scheme's default port (RFC 9110 §4.2.3), since
+    /// some services compare it with their name.
     pub fn host_field(&self) -> String {
         let own_port = if self.https { 443 } else { 80 };
         let authority = self.authority();
@@ -38,7 +38,7 @@ impl BackendUrl {
         }
     }
 
-    /// Host and port as in a name: `10.0.0.5:8000`, `[::1]:8000`.
+    /// Host and port: `10.0.0.5:8000`, `[::1]:8000`.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)

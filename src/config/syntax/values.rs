@@ -1,4 +1,4 @@
-//! How single values are written: numbers, durations, sizes, addresses, names.
+//! Single values: numbers, durations, sizes, addresses, names.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -47,13 +47,13 @@ macro_rules! whole_number {
 }
 whole_number!(u16, u32, usize);
 
-/// A type of whole numbers.
+/// An unsigned integer type.
 pub(crate) trait Whole: Setting<Value = Self> + FromStr + PartialOrd + From<u8> {
     /// The largest.
     const MOST: u64;
 }
 
-/// A number of at least `least`. What the largest is, is said only to those who need it.
+/// A number of at least `least`. The message names the maximum only if the value exceeds it.
 fn read_whole<N: Whole>(node: &Node, reader: &mut Reader, least: u8) -> Option<N> {
     let expected = format!("a whole number, {least} or more");
     let text = reader.scalar(node, &expected)?;
@@ -131,7 +131,7 @@ impl Setting for Share {
     }
 }
 
-/// Notes a value whose unit is missing or unknown.
+/// Refuses a value with a missing or unknown unit.
 fn refuse_unit<T>(node: &Node, reader: &mut Reader, source: UnitError) -> Option<T> {
     reader.refuse(node, |key| Problem::Unit { key, source })
 }
@@ -245,7 +245,7 @@ impl Setting for SocketAddr {
     }
 }
 
-/// A text that must not be empty.
+/// A non-empty string.
 impl Setting for String {
     type Value = Self;
 
@@ -266,7 +266,7 @@ impl Setting for String {
     }
 }
 
-/// The path of a file, relative to the configuration's folder.
+/// The path of a file, relative to the configuration's directory.
 pub(crate) struct FilePath;
 
 impl Setting for FilePath {
@@ -275,7 +275,7 @@ impl Setting for FilePath {
     fn read(node: &Node, reader: &mut Reader) -> Option<PathBuf> {
         let given = reader.scalar(node, "the path of a file")?;
         let path = reader.base_dir().join(given);
-        // Whole, so that a dump means the same file wherever it is loaded.
+        // Absolute, so that a dump names the same file from any directory.
         Some(std::path::absolute(&path).unwrap_or(path))
     }
 
@@ -288,7 +288,7 @@ impl Setting for FilePath {
     }
 }
 
-/// A name of ours: shown in metrics and used in paths of the admin port.
+/// A name that is shown in metrics and used in paths of the admin port.
 pub(crate) struct Name;
 
 impl Setting for Name {

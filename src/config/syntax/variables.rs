@@ -5,7 +5,7 @@ use super::document::{Content, Node};
 use super::environment::Environment;
 use super::errors::{Fault, Problem};
 
-/// Expands the variables in every value below `node`; keys are left alone.
+/// Expands the variables in every value below `node`; keys are unchanged.
 pub(crate) fn expand_variables(
     node: &mut Node,
     environment: &Environment,
@@ -51,8 +51,8 @@ fn expand(text: &str, environment: &Environment) -> Result<String, Problem> {
     Ok(expanded)
 }
 
-/// The value of `variable`, given with its braces. Like in a shell, a default also stands in for a
-/// variable that is set and empty.
+/// The value of `variable`, given with its braces. As in a shell, the default also
+/// replaces an empty variable.
 fn value_of(variable: &str, environment: &Environment) -> Result<String, Problem> {
     let inner = variable.trim_start_matches("${").trim_end_matches('}');
     let (name, default) = match inner.split_once(":-") {
@@ -99,7 +99,7 @@ mod tests {
     fn unset_and_malformed_variables_are_named() {
         assert!(expanded("${TEAM_KEY}").unwrap_err().contains("'TEAM_KEY' is not set"));
         for text in ["${", "${}", "${A B}", "${9}", "x${HOST"] {
-            assert!(expanded(text).unwrap_err().contains("is not a variable"), "{text}");
+            assert!(expanded(text).unwrap_err().contains("invalid variable"), "{text}");
         }
     }
 

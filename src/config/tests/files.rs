@@ -65,7 +65,7 @@ fn reference_with_all_options() -> String {
 }
 
 #[test]
-fn options_that_are_not_set_are_right_too() {
+fn commented_options_are_valid() {
     let text = reference_with_all_options();
     let result = Config::parse(&text, "all", Path::new(""), &Environment::default());
     let Err(ConfigError::Invalid { faults }) = result else { panic!("{result:?}") };

@@ -39,7 +39,7 @@ fn no_backends_is_an_error_but_an_empty_list_loads() {
 }
 
 #[test]
-fn defaults_are_those_of_the_documents() {
+fn defaults_match_the_design() {
     let config = load_more("").unwrap();
     assert_eq!(config.routing.strategy, Strategy::Smart);
     assert_eq!(config.routing.max_retries, 2);
@@ -188,7 +188,7 @@ fn bad_and_unknown_variables_are_named() {
 }
 
 #[test]
-fn flags_beat_variables_and_file() {
+fn flags_override_variables_and_file() {
     let folder = std::env::temp_dir().join(format!("penstock-config-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("penstock.yaml");
@@ -231,7 +231,7 @@ fn alias_bombs_and_deep_nests_are_refused() {
 }
 
 #[test]
-fn marks_and_line_ends_of_windows_are_fine() {
+fn windows_byte_order_mark_and_line_ends_are_accepted() {
     let config =
         load("\u{feff}backends:\r\n- http://a\r\nrouting:\r\n  max_retries: 7\r\n").unwrap();
     assert_eq!(config.routing.max_retries, 7);

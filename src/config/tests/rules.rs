@@ -19,7 +19,7 @@ fn unknown_keys_come_with_position_and_suggestion() {
 }
 
 #[test]
-fn every_fault_is_reported_in_file_order() {
+fn errors_are_reported_in_file_order() {
     let error =
         refusal("timeouts: {connect: 5}\nrouting: {max_retries: x, retry_5xx: maybe}\nlimits: []");
     let lines: Vec<&str> = error.lines().collect();
@@ -35,7 +35,7 @@ fn every_fault_is_reported_in_file_order() {
 }
 
 #[test]
-fn numbers_too_large_are_told_the_largest() {
+fn too_large_number_names_the_maximum() {
     for (text, expected) in [
         ("backends: [{url: http://a, telemetry: {port: 70000}}]", "from 1 to 65535"),
         ("backends: [{url: http://a, telemetry: {port: 0}}]", "a whole number, 1 or more"),
@@ -93,12 +93,12 @@ fn numbers_out_of_range_are_refused() {
         ("limits: {min_body_rate: 1KiB}", "1KiB/s"),
         ("limits: {max_body_size: 32}", "is not a size"),
         ("limits: {max_body_size: 4GiB}", "at most 4095MiB"),
-        ("limits: {buffered_bodies: 1MiB}", "'limits.max_body_size: 32MiB' is larger"),
+        ("limits: {buffered_bodies: 1MiB}", "'limits.max_body_size: 32MiB' must not exceed"),
         ("timeouts: {response: 9000h}", "at most 8760h"),
         ("server: {threads: 1025}", "at most 1024"),
         ("health: {path: health}", "such as /health"),
-        ("routing: {cooldown: {min: 9s, max: 3s}}", "'routing.cooldown.min: 9s' is larger"),
-        ("health: {breaker: {open: 60s}}", "larger than 'breaker.max_open: 30s'"),
+        ("routing: {cooldown: {min: 9s, max: 3s}}", "'routing.cooldown.min: 9s' must not exceed"),
+        ("health: {breaker: {open: 60s}}", "must not exceed 'breaker.max_open: 30s'"),
     ] {
         let error = refusal(text);
         assert!(error.contains(part) && error.contains("penstock.yaml:2:"), "{text}: {error}");
@@ -121,7 +121,7 @@ fn long_alias_chains_warn_and_name_where_they_stop() {
     let text = "backends: [http://a]\nrouting: {aliases: {a: b, b: c, c: d, d: e}}";
     assert_eq!(
         warnings(text),
-        ["penstock.yaml:2:21: alias 'a' takes 4 hops; resolution stops after 3, at 'd'"]
+        ["penstock.yaml:2:21: alias 'a' takes 4 hops; resolution stops after 3 at 'd'"]
     );
 }
 
@@ -138,7 +138,7 @@ fn aliases_that_hide_models_warn() {
 }
 
 #[test]
-fn names_that_lead_nowhere_warn() {
+fn aliases_without_target_warn() {
     let text = |rest: &str| format!("backends: [{{url: http://a, models: [m]}}]\n{rest}");
     let alias = warnings(&text("routing: {aliases: {x: y, y: gone, z: m}}"));
     assert_eq!(alias.len(), 2);
@@ -146,7 +146,7 @@ fn names_that_lead_nowhere_warn() {
     let with_chain = "routing: {aliases: {x: gone}, fallbacks: {x: [m]}}";
     assert!(warnings(&text(with_chain)).is_empty(), "the chain stands in");
     let model = warnings(&text("models: {n: {timeouts: {response: 5s}}}"));
-    assert!(model[0].starts_with("penstock.yaml:2:10: no backend serves 'n'"), "{model:?}");
+    assert!(model[0].starts_with("penstock.yaml:2:10: 'models' has settings for 'n'"), "{model:?}");
     assert!(warnings("backends: [http://a]\nmodels: {n: {}}").is_empty(), "it may turn up");
 }
 
@@ -174,7 +174,7 @@ fn useless_fallbacks_warn() {
 }
 
 #[test]
-fn backends_are_told_apart() {
+fn duplicate_backends_are_refused() {
     let error =
         load("backends:\n- {name: x, url: http://a}\n- {name: x, url: http://b}").unwrap_err();
     assert_eq!(error, "penstock.yaml:3:10: duplicate backend 'x'");
@@ -196,7 +196,7 @@ fn at_most_1024_backends() {
 }
 
 #[test]
-fn listening_twice_is_refused() {
+fn duplicate_listen_addresses_are_refused() {
     let error = refusal("server: {listen: ['127.0.0.1:9090', '127.0.0.1:0', '127.0.0.1:0']}");
     assert!(error.ends_with("duplicate listen address 127.0.0.1:9090"), "{error}");
     let error = refusal("server: {listen: ['127.0.0.1:1', '127.0.0.1:1']}");
@@ -225,7 +225,7 @@ fn secrets_must_be_given_once_and_differ() {
         keys(&format!("{{name: a, key_file: {file}}}")).contains("not allowed in HTTP headers")
     );
     let error = load("backends: [{name: x, url: http://a, authorization: replace}]").unwrap_err();
-    assert!(error.starts_with("penstock.yaml:1:52: backend 'x' has"), "{error}");
+    assert!(error.starts_with("penstock.yaml:1:52: backend 'x' sets"), "{error}");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn warned(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn bounds_that_turn_things_off_are_told() {
+fn limits_that_disable_features_are_reported() {
     let error = refusal("telemetry: {max_cpu: 0}");
     let expected = "'telemetry.max_cpu' is '0': expected more than 0; `telemetry.enabled: false` turns telemetry off";
     assert!(error.contains(expected) && error.starts_with("penstock.yaml:2:"), "{error}");
@@ -264,7 +264,7 @@ fn bounds_that_turn_things_off_are_told() {
 }
 
 #[test]
-fn weighted_without_telemetry_is_told() {
+fn weighted_without_telemetry_warns() {
     let off = "telemetry: {enabled: false}\n";
     for (routing, section) in
         [("strategy: weighted", "routing"), ("shadow: {strategy: weighted}", "routing.shadow")]
@@ -272,7 +272,7 @@ fn weighted_without_telemetry_is_told() {
         let told = warned(&format!("{off}routing: {{{routing}}}"));
         assert_eq!(told.len(), 1, "{told:?}");
         let expected = format!(
-            "penstock.yaml:2:13: '{section}.strategy' is 'weighted', but telemetry is off: the load is"
+            "penstock.yaml:2:13: '{section}.strategy' is 'weighted', but telemetry is off: load is"
         );
         assert!(told[0].starts_with(&expected), "{told:?}");
     }

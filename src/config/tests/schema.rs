@@ -50,7 +50,7 @@ fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
 }
 
 #[test]
-fn what_is_dumped_and_shown_fits_the_schema() {
+fn dump_and_examples_match_the_schema() {
     let schema = json_schema();
     let value = |yaml: &str| serde_saphyr::from_str::<Value>(yaml).unwrap();
     for text in [

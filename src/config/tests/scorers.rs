@@ -32,7 +32,7 @@ fn scorers_are_a_list_or_one_line() {
 }
 
 #[test]
-fn without_scorers_it_is_that_of_llm_d() {
+fn default_scorers_are_llm_d() {
     let names = |config: &Config| -> Vec<String> {
         config
             .routing
@@ -56,7 +56,7 @@ fn pickers_are_named_or_have_a_temperature() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_place() {
+fn invalid_scorers_are_refused_with_position() {
     for (text, expected) in [
         (
             "{ scorers: [{ name: queue-dept, weight: 1 }] }",
@@ -102,7 +102,7 @@ fn what_makes_no_sense_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_has_no_effect_or_a_bad_one_is_warned_of() {
+fn settings_without_effect_warn() {
     let warnings = |text: &str| {
         routing(text).warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
@@ -133,7 +133,7 @@ fn settled(text: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> [S
 }
 
 #[test]
-fn scorers_on_the_command_line_ask_for_the_weighted_strategy() {
+fn scorers_on_the_command_line_select_weighted() {
     let flag = ("routing.scorers", "load_balance:1");
     let weighted = Strategy::Weighted.name();
     for text in ["{}", "{ strategy: weighted }", "{ strategy: weighted, preset: lmetric }"] {
@@ -156,7 +156,7 @@ fn scorers_on_the_command_line_ask_for_the_weighted_strategy() {
 }
 
 #[test]
-fn scorers_and_a_preset_take_the_place_of_each_other() {
+fn scorers_and_preset_replace_each_other() {
     let preset = [("routing.strategy", "weighted"), ("routing.preset", "lmetric")];
     let text = "{ strategy: weighted, scorers: \"queue-depth\" }";
     assert_eq!(settled(text, &preset, &[]), ["weighted", "new-prefill-batch", ""]);

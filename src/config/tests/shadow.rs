@@ -13,7 +13,7 @@ fn shadow(text: &str) -> Config {
 }
 
 #[test]
-fn a_shadow_is_written_like_the_strategy_it_stands_beside() {
+fn shadow_takes_the_keys_of_routing() {
     let config = load_more(
         "routing: { strategy: random, aliases: { x: m }, reserve_output: true, shadow: {\
            strategy: weighted, scorers: \"queue-depth:2\", sample: 0.25 } }",
@@ -38,7 +38,7 @@ fn a_shadow_is_written_like_the_strategy_it_stands_beside() {
 }
 
 #[test]
-fn what_is_wrong_with_it_is_named_by_its_path() {
+fn errors_name_the_path() {
     for (text, expected) in [
         ("{}", "missing key 'strategy' in 'routing.shadow'"),
         ("weighted", "'routing.shadow' is a single value: expected a mapping"),
@@ -46,7 +46,10 @@ fn what_is_wrong_with_it_is_named_by_its_path() {
         ("{ strategy: weighted, preset: best }", "'routing.shadow.preset'"),
         ("{ strategy: weighted, scorers: \"queue-dept\" }", "'routing.shadow.scorers'"),
         ("{ strategy: weighted, sample: 2 }", "'routing.shadow.sample' is '2'"),
-        ("{ strategy: smart, weights: { load: 31 } }", "'routing.shadow.weights' sum to 101"),
+        (
+            "{ strategy: smart, weights: { load: 31 } }",
+            "'routing.shadow.weights' must sum to 100, not 101",
+        ),
         (
             "{ strategy: weighted, preset: llm-d, scorers: \"queue-depth\" }",
             "either 'routing.shadow.scorers' or 'routing.shadow.preset'",
@@ -59,7 +62,7 @@ fn what_is_wrong_with_it_is_named_by_its_path() {
 }
 
 #[test]
-fn what_is_odd_about_it_is_named_by_its_path() {
+fn warnings_name_the_path() {
     for (text, expected) in [
         ("{ strategy: fastest }", "UNKNOWN STRATEGY 'fastest' in 'routing.shadow.strategy'"),
         ("{ strategy: random, preset: llm-d }", "'routing.shadow.preset' has no effect"),
@@ -71,7 +74,7 @@ fn what_is_odd_about_it_is_named_by_its_path() {
 }
 
 #[test]
-fn engines_are_asked_for_what_a_shadow_reads() {
+fn weighted_shadow_enables_telemetry() {
     for (strategy, is_asked) in [("weighted", true), ("round_robin", false)] {
         assert_eq!(shadow(&format!("{{ strategy: {strategy} }}")).wants_telemetry(), is_asked);
     }

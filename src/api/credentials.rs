@@ -1,0 +1,10 @@
+//! How callers of both ports send a credential.
+
+use http::{HeaderMap, header};
+
+/// The token of `Authorization: Bearer TOKEN`; the scheme is case-insensitive (RFC 9110 §11.1).
+pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
