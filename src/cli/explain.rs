@@ -1,6 +1,6 @@
 //! `penstock explain`: where a request would go, and why. Offline it decides by a configuration and
-//! a described fleet; with `--admin` it asks a running penstock; with `--decision` it makes captured
-//! decisions anew.
+//! a described fleet; with `--admin` it queries a running penstock; with `--decision` it replays captured
+//! decisions.
 
 mod decision;
 
@@ -39,8 +39,8 @@ keys are not asked for.
 with the body as a string, or in base64 as \"body_b64\". It prints one JSON object per line, in
 order; rotation advances from line to line. Blank lines are skipped.
 
---decision makes decisions anew by all they read then, as the admin port has captured it:
-curl 'localhost:9090/decisions?capture=true' before the traffic and behind it. It needs no
+--decision replays decisions by everything they read, as the admin port captured it:
+curl 'localhost:9090/decisions?capture=true' before and after the traffic. It needs no
 configuration; with --config or routing flags it shows where requests would have gone by those.
 
 Examples:
@@ -65,8 +65,8 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["request", "path", "headers"])]
     requests: Option<PathBuf>,
 
-    /// Make captured decisions anew: what /decisions?capture=true answered, or lines of it with a
-    /// decision each; - is standard input
+    /// Replay captured decisions: the response of /decisions?capture=true or lines of it, with a decision
+    /// each; - is standard input
     #[arg(
         long,
         value_name = "FILE",
@@ -162,7 +162,7 @@ fn answer_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result
     Ok(())
 }
 
-/// Who answers questions.
+/// Where requests are explained.
 enum Source {
     Here(Box<Local>),
     There(AdminPort),
@@ -177,7 +177,7 @@ impl Source {
     }
 }
 
-/// How old what a dump tells may be.
+/// The greatest age of what a dump says.
 const LONGEST_PAST: Duration = Duration::from_secs(24 * 3600);
 
 /// A router of our own, over a fleet as it is described.
@@ -185,14 +185,14 @@ struct Local {
     generation: Generation,
     fleet: Arc<Topology>,
     rng: SmallRng,
-    /// Time stands still, so that a rest in a saved fleet does not run out between lines.
+    /// Time stands still, so that a cooldown in a saved fleet does not end between lines.
     now: Timestamp,
 }
 
 impl Local {
     fn new(args: &ExplainArgs, output: &mut Output) -> Result<Self, CliError> {
         let generation = Generation::new(args.config.load_and_warn(output)?);
-        // What a dump tells lies in the past, and the clock of this process has none.
+        // A dump describes the past, and the clock of this process starts at zero.
         let now = now().after(LONGEST_PAST);
         dump::assume_healthy(&generation.fleet);
         if let Some(path) = &args.fleet {

@@ -1,5 +1,5 @@
-//! What happens to a request, told to whoever wants to know: metrics, the decision log, later the
-//! ledger and the access log. The proxy reports and imports none of them.
+//! The events of a request, for observers: metrics, decision log, access log, traces. The proxy reports
+//! them and imports none of the observers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct Routed<'a> {
     pub fleet: &'a Topology,
     /// 1 for the first attempt.
     pub attempt: u32,
-    /// What the scores of the decision's card are from.
+    /// The names and weights of the decision's scores.
     pub scorer_names: ScorerNames,
     /// What the decision read, where that is captured.
     pub captured: Option<&'a Capture>,
@@ -119,7 +119,7 @@ pub struct About<'a> {
     pub trace: Option<TraceContext>,
 }
 
-/// Somebody who is told. Nothing here may block.
+/// Observes requests. Must not block.
 pub trait RequestObserver: Send + Sync {
     /// A decision was made and is acted on. Runs before the next request is decided.
     fn routed(&self, _event: &Routed<'_>) {}

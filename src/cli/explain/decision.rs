@@ -1,5 +1,5 @@
-//! `penstock explain --decision`: captured decisions made anew, by what they read or by another
-//! configuration.
+//! `penstock explain --decision`: replays captured decisions, by the strategy that made them or by
+//! another configuration.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -40,13 +40,13 @@ pub(super) fn run(
             None => choice.apply(capture.routing().map_err(refused)?),
         };
         let router = Router::new(&routing);
-        let told = replay(capture, &router, turns.of(capture), is_what_if);
-        let flag = |key| told.get(key).and_then(Value::as_bool);
+        let report = replay(capture, &router, turns.of(capture), is_what_if);
+        let flag = |key| report.get(key).and_then(Value::as_bool);
         let is_changed = flag("moved").or(flag("identical").map(|is| !is)).unwrap_or_default();
         changed += usize::from(is_changed);
         match is_json {
-            true => output.line(&told)?,
-            false => output.line(format!("{}\n", render_replay(&told)))?,
+            true => output.line(&report)?,
+            false => output.line(format!("{}\n", render_replay(&report)))?,
         }
     }
     let all = captures.len();
@@ -70,7 +70,7 @@ fn summary(is_json: bool, is_what_if: bool, (all, changed): (usize, usize)) -> S
     format!("{all} {noun}, {count} {words}")
 }
 
-/// Whose turn it would be, model by model, where the strategy that decided did not ask.
+/// The turns of each model, where the strategy that decided took none.
 #[derive(Default)]
 struct Turns<'a>(BTreeMap<&'a str, u64>);
 
