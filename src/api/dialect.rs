@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::Operation;
 use super::errors::ErrorCode;
 
 /// The family of wire formats an operation belongs to.
@@ -71,6 +72,22 @@ impl Dialect {
     }
 }
 
+/// The body of an error in the client's dialect.
+pub fn error_body(
+    dialect: Dialect,
+    code: ErrorCode,
+    message: &str,
+    param: Option<&str>,
+) -> Vec<u8> {
+    (dialect.row().error_body)(code, message, param).to_string().into_bytes()
+}
+
+/// The event that reports an error to a client whose stream has already started.
+pub fn error_event(operation: Operation, code: ErrorCode, message: &str) -> Vec<u8> {
+    let row = operation.row();
+    row.stream_error.unwrap_or(row.dialect.row().stream_error)(code, message)
+}
+
 /// The event that reports a failed response of OpenAI's Responses API.
 pub(super) fn response_failed(code: ErrorCode, message: &str) -> Vec<u8> {
     let error = json!({"code": code.row().name, "message": message});
@@ -120,5 +137,22 @@ mod tests {
         }
         assert_eq!(Dialect::of_path(b"/v1/messages/batches"), Dialect::Anthropic);
         assert_eq!(Dialect::of_path(b"/v1/chat/completions"), Dialect::OpenAi);
+    }
+
+    #[test]
+    fn error_bodies_follow_the_dialect() {
+        let openai = error_body(
+            Dialect::OpenAi,
+            ErrorCode::ModelNotFound,
+            "Model 'x' not found",
+            Some("model"),
+        );
+        let openai: serde_json::Value = serde_json::from_slice(&openai).unwrap();
+        assert_eq!(openai["error"]["code"], "model_not_found");
+        assert_eq!(openai["error"]["param"], "model");
+        let anthropic = error_body(Dialect::Anthropic, ErrorCode::AllBackendsBusy, "busy", None);
+        let anthropic: serde_json::Value = serde_json::from_slice(&anthropic).unwrap();
+        assert_eq!(anthropic["type"], "error");
+        assert_eq!(anthropic["error"]["type"], "overloaded_error");
     }
 }

@@ -1,7 +1,5 @@
-//! The errors penstock makes itself: one table of codes, and their bodies in each dialect. The
-//! docs/reference/errors.md is generated from here.
-
-use super::{Dialect, Operation};
+//! The errors penstock makes itself: one table of codes. docs/reference/errors.md is generated from
+//! it; `dialect` writes their bodies.
 
 /// What went wrong, as clients see it in `error.code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -253,22 +251,6 @@ impl ErrorCode {
     }
 }
 
-/// The body of an error in the client's dialect.
-pub fn error_body(
-    dialect: Dialect,
-    code: ErrorCode,
-    message: &str,
-    param: Option<&str>,
-) -> Vec<u8> {
-    (dialect.row().error_body)(code, message, param).to_string().into_bytes()
-}
-
-/// The event that reports an error to a client whose stream has already started.
-pub fn error_event(operation: Operation, code: ErrorCode, message: &str) -> Vec<u8> {
-    let row = operation.row();
-    row.stream_error.unwrap_or(row.dialect.row().stream_error)(code, message)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,22 +260,5 @@ mod tests {
         for (index, row) in ERROR_CODES.iter().enumerate() {
             assert_eq!(row.code as usize, index, "{}", row.name);
         }
-    }
-
-    #[test]
-    fn error_bodies_follow_the_dialect() {
-        let openai = error_body(
-            Dialect::OpenAi,
-            ErrorCode::ModelNotFound,
-            "Model 'x' not found",
-            Some("model"),
-        );
-        let openai: serde_json::Value = serde_json::from_slice(&openai).unwrap();
-        assert_eq!(openai["error"]["code"], "model_not_found");
-        assert_eq!(openai["error"]["param"], "model");
-        let anthropic = error_body(Dialect::Anthropic, ErrorCode::AllBackendsBusy, "busy", None);
-        let anthropic: serde_json::Value = serde_json::from_slice(&anthropic).unwrap();
-        assert_eq!(anthropic["type"], "error");
-        assert_eq!(anthropic["error"]["type"], "overloaded_error");
     }
 }
