@@ -1,17 +1,19 @@
-//! The only background I/O: health checks, discovery of models, name resolution. Results go into
-//! the fleet; the hot path never waits for any of it.
+//! Service discovery in the background: health checks, model discovery, DNS, engine metrics. Results go
+//! into the fleet; the hot path never waits for any of it.
 
 mod client;
 mod dns;
 mod engines;
 mod examination;
-mod families;
 mod health_check;
+mod idle_connection;
 mod metrics;
 mod models;
 
 pub use client::{DiscoveryClient, DiscoveryError};
-pub use examination::{Examination, KeepAlive, MetricsPage};
+pub use examination::{Examination, MetricsPage};
+pub use idle_connection::KeepAlive;
+pub(crate) use metrics::samples;
 pub use metrics::{EnginePage, PageReader, ScrapeBudget, Scraper};
 
 use std::sync::Arc;
@@ -31,12 +33,12 @@ use crate::clock::now;
 use crate::config::{Config, DiscoveryConfig, ModelEntry};
 use crate::fleet::{Backend, Fleet, Health};
 use crate::units::Timestamp;
-use health_check::Checks;
+use health_check::HealthChecks;
 
 /// How often names are resolved again.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
-/// How soon after a failure.
-const RESOLVE_AGAIN: Duration = Duration::from_secs(2);
+/// How soon after a failed resolution.
+const RESOLVE_RETRY: Duration = Duration::from_secs(2);
 
 /// Runs every backend's checks and discovery, in one background service.
 #[derive(Clone)]
@@ -59,7 +61,7 @@ struct Batch {
     round: FirstRound,
 }
 
-/// The first checks of the backends in a batch that nothing is known about.
+/// The first checks of the backends in a batch that are new.
 #[derive(Clone)]
 struct FirstRound {
     left: Arc<AtomicUsize>,
@@ -79,11 +81,11 @@ impl FirstRound {
 }
 
 impl DiscoveryService {
-    /// A prober for the backends of a fleet. `seed` starts its jitter.
+    /// A service for the backends of a fleet. `seed` starts its jitter.
     pub fn new(fleet: &Arc<Fleet>, config: &Config, seed: u64) -> Self {
         let (batches, queue) = mpsc::unbounded_channel();
         let backends = fleet.topology().backends.len();
-        let prober = Self(Arc::new(Shared {
+        let service = Self(Arc::new(Shared {
             client: Arc::default(),
             rng: Mutex::new(SmallRng::seed_from_u64(seed)),
             waiting: Arc::new(AtomicUsize::new(backends)),
@@ -91,8 +93,8 @@ impl DiscoveryService {
             scraper: Scraper::new(seed.wrapping_add(1)),
             queue: Mutex::new(Some(queue)),
         }));
-        let _first_checks = prober.watch(fleet, config);
-        prober
+        let _first_checks = service.watch(fleet, config);
+        service
     }
 
     /// Counts the backends whose first check has neither passed nor failed yet; readiness waits
@@ -101,13 +103,13 @@ impl DiscoveryService {
         Arc::clone(&self.0.waiting)
     }
 
-    /// What scrapes the same backends: a service of its own.
+    /// The scraper of the same backends, run as a separate service.
     pub fn scraper(&self) -> Scraper {
         self.0.scraper.clone()
     }
 
-    /// Watches the backends of this fleet from now on, and no others. What is returned is done
-    /// once every backend that is new has been checked and asked for its models.
+    /// Watches the backends of this fleet from now on, and no others. The future completes once every
+    /// new backend has been checked and its models have been queried.
     pub fn watch(
         &self,
         fleet: &Arc<Fleet>,
@@ -148,7 +150,7 @@ impl DiscoveryService {
     }
 }
 
-/// Whether requests must wait for what the first check and discovery find out.
+/// Whether requests must wait for the first check and discovery.
 fn is_fresh(backend: &Backend) -> bool {
     backend.state.checked_at().is_none() || backend.models.is_none()
 }
@@ -157,7 +159,7 @@ fn is_fresh(backend: &Backend) -> bool {
 impl BackgroundService for DiscoveryService {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let Some(mut queue) = self.0.queue.lock().take() else { return };
-        // Dropped, and so ended, when the next batch takes its place.
+        // Replacing the set ends the tasks of the previous batch.
         let mut watchers = JoinSet::new();
         loop {
             tokio::select! {
@@ -172,7 +174,7 @@ impl BackgroundService for DiscoveryService {
                 }
             }
         }
-        tracing::debug!(watchers = watchers.len(), "checks end");
+        tracing::debug!(watchers = watchers.len(), "health checks stopped");
     }
 }
 
@@ -183,24 +185,24 @@ struct Watcher {
     discovery: DiscoveryConfig,
     client: Arc<DiscoveryClient>,
     rng: SmallRng,
-    /// To be told once, unless the backend is known already.
+    /// Notified after the first check of a new backend.
     first: Option<FirstRound>,
 }
 
 impl Watcher {
     async fn run(mut self) {
-        let mut checks = Checks::new(&self.backend, Arc::clone(&self.client));
+        let mut checks = HealthChecks::new(&self.backend, Arc::clone(&self.client));
         let mut resolve_at = Timestamp::default();
         let mut discover_at = Timestamp::default();
         if self.first.is_none() {
-            // A configuration that takes another's place must not check a whole fleet at once.
+            // After a reload the checks of a fleet must not all start at once.
             let pause = self.pause(checks.is_passing()).mul_f64(self.rng.random());
             self.wait(pause).await;
         }
         loop {
             if now() >= resolve_at {
                 let found = dns::resolve(&self.backend).await;
-                resolve_at = now().after(if found { RESOLVE_EVERY } else { RESOLVE_AGAIN });
+                resolve_at = now().after(if found { RESOLVE_EVERY } else { RESOLVE_RETRY });
             }
             let change = checks.run().await;
             if change == Some(Health::Unhealthy) {
@@ -208,8 +210,8 @@ impl Watcher {
             }
             self.fleet.limit_caches(self.backend.state.id);
             let is_up = checks.is_passing();
-            // A backend that comes back may serve other models than the one that went.
-            if is_up && self.asks_for_models() && (change.is_some() || now() >= discover_at) {
+            // A backend that recovers may serve other models than before.
+            if is_up && self.discovers_models() && (change.is_some() || now() >= discover_at) {
                 discover_at = now().after(self.discovery.interval);
                 self.discover().await;
             }
@@ -221,8 +223,8 @@ impl Watcher {
         }
     }
 
-    /// Declared models are taken as they are; only what they leave open is asked for.
-    fn asks_for_models(&self) -> bool {
+    /// Declared models count as they are; discovery only fills in what they leave out.
+    fn discovers_models(&self) -> bool {
         let declared = self.backend.config.models.as_ref();
         let is_open =
             |entry: &ModelEntry| entry.context_length.is_none() || entry.capabilities.is_none();
@@ -236,8 +238,8 @@ impl Watcher {
         interval.mul_f64((1.0 + jitter).max(0.0))
     }
 
-    /// Waits for the next check; not as long once traffic finds the backend out of reach, so that
-    /// it is used again soon after it is back.
+    /// Waits for the next check, less long once requests fail to reach the backend: then it is used again
+    /// soon after it recovers.
     async fn wait(&self, pause: Duration) {
         let slice = self.backend.config.health.unhealthy_interval;
         let until = now().after(pause);
@@ -260,9 +262,9 @@ impl Watcher {
                     tracing::info!(backend = %self.backend.state.name, models = ?names, "models discovered");
                 }
             }
-            // The last list stays: a backend that cannot tell its models may still serve them.
+            // The last list stays: a backend that cannot list its models may still serve them.
             Err(error) if self.backend.config.models.is_some() => {
-                tracing::debug!(backend = %self.backend.state.name, %error, "no facts beyond the declared");
+                tracing::debug!(backend = %self.backend.state.name, %error, "discovery failed, declared models stay in use");
             }
             Err(error) => {
                 tracing::warn!(backend = %self.backend.state.name, %error, "discovery failed");

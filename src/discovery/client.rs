@@ -1,4 +1,5 @@
-//! The HTTP client behind checks and discovery: a connection per question, small answers only.
+//! The HTTP client of health checks and model discovery: one connection per request, small responses
+//! only.
 
 use std::time::Duration;
 
@@ -12,69 +13,69 @@ use crate::fleet::Backend;
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 
-/// The most bytes of an answer that are read.
+/// The most bytes of a response that are read.
 const BODY_LIMIT: usize = 8 << 20;
 
-/// Why a probe got no answer.
+/// Why a check or a discovery failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
     /// The backend's name has not been resolved.
     #[error("the backend's name does not resolve")]
     NoAddress,
-    /// Nothing within the time a probe has.
-    #[error("no answer within the time a probe has")]
+    /// No complete response in time.
+    #[error("timed out")]
     TimedOut,
-    /// The connection could not be made or broke.
+    /// Connecting failed, or the connection broke.
     #[error("the connection failed: {0}")]
     Connection(&'static str),
-    /// The answer is larger than a probe reads.
-    #[error("the answer is larger than 8 MiB")]
+    /// The response is larger than what is read.
+    #[error("the response is larger than 8 MiB")]
     TooLarge,
-    /// An answer that is no success.
-    #[error("{path} answered {status}")]
+    /// A response that is no success.
+    #[error("{path} returned {status}")]
     Status {
-        /// What was asked for.
+        /// The path requested.
         path: String,
-        /// What came back.
+        /// The status returned.
         status: u16,
     },
-    /// An answer that is not the JSON it should be.
-    #[error("{path} did not answer with the JSON it should")]
+    /// A response that is not the JSON expected.
+    #[error("{path} did not return the JSON expected")]
     NotJson {
-        /// What was asked for.
+        /// The path requested.
         path: String,
     },
 }
 
-/// Asks backends small questions.
+/// Sends small requests to backends.
 pub struct DiscoveryClient(Connector);
 
 impl Default for DiscoveryClient {
     fn default() -> Self {
-        // Every check tries whether a connection can be made.
+        // No idle connections: a check must prove that connecting works.
         Self(Connector::new(Duration::ZERO))
     }
 }
 
-/// A question to a backend.
+/// A small request to a backend.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Question<'a> {
+pub(super) struct SmallRequest<'a> {
     /// The path below the backend's base path.
     pub(super) path: &'a str,
     /// A JSON body; makes it a POST.
     pub(super) body: Option<&'a str>,
-    /// The time there is for all of it.
+    /// The timeout for the whole exchange.
     pub(super) timeout: Duration,
 }
 
 impl DiscoveryClient {
-    /// Asks, and gives the status and the body that came back.
-    pub(super) async fn ask(
+    /// Sends a request; returns the status and the body of the response.
+    pub(super) async fn send(
         &self,
         backend: &Backend,
-        question: Question<'_>,
+        request: SmallRequest<'_>,
     ) -> Result<(u16, Bytes), DiscoveryError> {
-        tokio::time::timeout(question.timeout, self.exchange(backend, question))
+        tokio::time::timeout(request.timeout, self.exchange(backend, request))
             .await
             .map_err(|_elapsed| DiscoveryError::TimedOut)?
     }
@@ -82,15 +83,15 @@ impl DiscoveryClient {
     async fn exchange(
         &self,
         backend: &Backend,
-        question: Question<'_>,
+        request: SmallRequest<'_>,
     ) -> Result<(u16, Bytes), DiscoveryError> {
-        let stream = self.0.connect(backend, question.timeout).await.map_err(no_connection)?;
+        let stream = self.0.connect(backend, request.timeout).await.map_err(no_connection)?;
         let failed =
             |error: Box<pingora::Error>| DiscoveryError::Connection(error.etype().as_static());
         let mut session = HttpSession::new(stream);
-        let head = request_head(backend, question)?;
+        let head = request_head(backend, request)?;
         session.write_request_header(Box::new(head)).await.map_err(failed)?;
-        if let Some(body) = question.body {
+        if let Some(body) = request.body {
             session.write_body(body.as_bytes()).await.map_err(failed)?;
         }
         session.finish_body().await.map_err(failed)?;
@@ -113,11 +114,11 @@ fn no_connection(error: ConnectError) -> DiscoveryError {
 
 fn request_head(
     backend: &Backend,
-    question: Question<'_>,
+    request: SmallRequest<'_>,
 ) -> Result<RequestHeader, DiscoveryError> {
     let build = || -> pingora::Result<RequestHeader> {
-        let method = if question.body.is_some() { Method::POST } else { Method::GET };
-        let target = format!("{}{}", backend.config.url.base_path, question.path);
+        let method = if request.body.is_some() { Method::POST } else { Method::GET };
+        let target = format!("{}{}", backend.config.url.base_path, request.path);
         let mut head = RequestHeader::build(method, target.as_bytes(), Some(6))?;
         head.insert_header(header::HOST, &*backend.authority)?;
         head.insert_header(header::CONNECTION, HeaderValue::from_static("close"))?;
@@ -125,13 +126,13 @@ fn request_head(
         if let Some(key) = &backend.config.api_key {
             head.insert_header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()))?;
         }
-        if let Some(body) = question.body {
+        if let Some(body) = request.body {
             head.insert_header(header::CONTENT_TYPE, "application/json")?;
             head.insert_header(header::CONTENT_LENGTH, body.len())?;
         }
         Ok(head)
     };
-    build().map_err(|_bad_head| DiscoveryError::Connection("the question cannot be written"))
+    build().map_err(|_bad_head| DiscoveryError::Connection("the request cannot be built"))
 }
 
 async fn read_body(session: &mut HttpSession) -> Result<Bytes, DiscoveryError> {
@@ -140,7 +141,7 @@ async fn read_body(session: &mut HttpSession) -> Result<Bytes, DiscoveryError> {
         match session.read_body_bytes().await {
             Ok(Some(part)) => body.extend_from_slice(&part),
             Ok(None) => return Ok(body.freeze()),
-            Err(_broken) => return Err(DiscoveryError::Connection("the answer broke off")),
+            Err(_broken) => return Err(DiscoveryError::Connection("the response broke off")),
         }
         if body.len() > BODY_LIMIT {
             return Err(DiscoveryError::TooLarge);
@@ -148,7 +149,7 @@ async fn read_body(session: &mut HttpSession) -> Result<Bytes, DiscoveryError> {
     }
 }
 
-/// A Pingora error's name without what it says about addresses.
+/// A Pingora error's name, without the addresses in its text.
 trait StaticName {
     fn as_static(&self) -> &'static str;
 }
@@ -156,9 +157,9 @@ trait StaticName {
 impl StaticName for pingora::ErrorType {
     fn as_static(&self) -> &'static str {
         match self {
-            Self::ReadTimedout => "no answer in time",
+            Self::ReadTimedout => "timed out",
             Self::ConnectionClosed => "the backend closed the connection",
-            Self::InvalidHTTPHeader => "the answer is not HTTP",
+            Self::InvalidHTTPHeader => "the response is not HTTP",
             _ => "connect or read error",
         }
     }

@@ -1,11 +1,11 @@
-//! Names to addresses, in the background: the hot path finds them ready.
+//! Resolves backend names in the background, so that the hot path finds addresses ready.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::fleet::Backend;
 
-/// Looks up where a backend is; returns whether anything was found. A name that stops resolving
-/// keeps its last addresses.
+/// Resolves a backend's name; returns whether any address was found. A name that stops resolving keeps
+/// its last addresses.
 pub(super) async fn resolve(backend: &Backend) -> bool {
     let url = &backend.config.url;
     if let Ok(address) = url.host.parse::<IpAddr>() {
@@ -24,7 +24,7 @@ pub(super) async fn resolve(backend: &Backend) -> bool {
             is_found
         }
         Err(error) => {
-            tracing::warn!(backend = %backend.state.name, %error, "the backend's name does not resolve");
+            tracing::warn!(backend = %backend.state.name, %error, "name resolution failed");
             false
         }
     }

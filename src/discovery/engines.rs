@@ -1,101 +1,295 @@
-//! What is known about each engine: where its health is asked, where it tells its version, and where
-//! its metrics are. Adding an engine is a row here, and rows for its metrics in `families`.
+//! Everything known about each engine, as one table. An engine costs two files: its name in
+//! [`crate::config::Engine`] and a row here; a test checks that every name has its row.
 
-use super::families::{Fact, names};
+use std::time::Duration;
+
 use crate::config::Engine;
 
-/// One row of the table.
-#[derive(Debug)]
-struct EngineRow {
-    engine: Engine,
-    /// A path that answers 200 when the engine can take requests.
-    check: &'static str,
-    facts: EngineFacts,
-}
-
-/// What is known besides.
+/// What is known about one engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineFacts {
-    /// The path that tells the version, and where in its JSON.
+    pub(super) engine: Engine,
+    /// How `owned_by` begins in its model list: `engine: auto` detects it by that.
+    pub(super) owned_by: Option<&'static str>,
+    /// A path that responds 200 when the engine can take requests.
+    pub(super) health_path: &'static str,
+    pub(super) model_list: ModelList,
+    /// The path that reports the version, and the JSON pointer to it.
     pub(super) version: Option<(&'static str, &'static str)>,
-    /// Where its metrics are; of several the first that is there.
-    metrics: &'static [&'static str],
-    /// Where a llama.cpp tells of its slots.
-    slots: Option<&'static str>,
-    /// What of its load it always tells.
-    pub(super) told: &'static [Fact],
-    /// How to make it show them.
+    /// Where its metrics may be, the likeliest first.
+    pub(super) metrics_paths: &'static [&'static str],
+    /// llama.cpp's list of slots, read where there are no metrics.
+    pub(super) slots_path: Option<&'static str>,
+    /// llama.cpp's page that says how many tokens its slots hold.
+    pub(super) props_path: Option<&'static str>,
+    pub(super) scrape_pace: ScrapePace,
+    /// Its metric families; of several names for one fact the first on a page counts.
+    pub(super) families: &'static [Family],
+    /// The facts of its load that it always reports: `doctor` misses them otherwise.
+    pub(super) reported: &'static [Fact],
+    /// How to make it report them.
     pub(super) metrics_remedy: &'static str,
 }
 
-const LOAD: &[Fact] = &[Fact::Running, Fact::Waiting, Fact::KvUtilization];
-const REQUESTS: &[Fact] = &[Fact::Running, Fact::Waiting];
-const METRICS: &[&str] = &["/metrics"];
-const NOTHING: EngineFacts =
-    EngineFacts { version: None, metrics: &[], slots: None, told: &[], metrics_remedy: "" };
-const UNKNOWN: EngineFacts = EngineFacts { metrics: METRICS, ..NOTHING };
-const VLLM: EngineFacts = EngineFacts {
-    version: Some(("/version", "/version")),
-    told: LOAD,
-    metrics_remedy: "start vLLM without --disable-log-stats",
-    ..UNKNOWN
-};
-const SGLANG: EngineFacts = EngineFacts {
-    version: Some(("/get_server_info", "/version")),
-    told: LOAD,
-    metrics_remedy: "start SGLang with --enable-metrics",
-    ..UNKNOWN
-};
-const LLAMACPP: EngineFacts = EngineFacts {
-    version: Some(("/props", "/build_info")),
-    told: REQUESTS,
-    slots: Some("/slots"),
-    metrics_remedy: "start llama-server with --metrics",
-    ..UNKNOWN
-};
-// `trtllm-serve` has JSON at /metrics, and Triton has its metrics there, on another port.
-const TRTLLM: EngineFacts =
-    EngineFacts { metrics: &["/prometheus/metrics", "/metrics"], ..UNKNOWN };
-const OLLAMA: EngineFacts = EngineFacts { version: Some(("/api/version", "/version")), ..NOTHING };
-
-const fn row(engine: Engine, check: &'static str, facts: EngineFacts) -> EngineRow {
-    EngineRow { engine, check, facts }
+/// How an engine lists its models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ModelList {
+    /// `/v1/models`.
+    OpenAi,
+    /// `/v1/models`, with context length and modalities in `/props`.
+    OpenAiWithProps,
+    /// `/api/tags` and `/api/show`.
+    Ollama,
 }
 
-const ENGINES: [EngineRow; 9] = [
-    // Every engine we know lists its models, and a list needs the key that requests need.
-    row(Engine::Auto, "/v1/models", EngineFacts { slots: Some("/slots"), ..UNKNOWN }),
-    row(Engine::Vllm, "/health", VLLM),
-    row(Engine::Sglang, "/health", SGLANG),
-    row(Engine::LlamaCpp, "/health", LLAMACPP),
-    row(Engine::Ollama, "/api/version", OLLAMA),
-    row(Engine::OpenAi, "/v1/models", NOTHING),
-    row(Engine::Tgi, "/health", UNKNOWN),
-    row(Engine::TrtLlm, "/health", TRTLLM),
-    row(Engine::Other, "/v1/models", UNKNOWN),
+/// How often an engine may be scraped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ScrapePace {
+    /// As configured: `telemetry.interval` while it is busy, else `telemetry.idle_interval`.
+    Configured,
+    /// The same, but at least this long apart.
+    AtLeast(Duration),
+    /// Always `telemetry.idle_interval`, and at least this long apart.
+    Idle(Duration),
+}
+
+/// What a metric family reports.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Fact {
+    /// Queued requests.
+    Waiting,
+    /// Running requests.
+    Running,
+    /// The share of the KV cache in use.
+    KvUtilization,
+    /// Tokens per block of the KV cache.
+    BlockSize,
+    /// Blocks in the KV cache.
+    Blocks,
+    /// Both of them, in the labels of these names.
+    CacheInfo { size: &'static str, count: &'static str },
+    /// LoRA adapters, in labels; the newest value counts.
+    Adapters,
+    /// When the process started, in seconds since 1970.
+    StartedAt,
+    /// Tokens found in the prefix cache.
+    PrefixHits,
+    /// Tokens looked up there.
+    PrefixQueries,
+    /// Work done since the engine started: a drop shows a restart.
+    Work,
+    /// The fact that the value of the label selects.
+    ByLabel(&'static str, &'static [(&'static str, Self)]),
+}
+
+/// A metric family and what it reports.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Family {
+    pub(super) fact: Fact,
+    pub(super) name: &'static str,
+}
+
+const fn family(fact: Fact, name: &'static str) -> Family {
+    Family { fact, name }
+}
+
+/// llama.cpp notices a disconnected client only after a second without any request to it.
+const LLAMACPP_PAUSE: Duration = Duration::from_millis(1200);
+const LOAD: &[Fact] = &[Fact::Running, Fact::Waiting, Fact::KvUtilization];
+
+/// An engine that nothing more is known about: speaks OpenAI's dialect, may have metrics.
+const fn openai_like(engine: Engine) -> EngineFacts {
+    EngineFacts {
+        engine,
+        owned_by: None,
+        // Every engine we know lists its models, and the list needs the key that requests need.
+        health_path: "/v1/models",
+        model_list: ModelList::OpenAi,
+        version: None,
+        metrics_paths: &["/metrics"],
+        slots_path: None,
+        props_path: None,
+        scrape_pace: ScrapePace::Configured,
+        families: &[],
+        reported: &[],
+        metrics_remedy: "",
+    }
+}
+
+/// Triton's TensorRT-LLM backend reports several facts as one family.
+const TRITON_REQUESTS: Fact =
+    Fact::ByLabel("request_type", &[("waiting", Fact::Waiting), ("scheduled", Fact::Running)]);
+const TRITON_CACHE: Fact = Fact::ByLabel(
+    "kv_cache_block_type",
+    &[("fraction", Fact::KvUtilization), ("tokens_per", Fact::BlockSize), ("max", Fact::Blocks)],
+);
+
+const ENGINES: &[EngineFacts] = &[
+    EngineFacts {
+        slots_path: Some("/slots"),
+        // It may be a llama.cpp.
+        scrape_pace: ScrapePace::Idle(LLAMACPP_PAUSE),
+        ..openai_like(Engine::Auto)
+    },
+    EngineFacts {
+        owned_by: Some("vllm"),
+        health_path: "/health",
+        version: Some(("/version", "/version")),
+        families: &[
+            family(Fact::Waiting, "vllm:num_requests_waiting"),
+            family(Fact::Running, "vllm:num_requests_running"),
+            family(Fact::KvUtilization, "vllm:kv_cache_usage_perc"),
+            family(Fact::KvUtilization, "vllm:gpu_cache_usage_perc"),
+            family(
+                Fact::CacheInfo { size: "block_size", count: "num_gpu_blocks" },
+                "vllm:cache_config_info",
+            ),
+            family(Fact::Adapters, "vllm:lora_requests_info"),
+            family(Fact::PrefixHits, "vllm:prefix_cache_hits_total"),
+            family(Fact::PrefixHits, "vllm:gpu_prefix_cache_hits_total"),
+            family(Fact::PrefixQueries, "vllm:prefix_cache_queries_total"),
+            family(Fact::PrefixQueries, "vllm:gpu_prefix_cache_queries_total"),
+            family(Fact::Work, "vllm:generation_tokens_total"),
+        ],
+        reported: LOAD,
+        metrics_remedy: "start vLLM without --disable-log-stats",
+        ..openai_like(Engine::Vllm)
+    },
+    EngineFacts {
+        owned_by: Some("sglang"),
+        health_path: "/health",
+        version: Some(("/get_server_info", "/version")),
+        families: &[
+            family(Fact::Waiting, "sglang:num_queue_reqs"),
+            family(Fact::Running, "sglang:num_running_reqs"),
+            family(Fact::KvUtilization, "sglang:token_usage"),
+            family(
+                Fact::CacheInfo { size: "page_size", count: "num_pages" },
+                "sglang:cache_config_info",
+            ),
+            family(Fact::PrefixHits, "sglang:cached_tokens_total"),
+            family(Fact::PrefixQueries, "sglang:prompt_tokens_total"),
+            family(Fact::Work, "sglang:generation_tokens_total"),
+        ],
+        reported: LOAD,
+        metrics_remedy: "start SGLang with --enable-metrics",
+        ..openai_like(Engine::Sglang)
+    },
+    EngineFacts {
+        owned_by: Some("llamacpp"),
+        health_path: "/health",
+        model_list: ModelList::OpenAiWithProps,
+        version: Some(("/props", "/build_info")),
+        slots_path: Some("/slots"),
+        props_path: Some("/props"),
+        scrape_pace: ScrapePace::AtLeast(LLAMACPP_PAUSE),
+        families: &[
+            family(Fact::Waiting, "llamacpp:requests_deferred"),
+            family(Fact::Running, "llamacpp:requests_processing"),
+            family(Fact::KvUtilization, "llamacpp:kv_cache_usage_ratio"),
+            family(Fact::Work, "llamacpp:tokens_predicted_total"),
+        ],
+        reported: &[Fact::Running, Fact::Waiting],
+        metrics_remedy: "start llama-server with --metrics",
+        ..openai_like(Engine::LlamaCpp)
+    },
+    EngineFacts {
+        owned_by: Some("library"),
+        health_path: "/api/version",
+        model_list: ModelList::Ollama,
+        version: Some(("/api/version", "/version")),
+        metrics_paths: &[],
+        ..openai_like(Engine::Ollama)
+    },
+    EngineFacts { metrics_paths: &[], ..openai_like(Engine::OpenAi) },
+    EngineFacts {
+        health_path: "/health",
+        families: &[
+            family(Fact::Waiting, "tgi_queue_size"),
+            family(Fact::Running, "tgi_batch_current_size"),
+            family(Fact::Work, "tgi_request_count"),
+        ],
+        ..openai_like(Engine::Tgi)
+    },
+    EngineFacts {
+        health_path: "/health",
+        // `trtllm-serve` has JSON at /metrics, and Triton has its metrics there, on another port.
+        metrics_paths: &["/prometheus/metrics", "/metrics"],
+        families: &[
+            family(Fact::Waiting, "trtllm_num_requests_waiting"),
+            family(Fact::Running, "trtllm_num_requests_running"),
+            family(Fact::KvUtilization, "trtllm_kv_cache_utilization"),
+            family(Fact::BlockSize, "trtllm_kv_cache_tokens_per_block"),
+            family(Fact::Blocks, "trtllm_kv_cache_max_blocks"),
+            family(TRITON_REQUESTS, "nv_trt_llm_request_metrics"),
+            family(TRITON_CACHE, "nv_trt_llm_kv_cache_block_metrics"),
+        ],
+        ..openai_like(Engine::TrtLlm)
+    },
+    EngineFacts { scrape_pace: ScrapePace::Idle(LLAMACPP_PAUSE), ..openai_like(Engine::Other) },
 ];
 
-/// Where an engine's health is asked, unless the configuration names another path.
-pub(super) fn check_path(engine: Engine) -> &'static str {
-    ENGINES.iter().find(|row| row.engine == engine).map_or("/v1/models", |row| row.check)
+/// Families that identify no engine.
+const COMMON: &[Family] = &[family(Fact::StartedAt, "process_start_time_seconds")];
+
+const UNKNOWN: &EngineFacts = &openai_like(Engine::Other);
+
+/// What is known about an engine.
+pub(super) fn facts(engine: Engine) -> &'static EngineFacts {
+    let row = ENGINES.iter().find(|row| row.engine == engine);
+    debug_assert!(row.is_some(), "{engine:?} has no row");
+    row.unwrap_or(UNKNOWN)
 }
 
-/// What is known of an engine besides.
-pub(super) fn facts(engine: Engine) -> EngineFacts {
-    ENGINES.iter().find(|row| row.engine == engine).map_or(NOTHING, |row| row.facts)
+/// The engine whose model list has this `owned_by`.
+pub(super) fn detect(owned_by: &str) -> Option<Engine> {
+    let is_it = |row: &&EngineFacts| row.owned_by.is_some_and(|own| owned_by.starts_with(own));
+    ENGINES.iter().find(is_it).map(|row| row.engine)
 }
 
-/// Where an engine's metrics may be, the likeliest first.
-pub(super) fn metrics_paths(engine: Engine) -> &'static [&'static str] {
-    facts(engine).metrics
+/// Every metric family that is read, with the engine it identifies.
+pub(super) fn families() -> impl Iterator<Item = (Option<Engine>, Family)> {
+    let rows = ENGINES
+        .iter()
+        .flat_map(|row| row.families.iter().map(|family| (Some(row.engine), *family)));
+    rows.chain(COMMON.iter().map(|family| (None, *family)))
 }
 
-/// Where an engine may tell of its slots.
-pub(super) fn slots_path(engine: Engine) -> Option<&'static str> {
-    facts(engine).slots
+impl EngineFacts {
+    /// The names of the metrics the engine must report, fact by fact, the newest first.
+    pub(super) fn reported_families(&self) -> Vec<Vec<&'static str>> {
+        let names = |fact: &Fact| {
+            let families = self.families.iter().filter(|family| family.fact == *fact);
+            families.map(|family| family.name).collect()
+        };
+        self.reported.iter().map(names).collect()
+    }
 }
 
-/// The names of the metrics an engine must show, fact by fact, the newest first.
-pub(super) fn families(engine: Engine) -> Vec<Vec<&'static str>> {
-    facts(engine).told.iter().map(|fact| names(engine, *fact).collect()).collect()
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_configurable_engine_has_exactly_one_row() {
+        let rows: Vec<Engine> = ENGINES.iter().map(|row| row.engine).collect();
+        assert_eq!(rows, Engine::ALL, "one row per name, in the order of the configuration");
+    }
+
+    #[test]
+    fn metric_families_and_owners_identify_one_engine() {
+        let names: Vec<&str> = families().map(|(_, family)| family.name).collect();
+        let unique: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(names.len(), unique.len(), "{names:?}");
+        for row in ENGINES {
+            assert!(row.owned_by.is_none_or(|own| detect(own) == Some(row.engine)), "{row:?}");
+            for fact in row.reported {
+                let has = row.families.iter().any(|family| family.fact == *fact);
+                assert!(has, "{:?} reports {fact:?} by no family", row.engine);
+            }
+        }
+        assert_eq!(detect("someone else"), None);
+    }
 }

@@ -1,67 +1,48 @@
-//! Looks at a backend the way a doctor does: everything that traffic will rely on, asked once.
+//! Examines a backend for `penstock doctor`: everything that traffic relies on, queried once.
 
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
-use super::client::{DiscoveryClient, DiscoveryError, Question};
-use super::engines::{check_path, facts, families, slots_path};
+use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
+use super::engines::{EngineFacts, detect, facts};
+use super::idle_connection::{KeepAlive, watch_idle};
 use super::metrics::read_slots;
 use super::{dns, models};
 use crate::clock::now;
 use crate::config::{Engine, ModelEntry};
 use crate::fleet::Backend;
 
-/// How long an answer may stay silent before it counts as whole.
-const SETTLE: Duration = Duration::from_millis(500);
-/// The most bytes of a raw answer that are looked at.
-const HEAD_LIMIT: usize = 16 * 1024;
-
 /// What was found.
 #[derive(Debug)]
 pub struct Examination {
-    /// Whether the backend's name leads to an address.
+    /// Whether the backend's name resolves.
     pub resolves: bool,
-    /// What the health check would say: how long a good answer took.
+    /// The result of a health check: how long it took.
     pub check: Result<Duration, DiscoveryError>,
-    /// The engine, as configured or as it says of itself.
+    /// The engine, configured or detected.
     pub engine: Engine,
-    /// Its version, where it tells.
+    /// Its version, if it reports one.
     pub version: Option<String>,
     /// The models it lists.
     pub models: Result<Vec<ModelEntry>, DiscoveryError>,
-    /// What its metrics page is short of; `None` for engines that have none we read.
+    /// What its metrics page lacks; `None` for engines without one that we read.
     pub metrics: Option<MetricsPage>,
-    /// What it does with idle connections.
+    /// How long it keeps idle connections.
     pub keep_alive: KeepAlive,
-    /// Its clock in seconds since 1970, where it tells.
+    /// Its clock in seconds since 1970, if it sends a Date.
     pub clock: Option<u64>,
 }
 
 /// An engine's metrics page.
 #[derive(Debug)]
 pub struct MetricsPage {
-    /// The families that are missing, or why there is no page.
+    /// The families that are missing, or why the page cannot be read.
     pub missing: Result<Vec<&'static str>, DiscoveryError>,
-    /// The page that is read in its place, where there is none.
-    pub stand_in: Option<&'static str>,
-    /// How to make the engine show them.
+    /// The page that is read instead.
+    pub replacement: Option<&'static str>,
+    /// How to make the engine report them.
     pub remedy: &'static str,
-}
-
-/// What a backend does with a connection nobody uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeepAlive {
-    /// Closes it behind every answer.
-    NotKept,
-    /// Closes it after so long.
-    Closes(Duration),
-    /// Had not closed it after so long.
-    Stays(Duration),
-    /// Nobody knows: TLS, or no answer.
-    Unknown,
 }
 
 impl DiscoveryClient {
@@ -70,7 +51,8 @@ impl DiscoveryClient {
         let resolves = dns::resolve(backend).await;
         let timeout = backend.config.health.timeout;
         let path = backend.config.health.path.as_deref();
-        let check = self.check(backend, path.unwrap_or_else(|| check_path(backend.config.engine)));
+        let check =
+            self.check(backend, path.unwrap_or_else(|| facts(backend.config.engine).health_path));
         let check = check.await;
         let models = models::discover(self, backend, timeout).await;
         let engine = match backend.config.engine {
@@ -79,12 +61,12 @@ impl DiscoveryClient {
         };
         let facts = facts(engine);
         let version = match facts.version {
-            Some((path, at)) => self.json(backend, path).await.ok().and_then(|told| {
-                told.pointer(at).and_then(Value::as_str).map(|text| text.chars().take(40).collect())
+            Some((path, at)) => self.json(backend, path).await.ok().and_then(|json| {
+                json.pointer(at).and_then(Value::as_str).map(|text| text.chars().take(40).collect())
             }),
             None => None,
         };
-        let metrics = self.metrics(backend, engine).await;
+        let metrics = self.metrics(backend, facts).await;
         let (keep_alive, clock) =
             watch_idle(backend, watch).await.unwrap_or((KeepAlive::Unknown, None));
         Examination { resolves, check, engine, version, models, metrics, keep_alive, clock }
@@ -105,7 +87,7 @@ impl DiscoveryClient {
         path: &str,
     ) -> Result<(u16, bytes::Bytes), DiscoveryError> {
         let timeout = backend.config.health.timeout;
-        self.ask(backend, Question { path, body: None, timeout }).await
+        self.send(backend, SmallRequest { path, body: None, timeout }).await
     }
 
     async fn json(&self, backend: &Backend, path: &str) -> Result<Value, DiscoveryError> {
@@ -117,38 +99,39 @@ impl DiscoveryClient {
         serde_json::from_slice(&body).map_err(not_json)
     }
 
-    /// Which engine it is, by what it says of itself.
+    /// Detects the engine by the owner of its models, else by Ollama's own version page.
     async fn identify(&self, backend: &Backend) -> Engine {
         let list = self.json(backend, "/v1/models").await.ok();
-        let owner = list.as_ref().and_then(|list| list.pointer("/data/0/owned_by")?.as_str());
-        match owner {
-            Some("vllm") => Engine::Vllm,
-            Some("sglang") => Engine::Sglang,
-            Some("llamacpp") => Engine::LlamaCpp,
-            Some(_) | None if self.json(backend, "/api/version").await.is_ok() => Engine::Ollama,
-            Some(_) | None => Engine::Auto,
+        if let Some(engine) = list.as_ref().and_then(models::owner).and_then(detect) {
+            return engine;
+        }
+        let ollama = facts(Engine::Ollama);
+        match self.json(backend, ollama.health_path).await {
+            Ok(_) => Engine::Ollama,
+            Err(_) => Engine::Auto,
         }
     }
 
-    /// What its metrics page is short of; `None` where there is none that we read, or it is not to be
-    /// asked, or on another port than the one that is examined.
-    async fn metrics(&self, backend: &Backend, engine: Engine) -> Option<MetricsPage> {
+    /// What its metrics page lacks; `None` if there is none that we read, scraping is off, or the page
+    /// is on another port than the one examined.
+    async fn metrics(&self, backend: &Backend, facts: &EngineFacts) -> Option<MetricsPage> {
         let telemetry = &backend.config.telemetry;
-        let families = families(engine);
+        let families = facts.reported_families();
         if families.is_empty() || !telemetry.enabled || telemetry.port.is_some() {
             return None;
         }
         let path = telemetry.path.as_deref();
         let missing = self.missing_metrics(backend, path.unwrap_or("/metrics"), &families).await;
-        let stand_in = match (&missing, path, slots_path(engine)) {
+        let replacement = match (&missing, path, facts.slots_path) {
             (Err(DiscoveryError::Status { .. }), None, Some(slots)) => {
                 let page = self.get(backend, slots).await.ok();
-                let page = page.filter(|(status, page)| *status == 200 && tells_slots(page));
+                let page =
+                    page.filter(|(status, page)| *status == 200 && read_slots(page).is_some());
                 page.map(|_| slots)
             }
             _ => None,
         };
-        Some(MetricsPage { missing, stand_in, remedy: facts(engine).metrics_remedy })
+        Some(MetricsPage { missing, replacement, remedy: facts.metrics_remedy })
     }
 
     async fn missing_metrics(
@@ -173,117 +156,14 @@ impl DiscoveryClient {
     }
 }
 
-fn tells_slots(page: &[u8]) -> bool {
-    read_slots(page).is_some()
-}
-
-/// Sends one small request and watches what becomes of the connection.
-async fn watch_idle(backend: &Backend, watch: Duration) -> Option<(KeepAlive, Option<u64>)> {
-    let address = backend.state.addresses.first().filter(|_| !backend.config.url.https)?;
-    let timeout = backend.config.health.timeout;
-    let connecting = tokio::time::timeout(timeout, TcpStream::connect(address)).await;
-    let mut stream = connecting.ok()?.ok()?;
-    stream.write_all(request(backend).as_bytes()).await.ok()?;
-    let mut answer = Vec::new();
-    let mut wait = timeout;
-    while answer.len() < HEAD_LIMIT {
-        match tokio::time::timeout(wait, stream.read_buf(&mut answer)).await {
-            Ok(Ok(0) | Err(_)) => {
-                let closes =
-                    if answer.is_empty() { KeepAlive::Unknown } else { KeepAlive::NotKept };
-                return Some((closes, clock_of(&answer)));
-            }
-            Ok(Ok(_)) => wait = SETTLE,
-            Err(_silent) => break,
-        }
-    }
-    if answer.is_empty() {
-        return None;
-    }
-    let idle_since = now();
-    let watching = async {
-        while stream.read_buf(&mut Vec::with_capacity(HEAD_LIMIT)).await.is_ok_and(|read| read > 0)
-        {
-        }
-    };
-    let keep_alive = match tokio::time::timeout(watch.saturating_sub(SETTLE), watching).await {
-        Ok(()) => KeepAlive::Closes(SETTLE + now().since(idle_since)),
-        Err(_still_open) => KeepAlive::Stays(SETTLE + now().since(idle_since)),
-    };
-    Some((keep_alive, clock_of(&answer)))
-}
-
-fn request(backend: &Backend) -> String {
-    let path = check_path(backend.config.engine);
-    let (base, authority) = (&backend.config.url.base_path, &backend.authority);
-    let key = backend.config.api_key.as_ref();
-    let key = key.map(|key| format!("authorization: Bearer {}\r\n", key.reveal()));
-    format!("GET {base}{path} HTTP/1.1\r\nhost: {authority}\r\n{}\r\n", key.unwrap_or_default())
-}
-
-fn clock_of(answer: &[u8]) -> Option<u64> {
-    let mut fields = [httparse::EMPTY_HEADER; 64];
-    let mut head = httparse::Response::new(&mut fields);
-    head.parse(answer).ok()?;
-    let date = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case("date"))?;
-    let date = httpdate::parse_http_date(std::str::from_utf8(date.value).ok()?).ok()?;
-    date.duration_since(std::time::UNIX_EPOCH).ok().map(|since| since.as_secs())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use tokio::net::TcpListener;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::config::{Config, Environment};
-    use crate::fleet::Fleet;
+    use crate::discovery::idle_connection::tests::listening;
 
-    /// A listener, and the backend that it is.
-    async fn listening(rest: &str) -> (TcpListener, Backend) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let yaml = format!("backends: [{{ url: 'http://{address}', {rest} }}]");
-        let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
-        let backend = Fleet::new(&config).topology().backends[0].clone();
-        assert!(dns::resolve(&backend).await);
-        (listener, backend)
-    }
-
-    /// A backend that answers once and closes the connection after a while; with the time watched.
-    async fn measure(closes_after: Duration, watch: Duration) -> Option<(KeepAlive, Option<u64>)> {
-        let (listener, backend) = listening("engine: vllm").await;
-        tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                stream.read_buf(&mut request).await.unwrap();
-            }
-            assert!(request.starts_with(b"GET /health HTTP/1.1\r\n"));
-            let answer = b"HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 19:53:26 GMT\r\n\
-                           content-length: 2\r\n\r\nok";
-            stream.write_all(answer).await.unwrap();
-            tokio::time::sleep(closes_after).await;
-        });
-        watch_idle(&backend, watch).await
-    }
-
-    #[tokio::test]
-    async fn the_end_of_an_idle_connection_is_measured() {
-        let long = Duration::from_secs(10);
-        let at_once = measure(Duration::ZERO, long).await;
-        assert_eq!(at_once, Some((KeepAlive::NotKept, Some(1_795_204_406))));
-        let after = Duration::from_millis(1500);
-        let Some((KeepAlive::Closes(measured), _)) = measure(after, long).await else {
-            panic!("it closes")
-        };
-        assert!((after..Duration::from_secs(9)).contains(&(measured + SETTLE)), "{measured:?}");
-        let watched = measure(long, Duration::from_millis(800)).await;
-        assert!(matches!(watched, Some((KeepAlive::Stays(_), _))), "{watched:?}");
-    }
-
-    /// What is found of the metrics of a backend with these pages; any other is a 404.
+    /// Examines the metrics of a backend with these pages; any other path is a 404.
     async fn metrics_of(
         engine: Engine,
         rest: &str,
@@ -298,48 +178,39 @@ mod tests {
                     stream.read_buf(&mut request).await.unwrap();
                 }
                 let request = String::from_utf8(request).unwrap();
-                let is_asked =
-                    |path: &str| request.starts_with(&format!("GET {path} HTTP/1.1\r\n"));
-                let page = pages.iter().find(|(path, _)| is_asked(path));
+                let is_path = |path: &str| request.starts_with(&format!("GET {path} HTTP/1.1\r\n"));
+                let page = pages.iter().find(|(path, _)| is_path(path));
                 let (status, page) = page.map_or(("404 No", ""), |(_, page)| ("200 OK", *page));
                 let length = page.len();
-                let answer = format!(
+                let response = format!(
                     "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{page}"
                 );
-                stream.write_all(answer.as_bytes()).await.unwrap();
+                stream.write_all(response.as_bytes()).await.unwrap();
             }
         });
-        let found = DiscoveryClient::default().metrics(&backend, engine).await;
+        let found = DiscoveryClient::default().metrics(&backend, facts(engine)).await;
         serving.abort();
         found
     }
 
     #[tokio::test]
-    async fn metrics_are_looked_for_where_they_are_read() {
+    async fn metrics_are_examined_where_they_are_scraped() {
         let slots: &[_] = &[("/slots", "[{\"is_processing\": true}]")];
         let found = metrics_of(Engine::LlamaCpp, "", slots).await.unwrap();
         assert!(
             matches!(found.missing, Err(DiscoveryError::Status { status: 404, .. })),
             "{found:?}"
         );
-        assert_eq!(found.stand_in, Some("/slots"), "it is started without --metrics");
+        assert_eq!(found.replacement, Some("/slots"), "it is started without --metrics");
         let nonsense: &[_] = &[("/slots", "{}")];
-        assert_eq!(metrics_of(Engine::LlamaCpp, "", nonsense).await.unwrap().stand_in, None);
-        assert_eq!(metrics_of(Engine::Vllm, "", slots).await.unwrap().stand_in, None);
+        assert_eq!(metrics_of(Engine::LlamaCpp, "", nonsense).await.unwrap().replacement, None);
+        assert_eq!(metrics_of(Engine::Vllm, "", slots).await.unwrap().replacement, None);
         let page = "llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n";
         let elsewhere: &'static [_] = Box::leak(Box::new([("/m", page)]));
         let found =
             metrics_of(Engine::LlamaCpp, "telemetry: { path: /m }", elsewhere).await.unwrap();
         assert_eq!(found.missing.unwrap(), Vec::<&str>::new());
         let off = metrics_of(Engine::LlamaCpp, "telemetry: { enabled: false }", slots).await;
-        assert!(off.is_none(), "nobody asks it");
-    }
-
-    #[test]
-    fn clocks_are_read_from_heads() {
-        let head = b"HTTP/1.1 200 OK\r\nDate: Fri, 20 Nov 2026 19:53:26 GMT\r\n\r\nbody";
-        assert_eq!(clock_of(head), Some(1_795_204_406));
-        assert_eq!(clock_of(b"HTTP/1.1 200 OK\r\n\r\n"), None);
-        assert_eq!(clock_of(b"nonsense"), None);
+        assert!(off.is_none(), "scraping is off");
     }
 }

@@ -1,9 +1,10 @@
-//! One backend's health check, run by Pingora's load-balancing health machinery. Every backend has
-//! a set of its own, because Pingora tells backends apart by address alone and ours may share one.
+//! One backend's health check, run by Pingora's load-balancing machinery. Every backend gets its own
+//! `Backends`, because Pingora identifies a backend by address alone and ours may share one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -11,19 +12,18 @@ use pingora_load_balancing::discovery::ServiceDiscovery;
 use pingora_load_balancing::health_check::HealthCheck;
 use pingora_load_balancing::{Backend as Peer, Backends};
 
-use super::client::{DiscoveryClient, DiscoveryError, Question};
-use super::engines::check_path;
+use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
+use super::engines::facts;
 use crate::clock::now;
 use crate::fleet::{Backend, CheckResult, Health};
 
-/// The checks of one backend.
-pub(super) struct Checks {
+/// The health checks of one backend.
+pub(super) struct HealthChecks {
     backends: Backends,
     checker: Arc<Checker>,
 }
 
-impl Checks {
-    /// Checks for a backend, none of them run yet.
+impl HealthChecks {
     pub(super) fn new(backend: &Backend, client: Arc<DiscoveryClient>) -> Self {
         let checker = Arc::new(Checker {
             backend: backend.clone(),
@@ -39,7 +39,7 @@ impl Checks {
     /// Runs one check; returns the new verdict when it changed.
     pub(super) async fn run(&mut self) -> Option<Health> {
         if self.checker.backend.state.addresses.first().is_none() {
-            // Nothing to connect to is a failed check, too.
+            // No address is a failed check, too.
             self.checker.learn(Err(DiscoveryError::NoAddress));
         } else {
             if let Err(error) = self.backends.update(|_peers| {}).await {
@@ -50,13 +50,12 @@ impl Checks {
         self.checker.change.lock().take()
     }
 
-    /// Whether the checks' verdict is good.
     pub(super) fn is_passing(&self) -> bool {
         self.checker.backend.state.health.status() == Health::Healthy
     }
 }
 
-/// Tells Pingora the one address a check goes to; which of several is the client's to choose.
+/// Gives Pingora the one address to check; the client chooses among several.
 struct OneAddress(Backend);
 
 #[async_trait]
@@ -73,16 +72,16 @@ struct SharedChecker(Arc<Checker>);
 #[async_trait]
 impl HealthCheck for SharedChecker {
     async fn check(&self, _peer: &Peer) -> pingora::Result<()> {
-        let asked = self.0.ask().await;
-        let is_passed = asked.is_ok();
-        self.0.learn(asked);
+        let result = self.0.check().await;
+        let is_passed = result.is_ok();
+        self.0.learn(result);
         if is_passed {
             return Ok(());
         }
         pingora::Error::e_explain(pingora::ErrorType::ConnectError, "the check failed")
     }
 
-    // Streaks are counted in the fleet, where rise and fall differ per backend.
+    // The fleet counts streaks, with rise and fall per backend.
     fn health_threshold(&self, _success: bool) -> usize {
         1
     }
@@ -92,23 +91,24 @@ struct Checker {
     backend: Backend,
     client: Arc<DiscoveryClient>,
     change: Mutex<Option<Health>>,
-    /// Whether the backend refuses our key, and the log has said so.
+    /// Whether the backend rejects our key; logged once.
     is_refused: AtomicBool,
 }
 
 impl Checker {
-    async fn ask(&self) -> Result<std::time::Duration, DiscoveryError> {
+    async fn check(&self) -> Result<Duration, DiscoveryError> {
         let config = &self.backend.config;
-        let path = config.health.path.as_deref().unwrap_or_else(|| check_path(config.engine));
-        let question = Question { path, body: None, timeout: config.health.timeout };
+        let path =
+            config.health.path.as_deref().unwrap_or_else(|| facts(config.engine).health_path);
+        let request = SmallRequest { path, body: None, timeout: config.health.timeout };
         let started = now();
-        let (status, _body) = self.client.ask(&self.backend, question).await?;
+        let (status, _body) = self.client.send(&self.backend, request).await?;
         let is_refused = matches!(status, 401 | 403);
         if is_refused && !self.is_refused.swap(true, Ordering::Relaxed) {
             let name = &self.backend.state.name;
             tracing::warn!(
                 backend = %name, status,
-                "the backend refuses its health check: look at 'api_key' of backend '{name}'"
+                "health check rejected: check 'api_key' of backend '{name}'"
             );
         }
         if !is_refused {
@@ -120,16 +120,16 @@ impl Checker {
         }
     }
 
-    fn learn(&self, asked: Result<std::time::Duration, DiscoveryError>) {
+    fn learn(&self, result: Result<Duration, DiscoveryError>) {
         let health = &self.backend.config.health;
-        let check = CheckResult { at: now(), passed: asked.as_ref().ok().copied() };
+        let check = CheckResult { at: now(), passed: result.as_ref().ok().copied() };
         let was_away = self.backend.state.health.status() == Health::Unhealthy;
         let change = self.backend.state.learn_check(check, health.rise, health.fall);
         if was_away && change == Some(Health::Healthy) {
             self.backend.state.begin_slow_start(check.at, health.slow_start);
         }
         let name = &self.backend.state.name;
-        match (change, &asked) {
+        match (change, &result) {
             (Some(Health::Healthy), _) => tracing::info!(backend = %name, "backend is healthy"),
             (Some(_), Err(reason)) => {
                 tracing::warn!(backend = %name, %reason, "backend is unhealthy");

@@ -1,5 +1,5 @@
-//! Engine metrics: a scraper per backend reads the engine's metrics page and publishes queue length,
-//! running requests and KV cache use as [`crate::fleet::Telemetry`].
+//! Engine metrics: one scraper task per backend reads the engine's metrics page and publishes queue
+//! length, running requests and KV cache use as [`crate::fleet::Telemetry`].
 
 mod engine_metrics;
 mod prometheus_text;
@@ -7,4 +7,5 @@ mod scraper;
 
 pub(super) use engine_metrics::read_slots;
 pub use engine_metrics::{EnginePage, PageReader};
+pub(crate) use prometheus_text::samples;
 pub use scraper::{ScrapeBudget, Scraper};

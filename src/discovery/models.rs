@@ -1,10 +1,11 @@
-//! Asks a backend which models it serves, how long their context is and what they can do.
+//! Model discovery: which models a backend serves, their context length and capabilities.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::client::{DiscoveryClient, DiscoveryError, Question};
+use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
+use super::engines::{ModelList, detect, facts};
 use crate::api::Capabilities;
 use crate::config::{Engine, ModelEntry};
 use crate::fleet::Backend;
@@ -12,46 +13,53 @@ use crate::fleet::Backend;
 /// The most models taken from one backend.
 const MODEL_LIMIT: usize = 10_000;
 
-/// The models a backend serves, with whatever it tells about them.
+/// The models a backend serves, with whatever it reports about them.
 pub(super) async fn discover(
     client: &DiscoveryClient,
     backend: &Backend,
     timeout: Duration,
 ) -> Result<Vec<ModelEntry>, DiscoveryError> {
-    let asker = Asker { client, backend, timeout };
-    if backend.config.engine == Engine::Ollama {
-        return asker.ollama().await;
+    let queries = Queries { client, backend, timeout };
+    let configured = backend.config.engine;
+    if facts(configured).model_list == ModelList::Ollama {
+        return queries.ollama().await;
     }
-    let listed = asker.get("/v1/models").await;
+    let listed = queries.get("/v1/models").await;
     let list = match listed {
         Ok(list) => list,
-        // An engine that is not told apart and has no OpenAI list may still be an Ollama.
-        Err(error) if backend.config.engine == Engine::Auto => {
-            return asker.ollama().await.map_err(|_not_ollama| error);
+        // An unknown engine without OpenAI's list may still be an Ollama.
+        Err(error) if configured == Engine::Auto => {
+            return queries.ollama().await.map_err(|_not_ollama| error);
         }
         Err(error) => return Err(error),
     };
     let data = list.get("data").or_else(|| list.get("models")).and_then(Value::as_array);
     let data = data.ok_or_else(|| DiscoveryError::NotJson { path: "/v1/models".to_owned() })?;
-    let owner = data.first().and_then(|model| text(model, "/owned_by")).unwrap_or_default();
-    let is = |engine, name: &str| {
-        backend.config.engine == engine
-            || (backend.config.engine == Engine::Auto && owner.starts_with(name))
+    let engine = match configured {
+        Engine::Auto => owner(&list).and_then(detect).unwrap_or(Engine::Auto),
+        known => known,
     };
-    if is(Engine::Ollama, "library")
-        && let Ok(models) = asker.ollama().await
+    let style = facts(engine).model_list;
+    if style == ModelList::Ollama
+        && let Ok(models) = queries.ollama().await
     {
         return Ok(models);
     }
     let mut models: Vec<ModelEntry> = data.iter().filter_map(read_listed).collect();
     models.truncate(MODEL_LIMIT);
-    if is(Engine::LlamaCpp, "llamacpp") {
-        asker.add_llamacpp_props(&mut models).await;
+    if style == ModelList::OpenAiWithProps {
+        queries.add_llamacpp_props(&mut models).await;
     }
     Ok(models)
 }
 
-/// One entry of `/v1/models`: vLLM and SGLang tell `max_model_len`, llama.cpp its training context.
+/// The `owned_by` of the first model in OpenAI's list: engines put their name there.
+pub(super) fn owner(list: &Value) -> Option<&str> {
+    let data = list.get("data").or_else(|| list.get("models"))?;
+    text(data.get(0)?, "/owned_by")
+}
+
+/// One entry of `/v1/models`: vLLM and SGLang report `max_model_len`, llama.cpp its training context.
 fn read_listed(model: &Value) -> Option<ModelEntry> {
     let id = text(model, "/id").or_else(|| text(model, "/name"))?;
     let length = ["/max_model_len", "/context_length", "/context_window"];
@@ -70,20 +78,20 @@ fn to_tokens(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|tokens| u32::try_from(tokens).ok()).filter(|tokens| *tokens > 0)
 }
 
-struct Asker<'a> {
+struct Queries<'a> {
     client: &'a DiscoveryClient,
     backend: &'a Backend,
     timeout: Duration,
 }
 
-impl Asker<'_> {
+impl Queries<'_> {
     async fn get(&self, path: &str) -> Result<Value, DiscoveryError> {
-        self.ask(path, None).await
+        self.send(path, None).await
     }
 
-    async fn ask(&self, path: &str, body: Option<&str>) -> Result<Value, DiscoveryError> {
-        let question = Question { path, body, timeout: self.timeout };
-        let (status, body) = self.client.ask(self.backend, question).await?;
+    async fn send(&self, path: &str, body: Option<&str>) -> Result<Value, DiscoveryError> {
+        let request = SmallRequest { path, body, timeout: self.timeout };
+        let (status, body) = self.client.send(self.backend, request).await?;
         if !(200..300).contains(&status) {
             return Err(DiscoveryError::Status { path: path.to_owned(), status });
         }
@@ -91,7 +99,7 @@ impl Asker<'_> {
         read.map_err(|_not_json| DiscoveryError::NotJson { path: path.to_owned() })
     }
 
-    /// llama.cpp tells the context one slot really has, and the modalities, in `/props`.
+    /// llama.cpp reports the real context of one slot, and the modalities, in `/props`.
     async fn add_llamacpp_props(&self, models: &mut [ModelEntry]) {
         let props = match self.get("/props").await {
             Ok(props) => props,
@@ -125,8 +133,8 @@ impl Asker<'_> {
         });
         let mut models = Vec::new();
         for name in names.take(MODEL_LIMIT) {
-            let question = serde_json::json!({"model": name}).to_string();
-            let shown = self.ask("/api/show", Some(&question)).await;
+            let request = serde_json::json!({"model": name}).to_string();
+            let shown = self.send("/api/show", Some(&request)).await;
             let mut model = ModelEntry { id: name, ..ModelEntry::default() };
             match shown {
                 Ok(shown) => read_shown(&shown, &mut model),
@@ -164,7 +172,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn lists_of_known_engines_are_read() {
+    fn openai_model_lists_are_read() {
         let vllm =
             json!({"id": "meta-llama/Llama-3-8B", "owned_by": "vllm", "max_model_len": 8192});
         let entry = read_listed(&vllm).unwrap();
@@ -172,14 +180,14 @@ mod tests {
             (entry.id.as_str(), entry.context_length),
             ("meta-llama/Llama-3-8B", Some(8192))
         );
-        assert_eq!(entry.capabilities, None, "not told: assumed, not known");
+        assert_eq!(entry.capabilities, None, "not reported: assumed, not known");
         let plain = read_listed(&json!({"id": "gpt-4o", "object": "model"})).unwrap();
         assert_eq!(plain.context_length, None);
         assert!(read_listed(&json!({"object": "model"})).is_none());
     }
 
     #[test]
-    fn ollama_tells_capabilities_and_context() {
+    fn ollama_reports_capabilities_and_context() {
         let shown = json!({
             "capabilities": ["completion", "vision"],
             "model_info": {"general.architecture": "llama", "llama.context_length": 131072},

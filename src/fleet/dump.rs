@@ -1,5 +1,5 @@
-//! The fleet as people and files see it: what `/fleet` shows, and the way back from such a dump
-//! into a fleet, so that `explain` can answer for a fleet that is elsewhere.
+//! The fleet as JSON: what `/fleet` shows, and the way back from such a dump into a fleet, so that
+//! `explain` works for a fleet that runs elsewhere.
 
 mod rows;
 mod telemetry;
@@ -17,7 +17,7 @@ use crate::units::Timestamp;
 pub use rows::empty_in;
 use rows::{BackendRow, BreakerName, HealthName, ModelRow};
 
-/// Why a dump cannot be laid over a fleet.
+/// Why a dump cannot be applied to a fleet.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum FleetError {
@@ -48,7 +48,7 @@ pub fn dump(fleet: &Fleet, now: Timestamp) -> Value {
     json!({ "backends": rows })
 }
 
-/// Takes every backend for healthy and idle. Models nobody declared stay unknown.
+/// Assumes that every backend is healthy and idle. Models that are not declared stay unknown.
 pub fn assume_healthy(fleet: &Fleet) {
     for backend in &fleet.topology().backends {
         backend.state.health.set(Health::Healthy);
@@ -56,8 +56,8 @@ pub fn assume_healthy(fleet: &Fleet) {
     }
 }
 
-/// Lays a dump over a fleet nobody else uses, by the names of backends. What a dump leaves out
-/// stays as it is; models in it count as discovered.
+/// Applies a dump to a fleet that nothing else uses, by backend name. What a dump leaves out stays as it
+/// is; models in it count as discovered.
 ///
 /// # Errors
 /// [`FleetError`] when the dump is malformed or names a backend that is not configured; the
@@ -93,7 +93,7 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
     let state = &*backend.state;
     if let Some(health) = row.health {
         state.draining.store(matches!(health, HealthName::Draining), Ordering::Relaxed);
-        // Draining hides the checks' verdict; a backend worth draining was up.
+        // A dump shows `draining` instead of the health verdict; such a backend was up.
         state.health.set(match health {
             HealthName::Healthy | HealthName::Draining => Health::Healthy,
             HealthName::Unhealthy => Health::Unhealthy,
@@ -103,14 +103,15 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
     if let Some(count) = row.in_flight {
         state.load.set_in_flight(count);
     }
-    if let Some(took) = duration_of(row, "latency_ms", row.latency_ms.map(|ms| ms / 1e3))? {
+    if let Some(took) = duration_of(&row.name, "latency_ms", row.latency_ms.map(|ms| ms / 1e3))? {
         state.set_check_latency(took);
     }
-    if let Some(told) = &row.telemetry {
-        told.overlay(row, state, now)?;
+    if let Some(telemetry) = &row.telemetry {
+        telemetry.overlay(&row.name, state, now)?;
     }
-    if let Some(rest) = duration_of(row, "cooldown_remaining_s", row.cooldown_remaining_s)? {
-        state.cooldown.start(now.after(rest), row.cooldown_status.unwrap_or(503));
+    let remaining = duration_of(&row.name, "cooldown_remaining_s", row.cooldown_remaining_s)?;
+    if let Some(remaining) = remaining {
+        state.cooldown.start(now.after(remaining), row.cooldown_status.unwrap_or(503));
     }
     if let Some(breaker) = row.breaker {
         let breaker_state = match breaker {
@@ -120,13 +121,14 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
         };
         state.breaker.set(breaker_state, now);
     }
-    overlay_models(fleet, backend, (row, now))
+    overlay_models(fleet, backend, row, now)
 }
 
 fn overlay_models(
     fleet: &Fleet,
     backend: &Backend,
-    (row, now): (&BackendRow, Timestamp),
+    row: &BackendRow,
+    now: Timestamp,
 ) -> Result<(), FleetError> {
     let Some(models) = &row.models else { return Ok(()) };
     let mut entries = Vec::new();
@@ -140,7 +142,7 @@ fn overlay_models(
         rows.push(model);
     }
     if backend.config.models.is_some() {
-        // Declared models look up what is known of them by the backend's own names.
+        // Facts about declared models are looked up by the backend's own names.
         let renamed: Vec<ModelEntry> = entries
             .iter()
             .filter_map(|entry| {
@@ -152,16 +154,18 @@ fn overlay_models(
     }
     fleet.learn_models(backend.state.id, &entries);
     let topology = &*fleet.topology();
-    rows.iter().try_for_each(|model| overlay_latency(topology, (row, now), model))
+    rows.iter().try_for_each(|model| overlay_latency(topology, row, model, now))
 }
 
 fn overlay_latency(
     topology: &Topology,
-    (row, now): (&BackendRow, Timestamp),
+    row: &BackendRow,
     model: &ModelRow,
+    now: Timestamp,
 ) -> Result<(), FleetError> {
-    let first_token = duration_of(row, "first_token_ms", model.first_token_ms.map(|ms| ms / 1e3))?;
-    let answer = duration_of(row, "response_ms", model.response_ms.map(|ms| ms / 1e3))?;
+    let millis = |key, ms: Option<f64>| duration_of(&row.name, key, ms.map(|ms| ms / 1e3));
+    let first_token = millis("first_token_ms", model.first_token_ms)?;
+    let response = millis("response_ms", model.response_ms)?;
     let served = topology.model_id(&model.id).and_then(|id| topology.model(id));
     let here = |one: &&crate::fleet::Serving| *one.state.name == *row.name;
     let Some(serving) = served.and_then(|served| served.serving.iter().find(here)) else {
@@ -170,7 +174,7 @@ fn overlay_latency(
     if let Some(took) = first_token {
         serving.latency.learn_first_token(took, now);
     }
-    if let Some(took) = answer {
+    if let Some(took) = response {
         serving.latency.learn_response(took);
     }
     Ok(())
@@ -211,12 +215,12 @@ fn to_entry(row: &BackendRow, model: &ModelRow) -> Result<ModelEntry, FleetError
 }
 
 fn duration_of(
-    row: &BackendRow,
+    backend: &str,
     key: &'static str,
     seconds: Option<f64>,
 ) -> Result<Option<Duration>, FleetError> {
     let out_of_range = |_: std::time::TryFromFloatSecsError| FleetError::OutOfRange {
-        backend: row.name.clone(),
+        backend: backend.to_owned(),
         key,
     };
     seconds.map(Duration::try_from_secs_f64).transpose().map_err(out_of_range)

@@ -160,7 +160,7 @@ fn round_millis(time: Duration) -> u64 {
 }
 
 fn metrics(name: &str, page: &MetricsPage, terms: Terms) -> Finding {
-    let message = match (&page.missing, page.stand_in) {
+    let message = match (&page.missing, page.replacement) {
         (Ok(missing), _) if missing.is_empty() => {
             return Finding::ok(name, "its metrics include load and KV cache usage");
         }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::discovery::samples;
+
 /// One line of the page.
 #[derive(Debug, Clone, PartialEq)]
 struct Sample {
@@ -24,13 +26,17 @@ impl Sample {
 pub(super) struct Page(BTreeMap<String, Vec<Sample>>);
 
 impl Page {
-    /// Parses a page; skips lines that are not samples.
-    pub(super) fn parse(text: &str) -> Self {
-        let mut page = Self::default();
-        for (name, sample) in text.lines().filter_map(parse_line) {
-            page.0.entry(name).or_default().push(sample);
+    /// Reads a page; malformed lines are skipped.
+    pub(super) fn parse(page: &str) -> Self {
+        let mut parsed = Self::default();
+        for (name, labels, value) in samples(page.as_bytes()) {
+            let labels = labels
+                .iter()
+                .map(|(name, value)| (text(name.iter().copied()), text(value.bytes())));
+            let sample = Sample { labels: labels.collect(), value };
+            parsed.0.entry(text(name.iter().copied())).or_default().push(sample);
         }
-        page
+        parsed
     }
 
     /// Whether the page has this metric.
@@ -77,51 +83,8 @@ impl Page {
     }
 }
 
-fn parse_line(line: &str) -> Option<(String, Sample)> {
-    if line.starts_with('#') {
-        return None;
-    }
-    let (name, rest) = match line.find('{') {
-        Some(open) => line.split_at_checked(open)?,
-        None => line.split_once(' ')?,
-    };
-    let (labels, value) = match rest.strip_prefix('{') {
-        Some(inner) => parse_labels(inner)?,
-        None => (Vec::new(), rest),
-    };
-    let value = value.trim().split(' ').next()?.parse().ok()?;
-    Some((name.to_owned(), Sample { labels, value }))
-}
-
-/// Reads `a="x",b="y"} rest`.
-fn parse_labels(mut text: &str) -> Option<(Vec<(String, String)>, &str)> {
-    let mut labels = Vec::new();
-    loop {
-        if let Some(rest) = text.strip_prefix('}') {
-            return Some((labels, rest));
-        }
-        let (name, rest) = text.split_once("=\"")?;
-        let (value, rest) = parse_value(rest)?;
-        labels.push((name.to_owned(), value));
-        text = rest.strip_prefix(',').unwrap_or(rest);
-    }
-}
-
-/// Reads up to the closing quote and resolves escapes.
-fn parse_value(text: &str) -> Option<(String, &str)> {
-    let mut value = String::new();
-    let mut characters = text.char_indices();
-    while let Some((at, character)) = characters.next() {
-        match character {
-            '"' => return Some((value, text.get(at + 1..)?)),
-            '\\' => value.push(match characters.next()?.1 {
-                'n' => '\n',
-                other => other,
-            }),
-            _ => value.push(character),
-        }
-    }
-    None
+fn text(bytes: impl Iterator<Item = u8>) -> String {
+    String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
 }
 
 #[cfg(test)]

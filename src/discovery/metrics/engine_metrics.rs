@@ -1,29 +1,30 @@
-//! An engine's page, read into what it tells: the samples of its families, told together.
+//! Reads an engine's metrics page: adds up the samples of its families, over all ranks and engines on
+//! the page.
 
 use serde_json::Value;
 
 use super::prometheus_text::{LabelValue, Labels, Sample, Wanted};
 use crate::config::Engine;
-use crate::discovery::families::{FAMILIES, Fact};
+use crate::discovery::engines::{Fact, Family, families};
 use crate::fleet::{Adapters, EngineDetails};
 
-/// Labels of series that repeat, or take apart, what the one tells that has 0 or nothing there: ranks
-/// of one engine, and SGLang's priorities.
+/// Labels of series that repeat or split the series with 0 or nothing there: the ranks of one engine,
+/// and SGLang's priorities.
 const COPIES: [&str; 2] = ["pp_rank", "priority"];
-/// The same, but for each engine of SGLang's data-parallel attention: its first rank tells.
+/// The same per engine of SGLang's data-parallel attention: only its first rank counts.
 const TENSOR_RANK: &str = "tp_rank";
 const DATA_RANK: &str = "dp_rank";
-/// The most engines on a page whose first ranks are told from others.
+/// The most engines on a page whose first ranks are distinguished.
 const MAX_DATA_RANKS: usize = 64;
 
-/// What a page tells; `None` is what it does not.
+/// What a page reports; `None` is not reported.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EnginePage {
     /// The engine, by the names of its metrics.
     pub engine: Option<Engine>,
-    /// Requests that wait.
+    /// Queued requests.
     pub waiting: Option<f32>,
-    /// Requests that run.
+    /// Running requests.
     pub running: Option<f32>,
     /// The share of the KV cache in use.
     pub kv_utilization: Option<f32>,
@@ -35,45 +36,46 @@ pub struct EnginePage {
     pub work: Option<f64>,
 }
 
-/// Reads pages.
+/// Reads metrics pages of any engine.
 #[derive(Debug)]
 pub struct PageReader {
     wanted: Wanted,
+    /// In the order of `wanted`.
+    families: Box<[(Option<Engine>, Family)]>,
 }
 
 impl Default for PageReader {
     fn default() -> Self {
-        Self { wanted: Wanted::new(FAMILIES.iter().map(|family| family.name)) }
+        let families: Box<[_]> = families().collect();
+        Self { wanted: Wanted::new(families.iter().map(|(_, family)| family.name)), families }
     }
 }
 
 impl PageReader {
-    /// What a page in Prometheus' text format tells; `None` when nothing of an engine's load.
+    /// What a page in Prometheus' text format reports; `None` without anything about an engine's load.
     /// Allocates only for the names of LoRA adapters.
     pub fn read(&self, page: &[u8]) -> Option<EnginePage> {
         let mut firsts = FirstRanks::default();
-        let mut told = self.read_series(page, &mut firsts);
-        // Which rank is the first shows only at the end.
+        let mut tallies = self.read_series(page, &mut firsts);
+        // The first rank is known only at the end of the page.
         if firsts.were_others {
-            told = self.read_series(page, &mut firsts);
+            tallies = self.read_series(page, &mut firsts);
         }
-        told.into_page()
+        tallies.into_page()
     }
 
-    fn read_series<'a>(&'a self, page: &'a [u8], firsts: &mut FirstRanks) -> Told<'a> {
-        let mut told = Told::default();
+    fn read_series<'a>(&'a self, page: &'a [u8], firsts: &mut FirstRanks) -> Tallies<'a> {
+        let mut tallies = Tallies::default();
         for sample in self.wanted.samples(page) {
-            if let Some(family) = FAMILIES.get(sample.family)
+            if let Some((engine, family)) = self.families.get(sample.family)
                 && !is_copy(sample.labels)
                 && firsts.is_first(sample.labels)
             {
-                told.take(family.fact, sample);
-                if family.engine != Engine::Auto {
-                    told.engine = Some(family.engine);
-                }
+                tallies.take(family.fact, sample);
+                tallies.engine = engine.or(tallies.engine);
             }
         }
-        told
+        tallies
     }
 }
 
@@ -106,7 +108,7 @@ impl FirstRanks {
     }
 }
 
-/// llama.cpp's `/slots`, for servers without `--metrics`. Whether requests wait is known only while
+/// Reads llama.cpp's `/slots`, for servers without `--metrics`. The queue is known, and empty, only while
 /// a slot is free.
 pub(in crate::discovery) fn read_slots(page: &[u8]) -> Option<EnginePage> {
     let slots: Value = serde_json::from_slice(page).ok()?;
@@ -122,7 +124,7 @@ pub(in crate::discovery) fn read_slots(page: &[u8]) -> Option<EnginePage> {
     })
 }
 
-/// How many tokens llama.cpp's slots hold together, from its `/props`.
+/// How many tokens llama.cpp's slots hold in total, from its `/props`.
 pub(super) fn read_props(page: &[u8]) -> Option<u64> {
     let props: Value = serde_json::from_slice(page).ok()?;
     let slots = props.get("total_slots")?.as_u64()?;
@@ -137,7 +139,7 @@ fn is_copy(labels: Labels<'_>) -> bool {
     })
 }
 
-/// The samples of one fact: of the first name on the page, all its series together.
+/// The samples of one fact: all series of its first name on the page.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     rank: usize,
@@ -173,7 +175,7 @@ impl Tally {
 }
 
 #[derive(Debug, Default)]
-struct Told<'a> {
+struct Tallies<'a> {
     engine: Option<Engine>,
     waiting: Tally,
     running: Tally,
@@ -187,7 +189,7 @@ struct Told<'a> {
     adapters: Option<(f64, Labels<'a>)>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Tallies<'a> {
     fn take(&mut self, fact: Fact, sample: Sample<'a>) {
         let Sample { family: rank, labels, value } = sample;
         match fact {
@@ -205,7 +207,7 @@ impl<'a> Told<'a> {
                 self.block_size.add(rank, number(size).unwrap_or(f64::NAN));
                 self.blocks.add(rank, number(count).unwrap_or(f64::NAN));
             }
-            // Its value is the time it was set; a NaN is later than nothing.
+            // Its value is the time it was set; a NaN counts as later than nothing.
             Fact::Adapters => {
                 if self.adapters.is_none_or(|(newest, _)| value > newest) {
                     self.adapters = Some((value, labels));

@@ -1,17 +1,17 @@
-//! Reads Prometheus' text format over bytes: only the lines of wanted families are looked into, and
-//! nothing is allocated. What is not a well-formed line is passed over, as a page may hold anything.
+//! A parser of Prometheus' text format over bytes that allocates nothing and parses only the lines of
+//! wanted families. Malformed lines are skipped: a page may hold anything.
 
 use std::str::FromStr;
 
 use memchr::{memchr, memchr2, memchr3};
 
-/// Longer names are never wanted.
+/// Names of this length and more are never wanted.
 const LONGEST_NAME: usize = 128;
 
-/// The families to read, found by their names. A family is told by its place in the list.
+/// The families to read, by name. A family is identified by its index in the list.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    /// By length, so that most lines are done with after a look at where their name ends.
+    /// By length: most lines are rejected as soon as their name ends.
     by_length: Vec<(&'static [u8], usize)>,
     lengths: u128,
 }
@@ -37,29 +37,47 @@ impl Wanted {
             return None;
         }
         let from = self.by_length.partition_point(|(other, _)| other.len() < name.len());
-        let behind = self.by_length.get(from..)?.iter();
-        let mut alike = behind.take_while(|(other, _)| other.len() == name.len());
+        let rest = self.by_length.get(from..)?.iter();
+        let mut alike = rest.take_while(|(other, _)| other.len() == name.len());
         alike.find(|(other, _)| *other == name).map(|(_, index)| *index)
     }
 
-    /// Comments begin with a name nobody wants, and need no rule of their own.
+    /// Comments start with a name that is never wanted, so they need no rule.
     fn sample<'a>(&self, line: &'a [u8]) -> Option<Sample<'a>> {
-        let line = skip_blanks(line);
-        let (name, rest) = line.split_at_checked(memchr3(b'{', b' ', b'\t', line)?)?;
+        let (name, rest) = split_name(line)?;
         let family = self.find(name)?;
-        let rest = skip_blanks(rest);
-        let (labels, rest) = match rest.split_first() {
-            Some((b'{', inside)) => Labels::split(inside)?,
-            Some(_) | None => (Labels(&[]), rest),
-        };
-        Some(Sample { family, labels, value: read_value(rest)? })
+        let (labels, value) = read_labels_and_value(rest)?;
+        Some(Sample { family, labels, value })
     }
+}
+
+/// Every sample on a page: its name, labels and value.
+pub(crate) fn samples(page: &[u8]) -> impl Iterator<Item = (&[u8], Labels<'_>, f64)> {
+    Lines(page).filter_map(|line| {
+        let (name, rest) = split_name(line).filter(|(name, _)| !name.starts_with(b"#"))?;
+        let (labels, value) = read_labels_and_value(rest)?;
+        Some((name, labels, value))
+    })
+}
+
+fn split_name(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let line = skip_blanks(line);
+    line.split_at_checked(memchr3(b'{', b' ', b'\t', line)?)
+}
+
+fn read_labels_and_value(text: &[u8]) -> Option<(Labels<'_>, f64)> {
+    let text = skip_blanks(text);
+    let (labels, rest) = match text.split_first() {
+        Some((b'{', inside)) => Labels::split(inside)?,
+        Some(_) | None => (Labels(&[]), text),
+    };
+    Some((labels, read_value(rest)?))
 }
 
 /// One line of a wanted family.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample<'a> {
-    /// Its family's place in the list of those wanted.
+    /// The index of its family in the list of those wanted.
     pub(super) family: usize,
     /// Its labels.
     pub(super) labels: Labels<'a>,
@@ -67,17 +85,17 @@ pub(super) struct Sample<'a> {
     pub(super) value: f64,
 }
 
-/// The labels of a sample: what stands between the braces, well-formed.
+/// The labels of a sample: the text between the braces, well-formed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Labels<'a>(&'a [u8]);
+pub(crate) struct Labels<'a>(&'a [u8]);
 
 impl<'a> Labels<'a> {
     /// Every name with its value, in the order of the page.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'a [u8], LabelValue<'a>)> + use<'a> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'a [u8], LabelValue<'a>)> + use<'a> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
-            let (name, value, behind) = read_label(rest)?;
-            rest = skip_comma(behind);
+            let (name, value, after) = read_label(rest)?;
+            rest = skip_comma(after);
             Some((name, value))
         })
     }
@@ -87,20 +105,19 @@ impl<'a> Labels<'a> {
         self.iter().find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
     }
 
-    /// Takes the labels off the text behind an opening brace; gives them and what is behind the
-    /// closing one.
+    /// Splits the text after an opening brace into the labels and the text after the closing brace.
     fn split(inside: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let mut rest = inside;
         loop {
             rest = skip_blanks(rest);
-            if let Some((b'}', behind)) = rest.split_first() {
+            if let Some((b'}', after)) = rest.split_first() {
                 let length = inside.len().checked_sub(rest.len())?;
-                return Some((Self(inside.get(..length)?), behind));
+                return Some((Self(inside.get(..length)?), after));
             }
-            let (_, _, behind) = read_label(rest)?;
-            rest = skip_blanks(behind);
+            let (_, _, after) = read_label(rest)?;
+            rest = skip_blanks(after);
             match rest.split_first() {
-                Some((b',', behind)) => rest = behind,
+                Some((b',', after)) => rest = after,
                 Some((b'}', _)) => {}
                 Some(_) | None => return None,
             }
@@ -108,13 +125,13 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// A label's value as it stands on the page, its escapes among it.
+/// A label's value as on the page, with its escapes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct LabelValue<'a>(&'a [u8]);
+pub(crate) struct LabelValue<'a>(&'a [u8]);
 
 impl<'a> LabelValue<'a> {
     /// The bytes it stands for, one by one.
-    pub(super) fn bytes(self) -> impl Iterator<Item = u8> + use<'a> {
+    pub(crate) fn bytes(self) -> impl Iterator<Item = u8> + use<'a> {
         let mut rest = self.0.iter();
         std::iter::from_fn(move || match rest.next()? {
             b'\\' => Some(match rest.next()? {
@@ -166,13 +183,13 @@ fn skip_comma(text: &[u8]) -> &[u8] {
     text.strip_prefix(b",").unwrap_or(text)
 }
 
-/// Takes a word off the front; gives it and what is behind it.
+/// Splits off the first word.
 fn split_word(text: &[u8]) -> (&[u8], &[u8]) {
     let end = memchr2(b' ', b'\t', text).unwrap_or(text.len());
     text.split_at_checked(end).unwrap_or((text, &[]))
 }
 
-/// Takes `name="value"` off the front; gives both and what is behind them.
+/// Splits off `name="value"`; returns both and the text after them.
 fn read_label(text: &[u8]) -> Option<(&[u8], LabelValue<'_>, &[u8])> {
     let text = skip_blanks(text);
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
@@ -187,8 +204,8 @@ fn read_label(text: &[u8]) -> Option<(&[u8], LabelValue<'_>, &[u8])> {
     loop {
         end += memchr2(b'"', b'\\', rest.get(end..)?)?;
         if rest.get(end) == Some(&b'"') {
-            let (value, behind) = rest.split_at_checked(end)?;
-            return Some((name, LabelValue(value), behind.get(1..)?));
+            let (value, after) = rest.split_at_checked(end)?;
+            return Some((name, LabelValue(value), after.get(1..)?));
         }
         if !matches!(rest.get(end + 1)?, b'\\' | b'"' | b'n') {
             return None;
@@ -197,7 +214,7 @@ fn read_label(text: &[u8]) -> Option<(&[u8], LabelValue<'_>, &[u8])> {
     }
 }
 
-/// The value of a line, behind which there may be a timestamp and an exemplar.
+/// The value of a line; a timestamp and an exemplar may follow it.
 fn read_value(text: &[u8]) -> Option<f64> {
     let (word, rest) = split_word(skip_blanks(text));
     let value = to_number(word)?;

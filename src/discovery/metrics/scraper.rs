@@ -1,7 +1,10 @@
-//! Asks engines for their metrics in the background and publishes what they tell. One task per
-//! backend on a runtime of one thread, so that what all of it costs can be told and bounded.
+//! Scrapes engine metrics in the background and publishes them. One task per backend on a runtime with
+//! one thread, so that the cost of all scrapes can be measured and bounded ([`ScrapeBudget`]).
+//!
+//! A failed scrape doubles the pause up to 10 s (exponential backoff); jitter keeps backends apart.
 
 mod budget;
+mod error;
 mod fetch;
 mod source;
 
@@ -19,56 +22,24 @@ use rand::{Rng, SeedableRng};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::engine_metrics::{EnginePage, PageReader};
+use super::engine_metrics::{EnginePage, PageReader, read_props};
 use crate::clock::now;
 use crate::config::{Config, Engine, TelemetryConfig};
+use crate::discovery::engines::{ScrapePace, facts};
 use crate::fleet::{Backend, EngineSample, Fleet, Health};
-use crate::units::{ByteSize, Timestamp};
 use crate::upstream::connect::Connector;
+use error::ScrapeError;
 use fetch::{Fetched, Fetcher};
 use source::{Source, sources};
 
 /// Connections over HTTP/2 are reused while idle for less; engines close theirs after 5 s.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How often the budget is settled.
-const SETTLE_EVERY: Duration = Duration::from_secs(1);
+/// How often the budget is balanced.
+const BALANCE_EVERY: Duration = Duration::from_secs(1);
 /// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// The share by which pauses vary, so that backends are not asked in step.
+/// The share by which pauses vary, so that backends are not scraped in step.
 const JITTER: f64 = 0.1;
-/// llama.cpp notices a client that left after a second in which it is not asked anything.
-const LLAMACPP_PAUSE: Duration = Duration::from_millis(1200);
-
-/// Why a scrape failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ScrapeError {
-    /// No connection.
-    #[error("no connection: {0}")]
-    NoConnection(&'static str),
-    /// Nothing within the time an answer has.
-    #[error("no answer within {0:?}")]
-    TimedOut(Duration),
-    /// The connection broke.
-    #[error("the connection broke: {0}")]
-    Broken(String),
-    /// The answer is larger than what is read.
-    #[error("the answer is larger than {0}")]
-    TooLarge(ByteSize),
-    /// An answer that is no success.
-    #[error("{path} answered {status}")]
-    Status {
-        /// What was asked for.
-        path: String,
-        /// What came back.
-        status: u16,
-    },
-    /// A page of something else.
-    #[error("{path} tells nothing of an engine's load")]
-    NoLoad {
-        /// What was asked for.
-        path: String,
-    },
-}
 
 /// Scrapes every backend of a configuration, in one background service.
 #[derive(Clone)]
@@ -90,7 +61,7 @@ struct Batch {
 }
 
 impl Scraper {
-    /// A scraper that has nothing to do. `seed` starts its jitter.
+    /// A scraper without backends. `seed` starts its jitter.
     pub(in crate::discovery) fn new(seed: u64) -> Self {
         Self(Arc::new(Shared {
             connector: Connector::new(IDLE_TIMEOUT),
@@ -106,8 +77,8 @@ impl Scraper {
         Arc::clone(&self.0.budget)
     }
 
-    /// Scrapes the backends of this fleet from now on, and no others; none where nobody wants to
-    /// know.
+    /// Scrapes the backends of this fleet from now on, and no others; none when the configuration needs
+    /// no telemetry.
     pub(in crate::discovery) fn watch(&self, fleet: &Arc<Fleet>, config: &Config) {
         let batch = config
             .wants_telemetry()
@@ -145,8 +116,8 @@ impl Scraper {
 impl BackgroundService for Scraper {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let mut batches = self.0.batch.subscribe();
-        let mut settling = tokio::time::interval(SETTLE_EVERY);
-        // Dropped, and so ended, when the next batch takes its place.
+        let mut balancing = tokio::time::interval(BALANCE_EVERY);
+        // Replacing the set ends the tasks of the previous batch.
         let mut tasks = JoinSet::new();
         batches.mark_changed();
         loop {
@@ -158,9 +129,9 @@ impl BackgroundService for Scraper {
                     let batch = batches.borrow_and_update().clone();
                     tasks = batch.map(|batch| self.spawn(&batch)).unwrap_or_default();
                 }
-                _ = settling.tick() => {
+                _ = balancing.tick() => {
                     if let Some(batch) = &*self.0.batch.borrow() {
-                        self.0.budget.settle(now(), &batch.config);
+                        self.0.budget.balance(now(), &batch.config);
                         self.0.connector.sweep();
                     }
                 }
@@ -171,7 +142,7 @@ impl BackgroundService for Scraper {
                 }
             }
         }
-        tracing::debug!(tasks = tasks.len(), "scrapes end");
+        tracing::debug!(tasks = tasks.len(), "scraping stopped");
     }
 }
 
@@ -182,16 +153,16 @@ struct Task {
     shared: Arc<Shared>,
     fetcher: Fetcher,
     rng: SmallRng,
-    /// Pages that may tell, the likeliest first.
+    /// Pages that may have metrics, the likeliest first.
     sources: Vec<Source>,
-    /// The one that did, and of which engine.
+    /// The index of the one that has, and its engine.
     known: Option<(usize, Option<Engine>)>,
     /// Failed scrapes in a row.
     failures: u32,
-    /// Whether it had requests of ours at the last scrape.
+    /// Whether requests of ours were in flight at the last scrape.
     was_busy: bool,
     work: Option<f64>,
-    /// What llama.cpp's slots hold; asked for once per start of it.
+    /// Tokens that llama.cpp's slots hold; queried once per start of it.
     cache_tokens: Option<Option<u64>>,
 }
 
@@ -200,23 +171,23 @@ impl Task {
         // A new configuration must not scrape a whole fleet at once.
         let spread = self.batch.config.interval.mul_f64(self.rng.random());
         tokio::time::sleep(spread).await;
-        // Nor can it be asked before anybody has looked where it is.
+        // Wait until DNS has resolved.
         while self.backend.state.addresses.first().is_none()
             && self.backend.state.health.status() == Health::Unknown
         {
             tokio::time::sleep(self.batch.config.interval).await;
         }
         loop {
-            let begun = now();
+            let started = now();
             match self.scrape().await {
-                Ok((page, sent)) => self.learn(page, &sent, now().since(begun)),
+                Ok((page, sent)) => self.learn(page, &sent, now().since(started)),
                 Err(error) => self.fail(&error),
             }
             self.wait().await;
         }
     }
 
-    /// Asks the source that told before, else each in turn.
+    /// Scrapes the source that worked before, else each in turn.
     async fn scrape(&mut self) -> Result<(EnginePage, Fetched), ScrapeError> {
         let known = self.known.map(|(index, _)| index);
         let mut refused = None;
@@ -225,43 +196,45 @@ impl Task {
             if known.is_some_and(|known| known != index) {
                 continue;
             }
-            match self.ask(&source.clone()).await {
+            match self.scrape_source(&source.clone()).await {
                 Ok((page, sent)) => {
                     let engine = page.engine.or(Some(self.backend.config.engine));
                     self.known = Some((index, engine));
                     return Ok((page, sent));
                 }
-                // The first reason is about the page that should be there.
+                // The first failure is the one to report: it is about the likeliest page.
                 Err(error @ (ScrapeError::Status { .. } | ScrapeError::NoLoad { .. })) => {
                     refused.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        Err(refused.unwrap_or(ScrapeError::NoConnection("it has no metrics")))
+        Err(refused.unwrap_or(ScrapeError::NoConnection("no metrics page is known")))
     }
 
-    async fn ask(&mut self, source: &Source) -> Result<(EnginePage, Fetched), ScrapeError> {
+    async fn scrape_source(
+        &mut self,
+        source: &Source,
+    ) -> Result<(EnginePage, Fetched), ScrapeError> {
         let shared = Arc::clone(&self.shared);
         let fetched = self.fetcher.fetch(&shared.connector, &source.path).await;
         shared.budget.add_bytes(self.fetcher.body().len());
         let fetched = fetched?;
         let page = source.read(&shared.reader, self.fetcher.body());
         let mut page = page.ok_or_else(|| ScrapeError::NoLoad { path: source.path.clone() })?;
-        if page.engine == Some(Engine::LlamaCpp) {
-            page.details.cache_tokens = self.ask_for_slots().await;
+        if let Some(path) = page.engine.and_then(|engine| facts(engine).props_path) {
+            page.details.cache_tokens = self.fetch_cache_tokens(path).await;
         }
         Ok((page, fetched))
     }
 
-    async fn ask_for_slots(&mut self) -> Option<u64> {
+    async fn fetch_cache_tokens(&mut self, path: &str) -> Option<u64> {
         if let Some(known) = self.cache_tokens {
             return known;
         }
         let shared = Arc::clone(&self.shared);
-        let asked = self.fetcher.fetch(&shared.connector, source::PROPS).await;
-        let tokens =
-            asked.ok().and_then(|_| super::engine_metrics::read_props(self.fetcher.body()));
+        let fetched = self.fetcher.fetch(&shared.connector, path).await;
+        let tokens = fetched.ok().and_then(|_| read_props(self.fetcher.body()));
         self.cache_tokens = Some(tokens);
         tokens
     }
@@ -269,14 +242,14 @@ impl Task {
     fn learn(&mut self, page: EnginePage, sent: &Fetched, took: Duration) {
         let telemetry = &self.backend.state.telemetry;
         let has_later_start = self.batch.fleet.learn_details(&self.backend.state, &page.details);
-        // Without a start time, work that is undone tells of a restart.
-        let is_undone = page.details.started_at.is_none()
+        // Without a start time, a counter that falls shows a restart.
+        let has_fallen = page.details.started_at.is_none()
             && self.work.zip(page.work).is_some_and(|(before, now)| now < before);
-        if is_undone {
+        if has_fallen {
             telemetry.restart();
         }
-        if has_later_start || is_undone {
-            tracing::info!(backend = %self.backend.state.name, "the engine has restarted");
+        if has_later_start || has_fallen {
+            tracing::info!(backend = %self.backend.state.name, "engine restarted");
             self.batch.fleet.forget_process(self.backend.state.id);
             self.cache_tokens = None;
         }
@@ -286,7 +259,7 @@ impl Task {
         self.work = page.work;
         self.was_busy = sent.in_flight > 0;
         if self.failures > 0 {
-            tracing::info!(backend = %self.backend.state.name, "its metrics can be read again");
+            tracing::info!(backend = %self.backend.state.name, "metrics scrape recovered");
         }
         self.failures = 0;
         telemetry.publish(EngineSample {
@@ -295,7 +268,7 @@ impl Task {
             kv_utilization: page.kv_utilization,
             in_flight: sent.in_flight,
             sent_at: sent.at,
-            // What passes from one sample to the next, not only the pause between them.
+            // The time from sample to sample, not only the pause between scrapes.
             interval: self.interval() + took,
         });
     }
@@ -304,13 +277,13 @@ impl Task {
         self.backend.state.telemetry.fail();
         let (name, is_first) = (&self.backend.state.name, self.failures == 0);
         if is_first {
-            tracing::warn!(backend = %name, %error, "its metrics cannot be read");
+            tracing::warn!(backend = %name, %error, "metrics scrape failed");
         } else {
-            tracing::debug!(backend = %name, %error, "its metrics cannot be read");
+            tracing::debug!(backend = %name, %error, "metrics scrape failed");
         }
         self.failures = self.failures.saturating_add(1);
         if matches!(error, ScrapeError::Status { .. } | ScrapeError::NoLoad { .. }) {
-            // It may be another engine by now, or the same with other options.
+            // It may be another engine now, or the same one with other options.
             self.known = None;
         }
     }
@@ -318,19 +291,17 @@ impl Task {
     /// The pause between two scrapes that succeed.
     fn interval(&self) -> Duration {
         let config = &self.batch.config;
-        // An engine that went idle is asked once more soon, or its last sample would be too old.
+        // An engine that became idle is scraped once more soon, or its last sample would be stale.
         let is_busy = self.was_busy || self.backend.state.load.in_flight() > 0;
-        let configured = Some(self.backend.config.engine);
-        let engine = self.known.and_then(|(_, engine)| engine).or(configured);
-        let pause = match engine {
-            // It may be a llama.cpp.
-            Some(Engine::Auto | Engine::Other) | None => config.idle_interval.max(LLAMACPP_PAUSE),
-            Some(Engine::LlamaCpp) if is_busy => config.interval.max(LLAMACPP_PAUSE),
-            Some(Engine::LlamaCpp) => config.idle_interval.max(LLAMACPP_PAUSE),
-            Some(_) if is_busy => config.interval,
-            Some(_) => config.idle_interval,
+        let known = self.known.and_then(|(_, engine)| engine);
+        let engine = known.unwrap_or(self.backend.config.engine);
+        let usual = if is_busy { config.interval } else { config.idle_interval };
+        let pause = match facts(engine).scrape_pace {
+            ScrapePace::Configured => usual,
+            ScrapePace::AtLeast(least) => usual.max(least),
+            ScrapePace::Idle(least) => config.idle_interval.max(least),
         };
-        pause.mul_f64(self.shared.budget.stretch())
+        pause.mul_f64(self.shared.budget.interval_factor())
     }
 
     fn pause(&self) -> Duration {
@@ -342,7 +313,7 @@ impl Task {
         longer.min(LONGEST_PAUSE.max(pause))
     }
 
-    /// Waits for the next scrape: in slices, as requests may come, or the backend come back.
+    /// Waits for the next scrape, in slices: requests may arrive, or the backend may recover.
     async fn wait(&mut self) {
         let since = now();
         let health = self.backend.state.health.status();
@@ -350,22 +321,17 @@ impl Task {
         loop {
             let passed = now().since(since);
             let left = self.pause().mul_f64(jitter).saturating_sub(passed);
-            let is_back = self.failures > 0 && {
+            let has_recovered = self.failures > 0 && {
                 let status = self.backend.state.health.status();
                 status != health && status == Health::Healthy
             };
-            if left.is_zero() || is_back {
+            if left.is_zero() || has_recovered {
                 return;
             }
-            let slice = self.batch.config.interval.mul_f64(self.shared.budget.stretch());
+            let slice = self.batch.config.interval.mul_f64(self.shared.budget.interval_factor());
             tokio::time::sleep(left.min(slice)).await;
         }
     }
-}
-
-/// When a scrape was sent, for the fetcher.
-fn sent_now(backend: &Backend) -> (Timestamp, u32) {
-    (now(), backend.state.load.in_flight())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A dump's rows: one pair of types for writing and reading, so that both know the same keys.
+//! The rows of a dump: the same types for writing and reading, so that both have the same keys.
 
 use std::time::Duration;
 
@@ -30,10 +30,10 @@ pub(super) struct BackendRow {
     pub(super) models: Option<Vec<Value>>,
     pub(super) checked_s_ago: Option<f64>,
     pub(super) requests_total: Option<u64>,
-    /// What its engine told of itself; left out before it told anything.
+    /// Absent before the first scrape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) telemetry: Option<TelemetryRow>,
-    /// Of a backend that drains: when what is in flight will have ended, as far as that is known.
+    /// While it drains: the estimated time until its last request ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) empty_in_s: Option<f64>,
 }
@@ -78,7 +78,7 @@ impl BackendRow {
     /// What is known of a backend now.
     pub(super) fn of(topology: &Topology, backend: &Backend, now: Timestamp) -> Self {
         let (config, state) = (&*backend.config, &*backend.state);
-        let rest = state.cooldown.ends_at(now);
+        let cooldown = state.cooldown.ends_at(now);
         let models = backend.models.as_ref();
         Self {
             name: config.name.clone(),
@@ -99,8 +99,8 @@ impl BackendRow {
                 BreakerState::HalfOpen => BreakerName::HalfOpen,
                 BreakerState::Open => BreakerName::Open,
             }),
-            cooldown_remaining_s: rest.map(|until| until.since(now).as_secs_f64()),
-            cooldown_status: rest.map(|_| state.cooldown.status()),
+            cooldown_remaining_s: cooldown.map(|until| until.since(now).as_secs_f64()),
+            cooldown_status: cooldown.map(|_| state.cooldown.status()),
             models: models.map(|models| {
                 models.iter().map(|entry| json!(ModelRow::of(topology, backend, entry))).collect()
             }),
@@ -112,7 +112,7 @@ impl BackendRow {
     }
 }
 
-/// When a backend that drains will be empty, in seconds; rounded, as it is an estimate.
+/// The estimated time until a draining backend is empty, in seconds, rounded; `None` if unknown.
 pub fn empty_in(state: &BackendState, now: Timestamp) -> Option<f64> {
     let is_draining = state.status() == Health::Draining;
     let left = || match state.load.in_flight() {

@@ -1,19 +1,18 @@
-//! What an engine told of itself, in a dump.
+//! Engine telemetry in a dump.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::rows::BackendRow;
 use super::{FleetError, duration_of};
 use crate::fleet::{Adapters, BackendState, EngineDetails, EngineSample, Standing};
 use crate::units::{Timestamp, widen};
 
-/// Longer than a dump is looked at.
+/// Longer than a dump is ever used.
 const NEVER: Duration = Duration::from_secs(1 << 32);
-/// How old a stale sample is taken to be where a dump does not say.
+/// The age of a stale sample if the dump has none.
 const STALE: Duration = Duration::from_secs(1);
-/// The least age at which an engine whose scrapes fail is given up.
+/// The least age at which telemetry counts as failing.
 const FAILING: Duration = Duration::from_millis(2_001);
 
 /// The telemetry of a backend. What is read back is what a decision reads, and the cache's size.
@@ -26,7 +25,7 @@ pub(super) struct TelemetryRow {
     running: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "with_few_digits")]
     kv_utilization: Option<f32>,
-    /// What a decision takes for its load; follows from the others.
+    /// The effective load of a decision; follows from the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,19 +62,19 @@ enum StandingName {
 }
 
 impl StandingName {
-    /// The age of a sample of which a dump says `told`: one that lets it stand like this.
-    fn age(self, told: Duration) -> Duration {
+    /// The age of a sample that fits this standing: `dumped` if possible.
+    fn age(self, dumped: Duration) -> Duration {
         match self {
-            Self::Unknown | Self::Fresh => told,
-            Self::Stale if told.is_zero() => STALE,
-            Self::Stale => told,
-            Self::Failing => told.max(FAILING),
+            Self::Unknown | Self::Fresh => dumped,
+            Self::Stale if dumped.is_zero() => STALE,
+            Self::Stale => dumped,
+            Self::Failing => dumped.max(FAILING),
         }
     }
 }
 
 impl TelemetryRow {
-    /// What an engine has told; `None` when nobody asked or it never answered.
+    /// The telemetry of a backend; `None` before its first successful scrape.
     pub(super) fn of(state: &BackendState, now: Timestamp) -> Option<Self> {
         let telemetry = &state.telemetry;
         telemetry.sample()?;
@@ -106,29 +105,28 @@ impl TelemetryRow {
         })
     }
 
-    /// Pretends that the engine of a backend told this. To be called once the backend's own load is
-    /// laid over.
+    /// Publishes this as the telemetry of a backend. To be called once the backend's own load is applied.
     ///
     /// # Errors
     /// When the age is out of range.
     pub(super) fn overlay(
         &self,
-        row: &BackendRow,
+        backend: &str,
         state: &BackendState,
         now: Timestamp,
     ) -> Result<(), FleetError> {
         let standing = self.standing.unwrap_or(StandingName::Fresh);
-        let age = standing.age(duration_of(row, "age_s", self.age_s)?.unwrap_or_default());
+        let age = standing.age(duration_of(backend, "age_s", self.age_s)?.unwrap_or_default());
         if standing == StandingName::Unknown {
             return Ok(());
         }
-        // A dump has no scrape to come, so the sample stays as it stands there. The clock may not
-        // reach back as far as its age.
+        // No scrape will follow: the sample must keep its standing. The process may be younger than the
+        // sample, so its age alone cannot show that.
         let interval = if standing == StandingName::Fresh { NEVER } else { Duration::ZERO };
         let in_flight = state.load.in_flight();
-        // What was dispatched since the scrape is in the dump as a part of the load.
-        let told = self.waiting.zip(self.running).map(|(waiting, running)| waiting + running);
-        let since = self.load.zip(told).map_or(0.0, |(load, told)| load - told);
+        // The load in the dump includes what was dispatched since the scrape.
+        let reported = self.waiting.zip(self.running).map(|(waiting, running)| waiting + running);
+        let since = self.load.zip(reported).map_or(0.0, |(load, reported)| load - reported);
         state.telemetry.publish(EngineSample {
             waiting: self.waiting,
             running: self.running,

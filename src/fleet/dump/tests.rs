@@ -1,4 +1,4 @@
-//! Dumps out and in.
+//! Dumps written and applied.
 
 use std::path::Path;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn with_serving<T>(fleet: &Fleet, model: &str, read: impl Fn(&Serving) -> T) -> 
 }
 
 #[test]
-fn a_fresh_fleet_is_dumped_as_unknown() {
+fn new_fleet_dumps_as_unknown() {
     let rows = dump(&configured(), NOW);
     assert_eq!(
         rows["backends"][0],
@@ -58,7 +58,7 @@ fn a_fresh_fleet_is_dumped_as_unknown() {
 }
 
 #[test]
-fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
+fn applied_dump_dumps_the_same() {
     let live = configured();
     assume_healthy(&live);
     let fleet = live.topology();
@@ -94,7 +94,7 @@ fn a_dump_laid_over_a_fresh_fleet_dumps_the_same() {
 }
 
 #[test]
-fn a_dump_by_hand_may_be_short() {
+fn dump_by_hand_may_be_partial() {
     let fleet = lay(&json!({"backends": [
         {"name": "gpu-a", "models": ["m1", {"id": "m2", "capabilities": [], "context_length": 10}]},
         {"name": "gpu-b", "health": "unhealthy", "latency_ms": 250, "in_flight": 2},
@@ -110,16 +110,16 @@ fn a_dump_by_hand_may_be_short() {
 }
 
 #[test]
-fn without_a_dump_all_is_healthy_and_undeclared_models_stay_unknown() {
+fn assumed_fleet_is_healthy_with_undeclared_models_unknown() {
     let fleet = configured();
     assume_healthy(&fleet);
     let topology = fleet.topology();
     assert!(topology.backends.iter().all(|one| one.state.status() == Health::Healthy));
-    assert!(!topology.is_complete(), "nobody told what gpu-a serves");
+    assert!(!topology.is_complete(), "the models of gpu-a are unknown");
 }
 
 #[test]
-fn dumps_that_do_not_fit_say_where() {
+fn invalid_dump_names_the_place() {
     for (dump, reason) in [
         (json!([]), "'backends'"),
         (json!({"backends": [], "models": []}), "one key, 'backends'"),
@@ -147,15 +147,15 @@ fn dumps_that_do_not_fit_say_where() {
 }
 
 #[test]
-fn what_an_engine_told_goes_out_and_comes_back() {
-    let told = json!({
+fn telemetry_round_trips() {
+    let telemetry = json!({
         "waiting": 2.0, "running": 3.0, "kv_utilization": 0.25, "load": 6.0, "age_s": 0.5,
         "standing": "fresh", "block_size": 16, "blocks": 700, "adapters_running": ["sql"],
         "adapters_waiting": [], "max_adapters": 4,
     });
-    let row = |told: &Value| json!({"name": "gpu-a", "in_flight": 5, "telemetry": told});
-    let laid = lay(&json!({"backends": [row(&told)]})).unwrap();
-    assert_eq!(dump(&laid, NOW)["backends"][0]["telemetry"], told);
+    let row = |telemetry: &Value| json!({"name": "gpu-a", "in_flight": 5, "telemetry": telemetry});
+    let laid = lay(&json!({"backends": [row(&telemetry)]})).unwrap();
+    assert_eq!(dump(&laid, NOW)["backends"][0]["telemetry"], telemetry);
     for (standing, age) in [("stale", 0.9), ("unknown", 0.0)] {
         let old = json!({"waiting": 2.0, "running": 3.0, "age_s": age, "standing": standing});
         let laid = lay(&json!({"backends": [row(&old)]})).unwrap();
@@ -173,9 +173,9 @@ fn what_an_engine_told_goes_out_and_comes_back() {
 }
 
 #[test]
-fn a_standing_is_believed_and_its_age_follows() {
+fn age_follows_the_standing() {
     let now = Timestamp(100_000_000);
-    for (told, standing, age_s) in [
+    for (telemetry, standing, age_s) in [
         (json!({"standing": "stale"}), "stale", 1.0),
         (json!({"standing": "stale", "age_s": 0.25}), "stale", 0.25),
         (json!({"standing": "failing"}), "failing", 2.001),
@@ -185,7 +185,7 @@ fn a_standing_is_believed_and_its_age_follows() {
         (json!({"age_s": 7.0}), "fresh", 7.0),
     ] {
         let fleet = configured();
-        let laid = json!({"backends": [{"name": "gpu-a", "telemetry": told}]});
+        let laid = json!({"backends": [{"name": "gpu-a", "telemetry": telemetry}]});
         overlay(&fleet, &laid, now).unwrap();
         let shown = &dump(&fleet, now)["backends"][0]["telemetry"];
         assert_eq!((&shown["standing"], &shown["age_s"]), (&json!(standing), &json!(age_s)));

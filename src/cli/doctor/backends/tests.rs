@@ -21,7 +21,7 @@ fn healthy() -> Examination {
         engine: Engine::Vllm,
         version: Some("0.9.1".to_owned()),
         models: Ok(vec![model]),
-        metrics: Some(MetricsPage { missing: Ok(Vec::new()), stand_in: None, remedy: "" }),
+        metrics: Some(MetricsPage { missing: Ok(Vec::new()), replacement: None, remedy: "" }),
         keep_alive: KeepAlive::Stays(Duration::from_secs(5)),
         clock: None,
     }
@@ -47,7 +47,7 @@ fn each_problem_is_reported_once() {
     let status = |status| DiscoveryError::Status { path: "/health".to_owned(), status };
     let soon = KeepAlive::Closes(Duration::from_millis(1990));
     let missing =
-        MetricsPage { missing: Ok(vec!["vllm:x"]), stand_in: None, remedy: "start it so" };
+        MetricsPage { missing: Ok(vec!["vllm:x"]), replacement: None, remedy: "start it so" };
     for (found, rest, expected) in [
         (Examination { resolves: false, ..healthy() }, "", (Level::Fail, "does not resolve")),
         (Examination { check: Err(status(401)), ..healthy() }, "", (Level::Fail, "answered 401")),
@@ -68,7 +68,8 @@ fn each_problem_is_reported_once() {
         assert_eq!(ill[0].0, expected.0);
         assert!(ill[0].1.contains(expected.1), "{told:?}");
     }
-    let missing = || Some(MetricsPage { missing: Err(status(404)), stand_in: None, remedy: "-m" });
+    let missing =
+        || Some(MetricsPage { missing: Err(status(404)), replacement: None, remedy: "-m" });
     let found = Examination { metrics: missing(), ..healthy() };
     let unread = judge(&backend(""), &found, Terms { wants_telemetry: false, ..TERMS });
     let remark = unread.iter().find(|one| one.message.contains("metrics")).unwrap();

@@ -1,3 +1,5 @@
+//! Metrics pages of each engine, in the forms their versions use.
+
 use super::*;
 
 fn read(page: &str) -> EnginePage {
@@ -9,7 +11,7 @@ fn load(page: &EnginePage) -> (Option<f32>, Option<f32>, Option<f32>) {
 }
 
 #[test]
-fn vllm_tells_by_its_new_names_and_its_old_ones() {
+fn vllm_metrics_are_read_by_new_and_old_names() {
     let page = "# TYPE vllm:num_requests_running gauge\n\
         vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 3.0\n\
         vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 2.0\n\
@@ -32,7 +34,7 @@ fn vllm_tells_by_its_new_names_and_its_old_ones() {
 }
 
 #[test]
-fn the_engines_behind_one_page_are_told_together() {
+fn engines_of_one_page_are_added_up() {
     let page = read(
         "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\n\
          vllm:num_requests_waiting{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"1\"} 0\n\
@@ -51,7 +53,7 @@ fn the_engines_behind_one_page_are_told_together() {
 }
 
 #[test]
-fn of_data_parallel_engines_the_first_rank_of_each_tells() {
+fn dp_attention_reads_first_rank_per_group() {
     let page = |order: [usize; 4]| {
         let series = [("0", "0", 1), ("1", "0", 1), ("4", "1", 30), ("5", "1", 30)];
         let line = |index: usize| {
@@ -69,7 +71,7 @@ fn of_data_parallel_engines_the_first_rank_of_each_tells() {
 }
 
 #[test]
-fn what_is_taken_apart_by_priority_is_counted_once() {
+fn priorities_are_counted_once() {
     let page = read(
         "sglang:num_running_reqs{priority=\"\"} 10\nsglang:num_running_reqs{priority=\"1\"} 7\n\
          sglang:num_running_reqs{priority=\"2\"} 3\nsglang:num_queue_reqs{priority=\"1\"} 4\n\
@@ -79,13 +81,13 @@ fn what_is_taken_apart_by_priority_is_counted_once() {
 }
 
 #[test]
-fn a_number_too_large_is_the_largest() {
+fn huge_counter_saturates() {
     let page = read("vllm:num_requests_waiting 1e39\nvllm:num_requests_running +Inf\n");
     assert_eq!(load(&page), (Some(f32::MAX), None, None));
 }
 
 #[test]
-fn the_other_engines_tell_by_theirs() {
+fn metrics_of_other_engines_are_read() {
     let trt = read(
         "trtllm_num_requests_waiting 1\ntrtllm_num_requests_running 2\n\
          trtllm_kv_cache_utilization 0.5\ntrtllm_kv_cache_tokens_per_block 32\n\
@@ -112,7 +114,7 @@ fn the_other_engines_tell_by_theirs() {
 }
 
 #[test]
-fn what_is_not_finite_is_unknown_and_a_page_without_load_is_none() {
+fn non_finite_value_is_unknown_and_page_without_load_is_none() {
     let page = read("vllm:num_requests_running NaN\nvllm:num_requests_waiting 1\n");
     assert_eq!((page.waiting, page.running), (Some(1.0), None));
     let reader = PageReader::default();
@@ -122,7 +124,7 @@ fn what_is_not_finite_is_unknown_and_a_page_without_load_is_none() {
 }
 
 #[test]
-fn the_newest_line_tells_the_adapters() {
+fn newest_adapter_line_wins() {
     let page = read(
         "vllm:num_requests_running 0\n\
          vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"old\",\
@@ -136,7 +138,7 @@ fn the_newest_line_tells_the_adapters() {
 }
 
 #[test]
-fn llamacpp_without_metrics_tells_by_its_slots() {
+fn llamacpp_without_metrics_is_read_by_its_slots() {
     let slots = read_slots(br#"[{"id":0,"is_processing":true},{"id":1,"is_processing":false}]"#);
     assert_eq!(load(&slots.unwrap()), (Some(0.0), Some(1.0), None));
     let full = read_slots(br#"[{"id":0,"is_processing":true}]"#).unwrap();
@@ -149,7 +151,7 @@ fn llamacpp_without_metrics_tells_by_its_slots() {
 }
 
 #[test]
-fn a_page_is_read_without_allocating() {
+fn reading_a_page_allocates_nothing() {
     let reader = PageReader::default();
     let page = "vllm:num_requests_running{engine=\"0\"} 3\n# HELP x y\nother{le=\"1\"} 2\n\
         vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"7000\"} 1\n\

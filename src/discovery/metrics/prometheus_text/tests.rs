@@ -35,7 +35,7 @@ fn one(line: &str) -> Option<f64> {
 }
 
 #[test]
-fn values_are_read_in_every_form() {
+fn values_of_every_form_are_parsed() {
     for (line, value) in [
         ("up 1", 1.0),
         ("up 1\r\n", 1.0),
@@ -54,7 +54,7 @@ fn values_are_read_in_every_form() {
 }
 
 #[test]
-fn what_is_no_sample_of_a_wanted_family_is_passed_over() {
+fn other_lines_are_skipped() {
     for line in [
         "",
         "up",
@@ -96,7 +96,7 @@ fn labels_are_found_and_unescaped() {
 }
 
 #[test]
-fn names_too_long_to_be_wanted_are_not_found() {
+fn names_of_128_bytes_are_never_found() {
     let long: &'static str = "x".repeat(130).leak();
     let wanted = Wanted::new([long]);
     assert_eq!(wanted.samples(format!("{long} 1").as_bytes()).count(), 0);
@@ -249,7 +249,7 @@ fn line() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn the_naive_parser_reads_the_same(
+    fn parser_agrees_with_the_naive_one(
         lines in prop::collection::vec(line(), 0..12),
         end in prop::sample::select(vec!["\n", "\r\n"]),
     ) {
@@ -258,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(page in prop::collection::vec(
+    fn arbitrary_bytes_never_panic(page in prop::collection::vec(
         prop_oneof![3 => prop::sample::select(b"up{}=\"\\,\n\r 1#".to_vec()), 1 => any::<u8>()],
         0..80,
     )) {

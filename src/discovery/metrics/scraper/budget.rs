@@ -1,5 +1,5 @@
-//! What all scrapes together cost, and how far their intervals stretch so that it stays within what
-//! the configuration allows.
+//! The cost of all scrapes, and the factor by which their intervals grow so that it stays within
+//! `telemetry.max_cpu` and `telemetry.max_rate`.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,29 +8,29 @@ use crate::clock::thread_cpu_time;
 use crate::config::TelemetryConfig;
 use crate::units::{ByteSize, Timestamp, to_micros};
 
-/// Intervals stretch no further.
-const MOST: f64 = 100.0;
+/// The largest interval factor.
+const MAX_FACTOR: f64 = 100.0;
 /// Bytes per second that all scrapes together may read before intervals grow.
 const MAX_BYTES_PER_SECOND: ByteSize = ByteSize::mib(20);
-/// `stretch` is kept in steps of this.
+/// The factor is kept in steps of this.
 const STEP: f64 = 1e-3;
 
-/// What all scrapes together cost.
+/// The cost of all scrapes.
 #[derive(Debug, Default)]
 pub struct ScrapeBudget {
     bytes: AtomicU64,
     cpu_micros: AtomicU64,
     /// Beyond 1, in steps.
-    stretch: AtomicU32,
-    settled_at: AtomicU64,
-    settled_cpu: AtomicU64,
-    settled_bytes: AtomicU64,
+    factor: AtomicU32,
+    balanced_at: AtomicU64,
+    balanced_cpu: AtomicU64,
+    balanced_bytes: AtomicU64,
 }
 
 impl ScrapeBudget {
-    /// The factor by which intervals are stretched: 1 while all is within its bounds.
-    pub fn stretch(&self) -> f64 {
-        1.0 + f64::from(self.stretch.load(Ordering::Relaxed)) * STEP
+    /// The factor on scrape intervals: 1 while the cost is within its bounds.
+    pub fn interval_factor(&self) -> f64 {
+        1.0 + f64::from(self.factor.load(Ordering::Relaxed)) * STEP
     }
 
     /// Bytes read so far.
@@ -47,39 +47,39 @@ impl ScrapeBudget {
         self.bytes.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Compares what was spent since the last time with what may be. To be called on the thread that
-    /// all scrapes run on.
+    /// Compares the cost since the last call with the budget. To be called on the thread that runs all
+    /// scrapes: it reads that thread's CPU time.
     #[expect(clippy::cast_precision_loss, reason = "a share needs few digits")]
-    pub(super) fn settle(&self, now: Timestamp, config: &TelemetryConfig) {
+    pub(super) fn balance(&self, now: Timestamp, config: &TelemetryConfig) {
         let since =
             |last: &AtomicU64, new: u64| new.saturating_sub(last.swap(new, Ordering::Relaxed));
         let spent = to_micros(thread_cpu_time());
-        let passed = since(&self.settled_at, now.0);
-        let spent_since = since(&self.settled_cpu, spent);
-        let bytes = since(&self.settled_bytes, self.bytes());
+        let passed = since(&self.balanced_at, now.0);
+        let spent_since = since(&self.balanced_cpu, spent);
+        let bytes = since(&self.balanced_bytes, self.bytes());
         self.cpu_micros.store(spent, Ordering::Relaxed);
-        // The first time there is nothing to compare with.
+        // Nothing to compare with the first time.
         if passed == now.0 || passed == 0 {
             return;
         }
         let passed = passed as f64;
         let cpu = spent_since as f64 / passed / config.max_cpu;
         let rate = bytes as f64 * 1e6 / passed / MAX_BYTES_PER_SECOND.0 as f64;
-        self.set_stretch(next_stretch(self.stretch(), cpu.max(rate)));
+        self.set_factor(next_factor(self.interval_factor(), cpu.max(rate)));
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 100")]
-    fn set_stretch(&self, stretch: f64) {
-        self.stretch.store(((stretch - 1.0) / STEP) as u32, Ordering::Relaxed);
+    fn set_factor(&self, factor: f64) {
+        self.factor.store(((factor - 1.0) / STEP) as u32, Ordering::Relaxed);
     }
 }
 
-/// The stretch after a second in which `used` times the budget was spent: what is spent falls as the
-/// intervals grow.
-fn next_stretch(stretch: f64, used: f64) -> f64 {
-    // Not a number where nothing may be spent and nothing was.
+/// The factor after a second in which `used` times the budget was spent: the cost falls as intervals
+/// grow.
+fn next_factor(factor: f64, used: f64) -> f64 {
+    // NaN if the budget is 0 and nothing was spent.
     let used = if used.is_nan() { 1.0 } else { used.clamp(0.5, 4.0) };
-    (stretch * used).clamp(1.0, MOST)
+    (factor * used).clamp(1.0, MAX_FACTOR)
 }
 
 #[cfg(test)]
@@ -87,31 +87,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_stretch_until_the_budget_is_kept_and_shrink_again() {
-        let mut stretch = 1.0;
+    fn factor_grows_until_the_budget_holds_and_shrinks_again() {
+        let mut factor = 1.0;
         for _ in 0..20 {
-            stretch = next_stretch(stretch, 12.0 / stretch);
+            factor = next_factor(factor, 12.0 / factor);
         }
-        assert!((stretch - 12.0).abs() < 1e-9, "{stretch}");
+        assert!((factor - 12.0).abs() < 1e-9, "{factor}");
         for _ in 0..20 {
-            stretch = next_stretch(stretch, 0.1 / stretch);
+            factor = next_factor(factor, 0.1 / factor);
         }
-        assert_eq!(stretch, 1.0);
-        assert_eq!(next_stretch(90.0, f64::INFINITY), MOST);
-        assert_eq!(next_stretch(3.0, f64::NAN), 3.0);
+        assert_eq!(factor, 1.0);
+        assert_eq!(next_factor(90.0, f64::INFINITY), MAX_FACTOR);
+        assert_eq!(next_factor(3.0, f64::NAN), 3.0);
     }
 
     #[test]
-    fn what_is_read_too_fast_stretches_the_intervals() {
+    fn factor_grows_with_the_read_rate() {
         let budget = ScrapeBudget::default();
         let config = TelemetryConfig { max_cpu: 1.0, ..TelemetryConfig::default() };
         let second = |count: u64| Timestamp(count * 1_000_000);
-        budget.settle(second(1), &config);
-        assert_eq!(budget.stretch(), 1.0);
+        budget.balance(second(1), &config);
+        assert_eq!(budget.interval_factor(), 1.0);
         budget.add_bytes(MAX_BYTES_PER_SECOND.to_usize() * 3);
-        budget.settle(second(2), &config);
-        assert!((budget.stretch() - 3.0).abs() < 0.01, "{}", budget.stretch());
-        budget.settle(second(3), &config);
-        assert!(budget.stretch() < 1.6);
+        budget.balance(second(2), &config);
+        assert!((budget.interval_factor() - 3.0).abs() < 0.01, "{}", budget.interval_factor());
+        budget.balance(second(3), &config);
+        assert!(budget.interval_factor() < 1.6);
     }
 }

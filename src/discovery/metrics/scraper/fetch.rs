@@ -1,4 +1,4 @@
-//! Gets one page after another from a backend, over a connection that is kept.
+//! Fetches pages from a backend over a kept connection.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use pingora::http::RequestHeader;
 use pingora::protocols::Stream;
 use pingora::protocols::http::v1::client::HttpSession;
 
-use super::{ScrapeError, sent_now};
+use super::error::ScrapeError;
+use crate::clock::now;
 use crate::config::{BackendUrl, TelemetryConfig};
 use crate::fleet::Backend;
 use crate::units::{ByteSize, Timestamp};
@@ -17,19 +18,19 @@ use crate::upstream::connect::Connector;
 /// The largest metrics page that is read.
 const MAX_PAGE: ByteSize = ByteSize::mib(4);
 
-/// When a question was sent, and what was in flight then.
+/// When a request was sent, and our requests in flight then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fetched {
     pub(super) at: Timestamp,
     pub(super) in_flight: u32,
 }
 
-/// Gets pages.
+/// Fetches pages from one backend.
 pub(super) struct Fetcher {
     backend: Backend,
     timeout: Duration,
     kept: Option<Stream>,
-    /// The last page; its memory is used again.
+    /// The last page; its buffer is reused.
     body: Vec<u8>,
 }
 
@@ -38,12 +39,12 @@ impl Fetcher {
         Self { backend, timeout: config.timeout, kept: None, body: Vec::new() }
     }
 
-    /// The last page, or what came of it.
+    /// The last page, possibly incomplete.
     pub(super) fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// Gets the page at `path`.
+    /// Fetches the page at `path`.
     pub(super) async fn fetch(
         &mut self,
         connector: &Connector,
@@ -77,7 +78,7 @@ impl Fetcher {
             |error: Box<pingora::Error>| ScrapeError::Broken(error.etype().as_str().into());
         let head = self.head(path).map_err(broken)?;
         let mut session = HttpSession::new(stream);
-        let (at, in_flight) = sent_now(&self.backend);
+        let (at, in_flight) = (now(), self.backend.state.load.in_flight());
         session.write_request_header(Box::new(head)).await.map_err(broken)?;
         session.read_response().await.map_err(broken)?;
         let status = session.get_status().map_or(0, |status| status.as_u16());

@@ -1,11 +1,8 @@
-//! Where each engine tells how busy it is.
+//! The pages where an engine may report its load.
 
 use super::super::engine_metrics::{EnginePage, PageReader, read_slots};
 use crate::config::BackendConfig;
-use crate::discovery::engines::{metrics_paths, slots_path};
-
-/// Where llama.cpp tells how much its slots hold.
-pub(super) const PROPS: &str = "/props";
+use crate::discovery::engines::facts;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -14,7 +11,7 @@ enum Form {
     Slots,
 }
 
-/// A page that may tell.
+/// A page that may report an engine's load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) path: String,
@@ -22,7 +19,11 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// What the page tells.
+    fn new(path: &str, form: Form) -> Self {
+        Self { path: path.to_owned(), form }
+    }
+
+    /// Reads the page; `None` without anything about an engine's load.
     pub(super) fn read(&self, reader: &PageReader, page: &[u8]) -> Option<EnginePage> {
         match self.form {
             Form::Prometheus => reader.read(page),
@@ -31,17 +32,17 @@ impl Source {
     }
 }
 
-/// The pages to try for a backend, the likeliest first; none when it is not to be asked.
+/// The pages to try for a backend, the likeliest first; none when it is not to be scraped.
 pub(super) fn sources(config: &BackendConfig) -> Vec<Source> {
     if !config.telemetry.enabled {
         return Vec::new();
     }
-    let of = |form| move |path: &str| Source { path: path.to_owned(), form };
     if let Some(path) = &config.telemetry.path {
-        return vec![of(Form::Prometheus)(path)];
+        return vec![Source::new(path, Form::Prometheus)];
     }
-    let pages = metrics_paths(config.engine).iter().copied().map(of(Form::Prometheus));
-    pages.chain(slots_path(config.engine).map(of(Form::Slots))).collect()
+    let facts = facts(config.engine);
+    let pages = facts.metrics_paths.iter().map(|path| Source::new(path, Form::Prometheus));
+    pages.chain(facts.slots_path.map(|path| Source::new(path, Form::Slots))).collect()
 }
 
 #[cfg(test)]
@@ -50,7 +51,7 @@ mod tests {
     use crate::config::Engine;
 
     #[test]
-    fn every_engine_is_asked_where_it_tells() {
+    fn every_engine_is_scraped_where_it_reports() {
         let paths = |engine, path: Option<&str>| {
             let mut config = BackendConfig { engine, ..BackendConfig::default() };
             config.telemetry.path = path.map(str::to_owned);

@@ -1,3 +1,5 @@
+//! A scraper task against a stub engine.
+
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,19 +11,20 @@ use super::*;
 use crate::config::Environment;
 use crate::discovery::dns;
 use crate::fleet::Standing;
+use crate::units::Timestamp;
 
 const PAGE: &str = "vllm:num_requests_waiting 2\nvllm:num_requests_running 3\n\
                     vllm:kv_cache_usage_perc 0.5\nprocess_start_time_seconds 100\n";
 
-/// An engine that answers each request with what `answer` makes of its number and path, and that
-/// closes a connection behind so many answers.
+/// An engine that returns what `respond` makes of each request's number and path, and closes a
+/// connection after so many responses.
 struct Stub {
     url: String,
     connections: Arc<AtomicUsize>,
 }
 
 impl Stub {
-    async fn start(per_connection: usize, answer: fn(usize, &str) -> (u16, String)) -> Self {
+    async fn start(per_connection: usize, respond: fn(usize, &str) -> (u16, String)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (connections, count) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
@@ -32,7 +35,7 @@ impl Stub {
                 accepted.fetch_add(1, Ordering::Relaxed);
                 for _ in 0..per_connection {
                     let Some(path) = read_path(&mut stream).await else { break };
-                    let (status, body) = answer(count.fetch_add(1, Ordering::Relaxed), &path);
+                    let (status, body) = respond(count.fetch_add(1, Ordering::Relaxed), &path);
                     let length = body.len();
                     let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n");
                     stream.write_all((head + &body).as_bytes()).await.unwrap();
@@ -96,7 +99,7 @@ impl Task {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again_and_made_anew_when_it_was_closed() {
+async fn connection_is_reused_and_reopened_when_closed() {
     let stub = Stub::start(2, |_, _| (200, PAGE.to_owned())).await;
     let mut task = task(&stub.url, "engine: vllm").await;
     for _ in 0..5 {
@@ -111,7 +114,7 @@ async fn a_connection_is_used_again_and_made_anew_when_it_was_closed() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_told_with_its_reason() {
+async fn failed_scrape_reports_its_reason() {
     for (answer, reason) in [
         ((|_, _| (404, String::new())) as fn(usize, &str) -> _, "/metrics answered 404"),
         (|_, _| (200, "<html>".to_owned()), "/metrics tells nothing of an engine's load"),
@@ -133,7 +136,7 @@ async fn what_cannot_be_read_is_told_with_its_reason() {
 }
 
 #[tokio::test]
-async fn llamacpp_is_found_by_its_slots_and_not_asked_too_often() {
+async fn llamacpp_is_scraped_by_its_slots_and_slowly() {
     let stub = Stub::start(99, |_, path| match path {
         "/slots" => (200, r#"[{"is_processing":true},{"is_processing":false}]"#.to_owned()),
         "/props" => {
@@ -150,11 +153,11 @@ async fn llamacpp_is_found_by_its_slots_and_not_asked_too_often() {
     let sample = telemetry.sample().unwrap();
     assert_eq!((sample.waiting, sample.running), (Some(0.0), Some(1.0)));
     task.backend.state.load.set_in_flight(4);
-    assert_eq!(task.interval(), LLAMACPP_PAUSE);
+    assert_eq!(task.interval(), Duration::from_millis(1200));
 }
 
 #[tokio::test]
-async fn a_restart_is_seen_and_clears_what_was_learned() {
+async fn restart_clears_what_was_learned() {
     let stub = Stub::start(99, |number, _| match number {
         0 | 1 => (200, PAGE.to_owned()),
         _ => (200, PAGE.replace("seconds 100", "seconds 200")),
@@ -175,7 +178,7 @@ async fn a_restart_is_seen_and_clears_what_was_learned() {
 }
 
 #[tokio::test]
-async fn without_a_start_time_undone_work_is_a_restart() {
+async fn falling_work_counter_is_a_restart() {
     let stub = Stub::start(99, |number, _| {
         let work = [10, 20, 5].get(number).copied().unwrap_or(5);
         (200, format!("tgi_queue_size 0\ntgi_batch_current_size 1\ntgi_request_count {work}\n"))
@@ -189,7 +192,7 @@ async fn without_a_start_time_undone_work_is_a_restart() {
 }
 
 #[tokio::test]
-async fn busy_engines_are_asked_more_often_than_idle_ones() {
+async fn busy_engines_are_scraped_more_often_than_idle_ones() {
     let stub = Stub::start(99, |_, _| (200, PAGE.to_owned())).await;
     let mut task = task(&stub.url, "engine: vllm").await;
     assert_eq!(task.interval(), Duration::from_secs(1));
@@ -206,7 +209,7 @@ async fn busy_engines_are_asked_more_often_than_idle_ones() {
 }
 
 #[tokio::test]
-async fn metrics_on_another_port_are_asked_there_without_the_key() {
+async fn metrics_port_gets_no_api_key() {
     let stub = Stub::start(99, |_, _| (200, PAGE.to_owned())).await;
     let port = stub.url.rsplit(':').next().unwrap();
     let rest = format!("engine: trtllm, api_key: secret, telemetry: {{ port: {port} }}");

@@ -54,7 +54,7 @@ pub(super) const ROWS: &[MetricRow] = &[
     gauge(
         "penstock_telemetry_interval_factor",
         &[],
-        |_, scrape| one(scrape.scraping.stretch()),
+        |_, scrape| one(scrape.scraping.interval_factor()),
         "factor applied to `telemetry.interval` and `telemetry.idle_interval` to stay within `telemetry.max_cpu` and 20 MiB/s; 1 when no limit applies",
     ),
     counter(

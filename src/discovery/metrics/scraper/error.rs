@@ -1,0 +1,36 @@
+//! Why a scrape failed.
+
+use std::time::Duration;
+
+use crate::units::ByteSize;
+
+/// Why a scrape failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScrapeError {
+    /// No connection.
+    #[error("no connection: {0}")]
+    NoConnection(&'static str),
+    /// No complete response in time.
+    #[error("no response within {0:?}")]
+    TimedOut(Duration),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    /// The response is larger than what is read.
+    #[error("the response is larger than {0}")]
+    TooLarge(ByteSize),
+    /// A response that is no success.
+    #[error("{path} returned {status}")]
+    Status {
+        /// The path requested.
+        path: String,
+        /// The status returned.
+        status: u16,
+    },
+    /// A page without engine metrics.
+    #[error("{path} has no metrics of an engine's load")]
+    NoLoad {
+        /// The path requested.
+        path: String,
+    },
+}
