@@ -95,7 +95,7 @@ fn engines_are_asked_only_when_somebody_wants_to_know() {
     assert_eq!(one.fact("a", "telemetry"), Value::Null);
     let failed = "penstock_backend_scrapes_total{backend=\"a\",result=\"failed\"}";
     eventually("it is counted", SOON, || one.metric(failed) > 0.0);
-    assert!(one.penstock.log().contains("/metrics answered 404"), "{}", one.penstock.log());
+    assert!(one.penstock.log().contains("/metrics returned 404"), "{}", one.penstock.log());
 }
 
 fn an_engine_that_is_silent_grows_old_and_comes_back() {

@@ -50,7 +50,7 @@ fn each_problem_is_reported_once() {
         MetricsPage { missing: Ok(vec!["vllm:x"]), replacement: None, remedy: "start it so" };
     for (found, rest, expected) in [
         (Examination { resolves: false, ..healthy() }, "", (Level::Fail, "does not resolve")),
-        (Examination { check: Err(status(401)), ..healthy() }, "", (Level::Fail, "answered 401")),
+        (Examination { check: Err(status(401)), ..healthy() }, "", (Level::Fail, "returned 401")),
         (Examination { models: Err(status(404)), ..healthy() }, "", (Level::Fail, "not list its")),
         (healthy(), "models: [n]", (Level::Warn, "declared models: n")),
         (Examination { keep_alive: soon, ..healthy() }, "", (Level::Warn, "after 2s")),

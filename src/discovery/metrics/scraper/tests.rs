@@ -116,9 +116,9 @@ async fn connection_is_reused_and_reopened_when_closed() {
 #[tokio::test]
 async fn failed_scrape_reports_its_reason() {
     for (answer, reason) in [
-        ((|_, _| (404, String::new())) as fn(usize, &str) -> _, "/metrics answered 404"),
-        (|_, _| (200, "<html>".to_owned()), "/metrics tells nothing of an engine's load"),
-        (|_, _| (200, "x 1\n".repeat(1_100_000)), "the answer is larger than 4MiB"),
+        ((|_, _| (404, String::new())) as fn(usize, &str) -> _, "/metrics returned 404"),
+        (|_, _| (200, "<html>".to_owned()), "/metrics has no metrics of an engine's load"),
+        (|_, _| (200, "x 1\n".repeat(1_100_000)), "the response is larger than 4MiB"),
     ] {
         let stub = Stub::start(9, answer).await;
         let mut task = task(&stub.url, "engine: vllm").await;
