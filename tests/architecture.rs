@@ -84,7 +84,6 @@ const IMPURE: &[&str] = &[
 /// is gone is taken off the list.
 const CYCLES: &[&str] = &[
     "crate: admin <-> lifecycle",
-    "crate::fleet::dump: rows <-> telemetry",
     "crate::observe::metrics: gauges <-> samples",
 ];
 /// The same of I/O named in pure folders.
