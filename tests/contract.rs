@@ -19,7 +19,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "a refused connection is retried elsewhere",
         &[
             "failover::refused_connections_fail_over",
-            "health_and_circuit_breaker::a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns",
+            "health_and_circuit_breaker::killed_engine_fails_over_and_is_used_after_restart",
         ],
     ),
     (
@@ -46,7 +46,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     (
         "A5",
         "when every backend is busy the last refusal is relayed",
-        &["cooldown::the_last_refusal_is_relayed_exactly"],
+        &["cooldown::last_refusal_is_relayed_unchanged"],
     ),
     (
         "A6",
@@ -101,15 +101,15 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     (
         "A15",
         "without a healthy backend the 503 is immediate",
-        &["cooldown::all_down_is_told_at_once"],
+        &["cooldown::all_unhealthy_is_rejected_at_once"],
     ),
     (
         "A16",
         "errors end when the faults end",
         &[
-            "health_and_circuit_breaker::a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns",
-            "health_and_circuit_breaker::a_backend_that_was_down_for_a_while_is_used_within_three_seconds",
-            "slow_start::after_an_outage_errors_stop_and_the_load_is_even_again",
+            "health_and_circuit_breaker::killed_engine_fails_over_and_is_used_after_restart",
+            "health_and_circuit_breaker::recovered_backend_is_used_within_three_seconds",
+            "slow_start::outage_stops_errors_and_load_evens_out",
         ],
     ),
     (
@@ -277,7 +277,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "a request over a limit gets a 503 at once",
         &[
             "hostile_clients::connections_over_the_limit_get_503_immediately",
-            "cooldown::held_bodies_are_bounded_before_they_are_read",
+            "cooldown::buffered_bodies_are_bounded_before_reading",
         ],
     ),
     (
@@ -301,7 +301,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
             "graceful_shutdown::drain_timeout_cuts_unfinished_requests",
         ],
     ),
-    ("F4", "nothing leaks over many requests", &["slow_start::nothing_is_left_behind"]),
+    ("F4", "nothing leaks over many requests", &["slow_start::nothing_leaks_after_disconnects"]),
     (
         "G1",
         "keys and prompts appear in no output",

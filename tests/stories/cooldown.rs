@@ -1,5 +1,5 @@
-//! An operator's engines are overloaded: they are left to rest as they ask, users hear at once when
-//! to come back, and neither places nor memory are ever lost.
+//! Cooldown and saturation: overloaded engines get the pause they request, users get Retry-After at
+//! once, and neither permits nor memory leak.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, read_until, referen
 use crate::support::{block_on, eventually};
 
 crate::trials![
-    the_last_refusal_is_relayed_exactly,
-    while_all_rest_one_request_asks_the_first_due,
-    a_probe_of_a_resting_backend_is_freed_whatever_becomes_of_it,
-    a_rest_ends_when_its_time_is_up,
-    full_backends_say_so_at_once,
-    one_after_the_other_always_finds_the_only_place_free,
-    full_backends_fall_back_only_when_told,
-    all_down_is_told_at_once,
-    every_kind_of_end_gives_its_place_back,
-    held_bodies_are_bounded_before_they_are_read,
-    a_body_is_let_go_when_its_answer_begins,
+    last_refusal_is_relayed_unchanged,
+    one_probe_goes_to_the_first_cooldown_to_expire,
+    cooldown_probe_slot_is_always_freed,
+    cooldown_expires,
+    saturated_backends_reject_at_once,
+    sequential_requests_always_get_the_only_permit,
+    saturation_falls_back_only_if_configured,
+    all_unhealthy_is_rejected_at_once,
+    every_outcome_releases_its_permit,
+    buffered_bodies_are_bounded_before_reading,
+    body_is_released_at_the_first_response_byte,
 ];
 
 fn refusal(status: u16, retry_after: &str) -> Fault {
@@ -42,7 +42,7 @@ fn assert_refused(response: &Response, status: u16, retry_after: &str) {
     assert_eq!(response.text(), expected);
 }
 
-fn the_last_refusal_is_relayed_exactly() {
+fn last_refusal_is_relayed_unchanged() {
     for (first, last) in [(503, 429), (429, 503)] {
         let fleet = Fleet::start(2, Setup::default());
         fleet.a().script([refusal(first, "17")]);
@@ -56,7 +56,7 @@ fn the_last_refusal_is_relayed_exactly() {
     assert_refused(&fleet.stream(), 429, date);
 }
 
-fn while_all_rest_one_request_asks_the_first_due() {
+fn one_probe_goes_to_the_first_cooldown_to_expire() {
     for (second, status, code) in
         [(429, 429, "backends_cooling_down"), (503, 503, "all_backends_busy")]
     {
@@ -83,11 +83,11 @@ fn while_all_rest_one_request_asks_the_first_due() {
             assert_eq!(fleet.chat().status, 200, "it is back, and is used");
         }
         assert_eq!(fleet.b().counters().complete, 5);
-        assert_eq!(fleet.requests(), 7, "the others rest on");
+        assert_eq!(fleet.requests(), 7, "the others stay in cooldown");
     }
 }
 
-fn a_probe_of_a_resting_backend_is_freed_whatever_becomes_of_it() {
+fn cooldown_probe_slot_is_always_freed() {
     let sections = "timeouts: { response: 200ms }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
     fleet.a().script([refusal(429, "50")]);
@@ -120,7 +120,7 @@ fn a_probe_of_a_resting_backend_is_freed_whatever_becomes_of_it() {
     assert_eq!(fleet.fact("a", "cooldown_remaining_s"), Value::Null);
 }
 
-fn a_rest_ends_when_its_time_is_up() {
+fn cooldown_expires() {
     let fleet = Fleet::start(2, Setup::default());
     fleet.a().script([refusal(503, "1")]);
     let (_, took) = timed(|| {
@@ -132,7 +132,7 @@ fn a_rest_ends_when_its_time_is_up() {
     assert!(took >= Duration::from_millis(900), "it asked for a second and got {took:?}");
 }
 
-fn full_backends_say_so_at_once() {
+fn saturated_backends_reject_at_once() {
     let fleet = Fleet::start(2, Setup { backend: "max_in_flight: 2", ..Setup::default() });
     let gate = Gate::new();
     for engine in &fleet.engines {
@@ -155,7 +155,7 @@ fn full_backends_say_so_at_once() {
     assert_eq!(fleet.chat().status, 200);
 }
 
-fn one_after_the_other_always_finds_the_only_place_free() {
+fn sequential_requests_always_get_the_only_permit() {
     let fleet = Fleet::start(1, Setup { backend: "max_in_flight: 1", ..Setup::default() });
     for turn in 0..100 {
         let response = if turn % 2 == 0 { fleet.chat() } else { fleet.stream() };
@@ -163,7 +163,7 @@ fn one_after_the_other_always_finds_the_only_place_free() {
     }
 }
 
-fn full_backends_fall_back_only_when_told() {
+fn saturation_falls_back_only_if_configured() {
     for (told, status) in [(false, 503), (true, 200)] {
         let routing = format!("fallbacks: {{ m: [m2] }}, fallback_on_saturation: {told}");
         let setup = Setup { routing: &routing, backend: "max_in_flight: 1", ..Setup::default() };
@@ -178,7 +178,7 @@ fn full_backends_fall_back_only_when_told() {
     }
 }
 
-fn all_down_is_told_at_once() {
+fn all_unhealthy_is_rejected_at_once() {
     let health = "interval: 200ms, unhealthy_interval: 200ms, fall: 2";
     let fleet = Fleet::start(3, Setup { health, ..Setup::default() });
     for engine in &fleet.engines {
@@ -207,7 +207,7 @@ fn all_down_is_told_at_once() {
     eventually("all is well again", Duration::from_secs(3), || fleet.chat().status == 200);
 }
 
-fn every_kind_of_end_gives_its_place_back() {
+fn every_outcome_releases_its_permit() {
     let setup = Setup {
         routing: "cooldown: { default: 1ms, min: 1ms }",
         health: "interval: 60s, breaker: { connect_failures: 1000 }",
@@ -276,7 +276,7 @@ fn large(text: &str) -> Value {
     body
 }
 
-fn held_bodies_are_bounded_before_they_are_read() {
+fn buffered_bodies_are_bounded_before_reading() {
     let fleet = Fleet::start(1, Setup { sections: SMALL, ..Setup::default() });
     let gate = Gate::new();
     fleet.a().script([Fault::Gate(gate.clone())]);
@@ -312,7 +312,7 @@ fn held_bodies_are_bounded_before_they_are_read() {
     assert_eq!(fleet.a().counters().requests, 3);
 }
 
-fn a_body_is_let_go_when_its_answer_begins() {
+fn body_is_released_at_the_first_response_byte() {
     let fleet = Fleet::start(1, Setup { sections: SMALL, ..Setup::default() });
     fleet.a().script([Fault::HangMidStream { after_events: 3 }]);
     let mut body = large("hello");

@@ -1,5 +1,5 @@
-//! An operator lists nothing but addresses: penstock asks each engine which models it serves, how
-//! long their context is and what they can do, and keeps up with what changes.
+//! Model discovery: an operator lists addresses only; penstock discovers each engine's models, their
+//! context length and capabilities, and follows changes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,14 +18,14 @@ use crate::support::eventually;
 use crate::support::penstock::Penstock;
 
 crate::trials![
-    each_engine_is_asked_in_its_own_way,
-    what_was_discovered_decides,
+    models_of_each_engine_are_discovered,
+    discovered_facts_decide_routing,
     declared_facts_win,
-    an_unknown_model_waits_for_discovery,
-    models_of_a_backend_that_is_down_stay_known,
-    lists_are_refreshed_and_survive_failures,
-    requests_are_right_while_lists_change,
-    a_refused_key_is_told_once_by_name,
+    unknown_model_waits_for_discovery,
+    models_of_an_unhealthy_backend_stay_known,
+    model_lists_are_refreshed_and_survive_failures,
+    requests_succeed_while_model_lists_change,
+    rejected_key_is_logged_once_by_name,
     readiness_waits_for_every_first_check,
 ];
 
@@ -40,7 +40,7 @@ fn flavoured(
     start(EngineSpec { flavour, ..EngineSpec::new(name, models) })
 }
 
-fn each_engine_is_asked_in_its_own_way() {
+fn models_of_each_engine_are_discovered() {
     let vision = Capabilities::VISION;
     let engines = [
         flavoured("vllm", Flavour::Vllm, [model("org/vllm-8B", 8192, vision)]),
@@ -87,11 +87,11 @@ fn each_engine_is_asked_in_its_own_way() {
             assert_eq!(penstock.chat(name).status, 200, "{name}, asked for by its name");
         }
         assert_eq!(penstock.get("/v1/models").json()["data"].as_array().unwrap().len(), 5);
-        assert_eq!(penstock.chat("nobody").error_code(), "model_not_found", "all have told theirs");
+        assert_eq!(penstock.chat("nobody").error_code(), "model_not_found", "all models are known");
     }
 }
 
-fn what_was_discovered_decides() {
+fn discovered_facts_decide_routing() {
     let (blind, sees) = (
         flavoured("blind", Flavour::Ollama, [model("m", 100, Capabilities::NONE)]),
         flavoured("sees", Flavour::Ollama, [model("m", 1000, Capabilities::VISION)]),
@@ -125,18 +125,18 @@ fn declared_facts_win() {
     let penstock = Penstock::start(&format!("backends:\n{}", backend(&engine, models)));
     let fleet = penstock.backend("one");
     assert_eq!(fleet["models"][0]["context_length"], 50, "declared");
-    assert_eq!(fleet["models"][0]["capabilities"], json!(["vision", "json_mode"]), "asked for");
+    assert_eq!(fleet["models"][0]["capabilities"], json!(["vision", "json_mode"]), "discovered");
     assert_eq!(fleet["models"][1]["capabilities"], json!([]), "declared to have none");
     assert_eq!(penstock.chat("real").status, 404, "a declared list is the whole list");
     assert_eq!(penstock.chat("m").status, 200);
 }
 
-fn an_unknown_model_waits_for_discovery() {
-    let (told, silent) = (engine("told", &["m"]), engine("silent", &["late"]));
+fn unknown_model_waits_for_discovery() {
+    let (declared, silent) = (engine("declared", &["m"]), engine("silent", &["late"]));
     silent.always_probes(Some(Fault::HangBeforeHead));
     let yaml = format!(
         "health: {{ timeout: 300ms, unhealthy_interval: 100ms, rise: 1 }}\nbackends:\n{}{}",
-        backend(&told, "models: [m]"),
+        backend(&declared, "models: [m]"),
         backend(&silent, "")
     );
     let penstock = Penstock::start(&yaml);
@@ -152,7 +152,7 @@ fn an_unknown_model_waits_for_discovery() {
     assert_eq!(penstock.chat("nobody").error_code(), "model_not_found");
 }
 
-fn models_of_a_backend_that_is_down_stay_known() {
+fn models_of_an_unhealthy_backend_stay_known() {
     let engine = engine("one", &["m"]);
     let yaml =
         format!("health: {{ interval: 50ms, fall: 1 }}\nbackends:\n{}", backend(&engine, ""));
@@ -170,12 +170,12 @@ fn models_of_a_backend_that_is_down_stay_known() {
     assert_eq!(penstock.chat("nobody").status, 404);
 }
 
-/// A server that responses its health checks always, and its list of models as it is told.
+/// A server that always passes its health checks and lists the models it is given.
 struct Lists {
     address: SocketAddr,
     /// The ids it lists; none means a 500.
     ids: Arc<Mutex<Option<Vec<&'static str>>>>,
-    asked: Arc<AtomicUsize>,
+    queries: Arc<AtomicUsize>,
 }
 
 impl Lists {
@@ -183,26 +183,26 @@ impl Lists {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let ids = Arc::new(Mutex::new(Some(first.to_vec())));
-        let asked = Arc::new(AtomicUsize::new(0));
-        let (told, count) = (Arc::clone(&ids), Arc::clone(&asked));
+        let queries = Arc::new(AtomicUsize::new(0));
+        let (listed, count) = (Arc::clone(&ids), Arc::clone(&queries));
         // It ends with the process; the port is its own until then.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (told, count) = (Arc::clone(&told), Arc::clone(&count));
+                let (listed, count) = (Arc::clone(&listed), Arc::clone(&count));
                 thread::spawn(move || {
                     let listed = |target: &str| {
                         if !target.contains("/v1/models") {
                             return Some(Vec::new());
                         }
                         count.fetch_add(1, Ordering::SeqCst);
-                        told.lock().unwrap().clone()
+                        listed.lock().unwrap().clone()
                     };
-                    // Whoever opens a connection and leaves is nobody's failure.
+                    // A connection closed without a request is no failure.
                     drop(respond_once(stream, listed));
                 });
             }
         });
-        Self { address, ids, asked }
+        Self { address, ids, queries }
     }
 
     fn tell(&self, ids: Option<&[&'static str]>) {
@@ -236,7 +236,7 @@ fn respond_once(
     reader.get_mut().write_all(&[head, body].concat().into_bytes())
 }
 
-fn lists_are_refreshed_and_survive_failures() {
+fn model_lists_are_refreshed_and_survive_failures() {
     let lists = Lists::start(&["a"]);
     let yaml = format!(
         "discovery: {{ interval: 50ms }}\nhealth: {{ interval: 50ms, path: /health }}\n\
@@ -253,8 +253,8 @@ fn lists_are_refreshed_and_survive_failures() {
     lists.tell(Some(&["a", "b"]));
     eventually("the new model is known", SOON, || ids() == ["a", "b"]);
     lists.tell(None);
-    let before = lists.asked.load(Ordering::SeqCst);
-    eventually("it fails three times", SOON, || lists.asked.load(Ordering::SeqCst) > before + 3);
+    let before = lists.queries.load(Ordering::SeqCst);
+    eventually("it fails three times", SOON, || lists.queries.load(Ordering::SeqCst) > before + 3);
     assert_eq!(ids(), ["a", "b"], "a failing discovery keeps the last list");
     assert_eq!(penstock.backend("one")["health"], "healthy");
     assert!(penstock.log().contains("discovery failed"), "{}", penstock.log());
@@ -262,7 +262,7 @@ fn lists_are_refreshed_and_survive_failures() {
     eventually("a model that is gone is forgotten", SOON, || ids() == ["b"]);
 }
 
-fn requests_are_right_while_lists_change() {
+fn requests_succeed_while_model_lists_change() {
     let (lists, steady) = (Lists::start(&["m", "x"]), engine("steady", &["m"]));
     let yaml = format!(
         "discovery: {{ interval: 10ms }}\nhealth: {{ interval: 10ms, path: /health }}\nbackends:\n\
@@ -277,9 +277,11 @@ fn requests_are_right_while_lists_change() {
             .collect();
         let mut round = 0;
         while !chats.iter().all(thread::ScopedJoinHandle::is_finished) {
-            let before = lists.asked.load(Ordering::SeqCst);
+            let before = lists.queries.load(Ordering::SeqCst);
             lists.tell(Some(if round % 2 == 0 { &["x"] } else { &["x", "m"] }));
-            eventually("it is asked again", SOON, || lists.asked.load(Ordering::SeqCst) > before);
+            eventually("it is queried again", SOON, || {
+                lists.queries.load(Ordering::SeqCst) > before
+            });
             round += 1;
         }
         assert!(round > 2, "the lists changed {round} times meanwhile");
@@ -290,7 +292,7 @@ fn requests_are_right_while_lists_change() {
     assert_eq!(penstock.chat("nobody").status, 404);
 }
 
-fn a_refused_key_is_told_once_by_name() {
+fn rejected_key_is_logged_once_by_name() {
     let spec = EngineSpec::new("locked", [EngineModel::new("m")]);
     let locked = start(EngineSpec { api_key: Some("right-key-1".to_owned()), ..spec });
     let yaml = format!(

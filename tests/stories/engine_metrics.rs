@@ -11,13 +11,13 @@ use crate::support::fleet::{Fleet, SOON, Setup, metric, name, yaml};
 use crate::support::{block_on, eventually};
 
 crate::trials![
-    what_engines_tell_is_shown,
-    engines_are_asked_only_when_somebody_wants_to_know,
-    an_engine_that_is_silent_grows_old_and_comes_back,
-    a_restarted_engine_is_a_new_one,
-    busy_engines_are_asked_more_often,
-    reloads_begin_and_end_it,
-    intervals_grow_when_scrapes_cost_too_much,
+    engine_metrics_are_shown,
+    engines_are_scraped_only_when_needed,
+    telemetry_becomes_stale_failing_and_fresh_again,
+    engine_restart_clears_learned_latency,
+    busy_engines_are_scraped_more_often,
+    reload_starts_and_stops_scraping,
+    scrape_intervals_grow_over_budget,
 ];
 
 const ON: &str = "telemetry: { enabled: true, interval: 20ms, idle_interval: 50ms, max_cpu: 1 }";
@@ -42,29 +42,29 @@ fn fleet(count: usize, sections: &str) -> Fleet {
     fleet
 }
 
-fn told(fleet: &Fleet, backend: &str, key: &str) -> Value {
+fn telemetry(fleet: &Fleet, backend: &str, key: &str) -> Value {
     fleet.fact(backend, "telemetry")[key].clone()
 }
 
-fn wait_told(fleet: &Fleet, backend: &str, key: &str, value: &Value) {
+fn wait_telemetry(fleet: &Fleet, backend: &str, key: &str, value: &Value) {
     let what = format!("{key} of {backend} is {value}");
-    eventually(&what, SOON, || told(fleet, backend, key) == *value);
+    eventually(&what, SOON, || telemetry(fleet, backend, key) == *value);
 }
 
-/// Questions for the metrics of an engine, of the last 256.
+/// Scrapes of an engine among its last 256 probes.
 fn scrapes(fleet: &Fleet, index: usize) -> usize {
     let probes = fleet.engines[index].probes();
     probes.iter().filter(|probe| probe.target == "/metrics").count()
 }
 
-fn what_engines_tell_is_shown() {
+fn engine_metrics_are_shown() {
     let fleet = fleet(2, ON);
     fleet.b().set_page("/metrics", Some(&page(0, 1, "NaN")));
-    wait_told(&fleet, "a", "load", &json!(5.0));
-    wait_told(&fleet, "b", "load", &json!(1.0));
-    assert_eq!(told(&fleet, "a", "standing"), "fresh");
-    assert_eq!(told(&fleet, "a", "blocks"), 1000);
-    assert_eq!(told(&fleet, "b", "kv_utilization"), Value::Null, "not a number is unknown");
+    wait_telemetry(&fleet, "a", "load", &json!(5.0));
+    wait_telemetry(&fleet, "b", "load", &json!(1.0));
+    assert_eq!(telemetry(&fleet, "a", "standing"), "fresh");
+    assert_eq!(telemetry(&fleet, "a", "blocks"), 1000);
+    assert_eq!(telemetry(&fleet, "b", "kv_utilization"), Value::Null, "not a number is unknown");
     for (metric, value) in [("waiting", 2.0), ("running", 3.0), ("kv_utilization", 0.25)] {
         fleet.wait_metric(&format!("penstock_backend_{metric}{{backend=\"a\"}}"), value);
     }
@@ -72,18 +72,18 @@ fn what_engines_tell_is_shown() {
     assert!(fleet.metric("penstock_backend_scrapes_total{backend=\"a\",result=\"passed\"}") > 0.0);
     assert_eq!(fleet.metric("penstock_telemetry_interval_factor"), 1.0);
     assert!(fleet.a().connections_accepted() < 10, "the connection is kept");
-    // What is dispatched counts at once, before the engine is asked again.
+    // What is dispatched counts at once, before the next scrape.
     let gate = Gate::new();
     fleet.a().script([Fault::Gate(gate.clone())]);
     let client = fleet.begin(&streaming_chat("m", "hello"));
     block_on(fleet.a().wait_for(|counters| counters.open_requests == 1)).unwrap();
     fleet.a().set_page("/metrics", Some(&page(2, 4, "0.25")));
-    wait_told(&fleet, "a", "load", &json!(6.0));
+    wait_telemetry(&fleet, "a", "load", &json!(6.0));
     gate.open();
     drop(client);
 }
 
-fn engines_are_asked_only_when_somebody_wants_to_know() {
+fn engines_are_scraped_only_when_needed() {
     let off = fleet(1, "");
     assert_eq!(off.chat().status, 200);
     assert_eq!(scrapes(&off, 0), 0, "no strategy reads it");
@@ -91,54 +91,54 @@ fn engines_are_asked_only_when_somebody_wants_to_know() {
     let one = Fleet::start(2, Setup { sections: ON, ..Setup::default() });
     assert_eq!(one.chat().status, 200);
     // Neither has metrics: each stays unknown, and requests go on.
-    eventually("both were asked", SOON, || scrapes(&one, 0) > 0 && scrapes(&one, 1) > 0);
+    eventually("both were scraped", SOON, || scrapes(&one, 0) > 0 && scrapes(&one, 1) > 0);
     assert_eq!(one.fact("a", "telemetry"), Value::Null);
     let failed = "penstock_backend_scrapes_total{backend=\"a\",result=\"failed\"}";
     eventually("it is counted", SOON, || one.metric(failed) > 0.0);
     assert!(one.penstock.log().contains("/metrics returned 404"), "{}", one.penstock.log());
 }
 
-fn an_engine_that_is_silent_grows_old_and_comes_back() {
+fn telemetry_becomes_stale_failing_and_fresh_again() {
     let fleet = fleet(1, ON);
-    wait_told(&fleet, "a", "standing", &json!("fresh"));
+    wait_telemetry(&fleet, "a", "standing", &json!("fresh"));
     fleet.a().set_page("/metrics", None);
-    wait_told(&fleet, "a", "standing", &json!("stale"));
-    assert_eq!(told(&fleet, "a", "load"), 0.0, "our own requests in flight");
-    assert_eq!(told(&fleet, "a", "waiting"), Value::Null);
-    wait_told(&fleet, "a", "standing", &json!("failing"));
+    wait_telemetry(&fleet, "a", "standing", &json!("stale"));
+    assert_eq!(telemetry(&fleet, "a", "load"), 0.0, "our own requests in flight");
+    assert_eq!(telemetry(&fleet, "a", "waiting"), Value::Null);
+    wait_telemetry(&fleet, "a", "standing", &json!("failing"));
     assert!(fleet.metric("penstock_backend_telemetry_age_seconds") >= 2.0);
     assert_eq!(fleet.chat().status, 200);
     fleet.a().set_page("/metrics", Some(&page(0, 0, "0.0")));
     let limit = Duration::from_secs(20);
-    eventually("it is fresh again", limit, || told(&fleet, "a", "standing") == "fresh");
+    eventually("it is fresh again", limit, || telemetry(&fleet, "a", "standing") == "fresh");
 }
 
-fn a_restarted_engine_is_a_new_one() {
+fn engine_restart_clears_learned_latency() {
     let fleet = fleet(1, ON);
     assert_eq!(fleet.stream().status, 200);
     let first_token = || fleet.fact("a", "models")[0]["first_token_ms"].clone();
     eventually("a latency is known", SOON, || first_token().is_number());
-    wait_told(&fleet, "a", "standing", &json!("fresh"));
-    let anew = page(0, 0, "0").replace("seconds 100", "seconds 200");
-    fleet.a().set_page("/metrics", Some(&anew));
+    wait_telemetry(&fleet, "a", "standing", &json!("fresh"));
+    let restarted = page(0, 0, "0").replace("seconds 100", "seconds 200");
+    fleet.a().set_page("/metrics", Some(&restarted));
     fleet.wait_metric("penstock_backend_restarts_total{backend=\"a\"}", 1.0);
     assert_eq!(first_token(), Value::Null);
 }
 
-fn busy_engines_are_asked_more_often() {
+fn busy_engines_are_scraped_more_often() {
     let fleet =
         fleet(2, "telemetry: { enabled: true, interval: 20ms, idle_interval: 2s, max_cpu: 1 }");
-    wait_told(&fleet, "b", "standing", &json!("fresh"));
+    wait_telemetry(&fleet, "b", "standing", &json!("fresh"));
     let gate = Gate::new();
     fleet.a().script([Fault::Gate(gate.clone())]);
     let client = fleet.begin(&streaming_chat("m", "hello"));
-    eventually("the one at work is asked often", SOON, || scrapes(&fleet, 0) > 20);
+    eventually("the busy one is scraped often", SOON, || scrapes(&fleet, 0) > 20);
     assert!(scrapes(&fleet, 1) < 10, "the idle one is not");
     gate.open();
     drop(client);
 }
 
-fn reloads_begin_and_end_it() {
+fn reload_starts_and_stops_scraping() {
     let fleet = fleet(2, "");
     let with = |sections, models: &[&str]| {
         let setup = Setup { sections, backend: "engine: vllm", ..Setup::default() };
@@ -147,20 +147,20 @@ fn reloads_begin_and_end_it() {
     fleet.penstock.rewrite(&with(ON, &["m", "m"]));
     assert_eq!(fleet.penstock.reload().status, 200);
     for index in 0..2 {
-        wait_told(&fleet, &name(index), "standing", &json!("fresh"));
+        wait_telemetry(&fleet, &name(index), "standing", &json!("fresh"));
     }
     fleet.penstock.rewrite(&with(ON, &["m"]));
     assert_eq!(fleet.penstock.reload().status, 200);
     fleet.b().clear();
     fleet.a().clear();
-    eventually("the one that stayed is asked", SOON, || scrapes(&fleet, 0) > 5);
+    eventually("the one that stayed is scraped", SOON, || scrapes(&fleet, 0) > 5);
     assert!(scrapes(&fleet, 1) <= 1, "the one that went is not");
     fleet.penstock.rewrite(&with("", &["m"]));
     assert_eq!(fleet.penstock.reload().status, 200);
-    wait_told(&fleet, "a", "standing", &json!("stale"));
+    wait_telemetry(&fleet, "a", "standing", &json!("stale"));
 }
 
-fn intervals_grow_when_scrapes_cost_too_much() {
+fn scrape_intervals_grow_over_budget() {
     let spend = |share: &str| {
         format!(
             "telemetry: {{ enabled: true, interval: 10ms, idle_interval: 10ms, max_cpu: {share} }}"

@@ -1,5 +1,5 @@
-//! An operator restarts, breaks and mends engines, and users do not notice: checks and requests tell
-//! who is ill, one client's bad requests take no backend from the others, and who returns is used.
+//! Health checks and circuit breaker: engines fail and recover, and users do not notice. Checks and
+//! requests detect failures, one client's bad requests never open a breaker, recovered backends are used.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
 crate::trials![
-    nobody_is_used_before_its_first_check,
-    readiness_waits_for_the_slowest_first_check_but_not_for_ever,
-    health_changes_after_as_many_checks_as_were_asked_for,
-    each_backend_may_have_a_path_of_its_own,
-    a_refused_key_is_told_once,
-    a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns,
-    a_backend_that_was_down_for_a_while_is_used_within_three_seconds,
-    failures_to_connect_open_the_breaker,
-    one_client_cannot_open_a_breaker_with_faults,
-    refusals_of_bad_requests_open_no_breaker,
-    the_probe_of_a_half_open_breaker_is_freed_whatever_becomes_of_it,
-    one_request_at_a_time_probes,
+    backend_is_unused_before_its_first_check,
+    readiness_waits_for_first_checks_with_a_limit,
+    health_changes_after_rise_and_fall_checks,
+    health_path_is_per_backend,
+    rejected_key_is_logged_once,
+    killed_engine_fails_over_and_is_used_after_restart,
+    recovered_backend_is_used_within_three_seconds,
+    connect_failures_open_the_breaker,
+    faults_of_one_client_keep_the_breaker_closed,
+    client_errors_keep_the_breaker_closed,
+    half_open_probe_slot_is_always_freed,
+    half_open_breaker_admits_one_probe,
 ];
 
 const CHECKS: &str =
@@ -41,7 +41,7 @@ fn start_unready(engines: &[MockEngine], setup: Setup<'_>) -> Penstock {
     penstock
 }
 
-fn nobody_is_used_before_its_first_check() {
+fn backend_is_unused_before_its_first_check() {
     let engines = two_engines();
     let gate = Gate::new();
     engines[0].always_probes(Some(Fault::Gate(gate.clone())));
@@ -59,7 +59,7 @@ fn nobody_is_used_before_its_first_check() {
     assert_eq!(penstock.chat("m").status, 200);
 }
 
-fn readiness_waits_for_the_slowest_first_check_but_not_for_ever() {
+fn readiness_waits_for_first_checks_with_a_limit() {
     let engines = two_engines();
     engines[0].always_probes(Some(Fault::HangBeforeHead));
     let health = "timeout: 700ms, unhealthy_interval: 60s";
@@ -74,7 +74,7 @@ fn readiness_waits_for_the_slowest_first_check_but_not_for_ever() {
     assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
 }
 
-fn health_changes_after_as_many_checks_as_were_asked_for() {
+fn health_changes_after_rise_and_fall_checks() {
     let health = format!("{CHECKS}, rise: 4, fall: 5");
     let fleet = Fleet::start(2, Setup { health: &health, ..Setup::default() });
     let expected = [("unhealthy", 500, 5), ("healthy", 200, 4)];
@@ -93,7 +93,7 @@ fn health_changes_after_as_many_checks_as_were_asked_for() {
     assert!((up - 1.0).abs() < 0.1, "{up}");
 }
 
-fn each_backend_may_have_a_path_of_its_own() {
+fn health_path_is_per_backend() {
     let engines = two_engines();
     let text = yaml(&engines, &["m", "m"], Setup { health: CHECKS, ..Setup::default() });
     let text = text.replacen("models: [m], ", "models: [m], health: { path: /health }", 1);
@@ -105,14 +105,14 @@ fn each_backend_may_have_a_path_of_its_own() {
         paths(&engines[0]).len().min(paths(&engines[1]).len()) > 2
     });
     let [own, common] = [&engines[0], &engines[1]].map(paths);
-    // What the models can do is asked for, too, but once.
+    // The models are discovered, too, but once.
     let checks = own.iter().filter(|path| *path == "/health").count();
     assert!(checks > 1 && own.len() - checks <= 1, "{own:?}");
     assert!(common.iter().all(|path| path == "/v1/models"), "{common:?}");
     assert_eq!(penstock.backend("a")["health"], "healthy");
 }
 
-fn a_refused_key_is_told_once() {
+fn rejected_key_is_logged_once() {
     let spec = EngineSpec {
         api_key: Some("sk-of-the-engine".to_owned()),
         ..EngineSpec::new("a", [EngineModel::new("m")])
@@ -123,14 +123,14 @@ fn a_refused_key_is_told_once() {
     assert_eq!(penstock.backend("a")["health"], "unhealthy");
     eventually("several checks", SOON, || engines[0].counters().probes >= 5);
     let log = penstock.log();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("api_key")).collect();
-    assert_eq!(told.len(), 1, "{log}");
-    assert!(told[0].contains('a') && told[0].contains("401"), "{}", told[0]);
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("api_key")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(lines[0].contains('a') && lines[0].contains("401"), "{}", lines[0]);
     assert!(!log.contains("sk-wrong"), "a key in the log: {log}");
     assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
 }
 
-fn a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns() {
+fn killed_engine_fails_over_and_is_used_after_restart() {
     let fleet = Fleet::start(2, Setup { strategy: "round_robin", health: "", ..Setup::default() });
     let (is_over, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     let address = fleet.penstock.data;
@@ -189,7 +189,7 @@ fn a_killed_engine_costs_no_answer_and_is_used_again_when_it_returns() {
     fleet.wait_idle();
 }
 
-fn a_backend_that_was_down_for_a_while_is_used_within_three_seconds() {
+fn recovered_backend_is_used_within_three_seconds() {
     // All as it is by default.
     let fleet = Fleet::start(2, Setup { health: "", ..Setup::default() });
     block_on(fleet.a().kill()).unwrap();
@@ -210,7 +210,7 @@ fn a_backend_that_was_down_for_a_while_is_used_within_three_seconds() {
 const BREAKER: &str = "interval: 60s, unhealthy_interval: 60s, \
      breaker: { connect_failures: 3, open: 300ms, max_open: 300ms }";
 
-fn failures_to_connect_open_the_breaker() {
+fn connect_failures_open_the_breaker() {
     let fleet = Fleet::start(2, Setup { health: BREAKER, ..Setup::default() });
     block_on(fleet.a().kill()).unwrap();
     let total = |fleet: &Fleet| fleet.fact("a", "requests_total").as_u64().unwrap();
@@ -243,7 +243,7 @@ fn chat_with_key(fleet: &Fleet, number: usize) -> u16 {
     request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes()).status
 }
 
-fn one_client_cannot_open_a_breaker_with_faults() {
+fn faults_of_one_client_keep_the_breaker_closed() {
     let fleet = Fleet::start(1, Setup { health: BREAKER, sections: KEYS, ..Setup::default() });
     fleet.a().always(Some(Fault::status(500)));
     for _ in 0..40 {
@@ -266,7 +266,7 @@ fn one_client_cannot_open_a_breaker_with_faults() {
     assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "a third is less than half");
 }
 
-fn refusals_of_bad_requests_open_no_breaker() {
+fn client_errors_keep_the_breaker_closed() {
     let fleet = Fleet::start(1, Setup { sections: KEYS, ..Setup::default() });
     for status in [400, 401, 404, 422] {
         fleet.a().script(vec![Fault::status(status); 15]);
@@ -291,7 +291,7 @@ fn half_open(fleet: &Fleet) {
 const EAGER: &str = "interval: 60s, unhealthy_interval: 60s, \
      breaker: { connect_failures: 1, open: 100ms, max_open: 100ms }";
 
-fn the_probe_of_a_half_open_breaker_is_freed_whatever_becomes_of_it() {
+fn half_open_probe_slot_is_always_freed() {
     let setup = Setup {
         health: EAGER,
         routing: "cooldown: { default: 50ms, min: 50ms }",
@@ -342,7 +342,7 @@ fn the_probe_of_a_half_open_breaker_is_freed_whatever_becomes_of_it() {
     fleet.wait_idle();
 }
 
-fn one_request_at_a_time_probes() {
+fn half_open_breaker_admits_one_probe() {
     let fleet = Fleet::start(1, Setup { health: EAGER, ..Setup::default() });
     half_open(&fleet);
     let gate = Gate::new();

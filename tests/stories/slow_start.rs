@@ -1,5 +1,5 @@
-//! Engines fail, come back and are taken out for maintenance: errors stop, the load is even again
-//! soon, nobody is overrun, and nothing is left behind. (R.A4, R.A16, R.F4)
+//! Slow start and drain: engines fail, recover and are drained for maintenance. Errors stop, load evens
+//! out, no backend is overrun (thundering herd), nothing leaks. (R.A4, R.A16, R.F4)
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
 crate::trials![
-    after_an_outage_errors_stop_and_the_load_is_even_again,
-    one_that_asks_for_rest_is_not_noticed,
-    a_backend_that_comes_back_is_not_overrun,
-    the_configuration_drains_and_the_fleet_says_how_long,
-    nothing_is_left_behind,
+    outage_stops_errors_and_load_evens_out,
+    cooldown_of_one_backend_is_invisible_to_clients,
+    slow_start_limits_a_recovered_backend,
+    configured_drain_shows_its_estimate,
+    nothing_leaks_after_disconnects,
 ];
 
-/// Sends requests one after the other on `clients` connections for so long; gives the failures with
-/// the time they happened.
+/// Sends sequential requests on each of `clients` connections for this long; returns the failures with
+/// their times.
 fn drive(penstock: &Penstock, clients: usize, takes: Duration) -> Vec<(Duration, u16)> {
     let failures = Mutex::new(Vec::new());
     let started = Instant::now();
@@ -43,7 +43,7 @@ fn drive(penstock: &Penstock, clients: usize, takes: Duration) -> Vec<(Duration,
     failures.into_inner().unwrap()
 }
 
-fn after_an_outage_errors_stop_and_the_load_is_even_again() {
+fn outage_stops_errors_and_load_evens_out() {
     // Health and slow start as they are without a word in the configuration.
     let setup = Setup { strategy: "round_robin", health: "", ..Setup::default() };
     let fleet = Fleet::start(3, setup);
@@ -67,17 +67,17 @@ fn after_an_outage_errors_stop_and_the_load_is_even_again() {
     assert!(shares.iter().all(|share| share * 2 >= fair), "{shares:?} of {fair} each");
 }
 
-fn one_that_asks_for_rest_is_not_noticed() {
+fn cooldown_of_one_backend_is_invisible_to_clients() {
     let fleet = Fleet::start(3, Setup { strategy: "round_robin", ..Setup::default() });
     fleet.a().always(Some(Fault::status_with_retry(429, "30")));
     let responses = (0..60).map(|_| fleet.chat().status).collect::<Vec<u16>>();
     assert!(responses.iter().all(|status| *status == 200), "{responses:?}");
     assert_eq!(fleet.requests(), 61, "one try found out, which is far from a quarter more");
-    let rests = fleet.fact("a", "cooldown_remaining_s").as_f64().unwrap();
-    assert!((20.0..=33.0).contains(&rests), "as long as it asked and up to a tenth more: {rests}");
+    let left = fleet.fact("a", "cooldown_remaining_s").as_f64().unwrap();
+    assert!((20.0..=33.0).contains(&left), "the requested time and up to a tenth more: {left}");
 }
 
-fn a_backend_that_comes_back_is_not_overrun() {
+fn slow_start_limits_a_recovered_backend() {
     let health = "interval: 100ms, unhealthy_interval: 100ms, rise: 1, fall: 1, slow_start: 60s";
     let fleet = Fleet::start(2, Setup { strategy: "round_robin", health, ..Setup::default() });
     fleet.a().set_health(500);
@@ -94,7 +94,7 @@ fn a_backend_that_comes_back_is_not_overrun() {
     assert!(fleet.metric("penstock_backend_slow_start_share{backend=\"b\"}") > 0.99);
 }
 
-fn the_configuration_drains_and_the_fleet_says_how_long() {
+fn configured_drain_shows_its_estimate() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(50), tokens: 60 };
     let engine =
@@ -130,7 +130,7 @@ fn the_configuration_drains_and_the_fleet_says_how_long() {
     assert_eq!(penstock.backend("a")["health"], "healthy", "the same file again changes nothing");
 }
 
-fn nothing_is_left_behind() {
+fn nothing_leaks_after_disconnects() {
     let fleet = Fleet::start(2, Setup { strategy: "round_robin", ..Setup::default() });
     let figure = |name: &str| fleet.metric(&format!("penstock_process_{name}"));
     for _ in 0..50 {
@@ -144,7 +144,7 @@ fn nothing_is_left_behind() {
         for client in clients.iter_mut().take(40) {
             assert_eq!(client.read_response().unwrap().status, 200, "round {round}");
         }
-        // The rest leave without their responses.
+        // The others disconnect without their responses.
         drop(clients);
         let fault = if round % 2 == 0 { Fault::ResetAfterRequest } else { Fault::Garbage };
         fleet.a().script([fault]);
