@@ -59,7 +59,7 @@ fn healthy_fleet_has_only_ok_findings() {
     ] {
         assert!(ran.stdout.contains(piece), "{piece} in\n{}", ran.stdout);
     }
-    assert!(ran.stdout.trim_end().ends_with("0 to look at, 0 failing"), "{}", ran.stdout);
+    assert!(ran.stdout.trim_end().ends_with("0 warnings, 0 failures"), "{}", ran.stdout);
     assert!(ran.stdout.chars().all(|c| c == '\n' || !c.is_control()), "plain text");
     let findings = read_findings(&ask(&yaml, &["--json"]));
     assert!(findings.iter().all(|one| one["level"] == "ok"), "{findings:#?}");
@@ -82,26 +82,23 @@ fn each_problem_is_named_with_its_remedy() {
     );
     let ran = ask(&yaml, &["--json"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
-    assert!(ran.stderr.contains("3 of the findings above fail"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("3 of the findings above are failures"), "{}", ran.stderr);
     assert!(!ran.stdout.contains("sk-wrong"), "{}", ran.stdout);
     let findings = read_findings(&ran);
     for (level, about, word, remedy) in [
-        ("fail", "busy", "/health returned 503", "see its own log"),
+        ("fail", "busy", "/health returned 503", "see its log"),
         ("fail", "gone", "connection refused", "start it"),
         ("fail", "locked", "returned 401", "api_key"),
-        ("warn", "bare", "does not list what is declared: another", "load the model"),
+        ("warn", "bare", "does not serve declared models: another", "load the model"),
         ("warn", "bare", "metrics", "--disable-log-stats"),
-        ("warn", "closing", "closes the connection behind every response", "keep-alive"),
+        ("warn", "closing", "closes the connection after every response", "keep-alive"),
     ] {
         let found = of(&findings, about, word);
         assert_eq!(found.len(), 1, "{about}: {word} in {findings:#?}");
         assert_eq!(found[0]["level"], level, "{:#}", found[0]);
         assert!(found[0]["remedy"].as_str().unwrap().contains(remedy), "{:#}", found[0]);
     }
-    assert_eq!(
-        of(&findings, "closing", "vllm")[0]["remedy"],
-        "engine: vllm spares it the guessing"
-    );
+    assert_eq!(of(&findings, "closing", "vllm")[0]["remedy"], "set engine: vllm to skip detection");
     let unread = read_findings(&ask(&yaml.replace("weighted", "smart"), &["--json"]));
     assert_eq!(of(&unread, "bare", "metrics")[0]["level"], "ok", "no strategy reads them");
     let blind =
@@ -122,10 +119,10 @@ fn doctor_queries_the_running_instance() {
     );
     let arguments = ["doctor", "--watch", "0s", "--json", "--config", path.to_str().unwrap()];
     let without = read_findings(&run(arguments));
-    assert_eq!(of(&without, "server.listen", "is taken")[0]["level"], "warn");
+    assert_eq!(of(&without, "server.listen", "is in use")[0]["level"], "warn");
     let admin = format!("http://{}", penstock.admin);
     let with = read_findings(&run(arguments.iter().copied().chain(["--admin", &admin])));
-    assert_eq!(of(&with, "server.listen", "is taken")[0]["level"], "ok");
+    assert_eq!(of(&with, "server.listen", "is in use")[0]["level"], "ok");
     assert_eq!(of(&with, "running", "1 of 1 backends are healthy")[0]["level"], "ok");
     let wrong = format!("http://{}", one.addr());
     let ran = run(arguments.iter().copied().chain(["--admin", &wrong]));
