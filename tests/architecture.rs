@@ -82,10 +82,8 @@ const IMPURE: &[&str] = &[
 
 /// Cycles between the files of a folder that are still to be untied: none may be added, and one that
 /// is gone is taken off the list.
-const CYCLES: &[&str] = &[
-    "crate: admin <-> lifecycle",
-    "crate::observe::metrics: gauges <-> samples",
-];
+const CYCLES: &[&str] =
+    &["crate: admin <-> lifecycle", "crate::observe::metrics: gauges <-> samples"];
 /// The same of I/O named in pure folders.
 const NAMED_IO: &[&str] = &[];
 
