@@ -26,7 +26,7 @@ use penstock::units::{Timestamp, TokenCount};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-const BODY: &[u8] = br#"{"model":"model-7","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user","content":"What is the capital of France?"},{"role":"assistant","content":"Paris."},{"role":"user","content":"And of Italy?"},{"role":"user","content":"Answer in one word."}],"temperature":0.7,"max_tokens":64,"stream":true}"#;
+const BODY: &[u8] = br#"{"model":"model-7","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user","content":"What is the capital of France?"},{"role":"assistant","content":"Paris."},{"role":"user","content":"And of Italy?"},{"role":"user","content":"Reply in one word."}],"temperature":0.7,"max_tokens":64,"stream":true}"#;
 
 /// A generation with so many backends, each of which serves so many models.
 fn generation(strategy: Strategy, backends: usize, models: usize) -> Generation {

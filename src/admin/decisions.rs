@@ -13,7 +13,7 @@ use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
 use crate::routing::Peek;
 use crate::routing::audit::{DryRun, Question};
 
-/// How long decisions are captured after somebody asked for them.
+/// How long decisions are captured after the last request for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);
 
 /// `/decisions`: the last ones, newest first; `n` says how many. With `capture=true` those that were
@@ -66,7 +66,8 @@ pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, 
         now: at,
         records_prompts: false,
     };
-    // Rotation stays where it is; random picks draw from a generator of their own.
+    // A dry run must not change later decisions: the rotation does not advance, and random picks draw
+    // from a separate generator.
     let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
     Ok(AdminResponse::json(&dry_run.explain(&question, &mut random)))
 }

@@ -65,17 +65,17 @@ impl Port {
     async fn send(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
+        let mut response = Vec::new();
         // A connection closed with unread bytes may end in a reset; only the bytes before it count.
-        let _end = stream.read_to_end(&mut answer).await;
-        String::from_utf8(answer).unwrap()
+        let _end = stream.read_to_end(&mut response).await;
+        String::from_utf8(response).unwrap()
     }
 
     async fn ask(&self, line: &str, more: &str) -> (u16, String, String) {
         let host = self.address;
         let request = format!("{line} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{more}");
-        let answer = self.send(&format!("{request}\r\n")).await;
-        split(&answer)
+        let response = self.send(&format!("{request}\r\n")).await;
+        split(&response)
     }
 
     async fn get(&self, path: &str) -> (u16, Value) {
@@ -86,18 +86,18 @@ impl Port {
     async fn post(&self, path: &str, body: &str) -> (u16, Value) {
         let host = self.address;
         let length = body.len();
-        let answer = self
+        let response = self
             .send(&format!(
                 "POST {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
             ))
             .await;
-        let (status, _, body) = split(&answer);
+        let (status, _, body) = split(&response);
         (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
     }
 }
 
-fn split(answer: &str) -> (u16, String, String) {
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
+fn split(response: &str) -> (u16, String, String) {
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or((response, ""));
     let status = head.get(9..12).and_then(|digits| digits.parse().ok()).unwrap_or(0);
     (status, head.to_ascii_lowercase(), body.to_owned())
 }
@@ -222,8 +222,8 @@ async fn explain_has_no_side_effects() {
     let (status, body) = port.post("/explain", &"x".repeat(5000)).await;
     assert_eq!((status, &body["error"]["code"]), (413, &"body_too_large".into()));
     let chunked = "POST /explain HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n";
-    let answer = port.send(&format!("{chunked}1388\r\n{}\r\n0\r\n\r\n", "x".repeat(5000))).await;
-    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    let response = port.send(&format!("{chunked}1388\r\n{}\r\n0\r\n\r\n", "x".repeat(5000))).await;
+    assert!(response.starts_with("HTTP/1.1 413"), "{response}");
 }
 
 #[tokio::test]
@@ -256,11 +256,11 @@ async fn connection_serves_several_requests() {
     let mut stream = TcpStream::connect(port.address).await.unwrap();
     for _ in 0..3 {
         stream.write_all(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"}\n") {
-            assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0, "closed too early");
+        let mut response = Vec::new();
+        while !response.ends_with(b"}\n") {
+            assert_ne!(stream.read_buf(&mut response).await.unwrap(), 0, "closed too early");
         }
-        assert!(answer.starts_with(b"HTTP/1.1 200"));
+        assert!(response.starts_with(b"HTTP/1.1 200"));
     }
 }
 
@@ -273,7 +273,7 @@ async fn unread_body_is_not_parsed_as_a_request() {
         let head =
             format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
         let last = "GET /live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-        let answers = port.send(&format!("{head}{hidden}{last}")).await;
-        assert!(!answers.contains("buffered_bodies"), "{line}: {answers}");
+        let responses = port.send(&format!("{head}{hidden}{last}")).await;
+        assert!(!responses.contains("buffered_bodies"), "{line}: {responses}");
     }
 }

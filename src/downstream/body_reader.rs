@@ -30,7 +30,7 @@ const CHUNK_READ: usize = 64 * 1024;
 
 /// Takes the body away from Pingora: the session believes that there is none, and the body is read from
 /// the [`Client`]. Must come before anything uses the session's body: Pingora would otherwise
-/// read body bytes into buffers of its own, and this reader would wait for them.
+/// read body bytes into its own buffers, and this reader would wait for them.
 pub(crate) fn take_over(session: &mut Session) {
     let head = session.req_header_mut();
     head.remove_header(&header::CONTENT_LENGTH);

@@ -42,7 +42,7 @@ impl Client {
         }
     }
 
-    /// Why the current request is only a stand-in for a refused head, if it is.
+    /// Why the head of the current request was refused, if it was.
     pub(crate) fn refused(&self) -> Option<RefusedHead> {
         match self {
             Self::Http1(connection) => connection.refused(),

@@ -13,7 +13,7 @@
 //! * names are tokens directly followed by a colon: `Transfer-Encoding :` is a field to some parsers;
 //! * at most one framing: one `Content-Length` of digits only, or one `Transfer-Encoding: chunked`, which
 //!   HTTP/1.0 does not have: else they disagree on where the body ends;
-//! * one `Host`, which an absolute target repeats: else they disagree on whom the request is for;
+//! * one `Host`, equal to the authority of an absolute target: else they disagree on the host;
 //! * no control characters in target or values: they end lines for some and split logs for others.
 //!
 //! The check holds for whole heads ([`check`]); [`check_partial`] only refuses early what [`check`]

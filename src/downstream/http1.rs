@@ -8,7 +8,7 @@
 //! * *Bodies.* The proxy reads a body from here into the one buffer it is held in; Pingora would copy
 //!   it in pieces.
 //!
-//! **A refused head** never reaches Pingora. It gets [`STAND_IN`] in its place, so that the refusal
+//! **A refused head** never reaches Pingora. It gets [`PLACEHOLDER_HEAD`] in its place, so that the refusal
 //! takes the way of every request: the request filter finds [`RefusedHead`], responds in the client's
 //! dialect, and logs and counts it. The connection ends then: the start of the next request
 //! is unknown.
@@ -55,7 +55,7 @@ const WHOLE_LIMIT: usize = 64 * 1024;
 /// Pipelined bytes kept while a request is in flight; beyond it the client is no longer watched.
 const PIPELINE_LIMIT: usize = 64 * 1024;
 /// What Pingora is given instead of a refused head.
-const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\n\r\n";
+const PLACEHOLDER_HEAD: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\n\r\n";
 
 /// The connection as Pingora reads and writes it: see `pingora_io`.
 pub(crate) struct GuardedStream(Arc<Http1Connection>);
@@ -128,7 +128,7 @@ impl Http1Connection {
         Self::new(AcceptedConnection::plain(stream, origin), limits)
     }
 
-    /// The next head, or [`STAND_IN`] for one that is refused; `None` when there will be none.
+    /// The next head, or [`PLACEHOLDER_HEAD`] for one that is refused; `None` when there will be none.
     pub(crate) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Option<BytesMut>> {
         let mut inner = self.inner.lock();
         if !inner.is_between_requests {
@@ -141,7 +141,7 @@ impl Http1Connection {
             Some(Ok(head)) => head,
             Some(Err(error)) => {
                 *refused = Some(error);
-                BytesMut::from(STAND_IN)
+                BytesMut::from(PLACEHOLDER_HEAD)
             }
         };
         heads.start_next();
@@ -164,7 +164,7 @@ impl Http1Connection {
         self.inner.lock().is_between_requests = true;
     }
 
-    /// Why the current request is only a stand-in, if it is.
+    /// Why the head of the current request was refused, if it was.
     pub(crate) fn refused(&self) -> Option<RefusedHead> {
         let inner = self.inner.lock();
         let error = inner.refused?;
@@ -173,7 +173,7 @@ impl Http1Connection {
         Some(RefusedHead { error, dialect, requested: LoggedRequest::of(&inner.ahead) })
     }
 
-    /// Whether the current request is only a stand-in.
+    /// Whether the head of the current request was refused.
     pub(crate) fn is_refused(&self) -> bool {
         self.inner.lock().refused.is_some()
     }
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stand_in_passes_the_head_check() {
-        assert_eq!(head_check::check(STAND_IN, 1), Ok(()));
+    fn placeholder_passes_the_head_check() {
+        assert_eq!(head_check::check(PLACEHOLDER_HEAD, 1), Ok(()));
     }
 }

@@ -245,7 +245,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
         }
     }
 
-    /// Hands a request to the application in a task of its own; returns false when it is malformed.
+    /// Spawns a task in which the application serves the request; returns false when it is malformed.
     fn start(
         &self,
         Incoming { request, mut response }: Incoming,

@@ -114,7 +114,7 @@ pub struct ScoringReport {
     pub matched_blocks: u32,
     /// Full blocks of the prompt.
     pub prompt_blocks: u32,
-    /// How old what its engine had told was; absent when it never told any.
+    /// Age of the telemetry of its engine; absent when the engine never reported any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub telemetry_age_ms: Option<f64>,
     /// How far that could be relied on: unknown, fresh, stale or failing.

@@ -65,7 +65,7 @@ impl RequestContext {
 #[derive(Default)]
 pub(crate) struct RequestRecord {
     pub(crate) is_streaming: bool,
-    /// The model asked for, as the client wrote it.
+    /// The requested model, as the client wrote it.
     pub(crate) asked: Option<Arc<str>>,
     pub(crate) model: Option<Box<str>>,
     pub(crate) backend: Option<(BackendId, Box<str>)>,
@@ -91,7 +91,7 @@ pub(crate) struct RequestRecord {
 /// A request that has been read and scanned.
 pub(crate) struct ScannedRequest {
     pub(crate) profile: RequestProfile,
-    /// The model asked for, decoded.
+    /// The requested model, decoded.
     pub(crate) model: Arc<str>,
     /// The body; released once a response has started.
     pub(crate) body: Option<HeldBody>,

@@ -80,7 +80,7 @@ fn reserve(
         };
         let is_captured = proxy.captures.lasts(|| input.now);
         let is_traced = is_captured || ctx.generation.shadow.is_some();
-        // A captured decision has a seed of its own, so that a replay draws what was drawn.
+        // A captured decision has its own seed, so that a replay draws the same numbers.
         let seed = if is_traced { proxy.seeds.next() } else { 0 };
         let (decision, trace) = if is_traced {
             let mut trace = Trace::default();

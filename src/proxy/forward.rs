@@ -49,7 +49,7 @@ pub(crate) async fn make_attempt(
         .as_ref()
         .and_then(|client| Attempt::start(ctx, request, &fleet, client, permit, &proxy.seeds));
     let Some(attempt) = attempt else {
-        debug_assert!(false, "a decision names a backend of its own fleet");
+        debug_assert!(false, "a decision names a backend of the fleet it was made on");
         return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
     };
     let end = match exchange(proxy, session, ctx, request, &attempt).await {

@@ -132,7 +132,7 @@ fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome
 /// The details for logs and traces.
 fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
     let head = session.req_header();
-    // Pingora has a stand-in where the head was refused.
+    // Pingora only sees a placeholder when the head was refused.
     let (method, path) = match ctx.record.refused.as_deref() {
         Some(refused) => (refused.method.as_str(), refused.path.as_str()),
         None => (head.method.as_str(), head.uri.path()),

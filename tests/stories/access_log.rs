@@ -331,7 +331,7 @@ fn sampling_keeps_failed_requests() {
     for _ in 0..20 {
         assert_eq!(penstock.chat("m").status, 200);
     }
-    assert_eq!(penstock.chat("nobody").status, 404);
+    assert_eq!(penstock.chat("unknown").status, 404);
     let lines = wait_for(&path, 1);
     assert_eq!(lines.len(), 1);
     assert_eq!(lines[0]["error"], "model_not_found");

@@ -131,7 +131,7 @@ fn decisions_are_listed_newest_first() {
         let body = chat("m", "hello").to_string();
         request(penstock.data, "POST", CHAT, &[("x-request-id", id)], body.as_bytes());
     }
-    assert_eq!(penstock.chat("nobody").status, 404);
+    assert_eq!(penstock.chat("unknown").status, 404);
     let listed = penstock.admin("/decisions?n=2").json();
     assert_eq!(listed["total"], 3, "only decisions that were acted on");
     let ids: Vec<&str> = listed["decisions"]
@@ -167,11 +167,11 @@ fn dry_runs_have_no_side_effects() {
     assert_eq!(shares(&[&a, &b]), [1, 0], "the request went to the predicted backend");
     assert_eq!(explain(), "b");
     assert_eq!(penstock.admin("/decisions").json()["total"], 1, "dry runs are no decisions");
-    let question = json!({"path": CHAT, "body": chat("nobody", "x").to_string()}).to_string();
+    let question = json!({"path": CHAT, "body": chat("unknown", "x").to_string()}).to_string();
     let refused = post(&penstock, "/explain", question.as_bytes()).json();
     assert_eq!(refused["error"]["code"], "model_not_found");
     assert_eq!(post(&penstock, "/explain", b"{").status, 400);
-    assert!(!penstock.admin("/metrics").text().contains("model=\"nobody\""));
+    assert!(!penstock.admin("/metrics").text().contains("model=\"unknown\""));
 }
 
 fn every_endpoint_responds() {
@@ -215,7 +215,7 @@ fn metrics_count_requests_and_errors() {
     }
     let stream = crate::support::client::streaming_chat("m", "hello");
     assert_eq!(penstock.post(CHAT, &stream).status, 200);
-    penstock.chat("nobody");
+    penstock.chat("unknown");
     block_on(engine.wait_for(|counters| counters.answered == 4)).unwrap();
     let counted = ["penstock_requests_total{", "model=\"m\"", "backend=\"one\"", "status=\"200\""];
     let refused = ["penstock_requests_total{", "status=\"404\""];

@@ -174,8 +174,11 @@ fn drive(fleet: &Fleet) -> Vec<Exchange> {
             let sent = Instant::now();
             client.send("POST", CHAT, &[], body.to_string().as_bytes());
             let response = client.read_response().unwrap();
-            let is_told = response.status == 200 && response.text().contains("\"error\"");
-            if is_told || response.header("connection") == Some("close") || !response.is_whole {
+            let has_error_event = response.status == 200 && response.text().contains("\"error\"");
+            if has_error_event
+                || response.header("connection") == Some("close")
+                || !response.is_whole
+            {
                 client = Client::connect(address);
             }
             exchanges.push(Exchange { body, response, took: sent.elapsed() });

@@ -42,9 +42,10 @@ fn drive<'a>(fleet: &Fleet, cases: &'a [Case]) -> Vec<(&'a Case, Response)> {
                     pause_until(started, due);
                     client.send("POST", CHAT, &[], case.body.to_string().as_bytes());
                     let response = client.read_response().unwrap();
-                    let is_told = response.status == 200 && response.text().contains("\"error\"");
+                    let has_error_event =
+                        response.status == 200 && response.text().contains("\"error\"");
                     let is_last = response.header("connection") == Some("close");
-                    if is_told || is_last || !response.is_whole {
+                    if has_error_event || is_last || !response.is_whole {
                         client = Client::connect(address);
                     }
                     responses.push((case, response));

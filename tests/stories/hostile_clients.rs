@@ -199,7 +199,7 @@ fn pause() -> Duration {
     Duration::from_millis(if is_long() { 2 } else { 20 })
 }
 
-/// One thing an attacker repeats.
+/// Name of an attack, and one round of it on open connections.
 type Attack<'a> = (&'static str, Box<dyn Fn(&mut Vec<Client>) + Sync + 'a>);
 
 fn attacks(fleet: &Fleet) -> Vec<Attack<'_>> {

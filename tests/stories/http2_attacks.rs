@@ -89,7 +89,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How long a good request may take during an attack.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Repeats `attack` while another client sends good requests; checks their latency and penstock's memory.
+/// Runs `attack` in a loop while another client sends good requests; checks their latency and
+/// penstock's memory.
 fn during(fleet: &Fleet, what: &str, attack: impl Fn() + Sync) {
     assert_eq!(fleet.chat().status, 200);
     let before = resident(fleet);
@@ -163,7 +164,7 @@ fn cancelled_requests_count_as_resets() {
         fleet.wait_fact("a", "in_flight", &serde_json::json!(0));
     }
     // The seventh exceeds the limit.
-    let (_answer, end) = client.send(head("GET", "/health", &[]), true).read();
+    let (_response, end) = client.send(head("GET", "/health", &[]), true).read();
     assert!(matches!(end, End::Reset(_)), "{end:?}");
     let reason = client.wait_end().and_then(|error| error.reason());
     assert_eq!(reason, Some(Reason::ENHANCE_YOUR_CALM));
@@ -200,7 +201,7 @@ fn frame_floods_are_bounded() {
 
 fn header_bomb_is_bounded() {
     let (fleet, address) = start(Setup::default());
-    // One field of 4000 bytes enters the HPACK table; each further byte repeats it.
+    // One field of 4000 bytes enters the HPACK table; each further byte refers to it.
     let mut block = post_block();
     block.extend([0x40, 0x01, b'a', 0x7f, 0xa1, 0x1e]);
     block.extend([b'b'; 4000]);

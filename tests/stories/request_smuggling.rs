@@ -246,7 +246,7 @@ fn unusual_but_valid_requests_are_served() {
              \r\n{body}"
         ),
     ];
-    // Each on a connection of its own, in one write and byte by byte; then all on one, pipelined.
+    // One connection per request, in one write and byte by byte; then all on one, pipelined.
     for request in &requests {
         for piece in [request.len(), 1] {
             let mut client = Client::connect(penstock.data);

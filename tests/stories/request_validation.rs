@@ -355,9 +355,9 @@ fn chunked_bodies_arrive_whole() {
     let single: Vec<&[u8]> = body.chunks(1).collect();
     let mut client = Client::connect(penstock.data);
     for (parts, extension) in [(vec![&body[..]], ""), (single.clone(), ""), (single, ";a=b")] {
-        // Every byte in a write of its own, on one connection.
-        for byte in chunked(&parts, extension).chunks(7) {
-            client.send_bytes(byte);
+        // In writes of seven bytes, on one connection.
+        for part in chunked(&parts, extension).chunks(7) {
+            client.send_bytes(part);
         }
         let response = client.read_response().unwrap();
         assert_eq!(response.status, 200, "{}", response.text());

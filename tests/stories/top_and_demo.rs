@@ -39,7 +39,7 @@ fn top_prints_a_frame() {
             while !is_over.load(Ordering::Relaxed) {
                 assert_eq!(fleet.stream().status, 200);
                 for _ in 0..2 {
-                    assert_eq!(fleet.penstock.chat("nobody").status, 404);
+                    assert_eq!(fleet.penstock.chat("unknown").status, 404);
                 }
                 pause_between_requests(Duration::from_millis(10));
             }
@@ -90,9 +90,13 @@ fn https_admin_url_is_verified() {
 }
 
 fn top_reports_connection_errors() {
-    let nobody = run(["top", "--once", "--admin", "http://127.0.0.1:9"]);
-    assert_eq!(nobody.code, Some(1));
-    assert!(nobody.stderr.contains("cannot connect to http://127.0.0.1:9"), "{}", nobody.stderr);
+    let unreachable = run(["top", "--once", "--admin", "http://127.0.0.1:9"]);
+    assert_eq!(unreachable.code, Some(1));
+    assert!(
+        unreachable.stderr.contains("cannot connect to http://127.0.0.1:9"),
+        "{}",
+        unreachable.stderr
+    );
     let one = engine("one", &["m"]);
     let token = file("token", "t0ken\n");
     let environment = [("PENSTOCK_ADMIN_TOKEN_FILE", token.to_str().unwrap())];

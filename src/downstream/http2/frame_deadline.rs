@@ -185,7 +185,7 @@ impl Default for FrameWatcher {
             head: [0; FRAME_HEAD],
             head_len: 0,
             is_in_header_block: false,
-            // The preface: the handshake has a timeout of its own.
+            // The preface is incomplete; the handshake timeout covers it.
             is_unfinished: true,
         }
     }
@@ -262,7 +262,7 @@ mod tests {
         let mut frames = FrameWatcher::default();
         let (last, start) = HTTP2_PREFACE.split_last().unwrap();
         let unfinished = frames.watch(start);
-        assert_eq!(unfinished, Progress::Continued, "the handshake has a timeout of its own");
+        assert_eq!(unfinished, Progress::Continued, "the handshake timeout covers the preface");
         assert_eq!(frames.watch(&[*last]), Progress::Finished);
         frames
     }

@@ -85,8 +85,8 @@ fn engine_token_counts_take_precedence() {
     ] {
         let line =
             parse(&line::to_line(&RequestOutcome { usage, ..outcome(about()) }, Duration::ZERO));
-        let told = json!([line["tokens_in"], line["tokens_out"], line["tokens_estimated"]]);
-        assert_eq!(told, expected);
+        let tokens = json!([line["tokens_in"], line["tokens_out"], line["tokens_estimated"]]);
+        assert_eq!(tokens, expected);
     }
     let refused = RequestOutcome {
         backend: None,
@@ -115,12 +115,12 @@ fn client_texts_cannot_forge_or_flood_a_line() {
             asked: Some(text),
             ..about()
         };
-        let told = RequestOutcome {
+        let outcome = RequestOutcome {
             model: Some(text),
             backend: Some((BackendId(0), text)),
             ..outcome(about)
         };
-        let line = line::to_line(&told, Duration::MAX.min(Duration::from_secs(1 << 40)));
+        let line = line::to_line(&outcome, Duration::MAX.min(Duration::from_secs(1 << 40)));
         let parsed = parse(&line);
         let text = String::from_utf8(line).unwrap();
         let odd = |c: &char| (c.is_control() && *c != '\n') || matches!(c, '\u{2028}' | '\u{202e}');
