@@ -72,15 +72,22 @@ fn one_probe_goes_to_the_first_cooldown_to_expire() {
             let (response, took) = timed(|| fleet.penstock.post(CHAT, &body));
             assert_eq!((response.status, response.error_code().as_str()), (status, code));
             let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
-            assert!((8..=17).contains(&wait), "the smallest wait and a tenth, not {wait}");
+            assert!(
+                (8..=17).contains(&wait),
+                "expected the shortest cooldown plus up to a tenth, got {wait}"
+            );
             assert!(took < Duration::from_secs(2), "{took:?}");
         }
-        assert_eq!(fleet.requests(), 4, "only one request looks whether the first due is back");
+        assert_eq!(
+            fleet.requests(),
+            4,
+            "one request probes the backend whose cooldown expires first"
+        );
         gate.open();
         assert_eq!(probe.read_response().unwrap().status, 200);
         fleet.wait_fact("b", "cooldown_remaining_s", &Value::Null);
         for _ in 0..3 {
-            assert_eq!(fleet.chat().status, 200, "it is back, and is used");
+            assert_eq!(fleet.chat().status, 200, "the backend is used after its cooldown");
         }
         assert_eq!(fleet.b().counters().complete, 5);
         assert_eq!(fleet.requests(), 7, "the others stay in cooldown");
@@ -103,7 +110,7 @@ fn cooldown_probe_slot_is_always_freed() {
     ];
     for (fault, status) in outcomes {
         fleet.wait_fact("a", "in_flight", &json!(0));
-        // An idle connection would get a second chance.
+        // A failure on an idle connection would be retried.
         block_on(fleet.a().close_connections());
         fleet.a().script([fault.clone()]);
         assert_eq!(fleet.chat().status, status, "{fault:?}");
@@ -116,7 +123,7 @@ fn cooldown_probe_slot_is_always_freed() {
     block_on(gate.reached_by(1));
     drop(Leave::Reset.now(client));
     fleet.wait_fact("a", "in_flight", &json!(0));
-    assert_eq!(fleet.chat().status, 200, "and then it is back");
+    assert_eq!(fleet.chat().status, 200, "the cooldown is over");
     assert_eq!(fleet.fact("a", "cooldown_remaining_s"), Value::Null);
 }
 
@@ -129,7 +136,10 @@ fn cooldown_expires() {
             fleet.a().counters().requests > 1
         });
     });
-    assert!(took >= Duration::from_millis(900), "it asked for a second and got {took:?}");
+    assert!(
+        took >= Duration::from_millis(900),
+        "Retry-After was one second, the cooldown {took:?}"
+    );
 }
 
 fn saturated_backends_reject_at_once() {
@@ -146,7 +156,7 @@ fn saturated_backends_reject_at_once() {
         assert!(response.header("retry-after").is_some());
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
-    assert_eq!(fleet.requests(), 4, "no backend has more than it may");
+    assert_eq!(fleet.requests(), 4, "no backend exceeds max_in_flight");
     gate.open();
     for client in &mut waiting {
         assert_eq!(client.read_response().unwrap().status, 200);
@@ -164,15 +174,15 @@ fn sequential_requests_always_get_the_only_permit() {
 }
 
 fn saturation_falls_back_only_if_configured() {
-    for (told, status) in [(false, 503), (true, 200)] {
-        let routing = format!("fallbacks: {{ m: [m2] }}, fallback_on_saturation: {told}");
+    for (enabled, status) in [(false, 503), (true, 200)] {
+        let routing = format!("fallbacks: {{ m: [m2] }}, fallback_on_saturation: {enabled}");
         let setup = Setup { routing: &routing, backend: "max_in_flight: 1", ..Setup::default() };
         let fleet = Fleet::of(&["m", "m2"], setup);
         let gate = Gate::new();
         fleet.a().script([Fault::Gate(gate.clone())]);
         let mut first = fleet.begin(&chat("m", "hello"));
         block_on(gate.reached_by(1));
-        assert_eq!(fleet.chat().status, status, "fallback_on_saturation: {told}");
+        assert_eq!(fleet.chat().status, status, "fallback_on_saturation: {enabled}");
         gate.open();
         assert_eq!(first.read_response().unwrap().status, 200);
     }
@@ -199,12 +209,12 @@ fn all_unhealthy_is_rejected_at_once() {
     for _ in 0..3 {
         ask(&fleet);
     }
-    eventually("no one is healthy", SOON, || ask(&fleet) == "no_healthy_backend");
-    assert_eq!(fleet.penstock.get("/health").status, 200, "penstock itself is well");
+    eventually("every backend is unhealthy", SOON, || ask(&fleet) == "no_healthy_backend");
+    assert_eq!(fleet.penstock.get("/health").status, 200, "penstock itself is healthy");
     for engine in &fleet.engines {
         block_on(engine.resume()).unwrap();
     }
-    eventually("all is well again", Duration::from_secs(3), || fleet.chat().status == 200);
+    eventually("requests succeed again", Duration::from_secs(3), || fleet.chat().status == 200);
 }
 
 fn every_outcome_releases_its_permit() {
@@ -212,7 +222,7 @@ fn every_outcome_releases_its_permit() {
         routing: "cooldown: { default: 1ms, min: 1ms }",
         health: "interval: 60s, breaker: { connect_failures: 1000 }",
         sections: "timeouts: { first_token: 150ms, between_tokens: 150ms, response: 150ms }",
-        // One place: whoever keeps it shuts everybody else out.
+        // A single permit: a leaked one blocks every later request.
         backend: "max_in_flight: 1",
         ..Setup::default()
     };
@@ -244,7 +254,7 @@ fn every_outcome_releases_its_permit() {
         for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
             fleet.a().script([fault.clone()]);
             drop(fleet.penstock.post(CHAT, &body));
-            let what = format!("the place is free after {fault:?}");
+            let what = format!("the permit is free after {fault:?}");
             eventually(&what, SOON, || fleet.chat().status == 200);
         }
     }
@@ -253,10 +263,10 @@ fn every_outcome_releases_its_permit() {
         let mut client = fleet.begin(&streaming_chat("m", "hello"));
         read_until(&mut client, "a serving m:");
         let left = how.now(client);
-        eventually("the place is free", SOON, || fleet.chat().status == 200);
+        eventually("the permit is free", SOON, || fleet.chat().status == 200);
         drop(left);
     }
-    for body in [json!({"messages": []}), json!({"model": "nobody's", "messages": []}), json!([])] {
+    for body in [json!({"messages": []}), json!({"model": "unknown", "messages": []}), json!([])] {
         assert!(fleet.penstock.post(CHAT, &body).status >= 400);
     }
     block_on(fleet.a().kill()).unwrap();
@@ -292,7 +302,7 @@ fn buffered_bodies_are_bounded_before_reading() {
     assert_eq!((response.status, response.error_code().as_str()), (503, "body_memory_full"));
     assert!(response.header("retry-after").is_some());
     assert!(took < Duration::from_secs(1), "{took:?}");
-    // A body of unknown length is refused when it outgrows what is left.
+    // A body of unknown length is rejected once it exceeds the remaining budget.
     let mut third = Client::connect(fleet.penstock.data);
     let part = "x".repeat(64 << 10);
     let mut bytes =
@@ -303,7 +313,7 @@ fn buffered_bodies_are_bounded_before_reading() {
     assert_eq!((response.status, response.error_code().as_str()), (503, "body_memory_full"));
     drop((second, third));
     fleet.wait_metric("penstock_errors_total{code=\"body_memory_full\"", 2.0);
-    // Small ones still find room.
+    // Small bodies still fit.
     assert_eq!(fleet.chat().status, 200);
     gate.open();
     assert_eq!(holder.read_response().unwrap().status, 200);

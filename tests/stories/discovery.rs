@@ -84,10 +84,14 @@ fn models_of_each_engine_are_discovered() {
         assert_eq!(facts("ollama"), [tools, none]);
         assert_eq!(facts("plain"), [("gpt".to_owned(), None, unknown)]);
         for name in ["org/vllm-8B", "cpp", "ollama:7b", "plain:1b", "gpt"] {
-            assert_eq!(penstock.chat(name).status, 200, "{name}, asked for by its name");
+            assert_eq!(penstock.chat(name).status, 200, "request for {name}");
         }
         assert_eq!(penstock.get("/v1/models").json()["data"].as_array().unwrap().len(), 5);
-        assert_eq!(penstock.chat("nobody").error_code(), "model_not_found", "all models are known");
+        assert_eq!(
+            penstock.chat("unknown").error_code(),
+            "model_not_found",
+            "all models are known"
+        );
     }
 }
 
@@ -140,16 +144,18 @@ fn unknown_model_waits_for_discovery() {
         backend(&silent, "")
     );
     let penstock = Penstock::start(&yaml);
-    assert_eq!(penstock.chat("m").status, 200, "what is known is served");
-    for name in ["late", "nobody"] {
+    assert_eq!(penstock.chat("m").status, 200, "known models are served");
+    for name in ["late", "unknown"] {
         let response = penstock.chat(name);
         assert_eq!((response.status, response.error_code().as_str()), (503, "discovery_pending"));
         assert_eq!(response.header("retry-after"), Some("1"));
         assert_eq!(penstock.get(&format!("/v1/models/{name}")).status, 503);
     }
     silent.always_probes(None);
-    eventually("the silent one tells its models", SOON, || penstock.chat("late").status == 200);
-    assert_eq!(penstock.chat("nobody").error_code(), "model_not_found");
+    eventually("the models of the silent engine are discovered", SOON, || {
+        penstock.chat("late").status == 200
+    });
+    assert_eq!(penstock.chat("unknown").error_code(), "model_not_found");
 }
 
 fn models_of_an_unhealthy_backend_stay_known() {
@@ -159,7 +165,9 @@ fn models_of_an_unhealthy_backend_stay_known() {
     let penstock = Penstock::start(&yaml);
     assert_eq!(penstock.chat("m").status, 200);
     engine.set_health(500);
-    eventually("it is found ill", SOON, || penstock.backend("one")["health"] == "unhealthy");
+    eventually("the backend is unhealthy", SOON, || {
+        penstock.backend("one")["health"] == "unhealthy"
+    });
     let response = penstock.chat("m");
     assert_eq!(
         (response.status, response.error_code().as_str()),
@@ -167,7 +175,7 @@ fn models_of_an_unhealthy_backend_stay_known() {
         "no 404"
     );
     assert_eq!(penstock.get("/v1/models/m").status, 200);
-    assert_eq!(penstock.chat("nobody").status, 404);
+    assert_eq!(penstock.chat("unknown").status, 404);
 }
 
 /// A server that always passes its health checks and lists the models it is given.
@@ -185,7 +193,7 @@ impl Lists {
         let ids = Arc::new(Mutex::new(Some(first.to_vec())));
         let queries = Arc::new(AtomicUsize::new(0));
         let (listed, count) = (Arc::clone(&ids), Arc::clone(&queries));
-        // It ends with the process; the port is its own until then.
+        // The thread ends with the process and keeps its port until then.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (listed, count) = (Arc::clone(&listed), Arc::clone(&count));
@@ -205,12 +213,12 @@ impl Lists {
         Self { address, ids, queries }
     }
 
-    fn tell(&self, ids: Option<&[&'static str]>) {
+    fn set(&self, ids: Option<&[&'static str]>) {
         *self.ids.lock().unwrap() = ids.map(<[_]>::to_vec);
     }
 }
 
-/// Reads one whole request and responses it with the list of models, or with a 500.
+/// Reads one whole request and responds with the list of models, or with a 500.
 fn respond_once(
     stream: TcpStream,
     listed: impl FnOnce(&str) -> Option<Vec<&'static str>>,
@@ -250,16 +258,18 @@ fn model_lists_are_refreshed_and_survive_failures() {
         ids.map(|model| model["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(ids(), ["a"]);
-    lists.tell(Some(&["a", "b"]));
+    lists.set(Some(&["a", "b"]));
     eventually("the new model is known", SOON, || ids() == ["a", "b"]);
-    lists.tell(None);
+    lists.set(None);
     let before = lists.queries.load(Ordering::SeqCst);
-    eventually("it fails three times", SOON, || lists.queries.load(Ordering::SeqCst) > before + 3);
+    eventually("discovery fails three times", SOON, || {
+        lists.queries.load(Ordering::SeqCst) > before + 3
+    });
     assert_eq!(ids(), ["a", "b"], "a failing discovery keeps the last list");
     assert_eq!(penstock.backend("one")["health"], "healthy");
     assert!(penstock.log().contains("discovery failed"), "{}", penstock.log());
-    lists.tell(Some(&["b"]));
-    eventually("a model that is gone is forgotten", SOON, || ids() == ["b"]);
+    lists.set(Some(&["b"]));
+    eventually("a removed model is forgotten", SOON, || ids() == ["b"]);
 }
 
 fn requests_succeed_while_model_lists_change() {
@@ -278,8 +288,8 @@ fn requests_succeed_while_model_lists_change() {
         let mut round = 0;
         while !chats.iter().all(thread::ScopedJoinHandle::is_finished) {
             let before = lists.queries.load(Ordering::SeqCst);
-            lists.tell(Some(if round % 2 == 0 { &["x"] } else { &["x", "m"] }));
-            eventually("it is queried again", SOON, || {
+            lists.set(Some(if round % 2 == 0 { &["x"] } else { &["x", "m"] }));
+            eventually("the list is queried again", SOON, || {
                 lists.queries.load(Ordering::SeqCst) > before
             });
             round += 1;
@@ -289,7 +299,7 @@ fn requests_succeed_while_model_lists_change() {
             assert!(chats.join().unwrap().iter().all(|status| *status == 200));
         }
     });
-    assert_eq!(penstock.chat("nobody").status, 404);
+    assert_eq!(penstock.chat("unknown").status, 404);
 }
 
 fn rejected_key_is_logged_once_by_name() {
@@ -301,7 +311,7 @@ fn rejected_key_is_logged_once_by_name() {
     );
     let penstock = Penstock::start(&yaml);
     let checks = || locked.probes().len();
-    eventually("it is checked again", SOON, || checks() >= 4);
+    eventually("the backend is checked again", SOON, || checks() >= 4);
     assert_eq!(penstock.backend("locked")["health"], "unhealthy");
     assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
     let log = penstock.log();
@@ -320,7 +330,7 @@ fn readiness_waits_for_every_first_check() {
         backend(&hangs, "models: [n]")
     );
     let penstock = Penstock::start_unready(&yaml);
-    eventually("the admin port responses", SOON, || client::is_ok(penstock.admin, "/health/live"));
+    eventually("the admin port responds", SOON, || client::is_ok(penstock.admin, "/health/live"));
     let early = penstock.admin("/health/ready");
     if early.status != 200 {
         assert_eq!((early.status, &early.json()["status"]), (503, &json!("starting")));

@@ -1,5 +1,5 @@
-//! An operator turns telemetry on and sees how busy each engine is, whoever sends it work: what is
-//! shown is true, grows old visibly, and asking costs next to nothing.
+//! Engine metrics: with telemetry enabled, penstock scrapes each engine and shows its load, including
+//! load from other clients. Old values are marked stale, and scraping stays within its CPU budget.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ fn engine_metrics_are_shown() {
     assert!(fleet.metric("penstock_backend_scrapes_total{backend=\"a\",result=\"passed\"}") > 0.0);
     assert_eq!(fleet.metric("penstock_telemetry_interval_factor"), 1.0);
     assert!(fleet.a().connections_accepted() < 10, "the connection is kept");
-    // What is dispatched counts at once, before the next scrape.
+    // A dispatched request counts at once, before the next scrape.
     let gate = Gate::new();
     fleet.a().script([Fault::Gate(gate.clone())]);
     let client = fleet.begin(&streaming_chat("m", "hello"));
@@ -90,11 +90,11 @@ fn engines_are_scraped_only_when_needed() {
     assert_eq!(off.fact("a", "telemetry"), Value::Null);
     let one = Fleet::start(2, Setup { sections: ON, ..Setup::default() });
     assert_eq!(one.chat().status, 200);
-    // Neither has metrics: each stays unknown, and requests go on.
+    // Neither engine has metrics: their telemetry stays unknown, and requests succeed.
     eventually("both were scraped", SOON, || scrapes(&one, 0) > 0 && scrapes(&one, 1) > 0);
     assert_eq!(one.fact("a", "telemetry"), Value::Null);
     let failed = "penstock_backend_scrapes_total{backend=\"a\",result=\"failed\"}";
-    eventually("it is counted", SOON, || one.metric(failed) > 0.0);
+    eventually("the failure is counted", SOON, || one.metric(failed) > 0.0);
     assert!(one.penstock.log().contains("/metrics returned 404"), "{}", one.penstock.log());
 }
 
@@ -132,8 +132,8 @@ fn busy_engines_are_scraped_more_often() {
     let gate = Gate::new();
     fleet.a().script([Fault::Gate(gate.clone())]);
     let client = fleet.begin(&streaming_chat("m", "hello"));
-    eventually("the busy one is scraped often", SOON, || scrapes(&fleet, 0) > 20);
-    assert!(scrapes(&fleet, 1) < 10, "the idle one is not");
+    eventually("the busy engine is scraped often", SOON, || scrapes(&fleet, 0) > 20);
+    assert!(scrapes(&fleet, 1) < 10, "the idle engine is scraped rarely");
     gate.open();
     drop(client);
 }
@@ -153,8 +153,8 @@ fn reload_starts_and_stops_scraping() {
     assert_eq!(fleet.penstock.reload().status, 200);
     fleet.b().clear();
     fleet.a().clear();
-    eventually("the one that stayed is scraped", SOON, || scrapes(&fleet, 0) > 5);
-    assert!(scrapes(&fleet, 1) <= 1, "the one that went is not");
+    eventually("the remaining backend is scraped", SOON, || scrapes(&fleet, 0) > 5);
+    assert!(scrapes(&fleet, 1) <= 1, "the removed backend is not scraped");
     fleet.penstock.rewrite(&with("", &["m"]));
     assert_eq!(fleet.penstock.reload().status, 200);
     wait_telemetry(&fleet, "a", "standing", &json!("stale"));
@@ -168,7 +168,7 @@ fn scrape_intervals_grow_over_budget() {
     };
     let fleet = fleet(1, &spend("0.0002"));
     let padded = page(1, 1, "0")
-        + &"# nothing
+        + &"# padding
 "
         .repeat(3000);
     fleet.a().set_page("/metrics", Some(&padded));

@@ -37,7 +37,7 @@ fn two_engines() -> Vec<MockEngine> {
 fn start_unready(engines: &[MockEngine], setup: Setup<'_>) -> Penstock {
     let penstock = Penstock::start_unready(&yaml(engines, &["m", "m2"], setup));
     let listens = || [penstock.data, penstock.admin].map(std::net::TcpStream::connect);
-    eventually("it listens", Duration::from_secs(15), || listens().iter().all(Result::is_ok));
+    eventually("penstock listens", Duration::from_secs(15), || listens().iter().all(Result::is_ok));
     penstock
 }
 
@@ -105,7 +105,7 @@ fn health_path_is_per_backend() {
         paths(&engines[0]).len().min(paths(&engines[1]).len()) > 2
     });
     let [own, common] = [&engines[0], &engines[1]].map(paths);
-    // The models are discovered, too, but once.
+    // One more probe discovers the models.
     let checks = own.iter().filter(|path| *path == "/health").count();
     assert!(checks > 1 && own.len() - checks <= 1, "{own:?}");
     assert!(common.iter().all(|path| path == "/v1/models"), "{common:?}");
@@ -142,8 +142,13 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
                     let mut client = Client::connect(address);
                     let mut failures = Vec::new();
                     while !is_over.load(Ordering::Relaxed) {
-                        let ask = if number == 0 { streaming_chat } else { chat };
-                        client.send("POST", CHAT, &[], ask("m", "hello").to_string().as_bytes());
+                        let make_body = if number == 0 { streaming_chat } else { chat };
+                        client.send(
+                            "POST",
+                            CHAT,
+                            &[],
+                            make_body("m", "hello").to_string().as_bytes(),
+                        );
                         let response = client.read_response().unwrap();
                         let is_broken =
                             response.status == 200 && response.text().contains("\"error\"");
@@ -165,8 +170,8 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
             eventually("requests go on", SOON, || served() >= until);
         };
         for _ in 0..2 {
-            // Every client has its connection to the engine: a request that ends with a new one may
-            // have been read, and is not repeated.
+            // Every client already has a connection to the engine: a request that fails on a new
+            // connection may have been read, and is not retried.
             let gate = Gate::new();
             fleet.a().script(vec![Fault::Gate(gate.clone()); 3]);
             block_on(gate.reached_by(3));
@@ -190,12 +195,12 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
 }
 
 fn recovered_backend_is_used_within_three_seconds() {
-    // All as it is by default.
+    // Default configuration.
     let fleet = Fleet::start(2, Setup { health: "", ..Setup::default() });
     block_on(fleet.a().kill()).unwrap();
     let killed = Instant::now();
     // The breaker opens, lets a probe through after two seconds, and opens for longer.
-    eventually("the second opening", Duration::from_secs(4), || {
+    eventually("the breaker opens a second time", Duration::from_secs(4), || {
         assert_eq!(fleet.chat().status, 200);
         killed.elapsed() > Duration::from_millis(2400)
     });
@@ -221,7 +226,7 @@ fn connect_failures_open_the_breaker() {
     assert_eq!(fleet.chat().status, 200);
     assert_eq!(total(&fleet), 3);
     fleet.wait_fact("a", "breaker", &json!("half_open"));
-    // One probe fails, and it is open again.
+    // One failed probe opens it again.
     assert_eq!(fleet.chat().status, 200);
     assert_eq!(total(&fleet), 4);
     block_on(fleet.a().resume()).unwrap();
@@ -249,21 +254,25 @@ fn faults_of_one_client_keep_the_breaker_closed() {
     for _ in 0..40 {
         assert_eq!(chat_with_key(&fleet, 0), 500);
     }
-    assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "one client alone saw faults");
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "faults of one client only");
     for number in [1, 2, 3, 4] {
         chat_with_key(&fleet, number);
     }
-    assert_ne!(fleet.fact("a", "breaker"), json!("closed"), "others see them, too");
+    assert_ne!(fleet.fact("a", "breaker"), json!("closed"), "faults of several clients count");
     fleet.a().always(None);
-    eventually("it closes", SOON, || chat_with_key(&fleet, 0) == 200);
+    eventually("the breaker closes", SOON, || chat_with_key(&fleet, 0) == 200);
     fleet.wait_fact("a", "breaker", &json!("closed"));
-    // Few faults among many responses open nothing.
+    // A low error rate does not open the breaker.
     for turn in 0..60 {
         let fault = if turn % 3 == 0 { Fault::status(500) } else { Fault::Pass };
         fleet.a().script([fault]);
         chat_with_key(&fleet, turn % 5);
     }
-    assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "a third is less than half");
+    assert_eq!(
+        fleet.fact("a", "breaker"),
+        json!("closed"),
+        "a third of the responses failed, the limit is half"
+    );
 }
 
 fn client_errors_keep_the_breaker_closed() {
@@ -275,13 +284,13 @@ fn client_errors_keep_the_breaker_closed() {
         }
     }
     assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
-    assert_eq!(fleet.a().counters().requests, 60, "none was repeated");
+    assert_eq!(fleet.a().counters().requests, 60, "none was retried");
 }
 
 /// Opens the breaker of a fleet's only backend and waits until it lets a probe through.
 fn half_open(fleet: &Fleet) {
     block_on(fleet.a().kill()).unwrap();
-    eventually("it opens", SOON, || {
+    eventually("the breaker opens", SOON, || {
         fleet.chat().status != 200 && fleet.fact("a", "breaker") != json!("closed")
     });
     block_on(fleet.a().resume()).unwrap();
@@ -336,7 +345,11 @@ fn half_open_probe_slot_is_always_freed() {
         let left = Leave::Reset.now(client);
         fleet.wait_fact("a", "in_flight", &json!(0));
         drop(left);
-        assert_eq!(fleet.fact("a", "breaker"), json!("half_open"), "{fault:?}: leaving is neutral");
+        assert_eq!(
+            fleet.fact("a", "breaker"),
+            json!("half_open"),
+            "{fault:?}: a disconnect counts neither way"
+        );
         assert_eq!(fleet.chat().status, 200, "{fault:?}: the next request probes");
     }
     fleet.wait_idle();

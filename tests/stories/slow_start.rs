@@ -44,7 +44,7 @@ fn drive(penstock: &Penstock, clients: usize, takes: Duration) -> Vec<(Duration,
 }
 
 fn outage_stops_errors_and_load_evens_out() {
-    // Health and slow start as they are without a word in the configuration.
+    // Default health and slow start.
     let setup = Setup { strategy: "round_robin", health: "", ..Setup::default() };
     let fleet = Fleet::start(3, setup);
     for engine in &fleet.engines {
@@ -72,9 +72,9 @@ fn cooldown_of_one_backend_is_invisible_to_clients() {
     fleet.a().always(Some(Fault::status_with_retry(429, "30")));
     let responses = (0..60).map(|_| fleet.chat().status).collect::<Vec<u16>>();
     assert!(responses.iter().all(|status| *status == 200), "{responses:?}");
-    assert_eq!(fleet.requests(), 61, "one try found out, which is far from a quarter more");
+    assert_eq!(fleet.requests(), 61, "a single retry");
     let left = fleet.fact("a", "cooldown_remaining_s").as_f64().unwrap();
-    assert!((20.0..=33.0).contains(&left), "the requested time and up to a tenth more: {left}");
+    assert!((20.0..=33.0).contains(&left), "the requested time plus up to a tenth: {left}");
 }
 
 fn slow_start_limits_a_recovered_backend() {
@@ -90,7 +90,7 @@ fn slow_start_limits_a_recovered_backend() {
         assert_eq!(fleet.chat().status, 200);
     }
     let (a, b) = (fleet.a().counters().requests, fleet.b().counters().requests);
-    assert!(a < 60 && b > 140, "{a} of 200 went to the one that has just come back");
+    assert!(a < 60 && b > 140, "{a} of 200 requests went to the recovered backend");
     assert!(fleet.metric("penstock_backend_slow_start_share{backend=\"b\"}") > 0.99);
 }
 
@@ -106,11 +106,11 @@ fn configured_drain_shows_its_estimate() {
         format!("routing: {{ strategy: priority_only }}\nbackends:\n{a}{b}")
     };
     let penstock = Penstock::start(&yaml(false));
-    // One whole stream shows how long they are here.
+    // One whole stream gives the drain estimate a duration.
     assert_eq!(penstock.post(CHAT, &streaming_chat("m", "hello")).status, 200);
     let mut stream = begin(penstock.data, CHAT, &streaming_chat("m", "hello"));
     read_until(&mut stream, "data: ");
-    assert!(penstock.backend("a").get("empty_in_s").is_none(), "it does not drain");
+    assert!(penstock.backend("a").get("empty_in_s").is_none(), "the backend does not drain yet");
     penstock.rewrite(&yaml(true));
     let report = penstock.reload().json();
     assert_eq!(report["changed"][0]["setting"], "backends[a].drain", "{report}");
@@ -123,11 +123,15 @@ fn configured_drain_shows_its_estimate() {
     assert_eq!(b.counters().requests, 1, "new requests go elsewhere");
     read_until(&mut stream, "data: [DONE]");
     let is_empty = || penstock.backend("a")["empty_in_s"] == json!(0.0);
-    eventually("it is empty", Duration::from_secs(15), is_empty);
+    eventually("the backend is drained", Duration::from_secs(15), is_empty);
     let resumed = client::request(penstock.admin, "POST", "/backends/a/resume", &[], b"");
     assert_eq!(resumed.status, 200);
     penstock.reload();
-    assert_eq!(penstock.backend("a")["health"], "healthy", "the same file again changes nothing");
+    assert_eq!(
+        penstock.backend("a")["health"],
+        "healthy",
+        "a reload of an unchanged file keeps the resume"
+    );
 }
 
 fn nothing_leaks_after_disconnects() {
@@ -148,7 +152,7 @@ fn nothing_leaks_after_disconnects() {
         drop(clients);
         let fault = if round % 2 == 0 { Fault::ResetAfterRequest } else { Fault::Garbage };
         fleet.a().script([fault]);
-        eventually("the fault is met", SOON, || {
+        eventually("the fault is used up", SOON, || {
             let status = fleet.stream().status;
             assert!(matches!(status, 200 | 502), "{status}");
             fleet.a().faults_left() == 0
@@ -157,7 +161,7 @@ fn nothing_leaks_after_disconnects() {
     }
     fleet.wait_idle();
     block_on(fleet.a().close_connections());
-    eventually("descriptors are given back", SOON + SOON, || figure("open_files") < files + 60.0);
+    eventually("descriptors are closed", SOON + SOON, || figure("open_files") < files + 60.0);
     let grown = figure("resident_bytes") - memory;
     assert!(grown < 128.0 * 1024.0 * 1024.0, "{grown} bytes more than at the start");
     assert!(figure("open_files") < files + 600.0);
