@@ -1,4 +1,4 @@
-//! The `penstock` program: hands over to the command line, and ends with its exit code.
+//! The `penstock` program: runs the command line and exits with its code.
 
 use std::process::ExitCode;
 

@@ -32,7 +32,7 @@ use crate::units::Timestamp;
 const AFTER_HELP: &str = "\
 Without --fleet every backend counts as healthy, idle and without latency; one whose models are not
 declared has none yet. A saved fleet comes from the admin port: curl localhost:9090/fleet. Client
-keys are not asked for.
+keys are not required.
 
 --requests takes one JSON object per line:
   {\"path\": \"/v1/chat/completions\", \"body\": \"{\\\"model\\\": ...}\", \"headers\": {...}}
@@ -51,8 +51,8 @@ Examples:
   penstock explain --decision captured.json
   penstock explain --decision captured.json --routing-scorers prefix-affinity:1,queue-depth:4
 
-Exit codes: 0 answered (a refused request is an answer, too), 1 the running penstock could not be
-asked or a captured decision came out differently, 2 the configuration, the fleet or a file is wrong.";
+Exit codes: 0 explained (also when the request is refused), 1 the running penstock is unreachable or
+a replayed decision differs, 2 the configuration, the fleet or a file is invalid.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -77,7 +77,7 @@ pub(super) struct ExplainArgs {
     )]
     decision: Option<PathBuf>,
 
-    /// How the fleet is doing: a saved /fleet, or one written by hand
+    /// The state of the fleet: a saved /fleet, or one written by hand
     #[arg(long, value_name = "DUMP.json")]
     fleet: Option<PathBuf>,
 
@@ -97,7 +97,7 @@ pub(super) struct ExplainArgs {
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE")]
     headers: Vec<String>,
 
-    /// Ask a running penstock, which decides by its own rules: the address of its admin port
+    /// Query a running penstock, which decides by its own configuration: the address of its admin port
     #[arg(
         long,
         value_name = "URL",
@@ -118,22 +118,22 @@ pub(super) struct ExplainArgs {
 
 pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliError> {
     if let Some(path) = &args.decision {
-        return decision::run(path, (&args.config, args.json), output);
+        return decision::run(path, &args.config, args.json, output);
     }
-    // Not by clap, which would name the first of them only.
+    // Checked here: clap would name only the first of the two arguments.
     if args.request.is_none() && args.requests.is_none() {
         return Err(CliError::NothingToExplain);
     }
-    // Not by clap, to which a variable of the environment is as good as a flag.
+    // Checked here: clap does not distinguish a flag from an environment variable.
     if args.admin.is_some() && args.config.is_explicit() {
         return Err(CliError::ConfigForAdmin);
     }
     let mut source = match &args.admin {
-        Some(url) => Source::There(AdminPort::new(url, args.admin_token_file.as_deref())?),
-        None => Source::Here(Box::new(Local::new(args, output)?)),
+        Some(url) => Source::Remote(AdminPort::new(url, args.admin_token_file.as_deref())?),
+        None => Source::Local(Box::new(Local::new(args, output)?)),
     };
     if let Some(path) = &args.requests {
-        return answer_lines(path, &mut source, output);
+        return explain_lines(path, &mut source, output);
     }
     let path = args.request.as_deref().unwrap_or(Path::new("-"));
     let mut body = Vec::new();
@@ -142,45 +142,49 @@ pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliErro
     let headers = args.headers.iter().map(|header| parse_header(header));
     let question =
         Question { path: args.path.clone(), body, headers: headers.collect::<Result<_, _>>()? };
-    let answer = source.answer(&question)?;
-    if args.json { output.line(format!("{answer:#}")) } else { output.line(render_text(&answer)) }
+    let explanation = source.explain(&question)?;
+    if args.json {
+        output.line(format!("{explanation:#}"))
+    } else {
+        output.line(render_text(&explanation))
+    }
 }
 
-fn answer_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result<(), CliError> {
+fn explain_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result<(), CliError> {
     let input = BufReader::new(open(path).map_err(unreadable(path))?);
     let mut lines = Lines::new(input, u64::MAX);
     while let Some(line) = lines.read().map_err(unreadable(path))? {
-        let answer = match Question::from_line(line) {
-            Ok(question) => source.answer(&question)?,
+        let explanation = match Question::from_line(line) {
+            Ok(question) => source.explain(&question)?,
             Err(error) => {
                 let message = error.to_string();
                 json!({ "error": error_value(ErrorCode::InvalidRequest, &message) })
             }
         };
-        output.line(answer)?;
+        output.line(explanation)?;
     }
     Ok(())
 }
 
-/// Where requests are explained.
+/// What explains the requests: a router in this process, or a running penstock.
 enum Source {
-    Here(Box<Local>),
-    There(AdminPort),
+    Local(Box<Local>),
+    Remote(AdminPort),
 }
 
 impl Source {
-    fn answer(&mut self, question: &Question) -> Result<Value, CliError> {
+    fn explain(&mut self, question: &Question) -> Result<Value, CliError> {
         match self {
-            Self::Here(local) => Ok(local.answer(question)),
-            Self::There(admin) => admin.post("/explain", question.to_line().as_bytes()),
+            Self::Local(local) => Ok(local.explain(question)),
+            Self::Remote(admin) => admin.post("/explain", question.to_line().as_bytes()),
         }
     }
 }
 
-/// The greatest age of what a dump says.
+/// The greatest age of an event in a dump.
 const LONGEST_PAST: Duration = Duration::from_secs(24 * 3600);
 
-/// A router of our own, over a fleet as it is described.
+/// A router in this process, over the described fleet.
 struct Local {
     generation: Generation,
     fleet: Arc<Topology>,
@@ -208,7 +212,7 @@ impl Local {
         Ok(Self { fleet: generation.fleet.topology(), generation, rng, now })
     }
 
-    fn answer(&mut self, question: &Question) -> Value {
+    fn explain(&mut self, question: &Question) -> Value {
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         let dry_run = DryRun {
             config: &self.generation.config,

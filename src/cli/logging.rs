@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pingora_never_says_more_than_it_was_asked() {
+    fn pingora_logs_at_most_at_the_configured_level() {
         let of = |level| filter(&LogConfig { level, ..LogConfig::default() });
         assert_eq!(of(LogLevel::Info), "info,pingora=warn,pingora_load_balancing=error");
         assert_eq!(of(LogLevel::Error), "error");

@@ -59,7 +59,7 @@ pub(super) fn run(args: &ScoreArgs, output: &mut Output) -> Result<(), CliError>
     let mut book = Book::new(args.routing.scorers()?);
     let mut lines = Lines::new(io::stdin().lock(), LINE_LIMIT);
     while let Some(line) = lines.read().map_err(CliError::Input)? {
-        output.line(book.answer(line))?;
+        output.line(book.score(line))?;
     }
     Ok(())
 }

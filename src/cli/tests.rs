@@ -106,14 +106,14 @@ fn invalid_arguments_and_files_exit_with_2() {
         let done = call(&arguments);
         assert_eq!(done.code, 2, "{arguments:?}");
         assert!(done.complaints.contains(reason), "{arguments:?}: {}", done.complaints);
-        assert_eq!(done.results, "", "{arguments:?}: nothing was asked for that exists");
+        assert_eq!(done.results, "", "{arguments:?}: an error prints no results");
     }
 }
 
 #[test]
 fn unreachable_admin_port_exits_with_1() {
     let body = TempFile::new("body.json", "{}");
-    // Port 1 of loopback: nobody listens there.
+    // Port 1 of loopback: nothing listens there.
     let done = call(&["explain", body.path(), "--admin", "http://127.0.0.1:1"]);
     assert_eq!(done.code, 1);
     assert!(done.complaints.starts_with("error: admin port: cannot connect to http://127.0.0.1:1"));
@@ -142,14 +142,14 @@ fn request_lines_are_decided_in_order_by_one_router() {
     let lines = TempFile::new("lines.jsonl", &format!("\u{feff}{text}"));
     let done = call(&["explain", "--requests", lines.path(), "--config", config.path()]);
     assert_eq!((done.code, done.complaints.as_str()), (0, ""));
-    let answers: Vec<serde_json::Value> =
+    let explanations: Vec<serde_json::Value> =
         done.results.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let told = |answer: &serde_json::Value| {
-        let [backend, code] = ["/decision/backend", "/error/code"].map(|at| answer.pointer(at));
-        backend.or(code).unwrap().as_str().unwrap().to_owned()
-    };
-    let told: Vec<String> = answers.iter().map(told).collect();
-    assert_eq!(told, ["a", "invalid_request", "b", "model_not_found", "a"]);
+    let outcomes = explanations.iter().map(|explanation| {
+        let [backend, code] =
+            ["/decision/backend", "/error/code"].map(|at| explanation.pointer(at));
+        backend.or(code).unwrap().as_str().unwrap()
+    });
+    assert_eq!(outcomes.collect::<Vec<_>>(), ["a", "invalid_request", "b", "model_not_found", "a"]);
 }
 
 #[test]
@@ -164,9 +164,9 @@ fn saved_fleet_changes_the_decision() {
     assert!(done.results.contains("a  m  rejected (unhealthy): is unhealthy"), "{}", done.results);
     assert!(done.results.ends_with("decision    b with 'm', by round_robin\n"), "{}", done.results);
     let done = call(&[&arguments[..], &["--json", "--strategy", "random", "--seed", "1"]].concat());
-    let answer: serde_json::Value = serde_json::from_str(&done.results).unwrap();
-    assert_eq!(answer["decision"]["backend"], "b");
-    assert_eq!(answer["decision"]["strategy"], "random");
+    let explanation: serde_json::Value = serde_json::from_str(&done.results).unwrap();
+    assert_eq!(explanation["decision"]["backend"], "b");
+    assert_eq!(explanation["decision"]["strategy"], "random");
 }
 
 #[test]
@@ -220,7 +220,7 @@ mod one_more {
         use super::{Args, CliError, Output};
 
         #[derive(Debug, thiserror::Error)]
-        #[error("nobody to greet")]
+        #[error("no name to greet")]
         struct NoName;
 
         #[derive(Debug, Args)]
@@ -255,6 +255,6 @@ mod one_more {
         run(&["hello", "world"], &mut output).unwrap();
         assert_eq!(written.text(), "hello world\n");
         let error = run(&["hello"], &mut output).unwrap_err();
-        assert_eq!((error.to_string().as_str(), error.exit_code()), ("nobody to greet", 1));
+        assert_eq!((error.to_string().as_str(), error.exit_code()), ("no name to greet", 1));
     }
 }

@@ -51,7 +51,7 @@ pub const PRESETS: &[Preset] = &[
     Preset {
         name: "bounded-hash",
         about: "the same prefix to the same backend unless that has 1.25 times the average load; \
-                keeps no index and gives the same answer on every replica",
+                keeps no index and selects the same backend on every replica",
         scorers: &[("bounded-hash", 1.0)],
         warning: None,
     },

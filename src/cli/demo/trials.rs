@@ -7,8 +7,8 @@ use super::super::error::CliError;
 use crate::mock::EXAMPLES;
 
 const TOOLS: &str = r#"{"model": "qwen2.5:14b", "messages": [{"role": "user", "content": "Weather in Oslo?"}], "tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]}"#;
-const NOBODY: &str =
-    r#"{"model": "nobody-serves-this", "messages": [{"role": "user", "content": "Hello!"}]}"#;
+const UNSERVED: &str =
+    r#"{"model": "no-backend-serves-this", "messages": [{"role": "user", "content": "Hello!"}]}"#;
 
 /// A request with a known outcome.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +16,7 @@ pub(super) struct Trial {
     pub(super) label: &'static str,
     pub(super) shows: &'static str,
     pub(super) body: &'static str,
-    /// The backend that must take it; none when it must be a 404.
+    /// The backend that must receive it; `None` when the response must be a 404.
     pub(super) backend: Option<&'static str>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn trials() -> [Trial; 4] {
         Trial {
             label: "404",
             shows: "a model that no backend serves is a 404",
-            body: NOBODY,
+            body: UNSERVED,
             backend: None,
         },
     ]
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_body_is_json_a_shell_takes_in_single_quotes() {
+    fn bodies_are_json_that_fits_single_shell_quotes() {
         for trial in trials() {
             assert!(serde_json::from_str::<Value>(trial.body).is_ok(), "{}", trial.label);
             assert!(!trial.body.contains('\''), "{}", trial.label);
@@ -95,15 +95,18 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_good_only_for_the_right_backend_and_status() {
-        let [vision, .., nobody] = trials();
+    fn verdict_requires_the_expected_backend_and_status() {
+        let [vision, .., unserved] = trials();
         assert!(vision.judge(200, Some("vision"), "").is_good);
         for (status, backend) in [(200, Some("text")), (500, Some("vision")), (404, None)] {
             let verdict = vision.judge(status, backend, "");
             assert!(!verdict.is_good && verdict.line.contains("WRONG"), "{verdict:?}");
         }
-        assert!(nobody.judge(404, None, "").is_good);
-        assert!(!nobody.judge(404, Some("text"), "").is_good, "no engine may be asked");
-        assert!(nobody.judge(404, None, "no").line.starts_with("404     -> -       404  no"));
+        assert!(unserved.judge(404, None, "").is_good);
+        assert!(
+            !unserved.judge(404, Some("text"), "").is_good,
+            "no engine may receive the request"
+        );
+        assert!(unserved.judge(404, None, "no").line.starts_with("404     -> -       404  no"));
     }
 }

@@ -45,7 +45,7 @@ fn open_files() -> Option<u64> {
 
 fn files(config: &Config, limit: u64) -> Finding {
     let limits = &config.limits;
-    // Every client connection may have one to a backend of its own.
+    // Every client connection may need a separate backend connection.
     let most = limits.connections.saturating_mul(2).saturating_add(OTHER_FILES);
     let most = u64::try_from(most).unwrap_or(u64::MAX);
     if limit >= most {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn taken_ports_are_told_from_free_ones() {
+    fn port_in_use_warns_and_free_port_passes() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = ListenAddress::Tcp(taken.local_addr().unwrap());
         assert_eq!(port("x", &address, false).level, Level::Warn);

@@ -22,9 +22,9 @@ pub(super) fn look(admin: &AdminPort) -> Vec<Finding> {
     findings
 }
 
-fn judge_version(told: &Value) -> Finding {
+fn judge_version(version: &Value) -> Finding {
     let ours = env!("CARGO_PKG_VERSION");
-    match told.get("version").and_then(Value::as_str) {
+    match version.get("version").and_then(Value::as_str) {
         Some(version) if version == ours => Finding::ok("running", format!("penstock {version}")),
         Some(version) => Finding::warn(
             "running",
@@ -39,8 +39,8 @@ fn judge_version(told: &Value) -> Finding {
     }
 }
 
-fn judge_health(told: &Value) -> Finding {
-    let number = |at: &str| told.pointer(at).and_then(Value::as_u64).unwrap_or_default();
+fn judge_health(health: &Value) -> Finding {
+    let number = |at: &str| health.pointer(at).and_then(Value::as_u64).unwrap_or_default();
     let (healthy, total) = (number("/backends/healthy"), number("/backends/total"));
     let message = format!("{healthy} of {total} backends are healthy");
     match healthy {

@@ -14,10 +14,11 @@ use crate::cli::output::Output;
 use crate::routing::audit::{render_replay, replay};
 use crate::routing::{Capture, Router};
 
-/// Replays every decision in a file, and says how many came out as they were.
+/// Replays every decision in a file, and counts those that are identical.
 pub(super) fn run(
     path: &Path,
-    (config, is_json): (&ConfigArgs, bool),
+    config: &ConfigArgs,
+    is_json: bool,
     output: &mut Output,
 ) -> Result<(), CliError> {
     let mut text = Vec::new();
@@ -25,7 +26,7 @@ pub(super) fn run(
     read.map_err(unreadable(path))?;
     let refused = |source| CliError::Capture { path: path.to_owned(), source };
     let mut captures = Capture::read_all(without_mark(&text)).map_err(refused)?;
-    // In the order they were made in, for strategies whose turns are counted here.
+    // In their original order, for strategies whose turns are counted here.
     captures.sort_by_key(|capture| capture.number);
     let whole = config.is_explicit().then(|| config.load_and_warn(output)).transpose()?;
     let choice = config.choice()?;
@@ -50,14 +51,14 @@ pub(super) fn run(
         }
     }
     let all = captures.len();
-    output.line(summary(is_json, is_what_if, (all, changed)))?;
+    output.line(summary(is_json, is_what_if, all, changed))?;
     if changed > 0 && !is_what_if {
         return Err(CliError::NotIdentical { changed, all });
     }
     Ok(())
 }
 
-fn summary(is_json: bool, is_what_if: bool, (all, changed): (usize, usize)) -> String {
+fn summary(is_json: bool, is_what_if: bool, all: usize, changed: usize) -> String {
     let (key, count, words) = match is_what_if {
         true => ("moved", changed, "would have gone elsewhere"),
         false => ("identical", all - changed, "identical"),

@@ -1,4 +1,4 @@
-//! What is remembered from line to line: which prompts went where.
+//! State shared by all lines: which backend received which prompt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::line::{Line, RequestLine};
 use super::placed::Placed;
 use super::result::LineResult;
 
-/// What the prefix index of the process may take.
+/// The memory budget of the process's prefix index.
 const INDEX_BYTES: usize = 1 << 30;
 
-/// Who was sent what, by model and block size.
+/// The prompts each backend received, by model and block size.
 #[derive(Debug)]
 pub(super) struct Book {
     placed: BTreeMap<(String, u32), Placed>,
@@ -28,7 +28,7 @@ pub(super) struct Book {
 }
 
 impl Book {
-    /// An empty one; `usual` are the scorers of lines that name none.
+    /// An empty book; `usual` are the scorers of lines that name none.
     pub(super) fn new(usual: Option<Vec<ScorerSpec>>) -> Self {
         let budget = MemoryBudget::new(INDEX_BYTES);
         Self { placed: BTreeMap::new(), budget, turn: 0, usual }
@@ -43,10 +43,10 @@ struct ScannedRequest {
 }
 
 impl Book {
-    /// LineResults a line, also a wrong one.
-    pub(super) fn answer(&mut self, text: &[u8]) -> String {
-        let answer = Line::read(text).and_then(|line| self.place(&line));
-        answer.map_or_else(|message| LineResult::error(&message), |answer| answer.to_json())
+    /// The result of a line as JSON; an error object when the line is invalid.
+    pub(super) fn score(&mut self, text: &[u8]) -> String {
+        let result = Line::read(text).and_then(|line| self.place(&line));
+        result.map_or_else(|message| LineResult::error(&message), |result| result.to_json())
     }
 
     fn place(&mut self, line: &Line) -> Result<LineResult, String> {
@@ -55,7 +55,7 @@ impl Book {
         let terms = prefix_params(&specs)?;
         let mut candidates: Vec<Candidate> =
             line.backends.iter().map(super::line::BackendLine::to_candidate).collect();
-        // Numbered by name, so that the order of the line does not decide between equals.
+        // Numbered by name, so that the order of the line does not break ties.
         let mut names: Vec<&str> = line.backends.iter().map(|one| one.name.as_str()).collect();
         names.sort_unstable();
         for (candidate, backend) in candidates.iter_mut().zip(&line.backends) {
@@ -72,11 +72,11 @@ impl Book {
             || RequestFeatures { block_tokens: terms.block_tokens, ..RequestFeatures::default() },
             |request| RequestFeatures { turn: self.turn, ..request.features },
         );
-        let answer = LineResult::new(line, &profile, &features, &candidates);
-        if let (Some(request), Some(winner)) = (scanned, answer.winner()) {
+        let result = LineResult::new(line, &profile, &features, &candidates);
+        if let (Some(request), Some(winner)) = (scanned, result.winner()) {
             self.record(request, winner, terms);
         }
-        Ok(answer)
+        Ok(result)
     }
 
     fn find_prefixes(&self, line: &Line, request: &ScannedRequest, candidates: &mut [Candidate]) {
@@ -95,7 +95,7 @@ impl Book {
     fn record(&mut self, request: ScannedRequest, winner: &str, terms: PrefixParams) {
         self.turn += 1;
         let placed = self.placed.entry(request.key).or_default();
-        placed.record(winner, request.chain.hashes(), (terms.capacity, &self.budget));
+        placed.record(winner, request.chain.hashes(), terms.capacity, &self.budget);
     }
 }
 

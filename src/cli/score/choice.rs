@@ -1,5 +1,5 @@
-//! What a line says of how backends are chosen: scorers or a preset, and a picker. Read by hand, so
-//! that what is wrong is told by its place.
+//! Reads how a line selects backends: scorers or a preset, and a picker. Parsed by hand, so that an
+//! error message names the path of the invalid value.
 
 use serde_json::{Map, Value as Json};
 
@@ -10,13 +10,15 @@ use crate::scoring::{PRESETS, Params, Picker, Preset, ScorerSpec, Value, parse_s
 pub(super) fn read_scorers(given: &Json) -> Result<Vec<ScorerSpec>, String> {
     match given {
         Json::String(text) => parse_scorers(text).map_err(|reason| format!("scorers: {reason}")),
-        Json::Array(list) => list.iter().enumerate().map(read_scorer).collect(),
+        Json::Array(list) => {
+            list.iter().enumerate().map(|(index, one)| read_scorer(index, one)).collect()
+        }
         _ => Err("scorers: expected a list, or a text as in \"prefix-affinity:3,queue-depth:2\""
             .to_owned()),
     }
 }
 
-fn read_scorer((index, given): (usize, &Json)) -> Result<ScorerSpec, String> {
+fn read_scorer(index: usize, given: &Json) -> Result<ScorerSpec, String> {
     let place = format!("scorers[{index}]");
     let Json::Object(fields) = given else {
         return Err(format!("{place}: expected an object with a name"));

@@ -30,7 +30,7 @@ pub(super) struct BackendLine {
     pub(super) name: String,
     /// Requests dispatched since the engine was scraped.
     pending: Option<f64>,
-    /// What it has cached; else the process's own index is asked.
+    /// Its cached prefix; when it is not given, the prefix index of the process is consulted.
     prefix: Option<PrefixLine>,
     readings: Candidate,
 }

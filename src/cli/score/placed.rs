@@ -1,4 +1,4 @@
-//! Which prompts of a model went where, for any number of backends.
+//! Which backend received which prompts of a model, for any number of backends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,12 +32,13 @@ impl Placed {
         names.map(|name| blocks(name).copied().unwrap_or_default()).collect()
     }
 
-    /// Notes that a backend was sent a prompt.
+    /// Records that a backend received a prompt.
     pub(super) fn record(
         &mut self,
         name: &str,
         chain: &[u64],
-        (capacity, budget): (u32, &Arc<MemoryBudget>),
+        capacity: u32,
+        budget: &Arc<MemoryBudget>,
     ) {
         let next = self.slots.len();
         let slot = *self.slots.entry(name.to_owned()).or_insert(next);

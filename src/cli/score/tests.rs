@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 use super::book::Book;
 use crate::scoring::{PICKERS, PRESETS};
 
-fn ask(book: &mut Book, line: &Value) -> Value {
-    serde_json::from_str(&book.answer(line.to_string().as_bytes())).unwrap()
+fn score(book: &mut Book, line: &Value) -> Value {
+    serde_json::from_str(&book.score(line.to_string().as_bytes())).unwrap()
 }
 
 fn once(line: &Value) -> Value {
-    ask(&mut Book::new(None), line)
+    score(&mut Book::new(None), line)
 }
 
 fn three() -> Value {
@@ -22,51 +22,51 @@ fn three() -> Value {
 }
 
 #[test]
-fn a_line_is_scored_as_the_formulas_say() {
-    let answer = once(&json!({"scorers": "queue-depth:2,kv_utilization:2", "backends": three()}));
-    assert_eq!(answer["weights"], json!({"queue-depth": 0.5, "kv-utilization": 0.5}));
-    assert_eq!(answer["scores"]["queue-depth"], json!({"a": 1.0, "b": 0.0, "c": 7.0 / 11.0}));
-    assert_eq!(answer["scores"]["kv-utilization"]["a"], json!(0.6));
-    assert_eq!(answer["scores"]["kv-utilization"]["c"], json!(0.0), "null is not known");
-    assert_eq!(answer["totals"]["a"], json!(0.8));
-    assert_eq!(answer["winner"], "a");
-    assert!(answer.get("probabilities").is_none() && answer.get("prefix").is_none());
+fn line_is_scored_by_the_formulas() {
+    let result = once(&json!({"scorers": "queue-depth:2,kv_utilization:2", "backends": three()}));
+    assert_eq!(result["weights"], json!({"queue-depth": 0.5, "kv-utilization": 0.5}));
+    assert_eq!(result["scores"]["queue-depth"], json!({"a": 1.0, "b": 0.0, "c": 7.0 / 11.0}));
+    assert_eq!(result["scores"]["kv-utilization"]["a"], json!(0.6));
+    assert_eq!(result["scores"]["kv-utilization"]["c"], json!(0.0), "null is unknown");
+    assert_eq!(result["totals"]["a"], json!(0.8));
+    assert_eq!(result["winner"], "a");
+    assert!(result.get("probabilities").is_none() && result.get("prefix").is_none());
 }
 
 #[test]
-fn without_scorers_it_is_three_two_two() {
-    let answer = once(&json!({"backends": three()}));
+fn default_scorers_are_the_llm_d_preset() {
+    let result = once(&json!({"backends": three()}));
     for (name, part) in [("prefix-affinity", 3.0), ("queue-depth", 2.0), ("kv-utilization", 2.0)] {
-        let weight = answer["weights"][name].as_f64().unwrap();
+        let weight = result["weights"][name].as_f64().unwrap();
         assert!((weight - part / 7.0).abs() < 1e-12, "{name}: {weight}");
     }
     let preset = once(&json!({"preset": "llm-d", "backends": three()}));
-    assert_eq!(answer, preset);
+    assert_eq!(result, preset);
     let listed = json!([
         {"name": "prefix_affinity", "weight": 3, "block_size": 16},
         {"name": "queue-depth", "weight": 2},
         {"name": "kv-utilization", "weight": 2},
     ]);
-    assert_eq!(once(&json!({"scorers": listed, "backends": three()})), answer);
+    assert_eq!(once(&json!({"scorers": listed, "backends": three()})), result);
 }
 
 #[test]
-fn half_a_load_is_no_load() {
+fn incomplete_load_readings_score_as_unknown() {
     let backends = json!([{"name": "a", "waiting": 0, "pending": 0}, {"name": "b", "waiting": 9, "running": 9}]);
-    let answer = once(&json!({"scorers": "load-balance:1", "backends": backends}));
-    assert_eq!(answer["scores"]["load-balance"]["a"], json!(0.0));
-    assert_eq!(answer["winner"], "b");
+    let result = once(&json!({"scorers": "load-balance:1", "backends": backends}));
+    assert_eq!(result["scores"]["load-balance"]["a"], json!(0.0));
+    assert_eq!(result["winner"], "b");
 }
 
 #[test]
-fn readings_too_large_to_add_up_are_large() {
+fn overflowing_load_scores_as_the_largest() {
     let backends = json!([{"name": "a", "waiting": 1e308, "running": 1e308}, {"name": "b", "waiting": 1, "running": 1}]);
-    let answer = once(&json!({"scorers": "queue-depth:1", "backends": backends}));
-    assert_eq!(answer["scores"]["queue-depth"], json!({"a": 0.0, "b": 1.0}));
+    let result = once(&json!({"scorers": "queue-depth:1", "backends": backends}));
+    assert_eq!(result["scores"]["queue-depth"], json!({"a": 0.0, "b": 1.0}));
 }
 
 #[test]
-fn null_is_the_same_as_nothing() {
+fn null_equals_a_missing_key() {
     let line = json!({"scorers": null, "preset": null, "picker": null, "request": null, "backends": three()});
     assert_eq!(once(&line), once(&json!({"backends": three()})));
     let picker = json!({"name": "softmax", "temperature": null});
@@ -74,7 +74,7 @@ fn null_is_the_same_as_nothing() {
 }
 
 #[test]
-fn requests_are_remembered_from_line_to_line() {
+fn prompts_are_indexed_across_lines() {
     let mut book = Book::new(None);
     let text = "a system prompt that many share. ".repeat(40);
     let line = |user: &str| {
@@ -83,12 +83,12 @@ fn requests_are_remembered_from_line_to_line() {
         json!({"scorers": "prefix-affinity:3,load-balance:1", "request": {"body": body.to_string()},
             "backends": [{"name": "a", "waiting": 0, "running": 0}, {"name": "b", "waiting": 0, "running": 0}]})
     };
-    let first = ask(&mut book, &line("one"));
+    let first = score(&mut book, &line("one"));
     let home = first["winner"].as_str().unwrap().to_owned();
     assert_eq!(first["prefix"][&home]["matched"], 0);
     let total = first["prefix"][&home]["total"].as_u64().unwrap();
     assert_eq!(total, 20, "1320 characters and a little make 20 blocks of 64");
-    let second = ask(&mut book, &line("two"));
+    let second = score(&mut book, &line("two"));
     assert_eq!(second["winner"], home.as_str());
     assert_eq!(second["prefix"][&home]["matched"], 20, "all full blocks are the system prompt's");
     let other = if home == "a" { "b" } else { "a" };
@@ -97,7 +97,7 @@ fn requests_are_remembered_from_line_to_line() {
 }
 
 #[test]
-fn any_number_of_backends_is_told_apart() {
+fn prefixes_are_tracked_for_more_backends_than_a_shard() {
     let mut book = Book::new(None);
     let body = json!({"model": "m", "prompt": "the same words again and again. ".repeat(40)});
     let line = |names: &[String]| {
@@ -108,43 +108,43 @@ fn any_number_of_backends_is_told_apart() {
     let all: Vec<String> = (0..200).map(|number| format!("b{number}")).collect();
     // Each was picked once, alone, and so has all of it.
     for name in &all {
-        assert_eq!(ask(&mut book, &line(std::slice::from_ref(name)))["winner"], name.as_str());
+        assert_eq!(score(&mut book, &line(std::slice::from_ref(name)))["winner"], name.as_str());
     }
     let stranger = ["stranger".to_owned()];
-    let answer = ask(&mut book, &line(&[&all[..], &stranger].concat()));
-    assert!(all.iter().all(|name| answer["prefix"][name]["matched"] == 20), "{answer}");
-    assert_eq!(answer["prefix"]["stranger"]["matched"], 0);
+    let result = score(&mut book, &line(&[&all[..], &stranger].concat()));
+    assert!(all.iter().all(|name| result["prefix"][name]["matched"] == 20), "{result}");
+    assert_eq!(result["prefix"]["stranger"]["matched"], 0);
 }
 
 #[test]
-fn what_is_said_of_prefixes_beats_the_index() {
+fn given_prefixes_override_the_index() {
     let backends = json!([
         {"name": "a", "prefix": {"matched": 1, "total": 4}},
         {"name": "b", "prefix": {"matched": 3, "total": 4}},
     ]);
-    let answer = once(&json!({"preset": "prefix-affinity", "backends": backends}));
-    assert_eq!(answer["scores"]["prefix-affinity"], json!({"a": 0.25, "b": 0.75}));
-    assert_eq!(answer["prefix"]["b"], json!({"matched": 3, "total": 4}));
+    let result = once(&json!({"preset": "prefix-affinity", "backends": backends}));
+    assert_eq!(result["scores"]["prefix-affinity"], json!({"a": 0.25, "b": 0.75}));
+    assert_eq!(result["prefix"]["b"], json!({"matched": 3, "total": 4}));
 }
 
 #[test]
-fn drawing_pickers_tell_their_odds_and_follow_the_seed() {
+fn random_picker_reports_probabilities_and_follows_the_seed() {
     let line = |seed: u64| {
         json!({"scorers": "load-balance:1", "picker": {"name": "softmax", "temperature": 0.5},
             "backends": three(), "seed": seed})
     };
-    let answer = once(&line(1));
-    let odds = answer["probabilities"].as_object().unwrap();
+    let result = once(&line(1));
+    let odds = result["probabilities"].as_object().unwrap();
     let sum: f64 = odds.values().filter_map(Value::as_f64).sum();
     assert!((sum - 1.0).abs() < 1e-9);
-    assert_eq!(once(&line(1)), answer);
+    assert_eq!(once(&line(1)), result);
     let winners: BTreeSet<String> =
         (0..40).map(|seed| once(&line(seed))["winner"].to_string()).collect();
     assert!(winners.len() > 1);
 }
 
 #[test]
-fn wrong_lines_are_told_and_the_next_one_is_answered() {
+fn invalid_line_is_reported_and_the_next_is_scored() {
     let mut book = Book::new(None);
     for (line, expected) in [
         ("{", "EOF"),
@@ -167,15 +167,15 @@ fn wrong_lines_are_told_and_the_next_one_is_answered() {
             "scorer 'prefix-affinity': 'block-size' must be a whole number from 1 to 256",
         ),
     ] {
-        let answer: Value = serde_json::from_str(&book.answer(line.as_bytes())).unwrap();
-        let message = answer["error"]["message"].as_str().unwrap();
+        let result: Value = serde_json::from_str(&book.score(line.as_bytes())).unwrap();
+        let message = result["error"]["message"].as_str().unwrap();
         assert!(message.contains(expected), "{line}: {message}");
     }
-    assert_eq!(ask(&mut book, &json!({"backends": three()}))["winner"], "a");
+    assert_eq!(score(&mut book, &json!({"backends": three()}))["winner"], "a");
 }
 
 #[test]
-fn what_is_wrong_is_told_by_its_place() {
+fn error_names_the_path_of_the_invalid_value() {
     for (line, expected) in [
         (r#"{"backends":[["a"]]}"#, "expected an object"),
         (r#"{"backends":[{"name":"a","prefix":[1,2]}]}"#, "expected an object"),
@@ -219,14 +219,14 @@ fn what_is_wrong_is_told_by_its_place() {
             "scorer 'session-affinity': 'header' must be the name of a header",
         ),
     ] {
-        let answer: Value = serde_json::from_str(&Book::new(None).answer(line.as_bytes())).unwrap();
-        let message = answer["error"]["message"].as_str().unwrap();
+        let result: Value = serde_json::from_str(&Book::new(None).score(line.as_bytes())).unwrap();
+        let message = result["error"]["message"].as_str().unwrap();
         assert!(message.contains(expected), "{line}: {message}");
     }
 }
 
 #[test]
-fn the_schema_names_what_a_line_may_hold() {
+fn schema_lists_every_key_of_a_line() {
     let schema: Value = serde_json::from_str(&super::schema()).unwrap();
     let names = |at: &str| -> Vec<String> {
         let found = schema.pointer(at).unwrap().as_object().unwrap();
@@ -244,8 +244,8 @@ fn the_schema_names_what_a_line_may_hold() {
     assert_eq!(presets, spellings(PRESETS.iter().map(|preset| preset.name).collect()));
     let pickers = names_in("/$defs/picker/enum").into_iter().collect::<BTreeSet<_>>();
     assert_eq!(pickers, spellings(PICKERS.to_vec()));
-    // What is not there is refused with the list of what is.
-    let refusal = |line: &str| Book::new(None).answer(line.as_bytes());
+    // An unknown key is refused with the list of the known ones.
+    let refusal = |line: &str| Book::new(None).score(line.as_bytes());
     let line = refusal(r#"{"nonsense":1}"#);
     for name in names("/$defs/line/properties") {
         assert!(line.contains(&format!("`{name}`")), "{name}: {line}");

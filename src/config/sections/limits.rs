@@ -43,7 +43,7 @@ section! {
         pub idle_connections: usize = 1024,
         /// Time an idle backend connection is reused; many engines close theirs after 5s.
         pub idle_timeout: Duration = Duration::from_secs(4),
-        /// The maximum number of models with metrics of their own; the others share one label.
+        /// The maximum number of models with separate metrics; the others share one label.
         pub metric_models: usize = 100,
     }
 }

@@ -12,7 +12,7 @@ use super::errors::{ConfigError, Place};
 /// Twice as deep as any section goes; reading takes several KiB of stack per level.
 const MAX_DEPTH: usize = 16;
 
-/// YAML aliases of aliases grow exponentially ("billion laughs"); no real file repeats this much.
+/// YAML aliases of aliases grow exponentially ("billion laughs"); no real file expands to this much.
 const MOST_REPEATED: usize = 20_000;
 
 /// A value and its position.

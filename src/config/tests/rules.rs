@@ -160,7 +160,7 @@ fn useless_fallbacks_warn() {
     let declared = ", models: [m, n]";
     assert!(warned("m: [n]", declared).is_empty());
     assert!(warned("gone: [al]", declared).is_empty(), "aliases are followed in chains");
-    assert!(warned("m: [other]", "").is_empty(), "what is still to be asked for may turn up");
+    assert!(warned("m: [other]", "").is_empty(), "a model may still be discovered");
     assert!(warned("m: []", "")[0].contains("is empty"));
     let unknown = warned("m: [other, n]", declared);
     assert_eq!(unknown.len(), 1);
@@ -269,12 +269,12 @@ fn weighted_without_telemetry_warns() {
     for (routing, section) in
         [("strategy: weighted", "routing"), ("shadow: {strategy: weighted}", "routing.shadow")]
     {
-        let told = warned(&format!("{off}routing: {{{routing}}}"));
-        assert_eq!(told.len(), 1, "{told:?}");
+        let found = warned(&format!("{off}routing: {{{routing}}}"));
+        assert_eq!(found.len(), 1, "{found:?}");
         let expected = format!(
             "penstock.yaml:2:13: '{section}.strategy' is 'weighted', but telemetry is off: load is"
         );
-        assert!(told[0].starts_with(&expected), "{told:?}");
+        assert!(found[0].starts_with(&expected), "{found:?}");
     }
     assert_eq!(warned(&format!("{off}routing: {{strategy: smart}}")), Vec::<String>::new());
 }

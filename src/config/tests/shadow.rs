@@ -75,7 +75,7 @@ fn warnings_name_the_path() {
 
 #[test]
 fn weighted_shadow_enables_telemetry() {
-    for (strategy, is_asked) in [("weighted", true), ("round_robin", false)] {
-        assert_eq!(shadow(&format!("{{ strategy: {strategy} }}")).wants_telemetry(), is_asked);
+    for (strategy, expected) in [("weighted", true), ("round_robin", false)] {
+        assert_eq!(shadow(&format!("{{ strategy: {strategy} }}")).wants_telemetry(), expected);
     }
 }

@@ -10,7 +10,7 @@ pub(super) const ROW: ScorerRow = ScorerRow {
     name: "bounded-hash",
     formula: "the hash of first block and name, as a part of 1, where load < bound x mean of the loads with this request; else 0",
     source: "consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016), over a rendezvous hash",
-    unknown: "requests in flight stand in for the load; 0 where those are unknown, too",
+    unknown: "the load is the requests in flight; 0 where those are unknown, too",
     params: &["bound"],
     build: |params| Ok(Box::new(BoundedHash { bound: params.number_above("bound", 1.0, 1.25)? })),
 };

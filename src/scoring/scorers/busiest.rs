@@ -8,7 +8,7 @@ pub(super) const ROW: ScorerRow = ScorerRow {
     name: "busiest",
     formula: "load / max: the worst choice there is, for tests",
     source: "BLIS's always-busiest",
-    unknown: "requests in flight stand in for the load; 0 where those are unknown, too",
+    unknown: "the load is the requests in flight; 0 where those are unknown, too",
     params: &[],
     build: |_| Ok(Box::new(Busiest)),
 };

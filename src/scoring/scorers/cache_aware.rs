@@ -8,7 +8,7 @@ pub(super) const ROW: ScorerRow = ScorerRow {
     name: "cache-aware",
     formula: "while loads are uneven (max - min > imbalance and max > ratio x min), or no match is above threshold: least load is best; else leading blocks cached / blocks",
     source: "SGLang's cache-aware policy",
-    unknown: "requests in flight stand in for the load; 0 where those are unknown, too",
+    unknown: "the load is the requests in flight; 0 where those are unknown, too",
     params: &["imbalance", "ratio", "threshold"],
     build: |params| {
         Ok(Box::new(CacheAware {

@@ -8,7 +8,7 @@ pub(super) const ROW: ScorerRow = ScorerRow {
     name: "kv-utilization",
     formula: "1 - the part of the KV cache in use",
     source: "BLIS, llm-d",
-    unknown: "0; of a stale engine the median of the others stands in",
+    unknown: "0; a stale engine gets the median of the others",
     params: &[],
     build: |_| Ok(Box::new(KvUtilization)),
 };

@@ -8,7 +8,7 @@ pub(super) const ROW: ScorerRow = ScorerRow {
     name: "latency",
     formula: "least is best of TTFT x (in flight + 1), where TTFT is an average that follows rises at once and falls to 1/e in 10 s",
     source: "peak EWMA of Finagle's load balancers, with TTFT as the response time",
-    unknown: "the TTFT of the fastest stands in: only who gets requests has one",
+    unknown: "the TTFT of the fastest backend: a backend without requests has none",
     params: &[],
     build: |_| Ok(Box::new(Latency)),
 };

@@ -8,7 +8,7 @@ pub(super) const ROW: ScorerRow = ScorerRow {
     name: "new-prefill-batch",
     formula: "least is best of (tokens waiting for prefill + the prompt's uncached tokens) x (load + 1)",
     source: "LMetric (arXiv 2603.15202)",
-    unknown: "requests in flight stand in for the load; 0 where those are unknown, too",
+    unknown: "the load is the requests in flight; 0 where those are unknown, too",
     params: &[],
     build: |_| Ok(Box::new(NewPrefillBatch)),
 };

@@ -1,4 +1,4 @@
-//! What is told of an examination.
+//! The findings of an examination.
 
 use std::path::Path;
 
@@ -36,10 +36,10 @@ fn levels(found: &Examination, rest: &str) -> Vec<(Level, String)> {
 
 #[test]
 fn healthy_backend_has_no_warnings() {
-    let told = levels(&healthy(), "engine: vllm");
-    assert!(told.iter().all(|(level, _)| *level == Level::Ok), "{told:?}");
-    assert!(told[0].1.contains("vllm 0.9.1"), "{told:?}");
-    assert!(told[1].1.contains("m (8 tokens)"), "{told:?}");
+    let reported = levels(&healthy(), "engine: vllm");
+    assert!(reported.iter().all(|(level, _)| *level == Level::Ok), "{reported:?}");
+    assert!(reported[0].1.contains("vllm 0.9.1"), "{reported:?}");
+    assert!(reported[1].1.contains("m (8 tokens)"), "{reported:?}");
 }
 
 #[test]
@@ -62,11 +62,11 @@ fn each_problem_is_reported_once() {
         (Examination { metrics: Some(missing), ..healthy() }, "", (Level::Warn, "vllm:x")),
         (Examination { clock: Some(5), ..healthy() }, "", (Level::Warn, "off by")),
     ] {
-        let told = levels(&found, rest);
-        let ill: Vec<_> = told.iter().filter(|(level, _)| *level != Level::Ok).collect();
-        assert_eq!(ill.len(), 1, "{told:?}");
+        let reported = levels(&found, rest);
+        let ill: Vec<_> = reported.iter().filter(|(level, _)| *level != Level::Ok).collect();
+        assert_eq!(ill.len(), 1, "{reported:?}");
         assert_eq!(ill[0].0, expected.0);
-        assert!(ill[0].1.contains(expected.1), "{told:?}");
+        assert!(ill[0].1.contains(expected.1), "{reported:?}");
     }
     let missing =
         || Some(MetricsPage { missing: Err(status(404)), replacement: None, remedy: "-m" });
