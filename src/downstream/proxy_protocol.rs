@@ -62,8 +62,7 @@ fn parse_line(bytes: &[u8]) -> Result<Header, InvalidHeader> {
         ["PROXY", kind @ ("TCP4" | "TCP6"), from, to, from_port, to_port] => {
             let (from, to) = (parse_address(from)?, parse_address(to)?);
             let fits = (*kind == "TCP4") == from.is_ipv4() && from.is_ipv4() == to.is_ipv4();
-            let ports = [from_port, to_port].map(|port| port.parse::<u16>());
-            if !fits || ports.iter().any(Result::is_err) {
+            if !fits || !is_port(from_port) || !is_port(to_port) {
                 return Err(InvalidHeader);
             }
             Some(from)
@@ -75,6 +74,11 @@ fn parse_line(bytes: &[u8]) -> Result<Header, InvalidHeader> {
 
 fn parse_address(text: &str) -> Result<IpAddr, InvalidHeader> {
     text.parse().map_err(|_not_an_address| InvalidHeader)
+}
+
+/// `u16` alone would also accept a sign.
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
 fn parse_binary(bytes: &[u8]) -> Result<Header, InvalidHeader> {
@@ -162,6 +166,7 @@ mod tests {
             b"PROXY TCP4 1.1.1.1 2.2.2.2 1\r\n",
             b"PROXY TCP4 1.1.1.1 2.2.2.2 1 99999\r\n",
             b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\n",
+            b"PROXY TCP4 1.1.1.1 2.2.2.2 +1 2\r\n",
             b"PROXY UDP4 1.1.1.1 2.2.2.2 1 2\r\n",
             b"\x16\x03\x01\x02\x00",
         ] {

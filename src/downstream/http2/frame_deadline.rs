@@ -209,11 +209,11 @@ impl FrameWatcher {
             has_started |= self.is_finished();
         }
         // The type has just arrived and shows a body, which may take longer.
-        has_started |= !was_known && self.kind() == Some(DATA);
+        has_started |= !was_known && self.is_body();
         self.is_unfinished = !self.is_finished();
         match (self.is_unfinished, has_started) {
             (false, _) => Progress::Finished,
-            (true, true) => Progress::Started { is_body: self.kind() == Some(DATA) },
+            (true, true) => Progress::Started { is_body: self.is_body() },
             (true, false) => Progress::Continued,
         }
     }
@@ -225,6 +225,12 @@ impl FrameWatcher {
     /// The type of the current frame, once it has arrived.
     fn kind(&self) -> Option<u8> {
         (self.payload_left > 0 || self.head_len > 3).then_some(self.head[3])
+    }
+
+    /// Whether the current frame is one of a body. DATA within a header block is not: the block keeps
+    /// its deadline until it ends.
+    fn is_body(&self) -> bool {
+        self.kind() == Some(DATA) && !self.is_in_header_block
     }
 
     fn read_head(&mut self, bytes: &[u8]) {
@@ -298,6 +304,13 @@ mod tests {
             assert_eq!(frames.watch(&frame(CONTINUATION, 0, 0)), Progress::Continued);
         }
         assert_eq!(frames.watch(&frame(CONTINUATION, END_HEADERS, 3)), Progress::Finished);
+    }
+
+    #[test]
+    fn data_within_a_header_block_keeps_the_deadline_of_the_block() {
+        let mut frames = after_preface();
+        assert_eq!(frames.watch(&frame(HEADERS, 0, 9)), Progress::Started { is_body: false });
+        assert_eq!(frames.watch(&frame(DATA, 0, 100)[..50]), Progress::Continued);
     }
 
     #[test]
