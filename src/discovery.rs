@@ -15,6 +15,8 @@ pub use examination::{Examination, MetricsPage};
 pub use idle_connection::KeepAlive;
 pub(crate) use metrics::samples;
 pub use metrics::{EnginePage, PageReader, ScrapeBudget, Scraper};
+#[doc(hidden)]
+pub use metrics::{read_props, read_slots};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -5,7 +5,6 @@ mod engine_metrics;
 mod prometheus_text;
 mod scraper;
 
-pub(super) use engine_metrics::read_slots;
-pub use engine_metrics::{EnginePage, PageReader};
+pub use engine_metrics::{EnginePage, PageReader, read_props, read_slots};
 pub(crate) use prometheus_text::samples;
 pub use scraper::{ScrapeBudget, Scraper};

@@ -110,7 +110,7 @@ impl FirstRanks {
 
 /// Reads llama.cpp's `/slots`, for servers without `--metrics`. The queue is known, and empty, only while
 /// a slot is free.
-pub(in crate::discovery) fn read_slots(page: &[u8]) -> Option<EnginePage> {
+pub fn read_slots(page: &[u8]) -> Option<EnginePage> {
     let slots: Value = serde_json::from_slice(page).ok()?;
     let slots = slots.as_array()?;
     let is_busy = |slot: &Value| slot.get("is_processing").and_then(Value::as_bool);
@@ -125,7 +125,7 @@ pub(in crate::discovery) fn read_slots(page: &[u8]) -> Option<EnginePage> {
 }
 
 /// How many tokens llama.cpp's slots hold in total, from its `/props`.
-pub(super) fn read_props(page: &[u8]) -> Option<u64> {
+pub fn read_props(page: &[u8]) -> Option<u64> {
     let props: Value = serde_json::from_slice(page).ok()?;
     let slots = props.get("total_slots")?.as_u64()?;
     let context = props.pointer("/default_generation_settings/n_ctx")?.as_u64()?;
@@ -242,7 +242,8 @@ impl<'a> Tallies<'a> {
                 .sum()
                 .zip(self.queries.sum())
                 .map(|(hits, queries)| (to_total(hits), to_total(queries))),
-            work: self.work.sum(),
+            // Finite samples may have an infinite sum.
+            work: self.work.sum().filter(|work| work.is_finite()),
         })
     }
 }
