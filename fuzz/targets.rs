@@ -12,13 +12,17 @@
     reason = "a target fails by panicking, and each binary uses one"
 )]
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use penstock::api::{OPERATIONS, Operation};
 use penstock::config::{BackendConfig, Config, Environment};
+use penstock::discovery::{EnginePage, PageReader, read_props, read_slots};
 use penstock::downstream::head_check;
+use penstock::downstream::http2::frame_deadline::{FrameWatcher, Progress};
+use penstock::downstream::proxy_protocol::{self, Header};
 use penstock::prefix::{Chain, prompt_chain};
 use penstock::scan::{
     EventScanner, RequestProfile, ScanError, ScanOptions, Syntax, find_usage, scan,
@@ -27,6 +31,7 @@ use penstock::scoring::PrefixParams;
 use penstock::upstream::request_writer::sample_head;
 use penstock::upstream::response_head::{Framing, read_in_pieces};
 use penstock::upstream::splice::{splice, wire_name};
+use penstock::wire::chunked::{ChunkDecoder, ChunkError};
 use serde_json::Value;
 
 /// A new name that needs escapes.
@@ -200,4 +205,275 @@ pub fn response_head(bytes: &[u8]) {
         Framing::Empty | Framing::Chunked | Framing::UntilClose => assert!(lengths.is_empty()),
     }
     assert!(!(head.keeps_alive && head.framing == Framing::UntilClose));
+}
+
+/// A chunked body: the same payload and the same verdict however its bytes arrive, and those of a
+/// simple decoder that has the whole body before it.
+pub fn chunk_decoder(bytes: &[u8]) {
+    let Some((size, body)) = bytes.split_first() else { return };
+    let piece = usize::from(*size) + 1;
+    let at_once = decode_chunks(body, body.len());
+    assert_eq!(decode_chunks(body, piece), at_once, "{}", body.escape_ascii());
+    let simple = simple_chunks(body).map(|(payload, rest)| (payload, body.len() - rest.len()));
+    let ChunkedBody { payload, consumed, end } = at_once;
+    let decoded = (end == Ok(true)).then_some((payload, consumed));
+    assert_eq!(decoded, simple, "{}", body.escape_ascii());
+    // Whatever is sent in chunks arrives.
+    let mut sent = Vec::new();
+    for chunk in body.chunks(piece) {
+        sent.extend_from_slice(format!("{:x};n=\"{piece}\"\r\n", chunk.len()).as_bytes());
+        sent.extend_from_slice(chunk);
+        sent.extend_from_slice(b"\r\n");
+    }
+    sent.extend_from_slice(b"0\r\nA: b\r\n\r\n");
+    let arrived = decode_chunks(&sent, piece);
+    assert_eq!(arrived.payload, body);
+    assert_eq!((arrived.consumed, arrived.end), (sent.len(), Ok(true)));
+}
+
+/// What a decoder made of a body.
+#[derive(Debug, PartialEq, Eq)]
+struct ChunkedBody {
+    payload: Vec<u8>,
+    consumed: usize,
+    /// Whether the body is complete, or what is wrong with it.
+    end: Result<bool, ChunkError>,
+}
+
+fn decode_chunks(body: &[u8], piece: usize) -> ChunkedBody {
+    let mut decoder = ChunkDecoder::default();
+    let mut decoded = ChunkedBody { payload: Vec::new(), consumed: 0, end: Ok(false) };
+    for part in body.chunks(piece.max(1)) {
+        let mut part = part.to_vec();
+        while !part.is_empty() {
+            match decoder.decode(&mut part) {
+                Ok(step) => {
+                    assert!(step.payload <= step.consumed && step.consumed <= part.len());
+                    decoded.payload.extend_from_slice(&part[..step.payload]);
+                    decoded.consumed += step.consumed;
+                    decoded.end = Ok(step.is_done);
+                    part.drain(..step.consumed);
+                }
+                Err(error) => decoded.end = Err(error),
+            }
+            match decoded.end {
+                Ok(false) => {}
+                Ok(true) => return decoded,
+                // How much of the broken line was consumed depends on the pieces; the connection closes.
+                Err(_) => return ChunkedBody { consumed: 0, ..decoded },
+            }
+        }
+    }
+    decoded
+}
+
+/// The payload of a complete, well-formed chunked body, and what follows it.
+fn simple_chunks(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut payload = Vec::new();
+    loop {
+        let (line, data) = simple_line(rest)?;
+        let mut parts = line.splitn(2, |byte| *byte == b';');
+        let digits = std::str::from_utf8(parts.next()?).ok()?.trim_end_matches([' ', '\t']);
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !is_number || digits.len() > 15 || parts.next().is_some_and(|text| text.len() > 1024) {
+            return None;
+        }
+        let size = usize::from_str_radix(digits, 16).ok()?;
+        rest = data;
+        if size == 0 {
+            break;
+        }
+        payload.extend_from_slice(data.get(..size)?);
+        rest = data.get(size..)?.strip_prefix(b"\r\n")?;
+    }
+    let mut trailers = 0;
+    loop {
+        let (line, after) = simple_line(rest)?;
+        rest = after;
+        trailers += line.len();
+        if line.is_empty() {
+            return (trailers <= 8192).then_some((payload, rest));
+        }
+    }
+}
+
+/// A line without control characters, and what follows its CR LF.
+fn simple_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = text.iter().position(|byte| byte.is_ascii_control() && *byte != b'\t')?;
+    Some((&text[..end], text[end..].strip_prefix(b"\r\n")?))
+}
+
+/// The first bytes of a connection: once they are a PROXY header or can be none, later bytes change
+/// nothing; and the address is the one that stands there.
+pub fn proxy_header(bytes: &[u8]) {
+    let whole = proxy_protocol::parse(bytes);
+    let verdicts = (0..=bytes.len()).map(|end| (end, proxy_protocol::parse(&bytes[..end])));
+    for (end, verdict) in verdicts {
+        match verdict {
+            Ok(Header::Partial) => {
+                assert!(end < 16 + 4096, "a header has a limit");
+                assert!(!matches!(whole, Ok(Header::Complete { length, .. }) if length <= end));
+            }
+            Ok(Header::Complete { length, .. }) => {
+                assert!(length <= end);
+                assert_eq!(verdict, whole, "{end} of {}", bytes.escape_ascii());
+            }
+            Err(_) => assert_eq!(verdict, whole, "{end} of {}", bytes.escape_ascii()),
+        }
+    }
+    let Ok(Header::Complete { length, client }) = whole else { return };
+    let header = &bytes[..length];
+    if let Some(line) = header.strip_prefix(b"PROXY ") {
+        assert!(length <= 107 && line.ends_with(b"\r\n"));
+        let line = std::str::from_utf8(&line[..line.len() - 2]).expect("text");
+        let fields: Vec<&str> = line.split(' ').collect();
+        assert_eq!(client.is_none(), fields[0] == "UNKNOWN");
+        let Some(client) = client else { return };
+        assert_eq!(fields.len(), 5);
+        assert_eq!(fields[1].parse(), Ok(client));
+        for port in &fields[3..] {
+            assert!(port.bytes().all(|byte| byte.is_ascii_digit()), "port {port}");
+        }
+        return;
+    }
+    let declared = usize::from(header[14]) << 8 | usize::from(header[15]);
+    assert_eq!(length, 16 + declared);
+    let expected = match (header[12], header[13]) {
+        (0x21, 0x11) => Some(IpAddr::from(*header[16..].first_chunk::<4>().expect("IPv4"))),
+        (0x21, 0x21) => Some(IpAddr::from(*header[16..].first_chunk::<16>().expect("IPv6"))),
+        (command, _) => {
+            assert!(matches!(command, 0x20 | 0x21), "command {command:#x}");
+            None
+        }
+    };
+    assert_eq!(client, expected);
+}
+
+/// A page of an engine: what lies between its lines changes nothing, its lines add up to it, and its
+/// numbers are finite.
+pub fn metrics_page(page: &[u8]) {
+    let reader = PageReader::default();
+    let whole = reader.read(page);
+    let lines: Vec<&[u8]> = page.split(|byte| *byte == b'\n').map(without_cr).collect();
+    assert_eq!(reader.read(&lines.join(&b"\r\n\n# a {comment} 1\n\xff\n"[..])), whole);
+    for read in [whole.clone(), read_slots(page)].into_iter().flatten() {
+        let loads = [read.waiting, read.running, read.kv_utilization];
+        assert!(loads.iter().flatten().all(|load| load.is_finite()), "{read:?}");
+        assert!(read.work.is_none_or(f64::is_finite), "{read:?}");
+        assert!(read.details.started_at.is_none_or(f64::is_finite), "{read:?}");
+        assert!(read.details.blocks != Some(0) && read.details.block_size != Some(0), "{read:?}");
+    }
+    assert_ne!(read_props(page), Some(0));
+    // Which line of several ranks counts shows only on the whole page.
+    if page.windows(7).any(|label| label == b"tp_rank") {
+        return;
+    }
+    let whole = whole.unwrap_or_default();
+    let mut read = Vec::new();
+    for line in lines {
+        if let Some(page) = reader.read(&[line, b"\r\n"].concat()) {
+            read.push((family_name(line), page));
+        }
+    }
+    let load = |of: fn(&EnginePage) -> Option<f32>| {
+        let loads = read.iter().filter_map(|(name, line)| Some((*name, f64::from(of(line)?))));
+        loads.collect::<Vec<_>>()
+    };
+    assert_adds_up(whole.waiting, &load(|line| line.waiting), Tally::Sum);
+    assert_adds_up(whole.running, &load(|line| line.running), Tally::Sum);
+    assert_adds_up(whole.kv_utilization, &load(|line| line.kv_utilization), Tally::Mean);
+}
+
+fn without_cr(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tally {
+    Sum,
+    Mean,
+}
+
+fn family_name(line: &[u8]) -> &[u8] {
+    let line = line.trim_ascii_start();
+    let end = line.iter().position(|byte| matches!(byte, b'{' | b' ' | b'\t'));
+    &line[..end.unwrap_or(line.len())]
+}
+
+/// A page has the load of one of the families that its lines belong to.
+fn assert_adds_up(whole: Option<f32>, lines: &[(&[u8], f64)], tally: Tally) {
+    let Some(whole) = whole.map(f64::from) else { return assert_eq!(lines, []) };
+    // Beyond that, numbers are cut off.
+    if lines.iter().any(|(_, value)| value.abs() > 1e30) {
+        return;
+    }
+    let is_family = |name: &[u8]| {
+        let values = || lines.iter().filter(|line| line.0 == name).map(|line| line.1);
+        let parts = if tally == Tally::Mean { values().map(|_| 1.0).sum() } else { 1.0 };
+        let total = values().sum::<f64>() / parts;
+        (total - whole).abs() <= 1e-30 + 1e-5 * values().map(f64::abs).sum::<f64>()
+    };
+    assert!(lines.iter().any(|(name, _)| is_family(name)), "{whole} of {lines:?}");
+}
+
+/// The first byte says where a connection's bytes are cut in pieces. After each, what is unfinished is
+/// what shows when all bytes so far are read from the start.
+pub fn frame_watcher(bytes: &[u8]) {
+    let Some((size, connection)) = bytes.split_first() else { return };
+    for piece in [usize::from(*size) + 1, 1, connection.len().max(1)] {
+        let mut watcher = FrameWatcher::default();
+        for start in (0..connection.len()).step_by(piece) {
+            let end = connection.len().min(start + piece);
+            let expected = match unfinished(&connection[..end]) {
+                None => Progress::Finished,
+                Some(Unfinished { since, body_known_at }) => {
+                    let has_started = since.is_some_and(|since| since >= start);
+                    let is_known = body_known_at.is_some_and(|known| known > start);
+                    if has_started || is_known {
+                        Progress::Started { is_body: body_known_at.is_some() }
+                    } else {
+                        Progress::Continued
+                    }
+                }
+            };
+            let progress = watcher.watch(&connection[start..end]);
+            assert_eq!(progress, expected, "{start}..{end} of {}", connection.escape_ascii());
+        }
+    }
+}
+
+/// What the bytes of a connection leave unfinished.
+struct Unfinished {
+    /// Where it starts; `None` for the preface.
+    since: Option<usize>,
+    /// How many bytes show that it is a frame of a body.
+    body_known_at: Option<usize>,
+}
+
+fn unfinished(bytes: &[u8]) -> Option<Unfinished> {
+    let mut at = 24;
+    let mut header_block = None;
+    loop {
+        let Some(frame) = bytes.get(at..) else {
+            return Some(Unfinished { since: None, body_known_at: None });
+        };
+        if frame.is_empty() && header_block.is_none() {
+            return None;
+        }
+        let since = header_block.unwrap_or(at);
+        let is_body = header_block.is_none() && frame.get(3) == Some(&0);
+        let unfinished =
+            Unfinished { since: Some(since), body_known_at: is_body.then_some(at + 4) };
+        let [high, middle, low, kind, flags, _, _, _, _, payload @ ..] = frame else {
+            return Some(unfinished);
+        };
+        if matches!(kind, 1 | 9) {
+            header_block = (flags & 4 == 0).then_some(since);
+        }
+        let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
+        if payload.len() < length {
+            return Some(unfinished);
+        }
+        at += 9 + length;
+    }
 }

@@ -11,7 +11,18 @@ use crate::support::is_long;
 #[path = "../../fuzz/targets.rs"]
 mod targets;
 
-crate::trials![json_bodies, forms, configurations, streams, heads, response_heads];
+crate::trials![
+    json_bodies,
+    forms,
+    configurations,
+    streams,
+    heads,
+    response_heads,
+    chunked_bodies,
+    proxy_headers,
+    metrics_pages,
+    http2_frames
+];
 
 /// Mutations of each file of a corpus: always the same ones.
 fn mutations() -> usize {
@@ -86,4 +97,20 @@ fn heads() {
 
 fn response_heads() {
     replay("response_head", targets::response_head);
+}
+
+fn chunked_bodies() {
+    replay("chunk_decoder", targets::chunk_decoder);
+}
+
+fn proxy_headers() {
+    replay("proxy_header", targets::proxy_header);
+}
+
+fn metrics_pages() {
+    replay("metrics_page", targets::metrics_page);
+}
+
+fn http2_frames() {
+    replay("frame_watcher", targets::frame_watcher);
 }
