@@ -13,8 +13,11 @@ use serde_json::Value;
 use super::succeed;
 use crate::support::penstock::Penstock;
 
+/// Writes one table.
+type Render = fn() -> String;
+
 /// The tables by name.
-pub(super) const TABLES: &[(&str, fn() -> String)] = &[
+pub(super) const TABLES: &[(&str, Render)] = &[
     ("cli", cli),
     ("config", config),
     ("endpoints", endpoints),
@@ -127,7 +130,7 @@ fn cli() -> String {
     text
 }
 
-fn add_command<'a>(command: &mut Vec<&'a str>, text: &mut String) {
+fn add_command(command: &mut Vec<&str>, text: &mut String) {
     let mut arguments = command.clone();
     arguments.push("--help");
     let help = succeed(&arguments, "");
