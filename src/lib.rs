@@ -22,6 +22,7 @@ pub mod proxy;
 pub mod routing;
 pub mod scan;
 pub mod scoring;
+pub mod server;
 pub mod tls;
 pub mod units;
 pub mod upstream;

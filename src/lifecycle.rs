@@ -14,7 +14,6 @@ pub(crate) mod detached_launcher;
 mod file_limit;
 mod listener_service;
 mod reload;
-pub mod server;
 mod shadow_host;
 mod shutdown;
 mod supervisor;

@@ -100,7 +100,8 @@ fn copy_of_the_source(root: &Path) -> PathBuf {
     for file in ["Cargo.lock", "README.md", "clippy.toml", "CHANGELOG.md"] {
         fs::copy(root.join(file), copy.join(file)).unwrap();
     }
-    let name = |text: String| text.replacen("name = \"penstock-lb\"", "name = \"penstock-examples\"", 1);
+    let name =
+        |text: String| text.replacen("name = \"penstock-lb\"", "name = \"penstock-examples\"", 1);
     let manifest = name(fs::read_to_string(root.join("Cargo.toml")).unwrap());
     fs::write(copy.join("Cargo.toml"), manifest).unwrap();
     let lock = name(fs::read_to_string(root.join("Cargo.lock")).unwrap());

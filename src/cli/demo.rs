@@ -14,8 +14,8 @@ use super::logging;
 use super::output::Output;
 use crate::clock::now;
 use crate::config::{Config, Environment};
-use crate::lifecycle::server::{self, ServeOptions};
 use crate::mock::{EXAMPLES, EngineModel, MockEngine, fleet};
+use crate::server::{self, ServeOptions};
 use trials::trials;
 
 const READY_WITHIN: Duration = Duration::from_secs(10);

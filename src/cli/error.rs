@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use super::client::ClientError;
 use crate::config::{ConfigError, UrlError};
 use crate::fleet::dump::FleetError;
-use crate::lifecycle::server::ServerError;
 use crate::routing::CaptureError;
+use crate::server::ServerError;
 
 /// Success.
 pub(super) const OK: u8 = 0;

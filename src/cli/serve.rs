@@ -9,8 +9,8 @@ use super::logging;
 use super::output::Output;
 use super::source::ConfigArgs;
 use crate::config::Listener;
-use crate::lifecycle::server::{self, ServeOptions};
 use crate::lifecycle::{InheritedSockets, Successor};
+use crate::server::{self, ServeOptions};
 
 const AFTER_HELP: &str = "\
 SIGTERM and SIGINT shut down gracefully: readiness fails, the listeners close after

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use super::finding::Finding;
 use crate::clock::unix_seconds;
 use crate::config::{Config, ListenAddress};
-use crate::lifecycle::server::try_listen;
+use crate::server::try_listen;
 
 /// Open files besides connections.
 const OTHER_FILES: usize = 200;
