@@ -355,7 +355,9 @@ pub fn metrics_page(page: &[u8]) {
     let reader = PageReader::default();
     let whole = reader.read(page);
     let lines: Vec<&[u8]> = page.split(|byte| *byte == b'\n').map(without_cr).collect();
-    assert_eq!(reader.read(&lines.join(&b"\r\n\n# a {comment} 1\n\xff\n"[..])), whole);
+    let mut spaced = lines.join(&b"\r\n\n# a {comment} 1\n\xff\n"[..]);
+    spaced.extend_from_slice(b"\r\n");
+    assert_eq!(reader.read(&spaced), whole);
     for read in [whole.clone(), read_slots(page)].into_iter().flatten() {
         let loads = [read.waiting, read.running, read.kv_utilization];
         assert!(loads.iter().flatten().all(|load| load.is_finite()), "{read:?}");
