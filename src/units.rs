@@ -53,12 +53,12 @@ pub fn to_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The same number with no digits behind those an `f32` has: 0.6 and not 0.6000000238418579.
+/// The same number with only the digits an `f32` has: 0.6 and not 0.6000000238418579.
 pub fn widen(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 
-/// A duration in milliseconds for people: whole microseconds, no digits behind those.
+/// A duration in milliseconds for people: rounded to whole microseconds.
 pub fn to_millis(duration: Duration) -> f64 {
     f64::from(u32::try_from(to_micros(duration)).unwrap_or(u32::MAX)) / 1e3
 }
@@ -171,12 +171,12 @@ fn split_unit(given: &str) -> (&str, &str) {
     (number, unit.trim_start())
 }
 
-/// A stretch of a request body, as offsets.
+/// A range of a request body, as offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ByteSpan {
     /// Offset of the first byte.
     pub start: u32,
-    /// Offset behind the last byte.
+    /// Offset after the last byte.
     pub end: u32,
 }
 

@@ -19,11 +19,7 @@ impl AdminPort {
     /// The admin port at `url`, with the token in a file.
     pub(super) fn new(url: &str, token_file: Option<&Path>) -> Result<Self, CliError> {
         let url: BackendUrl = url.parse()?;
-        let read = |path: &Path| {
-            let unreadable = |source| CliError::Unreadable { path: path.to_owned(), source };
-            std::fs::read_to_string(path).map_err(unreadable)
-        };
-        let token = token_file.map(read).transpose()?;
+        let token = token_file.map(read_token).transpose()?;
         let client = Client::new(&url.to_string(), token.as_deref().map(str::trim));
         Ok(Self { authority: url.authority(), client })
     }
@@ -47,6 +43,11 @@ impl AdminPort {
     pub(super) fn post(&self, path: &str, body: &[u8]) -> Result<Value, CliError> {
         parse(&body_of(self.client.post(path, body)?)?)
     }
+}
+
+fn read_token(path: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path)
+        .map_err(|source| CliError::Unreadable { path: path.to_owned(), source })
 }
 
 fn body_of(response: Response) -> Result<Vec<u8>, CliError> {

@@ -1,4 +1,4 @@
-//! Log messages on standard error, as the configuration's `log` section says. Pingora logs through
+//! Log messages on standard error, configured by the `log` section. Pingora logs through
 //! `log`, which the subscriber bridges.
 
 use std::io::{self, IsTerminal};

@@ -12,7 +12,7 @@ const AFTER_HELP: &str = "\
 Example:
   penstock man > /usr/local/share/man/man1/penstock.1";
 
-/// What stands behind the commands; docs/ has more.
+/// The text after the commands; docs/ has more.
 const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
     (
         "SIGNALS",
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_every_command_signal_and_file() {
+    fn page_lists_every_command_signal_and_file() {
         let page = String::from_utf8(render(Cli::command()).unwrap()).unwrap();
         for part in
             [".TH penstock 1", "penstock serve", "penstock config dump", "SIGHUP", "penstock.env"]

@@ -150,14 +150,14 @@ impl RoutingArgs {
     }
 
     fn read(&self) -> Result<Selection, CliError> {
-        let asked = Selection {
+        let selection = Selection {
             policy: named(self.routing_policy.as_deref(), "--routing-policy".to_owned())?,
             scorers: self.routing_scorers.clone().map(SelectedScorers::Text),
         };
-        refuse_both(&asked, || SCORERS_FLAG.to_owned())?;
+        refuse_both(&selection, || SCORERS_FLAG.to_owned())?;
         match &self.policy_config {
-            Some(path) => Ok(asked.or(PolicyFile::read(path)?)),
-            None => Ok(asked),
+            Some(path) => Ok(selection.or(PolicyFile::read(path)?)),
+            None => Ok(selection),
         }
     }
 }
@@ -212,8 +212,9 @@ fn checked(
     }
 }
 
-fn refuse_both(asked: &Selection, place: impl FnOnce() -> String) -> Result<(), CliError> {
-    let (Some((Policy::Preset(preset), _)), Some(_)) = (&asked.policy, &asked.scorers) else {
+fn refuse_both(selection: &Selection, place: impl FnOnce() -> String) -> Result<(), CliError> {
+    let (Some((Policy::Preset(preset), _)), Some(_)) = (&selection.policy, &selection.scorers)
+    else {
         return Ok(());
     };
     let reason = format!("the preset {} has its own; name it or scorers, not both", preset.name);
@@ -244,12 +245,12 @@ impl PolicyFile {
             let specs = lines.iter().map(|line| ScorerSpec::new(&line.name, line.weight));
             checked(specs.collect(), list)
         });
-        let asked = Selection {
+        let selection = Selection {
             policy: named(file.routing_policy.as_deref(), place("routing-policy"))?,
             scorers: specs.transpose()?.map(SelectedScorers::List),
         };
-        refuse_both(&asked, list)?;
-        Ok(asked)
+        refuse_both(&selection, list)?;
+        Ok(selection)
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, CliError> {

@@ -121,13 +121,8 @@ impl ConfigArgs {
     pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
         let mut choice = self.routing.choice()?;
         if let (Some(given), None) = (&self.overrides.strategy, choice.strategy) {
-            let known =
-                || Strategy::ALL.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
-            let unknown = || {
-                let (place, given) = ("--strategy".to_owned(), given.clone());
-                CliError::UnknownPolicy { place, given, known: known() }
-            };
-            choice.strategy = Some(Strategy::from_name(given).ok_or_else(unknown)?);
+            let strategy = Strategy::from_name(given).ok_or_else(|| unknown_strategy(given))?;
+            choice.strategy = Some(strategy);
         }
         if choice.scorers.is_some() {
             choice.strategy.get_or_insert(Strategy::Weighted);
@@ -139,6 +134,15 @@ impl ConfigArgs {
     pub(super) fn path(&self) -> Result<&Path, CliError> {
         let default = Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists());
         self.file.path.as_deref().or(default).ok_or(CliError::NoConfig)
+    }
+}
+
+fn unknown_strategy(given: &str) -> CliError {
+    let known = Strategy::ALL.iter().map(|strategy| strategy.name()).collect::<Vec<_>>();
+    CliError::UnknownPolicy {
+        place: "--strategy".to_owned(),
+        given: given.to_owned(),
+        known: known.join(", "),
     }
 }
 

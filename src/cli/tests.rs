@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use super::output::testing::{Broken, Written};
 use super::*;
 
-/// What a command left behind.
+/// The exit code and output of a command.
 struct Done {
     code: u8,
     results: String,
@@ -69,7 +69,7 @@ fn invalid_arguments_and_files_exit_with_2() {
         TempFile::new("good.yaml", "backends: [{ name: gpu-a, url: http://a, models: [m] }]");
     let bad = TempFile::new("bad.yaml", "backends: [http://a]\nroutign: {}");
     let fleet = TempFile::new("fleet.json", r#"{"backends": [{"name": "gpu_a"}]}"#);
-    let ask = |more: &[&'static str]| {
+    let explain = |more: &[&'static str]| {
         let owned: Vec<String> = ["explain", good.path(), "--config", good.path()]
             .iter()
             .chain(more)
@@ -90,13 +90,16 @@ fn invalid_arguments_and_files_exit_with_2() {
             words(&["check", "--config", good.path(), "--max-retries", "many"]),
             "'routing.max_retries' is 'many'",
         ),
-        (ask(&["--header", "none"]), "'none' is not a header"),
+        (explain(&["--header", "none"]), "'none' is not a header"),
         (words(&["explain", "-", "--admin", "127.0.0.1:1"]), "must start with http://"),
-        (ask(&["--admin", "http://127.0.0.1:1"]), "--config cannot be used with --admin"),
-        (ask(&["--requests", "-"]), "cannot be used with"),
-        (ask(&["--admin", "http://127.0.0.1:1", "--strategy", "random"]), "cannot be used with"),
-        ([ask(&["--fleet"]), words(&[fleet.path()])].concat(), "did you mean 'gpu-a'?"),
-        ([ask(&["--fleet"]), words(&[good.path()])].concat(), "is not JSON"),
+        (explain(&["--admin", "http://127.0.0.1:1"]), "--config cannot be used with --admin"),
+        (explain(&["--requests", "-"]), "cannot be used with"),
+        (
+            explain(&["--admin", "http://127.0.0.1:1", "--strategy", "random"]),
+            "cannot be used with",
+        ),
+        ([explain(&["--fleet"]), words(&[fleet.path()])].concat(), "did you mean 'gpu-a'?"),
+        ([explain(&["--fleet"]), words(&[good.path()])].concat(), "is not JSON"),
         (
             words(&["explain", "/nonexistent/r.json", "--config", good.path()]),
             "cannot read /nonexistent/r.json",
@@ -137,8 +140,11 @@ backends:
 #[test]
 fn request_lines_are_decided_in_order_by_one_router() {
     let config = TempFile::new("lines.yaml", FLEET);
-    let ask = r#"{"path": "/v1/completions", "body": "{\"model\": \"gpt-4\", \"prompt\": \"x\"}"}"#;
-    let text = [ask, "no line", ask, "", ask.replace("gpt-4", "gpt-5").as_str(), ask].join("\n");
+    let request =
+        r#"{"path": "/v1/completions", "body": "{\"model\": \"gpt-4\", \"prompt\": \"x\"}"}"#;
+    let text =
+        [request, "no line", request, "", request.replace("gpt-4", "gpt-5").as_str(), request]
+            .join("\n");
     let lines = TempFile::new("lines.jsonl", &format!("\u{feff}{text}"));
     let done = call(&["explain", "--requests", lines.path(), "--config", config.path()]);
     assert_eq!((done.code, done.complaints.as_str()), (0, ""));
@@ -155,7 +161,7 @@ fn request_lines_are_decided_in_order_by_one_router() {
 #[test]
 fn saved_fleet_changes_the_decision() {
     let config = TempFile::new("fleet.yaml", FLEET);
-    let body = TempFile::new("ask.json", r#"{"model": "gpt-4", "messages": []}"#);
+    let body = TempFile::new("request.json", r#"{"model": "gpt-4", "messages": []}"#);
     let fleet =
         TempFile::new("down.json", r#"{"backends": [{"name": "a", "health": "unhealthy"}]}"#);
     let arguments = ["explain", body.path(), "--config", config.path(), "--fleet", fleet.path()];

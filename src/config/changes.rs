@@ -79,7 +79,6 @@ impl Changes {
     }
 
     fn compare_backends(&mut self, old: &[BackendConfig], new: &[BackendConfig]) {
-        let has = |all: &[BackendConfig], name: &str| all.iter().any(|one| one.name == name);
         for before in old {
             let name = &before.name;
             let Some(after) = new.iter().find(|one| one.name == *name) else {
@@ -94,8 +93,8 @@ impl Changes {
                 self.add_secret(format!("{path}.api_key"));
             }
         }
-        let names = new.iter().map(|one| &one.name);
-        self.added.extend(names.filter(|name| !has(old, name)).cloned());
+        let added = new.iter().filter(|one| !old.iter().any(|before| before.name == one.name));
+        self.added.extend(added.map(|one| one.name.clone()));
     }
 
     /// A change of the global `health` is not reported again for each backend that inherits it.
@@ -123,12 +122,8 @@ impl Changes {
             return;
         };
         let nothing = Dump::Null;
-        let find = |all: &'_ [(String, Dump)], name: &str| {
-            all.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
-        };
         for (key, value) in old {
-            let after = find(new, key).unwrap_or_else(|| nothing.clone());
-            self.compare(&format!("{path}.{key}"), value, &after);
+            self.compare(&format!("{path}.{key}"), value, find(new, key).unwrap_or(&nothing));
         }
         for (key, value) in new.iter().filter(|(key, _)| find(old, key).is_none()) {
             self.compare(&format!("{path}.{key}"), &nothing, value);
@@ -143,6 +138,10 @@ impl Changes {
         let mask = || Value::String(MASK.to_owned());
         self.settings.push(Change { setting, from: mask(), to: mask() });
     }
+}
+
+fn find<'a>(entries: &'a [(String, Dump)], name: &str) -> Option<&'a Dump> {
+    entries.iter().find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
 fn is_below(name: &str, path: &str) -> bool {

@@ -123,24 +123,21 @@ fn check_spelled_once(item: &Node, section: String, key: &'static str, reader: &
 
 fn check_routing(config: &Config, root: &Node, reader: &mut Reader) {
     let (routing, node) = (&config.routing, root.at("routing"));
-    check_strategy(routing, ("routing", node), reader);
+    check_strategy(routing, "routing", node, reader);
     if let Some(shadow) = &routing.shadow {
         let tried_out = routing.tried_out(shadow);
-        check_strategy(&tried_out, ("routing.shadow", node.at("shadow")), reader);
+        check_strategy(&tried_out, "routing.shadow", node.at("shadow"), reader);
     }
-    let rest = &routing.cooldown;
-    let place = node.key_place("cooldown");
-    check_order(
-        ("routing.cooldown.min", rest.min),
-        ("routing.cooldown.max", rest.max),
-        place,
-        reader,
-    );
+    let cooldown = &routing.cooldown;
+    let low = Bound { key: "routing.cooldown.min", duration: cooldown.min };
+    let high = Bound { key: "routing.cooldown.max", duration: cooldown.max };
+    check_order(low, high, node.key_place("cooldown"), reader);
 }
 
 fn check_strategy(
     routing: &RoutingConfig,
-    (section, node): (&'static str, &Node),
+    section: &'static str,
+    node: &Node,
     reader: &mut Reader,
 ) {
     let weights = &routing.weights;
@@ -213,15 +210,28 @@ fn check_prefix_memory(config: &Config, root: &Node, reader: &mut Reader) {
 
 fn check_health(health: &HealthConfig, node: &Node, reader: &mut Reader) {
     let breaker = &health.breaker;
-    let (low, high) = (("breaker.open", breaker.open), ("breaker.max_open", breaker.max_open));
+    let low = Bound { key: "breaker.open", duration: breaker.open };
+    let high = Bound { key: "breaker.max_open", duration: breaker.max_open };
     check_order(low, high, node.key_place("breaker"), reader);
 }
 
-fn check_order(low: (&str, Duration), high: (&str, Duration), place: &Place, reader: &mut Reader) {
-    if low.1 > high.1 {
-        let show =
-            |(key, duration): (&str, Duration)| format!("{key}: {}", show_duration(duration));
-        reader.fault(place, Problem::OutOfOrder { low: show(low), high: show(high) });
+/// One end of a range of durations, with its key.
+#[derive(Clone, Copy)]
+struct Bound {
+    key: &'static str,
+    duration: Duration,
+}
+
+impl Bound {
+    fn to_text(self) -> String {
+        format!("{}: {}", self.key, show_duration(self.duration))
+    }
+}
+
+/// Refuses a range whose lower bound is above its upper one.
+fn check_order(low: Bound, high: Bound, place: &Place, reader: &mut Reader) {
+    if low.duration > high.duration {
+        reader.fault(place, Problem::OutOfOrder { low: low.to_text(), high: high.to_text() });
     }
 }
 
@@ -249,7 +259,7 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
             reader.fault(place, Problem::NothingToReplaceWith { name: name() });
         }
         check_spelled_once(item, format!("backends[{index}]"), "api_key", reader);
-        check_backend_tls(backend, (item, index), reader);
+        check_backend_tls(backend, item, index, reader);
         if let Some(Entry { node, .. }) = item.entry("health") {
             check_health(&backend.health, node, reader);
         }
@@ -263,7 +273,7 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-fn check_backend_tls(backend: &BackendConfig, (item, index): (&Node, usize), reader: &mut Reader) {
+fn check_backend_tls(backend: &BackendConfig, item: &Node, index: usize, reader: &mut Reader) {
     let tls = item.at("tls");
     if !backend.url.https && backend.tls != BackendTls::default() {
         let name = backend.name.clone();

@@ -120,9 +120,9 @@ impl Level {
 /// the command line names a strategy.
 pub(super) fn settle_scorers(root: &mut Node, reader: &mut Reader) {
     let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
-    let said = |key| routing.entry(key).map(|entry| &entry.node);
-    let (strategy, scorers) = (said("strategy"), said("scorers"));
-    let outdone = match Level::of(scorers).cmp(&Level::of(said("preset"))) {
+    let setting = |key| routing.entry(key).map(|entry| &entry.node);
+    let (strategy, scorers) = (setting("strategy"), setting("scorers"));
+    let overridden = match Level::of(scorers).cmp(&Level::of(setting("preset"))) {
         Ordering::Greater => Some("preset"),
         Ordering::Less => Some("scorers"),
         Ordering::Equal => None,
@@ -139,7 +139,7 @@ pub(super) fn settle_scorers(root: &mut Node, reader: &mut Reader) {
     if let Some(place) = place {
         put(root, &["routing", "strategy"], Strategy::Weighted.name(), &place);
     }
-    if let (Some(key), Content::Map(sections)) = (outdone, &mut root.content)
+    if let (Some(key), Content::Map(sections)) = (overridden, &mut root.content)
         && let Some(Entry { node, .. }) = sections.iter_mut().find(|one| one.key == "routing")
         && let Content::Map(entries) = &mut node.content
     {
@@ -151,13 +151,13 @@ pub(super) fn settle_scorers(root: &mut Node, reader: &mut Reader) {
 /// and Kubernetes did not set it for a service such as `penstock-admin`.
 fn is_ours(name: &str, known: &[Override]) -> bool {
     let rest = name.strip_prefix(PREFIX).unwrap_or_default().to_lowercase();
-    let begins = |one: &Override| {
+    let is_prefix = |one: &Override| {
         let section = one.path.first().copied().unwrap_or_default();
-        rest.strip_prefix(section).is_some_and(|behind| behind.starts_with('_'))
+        rest.strip_prefix(section).is_some_and(|suffix| suffix.starts_with('_'))
     };
     let is_service_link = rest.ends_with("_port")
         || ["_service_host", "_service_port", "_port_"].iter().any(|part| rest.contains(part));
-    known.iter().any(begins) && !is_service_link
+    known.iter().any(is_prefix) && !is_service_link
 }
 
 fn near(given: &str, known: impl Iterator<Item = String>) -> Option<String> {

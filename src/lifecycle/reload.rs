@@ -118,7 +118,7 @@ impl Reloader {
         // Counters first: an attempt on a new backend needs them.
         self.metrics.learn_backends(&generation.fleet.topology());
         self.proxy.adopt(Arc::clone(&generation));
-        self.proxy.clients().refresh_certificates(Look::Asked);
+        self.proxy.clients().refresh_certificates(Look::Requested);
         if let Some(apply) = &self.apply_log {
             apply(&generation.config.log);
         }

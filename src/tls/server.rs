@@ -64,7 +64,7 @@ pub enum Look {
     /// unchanged.
     Regular,
     /// On request (reload): the files are complete.
-    Asked,
+    Requested,
 }
 
 /// The current TLS settings of a listener.
@@ -147,7 +147,7 @@ impl ServerTls {
         }
         // A CA file that is half written must not close the connections of the CAs still missing in it.
         // A failed load is retried at the next change.
-        *seen = Seen { stamp, is_read: is_settled || look == Look::Asked };
+        *seen = Seen { stamp, is_read: is_settled || look == Look::Requested };
         if !seen.is_read {
             return Refreshed::Unchanged;
         }
@@ -274,9 +274,9 @@ mod tests {
         assert!(is_ended(), "it has stayed so");
 
         list(&[&first, &first]);
-        let asked = tls.refresh(Look::Asked);
-        assert!(matches!(asked, Refreshed::Replaced { ca_revoked: true }), "{asked:?}");
-        assert!(matches!(tls.refresh(Look::Asked), Refreshed::Unchanged));
+        let refreshed = tls.refresh(Look::Requested);
+        assert!(matches!(refreshed, Refreshed::Replaced { ca_revoked: true }), "{refreshed:?}");
+        assert!(matches!(tls.refresh(Look::Requested), Refreshed::Unchanged));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -94,13 +94,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_never_set_fails() {
+    fn unset_clock_fails() {
         assert_eq!(clock(0).level, Level::Fail);
         assert_eq!(clock(1_795_204_406).level, Level::Ok);
     }
 
     #[test]
-    fn a_file_limit_that_is_too_low_says_what_fits() {
+    fn low_file_limit_suggests_a_connection_limit() {
         let config = Config::default();
         let low = files(&config, 1024);
         assert_eq!(low.level, Level::Warn);

@@ -69,7 +69,7 @@ fn scorers_are_checked_before_anything_is_read() {
 }
 
 #[test]
-fn a_policy_file_is_read_and_flags_beat_it() {
+fn flags_override_the_policy_file() {
     let folder = std::env::temp_dir().join(format!("penstock-policy-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("policy.yaml");

@@ -1,6 +1,5 @@
 //! Rates and quantiles between two polls of the metrics.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::page::Page;
@@ -85,13 +84,13 @@ impl<'a> Figures<'a> {
     pub(super) fn errors(&self) -> Vec<(String, f64)> {
         let name = "penstock_errors_total";
         let before = self.before.by_label(name, "code");
-        let rate = |(code, after): (String, f64)| {
-            let before = before.get(&code).copied().unwrap_or(0.0);
-            (code, grown(before, after) / self.seconds)
-        };
-        let after: BTreeMap<String, f64> = self.after.by_label(name, "code");
-        let mut rates: Vec<(String, f64)> =
-            after.into_iter().map(rate).filter(|(_, rate)| *rate > 0.0).collect();
+        let mut rates = Vec::new();
+        for (code, after) in self.after.by_label(name, "code") {
+            let rate = grown(before.get(&code).copied().unwrap_or(0.0), after) / self.seconds;
+            if rate > 0.0 {
+                rates.push((code, rate));
+            }
+        }
         rates.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         rates
     }

@@ -231,17 +231,10 @@ fn table(rows: &[Row]) -> Vec<Line> {
     let is_shown = |column: &usize| !OPTIONAL.contains(column) || has_any(*column);
     let shown: Vec<usize> = (0..COLUMNS).filter(is_shown).collect();
     let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
-    let pad = |(column, cell): (usize, &str)| {
-        let width = widths.get(column).copied().unwrap_or_default();
-        match column {
-            _ if NUMBERS.contains(&column) => format!("{cell:>width$}  "),
-            _ => format!("{cell:width$}  "),
-        }
-    };
     let mut head = Line::default();
-    let shown_of = |(column, _): &(usize, _)| shown.contains(column);
-    let heads = HEADS.iter().copied().enumerate().filter(shown_of);
-    heads.for_each(|head_of| head.add(pad(head_of), Tone::Dim));
+    for (column, name) in HEADS.iter().enumerate().filter(|(column, _)| shown.contains(column)) {
+        head.add(pad(column, name, &widths), Tone::Dim);
+    }
     let mut lines = vec![head];
     for row in rows {
         let mut line = Line::default();
@@ -253,11 +246,17 @@ fn table(rows: &[Row]) -> Vec<Line> {
                 FAILURES => row.failures,
                 _ => Tone::Plain,
             };
-            line.add(pad((column, cell)), tone);
+            line.add(pad(column, cell, &widths), tone);
         }
         lines.push(line);
     }
     lines
+}
+
+/// A cell padded to the width of its column; numbers are aligned right.
+fn pad(column: usize, cell: &str, widths: &[usize]) -> String {
+    let width = widths.get(column).copied().unwrap_or_default();
+    if NUMBERS.contains(&column) { format!("{cell:>width$}  ") } else { format!("{cell:width$}  ") }
 }
 
 /// Whether a backend accepts requests, and otherwise why not.

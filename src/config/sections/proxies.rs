@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_holds_what_begins_like_it() {
+    fn network_contains_addresses_with_its_prefix() {
         let holds = |network: &str, peer: &str| {
             parse(network).unwrap().contains(Some(peer.parse().unwrap()))
         };
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn invalid_network_is_refused() {
         for text in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "example.com", "10.0.0.0/x"] {
             assert_eq!(parse(text), None, "{text}");
         }

@@ -20,10 +20,10 @@ impl<C: Setting> Setting for List<C> {
             return reader.refuse_kind(node, "a list");
         };
         // All items are read, so that one pass reports every error.
-        let read = |(index, item): (usize, &Node)| {
-            reader.within(format!("[{index}]"), |reader| C::read(item, reader))
-        };
-        let values: Vec<_> = items.iter().enumerate().map(read).collect();
+        let mut values = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            values.push(reader.within(format!("[{index}]"), |reader| C::read(item, reader)));
+        }
         values.into_iter().collect()
     }
 

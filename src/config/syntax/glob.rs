@@ -46,13 +46,13 @@ impl ModelGlob {
                 None if rest.as_str().is_empty() => return true,
                 None => {}
             }
-            let Some((behind, mut from)) = retry.take() else { return false };
+            let Some((suffix, mut from)) = retry.take() else { return false };
             if from.next().is_none() {
                 return false;
             }
-            pattern = behind.clone();
+            pattern = suffix.clone();
             rest = from.clone();
-            retry = Some((behind, from));
+            retry = Some((suffix, from));
         }
     }
 }

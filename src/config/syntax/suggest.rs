@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_near_words_are_suggested() {
+    fn suggestions_are_limited_to_similar_words() {
         assert_eq!(nearest("lsiten", ["listen"].into_iter()), Some("listen"), "a swap is one edit");
         let known = ["strategy", "max_retries", "weights"];
         assert_eq!(nearest("max-retrys", known.into_iter()), Some("max_retries"));

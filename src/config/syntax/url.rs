@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_backend_is_refused() {
+    fn invalid_backend_url_is_refused() {
         assert_eq!(parse("gpu-a:8000"), Err(UrlError::Scheme));
         assert_eq!(parse("ftp://a"), Err(UrlError::Scheme));
         assert_eq!(parse("http://user:pw@a"), Err(UrlError::Credentials));

@@ -43,9 +43,9 @@ fn expand(text: &str, environment: &Environment) -> Result<String, Problem> {
         let Some(end) = from.find('}') else {
             return Err(Problem::MalformedVariable { given: from.to_owned() });
         };
-        let (variable, behind) = from.split_at(end + 1);
+        let (variable, after) = from.split_at(end + 1);
         expanded.push_str(&value_of(variable, environment)?);
-        rest = behind;
+        rest = after;
     }
     expanded.push_str(rest);
     Ok(expanded)

@@ -30,7 +30,7 @@ fn plain_names_stay_unique() {
 }
 
 #[test]
-fn no_backends_is_an_error_but_an_empty_list_loads() {
+fn missing_backends_fail_and_an_empty_list_loads() {
     for text in ["", "  \n", "# nothing\n", "routing: {}\n", "backends:\n", "---\n"] {
         let error = load(text).unwrap_err();
         assert!(error.contains("no backends"), "{text:?}: {error}");
@@ -89,7 +89,7 @@ backends:
     assert_eq!(backend.engine, Engine::Vllm);
     let models = backend.models.as_ref().unwrap();
     assert_eq!(models[1].id, "1.10", "a name that looks like a number stays as written");
-    assert_eq!(models[0].capabilities, None, "not said is not the same as none");
+    assert_eq!(models[0].capabilities, None, "undeclared differs from none");
     assert_eq!(models[2].capabilities, Some(Capabilities::NONE));
     let operations = Operations::from_name("images").unwrap().with(Operation::Chat);
     assert_eq!(models[2].operations, Some(operations));

@@ -234,7 +234,7 @@ fn urls_in_errors_hide_passwords() {
     assert!(error.contains("api_key") && !error.contains("hunter2"), "{error}");
 }
 
-/// The warnings for `text`, behind a first line with a backend.
+/// The warnings for `text`, appended to a first line with a backend.
 fn warned(text: &str) -> Vec<String> {
     warnings(&format!("backends: [http://a:1]\n{text}"))
 }

@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::load;
 use crate::config::json_schema;
 
-/// Whether `value` is what `schema` asks for, as far as our schema goes; of patterns only that of variables.
+/// Whether `value` matches `schema`. Supports only the keywords our schema uses, and of patterns only the
+/// one for variables.
 fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
     let kind = |name: &str| match name {
         "object" => value.is_object(),
