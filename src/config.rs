@@ -48,7 +48,7 @@ pub use syntax::secret::Secret;
 pub(crate) use syntax::suggest::nearest;
 pub use syntax::url::BackendUrl;
 
-use overrides::{apply_overrides, settle_scorers};
+use overrides::{apply_overrides, resolve_scorer_conflicts};
 use sections::backends::{BackendItem, settle_backends};
 use syntax::collections::List;
 use syntax::document::{Content, Entry, Node, parse_document};
@@ -97,7 +97,7 @@ impl Config {
         wrap_list(&mut root);
         expand_variables(&mut root, environment, &mut reader.faults);
         apply_overrides(&mut root, environment, overrides, &mut reader.faults);
-        settle_scorers(&mut root, &mut reader);
+        resolve_scorer_conflicts(&mut root, &mut reader);
         let mut config = Self::default();
         if matches!(root.content, Content::Null) {
             root.content = Content::Map(Vec::new());

@@ -118,7 +118,7 @@ impl Level {
 /// Resolves conflicts between `scorers`, `preset` and `strategy` from different sources: the list and
 /// the preset replace each other, and a list on the command line selects the strategy weighted, unless
 /// the command line names a strategy.
-pub(super) fn settle_scorers(root: &mut Node, reader: &mut Reader) {
+pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
     let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
     let setting = |key| routing.entry(key).map(|entry| &entry.node);
     let (strategy, scorers) = (setting("strategy"), setting("scorers"));
@@ -128,13 +128,13 @@ pub(super) fn settle_scorers(root: &mut Node, reader: &mut Reader) {
         Ordering::Equal => None,
     };
     let is_open = Level::of(strategy) < Level::CommandLine;
-    let asking = scorers.filter(|one| is_open && Level::of(Some(one)) == Level::CommandLine);
-    let place = asking.map(|one| one.place.clone());
+    let from_flag = scorers.filter(|one| is_open && Level::of(Some(one)) == Level::CommandLine);
+    let place = from_flag.map(|one| one.place.clone());
     if let Some(place) = &place
         && let Some(Content::Scalar(given)) = strategy.map(|one| &one.content)
         && Strategy::from_name(given) != Some(Strategy::Weighted)
     {
-        reader.warn(place, Warning::ScorersAsk { given: given.clone() });
+        reader.warn(place, Warning::ScorersSelectWeighted { given: given.clone() });
     }
     if let Some(place) = place {
         put(root, &["routing", "strategy"], Strategy::Weighted.name(), &place);

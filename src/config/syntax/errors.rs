@@ -236,7 +236,7 @@ pub enum Warning {
     )]
     LittlePrefixMemory { section: &'static str, given: ByteSize, least: ByteSize },
     #[error("scorers select the strategy 'weighted' instead of '{given}'")]
-    ScorersAsk { given: String },
+    ScorersSelectWeighted { given: String },
     #[error("alias '{alias}' takes {hops} hops; resolution stops after {limit} at '{reached}'")]
     LongAliasChain { alias: String, hops: usize, limit: usize, reached: String },
     #[error(
