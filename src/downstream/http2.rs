@@ -1,4 +1,4 @@
-//! Client connections over HTTP/2, with the `h2` crate. Each stream is handed to the same application as
+//! Client connections over HTTP/2, with the `h2` crate. Each stream is served by the same application as
 //! a request over HTTP/1.1, and everything a connection may hold or do is bounded: streams, header
 //! lists, windows, resets (rapid reset), malformed requests, and the time for an unfinished frame
 //! (slow loris: `frame_deadline`).
@@ -139,7 +139,7 @@ enum Event {
     Shutdown,
 }
 
-/// How far a connection is on its way to its end.
+/// The shutdown state of a connection.
 struct Phase {
     /// Held during a shutdown: the process waits for what this connection still has to deliver.
     draining: Option<Counted>,
@@ -273,8 +273,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
     }
 
     fn note_end(&self, error: &h2::Error) {
-        // `is_library`: h2 ended it, because the client broke a rule. A client that disconnects, in
-        // whatever way, is not counted.
+        // `is_library`: h2 closed the connection because of a protocol error. Disconnects of the
+        // client are not counted.
         if error.is_library() {
             tracing::debug!(%error, "closed an HTTP/2 connection");
             self.clients.close_reasons.note(CloseReason::Http2);

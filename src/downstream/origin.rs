@@ -47,7 +47,7 @@ pub(crate) struct Origin {
 impl Origin {
     /// The client in front of the trusted proxies. `X-Forwarded-For` is read from its end, where the
     /// nearest proxy wrote: the first address that is not a trusted proxy is the client's, and
-    /// whatever comes before it may be forged.
+    /// everything before it may be forged.
     pub(crate) fn client(&self, headers: &HeaderMap, trusted: &[TrustedProxy]) -> Option<IpAddr> {
         let mut believed = self.peer;
         let fields: Vec<_> = match believed.is_trusted(trusted) {

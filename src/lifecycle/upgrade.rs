@@ -6,7 +6,7 @@
 //!    input.
 //! 2. The old process passes all listening sockets in one `SCM_RIGHTS` message. Both processes then
 //!    share the kernel's accept queues: a connection is accepted by one or the other, never refused.
-//! 3. Two lines come back, in either order: the process id (from the launcher), and `ready` or an error
+//! 3. The old process receives two lines, in either order: the process id (from the launcher), and `ready` or an error
 //!    (from the new process, after its first health checks).
 //! 4. On `ready`, the old process announces the new main process to systemd and drains.
 //!

@@ -117,7 +117,7 @@ impl MockEngine {
     }
 
     /// Returns as soon as the counters satisfy `predicate`. A response is counted when its last byte
-    /// was handed to the kernel, which a client may see first.
+    /// was passed to the kernel, which a client may see first.
     ///
     /// # Errors
     /// `TimedOut`, with the counters as they are, when that takes longer than ten seconds.

@@ -133,8 +133,8 @@ fn ollama_page(spec: &EngineSpec, path: &str, body: &[u8]) -> Option<Whole> {
             Some(ok(&json!({"models": models})))
         }
         "/api/show" => {
-            let asked: Value = serde_json::from_slice(body).unwrap_or_default();
-            let id = asked.get("model").or_else(|| asked.get("name")).and_then(Value::as_str);
+            let request: Value = serde_json::from_slice(body).unwrap_or_default();
+            let id = request.get("model").or_else(|| request.get("name")).and_then(Value::as_str);
             let id = id.unwrap_or_default();
             Some(spec.model(id).map_or_else(
                 || Whole::value(404, &json!({"error": format!("model '{id}' not found")})),

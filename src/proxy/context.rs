@@ -66,7 +66,7 @@ impl RequestContext {
 pub(crate) struct RequestRecord {
     pub(crate) is_streaming: bool,
     /// The requested model, as the client wrote it.
-    pub(crate) asked: Option<Arc<str>>,
+    pub(crate) requested_model: Option<Arc<str>>,
     pub(crate) model: Option<Box<str>>,
     pub(crate) backend: Option<(BackendId, Box<str>)>,
     pub(crate) provider: Option<&'static str>,

@@ -125,8 +125,8 @@ fn cooldown_time(config: &CooldownConfig, failure: &Failure, jitter: f64) -> Dur
     time.saturating_add(added).clamp(config.min, config.max.max(config.min))
 }
 
-/// What a response says about when to come back: `retry-after-ms`, or `Retry-After` in seconds or as
-/// a date.
+/// The wait a response requests before a retry: `retry-after-ms`, or `Retry-After` in seconds or as a
+/// date.
 pub(crate) fn retry_after(header: &ResponseHeader) -> Option<Duration> {
     let text = |name: &str| header.headers.get(name)?.to_str().ok();
     if let Some(millis) = text("retry-after-ms").and_then(|value| value.parse().ok()) {

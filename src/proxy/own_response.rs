@@ -141,7 +141,7 @@ pub(crate) fn add_common_fields(
     Ok(())
 }
 
-/// Whole seconds, rounded up: a client that comes back early is turned away again.
+/// Whole seconds, rounded up: a client that retries too early is rejected again.
 fn to_retry_after(wait: Duration) -> HeaderValue {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     HeaderValue::from(seconds.max(1))

@@ -37,7 +37,7 @@ pub(crate) async fn read_body(
     BodyReader::new(client, limits, budget).read(ctx.body_length).await
 }
 
-/// Scans the body, and records what the request asks for.
+/// Scans the body, and records its model and parameters.
 ///
 /// # Errors
 /// When the body is malformed, or the client's key may not use the model.
@@ -55,7 +55,7 @@ pub(crate) fn scan_request(
     let profile = scan(operation, kind, &body.bytes, options)
         .map_err(|error| OwnError::new(error.code(), error.to_string()).about(error.param()))?;
     let model: Arc<str> = profile.model_name(&body.bytes).into();
-    ctx.record.asked = Some(Arc::clone(&model));
+    ctx.record.requested_model = Some(Arc::clone(&model));
     ctx.record.estimated_tokens = Some(profile.estimated_tokens);
     let fleet = ctx.generation.fleet.topology();
     let target = ctx.generation.router.names.resolve(&model);

@@ -21,7 +21,7 @@ pub struct Routed<'a> {
     /// What the request needs.
     pub request: &'a RequestProfile,
     /// The model asked for.
-    pub asked: &'a str,
+    pub requested_model: &'a str,
     /// Where it goes.
     pub decision: &'a RoutingDecision,
     /// The fleet the decision was made on.
@@ -106,7 +106,7 @@ pub struct About<'a> {
     /// The path without its query, in which some clients send keys.
     pub path: &'a str,
     /// The model asked for.
-    pub asked: Option<&'a str>,
+    pub requested_model: Option<&'a str>,
     /// What the engine that answered is called in metrics and traces.
     pub provider: Option<&'static str>,
     /// How long the prompt was taken to be.

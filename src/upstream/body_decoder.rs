@@ -1,4 +1,4 @@
-//! The payload of a response, taken out of whatever frames it.
+//! Decodes the framing of a response body (length, chunked, until close) and yields its payload.
 
 use bytes::{Bytes, BytesMut};
 

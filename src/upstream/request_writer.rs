@@ -45,8 +45,8 @@ impl<'a> RequestBytes<'a> {
     }
 }
 
-/// Whether an engine's framework may take the field for another one: those that pass fields on as CGI
-/// or WSGI variables cannot tell `content_length` from `content-length`.
+/// Whether an engine's framework may confuse the field with another one: frameworks that map fields to
+/// CGI or WSGI variables treat `content_length` and `content-length` as the same field.
 fn is_ambiguous(name: &HeaderName) -> bool {
     name.as_str().contains('_')
 }

@@ -1,4 +1,4 @@
-//! What is read off a response on its way to the client: tokens, the first token's time, `usage`.
+//! Measures a response while it is forwarded to the client: tokens, time to first token, `usage`.
 
 use bytes::{Buf, BytesMut};
 

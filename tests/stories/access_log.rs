@@ -174,7 +174,8 @@ fn lines_cannot_be_forged() {
 fn refused_heads_are_logged() {
     let one = engine("one", &["m"]);
     let (section, path) = log_to("");
-    let sections = "limits: { connections: 1 }\n";
+    let sections = "limits: { connections: 2 }\n";
+    // The second connection is for the one that checked readiness, which may still be open.
     let penstock =
         Penstock::start(&format!("{section}{sections}backends:\n{}", backend(&one, "models: [m]")));
     let good = "POST /v1/messages?key=sk-1 HTTP/1.1\r\nhost: a\r\n";
@@ -196,7 +197,7 @@ fn refused_heads_are_logged() {
         ),
     ] {
         let before = lines(&path).len();
-        eventually("there is room", SOON, || {
+        eventually("no connection is open", SOON, || {
             penstock.admin("/metrics").text().contains("penstock_connections 0")
         });
         let mut client = Client::connect(penstock.data);
@@ -214,9 +215,9 @@ fn refused_heads_are_logged() {
             _ => assert_eq!(line["path"], expected_path, "{line}"),
         }
     }
-    let _held = Client::connect(penstock.data);
-    eventually("it is held", SOON, || {
-        penstock.admin("/metrics").text().contains("penstock_connections 1")
+    let _held = [Client::connect(penstock.data), Client::connect(penstock.data)];
+    eventually("both connections are counted", SOON, || {
+        penstock.admin("/metrics").text().contains("penstock_connections 2")
     });
     let before = lines(&path).len();
     assert_eq!(penstock.chat("m").status, 503);

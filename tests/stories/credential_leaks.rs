@@ -73,7 +73,7 @@ fn errors_reveal_no_address_path_or_panic() {
     assert!(!fleet.penstock.log().contains("panicked"), "{}", fleet.penstock.log());
 }
 
-/// The same request with an address of somebody else in its head; how many were served.
+/// Sends the request with foreign addresses in its head; returns how many were served.
 fn request_by_other_names(fleet: &Fleet, target: &str, body: &str) -> usize {
     let mut sent = 0;
     for host in [target, "169.254.169.254", "localhost:22", "[::1]:1", "user@evil.example"] {

@@ -14,7 +14,7 @@ use super::super::head_check::HeadError;
 use super::super::limits::HeadLimits;
 use crate::wire::{poll_read_into, split_at};
 
-/// The usual read of a head and of whatever follows it.
+/// Size of a read: most heads and the start of the body fit.
 pub(super) const HEAD_READ: usize = 4096;
 /// How a head ends.
 const END: &[u8] = b"\r\n\r\n";

@@ -26,7 +26,7 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     line.text("method", Some(about.method).filter(|method| !method.is_empty()), 32);
     line.text("path", Some(about.path).filter(|path| !path.is_empty()), LONG);
     line.text("operation", outcome.operation.map(Operation::name), SHORT);
-    line.text("model_requested", about.asked, MIDDLE);
+    line.text("model_requested", about.requested_model, MIDDLE);
     line.text("model", outcome.model, MIDDLE);
     line.text("backend", outcome.backend.map(|(_, name)| name), MIDDLE);
     line.number("status", Some(outcome.status.into()).filter(|status| *status > 0));

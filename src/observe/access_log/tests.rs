@@ -39,7 +39,7 @@ fn about<'a>() -> About<'a> {
         client: Some("::1".parse().unwrap()),
         method: "POST",
         path: "/v1/chat/completions",
-        asked: Some("gpt-4o"),
+        requested_model: Some("gpt-4o"),
         provider: Some("vllm"),
         estimated_tokens: Some(TokenCount(7)),
         bytes_in: 120,
@@ -112,7 +112,7 @@ fn client_texts_cannot_forge_or_flood_a_line() {
             key: Some(text),
             method: text,
             path: text,
-            asked: Some(text),
+            requested_model: Some(text),
             ..about()
         };
         let outcome = RequestOutcome {

@@ -47,12 +47,12 @@ impl Story {
         Self { fleet, profile, decision }
     }
 
-    fn routed<'a>(&'a self, request_id: &'a str, asked: &'a str) -> Routed<'a> {
+    fn routed<'a>(&'a self, request_id: &'a str, requested_model: &'a str) -> Routed<'a> {
         Routed {
             at: Timestamp(1_000_000),
             request_id,
             request: &self.profile,
-            asked,
+            requested_model,
             decision: &self.decision,
             fleet: &self.fleet,
             attempt: 1,
@@ -112,8 +112,8 @@ fn newest_first_and_oldest_evicted() {
 fn long_names_are_truncated_between_characters() {
     let story = Story::new();
     let log = DecisionLog::default();
-    let asked = format!("{}\u{e4}\u{1}", "a".repeat(127));
-    log.routed(&story.routed(&"\u{1f600}".repeat(40), &asked));
+    let requested_model = format!("{}\u{e4}\u{1}", "a".repeat(127));
+    log.routed(&story.routed(&"\u{1f600}".repeat(40), &requested_model));
     let shown = log.latest(1, Timestamp(0)).remove(0);
     assert_eq!(shown.requirements.model, "a".repeat(127), "half a character is none");
     assert_eq!(shown.request_id, "\u{1f600}".repeat(16));

@@ -30,11 +30,11 @@ fn two_backends() -> Arc<Generation> {
     )
 }
 
-fn outcome<'a>(model: &'a str, backend: (u16, &'a str)) -> RequestOutcome<'a> {
+fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a> {
     RequestOutcome {
         operation: Some(Operation::Chat),
         model: Some(model),
-        backend: Some((BackendId(backend.0), backend.1)),
+        backend: Some((BackendId(backend), name)),
         status: 200,
         code: None,
         outcome: Outcome::Ok,
@@ -109,7 +109,7 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
         code,
         ..ended(BackendId(0), took)
     });
-    metrics.finished(&outcome("m", (0, "a")));
+    metrics.finished(&outcome("m", 0, "a"));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn models_over_the_limit_are_counted_as_other() {
     let generation = two_backends();
     let metrics = Metrics::new(&generation).unwrap();
     for model in ["m", "m1", "x", "y"] {
-        metrics.finished(&outcome(model, (0, "a")));
+        metrics.finished(&outcome(model, 0, "a"));
     }
     let refused = RequestOutcome {
         model: None,
@@ -188,7 +188,7 @@ fn models_over_the_limit_are_counted_as_other() {
         status: 404,
         code: Some(ErrorCode::ModelNotFound),
         outcome: Outcome::Client,
-        ..outcome("", (0, ""))
+        ..outcome("", 0, "")
     };
     metrics.finished(&refused);
     let page = page(&metrics, &generation);
@@ -206,8 +206,8 @@ fn models_over_the_limit_are_counted_as_other() {
 fn labels_that_join_to_the_same_text_stay_separate() {
     let generation = two_backends();
     let metrics = Metrics::new(&generation).unwrap();
-    metrics.finished(&outcome("m1", (0, "a")));
-    metrics.finished(&outcome("m", (1, "1a")));
+    metrics.finished(&outcome("m1", 0, "a"));
+    metrics.finished(&outcome("m", 1, "1a"));
     let page = page(&metrics, &generation);
     for (model, backend) in [("m1", "a"), ("m", "1a")] {
         let line = format!(
@@ -239,7 +239,7 @@ fn backend_with_its_old_name_continues_its_counters() {
 fn label_values_are_escaped() {
     let generation = generation("backends: [{ name: 'a\\b', url: 'http://127.0.0.1:1' }]");
     let metrics = Metrics::new(&generation).unwrap();
-    metrics.finished(&outcome("m\"\n", (0, "a\\b")));
+    metrics.finished(&outcome("m\"\n", 0, "a\\b"));
     let page = page(&metrics, &generation);
     assert!(page.contains(r#"model="m\"\n",backend="a\\b""#), "{page}");
 }
@@ -248,7 +248,7 @@ fn label_values_are_escaped() {
 fn counting_known_labels_does_not_allocate() {
     let generation = two_backends();
     let metrics = Metrics::new(&generation).unwrap();
-    let finished = outcome("m", (0, "a"));
+    let finished = outcome("m", 0, "a");
     metrics.finished(&finished);
     let counted = allocation_counter::measure(|| {
         for _ in 0..100 {
@@ -274,7 +274,7 @@ fn counts_of_many_threads_add_up() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for model in ["m", "m1", "x"].iter().cycle().take(3000) {
-                    exercise_hot(&metrics, &outcome(model, (0, "a")));
+                    exercise_hot(&metrics, &outcome(model, 0, "a"));
                 }
             });
         }

@@ -36,7 +36,7 @@ pub(super) fn of_request(
     let mut span = Attributes::default();
     span.text("gen_ai.operation.name", operation);
     span.text("gen_ai.provider.name", about.provider);
-    span.text("gen_ai.request.model", about.asked);
+    span.text("gen_ai.request.model", about.requested_model);
     span.text("gen_ai.response.model", outcome.model);
     span.number("gen_ai.usage.input_tokens", usage.prompt_tokens.map(u64::from));
     span.number("gen_ai.usage.output_tokens", usage.completion_tokens.map(u64::from));
