@@ -1,4 +1,4 @@
-//! Decisions: those that were made, and what one would be.
+//! `/decisions` (the decision log) and `/explain` (a dry run of a request).
 
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ use crate::routing::audit::{DryRun, Question};
 /// How long decisions are captured after the last request for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);
 
-/// `/decisions`: the last ones, newest first; `n` says how many. With `capture=true` those that were
-/// captured whole, from the first such question on; `capture=false` ends that and forgets them.
+/// `/decisions`: the latest decisions, newest first; `n` limits their number. `capture=true` starts or
+/// extends the capture of whole decisions and returns the captured ones; `capture=false` ends the
+/// capture and deletes them.
 pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let given = |key| call.query.split('&').find_map(|pair| pair.strip_prefix(key));
     let count = match given("n=") {
@@ -38,7 +39,7 @@ pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Re
     Ok(AdminResponse::json(&json!({"total": total, "kept": kept, "decisions": decisions})))
 }
 
-/// One decision a line, so that a file of them can be cut with the usual tools.
+/// Writes one decision per line, so that line-based tools can process a saved capture.
 fn captured(admin: &Admin, count: usize) -> AdminResponse {
     admin.proxy.captures().extend(now().after(CAPTURED_FOR));
     let (total, decisions) = admin.decisions.captured(count);
@@ -47,7 +48,7 @@ fn captured(admin: &Admin, count: usize) -> AdminResponse {
         "{{\"captured\": {total}, \"kept\": {CAPTURES_KEPT}, \"captures_for_s\": {seconds}, \
          \"decisions\": ["
     );
-    // Maps with other keys than texts are all that could fail, and there are none.
+    // Serializing fails only for maps whose keys are not strings; a capture has none.
     let line = |one| serde_json::to_string(one).unwrap_or_default();
     let lines: Vec<String> = decisions.iter().map(|one| line(&**one)).collect();
     let end = if lines.is_empty() { "" } else { "\n" };

@@ -1,6 +1,6 @@
-//! Notifications to systemd: the datagrams of sd_notify(3), if `NOTIFY_SOCKET` is set. Written by hand
+//! Notifications to systemd: the datagrams of sd_notify(3), if `NOTIFY_SOCKET` is set. Implemented here
 //! because the `sd-notify` crate (0.5) does not connect to abstract sockets (`@name`), which service
-//! managers of containers use. Bottom layer: knows nothing of penstock.
+//! managers of containers use. Bottom layer: independent of the rest of penstock.
 
 use std::fmt::Write as _;
 use std::io;

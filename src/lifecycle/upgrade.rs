@@ -6,13 +6,13 @@
 //!    input.
 //! 2. The old process passes all listening sockets in one `SCM_RIGHTS` message. Both processes then
 //!    share the kernel's accept queues: a connection is accepted by one or the other, never refused.
-//! 3. The old process receives two lines, in either order: the process id (from the launcher), and `ready` or an error
-//!    (from the new process, after its first health checks).
+//! 3. The old process receives two lines, in either order: the process id (from the launcher), and
+//!    `ready` or an error (from the new process, after its first health checks).
 //! 4. On `ready`, the old process announces the new main process to systemd and drains.
 //!
 //! The old process keeps accepting until step 4, so every failure leaves it serving: a child that dies
-//! closes its end of the socket pair (its status is reported), one that reports an error is waited
-//! for, and one that is silent for `READY_TIMEOUT` is killed.
+//! closes its end of the socket pair and its exit status is reported; a child that reports an error is
+//! reaped; a child that reports nothing within `READY_TIMEOUT` is killed.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut, Write};

@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// A time since 1970 in UTC, with milliseconds.
 pub(super) fn to_rfc3339(since_1970: Duration) -> String {
-    // Beyond the year 9999 there is no such text; no clock of a running process gets there.
+    // RFC 3339 ends with the year 9999; later times are clamped.
     const LAST: Duration = Duration::from_secs(253_402_300_799);
     humantime::format_rfc3339_millis(UNIX_EPOCH + since_1970.min(LAST)).to_string()
 }

@@ -9,7 +9,7 @@ use super::samples::{counter_value, from_size, one};
 /// Counters of connections to the admin port.
 #[derive(Debug, Default)]
 pub struct AdminConnections {
-    /// Open now, including those that are being refused.
+    /// Open connections, including those that are being refused.
     pub open: Arc<AtomicUsize>,
     refused: AtomicU64,
     slow_heads: AtomicU64,

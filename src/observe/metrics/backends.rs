@@ -67,7 +67,7 @@ impl BackendSeries {
 #[derive(Debug, Default, Clone)]
 struct Table {
     by_id: Vec<Option<Arc<BackendSeries>>>,
-    /// Each series once, even if its backend has had several numbers.
+    /// Each series once, even if several ids refer to its backend.
     all: Vec<Arc<BackendSeries>>,
 }
 

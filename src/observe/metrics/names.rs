@@ -29,7 +29,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Room for `limit` names besides `placeholder` (the label value where there is no name) and
+    /// A table of at most `limit` names in addition to `placeholder` (the label value without a name) and
     /// [`OTHER`].
     pub(super) fn new(limit: usize, placeholder: &str) -> Self {
         let limit = limit.saturating_add(2).min(usize::from(u16::MAX));
@@ -41,10 +41,10 @@ impl Names {
 
     /// All names over the limit.
     pub(super) const OTHER: NameId = NameId(0);
-    /// The label value where there is no name.
+    /// The label value without a name.
     pub(super) const PLACEHOLDER: NameId = NameId(1);
 
-    /// The number of `name`; [`Names::OTHER`] once there is no room for more.
+    /// The id of `name`; [`Names::OTHER`] for a new name once the table is full.
     pub(super) fn id(&self, name: &str) -> NameId {
         let table = self.table.load();
         match table.by_name.get(name) {
