@@ -221,7 +221,7 @@ impl Capabilities {
     pub const VISION: Self = Self(1);
     /// Tool (function) calls.
     pub const TOOLS: Self = Self(2);
-    /// Answers bound to JSON or a JSON schema.
+    /// Output constrained to JSON or a JSON schema.
     pub const JSON_MODE: Self = Self(4);
     /// All of them.
     pub const ALL: Self = Self(7);

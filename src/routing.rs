@@ -45,7 +45,7 @@ use crate::units::{Timestamp, TokenCount};
 pub struct RouteInput<'a> {
     /// What the request needs.
     pub request: &'a RequestProfile,
-    /// The model asked for, decoded.
+    /// The requested model, decoded.
     pub model: &'a str,
     /// The tokens that must fit a context: the estimate, with the reserved output where configured.
     pub tokens: TokenCount,
@@ -66,13 +66,13 @@ pub struct RouteInput<'a> {
 pub struct RoutingDecision {
     /// The backend.
     pub backend: BackendId,
-    /// The model it is asked for.
+    /// The model that the request names when it reaches the backend.
     pub model: ModelId,
     /// The backend's row of that model.
     pub row: u32,
     /// The strategy that picked it.
     pub strategy: Strategy,
-    /// Whether a fallback stands in for the model asked for.
+    /// Whether the model is a fallback for the requested one.
     pub is_fallback: bool,
     /// Whether a capability was assumed, because no candidate is known to have it.
     pub is_assumed: bool,

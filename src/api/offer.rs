@@ -17,10 +17,10 @@ impl Offer {
         Self((1 << operation as u32) << 8 | needs.0 as u32)
     }
 
-    /// Whether it has all that is asked for.
+    /// Whether this set includes all of `required`.
     #[inline(always)]
-    pub const fn contains(self, asked: Self) -> bool {
-        self.0 & asked.0 == asked.0
+    pub const fn contains(self, required: Self) -> bool {
+        self.0 & required.0 == required.0
     }
 }
 

@@ -1,12 +1,12 @@
 //! The circuit breaker: takes a backend out of rotation because of what requests meet there.
 //!
-//! **Why beside health checks.** A check runs every few seconds and asks a cheap question. The breaker
-//! learns from the first failed requests, and sees failures that `/health` never shows: a crashed
-//! worker behind a live HTTP server, a model that answers 500.
+//! **Why health checks are not enough.** A check runs every few seconds and sends a cheap request. The
+//! breaker learns from the first failed requests, and sees failures that `/health` never shows: a crashed
+//! worker behind a live HTTP server, a model that returns 500.
 //!
 //! **When it opens.** On `breaker.connect_failures` failures in a row to reach the backend, or when at
 //! least `breaker.error_share` of at least `breaker.min_responses` responses within `breaker.window` were
-//! faults *and more than one client saw some*. vLLM answers 500 to over-long prompts: without that
+//! faults *and more than one client saw some*. vLLM returns 500 for over-long prompts: without that
 //! condition one client could take a backend away from everybody else.
 //!
 //! **How it recovers.** Open lasts `breaker.open`, doubled each time it opens without having closed, up
@@ -16,12 +16,12 @@
 //! but not if faults opened it, which a check cannot disprove.
 //!
 //! **What it never learns from.** A cancelled request. A 429 or 503 proves that the backend is
-//! reachable and has a [`super::Cooldown`] of its own. A 4xx counts as a good response.
+//! reachable and starts a separate [`super::Cooldown`]. A 4xx counts as a good response.
 //!
 //! **What would break it.** `open_until` alone decides what a request meets; the other fields only
 //! decide its next value, so relaxed ordering and lost increments cost a late or early trip and no
-//! more. The probe slot is the exception: it is taken by one swap and must be freed by whoever took it
-//! ([`super::InflightGuard`] does so when it drops), or the breaker stays open for good.
+//! more. The probe slot is the exception: it is taken by one swap and must be freed by the request that
+//! took it ([`super::InflightGuard`] does so when it drops), or the breaker stays open for good.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! stay away (`Retry-After`, bounded and spread by `routing.cooldown`), and counting its 503s as faults
 //! would open the breaker of a whole fleet exactly when every backend is needed.
 //!
-//! **When it starts and ends.** Each 429 or 503 sets its end anew. It ends when that time has come, or
+//! **When it starts and ends.** Each 429 or 503 sets its end again. It ends when that time has come, or
 //! early with a complete response to the probe described below. Responses to requests that were sent
 //! before the cooldown do not end it: they prove nothing about new ones.
 //!

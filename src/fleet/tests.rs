@@ -138,7 +138,7 @@ fn rotation_and_latencies_survive_a_new_topology() {
     assert_eq!(model(&after, "m").turn.load(Ordering::Relaxed), 41);
     let [old, new] = &*model(&after, "m").serving else { panic!("two backends serve it") };
     assert_eq!(old.latency.response(), Some(Duration::from_millis(70)));
-    assert_eq!(new.latency.response(), None, "another backend, measured anew");
+    assert_eq!(new.latency.response(), None, "a new backend starts without measurements");
     assert_eq!(model(&after, "m").serving[0].latency.first_token(), None, "kept apart");
 }
 

@@ -1,8 +1,8 @@
 //! A prompt as a chain of block hashes.
 //!
 //! The hash of a block covers the block's text and the hash of the block before it, so two equal
-//! hashes mean equal prompts up to the end of that block. Everything else in this module rests on
-//! that: a lookup compares hashes and never text, and a prefix is found by its last block alone. A
+//! hashes mean equal prompts up to the end of that block. Everything else in this module depends
+//! on that: a lookup compares hashes and never text, and a prefix is found by its last block alone. A
 //! hash of the block's text alone would let equal paragraphs at different positions be taken for
 //! each other. 64 bits are enough because a collision costs a wrong prediction, never a wrong
 //! response: with 31,250 blocks on each of 64 backends two blocks collide with a probability of

@@ -1,6 +1,6 @@
-//! Decisions laid open: a [`Trace`] records one, `explain` prints it, a capture serialises it, replay
-//! decides by it again, and the shadow has another strategy decide by it. None of them knows a rule of
-//! its own.
+//! Inspection of decisions: a [`Trace`] records one, `explain` prints it, a capture serialises it,
+//! replay decides again from it, and the shadow lets another strategy decide from it. All of them use
+//! the router's rules; none implements a second version.
 
 mod capture;
 mod dry_run;

@@ -96,7 +96,8 @@ impl RejectReason {
     }
 }
 
-/// The answer of [`Filters::check`]: `bool` where nobody wants the reason, which is then never made.
+/// The result of [`Filters::check`]. `bool` serves callers that ignore the reason: no reason is built
+/// for them.
 pub trait Verdict {
     /// The backend may take the request.
     fn admit() -> Self;

@@ -1,6 +1,6 @@
 //! What a decision reports while it is made. The router is generic over [`Recorder`], so that
 //! explanations, captures and the shadow observe the decision itself and no second implementation of its
-//! rules exists. [`NoRecord`] has no size and its methods are empty: a decision that nobody observes
+//! rules exists. [`NoRecord`] has no size and its methods are empty: an unobserved decision
 //! compiles to the same code as one without a recorder.
 //!
 //! A recorder that records ([`Recorder::RECORDS`]) makes the router take every reading of a candidate
@@ -13,7 +13,7 @@ use crate::scoring::{Candidate, RequestFeatures, ScoreMatrix};
 
 /// Observes one decision.
 pub trait Recorder {
-    /// The filters' answer: with the reason, or without where nobody keeps it.
+    /// What the filters return: a reason for each rejection, or only `bool` when no reason is kept.
     type Verdict: Verdict;
 
     /// Whether readings are kept, so that all of them are taken before the strategy decides.

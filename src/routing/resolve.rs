@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(names.chain("claude-3-opus").unwrap()[0].as_ref(), "mistral:7b");
         assert_eq!(names.chain("gpt-4").unwrap()[0].as_ref(), "llama3:8b");
         assert!(names.chain("empty").is_none(), "an empty chain is no chain");
-        assert!(names.chain("llama3:70b").is_none(), "asked for by its own name");
+        assert!(names.chain("llama3:70b").is_none(), "the model is requested by its own name");
     }
 
     proptest! {

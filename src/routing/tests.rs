@@ -66,7 +66,7 @@ impl<'a> TestRequest<'a> {
     }
 }
 
-/// A fleet and the router over it, with nobody else around.
+/// A fleet and its router, used by one test alone.
 struct Fleet {
     live: LiveFleet,
     router: Router,
@@ -126,12 +126,12 @@ impl Fleet {
         self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)
     }
 
-    /// The backend that takes it and the model it is asked for.
+    /// Routes a request; returns the names of the backend and of the model sent to it.
     fn taken(&mut self, ask: TestRequest<'_>) -> Result<(String, String), RouteError> {
         let decision = self.route(ask)?;
         let topology = &self.live.topology();
         let row = decision.serving(topology).unwrap();
-        assert_eq!(row.id, decision.backend, "a decision names a row of its own backend");
+        assert_eq!(row.id, decision.backend, "the row belongs to the chosen backend");
         let model = topology.model(decision.model).unwrap();
         Ok((row.state.name.to_string(), model.name.to_string()))
     }

@@ -12,7 +12,7 @@ pub struct Preset {
     pub about: &'static str,
     /// Its scorers with their weights.
     pub scorers: &'static [(&'static str, f64)],
-    /// What to warn of whoever configures it.
+    /// The warning that configuring it causes.
     pub warning: Option<&'static str>,
 }
 

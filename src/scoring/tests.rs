@@ -73,7 +73,7 @@ fn every_formula_gives_its_documented_values() {
 }
 
 #[test]
-fn what_is_not_known_counts_as_nothing_and_moves_nobody_else() {
+fn unknown_readings_score_zero_and_change_no_other_score() {
     let unknown = Candidate::new("x");
     let known = [loaded("a", 0.0, 1.0, 0.0), loaded("b", 0.0, 3.0, 0.0)];
     let all = [known[0], unknown, known[1]];
@@ -245,7 +245,7 @@ fn weights_are_relative() {
 }
 
 #[test]
-fn equals_are_told_apart_by_prompt_and_name_alone() {
+fn ties_are_broken_by_prompt_and_name_alone() {
     let profile = profile("prefix-affinity,load-balance");
     let fleet: Vec<Candidate> =
         (0..4).map(|index| loaded(&format!("b{index}"), 0.0, 0.0, 0.0)).collect();

@@ -33,7 +33,7 @@ fn backend_never_scraped_is_unknown_not_idle() {
     assert_eq!(telemetry.read(&load(7), Timestamp(9 * SECOND)), expected);
     telemetry.fail();
     let failed = telemetry.read(&load(7), Timestamp(99 * SECOND));
-    assert_eq!(failed.standing, Standing::Unknown, "nobody knows that it has metrics at all");
+    assert_eq!(failed.standing, Standing::Unknown, "it has never returned metrics");
 }
 
 #[test]

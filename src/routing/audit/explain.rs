@@ -21,7 +21,7 @@ use crate::units::to_millis;
 pub struct CandidateReport {
     /// Its name.
     pub backend: String,
-    /// The model it would be asked for.
+    /// The model that the backend would receive.
     pub model: String,
     /// Its score by the `smart` formula, 0..=100; only when it may take the request.
     #[serde(skip_serializing_if = "Option::is_none")]

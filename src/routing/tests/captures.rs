@@ -59,7 +59,7 @@ fn one() -> impl Strategy<Value = One> {
     let sample = (0.0..50_f32, 0.0..50_f32, 0.0..1_f32, 0..4000_u64, any::<bool>());
     let load = (0..5_u32, 0..40_u32, 1..60_u32, 0..900_u64, 0..900_u64);
     let state = (0..5_u8, 0..12_u8, 0..8_u8, prop::option::of(sample), 0..9_usize, 0..6000_u64);
-    (load, state).prop_map(|(load, (can, health, warming, sample, knows, cooldown))| One {
+    (load, state).prop_map(|(load, (can, health, slow_start, sample, knows, cooldown))| One {
         priority: load.0,
         in_flight: load.1,
         limit: load.2,
@@ -67,7 +67,7 @@ fn one() -> impl Strategy<Value = One> {
         first_token_ms: load.4,
         can,
         health,
-        is_in_slow_start: warming == 0,
+        is_in_slow_start: slow_start == 0,
         sample,
         knows,
         cooldown_ms: cooldown.saturating_sub(4000),

@@ -1,4 +1,4 @@
-//! Why nobody can take a request: every class, word for word.
+//! Why no backend can take a request: every error class, with its exact message.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::api::{Capabilities, ErrorCode, Operation};
 use crate::fleet::{Health, InflightGuard, Probe};
 use crate::routing::RouteError;
 
-fn told(fleet: &mut Fleet, ask: TestRequest<'_>) -> (ErrorCode, u16, String) {
+fn reported(fleet: &mut Fleet, ask: TestRequest<'_>) -> (ErrorCode, u16, String) {
     let error = fleet.error_for(ask);
     (error.code(), error.code().row().status, error.to_string())
 }
@@ -17,70 +17,72 @@ fn alone(model: &str) -> Fleet {
 }
 
 #[test]
-fn a_model_nobody_serves_is_not_found() {
+fn unserved_model_is_not_found() {
     for mut fleet in [alone("m"), Fleet::of("backends: []")] {
         let wanted = (ErrorCode::ModelNotFound, 404, "Model 'x' not found".to_owned());
-        assert_eq!(told(&mut fleet, TestRequest::of("x")), wanted);
+        assert_eq!(reported(&mut fleet, TestRequest::of("x")), wanted);
     }
 }
 
 #[test]
-fn a_dead_alias_names_itself_and_its_target() {
+fn dead_alias_names_itself_and_its_target() {
     let yaml = format!("routing: {{ aliases: {{ gpt-4: ghost }} }}\n{}", alike(1, "m"));
-    let (code, status, message) = told(&mut Fleet::of(&yaml), TestRequest::of("gpt-4"));
+    let (code, status, message) = reported(&mut Fleet::of(&yaml), TestRequest::of("gpt-4"));
     assert_eq!((code, status), (ErrorCode::ModelNotFound, 404));
     assert!(message.contains("'gpt-4'") && message.contains("'ghost'"), "{message}");
     assert!(message.starts_with("Model 'ghost' not found"), "{message}");
 }
 
 #[test]
-fn a_served_model_without_a_healthy_backend_is_unavailable() {
+fn served_model_without_a_healthy_backend_is_unavailable() {
     for health in [Health::Unhealthy, Health::Unknown] {
         let mut fleet = alone("m");
         fleet.set_health("one", health);
         let message = "No healthy backend available for model 'm'".to_owned();
         assert_eq!(
-            told(&mut fleet, TestRequest::of("m")),
+            reported(&mut fleet, TestRequest::of("m")),
             (ErrorCode::NoHealthyBackend, 503, message)
         );
     }
 }
 
 #[test]
-fn everything_missing_is_listed() {
+fn missing_capabilities_are_all_listed() {
     let mut fleet = alone("{ id: m, context_length: 100, capabilities: [json_mode] }");
     let needs = Capabilities::ALL;
     let message =
         "No backend supports required capabilities for model 'm': [vision, tools, context_length]";
     let wanted = (ErrorCode::CapabilityMismatch, 400, message.to_owned());
     assert_eq!(
-        told(&mut fleet, TestRequest { needs, tokens: 101, ..TestRequest::of("m") }),
+        reported(&mut fleet, TestRequest { needs, tokens: 101, ..TestRequest::of("m") }),
         wanted
     );
     let message = "No backend supports required capabilities for model 'm': [vision, tools]";
     let wanted = (ErrorCode::CapabilityMismatch, 400, message.to_owned());
-    assert_eq!(told(&mut fleet, TestRequest { needs, ..TestRequest::of("m") }), wanted);
+    assert_eq!(reported(&mut fleet, TestRequest { needs, ..TestRequest::of("m") }), wanted);
 }
 
 #[test]
-fn a_prompt_that_only_is_too_long_has_a_code_of_its_own() {
+fn too_long_prompt_has_a_separate_error_code() {
     let mut fleet = alone("{ id: m, context_length: 100, capabilities: [] }");
     let message = "No backend supports required capabilities for model 'm': [context_length]";
     let wanted = (ErrorCode::ContextLengthExceeded, 400, message.to_owned());
-    assert_eq!(told(&mut fleet, TestRequest { tokens: 101, ..TestRequest::of("m") }), wanted);
+    assert_eq!(reported(&mut fleet, TestRequest { tokens: 101, ..TestRequest::of("m") }), wanted);
 }
 
 #[test]
-fn an_operation_nobody_serves_is_named() {
+fn unserved_operation_is_named() {
     let mut fleet = alone("{ id: m, operations: [chat] }");
-    let (code, status, message) =
-        told(&mut fleet, TestRequest { operation: Operation::Embeddings, ..TestRequest::of("m") });
+    let (code, status, message) = reported(
+        &mut fleet,
+        TestRequest { operation: Operation::Embeddings, ..TestRequest::of("m") },
+    );
     assert_eq!((code, status), (ErrorCode::CapabilityMismatch, 400));
     assert!(message.ends_with("for model 'm': [embeddings]"), "{message}");
 }
 
 #[test]
-fn what_different_backends_lack_is_told_together() {
+fn capabilities_missing_on_different_backends_are_listed_together() {
     let yaml = format!(
         "backends:\n{}{}",
         backend("sees", 1, "models: [{ id: m, capabilities: [vision] }]"),
@@ -88,12 +90,12 @@ fn what_different_backends_lack_is_told_together() {
     );
     let needs = Capabilities::VISION.union(Capabilities::TOOLS);
     let (_, _, message) =
-        told(&mut Fleet::of(&yaml), TestRequest { needs, ..TestRequest::of("m") });
-    assert!(message.ends_with(": [vision, tools]"), "nobody has both: {message}");
+        reported(&mut Fleet::of(&yaml), TestRequest { needs, ..TestRequest::of("m") });
+    assert!(message.ends_with(": [vision, tools]"), "no backend has both: {message}");
 }
 
 #[test]
-fn a_capable_backend_that_is_down_makes_it_a_503() {
+fn unhealthy_capable_backend_makes_the_status_503() {
     let yaml = format!(
         "backends:\n{}{}",
         backend("blind", 1, "models: [{ id: m, capabilities: [] }]"),
@@ -102,8 +104,8 @@ fn a_capable_backend_that_is_down_makes_it_a_503() {
     let mut fleet = Fleet::of(&yaml);
     fleet.set_health("sees", Health::Unhealthy);
     let image = TestRequest { needs: Capabilities::VISION, ..TestRequest::of("m") };
-    let (code, status, message) = told(&mut fleet, image);
-    assert_eq!((code, status), (ErrorCode::NoHealthyBackend, 503), "to retry may help");
+    let (code, status, message) = reported(&mut fleet, image);
+    assert_eq!((code, status), (ErrorCode::NoHealthyBackend, 503), "a retry may succeed");
     assert!(message.starts_with("No healthy backend available for model 'm'"), "{message}");
     assert!(message.contains("vision"), "{message}");
 }
@@ -113,7 +115,7 @@ fn full_backends_are_busy() {
     let mut fleet =
         Fleet::of(&format!("backends:\n{}", backend("one", 1, "max_in_flight: 1, models: [m]")));
     let _place = InflightGuard::try_reserve(&fleet.state("one"), 1, Probe::None).unwrap();
-    let (code, status, _) = told(&mut fleet, TestRequest::of("m"));
+    let (code, status, _) = reported(&mut fleet, TestRequest::of("m"));
     assert_eq!((code, status), (ErrorCode::AllBackendsBusy, 503));
     assert!(matches!(fleet.error_for(TestRequest::of("m")), RouteError::Saturated { .. }));
 }
@@ -126,34 +128,34 @@ fn next_probe_goes_to_the_first_to_leave_cooldown() {
     }
     let decision = fleet.route(TestRequest::of("m")).unwrap();
     assert_eq!(decision.probe, Probe::Cooldown);
-    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1", "first due");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1", "its cooldown ends first");
     let probe = InflightGuard::try_reserve(&fleet.state("b1"), u32::MAX, decision.probe).unwrap();
     let error = fleet.error_for(TestRequest::of("m"));
     let until = NOW.after(Duration::from_secs(5));
     assert_eq!(error, RouteError::CoolingDown { model: "m".to_owned(), until, status: 429 });
     assert_eq!((error.code(), error.code().row().status), (ErrorCode::BackendsCoolingDown, 429));
     drop(probe);
-    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1", "the next one may find out");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1", "the probe is free again");
     fleet.now = NOW.after(Duration::from_secs(31));
     assert_eq!(
         fleet.backend_for(TestRequest::of("m")),
         "b0",
-        "two rests are over, the first is best"
+        "two cooldowns are over, the first backend is best"
     );
 }
 
 #[test]
-fn one_rest_after_a_503_makes_it_a_503() {
+fn one_cooldown_after_a_503_makes_the_status_503() {
     let mut fleet = Fleet::of(&alike(2, "m"));
     fleet.state("b0").cooldown.start(NOW.after(Duration::from_secs(9)), 429);
     fleet.state("b1").cooldown.start(NOW.after(Duration::from_secs(4)), 503);
     let _probe = InflightGuard::try_reserve(&fleet.state("b1"), 9, Probe::Cooldown).unwrap();
-    let (code, status, _) = told(&mut fleet, TestRequest::of("m"));
+    let (code, status, _) = reported(&mut fleet, TestRequest::of("m"));
     assert_eq!((code, status), (ErrorCode::AllBackendsBusy, 503));
 }
 
 #[test]
-fn a_full_backend_beside_a_resting_one_is_no_reason_to_disturb_the_rest() {
+fn full_backend_causes_no_probe_of_a_backend_in_cooldown() {
     let mut fleet = Fleet::of(&format!(
         "backends:\n{}{}",
         backend("full", 1, "max_in_flight: 1, models: [m]"),
@@ -165,24 +167,24 @@ fn a_full_backend_beside_a_resting_one_is_no_reason_to_disturb_the_rest() {
 }
 
 #[test]
-fn an_unknown_model_may_still_be_discovered() {
+fn unknown_model_waits_for_discovery() {
     let yaml =
-        format!("backends:\n{}{}", backend("told", 1, "models: [m]"), backend("silent", 2, ""));
+        format!("backends:\n{}{}", backend("known", 1, "models: [m]"), backend("silent", 2, ""));
     let mut fleet = Fleet::of(&yaml);
-    let (code, status, _) = told(&mut fleet, TestRequest::of("x"));
+    let (code, status, _) = reported(&mut fleet, TestRequest::of("x"));
     assert_eq!((code, status), (ErrorCode::DiscoveryPending, 503));
     let id = fleet.state("silent").id;
     assert!(fleet.live.learn_models(id, &[]));
     assert_eq!(
-        told(&mut fleet, TestRequest::of("x")).0,
+        reported(&mut fleet, TestRequest::of("x")).0,
         ErrorCode::ModelNotFound,
-        "now all is known"
+        "every backend has reported its models"
     );
 }
 
 #[test]
-fn the_models_of_a_backend_that_is_down_stay_known() {
+fn models_of_an_unhealthy_backend_stay_known() {
     let mut fleet = alone("m");
     fleet.set_health("one", Health::Unhealthy);
-    assert_eq!(told(&mut fleet, TestRequest::of("m")).0, ErrorCode::NoHealthyBackend, "no 404");
+    assert_eq!(reported(&mut fleet, TestRequest::of("m")).0, ErrorCode::NoHealthyBackend, "no 404");
 }

@@ -1,4 +1,4 @@
-//! Other models in place of the one asked for, and other names for it.
+//! Fallbacks to other models, and aliases.
 
 use super::{Fleet, TestRequest, alike, backend};
 use crate::api::{Capabilities, ErrorCode};
@@ -84,21 +84,24 @@ fn fallback_entries_are_resolved_through_aliases() {
 fn a_chain_is_found_under_the_target_or_back_along_the_alias() {
     let mut fleet = abc("aliases: { opus: mid, mid: a }, fallbacks: { opus: [c] }");
     fleet.set_health("a", Health::Unhealthy);
-    assert_eq!(model_for(&mut fleet, "opus"), "c", "under the name asked for");
-    assert!(fleet.route(TestRequest::of("mid")).is_err(), "not for who asks for the next name");
+    assert_eq!(model_for(&mut fleet, "opus"), "c", "the fallbacks of the requested name apply");
+    assert!(
+        fleet.route(TestRequest::of("mid")).is_err(),
+        "they do not apply to the name the alias points to"
+    );
     let mut fleet = abc("aliases: { opus: a }, fallbacks: { a: [b], opus: [c] }");
     fleet.set_health("a", Health::Unhealthy);
     assert_eq!(model_for(&mut fleet, "opus"), "b", "the target's own chain goes first");
 }
 
 #[test]
-fn a_fallback_has_no_fallbacks_of_its_own() {
+fn fallbacks_do_not_chain() {
     let mut fleet = abc("fallbacks: { a: [b], b: [c] }");
     fleet.set_health("a", Health::Unhealthy);
     fleet.set_health("b", Health::Unhealthy);
     let error = fleet.error_for(TestRequest::of("a"));
     assert_eq!(error.to_string(), "All backends in fallback chain unavailable: [a, b]");
-    assert_eq!(model_for(&mut fleet, "b"), "c", "asked for by its own name it has");
+    assert_eq!(model_for(&mut fleet, "b"), "c", "its fallbacks apply when it is requested itself");
 }
 
 #[test]
@@ -111,7 +114,7 @@ fn a_model_whose_every_backend_was_tried_falls_back() {
 }
 
 #[test]
-fn a_full_model_falls_back_only_where_asked_for() {
+fn saturated_model_falls_back_only_where_configured() {
     let mut fleet = abc("fallbacks: { a: [b] }");
     fleet.state("a").load.set_in_flight(2);
     assert_eq!(fleet.error_for(TestRequest::of("a")).code(), ErrorCode::AllBackendsBusy);

@@ -71,7 +71,7 @@ fn an_unknown_context_fits_everything() {
 }
 
 #[test]
-fn reserved_output_counts_towards_the_context_where_asked_for() {
+fn reserved_output_counts_towards_the_context_where_configured() {
     let backends = format!(
         "backends:\n{}{}",
         backend("short", 1, "models: [{ id: m, context_length: 100 }]"),
@@ -88,7 +88,7 @@ fn reserved_output_counts_towards_the_context_where_asked_for() {
 }
 
 #[test]
-fn each_capability_is_asked_of_the_model_on_that_backend() {
+fn capabilities_are_per_model_and_backend() {
     let yaml = format!(
         "backends:\n{}{}{}",
         backend(
@@ -145,7 +145,7 @@ fn known_capability_beats_an_assumed_one() {
     );
     fleet.set_health("known", Health::Unhealthy);
     let decision = fleet.route(image).unwrap();
-    assert!(decision.is_assumed, "nobody known is left");
+    assert!(decision.is_assumed, "no backend known to have it is left");
     assert_eq!(fleet.backend_for(image), "assumed");
 }
 
@@ -161,7 +161,7 @@ fn unknown_capabilities_may_be_denied() {
 }
 
 #[test]
-fn operations_are_asked_for_by_path() {
+fn operations_restrict_the_candidates() {
     let yaml = format!(
         "backends:\n{}{}",
         backend("chat", 1, "models: [{ id: m, operations: [chat, completions] }]"),
@@ -182,9 +182,9 @@ fn can_all(bits: u8) -> Capabilities {
 }
 
 proptest! {
-    // Fallbacks, repeats and load included: never a backend without what the request needs.
+    // With fallbacks, retries and load, no backend receives a request whose needs it does not meet.
     #[test]
-    fn nobody_gets_a_request_it_cannot_serve(
+    fn incapable_backends_receive_no_request(
         backends in prop::collection::vec((0..8_u8, 0..8_u8, 1..100_u32, 0..3_u32), 1..6),
         needs in 0..8_u8,
         tokens in 0..120_u32,
@@ -199,7 +199,7 @@ proptest! {
         let routing = "routing: { fallback_on_saturation: true, fallbacks: { m: [n] } }\n";
         let mut fleet = Fleet::of(&format!("{routing}backends:\n{lines}"));
         let ask = TestRequest { needs: can_all(needs), tokens, ..TestRequest::of("m") };
-        // Each backend that is tried fails, until nobody is left.
+        // Each attempt fails, until no backend is left.
         for _ in 0..=backends.len() {
             let Ok((name, model)) = fleet.taken(ask) else { break };
             let (m, n, context, _) = backends[name[1..].parse::<usize>().unwrap()];
@@ -209,7 +209,7 @@ proptest! {
             prop_assert!(!fleet.tried.contains(fleet.state(&name).id), "never tried twice");
             fleet.try_again(&name);
         }
-        prop_assert!(fleet.route(ask).is_err(), "everybody was tried");
+        prop_assert!(fleet.route(ask).is_err(), "every backend was tried");
     }
 }
 

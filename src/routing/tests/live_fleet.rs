@@ -66,13 +66,13 @@ fn check(fleet: &Topology, model: &str, decided: Result<RoutingDecision, RouteEr
     };
     match decided {
         Ok(decision) => {
-            let row = decision.serving(fleet).expect("a row of its own snapshot");
+            let row = decision.serving(fleet).expect("the decision's row is in its snapshot");
             assert_eq!(row.id, decision.backend);
             assert_eq!(&*fleet.model(decision.model).unwrap().name, model);
             assert!(lists(usize::from(row.backend)), "a candidate of its snapshot");
         }
         Err(RouteError::ModelNotFound { .. } | RouteError::DiscoveryPending { .. }) => {
-            assert!(!(0..fleet.backends.len()).any(lists), "nobody in the snapshot serves it");
+            assert!(!(0..fleet.backends.len()).any(lists), "no backend in the snapshot serves it");
         }
         Err(other) => panic!("every backend is healthy and idle: {other}"),
     }

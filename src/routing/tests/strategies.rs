@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn rotation_is_even_whatever_else_is_asked_for(
+    fn rotation_is_even_beside_other_models(
         backends in 1..9_usize, rounds in 1..12_usize, others in 0..4_usize
     ) {
         let yaml = format!("routing: {{ strategy: round_robin }}\n{}", alike(backends, "m, other"));
@@ -140,7 +140,7 @@ fn fewer_in_flight_and_less_latency_score_higher() {
 }
 
 #[test]
-fn streams_and_answers_are_scored_by_their_own_latencies() {
+fn streams_and_whole_responses_are_scored_by_separate_latencies() {
     let mut fleet = Fleet::of(&alike(2, "m"));
     let topology = &fleet.live.topology();
     let latencies = &topology.models()[0].serving;
@@ -251,7 +251,7 @@ fn a_backend_that_comes_back_gets_its_share_little_by_little() {
     assert_eq!(
         counts(&mut fleet, TestRequest::of("m"), 50)["b0"],
         50,
-        "nobody else could take them"
+        "no other backend could take them"
     );
 }
 

@@ -20,8 +20,8 @@ const PREFIX_BLOCKS: u64 = 64;
 /// Decisions a request stays in flight for.
 const IN_FLIGHT: usize = 50;
 
-/// The prompts of a seed, in order: the blocks of a prefix, and one of its own. Of a prefix that nobody
-/// shares one block says all: none of it is ever found again.
+/// The prompts of a seed, in order: the blocks of a prefix, and one unique block. An unshared prefix is
+/// one block long, because none of its blocks is ever found again.
 fn traffic(seed: u64) -> Vec<Chain> {
     let hash =
         |parts: [u64; 2]| xxhash_rust::xxh3::xxh3_64_with_seed(&parts[0].to_le_bytes(), parts[1]);

@@ -167,7 +167,7 @@ fn a_backend_that_left_and_came_back_has_forgotten() {
     let smaller = fleet.live.succeeded_by(&parse(&format!("{PREFIX}backends:\n{without}")));
     fleet.live = smaller;
     assert_eq!(held(&fleet), None);
-    assert_eq!(fleet.live.prefix_memory().used(), 0, "what nobody uses is given back");
+    assert_eq!(fleet.live.prefix_memory().used(), 0, "unused memory is returned");
     fleet.live = fleet.live.succeeded_by(&parse(&format!("{PREFIX}{}", alike(2, "m"))));
     assert_eq!(held(&fleet), Some(0));
 }

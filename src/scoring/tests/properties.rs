@@ -69,7 +69,7 @@ proptest! {
         }
     }
 
-    /// INV-3: the same question has the same answer, and the order of the fleet has no part in it.
+    /// INV-3: equal input gives an equal decision, and the order of the fleet does not matter.
     #[test]
     fn decisions_are_the_same_every_time(candidates in candidates(), seed: u64) {
         let profile = profile("prefix-affinity:3,queue-depth:2,kv-utilization:2");

@@ -32,7 +32,7 @@ fn published(candidates: &[Candidate]) -> Vec<usize> {
 /// A fleet under 16 shared prompts: each choice lengthens a queue, fills a cache and leaves a prefix.
 struct Fleet {
     busy: Vec<usize>,
-    begun: Vec<usize>,
+    started: Vec<usize>,
     held: [[u32; 16]; BACKENDS],
 }
 
@@ -56,18 +56,18 @@ impl Fleet {
     fn take(&mut self, index: usize, prompt: usize) {
         self.busy[index] += 1;
         self.held[index][prompt] = 64;
-        self.begun.push(index);
-        if let Some(ended) = self.begun.len().checked_sub(BUSY + 1) {
-            self.busy[self.begun[ended]] -= 1;
+        self.started.push(index);
+        if let Some(ended) = self.started.len().checked_sub(BUSY + 1) {
+            self.busy[self.started[ended]] -= 1;
         }
     }
 
-    fn of_nobody() -> Self {
-        Self { busy: vec![0; BACKENDS], begun: Vec::new(), held: [[0; 16]; BACKENDS] }
+    fn idle() -> Self {
+        Self { busy: vec![0; BACKENDS], started: Vec::new(), held: [[0; 16]; BACKENDS] }
     }
 
     fn counts(&self) -> [usize; BACKENDS] {
-        std::array::from_fn(|index| self.begun.iter().filter(|one| **one == index).count())
+        std::array::from_fn(|index| self.started.iter().filter(|one| **one == index).count())
     }
 }
 
@@ -77,7 +77,7 @@ fn three_to_two_to_two_spreads_as_the_published_formulas_do() {
     let ours = profile("prefix-affinity:3,waiting-queue:2,kv-utilization:2");
     for seed in 1..=5 {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let mut fleet = Fleet::of_nobody();
+        let mut fleet = Fleet::idle();
         // Where the published rule sends the same requests on average, its draws among equals and all.
         let (mut theirs, mut drawn) = ([0.0; BACKENDS], 0);
         for number in 0..DECISIONS {

@@ -142,7 +142,7 @@ fn llamacpp_without_metrics_is_read_by_its_slots() {
     let slots = read_slots(br#"[{"id":0,"is_processing":true},{"id":1,"is_processing":false}]"#);
     assert_eq!(load(&slots.unwrap()), (Some(0.0), Some(1.0), None));
     let full = read_slots(br#"[{"id":0,"is_processing":true}]"#).unwrap();
-    assert_eq!(load(&full), (None, Some(1.0), None), "who waits is not told");
+    assert_eq!(load(&full), (None, Some(1.0), None), "the queue length is not reported");
     assert_eq!(read_slots(b"{}"), None);
     assert_eq!(read_slots(br#"[{"id":0}]"#), None);
     let props = br#"{"total_slots":4,"default_generation_settings":{"n_ctx":2048}}"#;

@@ -115,12 +115,12 @@ async fn connection_is_reused_and_reopened_when_closed() {
 
 #[tokio::test]
 async fn failed_scrape_reports_its_reason() {
-    for (answer, reason) in [
+    for (response, reason) in [
         ((|_, _| (404, String::new())) as fn(usize, &str) -> _, "/metrics returned 404"),
         (|_, _| (200, "<html>".to_owned()), "/metrics has no metrics of an engine's load"),
         (|_, _| (200, "x 1\n".repeat(1_100_000)), "the response is larger than 4MiB"),
     ] {
-        let stub = Stub::start(9, answer).await;
+        let stub = Stub::start(9, response).await;
         let mut task = task(&stub.url, "engine: vllm").await;
         assert_eq!(task.once().await.unwrap_err(), reason);
         let pauses: Vec<Duration> = (1..12)

@@ -36,15 +36,15 @@ pub enum CaptureError {
 }
 
 impl Capture {
-    /// Reads captured decisions: one, several behind each other with commas or without, or what
-    /// `/decisions?capture=true` answers.
+    /// Reads captured decisions: one, several in a row with or without commas, or the response of
+    /// `/decisions?capture=true`.
     ///
     /// # Errors
     /// [`CaptureError`] for the first thing that is wrong.
     pub fn read_all(text: &[u8]) -> Result<Vec<Self>, CaptureError> {
-        /// What tells an answer from a decision.
+        /// The fields that distinguish a response from a single decision.
         #[derive(Deserialize)]
-        #[serde(expecting = "a captured decision, or an answer with a list of them")]
+        #[serde(expecting = "a captured decision, or a response with a list of them")]
         struct Outline {
             version: Option<u32>,
             decisions: Option<Vec<Box<RawValue>>>,

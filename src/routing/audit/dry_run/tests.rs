@@ -139,11 +139,11 @@ fn error_keeps_the_requirements_once_the_body_was_read() {
     assert!(result.get("decision").is_none());
     assert!(render_text(&result).contains("refused     400 capability_mismatch: No backend"));
 
-    let result = explain(&generation, &chat("nobody", ""));
+    let result = explain(&generation, &chat("absent", ""));
     assert_eq!(
         result["error"],
         json!({
-            "status": 404, "code": "model_not_found", "message": "Model 'nobody' not found",
+            "status": 404, "code": "model_not_found", "message": "Model 'absent' not found",
         })
     );
     assert_eq!(result["candidates"], json!([]));

@@ -3,19 +3,19 @@
 use serde_json::Value;
 
 /// The text of what [`super::explain`] returned, without a trailing newline.
-pub fn render_text(answer: &Value) -> String {
+pub fn render_text(result: &Value) -> String {
     let mut lines = Vec::new();
-    if let Some(requirements) = answer.get("requirements") {
+    if let Some(requirements) = result.get("requirements") {
         lines.extend(requirement_lines(requirements));
     }
-    let decision = answer.get("decision");
-    let candidates = decision.unwrap_or(answer).get("candidates").and_then(Value::as_array);
+    let decision = result.get("decision");
+    let candidates = decision.unwrap_or(result).get("candidates").and_then(Value::as_array);
     if let Some(candidates) = candidates {
         lines.extend(candidate_lines(candidates, decision));
     }
     match decision {
         Some(decision) => lines.push(format!("decision    {}", decision_text(decision))),
-        None => lines.push(format!("refused     {}", error_text(answer))),
+        None => lines.push(format!("refused     {}", error_text(result))),
     }
     lines.join("\n")
 }
@@ -130,8 +130,8 @@ fn decision_text(decision: &Value) -> String {
     )
 }
 
-fn error_text(answer: &Value) -> String {
-    let Some(error) = answer.get("error") else { return answer.to_string() };
+fn error_text(result: &Value) -> String {
+    let Some(error) = result.get("error") else { return result.to_string() };
     format!("{} {}: {}", number(error, "status"), text(error, "code"), text(error, "message"))
 }
 

@@ -1,5 +1,5 @@
-//! What each side of the comparison knows beyond the recorded readings: which prompts went where, by a
-//! prefix index of its own, and whose turn it is.
+//! What each side of the comparison knows beyond the recorded readings: a prefix
+//! index for each side records where it sent which prompt, and a counter records its rotation.
 
 use std::sync::Arc;
 

@@ -87,8 +87,8 @@ impl Worker {
     }
 
     /// Whether a request is in the sample. Its first block decides, so that all turns of a conversation
-    /// are in it or none. A prompt without a whole block cannot be told from others and has nothing
-    /// cached: each is drawn by itself.
+    /// are in it or none. A prompt shorter than one block cannot be distinguished from others and
+    /// has nothing cached: each is drawn separately.
     fn is_sampled(&mut self, live: &ObservedDecision, model: &Model) -> bool {
         let sample = self.tracking.sample;
         if sample >= 1.0 {
