@@ -25,7 +25,6 @@ mod response;
 mod retry;
 mod retry_budget;
 mod seeds;
-mod shadow;
 mod target;
 mod trace;
 

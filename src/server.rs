@@ -31,8 +31,7 @@ use crate::observe::decision_log::DecisionLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::otlp::SpanExporter;
 use crate::proxy::{DataPlane, Proxy};
-use crate::routing::Generation;
-use crate::routing::RequestObserver;
+use crate::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 use crate::tls::TlsError;
 
 /// Effectively never: one year.
@@ -144,8 +143,12 @@ impl Parts {
         let metrics = Arc::new(Metrics::new(&generation)?);
         let decisions = Arc::new(DecisionLog::default());
         let access_log = AccessLog::start(&generation.config.access_log)?.map(Arc::new);
-        let mut observers: Vec<Box<dyn RequestObserver>> =
-            vec![Box::new(Arc::clone(&metrics)), Box::new(Arc::clone(&decisions))];
+        let mut observers: Vec<Box<dyn RequestObserver>> = vec![
+            Box::new(PrefixObserver),
+            Box::new(ShadowObserver),
+            Box::new(Arc::clone(&metrics)),
+            Box::new(Arc::clone(&decisions)),
+        ];
         if let Some(log) = &access_log {
             observers.push(Box::new(Arc::clone(log)));
         }

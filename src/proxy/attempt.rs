@@ -2,12 +2,13 @@
 
 use parking_lot::Mutex;
 
-use super::context::{RequestContext, ScannedRequest, Served};
+use super::context::{RequestContext, Served};
 use super::seeds::Seeds;
 use crate::api::TraceContext;
 use crate::clock::now;
 use crate::downstream::client::Client;
 use crate::fleet::{Backend, InflightGuard, Serving, Topology};
+use crate::routing::RoutingDecision;
 use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
 
@@ -21,6 +22,8 @@ pub(crate) enum AttemptEnd {
 
 /// The fixed parts of one attempt.
 pub(crate) struct Attempt<'a> {
+    pub(crate) decision: &'a RoutingDecision,
+    pub(crate) fleet: &'a Topology,
     pub(crate) serving: &'a Serving,
     pub(crate) backend: &'a Backend,
     pub(crate) client: &'a Client,
@@ -34,18 +37,19 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// An attempt at the request's decision; `None` when the decision does not fit the fleet it was
-    /// made on.
+    /// An attempt at a decision; `None` when the decision does not fit the fleet it was made on.
     pub(crate) fn start(
         ctx: &RequestContext,
-        request: &ScannedRequest,
+        decision: &'a RoutingDecision,
         fleet: &'a Topology,
         client: &'a Client,
         permit: InflightGuard,
         seeds: &Seeds,
     ) -> Option<Self> {
-        let serving = request.decision.as_ref()?.serving(fleet)?;
+        let serving = decision.serving(fleet)?;
         Some(Self {
+            decision,
+            fleet,
             serving,
             backend: fleet.backends.get(usize::from(serving.backend))?,
             client,

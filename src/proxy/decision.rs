@@ -1,7 +1,9 @@
-//! Decides where a request goes, and takes the in-flight permit that goes with the decision.
+//! Decides where a request goes, takes the in-flight permit that goes with the decision, and reports it.
 
 use std::cell::RefCell;
+use std::task::{Context, Waker};
 
+use http::HeaderMap;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -11,8 +13,8 @@ use crate::clock::now;
 use crate::fleet::InflightGuard;
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    Capture, CapturedAttempt, Live, NoRecord, RouteError, RouteInput, RoutingDecision, Scratch,
-    Trace, Weighted,
+    Capture, CapturedAttempt, Live, NoRecord, RouteError, RouteInput, Routed, RoutingDecision,
+    Scratch, Trace, Weighted,
 };
 
 /// How often a decision is repeated because another request took the last permit first.
@@ -26,21 +28,36 @@ thread_local! {
 pub(crate) struct Decided {
     pub(crate) decision: RoutingDecision,
     pub(crate) permit: InflightGuard,
-    /// What the decision read, where a capture or the shadow needs it.
-    pub(crate) trace: Option<Trace>,
-    /// The same for a file, where decisions are captured.
-    pub(crate) captured: Option<Box<Capture>>,
 }
 
-/// Picks a backend for the next attempt.
+/// Why no attempt follows.
+pub(crate) enum Undecided {
+    /// No backend can take the request.
+    NoRoute(RouteError),
+    /// The client left between two attempts.
+    ClientGone,
+}
+
+/// A decision whose permit has been taken.
+struct Reserved {
+    decided: Decided,
+    /// What the decision read, where a capture or the shadow needs it.
+    trace: Option<RefCell<Trace>>,
+    /// The same for a file, where decisions are captured.
+    captured: Option<Box<Capture>>,
+}
+
+/// Picks a backend for the next attempt, and reports the decision to the observers. They run before
+/// this thread decides about another request, and borrow the prompt's blocks from it.
 ///
 /// # Errors
-/// When no backend can take the request.
+/// When no backend can take the request, or the client has left since the first attempt.
 pub(crate) fn decide(
     proxy: &Proxy,
-    ctx: &RequestContext,
+    ctx: &mut RequestContext,
+    headers: &HeaderMap,
     request: &ScannedRequest,
-) -> Result<Decided, RouteError> {
+) -> Result<Decided, Undecided> {
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
         let weighted = ctx.generation.router.weighted();
         let weighted = weighted.filter(|weighted| weighted.profile().reads_prompts());
@@ -48,12 +65,36 @@ pub(crate) fn decide(
             read_prompt(ctx, request, weighted, chain);
         }
         let prompt = weighted.map(|_| &*chain);
-        let decided = reserve(proxy, ctx, request, prompt, scratch)?;
-        if let (Some(weighted), Some(chain)) = (weighted, prompt) {
-            weighted.record(&request.fleet, &decided.decision, chain);
+        let reserved = reserve(proxy, ctx, request, prompt, scratch).map_err(Undecided::NoRoute)?;
+        // No engine should start on a response that has no reader.
+        if ctx.record.attempts > 0 && is_client_gone(ctx) {
+            return Err(Undecided::ClientGone);
         }
-        Ok(decided)
+        ctx.record.attempts += 1;
+        let router = &ctx.generation.router;
+        proxy.observers.routed(&Routed {
+            at: now(),
+            request_id: ctx.request_id(),
+            request: &request.profile,
+            headers,
+            body: request.body.as_ref().map(|held| &held.bytes),
+            requested_model: &request.model,
+            decision: &reserved.decided.decision,
+            generation: &ctx.generation,
+            fleet: &request.fleet,
+            prompt,
+            trace: reserved.trace.as_ref(),
+            attempt: ctx.record.attempts,
+            scorer_names: router.weighted().map(Weighted::scorer_names).unwrap_or_default(),
+            captured: reserved.captured.as_deref(),
+        });
+        Ok(reserved.decided)
     })
+}
+
+fn is_client_gone(ctx: &RequestContext) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    ctx.client.as_ref().is_some_and(|client| client.poll_gone(&mut cx).is_ready())
 }
 
 fn reserve(
@@ -62,7 +103,7 @@ fn reserve(
     request: &ScannedRequest,
     prompt: Option<&Chain>,
     scratch: &mut Scratch,
-) -> Result<Decided, RouteError> {
+) -> Result<Reserved, RouteError> {
     let router = &ctx.generation.router;
     let topology = &*request.fleet;
     let mut rng = SmallRng::seed_from_u64(proxy.seeds.next());
@@ -104,7 +145,8 @@ fn reserve(
                 let of = CapturedAttempt { request_id, attempt, seed };
                 Box::new(router.capture(of, &input, &decision, trace))
             });
-            return Ok(Decided { decision, permit, trace, captured });
+            let decided = Decided { decision, permit };
+            return Ok(Reserved { decided, trace: trace.map(RefCell::new), captured });
         }
     }
     Err(saturated())

@@ -16,6 +16,7 @@ use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::downstream::client::Client;
 use crate::fleet::InflightGuard;
+use crate::routing::RoutingDecision;
 use crate::upstream::deadline::Deadline;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse};
 use crate::upstream::http1::Exchange;
@@ -35,19 +36,20 @@ impl ClientWatch for Client {
     }
 }
 
-/// Makes one attempt at the request's decision, and reports its outcome to the backend's state.
+/// Makes one attempt at a decision, and reports its outcome to the backend's state.
 pub(crate) async fn make_attempt(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
+    decision: &RoutingDecision,
     permit: InflightGuard,
 ) -> AttemptEnd {
     let fleet = Arc::clone(&request.fleet);
     let client = ctx.client.clone();
     let attempt = client
         .as_ref()
-        .and_then(|client| Attempt::start(ctx, request, &fleet, client, permit, &proxy.seeds));
+        .and_then(|client| Attempt::start(ctx, decision, &fleet, client, permit, &proxy.seeds));
     let Some(attempt) = attempt else {
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
         return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
@@ -57,7 +59,7 @@ pub(crate) async fn make_attempt(
         Err(failure) => AttemptEnd::Failed(failure),
     };
     let result = AttemptResult::of(&end, ctx, proxy.seeds.next_share());
-    record_outcome(&attempt, &result, &proxy.observers);
+    record_outcome(&attempt, &result, &ctx.generation.router, &proxy.observers);
     end
 }
 

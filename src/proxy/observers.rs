@@ -6,14 +6,11 @@ use std::time::Duration;
 
 use pingora_proxy::Session;
 
-use super::context::{RequestContext, RequestRecord, ScannedRequest};
+use super::context::{RequestContext, RequestRecord};
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::fleet::{BackendId, Outcome};
-use crate::routing::{
-    About, AttemptEnded, Capture, RequestObserver, RequestOutcome, Routed, RoutingDecision,
-    Weighted,
-};
+use crate::routing::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
 
 /// All observers, in the order they are called.
 pub(crate) struct Observers(Vec<Box<dyn RequestObserver>>);
@@ -24,31 +21,9 @@ impl Observers {
     }
 
     /// A decision is acted on.
-    pub(crate) fn routed(
-        &self,
-        ctx: &RequestContext,
-        request: &ScannedRequest,
-        decision: &RoutingDecision,
-        captured: Option<&Capture>,
-    ) {
-        let event = Routed {
-            at: now(),
-            request_id: ctx.request_id(),
-            request: &request.profile,
-            requested_model: &request.model,
-            decision,
-            fleet: &request.fleet,
-            attempt: ctx.record.attempts,
-            scorer_names: ctx
-                .generation
-                .router
-                .weighted()
-                .map(Weighted::scorer_names)
-                .unwrap_or_default(),
-            captured,
-        };
+    pub(crate) fn routed(&self, event: &Routed<'_>) {
         for observer in &self.0 {
-            observer.routed(&event);
+            observer.routed(event);
         }
     }
 

@@ -12,7 +12,8 @@ use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::config::CooldownConfig;
 use crate::fleet::{Outcome, OutcomeSource, Probe};
-use crate::routing::AttemptEnded;
+use crate::routing::{AttemptEnded, Router};
+use crate::scan::Usage;
 use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
 
@@ -29,6 +30,10 @@ pub(crate) struct AttemptResult {
     pub(crate) is_streaming: bool,
     /// When the first token of a stream passed.
     pub(crate) first_token: Option<Timestamp>,
+    /// Whether the response goes to the client.
+    pub(crate) is_relayed: bool,
+    /// Tokens the engine counted.
+    pub(crate) usage: Option<Usage>,
 }
 
 impl AttemptResult {
@@ -45,6 +50,8 @@ impl AttemptResult {
             client: ctx.client_hash,
             is_streaming: ctx.record.is_streaming,
             first_token: ctx.record.first_token,
+            is_relayed: true,
+            usage: ctx.record.usage,
         }
     }
 
@@ -55,7 +62,8 @@ impl AttemptResult {
             AttemptEnd::Failed(failure) => {
                 let config = &ctx.generation.config.routing.cooldown;
                 let outcome = outcome_of(failure, cooldown_time(config, failure, jitter));
-                Self { outcome, code: Some(code_of(failure)), ..by_status }
+                let code = Some(code_of(failure));
+                Self { outcome, code, is_relayed: false, ..by_status }
             }
             AttemptEnd::Relayed(_) => {
                 let outcome = ctx.record.outcome.unwrap_or(by_status.outcome);
@@ -67,7 +75,12 @@ impl AttemptResult {
 
 /// Reports the result to the backend's health, circuit breaker, cooldown and latencies, and releases
 /// the in-flight permit. Only the first call for an attempt counts: the permit is taken with it.
-pub(crate) fn record_outcome(attempt: &Attempt<'_>, result: &AttemptResult, observers: &Observers) {
+pub(crate) fn record_outcome(
+    attempt: &Attempt<'_>,
+    result: &AttemptResult,
+    router: &Router,
+    observers: &Observers,
+) {
     let Some(permit) = attempt.permit.lock().take() else { return };
     let at = now();
     let outcome = result.outcome;
@@ -101,6 +114,11 @@ pub(crate) fn record_outcome(attempt: &Attempt<'_>, result: &AttemptResult, obse
         server: (&attempt.backend.config.url.host, attempt.backend.config.url.port),
         number: attempt.number,
         trace: attempt.trace,
+        decision: attempt.decision,
+        router,
+        fleet: attempt.fleet,
+        is_relayed: result.is_relayed,
+        usage: result.usage,
         outcome,
         code: result.code,
         took: at.since(attempt.started),

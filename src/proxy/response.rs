@@ -15,6 +15,7 @@ use super::own_response::add_common_fields;
 use crate::api::{ErrorCode, error_event};
 use crate::clock::now;
 use crate::fleet::{InflightGuard, Outcome, SlotId};
+use crate::routing::Router;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::http1::Exchange;
 use crate::upstream::relay::{RelayEnd, RelayObserver, RelayTerms};
@@ -55,6 +56,7 @@ pub(crate) async fn relay(
     let mut monitor = ResponseMonitor::new(request.profile.operation, is_stream);
     let progress = Progress {
         observers: &proxy.observers,
+        router: &ctx.generation.router,
         attempt,
         arrived_at: ctx.arrived_at,
         drain_slot: attempt.permit.lock().as_ref().and_then(InflightGuard::drain_slot),
@@ -99,6 +101,7 @@ pub(crate) async fn relay(
 /// Reports the progress of one relay to the backend's state and the observers.
 struct Progress<'a> {
     observers: &'a Observers,
+    router: &'a Router,
     attempt: &'a Attempt<'a>,
     arrived_at: Timestamp,
     /// The attempt's slot in the drain estimate.
@@ -123,10 +126,10 @@ impl RelayObserver for Progress<'_> {
 
     // The permit is released before the last bytes are written: a client that sends its next request
     // at once must find the backend free.
-    fn response_read(&self, first_token: Option<Timestamp>) {
-        let first_token = first_token.filter(|_| self.is_stream);
-        let result = AttemptResult { first_token, ..self.result };
-        record_outcome(self.attempt, &result, self.observers);
+    fn response_read(&self, monitor: &ResponseMonitor) {
+        let first_token = monitor.first_token.filter(|_| self.is_stream);
+        let result = AttemptResult { first_token, usage: monitor.usage(), ..self.result };
+        record_outcome(self.attempt, &result, self.router, self.observers);
     }
 }
 

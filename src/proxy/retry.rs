@@ -1,18 +1,15 @@
 //! From a scanned request to a response: decide, attempt, and retry on another backend (failover)
 //! where the failure is safe to retry and the budget allows it.
 
-use std::task::{Context, Waker};
-
 use pingora_proxy::Session;
 
 use super::Proxy;
 use super::attempt::AttemptEnd;
 use super::context::{RequestContext, ScannedRequest, Served};
-use super::decision::{Decided, decide};
+use super::decision::{Decided, Undecided, decide};
 use super::failure::OwnError;
 use super::forward::make_attempt;
 use super::own_response::{send_error, send_held};
-use super::shadow::show_shadow;
 use crate::clock::now;
 use crate::fleet::Outcome;
 use crate::routing::{RouteError, RoutingDecision};
@@ -29,34 +26,26 @@ pub(crate) async fn serve(
     proxy.retries.earn(&ctx.generation.config.routing.retry_budget);
     let mut last_failure = None;
     loop {
-        let Decided { decision, permit, trace, captured } = match decide(proxy, ctx, &request) {
+        let headers = &session.req_header().headers;
+        let Decided { decision, permit } = match decide(proxy, ctx, headers, &request) {
             Ok(decided) => decided,
-            Err(error) => {
+            Err(Undecided::ClientGone) => return ctx.client_gone(),
+            Err(Undecided::NoRoute(error)) => {
                 return match last_failure {
                     Some(failure) => send_failure(proxy, session, ctx, failure).await,
                     None => send_route_error(proxy, session, ctx, &error).await,
                 };
             }
         };
-        // No engine should start on a response that has no reader.
-        if ctx.record.attempts > 0 && is_client_gone(ctx) {
-            return ctx.client_gone();
-        }
-        ctx.record.attempts += 1;
-        proxy.observers.routed(ctx, &request, &decision, captured.as_deref());
-        if let Some(trace) = trace {
-            show_shadow(session, ctx, &request, &decision, trace);
-        }
         request.decision = Some(decision);
-        match make_attempt(proxy, session, ctx, &mut request, permit).await {
+        match make_attempt(proxy, session, ctx, &mut request, &decision, permit).await {
             AttemptEnd::Relayed(served) => {
-                learn_cached(ctx, &request, &decision);
+                record_expected_cached(ctx, &decision);
                 return served;
             }
             AttemptEnd::Failed(Failure::ClientGone) => return ctx.client_gone(),
             AttemptEnd::Failed(failure) => {
                 request.tried.insert(decision.backend);
-                forget_recorded(ctx, &request, &decision);
                 if !may_retry(proxy, ctx, &failure) {
                     return send_failure(proxy, session, ctx, failure).await;
                 }
@@ -112,23 +101,9 @@ async fn send_route_error(
     send_error(proxy, session, ctx, OwnError::from_route(error, now())).await
 }
 
-/// Updates the prefix index with what the engine reported as cached.
-fn learn_cached(ctx: &mut RequestContext, request: &ScannedRequest, decision: &RoutingDecision) {
+/// Records how many tokens of the prompt were expected in the cache, beside the engine's count of them.
+fn record_expected_cached(ctx: &mut RequestContext, decision: &RoutingDecision) {
     let cached = ctx.record.usage.and_then(|usage| usage.cached_tokens);
-    if let (Some(cached), Some(weighted)) = (cached, ctx.generation.router.weighted()) {
-        weighted.learn(&request.fleet, decision, cached);
-        ctx.record.expected_cached = decision.scores.map(|scores| scores.expected_tokens());
-    }
-}
-
-/// The backend did not serve the prompt, so its cache does not hold it either.
-fn forget_recorded(ctx: &RequestContext, request: &ScannedRequest, decision: &RoutingDecision) {
-    if let Some(weighted) = ctx.generation.router.weighted() {
-        weighted.take_back(&request.fleet, decision);
-    }
-}
-
-fn is_client_gone(ctx: &RequestContext) -> bool {
-    let mut cx = Context::from_waker(Waker::noop());
-    ctx.client.as_ref().is_some_and(|client| client.poll_gone(&mut cx).is_ready())
+    let scores = decision.scores.filter(|_| cached.is_some());
+    ctx.record.expected_cached = scores.map(|scores| scores.expected_tokens());
 }

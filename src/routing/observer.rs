@@ -1,13 +1,19 @@
-//! The events of a request, for observers: metrics, decision log, access log, traces. The proxy reports
-//! them and imports none of the observers.
+//! The events of a request, for observers: the prefix index, the shadow, metrics, decision log, access
+//! log, traces. The proxy reports them and imports none of the observers. Events borrow everything, so
+//! that an observer that is not interested costs nothing.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Capture, RoutingDecision, ScorerNames};
+use bytes::Bytes;
+use http::HeaderMap;
+
+use super::{Capture, Generation, Router, RoutingDecision, ScorerNames, Trace};
 use crate::api::{ErrorCode, Operation, TraceContext};
 use crate::fleet::{BackendId, Outcome, Topology};
+use crate::prefix::Chain;
 use crate::scan::{RequestProfile, Usage};
 use crate::units::{Timestamp, TokenCount};
 
@@ -20,12 +26,23 @@ pub struct Routed<'a> {
     pub request_id: &'a str,
     /// What the request needs.
     pub request: &'a RequestProfile,
+    /// Its header fields.
+    pub headers: &'a HeaderMap,
+    /// Its body; `None` once it has been released.
+    pub body: Option<&'a Bytes>,
     /// The model asked for.
     pub requested_model: &'a str,
     /// Where it goes.
     pub decision: &'a RoutingDecision,
+    /// The configuration it was decided by.
+    pub generation: &'a Generation,
     /// The fleet the decision was made on.
-    pub fleet: &'a Topology,
+    pub fleet: &'a Arc<Topology>,
+    /// The prompt in blocks, where the strategy reads it.
+    pub prompt: Option<&'a Chain>,
+    /// What the decision read, where that was recorded. One observer may keep it, and takes it out
+    /// instead of copying it.
+    pub trace: Option<&'a RefCell<Trace>>,
     /// 1 for the first attempt.
     pub attempt: u32,
     /// The names and weights of the decision's scores.
@@ -49,6 +66,16 @@ pub struct AttemptEnded<'a> {
     pub number: u32,
     /// The trace of the request and the attempt's own span in it.
     pub trace: Option<(TraceContext, u64)>,
+    /// The decision it followed.
+    pub decision: &'a RoutingDecision,
+    /// The router that made it.
+    pub router: &'a Router,
+    /// The fleet it was made on.
+    pub fleet: &'a Topology,
+    /// Whether its response goes to the client, complete or not. Otherwise not a byte of it does.
+    pub is_relayed: bool,
+    /// Tokens the engine counted.
+    pub usage: Option<Usage>,
     /// What health and breaker learn from it.
     pub outcome: Outcome,
     /// Why it failed, when it did.

@@ -12,7 +12,6 @@ use super::response_monitor::ResponseMonitor;
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::config::TimeoutsConfig;
-use crate::units::Timestamp;
 
 /// How the relay of a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +30,7 @@ pub(crate) trait RelayObserver: Sync {
     fn tokens_passed(&self, is_first: bool, tokens: u32);
     /// The response has been read to its end, and its last part is about to be written: the backend
     /// is free from now on.
-    fn response_read(&self, first_token: Option<Timestamp>);
+    fn response_read(&self, monitor: &ResponseMonitor);
 }
 
 /// How one response is relayed.
@@ -61,7 +60,7 @@ impl Exchange<'_> {
                 self.tokens_passed(monitor, &terms, tokens);
             }
             if is_last {
-                terms.observer.response_read(monitor.first_token);
+                terms.observer.response_read(monitor);
             }
             // A malformed chunk may follow good ones in the same read: the next turn finds it.
             let is_more_read = !payload.is_empty() && !self.connection.read.is_empty();
@@ -79,7 +78,7 @@ impl Exchange<'_> {
                 Ok(1..) => {}
                 Ok(0) if matches!(terms.framing, Framing::UntilClose) && monitor.has_ended() => {
                     monitor.observe(&[], true);
-                    terms.observer.response_read(monitor.first_token);
+                    terms.observer.response_read(monitor);
                     let ended = client.write_response_body(Bytes::new(), true).await;
                     return if ended.is_ok() { RelayEnd::Complete } else { RelayEnd::ClientGone };
                 }

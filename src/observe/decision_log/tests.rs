@@ -9,6 +9,7 @@ use crate::fleet::{BackendSet, Health, Topology};
 use crate::routing::Generation;
 use crate::routing::{NoRecord, Peek, RouteInput, RoutingDecision, Scratch};
 use crate::scan::{RequestProfile, ScanOptions, scan};
+use http::HeaderMap;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -16,6 +17,8 @@ const BODY: &str = r#"{"model":"gpt","stream":true,"messages":[{"role":"user","c
     [{"type":"image_url","image_url":{"url":"data:,"}}]}]}"#;
 
 struct Story {
+    generation: Generation,
+    headers: HeaderMap,
     fleet: std::sync::Arc<Topology>,
     profile: RequestProfile,
     decision: RoutingDecision,
@@ -44,7 +47,7 @@ impl Story {
         let mut scratch = Scratch::default();
         let decision =
             generation.router.route(&input, &mut random, &mut scratch, &mut NoRecord).unwrap();
-        Self { fleet, profile, decision }
+        Self { generation, headers: HeaderMap::new(), fleet, profile, decision }
     }
 
     fn routed<'a>(&'a self, request_id: &'a str, requested_model: &'a str) -> Routed<'a> {
@@ -52,9 +55,14 @@ impl Story {
             at: Timestamp(1_000_000),
             request_id,
             request: &self.profile,
+            headers: &self.headers,
+            body: None,
             requested_model,
             decision: &self.decision,
+            generation: &self.generation,
             fleet: &self.fleet,
+            prompt: None,
+            trace: None,
             attempt: 1,
             scorer_names: ScorerNames::default(),
             captured: None,

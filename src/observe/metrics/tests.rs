@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::*;
 use crate::api::Operation;
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, Strategy};
 use crate::discovery::ScrapeBudget;
-use crate::fleet::{EngineSample, Outcome};
-use crate::routing::About;
+use crate::fleet::{EngineSample, ModelId, Outcome, Probe, Topology};
 use crate::routing::audit::ShadowHost;
+use crate::routing::{About, RoutingDecision};
 use crate::scan::Usage;
 use crate::units::Timestamp;
 
@@ -54,6 +54,22 @@ fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a
     }
 }
 
+/// What a decision refers to.
+static ROUTED_BY: LazyLock<Arc<Generation>> = LazyLock::new(two_backends);
+static ROUTED_ON: LazyLock<Arc<Topology>> = LazyLock::new(|| ROUTED_BY.fleet.topology());
+const DECISION: RoutingDecision = RoutingDecision {
+    backend: BackendId(0),
+    model: ModelId(0),
+    row: 0,
+    strategy: Strategy::Smart,
+    is_fallback: false,
+    is_assumed: false,
+    in_panic: false,
+    candidates: 1,
+    probe: Probe::None,
+    scores: None,
+};
+
 fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
     let (outcome, code) = (Outcome::Ok, None);
     AttemptEnded {
@@ -63,6 +79,11 @@ fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
         server: ("127.0.0.1", 1),
         number: 1,
         trace: None,
+        decision: &DECISION,
+        router: &ROUTED_BY.router,
+        fleet: &ROUTED_ON,
+        is_relayed: true,
+        usage: None,
         outcome,
         code,
         took,
@@ -249,7 +270,7 @@ fn counting_known_labels_does_not_allocate() {
     let generation = two_backends();
     let metrics = Metrics::new(&generation).unwrap();
     let finished = outcome("m", 0, "a");
-    metrics.finished(&finished);
+    exercise_hot(&metrics, &finished);
     let counted = allocation_counter::measure(|| {
         for _ in 0..100 {
             exercise_hot(&metrics, &finished);

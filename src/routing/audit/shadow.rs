@@ -173,7 +173,7 @@ impl Shadow {
     }
 
     /// Queues a decision, or drops and counts it when the queue is full. Never waits.
-    pub fn observe(&self, decision: ObservedDecision) {
+    pub(in crate::routing) fn observe(&self, decision: ObservedDecision) {
         let claim = Claim::take(&self.bodies, decision.body.len(), self.max_bodies);
         let is_queued = claim.is_some_and(|claim| {
             let message = Message { decision, _claim: claim };

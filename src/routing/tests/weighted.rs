@@ -1,12 +1,16 @@
 //! The weighted strategy over real fleets: prompts go to where they were before, and load decides
 //! where that knows nothing.
 
+use std::time::Duration;
+
 use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::api::Operation;
-use crate::fleet::{EngineDetails, Health};
+use crate::fleet::{EngineDetails, Health, Outcome, Topology};
 use crate::prefix::{Chain, prompt_chain};
-use crate::routing::{Live, NoRecord, RouteInput, RoutingDecision};
-use crate::scan::{RequestProfile, ScanOptions, scan};
+use crate::routing::{
+    AttemptEnded, Live, NoRecord, PrefixObserver, RequestObserver, RouteInput, RoutingDecision,
+};
+use crate::scan::{RequestProfile, ScanOptions, Usage, scan};
 
 /// A decision about a body.
 fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
@@ -209,6 +213,50 @@ fn decisions_over_prompts_allocate_nothing() {
     assert_eq!(counted.count_total, 0);
 }
 
+/// A whole response without a count of cached tokens.
+fn ended<'a>(
+    fleet: &'a Fleet,
+    topology: &'a Topology,
+    decision: &'a RoutingDecision,
+) -> AttemptEnded<'a> {
+    AttemptEnded {
+        backend: decision.backend,
+        name: "a",
+        provider: "vllm",
+        server: ("127.0.0.1", 1),
+        number: 1,
+        trace: None,
+        decision,
+        router: &fleet.router,
+        fleet: topology,
+        is_relayed: true,
+        usage: None,
+        outcome: Outcome::Ok,
+        code: None,
+        took: Duration::ZERO,
+    }
+}
+
+#[test]
+fn failed_attempt_withdraws_the_prediction_unless_the_client_left() {
+    let body = chat("m", &prompt(1), "x");
+    for (is_relayed, outcome, is_withdrawn) in [
+        (true, Outcome::Ok, false),
+        (true, Outcome::Fault, false),
+        (false, Outcome::Cancel, false),
+        (false, Outcome::Fault, true),
+        (false, Outcome::Unreachable, true),
+    ] {
+        let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
+        let (_, decision) = route(&mut fleet, &body);
+        let topology = fleet.live.topology();
+        let event = ended(&fleet, &topology, &decision);
+        PrefixObserver.attempt_ended(&AttemptEnded { is_relayed, outcome, ..event });
+        let matched = route(&mut fleet, &body).1.scores.unwrap().matched_blocks;
+        assert_eq!(matched == 0, is_withdrawn, "relayed: {is_relayed}, {outcome:?}");
+    }
+}
+
 #[test]
 fn reported_cache_miss_withdraws_the_prediction() {
     let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
@@ -217,7 +265,9 @@ fn reported_cache_miss_withdraws_the_prediction() {
     let (home, again) = route(&mut fleet, &body);
     let topology = fleet.live.topology();
     let learn = |fleet: &Fleet, decision, cached| {
-        fleet.router.weighted().unwrap().learn(&topology, decision, cached)
+        let usage = Usage { cached_tokens: Some(cached), ..Usage::default() };
+        let event = ended(fleet, &topology, decision);
+        PrefixObserver.attempt_ended(&AttemptEnded { usage: Some(usage), ..event });
     };
     learn(&fleet, &first, 0);
     learn(&fleet, &again, 64);

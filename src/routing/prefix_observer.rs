@@ -1,0 +1,32 @@
+//! Keeps the prefix index up to date: a prompt is expected in the cache of the backend it is routed to,
+//! until the attempt fails or the engine reports otherwise.
+
+use super::observer::{AttemptEnded, RequestObserver, Routed};
+use crate::fleet::Outcome;
+
+/// Updates the prefix index of the model that a request is routed to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PrefixObserver;
+
+impl RequestObserver for PrefixObserver {
+    // The next request is decided after this: of two requests with the same prompt, the second one
+    // finds the first one's blocks.
+    fn routed(&self, event: &Routed<'_>) {
+        let weighted = event.generation.router.weighted();
+        if let Some((weighted, prompt)) = weighted.zip(event.prompt) {
+            weighted.record(event.fleet, event.decision, prompt);
+        }
+    }
+
+    fn attempt_ended(&self, event: &AttemptEnded<'_>) {
+        let Some(weighted) = event.router.weighted() else { return };
+        if event.is_relayed {
+            if let Some(cached) = event.usage.and_then(|usage| usage.cached_tokens) {
+                weighted.learn(event.fleet, event.decision, cached);
+            }
+        } else if event.outcome != Outcome::Cancel {
+            // A client that leaves says nothing about the backend, which may have read the prompt.
+            weighted.take_back(event.fleet, event.decision);
+        }
+    }
+}

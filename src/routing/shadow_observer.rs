@@ -1,0 +1,41 @@
+//! Feeds decisions to the shadow strategy (`routing.shadow`).
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use http::header::HeaderValue;
+
+use super::audit::{ObservedDecision, Shadow};
+use super::observer::{RequestObserver, Routed};
+use crate::fleet::Probe;
+
+/// Passes each first attempt to the shadow of its generation, where there is one. A retry is left out,
+/// because the failure decides where it may go.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ShadowObserver;
+
+impl RequestObserver for ShadowObserver {
+    fn routed(&self, event: &Routed<'_>) {
+        let Some(shadow) = event.generation.shadow.as_deref() else { return };
+        let recorded = event.body.zip(event.trace).filter(|_| event.attempt == 1);
+        let Some((body, trace)) = recorded else { return };
+        shadow.observe(ObservedDecision {
+            at: event.at,
+            request: *event.request,
+            // Shares the bytes.
+            body: body.clone(),
+            session: session_of(event, shadow),
+            topology: Arc::clone(event.fleet),
+            model: event.decision.model,
+            row: event.decision.row,
+            is_next_probe: event.decision.probe == Probe::Cooldown,
+            trace: RefCell::take(trace),
+        });
+    }
+}
+
+/// The session that the request names, where the shadow's strategy reads it.
+fn session_of(event: &Routed<'_>, shadow: &Shadow) -> Option<u64> {
+    let values = |name: &str| event.headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    shadow.session_field()?.read(values)
+}
