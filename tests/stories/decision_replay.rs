@@ -163,7 +163,7 @@ fn replay_reports_a_changed_reading() {
     assert_ne!(changed, text);
     let ran = replay(&changed, &[]);
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
-    assert!(ran.stderr.contains(" of 64 decisions came out differently"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(" of 64 decisions differ"), "{}", ran.stderr);
     assert!(ran.stdout.contains(": NOT identical\n"), "{}", ran.stdout);
     let lines = replay(&changed, &["--json"]).json_lines();
     let went = |side: &str, one: &Value| one[side]["backend"].clone();
