@@ -1,6 +1,6 @@
-//! Reads a request's body once and finds the facts a decision needs, without an allocation and
-//! without a tree. It validates whatever it walks over: a body that no backend could read is
-//! refused here. Sits above `api`; the proxy and `explain` call [`scan`].
+//! Extracts what a routing decision needs from a request body in one pass, without allocating and
+//! without building a tree. The pass validates everything it reads, so a body that no backend could
+//! parse is rejected here. The module sits above `api`; the proxy and `explain` call [`scan`].
 
 mod bytes;
 mod cursor;
@@ -31,10 +31,10 @@ pub use usage::{Usage, find_usage};
 use crate::api::{BodyFormat, ErrorCode, Operation};
 use crate::units::{Timestamp, TokenCount};
 
-/// Characters (or bytes) a token stands for.
+/// The estimated length of a token, in characters or bytes.
 const TEXT_PER_TOKEN: u64 = 4;
 
-/// What a scan is told besides the body.
+/// The input of a scan besides the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScanOptions {
     /// How the prompt's length is estimated.
@@ -49,49 +49,49 @@ impl Default for ScanOptions {
     }
 }
 
-/// Why a body is refused.
+/// Why a body is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
-    /// JSON that is not JSON, or not an object.
+    /// The body is not JSON, or not a JSON object.
     #[error("the body is not valid JSON: expected {expected} at byte {offset}")]
     Malformed {
-        /// Where, in bytes from the start of the body.
+        /// The offset of the error in the body, in bytes.
         offset: usize,
-        /// What should be there.
+        /// The syntax expected at that offset.
         expected: Syntax,
     },
-    /// JSON that stops too early.
+    /// The JSON is incomplete.
     #[error("the body is not valid JSON: it ends where {expected} should follow")]
     Truncated {
-        /// What should follow.
+        /// The syntax expected at the end of the body.
         expected: Syntax,
     },
-    /// Bytes that are not UTF-8.
+    /// The body is not UTF-8.
     #[error("the body is not valid UTF-8 at byte {offset}")]
     InvalidUtf8 {
-        /// Where, in bytes from the start of the body.
+        /// The offset of the error in the body, in bytes.
         offset: usize,
     },
-    /// A form that is not `multipart/form-data`.
+    /// The form is not valid `multipart/form-data`.
     #[error("the body is not valid multipart/form-data: expected {expected} at byte {offset}")]
     MalformedForm {
-        /// Where, in bytes from the start of the body.
+        /// The offset of the error in the body, in bytes.
         offset: usize,
-        /// What should be there.
+        /// The syntax expected at that offset.
         expected: MultipartSyntax,
     },
-    /// A field that is read has the wrong type.
+    /// A field that the scan reads has the wrong type.
     #[error("'{field}' must be {expected}")]
     WrongType {
-        /// The field.
+        /// The name of the field.
         field: &'static str,
-        /// What it must be.
+        /// The type it must have.
         expected: &'static str,
     },
-    /// No `model`.
+    /// The body has no `model`.
     #[error("the request names no model: set 'model'")]
     MissingModel,
-    /// A `model` without a name in it.
+    /// `model` is empty or blank.
     #[error("the request names no model: 'model' is empty")]
     EmptyModel,
 }
@@ -105,7 +105,7 @@ impl ScanError {
         }
     }
 
-    /// The code the client is shown.
+    /// The error code sent to the client.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Malformed { .. }
@@ -117,7 +117,7 @@ impl ScanError {
         }
     }
 
-    /// The field the client got wrong, where there is one.
+    /// The field that caused the error, if it was a single one.
     pub fn param(&self) -> Option<&'static str> {
         match self {
             Self::WrongType { field, .. } => Some(field),
@@ -130,11 +130,11 @@ impl ScanError {
     }
 }
 
-/// Scans the body of a request; `content_type` is that header's value.
+/// Scans the body of a request. `content_type` is the value of that header.
 ///
 /// # Errors
-/// [`ScanError`] when the body is malformed, names no model, or gives a field that is read a
-/// wrong type.
+/// [`ScanError`] if the body is malformed, names no model, or has a field of the wrong type among those
+/// the scan reads.
 pub fn scan(
     operation: Operation,
     content_type: Option<&str>,
@@ -147,7 +147,7 @@ pub fn scan(
     }
 }
 
-/// Whether a model's name holds nothing but white space.
+/// Whether a model's name consists of white space only.
 fn is_blank(raw: &[u8], escaped: bool) -> bool {
     let starts_visibly = raw.first().is_some_and(u8::is_ascii_graphic);
     (escaped || !starts_visibly) && unescape::Unescape::new(raw).all(char::is_whitespace)
@@ -157,7 +157,7 @@ fn to_tokens(text: u64) -> TokenCount {
     TokenCount(u32::try_from(text / TEXT_PER_TOKEN).unwrap_or(u32::MAX))
 }
 
-/// An offset in a body; bodies that do not fit are refused long before.
+/// An offset in a body. A body too large for it is rejected before the scan.
 fn to_offset(offset: usize) -> u32 {
     u32::try_from(offset).unwrap_or(u32::MAX)
 }

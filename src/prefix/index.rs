@@ -250,10 +250,10 @@ impl PrefixIndex {
             let common = own.in_common(rest);
             match own.hold(slot).map(|hold| hold.blocks) {
                 Some(held) if held > common => self.split(run, common),
-                Some(held) => self.set_blocks(slot, run, (held, common)),
+                Some(held) => self.set_blocks(slot, run, held, common),
                 None => {
                     self.runs.change(run, |own| own.add_hold(slot, Hold::new(common, 0)));
-                    self.count(slot, (0, common));
+                    self.count(slot, 0, common);
                     self.link_newest(slot, run);
                 }
             }
@@ -273,10 +273,10 @@ impl PrefixIndex {
         };
         if let Some((run, held)) = last.and_then(|run| Some((run, whole(run)?))) {
             self.runs.change(run, |own| own.append(new));
-            self.set_blocks(slot, run, (held, held + count));
+            self.set_blocks(slot, run, held, held + count);
         } else if let Some(run) = self.runs.add(known.last(), new) {
             self.runs.change(run, |own| own.add_hold(slot, Hold::new(count, 0)));
-            self.count(slot, (0, count));
+            self.count(slot, 0, count);
             self.link_newest(slot, run);
             path.push(run);
         }
@@ -338,21 +338,21 @@ impl PrefixIndex {
         if kept == 0 {
             self.unlink(slot, run);
             self.runs.change(run, |own| own.drop_hold(slot));
-            self.count(slot, (held, 0));
+            self.count(slot, held, 0);
         } else {
-            self.set_blocks(slot, run, (held, kept));
+            self.set_blocks(slot, run, held, kept);
         }
         self.runs.trim(run);
     }
 
-    fn set_blocks(&mut self, slot: usize, run: u32, (before, now): (u32, u32)) {
+    fn set_blocks(&mut self, slot: usize, run: u32, before: u32, now: u32) {
         if let Some(hold) = self.runs.hold_mut(run, slot) {
             hold.blocks = now;
         }
-        self.count(slot, (before, now));
+        self.count(slot, before, now);
     }
 
-    fn count(&mut self, slot: usize, (before, now): (u32, u32)) {
+    fn count(&mut self, slot: usize, before: u32, now: u32) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.count = slot.count + now - before;
         }

@@ -1,13 +1,14 @@
-//! Byte tests many at a time: eight in a word for short strings, whole stretches for long ones in
-//! loops the compiler turns into vector code. Every one is exact; none needs `unsafe`.
+//! Tests of many bytes at once: eight per word for short strings, and loops that the compiler
+//! vectorises for long ones. Every test is exact, and none needs `unsafe`.
 
 use std::sync::LazyLock;
 
 use pulp::{Arch, NullaryFnOnce};
 use wide::u8x16;
 
-/// Runs `work` compiled for the widest registers this processor is known to have: what is inlined
-/// into it, that is. Costs a few nanoseconds, so it is for stretches, not for words.
+/// Runs `work` with the widest vector instructions that this processor supports. Only code inlined into
+/// `work` is compiled for them. The dispatch costs a few nanoseconds, so it pays for long runs of bytes
+/// but not for single words.
 #[inline(always)]
 pub(super) fn widest<W: NullaryFnOnce>(work: W) -> W::Output {
     PROCESSOR.dispatch(work)
@@ -22,7 +23,7 @@ pub(super) trait Marking {
     fn run(self, marker: impl Marker) -> Self::Output;
 }
 
-/// The same for work that marks bytes of stretches.
+/// Runs work that marks bytes, with the fastest [`Marker`] of this processor.
 #[inline(always)]
 pub(super) fn widest_marking<W: Marking>(work: W) -> W::Output {
     match *PROCESSOR {
@@ -32,15 +33,16 @@ pub(super) fn widest_marking<W: Marking>(work: W) -> W::Output {
     }
 }
 
-/// As many bytes as a word has bits.
+/// The number of bytes marked at once: one for each bit of a word.
 pub(super) const STRETCH: usize = 64;
 
-/// Marks the bytes of a stretch that are equal to one, a bit each; the first byte is the lowest bit.
+/// Compares each byte of a stretch with one value and sets a bit per match; the first byte is the lowest
+/// bit.
 pub(super) trait Marker: Copy {
     fn mark(self, stretch: &[u8; STRETCH], byte: u8) -> u64;
 }
 
-/// Marks block by block.
+/// Marks one block after another.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InBlocks;
 
@@ -55,7 +57,8 @@ impl Marker for InBlocks {
     }
 }
 
-/// Marks half a stretch at a time: a bit each is what the compiler makes of blocks only one by one.
+/// Marks half a stretch at a time. Written out with intrinsics, because the compiler does not merge
+/// two blocks into one instruction.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
 struct InHalves(pulp::x86::V3);
@@ -75,7 +78,7 @@ impl Marker for InHalves {
     }
 }
 
-/// A closure would do, if closures could be told to be inlined.
+/// A struct instead of a closure, because stable Rust cannot force a closure to be inlined.
 struct With<W, M>(W, M);
 
 impl<W: Marking, M: Marker> NullaryFnOnce for With<W, M> {
@@ -93,31 +96,31 @@ const LOW: u64 = 0x0101_0101_0101_0101;
 /// The highest bit of each byte of a word.
 pub(super) const HIGH: u64 = LOW << 7;
 
-/// The word at `at`, lowest address in the lowest byte; none when fewer bytes are left.
+/// The little-endian word at `at`; `None` if fewer than eight bytes are left.
 #[inline(always)]
 pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|word| u64::from_le_bytes(*word))
 }
 
-/// The number of bytes in a block, which fills a vector register of every processor in use.
+/// The number of bytes in a block: one vector register on every supported processor.
 pub(super) const BLOCK: usize = 16;
 
-/// The block at `at`; none when fewer bytes are left.
+/// The block at `at`; `None` if fewer bytes are left.
 #[inline(always)]
 pub(super) fn block_at(bytes: &[u8], at: usize) -> Option<&[u8; BLOCK]> {
     bytes.get(at..)?.first_chunk()
 }
 
-/// Flipping this bit swaps the quote with the blank: both the quote and the control characters then
-/// lie below [`AFTER_STOPS`], and nothing else does.
+/// Flipping this bit swaps the quote with the space. The quote and the control characters then lie
+/// below [`AFTER_STOPS`], and no other byte does.
 const SWAP: u8 = 0x02;
 const AFTER_STOPS: u8 = 0x21;
-/// Flipping these bits moves all that is not ASCII to the lower half, and the backslash right above
-/// it: [`AFTER_ODD`] is beyond both.
+/// Flipping these bits moves the non-ASCII bytes to 0..=0x7f and below [`AFTER_ODD`], together with the
+/// backslash, which becomes 0x80.
 const TURN: u8 = 0x80 | b'\\';
 const AFTER_ODD: u8 = 0x81;
 
-/// Whether all bytes of a block are ASCII and a string goes on past them.
+/// Whether a block is ASCII and contains no byte that ends or escapes a string.
 #[inline(always)]
 pub(super) fn is_plain_block(block: &[u8; BLOCK]) -> bool {
     // Zero marks a hit in both: the form the compiler turns into the fewest instructions.
@@ -126,22 +129,22 @@ pub(super) fn is_plain_block(block: &[u8; BLOCK]) -> bool {
     !stops.iter().zip(odd).fold(false, |hit, (stop, odd)| hit | ((*stop).min(odd) == 0))
 }
 
-/// Whether a JSON string must stop at `byte`: a quote, a backslash or a control character.
+/// Whether `byte` interrupts a JSON string: a quote, a backslash or a control character.
 #[inline(always)]
 pub(super) fn is_stop(byte: u8) -> bool {
     byte == b'"' || byte == b'\\' || byte < 0x20
 }
 
-/// The first byte of a word that a JSON string must stop at.
+/// The first byte in a word that interrupts a JSON string.
 #[derive(Clone, Copy)]
 pub(super) struct Stop {
     word: u64,
-    /// The highest bit of that byte; zero when there is none.
+    /// The highest bit of that byte; zero if there is none.
     bit: u64,
 }
 
 impl Stop {
-    /// Looks for a quote, a backslash or a control character.
+    /// Finds the first quote, backslash or control character.
     #[inline(always)]
     pub(super) fn find(word: u64) -> Self {
         let quote_or_control = (word ^ (LOW * SWAP as u64)).wrapping_sub(LOW * AFTER_STOPS as u64);
@@ -151,46 +154,46 @@ impl Stop {
         Self { word, bit: stops & stops.wrapping_neg() }
     }
 
-    /// Whether there is none.
+    /// Whether the word has no such byte.
     #[inline(always)]
     pub(super) fn is_none(self) -> bool {
         self.bit == 0
     }
 
-    /// Whether it is a quote.
+    /// Whether the byte is a quote.
     #[inline(always)]
     pub(super) fn is_quote(self) -> bool {
         let byte = (self.bit >> 7) * 0xff;
         self.bit != 0 && (self.word ^ (LOW * 0x22)) & byte == 0
     }
 
-    /// Its index; the length of a word when there is none.
+    /// The index of the byte; [`WORD`] if there is none.
     #[inline(always)]
     pub(super) fn index(self) -> usize {
         (self.bit.trailing_zeros() / 8) as usize
     }
 
-    /// What lies before it, and its own low bits.
+    /// The bytes before it, and the low bits of the byte itself.
     #[inline(always)]
     pub(super) fn before(self) -> u64 {
         self.word & self.bit.wrapping_sub(1)
     }
 }
 
-/// Whether all bytes are ASCII and none is a control character.
+/// Whether all bytes are ASCII without control characters.
 #[inline(never)]
 pub(super) fn is_plain(bytes: &[u8]) -> bool {
-    // With the highest bit flipped, control characters and all that is not ASCII lie below the
-    // blank: one minimum tells.
+    // With the highest bit flipped, control characters and non-ASCII bytes lie below 0xa0: one
+    // minimum decides.
     widest(|| bytes.iter().fold(u8::MAX, |least, byte| least.min(byte ^ 0x80))) >= 0xa0
 }
 
-/// Whether all bytes are ASCII above the quote and none is a backslash, as in base64: a string goes
-/// on past all of them.
+/// Whether all bytes are ASCII above the quote and none is a backslash, as in base64: none of them
+/// interrupts a string.
 #[inline(never)]
 pub(super) fn is_dense(bytes: &[u8]) -> bool {
-    // Two minima take half the instructions that comparisons would, two places at a time fewer
-    // still; halves of an odd length share a byte.
+    // Two minima take half the instructions of comparisons, and reading both halves together takes
+    // fewer still. If the length is odd, the halves share a byte.
     let half = bytes.len() / 2;
     let front = bytes.get(..bytes.len() - half).unwrap_or_default();
     let back = bytes.get(half..).unwrap_or_default();
@@ -211,9 +214,9 @@ pub(super) fn find_control(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte < 0x20)
 }
 
-/// The number of bytes that continue a character of UTF-8.
+/// The number of UTF-8 continuation bytes.
 pub(super) fn count_continuations(bytes: &[u8]) -> u64 {
-    // Summed in bytes, which cannot overflow in a block this short: lanes stay narrow.
+    // A block this short cannot overflow a byte, so the sum stays in byte-wide lanes.
     let is_continuation = |byte: &u8| u8::from(byte.cast_signed() < -0x40);
     let count = |block: &[u8]| u64::from(block.iter().map(is_continuation).sum::<u8>());
     widest(|| bytes.chunks(192).map(count).sum())

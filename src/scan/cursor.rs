@@ -1,12 +1,13 @@
-//! A cursor over JSON bytes that validates whatever it walks over, the way `serde_json` would, and
-//! keeps nothing. It never recurses and never allocates; `json` tells it what to look at.
+//! A cursor over JSON bytes. It validates everything it reads by the rules of `serde_json`, and stores
+//! no values. It never recurses on nested values and never allocates; `json` decides which members to
+//! read.
 
 use super::TokenEstimate;
 
-/// How deep values may nest, the body's object included; the same as in `serde_json`.
+/// The maximum nesting depth, counting the body's object; equal to that of `serde_json`.
 pub(super) const DEPTH_LIMIT: u32 = 128;
 
-/// What the bytes at the cursor should have been.
+/// The syntax expected at the cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Syntax {
     /// The body itself.
@@ -18,66 +19,67 @@ pub enum Syntax {
     /// The name of a member.
     #[error("a quoted name")]
     Name,
-    /// What separates a name from its value.
+    /// The separator between a name and its value.
     #[error("a colon")]
     Colon,
-    /// The rest of an object.
+    /// The continuation or the end of an object.
     #[error("a comma or a closing brace")]
     ObjectEnd,
-    /// The rest of an array.
+    /// The continuation or the end of an array.
     #[error("a comma or a closing bracket")]
     ArrayEnd,
-    /// A character a string may hold.
+    /// A character that a string may contain.
     #[error("a character that is not a control character, or a closing quote")]
     Character,
-    /// The rest of an escape.
+    /// A valid escape sequence.
     #[error("an escape JSON knows")]
     Escape,
-    /// The other half of a pair.
+    /// The second half of a surrogate pair.
     #[error("a surrogate pair")]
     Surrogate,
     /// A digit.
     #[error("a digit")]
     Digit,
-    /// Fewer open brackets.
+    /// Nesting within the depth limit.
     #[error("nesting of at most {DEPTH_LIMIT} levels")]
     Depth,
-    /// Nothing more.
+    /// The end of the body.
     #[error("the end of the body")]
     End,
 }
 
-/// What the names of an object's members stand for.
+/// Maps the names of an object's members to values of `T`.
 pub(super) struct Members<'a, T, F> {
-    /// Names most objects have, each with its closing quote and colon, and what they stand for.
+    /// Frequent names, each with its closing quote and colon, and their values.
     likely: &'a [(&'a [u8], T)],
-    /// What any name stands for, decoded.
+    /// Maps any decoded name.
     of: F,
 }
 
 impl<'a, T, F: Fn(&[u8]) -> T> Members<'a, T, F> {
-    /// What `of` makes of the names.
+    /// Maps every name with `of`.
     #[inline(always)]
     pub(super) fn named(of: F) -> Self {
         Self { likely: &[], of }
     }
 
-    /// The same, with names that are found faster.
+    /// Maps every name with `of`, with a fast path for the `likely` ones.
     #[inline(always)]
     pub(super) fn with_likely(likely: &'a [(&'a [u8], T)], of: F) -> Self {
         Self { likely, of }
     }
 }
 
-/// A place in a body.
+/// A position in a body.
 pub(super) struct Cursor<'a> {
     pub(super) bytes: &'a [u8],
-    /// The offset of the next byte; where an error was found, after one.
+    /// The offset of the next byte; after an error, the offset of the error.
     pub(super) at: usize,
     depth: u32,
-    /// The bits of all strings: with the highest one of a byte set, UTF-8 needs a check.
+    /// All strings combined by bitwise or: if the highest bit of a byte is set, UTF-8 must be validated.
     pub(super) all_high: u64,
-    /// See [`Text`]: left here by the last string, for results this wide travel badly.
+    /// Facts about the last string, as in [`Text`]. Stored here because a result this wide would be
+    /// returned through memory.
     pub(super) excess: usize,
     pub(super) high: u64,
     pub(super) estimate: TokenEstimate,
@@ -88,7 +90,7 @@ impl<'a> Cursor<'a> {
         Self { bytes, at: 0, depth: 0, all_high: 0, excess: 0, high: 0, estimate }
     }
 
-    /// The next byte that is not white space, not taken; zero at the end.
+    /// Skips white space and returns the next byte without consuming it; zero at the end.
     #[inline(always)]
     pub(super) fn peek(&mut self) -> u8 {
         loop {
@@ -101,14 +103,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Checks that nothing but white space is left.
+    /// Checks that only white space is left.
     pub(super) fn end(&mut self) -> Result<(), Syntax> {
         self.peek();
         if self.at == self.bytes.len() { Ok(()) } else { Err(Syntax::End) }
     }
 
-    /// Visits the members of the object at the cursor. `visit` is given what `members` makes of the
-    /// name and the first byte of the value, which it must take.
+    /// Visits the members of the object at the cursor. `visit` receives the mapped name and the first
+    /// byte of the value, and must consume the value.
     #[inline(always)]
     pub(super) fn members<T: Copy>(
         &mut self,
@@ -123,8 +125,8 @@ impl<'a> Cursor<'a> {
         self.rest_of_members(false, members, visit)
     }
 
-    /// The same for an object that is open already, and holds a member before the cursor if
-    /// `has_member`, or else one behind it.
+    /// Visits the remaining members of an object that is already open. `has_member` says whether the
+    /// cursor is after a member; otherwise it is before the first one.
     #[inline(always)]
     pub(super) fn rest_of_members<T: Copy>(
         &mut self,
@@ -149,8 +151,9 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Takes a member's name and colon. Where a string ends is a number all that follows waits for;
-    /// a likely name that matches is a branch the processor predicts: it goes on without waiting.
+    /// Consumes a member's name and colon. Everything after a string depends on the computed offset of
+    /// its end. A match with a likely name is a branch that the processor predicts, so execution continues
+    /// without waiting for that offset.
     #[inline(always)]
     fn member<T: Copy>(
         &mut self,
@@ -174,8 +177,8 @@ impl<'a> Cursor<'a> {
         Ok(self.decoded(name, &members.of))
     }
 
-    /// Visits the elements of the array at the cursor. `visit` is given the first byte of the value,
-    /// which it must take.
+    /// Visits the elements of the array at the cursor. `visit` receives the first byte of the value and
+    /// must consume the value.
     #[inline(always)]
     pub(super) fn elements(
         &mut self,
@@ -197,7 +200,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Takes the value at the cursor, which starts with `kind`.
+    /// Consumes the value at the cursor, which starts with `kind`.
     #[inline(always)]
     pub(super) fn skip(&mut self, kind: u8) -> Result<(), Syntax> {
         match kind {
@@ -210,7 +213,7 @@ impl<'a> Cursor<'a> {
     #[inline(never)]
     fn skip_nested(&mut self) -> Result<(), Syntax> {
         let floor = self.depth;
-        // One bit per open bracket, set for objects: the depth limit keeps it within the number.
+        // One bit per open bracket, set for objects. The depth limit equals the number of bits.
         let mut kinds: u128 = 0;
         loop {
             match self.peek() {
@@ -257,7 +260,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes a member's name and the colon behind it.
+    /// Consumes a member's name and the colon after it.
     #[inline(always)]
     fn name(&mut self) -> Result<(), Syntax> {
         if self.peek() != b'"' {
@@ -271,7 +274,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Takes an opening bracket or brace.
+    /// Consumes an opening bracket or brace.
     #[inline(always)]
     pub(super) fn open(&mut self) -> Result<(), Syntax> {
         if self.depth == DEPTH_LIMIT {

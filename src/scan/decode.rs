@@ -1,14 +1,14 @@
-//! Decodes strings of JSON into memory of the caller's, in blocks: text is copied first and looked at
-//! afterwards, so that an escape costs a step and not a search of its own.
+//! Decodes JSON strings into the caller's memory, block by block. Each block is copied first and
+//! searched for escapes afterwards, so that an escape costs one step and not a separate search.
 
 use super::bytes::{InBlocks, Marker, Marking, STRETCH as BLOCK, widest_marking};
 
-/// How far is looked from the beginning of a block: an escape may end behind it.
+/// The bytes read from the start of a block: an escape may end after the block.
 const SEEN: usize = 2 * BLOCK;
-/// How far is written from where a block goes, with what is written over by the next.
+/// The bytes written from the start of a decoded block, including those that the next block overwrites.
 const MARGIN: usize = 3 * BLOCK;
 
-/// What the letter of an escape of two bytes stands for; 0 for all that are none.
+/// The byte that each letter of a two-byte escape stands for; 0 for other letters.
 #[expect(clippy::indexing_slicing, reason = "a wrong index would not compile")]
 const MEANT: [u8; 256] = {
     let mut meant = [0; 256];
@@ -24,22 +24,22 @@ const MEANT: [u8; 256] = {
 /// Why decoding stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// At the closing quote, not taken.
+    /// The closing quote follows; it is not consumed.
     Quote,
-    /// At an escape of more than two bytes, not taken.
+    /// An escape of more than two bytes follows; it is not consumed.
     LongEscape,
-    /// There is no more room, or no more text.
+    /// The room is full, or the text has ended.
     Room,
 }
 
-/// Decodes what is left of a valid string into `room`: how many bytes were read, how many written,
-/// and why no more.
+/// Decodes the remainder of a valid string into `room`. Returns how many bytes were read, how many were
+/// written, and why decoding stopped.
 pub(super) fn decode(text: &[u8], room: &mut [u8]) -> (usize, usize, Stop) {
     let (mut read, mut written, stop) = in_blocks(text, room);
     if let Some(stop) = stop {
         return (read, written, stop);
     }
-    // Near the end of the text or of the room, byte by byte.
+    // Near the end of the text or of the room, decoding continues byte by byte.
     while let (Some(byte), Some(slot)) = (text.get(read), room.get_mut(written)) {
         let is_stop = matches!(byte, b'"' | b'\\');
         let meant = if is_stop { meant_at(text, read) } else { *byte };
@@ -60,7 +60,7 @@ fn in_blocks(text: &[u8], room: &mut [u8]) -> (usize, usize, Option<Stop>) {
     }
 }
 
-/// Decodes a string that ends in its first block and has no escapes: its length.
+/// Decodes a string without escapes that ends in its first block. Returns its length.
 #[inline(always)]
 fn decode_short(text: &[u8], room: &mut [u8]) -> Option<usize> {
     let block = text.first_chunk::<BLOCK>()?;
@@ -81,8 +81,8 @@ struct Decoding<'a, 'b> {
 impl Marking for Decoding<'_, '_> {
     type Output = (usize, usize, Option<Stop>);
 
-    /// Goes on until the end of the text or of the room is near. All within a block is at places whose
-    /// bounds are known when compiling.
+    /// Decodes until the end of the text or of the room is near. All indexes within a block have bounds
+    /// known at compile time.
     #[inline(always)]
     fn run(self, marker: impl Marker) -> Self::Output {
         let Self { text, room } = self;
@@ -98,7 +98,7 @@ impl Marking for Decoding<'_, '_> {
             let (quotes, backslashes) = (marker.mark(block, b'"'), marker.mark(block, b'\\'));
             let mut stops = quotes | backslashes;
             let (mut from, mut to) = (0, 0);
-            copy((seen, from), (out, to));
+            copy(seen, from, out, to);
             while stops != 0 {
                 let at = stops.trailing_zeros() as usize;
                 let found = stops & stops.wrapping_neg();
@@ -112,28 +112,30 @@ impl Marking for Decoding<'_, '_> {
                     *slot = meant;
                 }
                 (from, to) = (at + 2, to + 1);
-                // How much of this is plain text is a matter of where the next copy goes.
-                copy((seen, from), (out, to));
-                // The letter of an escape may look like a further one.
+                // Copies too much; the next copy overwrites what is not plain text.
+                copy(seen, from, out, to);
+                // The letter of an escape may itself be a quote or a backslash.
                 stops &= !(found | found << 1);
             }
-            // A guess, and a right one but for one escape in 64: the next block need not wait for this.
-            let end = if from > BLOCK { behind_block(from) } else { BLOCK };
+            // This branch is predicted correctly but for one escape in 64, so the next block does not wait
+            // for `from`.
+            let end = if from > BLOCK { end_after_block(from) } else { BLOCK };
             (read, written) = (read + end, written + to + end - from);
         }
     }
 }
 
-/// Out of line, so that it stays a branch.
+/// Kept out of line so that it stays a branch.
 #[cold]
 #[inline(never)]
-fn behind_block(from: usize) -> usize {
+fn end_after_block(from: usize) -> usize {
     from
 }
 
-/// Copies a block from and to places within reach; what is copied from elsewhere is written over.
+/// Copies a block. Both offsets are reduced to the valid range, which removes bounds checks; bytes copied
+/// from a reduced offset are overwritten later.
 #[inline(always)]
-fn copy((seen, from): (&[u8; SEEN], usize), (out, to): (&mut [u8; MARGIN], usize)) {
+fn copy(seen: &[u8; SEEN], from: usize, out: &mut [u8; MARGIN], to: usize) {
     let source = seen.get(from % BLOCK..).and_then(|rest| rest.first_chunk::<BLOCK>());
     let target = out.get_mut(to % SEEN..).and_then(|rest| rest.first_chunk_mut::<BLOCK>());
     if let (Some(source), Some(target)) = (source, target) {
@@ -147,7 +149,7 @@ impl Stop {
     }
 }
 
-/// What the escape of two bytes at `at` stands for; 0 where there is none.
+/// The byte that the two-byte escape at `at` stands for; 0 if there is none.
 #[inline(always)]
 fn meant_at(text: &[u8], at: usize) -> u8 {
     match text.get(at..).and_then(|rest| rest.first_chunk::<2>()) {

@@ -1,5 +1,5 @@
-//! Finds the facts in a JSON body: the model, and where tools, formats and limits show; `prompt`
-//! reads the rest. A member that comes twice counts the last time, as it does for the backend.
+//! Extracts the facts from a JSON body: model, tools, response formats and limits; `prompt` reads the
+//! prompt. Of a repeated member the last one counts, as it does for the backends.
 
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
@@ -9,7 +9,7 @@ use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
 use crate::api::{Capabilities, Operation};
 use crate::units::{ByteSpan, TokenCount};
 
-/// What most bodies hold, most of them in this order.
+/// The members of most bodies, in their most frequent order.
 const LIKELY_MEMBERS: [(&[u8], Member); 5] = [
     (b"model\":", Member::Model),
     (b"messages\":", Member::Messages),
@@ -26,7 +26,7 @@ enum Model {
     WrongType,
 }
 
-/// What the members of the body said, each the last time it came.
+/// The values of the body's members; of a repeated member, the last value.
 struct Facts {
     model: Model,
     streaming: bool,
@@ -34,7 +34,7 @@ struct Facts {
     functions: bool,
     response_format: bool,
     text_format: bool,
-    /// `max_completion_tokens`, `max_output_tokens`, `max_tokens`: the first one given counts.
+    /// `max_completion_tokens`, `max_output_tokens` and `max_tokens`: the first one present counts.
     limits: [Option<u32>; 3],
     prompts: [Prompt; PROMPT_FIELDS],
     messages_are_wrong: bool,
@@ -86,7 +86,7 @@ fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Res
     cursor.end()
 }
 
-/// A member of the body that is looked at.
+/// A member of the body.
 #[derive(Debug, Clone, Copy)]
 enum Member {
     Model,
@@ -98,7 +98,7 @@ enum Member {
     Limit(usize),
     Salt,
     Prompt(usize, Layout),
-    /// The field of this name, if the operation has it.
+    /// `messages`: the prompt of operations that have this field, ignored in others.
     Messages,
     Other,
 }
@@ -126,7 +126,7 @@ impl Member {
         }
     }
 
-    /// Takes the value, and notes where it lies if it is a part of the prompt.
+    /// Consumes the value and records its span if it is a part of the prompt.
     #[inline(always)]
     fn take(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
         let start = to_offset(cursor.at);
@@ -203,7 +203,7 @@ impl Member {
     }
 }
 
-/// Takes a format, and tells whether it has the form `{"type": "json_…"}`.
+/// Consumes a format; `is_json` reports whether it has the form `{"type": "json_…"}`.
 fn read_format(cursor: &mut Cursor<'_>, kind: u8, is_json: &mut bool) -> Result<(), Syntax> {
     *is_json = false;
     if kind != b'{' {

@@ -1,5 +1,6 @@
-//! Strings full of escapes, as code and quoted documents are. Looking for the next escape costs a
-//! wrong guess at nearly each; sixty-four bytes as one bit each cost the same however many there are.
+//! Reads strings with many escapes, such as code and quoted documents. A search for the next escape
+//! mispredicts a branch at nearly every one. A bitmap of 64 bytes costs the same however many escapes it
+//! contains.
 
 use pulp::NullaryFnOnce;
 use wide::u8x16;
@@ -7,23 +8,24 @@ use wide::u8x16;
 use super::bytes::{HIGH, STRETCH, widest};
 use super::cursor::{Cursor, Syntax};
 
-/// How many stretches without a backslash show that escapes are far between again.
+/// After this many stretches without a backslash, escapes count as rare again.
 const CLEAN_STRETCHES: u32 = 16;
-/// The places with even numbers.
+/// The bits with even indexes.
 const EVEN: u64 = 0x5555_5555_5555_5555;
 
-/// What the bytes of a stretch are; the first byte is the lowest bit.
+/// Bitmaps of a stretch, by class of byte; the first byte is the lowest bit.
 struct Marks {
     quotes: u64,
     backslashes: u64,
-    /// The letters of the most frequent escapes, the line break and the tab.
+    /// The letters of the most frequent escapes: `n` and `t`.
     letters: u64,
     has_controls: bool,
     is_ascii: bool,
 }
 
 impl Marks {
-    // Block by block: with markers of half a stretch the compiler undoes it all, at five times the time.
+    // One block after another: with markers of half a stretch the compiler generates code that takes
+    // five times as long.
     #[inline(always)]
     fn of(stretch: &[u8; STRETCH]) -> Self {
         let (blocks, _) = stretch.as_chunks::<16>();
@@ -43,39 +45,39 @@ impl Marks {
         Self { quotes, backslashes, letters, has_controls, is_ascii: all.to_bitmask() == 0 }
     }
 
-    /// Where the string ends or must not go on; escapes are for the caller to leave out.
+    /// The bytes at which the string ends or is invalid. The caller must exclude escaped bytes.
     #[inline(always)]
     fn stops(&self, stretch: &[u8; STRETCH]) -> u64 {
         if self.has_controls { self.quotes | controls(stretch) } else { self.quotes }
     }
 }
 
-/// Control characters are an error: nothing is lost by looking for them one by one.
+/// The control characters. They are an error, so this need not be fast.
 #[cold]
 fn controls(stretch: &[u8; STRETCH]) -> u64 {
     stretch.iter().rev().fold(0, |marks, byte| marks << 1 | u64::from(*byte < 0x20))
 }
 
-/// Which backslashes start an escape, when every other one of a row does from its first one on.
+/// The backslashes that start an escape: in a row of backslashes the first one and then every other one.
 #[inline(always)]
 fn starters(backslashes: u64) -> u64 {
     let first = backslashes & !(backslashes << 1);
-    // Adding its first bit to a row clears the row: those that start at an even place, here.
+    // Adding its first bit to a row clears the row; here for the rows that start at an even index.
     let even_rows = backslashes & !backslashes.wrapping_add(first & EVEN);
     even_rows & EVEN | backslashes & !even_rows & !EVEN
 }
 
-/// Where the scan of a string's escapes is.
+/// The state of the scan between two stretches.
 #[derive(Default)]
 struct Progress {
     excess: usize,
-    /// Whether the byte before the cursor starts an escape: one bit.
+    /// One bit: whether the byte before the cursor starts an escape.
     is_open: u64,
-    /// Up to where a pair of surrogates has been read.
+    /// The end of the last `\u` escape that was read.
     read: usize,
 }
 
-/// A closure would do, if closures could be told to be inlined.
+/// A struct instead of a closure, because stable Rust cannot force a closure to be inlined.
 struct InStretches<'a, 'b> {
     cursor: &'a mut Cursor<'b>,
     high: &'a mut u64,
@@ -91,8 +93,8 @@ impl NullaryFnOnce for InStretches<'_, '_> {
 }
 
 impl Cursor<'_> {
-    /// Takes a string from a backslash on to its end, to where escapes are rare, or to where too
-    /// little is left of the body for a stretch. Returns by how much the escapes are longer than what they stand for.
+    /// Consumes a string from a backslash to its end, or until escapes are rare, or until less than a
+    /// stretch of the body is left. Returns by how many bytes the escapes exceed the decoded text.
     #[inline(never)]
     pub(super) fn dense_escapes(&mut self, high: &mut u64) -> Result<usize, Syntax> {
         widest(InStretches { cursor: self, high })
@@ -130,7 +132,7 @@ impl Cursor<'_> {
             clean_stretches = if marks.backslashes == 0 { clean_stretches + 1 } else { 0 };
         }
         if progress.read > at {
-            // The second half of a pair lies ahead: what was not counted of it is its own start.
+            // The second half of a pair is after `at`: the one byte for its backslash is not counted yet.
             progress.excess += usize::from(progress.read - "uXXXX".len() >= at);
             at = progress.read;
         } else if progress.is_open == 1 {
@@ -140,8 +142,8 @@ impl Cursor<'_> {
         Ok(progress.excess)
     }
 
-    /// Takes the escapes whose second bytes are marked, counted from `start`; each counts as one
-    /// byte too long already.
+    /// Consumes the escapes whose second bytes are marked, as offsets from `start`. Each one is already
+    /// counted as one byte of excess.
     #[inline(never)]
     fn rare_escapes(
         &mut self,

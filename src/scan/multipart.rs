@@ -1,5 +1,5 @@
-//! Finds the facts in a `multipart/form-data` body: the fields `model`, `stream` and `prompt`.
-//! Strict where a backend might read another model than we do; files may hold any bytes.
+//! Extracts the fields `model`, `stream` and `prompt` from a `multipart/form-data` body. The parser
+//! rejects any form in which a backend could read a different model; files may contain any bytes.
 
 use memchr::memmem::Finder;
 
@@ -8,21 +8,21 @@ use super::{is_blank, to_offset, to_tokens};
 use crate::api::{Capabilities, Operation};
 use crate::units::ByteSpan;
 
-/// The longest boundary RFC 2046 allows.
+/// The longest boundary that RFC 2046 allows.
 const LONGEST_BOUNDARY: usize = 70;
-/// The longest head of a part that is read.
+/// The longest accepted head of a part.
 const LONGEST_HEAD: usize = 16 << 10;
 
-/// What a form should have held.
+/// The syntax expected in a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MultipartSyntax {
-    /// The header that frames the body.
+    /// The content-type header, which names the boundary.
     #[error("a content-type of multipart/form-data with a boundary")]
     ContentType,
     /// The line between parts.
     #[error("the boundary of the content-type")]
     Boundary,
-    /// The rest of that line.
+    /// The end of the boundary line.
     #[error("a line break, or the two dashes that end the form")]
     BoundaryEnd,
     /// The head of a part.
@@ -31,7 +31,7 @@ pub enum MultipartSyntax {
     /// The name of a part.
     #[error("one content-disposition of form-data with one plain name")]
     PartName,
-    /// Nothing more.
+    /// The end of the body.
     #[error("the end of the body")]
     End,
 }
@@ -64,8 +64,8 @@ impl Delimiter {
     }
 }
 
-/// Goes through `; name=value; name="value"`; the value of the one parameter called `wanted`.
-/// None when it is missing, comes twice, or the list is malformed.
+/// The value of the parameter `wanted` in a list such as `; name=value; name="value"`. `None` if it is
+/// missing or repeated, or if the list is malformed.
 fn only_parameter<'a>(list: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     let mut found = None;
     each_parameter(list, |name, value| {
@@ -138,7 +138,7 @@ struct Form {
     prompt: u64,
 }
 
-/// Scans `body` as one form.
+/// Scans `body` as a form.
 pub(super) fn scan(
     operation: Operation,
     content_type: Option<&str>,
@@ -180,7 +180,7 @@ impl Form {
     ) -> Result<(), ScanError> {
         let expect = |offset, expected| ScanError::MalformedForm { offset, expected };
         let finder = Finder::new(delimiter);
-        // The first boundary has no line break of its own in front.
+        // No line break precedes the first boundary.
         let lead = body.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let opening = delimiter.get(2..).unwrap_or_default();
         let mut rest = body
@@ -246,7 +246,7 @@ fn skip_blanks(bytes: &[u8]) -> &[u8] {
     bytes.get(blanks..).unwrap_or_default()
 }
 
-/// Reads the head of a part; the field it starts, and all that follows the empty line.
+/// Reads the head of a part. Returns its field, and everything after the empty line.
 fn read_head(part: &[u8]) -> Result<(Field, &[u8]), MultipartSyntax> {
     let mut field = None;
     let mut rest = part;
@@ -261,7 +261,7 @@ fn read_head(part: &[u8]) -> Result<(Field, &[u8]), MultipartSyntax> {
         }
         let colon = memchr::memchr(b':', line).ok_or(MultipartSyntax::PartHead)?;
         let (name, value) = line.split_at_checked(colon).unwrap_or_default();
-        // A folded line, or a blank before the colon, is read differently by different parsers.
+        // Parsers disagree about folded lines and about spaces before the colon.
         if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
             return Err(MultipartSyntax::PartHead);
         }
@@ -285,7 +285,7 @@ fn read_disposition(value: &[u8]) -> Option<Field> {
     let mut is_file = false;
     each_parameter(parameters.get(1..)?, |name, value| {
         if name.eq_ignore_ascii_case(b"name") {
-            // Two names, or one with escapes, would be a different field to different parsers.
+            // Parsers disagree about repeated names and about names with escapes.
             if value.contains(&b'\\') || found.replace(value).is_some() {
                 return None;
             }

@@ -1,6 +1,6 @@
-//! What a prompt says, in an order of its own: tools first, then system text, then the messages with
-//! role before content. Two requests that put the same prompt into an engine give the same bytes,
-//! however their JSON is laid out, spaced and escaped. Prefix routing hashes these bytes.
+//! The canonical form of a prompt: tools first, then the system text, then the messages with role before
+//! content. Two requests that send the same prompt to an engine yield the same bytes, whatever the order,
+//! spacing and escapes of their JSON. Prefix routing hashes these bytes.
 
 use memchr::{memchr, memchr2};
 use twox_hash::XxHash3_128;
@@ -13,7 +13,7 @@ use super::{RequestProfile, TokenEstimate};
 use crate::api::{BodyFormat, Operation};
 use crate::units::ByteSpan;
 
-/// Stand between the pieces of an outline: bytes that decoded text does not hold.
+/// Separators of the pieces of an outline: bytes that never occur in UTF-8.
 const TOOLS: &[u8] = &[0xf8];
 const MESSAGE: &[u8] = &[0xf9];
 const CONTENT: &[u8] = &[0xfa];
@@ -21,11 +21,11 @@ const PART: &[u8] = &[0xfb];
 const IMAGE: &[u8] = &[0xfc];
 const OTHER: &[u8] = &[0xfd];
 
-/// What most messages hold, and whether it is the role.
+/// The members of most messages, and whether each is the role.
 const LIKELY_IN_MESSAGE: [(&[u8], Option<bool>); 2] =
     [(b"role\":", Some(true)), (b"content\":", Some(false))];
 
-/// Where a value begins and ends.
+/// The start and the end of a value.
 type Span = (usize, usize);
 
 /// The parts of a body that make up its prompt.
@@ -36,8 +36,8 @@ pub struct Outline<'a> {
 }
 
 impl<'a> Outline<'a> {
-    /// The outline of a body that `scan` made `request` of; `None` for operations without a prompt
-    /// whose beginning an engine could have cached.
+    /// The outline of `body`, from which `scan` made `request`; `None` for operations without a prompt
+    /// that an engine could cache.
     pub fn of(request: &'a RequestProfile, body: &'a [u8]) -> Option<Self> {
         let has_one = matches!(
             request.operation,
@@ -47,13 +47,13 @@ impl<'a> Outline<'a> {
         has_one.then_some(Self { body, request })
     }
 
-    /// What keeps the caches of an engine apart beside the prompt itself: the raw bytes of
-    /// `cache_salt`, quotes and all; empty without one.
+    /// The raw bytes of `cache_salt` with their quotes, or nothing without it. Engines share no cached
+    /// prefix between requests with different salts.
     pub fn salt(&self) -> &'a [u8] {
         self.request.prompt.salt.of(self.body)
     }
 
-    /// Hands the outline to `sink`.
+    /// Writes the outline to `sink`.
     pub fn write(&self, sink: &mut impl OutlineSink) {
         let places = self.request.prompt;
         for tools in [places.tools, places.functions].into_iter().filter(|span| !is_empty(*span)) {
@@ -104,7 +104,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Role, content, and then whatever else there is, in its own order.
+    /// Writes the role, the content, and then the other members in their original order.
     fn write_message(
         &self,
         cursor: &mut Cursor<'_>,
@@ -121,7 +121,7 @@ impl<'a> Outline<'a> {
         cursor.members(members, |cursor, member, kind| {
             match (member, role) {
                 (Some(true), _) => role = Some(take(cursor, kind)?),
-                // Nearly all messages begin with their role, so what they say needs no second look.
+                // Nearly all messages begin with their role; their content is written in the same pass.
                 (Some(false), Some(span)) if !is_written => {
                     is_written = true;
                     self.begin_message(Some(span), sink);
@@ -163,7 +163,7 @@ impl<'a> Outline<'a> {
         sink.add(CONTENT);
     }
 
-    /// Takes a string, or an array of parts.
+    /// Consumes and writes a string, or an array of parts.
     fn write_content(&self, cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
         if cursor.peek() != b'[' {
             return write_value(cursor, sink);
@@ -174,7 +174,7 @@ impl<'a> Outline<'a> {
                 leave(cursor);
                 return Ok(());
             }
-            // One part of text is the same as that text alone.
+            // A single text part yields the same bytes as a plain string.
             if !std::mem::take(&mut is_first) {
                 sink.add(PART);
             }
@@ -209,7 +209,7 @@ impl<'a> Outline<'a> {
                 write_value(&mut self::cursor(self.body, from), sink);
             }
             (PartKind::Image, _) => {
-                // By its hash: an image is long, and says nothing about what follows it in blocks.
+                // Only the hash of an image is written: its bytes are many and are no text tokens.
                 sink.add(IMAGE);
                 let raw = self.body.get(start..cursor.at).unwrap_or_default();
                 sink.add(&XxHash3_128::oneshot(raw).to_le_bytes());
@@ -219,7 +219,7 @@ impl<'a> Outline<'a> {
         Ok(())
     }
 
-    /// A prompt as it is; of several, each behind a mark.
+    /// Writes one prompt as it is, or several with a separator after each.
     fn write_plain(
         &self,
         cursor: &mut Cursor<'_>,
@@ -247,12 +247,12 @@ fn cursor(body: &[u8], at: usize) -> Cursor<'_> {
     cursor
 }
 
-/// Nothing that follows makes a difference: the walk ends at the end of the body.
+/// Ends the walk by moving the cursor to the end of the body.
 fn leave(cursor: &mut Cursor<'_>) {
     cursor.at = cursor.bytes.len();
 }
 
-/// Takes the value at the cursor, which starts with `kind`; says where it lies.
+/// Consumes the value at the cursor, which starts with `kind`, and returns its span.
 fn take(cursor: &mut Cursor<'_>, kind: u8) -> Result<Span, Syntax> {
     let from = cursor.at;
     cursor.skip(kind)?;
@@ -263,7 +263,7 @@ fn part(body: &[u8], (from, to): Span) -> &[u8] {
     body.get(from..to).unwrap_or_default()
 }
 
-/// Takes the value at the cursor: a string decoded, anything else without the space in it.
+/// Consumes the value at the cursor and writes it: strings decoded, other values without white space.
 fn write_value(cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
     let kind = cursor.peek();
     if kind == b'"' {
@@ -277,7 +277,7 @@ fn write_value(cursor: &mut Cursor<'_>, sink: &mut impl OutlineSink) {
     }
 }
 
-/// Hands on JSON without the space between its pieces.
+/// Writes JSON without the white space outside its strings.
 fn write_compact(mut json: &[u8], sink: &mut impl OutlineSink) {
     while !json.is_empty() && !sink.is_full() {
         let begin = memchr(b'"', json).unwrap_or(json.len());
@@ -293,7 +293,7 @@ fn write_compact(mut json: &[u8], sink: &mut impl OutlineSink) {
     }
 }
 
-/// The length of the string that `bytes` begins with, quotes and all.
+/// The length of the string at the start of `bytes`, with its quotes.
 fn string_end(bytes: &[u8]) -> usize {
     let mut at = 1;
     while let Some(found) = bytes.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {

@@ -1,8 +1,8 @@
-//! An object of a prompt with `type` and `text`: a content part, or a document of a reranker.
+//! An object with `type` and `text` in a prompt: a content part, or a document to rerank.
 
 use super::cursor::{Cursor, Syntax};
 
-/// What kind of content part an object is.
+/// The `type` of a content part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartKind {
     Text,
@@ -35,7 +35,7 @@ impl PartMember {
     pub(super) const LIKELY: [(&[u8], Self); 2] =
         [(b"type\":", Self::Kind), (b"text\":", Self::Text)];
 
-    /// What a member of this name is.
+    /// The member with this name.
     #[inline(always)]
     pub(super) fn of(name: &[u8]) -> Self {
         match name {
@@ -47,7 +47,7 @@ impl PartMember {
     }
 }
 
-/// What an object with `type` and `text` said, in whatever order.
+/// The values of `type` and `text`, which may come in any order.
 pub(super) struct Part {
     pub(super) kind: PartKind,
     /// The length of its text.

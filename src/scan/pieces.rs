@@ -1,17 +1,17 @@
-//! Writes JSON strings to a sink, decoded.
+//! Decodes JSON strings into a sink.
 
 use super::decode::{Stop, decode};
 use super::sink::OutlineSink;
 use super::unescape::Unescape;
 
-/// Writes the string whose opening quote is at `at`, decoded. Returns where it ends, or the end of the
-/// body when the sink is full.
+/// Decodes the string whose opening quote is at `at`. Returns the offset after it, or the end of the
+/// body if the sink is full.
 pub(super) fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) -> usize {
     let read = write_text(body.get(at + 1..).unwrap_or_default(), sink);
     if sink.is_full() { body.len() } else { at + 1 + read + 1 }
 }
 
-/// Writes text up to the closing quote, or until the sink is full. Returns how many bytes were read.
+/// Decodes text up to the closing quote, or until the sink is full. Returns how many bytes were read.
 fn write_text(text: &[u8], sink: &mut impl OutlineSink) -> usize {
     let mut at = 0;
     loop {

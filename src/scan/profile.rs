@@ -1,5 +1,5 @@
-//! What a scan finds out: [`RequestProfile`], the facts a decision is taken on, and
-//! [`RequestRequirements`], the same facts for people to read.
+//! The result of a scan: [`RequestProfile`] holds the facts for a routing decision, and
+//! [`RequestRequirements`] presents the same facts to people.
 
 use std::borrow::Cow;
 
@@ -10,49 +10,49 @@ use crate::api::{Capabilities, Dialect, Operation};
 pub use crate::config::TokenEstimate;
 use crate::units::{ByteSpan, Timestamp, TokenCount};
 
-/// The facts about one request. Spans point into its body; nothing is copied.
+/// The facts about one request. Its spans refer to the body; nothing is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestProfile {
     /// When the request arrived.
     pub arrived_at: Timestamp,
-    /// What the request asks for.
+    /// The requested operation.
     pub operation: Operation,
-    /// The wire format of its errors and streams.
+    /// The wire format of errors and streams.
     pub dialect: Dialect,
-    /// The model's name: the bytes between the quotes, or a multipart field's value.
+    /// The span of the model's name: between the quotes, or the value of a multipart field.
     pub model: ByteSpan,
-    /// Whether the bytes of `model` hold JSON escapes.
+    /// Whether the bytes of `model` contain JSON escapes.
     pub model_is_escaped: bool,
-    /// Whether the client asked for a stream.
+    /// Whether the client requested a stream.
     pub streaming: bool,
-    /// The prompt's length: a quarter of its text, and one for each token id.
+    /// The estimated length of the prompt: a quarter of its text length, plus one for each token id.
     pub estimated_tokens: TokenCount,
-    /// The longest answer the client wants.
+    /// The client's limit on the tokens of the response.
     pub max_tokens: Option<TokenCount>,
-    /// What the model must be able to do.
+    /// The capabilities that the model must have.
     pub needs: Capabilities,
-    /// Where the prompt lies in a body of JSON.
+    /// The spans of the prompt in a JSON body.
     pub prompt: PromptPlaces,
 }
 
-/// Where the values lie that make up a prompt; empty where there is none.
+/// The spans of the values that make up a prompt; the span of an absent value is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PromptPlaces {
     /// `tools`.
     pub tools: ByteSpan,
-    /// `functions`, as tools were called before.
+    /// `functions`, the deprecated form of `tools`.
     pub functions: ByteSpan,
-    /// `system` or `instructions`, where the operation has it.
+    /// `system` or `instructions`, depending on the operation.
     pub system: ByteSpan,
-    /// `messages`, `input` or `prompt`.
+    /// `messages`, `input` or `prompt`, depending on the operation.
     pub main: ByteSpan,
-    /// `cache_salt`, quotes and all.
+    /// `cache_salt`, with its quotes.
     pub salt: ByteSpan,
 }
 
 impl RequestProfile {
-    /// The model's name as the client meant it; allocates only when it was written with escapes.
-    /// `body` is the scanned body.
+    /// The decoded name of the model. Allocates only if the name contains escapes. `body` is the scanned
+    /// body.
     pub fn model_name<'a>(&self, body: &'a [u8]) -> Cow<'a, str> {
         let raw = self.model.of(body);
         if self.model_is_escaped {
@@ -62,7 +62,7 @@ impl RequestProfile {
         }
     }
 
-    /// The facts in the form people read. `body` is the scanned body.
+    /// The facts in a readable form. `body` is the scanned body.
     pub fn to_requirements(&self, body: &[u8]) -> RequestRequirements {
         RequestRequirements {
             model: self.model_name(body).into_owned(),
@@ -75,19 +75,19 @@ impl RequestProfile {
     }
 }
 
-/// What a request needs, for people: shown by `explain` and by the list of decisions.
+/// The needs of a request in a readable form, shown by `explain` and by the list of decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RequestRequirements {
-    /// The model as the client named it, before aliases.
+    /// The model in the request, before aliases are resolved.
     pub model: String,
     /// The estimated length of the prompt, in tokens.
     pub estimated_tokens: u32,
-    /// Whether the prompt holds an image.
+    /// Whether the prompt contains an image.
     pub needs_vision: bool,
-    /// Whether tools are offered.
+    /// Whether the request offers tools.
     pub needs_tools: bool,
-    /// Whether the answer must be JSON.
+    /// Whether the response must be JSON.
     pub needs_json_mode: bool,
-    /// Whether the client asked for a stream; a hint, never a filter.
+    /// Whether the client requested a stream. It is a hint and never a filter.
     pub prefers_streaming: bool,
 }

@@ -1,15 +1,15 @@
-//! Finds the prompt in a JSON body: which members of which operation hold its text, and how they
-//! lay it out. Adding an operation is a row in [`prompt_fields`].
+//! Finds the prompt in a JSON body: which members hold its text for each operation, and in which layout.
+//! A new operation is a new row in [`prompt_fields`].
 
 use super::cursor::{Cursor, Members, Syntax};
 use super::part::{Part, PartKind, PartMember};
 use super::text::Text;
 use crate::api::Operation;
 
-/// How the text of a member is laid out.
+/// The layout of a member's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// An array of objects with `content`; nothing else will do.
+    /// An array of objects with `content`; any other type is an error.
     Messages,
     /// A string, or an array of objects with `content`.
     Items,
@@ -19,13 +19,13 @@ pub(super) enum Layout {
     Plain,
 }
 
-/// A member that holds prompt text.
+/// The name of a member with prompt text, and its layout.
 pub(super) type PromptField = (&'static str, Layout);
 
-/// The most prompt fields an operation has.
+/// The largest number of prompt fields of any operation.
 pub(super) const PROMPT_FIELDS: usize = 4;
 
-/// The members of the body that hold the prompt of `operation`.
+/// The members of the body that contain the prompt of `operation`.
 pub(super) const fn prompt_fields(operation: Operation) -> &'static [PromptField] {
     match operation {
         Operation::Chat => &[("messages", Layout::Messages)],
@@ -46,17 +46,17 @@ pub(super) const fn prompt_fields(operation: Operation) -> &'static [PromptField
     }
 }
 
-/// What was found in one prompt field.
+/// The contents of one prompt field.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Prompt {
     /// The length of its text; a token id counts as the text of one token.
     pub(super) text: u64,
-    /// Whether it holds an image.
+    /// Whether it contains an image.
     pub(super) has_image: bool,
 }
 
 impl Prompt {
-    /// Counts `other` in. Bounded by the body's length: no sum can overflow.
+    /// Adds `other`. The body's length bounds the sum, so it cannot overflow.
     #[inline(always)]
     pub(super) fn add(&mut self, other: Self) {
         self.text += other.text;
@@ -69,7 +69,7 @@ impl Prompt {
     }
 }
 
-/// Takes the value of a prompt field.
+/// Consumes the value of a prompt field.
 #[inline(always)]
 pub(super) fn read_prompt(
     cursor: &mut Cursor<'_>,
@@ -85,7 +85,7 @@ pub(super) fn read_prompt(
     }
 }
 
-/// How most messages begin, up to their content: short ones gain most from taking that at once.
+/// The first bytes of most messages, up to their content. Short messages gain most from this fast path.
 const OPENINGS: [&[u8]; 3] = [
     br#"{"role":"user","content":"#,
     br#"{"role":"assistant","content":"#,
@@ -95,7 +95,7 @@ const OPENINGS: [&[u8]; 3] = [
 /// Whether a member of a message is its content.
 const LIKELY_IN_MESSAGE: [(&[u8], bool); 2] = [(b"role\":", false), (b"content\":", true)];
 
-/// Takes an array of objects with `content`; or a string.
+/// Consumes a string, or an array of objects with `content`.
 fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
     match kind {
         b'"' => {
@@ -135,7 +135,7 @@ fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), 
     })
 }
 
-/// Takes the beginning of a message if it is one of those most begin with, and tells whether it was.
+/// Consumes the start of a message if it is one of [`OPENINGS`]. Returns whether it was.
 #[inline(always)]
 fn open_message(cursor: &mut Cursor<'_>) -> Result<bool, Syntax> {
     let rest = cursor.bytes.get(cursor.at..).unwrap_or_default();
@@ -149,14 +149,14 @@ fn open_message(cursor: &mut Cursor<'_>) -> Result<bool, Syntax> {
     Ok(false)
 }
 
-/// Whether content is a message's own, or that of a tool's result inside of it.
+/// Whether content belongs to a message or to a tool result inside a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nesting {
     Outer,
     ToolResult,
 }
 
-/// Takes a string or an array of content parts.
+/// Consumes a string or an array of content parts.
 #[inline(always)]
 fn content(
     cursor: &mut Cursor<'_>,
@@ -190,7 +190,7 @@ fn parts(
     })
 }
 
-/// Takes a content part. Its kind may follow what it describes, so all is read before it counts.
+/// Consumes a content part. Its `type` may come after its text, so the text counts only at the end.
 fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<(), Syntax> {
     let mut part = Part::EMPTY;
     let mut result = Prompt::default();
@@ -211,7 +211,7 @@ fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Result<
     Ok(())
 }
 
-/// Takes a string, a token id, an object with text, or up to two levels of arrays of them.
+/// Consumes a string, a token id, an object with text, or up to two levels of arrays of them.
 fn plain_prompt(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
     if kind != b'[' {
         return prompt_element(cursor, kind, into);
@@ -235,7 +235,7 @@ fn prompt_element(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Resul
             into.text += super::TEXT_PER_TOKEN;
             cursor.number().map(|_| ())
         }
-        // A document of a reranker, or a part with an image, as moderation takes them.
+        // A document to rerank, or an image part of a moderation request.
         b'{' => {
             let mut part = Part::EMPTY;
             cursor.members(Members::named(PartMember::of), |cursor, member, kind| {

@@ -1,12 +1,12 @@
-//! Numbers and literals: the cursor's way through them, by the letter of the JSON grammar.
+//! Reads numbers and literals, strictly by the JSON grammar.
 
 use super::cursor::{Cursor, Syntax};
 
-/// Digits that fit any sum of 64 bits.
+/// The number of decimal digits that always fit 64 bits.
 const EXACT_DIGITS: usize = 19;
 
 impl Cursor<'_> {
-    /// Takes the number or literal at the cursor.
+    /// Consumes the number or literal at the cursor.
     #[inline]
     pub(super) fn scalar(&mut self) -> Result<(), Syntax> {
         match self.bytes.get(self.at) {
@@ -28,8 +28,8 @@ impl Cursor<'_> {
         Ok(())
     }
 
-    /// Takes the number at the cursor; the value of one that is a whole number and not negative,
-    /// saturated.
+    /// Consumes the number at the cursor. Returns its saturated value if it is a non-negative
+    /// integer.
     pub(super) fn number(&mut self) -> Result<Option<u32>, Syntax> {
         let mut is_whole = true;
         if self.byte() == b'-' {
@@ -58,7 +58,7 @@ impl Cursor<'_> {
         Ok(is_whole.then_some(value))
     }
 
-    /// Takes digits, one at least; their value, saturated.
+    /// Consumes at least one digit. Returns the saturated value.
     #[inline(always)]
     fn digits(&mut self) -> Result<u32, Syntax> {
         let mut at = self.at;
@@ -72,7 +72,8 @@ impl Cursor<'_> {
             return Err(Syntax::Digit);
         }
         self.at = at;
-        // Up to there the sum did not wrap; a longer number has no leading zeros, so it is large.
+        // Up to this length the value did not wrap. A longer number has no leading zeros, so it exceeds
+        // `u32::MAX`.
         let value = if count <= EXACT_DIGITS { value } else { u64::MAX };
         Ok(u32::try_from(value).unwrap_or(u32::MAX))
     }

@@ -1,7 +1,7 @@
-//! What an outline is written to.
+//! The destination of an outline.
 
-/// Receives an outline piece by piece. Text is decoded straight into the sink's own memory
-/// ([`OutlineSink::room`]), so that hashing a prompt copies it once.
+/// Receives an outline piece by piece. Text is decoded directly into the sink's memory
+/// ([`OutlineSink::room`]), so that hashing a prompt copies it only once.
 pub trait OutlineSink {
     /// Appends a piece.
     fn add(&mut self, piece: &[u8]);
@@ -9,6 +9,6 @@ pub trait OutlineSink {
     fn room(&mut self) -> &mut [u8];
     /// Appends the first `count` bytes of the room.
     fn fill(&mut self, count: usize);
-    /// Whether more pieces change nothing, so that the walk may stop.
+    /// Whether the sink ignores further pieces, so that the walk may stop.
     fn is_full(&self) -> bool;
 }

@@ -1,6 +1,6 @@
-//! Watches a stream go by: which events carry a token, whether the stream said it is done or
-//! failed, and the usage it reports. It looks at lines where they lie and copies only what a chunk
-//! cuts in two; the relay forwards the bytes regardless.
+//! Observes a stream of server-sent events: which events carry tokens, whether the stream has completed
+//! or failed, and the usage it reports. The scanner reads lines in place and copies only those that a
+//! chunk boundary splits; the relay forwards the bytes regardless.
 
 use std::sync::LazyLock;
 
@@ -15,19 +15,19 @@ static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta
 static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\""));
 
-/// The longest line that is read; of longer ones only the end is, for the usage.
+/// The longest line that is read whole. Of a longer line only the end is read, to find the usage.
 const LONGEST_LINE: usize = 16 << 10;
-/// What is kept of a longer line.
+/// The bytes kept of a longer line.
 const LINE_TAIL: usize = 4 << 10;
 
-/// What a chunk brought.
+/// The result of feeding a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Events of this chunk that carry a token.
     pub tokens: u32,
-    /// Whether the stream has said by now that it is done.
+    /// Whether the stream has reported completion so far.
     pub done: bool,
-    /// Whether the stream has by now reported an error.
+    /// Whether the stream has reported an error so far.
     pub error: bool,
 }
 
@@ -42,21 +42,21 @@ enum EventForm {
     TypedDelta,
     /// `delta`, an object, in `content_block_delta`.
     BlockDelta,
-    /// Whatever comes.
+    /// Every event counts as a token.
     Any,
 }
 
-/// Splits a stream of server-sent events into lines and counts what they carry. A line may be cut
-/// anywhere, also inside of a character: the totals do not depend on the chunks.
+/// Splits a stream of server-sent events into lines and counts their tokens. A chunk may end anywhere,
+/// even inside a character: the totals do not depend on the chunks.
 #[derive(Debug)]
 pub struct EventScanner {
     form: EventForm,
-    /// The beginning of a line whose end has not come yet.
+    /// The start of a line whose end has not arrived yet.
     partial: Vec<u8>,
     partial_is_long: bool,
     after_carriage_return: bool,
     at_boundary: bool,
-    /// Whether the event that began has a name that ends the stream.
+    /// Whether the current event has a name that ends the stream.
     event_ends: bool,
     tokens: u32,
     done: bool,
@@ -65,7 +65,7 @@ pub struct EventScanner {
 }
 
 impl EventScanner {
-    /// A scanner for the stream that answers `operation`.
+    /// A scanner for the response stream of `operation`.
     pub fn new(operation: Operation) -> Self {
         let form = match operation {
             Operation::Chat => EventForm::ChatDelta,
@@ -96,7 +96,7 @@ impl EventScanner {
         }
     }
 
-    /// Looks at the next bytes of the stream.
+    /// Scans the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) -> Progress {
         self.tokens = 0;
         let mut rest = chunk;
@@ -121,12 +121,12 @@ impl EventScanner {
         Progress { tokens: self.tokens, done: self.done, error: self.error }
     }
 
-    /// The counts the stream has reported by now.
+    /// The token counts that the stream has reported so far.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }
 
-    /// Whether nothing of an event is pending: another event may follow here.
+    /// Whether no event is incomplete, so that penstock may insert another event here.
     pub fn at_boundary(&self) -> bool {
         self.at_boundary
     }
@@ -147,7 +147,7 @@ impl EventScanner {
                 self.count_long_line();
             }
         }
-        // A piece longer than what is kept pushes all out that came before.
+        // A piece longer than `LINE_TAIL` replaces everything before it.
         let tail = piece.get(piece.len().saturating_sub(LINE_TAIL)..).unwrap_or(piece);
         let surplus = (self.partial.len() + tail.len()).saturating_sub(LINE_TAIL);
         self.partial.drain(..surplus.min(self.partial.len()));
@@ -172,7 +172,7 @@ impl EventScanner {
         self.partial_is_long = false;
     }
 
-    /// Too long to be read, but something came: only an event that ends the stream is no token.
+    /// Counts a line that is too long to read: it is a token unless its event ends the stream.
     fn count_long_line(&mut self) {
         self.tokens += u32::from(!self.event_ends);
     }
@@ -203,7 +203,7 @@ impl EventScanner {
         };
         self.tokens += u32::from(has_token);
         if !has_token || self.form == EventForm::Any {
-            // Few events are of this kind, so these may be read whole.
+            // Few events have no token, so the cost of parsing them whole is small.
             _ = self.read_rest(data);
         }
         self.add_usage(data);
@@ -215,7 +215,7 @@ impl EventScanner {
         }
     }
 
-    /// Looks for errors and endings among the members of an event.
+    /// Finds errors and the end of the stream among the members of an event.
     fn read_rest(&mut self, data: &[u8]) -> Result<(), Syntax> {
         let mut cursor = Cursor::new(data, TokenEstimate::Chars);
         if cursor.peek() != b'{' {
@@ -253,7 +253,7 @@ impl EventScanner {
 
 const DATA: &[u8] = b"data:";
 
-/// A member of an event that tells how the stream ends.
+/// A member of an event that reports how the stream ends.
 #[derive(Clone, Copy)]
 enum EventMember {
     Error,
@@ -271,7 +271,7 @@ impl EventMember {
     }
 }
 
-/// Places of `key` in `data` that are followed by a colon; the cursor is behind it.
+/// The occurrences of `key` in `data` with a colon after them; each cursor is after the colon.
 fn members_called<'a>(key: &Finder<'_>, data: &'a [u8]) -> impl Iterator<Item = Cursor<'a>> {
     key.find_iter(data).filter_map(|at| {
         let mut cursor = Cursor::new(data, TokenEstimate::Chars);
@@ -286,7 +286,7 @@ fn members_called<'a>(key: &Finder<'_>, data: &'a [u8]) -> impl Iterator<Item = 
 
 fn has_string_at(key: &Finder<'_>, data: &[u8]) -> bool {
     members_called(key, data).any(|mut cursor| {
-        // A string that is not empty does not end where it begins.
+        // The string is not empty if no quote follows the opening one.
         cursor.peek() == b'"' && cursor.bytes.get(cursor.at + 1) != Some(&b'"')
     })
 }
@@ -295,7 +295,7 @@ fn has_token_in_delta(data: &[u8]) -> bool {
     members_called(&DELTA, data).any(|mut cursor| {
         let mut has_token = false;
         if cursor.peek() == b'{' {
-            // Where the walk fails the delta is malformed: what was seen until then counts.
+            // If the walk fails, the delta is malformed: the members before the error count.
             let members = Members::with_likely(&LIKELY_IN_DELTA, carries_tokens);
             _ = cursor.members(members, |cursor, carries_tokens, kind| {
                 has_token |= is_filled(cursor, kind)? && carries_tokens;
@@ -326,7 +326,7 @@ fn carries_tokens(name: &[u8]) -> bool {
     )
 }
 
-/// Takes a value and tells whether it is a string, an array or an object with something in it.
+/// Consumes a value. Returns whether it is a non-empty string, array or object.
 fn is_filled(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Syntax> {
     let start = cursor.at;
     cursor.skip(kind)?;

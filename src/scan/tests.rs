@@ -1,6 +1,6 @@
-//! The scanner, rule by rule; against `serde_json` in `oracle`; its refusals in `malformed`; escapes in `escapes`; and
-//! its allocations, counted, in `allocations`; forms in `form`;
-//! the token estimate beside real counts in `estimate`.
+//! Tests of the scanner: its rules in `rules`, forms in `form`, comparison with `serde_json` in `oracle`,
+//! rejected bodies in `malformed`, escapes in `escapes`, counted allocations in `allocations`, and the
+//! token estimate compared with real counts in `estimate`.
 
 mod allocations;
 mod counted_texts;

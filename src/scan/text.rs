@@ -1,5 +1,5 @@
-//! Strings: the cursor's way through them, which is where a scan spends its time, and what is
-//! known of one afterwards. Short ones go word by word, long ones through `memchr` in windows.
+//! Reads strings, where a scan spends most of its time, and records facts about them. Short strings are
+//! read word by word, long ones by `memchr` in windows.
 
 use memchr::memchr2;
 
@@ -11,30 +11,30 @@ use super::bytes::{
 use super::cursor::{Cursor, Syntax};
 use super::unescape::ShortString;
 
-/// Blocks looked at one by one before a string counts as long.
+/// The number of blocks read one at a time before a string counts as long.
 const SHORT_BLOCKS: usize = 12;
-/// Long strings are read twice, in stretches that stay in the first-level cache.
+/// Long strings are read twice, in windows that fit the first-level cache.
 const WINDOW: usize = 8 << 10;
-/// How much of a long string must be dense to go on past all of it at once: at first, and after
-/// some of it was.
+/// The windows of a long string that are skipped at once if they are dense: the first size, and the
+/// largest one after it has doubled with each dense window.
 const FIRST_DENSE_WINDOW: usize = 1 << 10;
 const LAST_DENSE_WINDOW: usize = 32 << 10;
 
 /// A string of the body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Text {
-    /// Offset of the first byte behind the opening quote.
+    /// The offset after the opening quote.
     pub(super) start: usize,
-    /// Offset of the closing quote.
+    /// The offset of the closing quote.
     pub(super) end: usize,
-    /// How many more bytes its escapes take than what they stand for, in the measure in use.
+    /// By how much the escapes exceed the decoded text, in the unit of the token estimate.
     excess: usize,
-    /// Has the highest bit of a byte set if the string is not ASCII.
+    /// The highest bit of some byte is set if the string is not ASCII.
     high: u64,
 }
 
 impl Text {
-    /// Whether the string holds escapes.
+    /// Whether the string contains escapes.
     #[inline(always)]
     pub(super) fn is_escaped(self) -> bool {
         self.excess != 0
@@ -42,11 +42,11 @@ impl Text {
 }
 
 impl<'a> Cursor<'a> {
-    /// Takes the string at the cursor, which is at its opening quote.
+    /// Consumes the string at the cursor, which is at its opening quote.
     #[inline(always)]
     pub(super) fn string(&mut self) -> Result<Text, Syntax> {
         let start = self.at + 1;
-        // Most names and many values end in their first word: worth a path without a loop.
+        // Most names and many values end in their first word, so this path has no loop.
         if let Some(word) = word_at(self.bytes, start) {
             let found = Stop::find(word);
             if found.is_quote() {
@@ -60,7 +60,7 @@ impl<'a> Cursor<'a> {
         self.text()
     }
 
-    /// The same for a string that is likely not that short.
+    /// Consumes the string at the cursor, without the fast path for very short ones.
     #[inline(always)]
     pub(super) fn text(&mut self) -> Result<Text, Syntax> {
         let start = self.at + 1;
@@ -68,7 +68,7 @@ impl<'a> Cursor<'a> {
         Ok(Text { start, end: self.at - 1, excess: self.excess, high: self.high })
     }
 
-    /// Takes a string block by block; leaves what is known of it in the cursor.
+    /// Consumes a string block by block, and stores the facts about it in the cursor.
     #[inline(never)]
     fn longer_string(&mut self, start: usize) -> Result<(), Syntax> {
         let mut high = 0;
@@ -86,7 +86,7 @@ impl<'a> Cursor<'a> {
         self.hard_string(high)
     }
 
-    /// Moves to the word with the next stop; none if that is far, or too near to the body's end.
+    /// Moves to the word with the next stop; `None` if it is far away or too close to the end of the body.
     #[inline(always)]
     fn find_near_stop(&mut self, high: &mut u64) -> Option<Stop> {
         let mut at = self.at;
@@ -111,11 +111,11 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Takes the rest of a string that is long, holds escapes, or ends with the body.
+    /// Consumes the rest of a string that is long, contains escapes, or ends with the body.
     #[inline(never)]
     fn hard_string(&mut self, mut high: u64) -> Result<(), Syntax> {
         let mut excess = 0;
-        // Files in base64 are read in one pass; the first blank shows that this is none.
+        // Files in base64 are read in one pass; the first space shows that the string is no such file.
         let mut len = FIRST_DENSE_WINDOW;
         while let Some(window) = self.bytes.get(self.at..self.at + len)
             && is_dense(window)
@@ -173,7 +173,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Looks through the last bytes of the body, too few for a word.
+    /// Searches the last bytes of the body, which are fewer than a word.
     fn find_last_stop(&mut self, rest: &[u8], high: &mut u64) -> Result<u8, Syntax> {
         for byte in rest {
             if is_stop(*byte) {
@@ -185,7 +185,7 @@ impl<'a> Cursor<'a> {
         Err(Syntax::Character)
     }
 
-    /// Takes one escape and returns by how much it is longer than what it stands for.
+    /// Consumes one escape. Returns by how much it exceeds the decoded text.
     #[inline]
     fn escape(&mut self) -> Result<usize, Syntax> {
         self.at += 1;
@@ -207,7 +207,7 @@ impl<'a> Cursor<'a> {
             0..0x80 => (6, 1),
             0x80..0x800 => (6, 2),
             0xd800..0xdc00 => {
-                // Half a pair has no UTF-8; backends that take it fail later, in the tokenizer.
+                // A lone surrogate has no UTF-8 form; backends that accept it fail later, in the tokenizer.
                 if self.bytes.get(self.at..self.at + 2) != Some(b"\\u") {
                     return Err(Syntax::Surrogate);
                 }
@@ -252,7 +252,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The length of the decoded string, in the measure in use.
+    /// The length of the decoded string, in the unit of the token estimate.
     #[inline(always)]
     pub(super) fn measure(&self, text: Text) -> u64 {
         let length = (text.end - text.start - text.excess) as u64;

@@ -1,5 +1,5 @@
-//! Decodes JSON string escapes, character by character. Only for the rare names and values that
-//! were written with escapes; the cursor has validated them before.
+//! Decodes JSON string escapes, character by character. Only the rare names and values with escapes need
+//! it; the cursor has already validated them.
 
 /// The characters of a JSON string, from the bytes between its quotes.
 pub(super) struct Unescape<'a> {
@@ -7,7 +7,7 @@ pub(super) struct Unescape<'a> {
 }
 
 impl<'a> Unescape<'a> {
-    /// Decodes `raw`; what is not UTF-8 decodes to nothing.
+    /// Decodes `raw`; invalid UTF-8 decodes to nothing.
     pub(super) fn new(raw: &'a [u8]) -> Self {
         Self { rest: std::str::from_utf8(raw).unwrap_or_default().chars() }
     }
@@ -49,7 +49,7 @@ impl Iterator for Unescape<'_> {
     }
 }
 
-/// The longest name or value the scanner compares with: longer ones cannot be equal to it.
+/// The longest name or value that the scanner compares; a longer one cannot match.
 const LONGEST: usize = 32;
 
 /// A short decoded string, on the stack.
@@ -59,7 +59,7 @@ pub(super) struct ShortString {
 }
 
 impl ShortString {
-    /// Decodes `raw`; empty when it is longer than anything worth comparing with.
+    /// Decodes `raw`; empty if it is longer than [`LONGEST`].
     #[cold]
     pub(super) fn decode(raw: &[u8]) -> Self {
         let mut short = Self { bytes: [0; LONGEST], len: 0 };

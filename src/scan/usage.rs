@@ -1,5 +1,5 @@
-//! Finds the token counts a backend reports, in the last bytes of an answer or in one event of a
-//! stream. The answer itself is never kept, and what cannot be read is no reason to fail.
+//! Finds the token counts that a backend reports, in the last bytes of a response or in one event of a
+//! stream. The response itself is not stored, and counts that cannot be parsed are not an error.
 
 use std::sync::LazyLock;
 
@@ -8,27 +8,27 @@ use memchr::memmem::{Finder, FinderRev};
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Syntax};
 
-/// Most events have none, and a forward search, which is vectorised, is the quicker way to know.
+/// Most events have no usage. The forward search is vectorised, so it rules them out faster.
 static ANY_USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static LAST_USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(b"\"usage\""));
 
-/// Members called `usage` that are looked at in one tail: bounds the work a strange answer makes.
+/// The number of `usage` members tried in one tail. It bounds the work for a hostile response.
 const ATTEMPTS: usize = 16;
 
-/// What a backend said a request took.
+/// The token counts that a backend reported for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Tokens of the prompt: `prompt_tokens`, `input_tokens`.
     pub prompt_tokens: Option<u32>,
-    /// Tokens of the answer: `completion_tokens`, `output_tokens`.
+    /// Tokens of the response: `completion_tokens`, `output_tokens`.
     pub completion_tokens: Option<u32>,
     /// Tokens of the prompt that came from a cache.
     pub cached_tokens: Option<u32>,
 }
 
 impl Usage {
-    /// These counts, and `earlier` ones where these have none: a stream may report the prompt at
-    /// its start and the answer at its end.
+    /// These counts, completed by `earlier` ones: a stream may report the prompt's tokens at its start
+    /// and the response's at its end.
     #[must_use]
     pub fn or(self, earlier: Self) -> Self {
         Self {
@@ -88,7 +88,8 @@ fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Res
     Ok(())
 }
 
-/// The counts in the last `usage` object of `tail`, the end of an answer or the data of one event.
+/// The counts in the last valid `usage` object of `tail`, which is the end of a response or the data of
+/// one event.
 pub fn find_usage(tail: &[u8]) -> Option<Usage> {
     ANY_USAGE.find(tail)?;
     let mut before = tail;
@@ -102,7 +103,7 @@ pub fn find_usage(tail: &[u8]) -> Option<Usage> {
     None
 }
 
-/// Reads `"usage": {…}`; none when it is cut off, null, or counts nothing.
+/// Reads `"usage": {…}`; `None` if it is incomplete, null, or has no counts.
 fn usage_of(member: &[u8]) -> Option<Usage> {
     let mut cursor = Cursor::new(member, TokenEstimate::Chars);
     cursor.string().ok()?;
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_that_can_be_read_counts() {
+    fn last_valid_usage_counts() {
         let earlier = r#"{"usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
         for last in [
             r#"{"usage":null}"#,

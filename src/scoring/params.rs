@@ -53,10 +53,17 @@ impl fmt::Display for ParamError {
     }
 }
 
-/// Tokens of a block.
-pub(super) const BLOCK: (u32, &str) = (256, "a whole number from 1 to 256");
-/// Blocks.
-pub(super) const BLOCKS: (u32, &str) = (1 << 24, "a whole number from 1 to 16777216");
+/// The upper limit of a whole number, and the text that names the range in errors.
+pub(super) struct Limit {
+    pub(super) most: u32,
+    expected: &'static str,
+}
+
+/// The limit on tokens per block.
+pub(super) const BLOCK: Limit = Limit { most: 256, expected: "a whole number from 1 to 256" };
+/// The limit on numbers of blocks.
+pub(super) const BLOCKS: Limit =
+    Limit { most: 1 << 24, expected: "a whole number from 1 to 16777216" };
 
 impl Params {
     /// Adds a parameter, or replaces it.
@@ -112,7 +119,7 @@ impl Params {
         &self,
         name: &'static str,
         default: u32,
-        (most, expected): (u32, &'static str),
+        Limit { most, expected }: Limit,
     ) -> Result<u32, ParamError> {
         match self.0.get(name) {
             None => Ok(default),

@@ -55,7 +55,7 @@ impl PrefixParams {
     #[must_use]
     pub fn following(self, reported: Option<u32>) -> Self {
         let followed = reported.filter(|tokens| self.follows_engines && *tokens > 0);
-        let block_tokens = followed.map_or(self.block_tokens, |tokens| tokens.min(BLOCK.0));
+        let block_tokens = followed.map_or(self.block_tokens, |tokens| tokens.min(BLOCK.most));
         Self { block_tokens, ..self }
     }
 }

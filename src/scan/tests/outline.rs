@@ -103,7 +103,7 @@ fn tools_come_first_and_spacing_in_them_does_not_count() {
 }
 
 #[test]
-fn other_dialects_have_outlines_of_their_own() {
+fn dialects_with_the_same_prompt_have_the_same_outline() {
     let plain = outline(Operation::Completions, r#"{"prompt":"once upon\na time"}"#);
     assert_eq!(plain, b"once upon\na time", "the decoded prompt alone");
     let messages = outline(
@@ -121,7 +121,7 @@ fn other_dialects_have_outlines_of_their_own() {
 }
 
 #[test]
-fn a_salt_is_told() {
+fn cache_salt_is_returned() {
     for (body, salt) in
         [(r#"{"messages":[],"cache_salt":"team a"}"#, "\"team a\""), (r#"{"messages":[]}"#, "")]
     {
