@@ -195,7 +195,7 @@ impl Topology {
         let mut topology = Self { backends, is_complete, ..Self::default() };
         for name in order {
             let rows = serving.remove(&name).unwrap_or_default();
-            topology.add(name, rows, (&carried, &rules.prefix_memory));
+            topology.add(name, rows, &carried, &rules.prefix_memory);
         }
         topology
     }
@@ -204,7 +204,8 @@ impl Topology {
         &mut self,
         name: Box<str>,
         mut serving: Vec<Serving>,
-        (carried, memory): (&Carried, &Arc<MemoryBudget>),
+        carried: &Carried,
+        memory: &Arc<MemoryBudget>,
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
         let turn = carried.turns.get(&name).cloned().unwrap_or_default();

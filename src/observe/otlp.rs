@@ -68,7 +68,7 @@ impl RequestObserver for SpanExporter {}
 impl RequestObserver for SpanExporter {
     fn attempt_ended(&self, event: &AttemptEnded<'_>) {
         if let Some((trace, own)) = event.trace.filter(|(trace, _)| trace.is_sampled()) {
-            self.0.put(span::of_attempt(event, (trace, own), unix_time()));
+            self.0.put(span::of_attempt(event, trace, own, unix_time()));
         }
     }
 

@@ -77,7 +77,8 @@ pub(super) fn of_request(
 /// The span of an attempt that finished at `end`.
 pub(super) fn of_attempt(
     event: &AttemptEnded<'_>,
-    (trace, own): (TraceContext, u64),
+    trace: TraceContext,
+    span_id: u64,
     end: Duration,
 ) -> Vec<u8> {
     let (host, port) = event.server;
@@ -92,7 +93,7 @@ pub(super) fn of_attempt(
     span.text("error.type", error);
     let mut value = json!({
         "traceId": format!("{:032x}", trace.trace_id),
-        "spanId": to_hex(own),
+        "spanId": to_hex(span_id),
         "parentSpanId": to_hex(trace.span),
         "name": shorten(&format!("attempt {}", event.name)),
         "kind": CLIENT,
