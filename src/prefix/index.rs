@@ -136,7 +136,8 @@ impl PrefixIndex {
         let bound = self.budget.bound(self.charged);
         let mut path = std::mem::take(&mut self.path);
         let known = self.take_known(slot, kept, &mut path);
-        self.take_new(slot, kept.split_at(known), &mut path);
+        let (known, new) = kept.split_at(known);
+        self.take_new(slot, known, new, &mut path);
         while let Some(run) = path.pop() {
             self.unlink(slot, run);
             self.link_newest(slot, run);
@@ -264,7 +265,7 @@ impl PrefixIndex {
     }
 
     /// Adds the new blocks of a chain: to the end of the run they follow, or as a new run.
-    fn take_new(&mut self, slot: usize, (known, new): (&[u64], &[u64]), path: &mut Vec<u32>) {
+    fn take_new(&mut self, slot: usize, known: &[u64], new: &[u64], path: &mut Vec<u32>) {
         let Ok(count @ 1..) = u32::try_from(new.len()) else { return };
         let last = path.last().copied();
         let whole = |run: u32| {

@@ -30,7 +30,7 @@ pub struct Routed<'a> {
     pub headers: &'a HeaderMap,
     /// Its body; `None` once it has been released.
     pub body: Option<&'a Bytes>,
-    /// The model asked for.
+    /// The requested model.
     pub requested_model: &'a str,
     /// Where it goes.
     pub decision: &'a RoutingDecision,
@@ -87,7 +87,7 @@ pub struct AttemptEnded<'a> {
 /// The end of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestOutcome<'a> {
-    /// What was asked for; `None` for paths that are not operations.
+    /// The operation; `None` for paths that are not operations.
     pub operation: Option<Operation>,
     /// The model it was served as; `None` when the model is not one the fleet knows.
     pub model: Option<&'a str>,
@@ -95,17 +95,17 @@ pub struct RequestOutcome<'a> {
     pub backend: Option<(BackendId, &'a str)>,
     /// The status the client got; 499 when it left before one.
     pub status: u16,
-    /// The error penstock made, if the answer was its own.
+    /// The error code, if penstock made the response.
     pub code: Option<ErrorCode>,
     /// The class of the outcome.
     pub outcome: Outcome,
-    /// Whether a stream was asked for.
+    /// Whether the client requested a stream.
     pub is_streaming: bool,
     /// Whether a fallback answered.
     pub is_fallback: bool,
     /// Attempts made.
     pub attempts: u32,
-    /// Time from arrival to the first token of a stream, or to the answer's head.
+    /// Time from arrival to the first token of a stream, or to the head of a whole response.
     pub first_token: Option<Duration>,
     /// Time from arrival to the end.
     pub took: Duration,
@@ -132,7 +132,7 @@ pub struct About<'a> {
     pub method: &'a str,
     /// The path without its query, in which some clients send keys.
     pub path: &'a str,
-    /// The model asked for.
+    /// The requested model.
     pub requested_model: Option<&'a str>,
     /// What the engine that answered is called in metrics and traces.
     pub provider: Option<&'static str>,
@@ -140,7 +140,7 @@ pub struct About<'a> {
     pub estimated_tokens: Option<TokenCount>,
     /// Bytes of the request's body.
     pub bytes_in: u64,
-    /// Bytes of the answer's body.
+    /// Bytes of the response body.
     pub bytes_out: u64,
     /// Where the request stands in a trace.
     pub trace: Option<TraceContext>,
