@@ -35,7 +35,7 @@ def case_dashboard_shows_the_fleet(env: Env) -> None:
     assert 'class="good">live<' in page, page[-2000:]
     for backend in json.loads(wire.fetch(proxy.admin + "/fleet").body)["backends"]:
         assert f'data-backend="{backend["name"]}"' in page, backend["name"]
-    for word in ("requests / s", "first token, p95", PLAIN, "polyline points="):
+    for word in ("requests / s", "TTFT p95", PLAIN, "polyline points="):
         assert word in page, word
     assert "<img" not in page, "a name became markup"
     for word in ("Content Security Policy", "Refused to", "Uncaught"):
