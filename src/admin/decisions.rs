@@ -11,7 +11,7 @@ use super::{Admin, Call};
 use crate::clock::now;
 use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
 use crate::routing::Peek;
-use crate::routing::audit::{DryRun, Question};
+use crate::routing::audit::{DryRun, DryRunRequest};
 
 /// How long decisions are captured after the last request for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ fn captured(admin: &Admin, count: usize) -> AdminResponse {
 
 /// `POST /explain`: decides about the request in the body and moves nothing.
 pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
-    let question = Question::from_line(call.body)?;
+    let sample = DryRunRequest::from_line(call.body)?;
     let fleet = call.generation.fleet.topology();
     let at = now();
     let dry_run = DryRun {
@@ -70,5 +70,5 @@ pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, 
     // A dry run must not change later decisions: the rotation does not advance, and random picks draw
     // from a separate generator.
     let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
-    Ok(AdminResponse::json(&dry_run.explain(&question, &mut random)))
+    Ok(AdminResponse::json(&dry_run.explain(&sample, &mut random)))
 }

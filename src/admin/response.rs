@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::lifecycle::{ReloadError, UpgradeError};
-use crate::routing::audit::QuestionError;
+use crate::routing::audit::DryRunRequestError;
 use crate::units::ByteSize;
 
 /// A response.
@@ -90,7 +90,7 @@ pub(super) enum Refusal {
     #[error("'capture' must be true or false")]
     NotAChoice,
     #[error("{0}")]
-    NotAQuestion(#[from] QuestionError),
+    InvalidDryRun(#[from] DryRunRequestError),
     #[error("the body is larger than {limit} (limits.max_body_size)")]
     BodyTooLarge { limit: ByteSize },
     #[error("the body did not arrive within `limits.body_read_timeout`")]
@@ -120,7 +120,7 @@ impl Refusal {
             Self::UnknownBackend { .. } => (StatusCode::NOT_FOUND, "unknown_backend"),
             Self::NoShadow => (StatusCode::NOT_FOUND, "no_shadow"),
             Self::NotACount | Self::NotAChoice => (StatusCode::BAD_REQUEST, "invalid_request"),
-            Self::NotAQuestion(_) => (StatusCode::BAD_REQUEST, "invalid_question"),
+            Self::InvalidDryRun(_) => (StatusCode::BAD_REQUEST, "invalid_explain_request"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
             Self::BodyCut => (StatusCode::BAD_REQUEST, "invalid_request"),

@@ -218,7 +218,7 @@ async fn explain_has_no_side_effects() {
     }
     assert_eq!(model.turn.load(Ordering::Relaxed), 0);
     let (status, body) = port.post("/explain", "[]").await;
-    assert_eq!((status, &body["error"]["code"]), (400, &"invalid_question".into()));
+    assert_eq!((status, &body["error"]["code"]), (400, &"invalid_explain_request".into()));
     let (status, body) = port.post("/explain", &"x".repeat(5000)).await;
     assert_eq!((status, &body["error"]["code"]), (413, &"body_too_large".into()));
     let chunked = "POST /explain HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n";

@@ -26,7 +26,7 @@ use crate::fleet::Topology;
 use crate::fleet::dump;
 use crate::routing::Generation;
 use crate::routing::Live;
-use crate::routing::audit::{DEFAULT_PATH, DryRun, Question, error_value, render_text};
+use crate::routing::audit::{DEFAULT_PATH, DryRun, DryRunRequest, error_value, render_text};
 use crate::units::Timestamp;
 
 const AFTER_HELP: &str = "\
@@ -140,9 +140,12 @@ pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliErro
     let read = open(path).and_then(|mut file| file.read_to_end(&mut body));
     read.map_err(unreadable(path))?;
     let headers = args.headers.iter().map(|header| parse_header(header));
-    let question =
-        Question { path: args.path.clone(), body, headers: headers.collect::<Result<_, _>>()? };
-    let explanation = source.explain(&question)?;
+    let sample = DryRunRequest {
+        path: args.path.clone(),
+        body,
+        headers: headers.collect::<Result<_, _>>()?,
+    };
+    let explanation = source.explain(&sample)?;
     if args.json {
         output.line(format!("{explanation:#}"))
     } else {
@@ -154,8 +157,8 @@ fn explain_lines(path: &Path, source: &mut Source, output: &mut Output) -> Resul
     let input = BufReader::new(open(path).map_err(unreadable(path))?);
     let mut lines = Lines::new(input, u64::MAX);
     while let Some(line) = lines.read().map_err(unreadable(path))? {
-        let explanation = match Question::from_line(line) {
-            Ok(question) => source.explain(&question)?,
+        let explanation = match DryRunRequest::from_line(line) {
+            Ok(sample) => source.explain(&sample)?,
             Err(error) => {
                 let message = error.to_string();
                 json!({ "error": error_value(ErrorCode::InvalidRequest, &message) })
@@ -173,10 +176,10 @@ enum Source {
 }
 
 impl Source {
-    fn explain(&mut self, question: &Question) -> Result<Value, CliError> {
+    fn explain(&mut self, sample: &DryRunRequest) -> Result<Value, CliError> {
         match self {
-            Self::Local(local) => Ok(local.explain(question)),
-            Self::Remote(admin) => admin.post("/explain", question.to_line().as_bytes()),
+            Self::Local(local) => Ok(local.explain(sample)),
+            Self::Remote(admin) => admin.post("/explain", sample.to_line().as_bytes()),
         }
     }
 }
@@ -212,7 +215,7 @@ impl Local {
         Ok(Self { fleet: generation.fleet.topology(), generation, rng, now })
     }
 
-    fn explain(&mut self, question: &Question) -> Value {
+    fn explain(&mut self, sample: &DryRunRequest) -> Value {
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         let dry_run = DryRun {
             config: &self.generation.config,
@@ -221,7 +224,7 @@ impl Local {
             now: self.now,
             records_prompts: true,
         };
-        dry_run.explain(question, &mut random)
+        dry_run.explain(sample, &mut random)
     }
 }
 

@@ -11,7 +11,9 @@ mod shadow;
 mod trace;
 
 pub use capture::{Capture, CaptureError, CapturedAttempt, DecisionRecord, Lease};
-pub use dry_run::{DEFAULT_PATH, DryRun, Question, QuestionError, error_value, render_text};
+pub use dry_run::{
+    DEFAULT_PATH, DryRun, DryRunRequest, DryRunRequestError, error_value, render_text,
+};
 pub use explain::{CandidateReport, Explanation};
 pub use replay::Replayed;
 pub use replay_report::{render_replay, replay};

@@ -1,10 +1,10 @@
 //! Dry runs: what a request needs, which backends may take it, and which one would. Runs the same scan and
 //! the same router as the proxy; `penstock explain` and the admin port's `/explain` print the result.
 
-mod question;
+mod request;
 mod text;
 
-pub use question::{DEFAULT_PATH, Question, QuestionError};
+pub use request::{DEFAULT_PATH, DryRunRequest, DryRunRequestError};
 pub(super) use text::candidate_lines;
 pub use text::render_text;
 
@@ -38,15 +38,15 @@ pub struct DryRun<'a> {
 impl DryRun<'_> {
     /// Decides about a request as the proxy would and says why: `{"requirements", "decision"}`, or
     /// `{"requirements"?, "error", "candidates"?}`. Client keys are not checked.
-    pub fn explain(&self, question: &Question, random: &mut impl RandomSource) -> Value {
+    pub fn explain(&self, sample: &DryRunRequest, random: &mut impl RandomSource) -> Value {
         let Self { config, router, topology, now, .. } = *self;
-        let operation = match check_head(config, question) {
+        let operation = match check_head(config, sample) {
             Ok(operation) => operation,
             Err(error) => return json!({ "error": error }),
         };
         let options = ScanOptions { estimate: config.routing.token_estimate, arrived_at: now };
-        let body = &*question.body;
-        let profile = match scan(operation, question.header("content-type"), body, options) {
+        let body = &*sample.body;
+        let profile = match scan(operation, sample.header("content-type"), body, options) {
             Ok(profile) => profile,
             Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
         };
@@ -65,7 +65,7 @@ impl DryRun<'_> {
             tried: &BackendSet::default(),
             now,
             prompt: Some(&prompt),
-            session: router.weighted().and_then(|weighted| session(weighted, question)),
+            session: router.weighted().and_then(|weighted| session(weighted, sample)),
         };
         let explanation = router.explain(&input, random);
         if let (Ok(decision), Some(weighted), true) =
@@ -88,31 +88,31 @@ impl DryRun<'_> {
     }
 }
 
-/// The session that the question's headers name, where the strategy reads it.
-fn session(weighted: &Weighted, question: &Question) -> Option<u64> {
+/// The session that the request's headers name, where the strategy reads it.
+fn session(weighted: &Weighted, sample: &DryRunRequest) -> Option<u64> {
     let field = weighted.session_field()?;
-    field.read(|name| question.header(name).map(str::as_bytes).into_iter())
+    field.read(|name| sample.header(name).map(str::as_bytes).into_iter())
 }
 
-/// An error as `explain` shows it; also for questions that cannot be read.
+/// An error as `explain` shows it; also for requests that cannot be read.
 pub fn error_value(code: ErrorCode, message: &str) -> Value {
     let row = code.row();
     json!({ "status": row.status, "code": row.name, "message": message })
 }
 
-fn check_head(config: &Config, question: &Question) -> Result<Operation, Value> {
-    let path = question.path.split('?').next().unwrap_or_default();
+fn check_head(config: &Config, sample: &DryRunRequest) -> Result<Operation, Value> {
+    let path = sample.path.split('?').next().unwrap_or_default();
     let Some(operation) = Operation::from_path(path) else {
         let message = format!("Unknown path: {}", path.escape_default());
         return Err(error_value(ErrorCode::UnknownPath, &message));
     };
-    let encoding = question.header("content-encoding").unwrap_or("identity");
+    let encoding = sample.header("content-encoding").unwrap_or("identity");
     if !encoding.eq_ignore_ascii_case("identity") {
         let message = "Compressed request bodies are not supported: send the body as it is";
         return Err(error_value(ErrorCode::UnsupportedEncoding, message));
     }
     let limit = config.limits.max_body_size;
-    if question.body.len() > limit.to_usize() {
+    if sample.body.len() > limit.to_usize() {
         let message = format!("The body is larger than {limit} (limits.max_body_size)");
         return Err(error_value(ErrorCode::BodyTooLarge, &message));
     }

@@ -3,7 +3,7 @@
 //! of the shadow's own scores the recorded readings with the shadow's profile, off the hot path.
 //!
 //! The shadow decides by the readings of the live decision itself, so both see the same fleet at the same
-//! moment, without the request in question. What it cannot know is how its own decisions would have
+//! moment, without the request in sample. What it cannot know is how its own decisions would have
 //! changed the load. Only prefix indexes and turns are the shadow's own: one set for where requests went,
 //! one for where they would have gone.
 

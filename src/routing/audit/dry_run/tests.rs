@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::{Value, json};
 
-use super::{DryRun, Question, render_text};
+use super::{DryRun, DryRunRequest, render_text};
 use crate::config::{Config, Environment};
 use crate::fleet::{Health, Topology};
 use crate::routing::Generation;
@@ -46,18 +46,18 @@ fn dry_run<'a>(generation: &'a Generation, topology: &'a Topology) -> DryRun<'a>
     DryRun { config, router, topology, now: NOW, records_prompts: true }
 }
 
-fn explain(generation: &Generation, question: &Question) -> Value {
+fn explain(generation: &Generation, sample: &DryRunRequest) -> Value {
     let fleet = generation.fleet.topology();
     let mut rng = SmallRng::seed_from_u64(1);
     let mut random = Live { topology: &fleet, rng: &mut rng };
-    dry_run(generation, &fleet).explain(question, &mut random)
+    dry_run(generation, &fleet).explain(sample, &mut random)
 }
 
-fn chat(model: &str, more: &str) -> Question {
+fn chat(model: &str, more: &str) -> DryRunRequest {
     let body = format!(
         r#"{{"model": "{model}", "messages": [{{"role": "user", "content": "hi"}}]{more}}}"#
     );
-    Question::new(body.into_bytes())
+    DryRunRequest::new(body.into_bytes())
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn error_keeps_the_requirements_once_the_body_was_read() {
     let generation = generation(FLEET);
     let image = r#"[{"type": "image_url", "image_url": {"url": "x"}}]"#;
     let body = format!(r#"{{"model": "llama3:8b", "messages": [{{"content": {image}}}]}}"#);
-    let result = explain(&generation, &Question::new(body.into_bytes()));
+    let result = explain(&generation, &DryRunRequest::new(body.into_bytes()));
     assert_eq!(result["requirements"]["needs_vision"], true);
     assert_eq!(result["error"]["status"], 400);
     assert_eq!(result["error"]["code"], "capability_mismatch");
@@ -153,22 +153,22 @@ fn error_keeps_the_requirements_once_the_body_was_read() {
 #[test]
 fn error_before_the_decision_stands_alone() {
     let generation = generation(FLEET);
-    let question = |path: &str, body: &[u8], header: (&str, &str)| Question {
+    let sample = |path: &str, body: &[u8], header: (&str, &str)| DryRunRequest {
         path: path.to_owned(),
         body: body.to_owned(),
         headers: vec![(header.0.to_owned(), header.1.to_owned())],
     };
     let chat = "/v1/chat/completions";
-    for (question, code, status) in [
-        (question("/v1/chat", b"{}", ("a", "b")), "unknown_path", 404),
-        (question("/v1/models", b"", ("a", "b")), "unknown_path", 404),
-        (question(chat, b"{", ("a", "b")), "invalid_json", 400),
-        (question(chat, b"{\"messages\": []}", ("a", "b")), "missing_model", 400),
-        (question(chat, b"{}", ("Content-Encoding", "gzip")), "unsupported_encoding", 415),
-        (question(chat, &[b' '; 4097], ("a", "b")), "body_too_large", 413),
+    for (sample, code, status) in [
+        (sample("/v1/chat", b"{}", ("a", "b")), "unknown_path", 404),
+        (sample("/v1/models", b"", ("a", "b")), "unknown_path", 404),
+        (sample(chat, b"{", ("a", "b")), "invalid_json", 400),
+        (sample(chat, b"{\"messages\": []}", ("a", "b")), "missing_model", 400),
+        (sample(chat, b"{}", ("Content-Encoding", "gzip")), "unsupported_encoding", 415),
+        (sample(chat, &[b' '; 4097], ("a", "b")), "body_too_large", 413),
     ] {
-        let result = explain(&generation, &question);
-        assert_eq!(result["error"]["code"], code, "{}: {result}", question.path);
+        let result = explain(&generation, &sample);
+        assert_eq!(result["error"]["code"], code, "{}: {result}", sample.path);
         assert_eq!(result["error"]["status"], status);
         assert_eq!(result.as_object().unwrap().len(), 1, "{result}");
         assert!(render_text(&result).starts_with(&format!("refused     {status} {code}: ")));
@@ -179,12 +179,12 @@ fn error_before_the_decision_stands_alone() {
 fn form_is_read_by_its_content_type() {
     let yaml = "backends: [{ name: w, url: http://w:1, models: [whisper] }]";
     let body = b"--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--x--\r\n";
-    let question = Question {
+    let sample = DryRunRequest {
         path: "/v1/audio/transcriptions".to_owned(),
         body: body.to_vec(),
         headers: vec![("Content-Type".to_owned(), "multipart/form-data; boundary=x".to_owned())],
     };
-    let result = explain(&generation(yaml), &question);
+    let result = explain(&generation(yaml), &sample);
     assert_eq!(result["requirements"]["model"], "whisper");
     assert_eq!(result["decision"]["backend"], "w");
 }

@@ -1,16 +1,16 @@
-//! A request that is only asked about: its path, body and headers, and the JSON line that carries
+//! A request to explain, never sent: its path, body and headers, and the JSON line that carries
 //! one.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde_json::{Map, Value};
 
-/// The path of a question that names none.
+/// The path of a request that names none.
 pub const DEFAULT_PATH: &str = "/v1/chat/completions";
 
 /// A request to explain; always a POST.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct DryRunRequest {
     /// The path it would be sent to.
     pub path: String,
     /// The body, byte for byte.
@@ -19,10 +19,10 @@ pub struct Question {
     pub headers: Vec<(String, String)>,
 }
 
-/// Why a line is not a question.
+/// Why a line is not a request to explain.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
-pub enum QuestionError {
+pub enum DryRunRequestError {
     #[error("the line is not a JSON object: {0}")]
     NotJson(#[from] serde_json::Error),
     #[error("unknown key '{key}': a line has 'path', 'body' or 'body_b64', and 'headers'")]
@@ -37,7 +37,7 @@ pub enum QuestionError {
     TwoBodies,
 }
 
-impl Question {
+impl DryRunRequest {
     /// A body for [`DEFAULT_PATH`].
     pub fn new(body: Vec<u8>) -> Self {
         Self { path: DEFAULT_PATH.to_owned(), body, headers: Vec::new() }
@@ -46,34 +46,36 @@ impl Question {
     /// Reads one line: `{"path", "body" (a string, taken verbatim) or "body_b64", "headers"?}`.
     ///
     /// # Errors
-    /// [`QuestionError`] when the line is no such object.
-    pub fn from_line(line: &[u8]) -> Result<Self, QuestionError> {
+    /// [`DryRunRequestError`] when the line is no such object.
+    pub fn from_line(line: &[u8]) -> Result<Self, DryRunRequestError> {
         let fields: Map<String, Value> = serde_json::from_slice(line)?;
-        let mut question = Self::new(Vec::new());
+        let mut sample = Self::new(Vec::new());
         let (mut text, mut bytes) = (None, None);
         for (key, value) in fields {
             match key.as_str() {
-                "path" => question.path = to_text("path", value)?,
+                "path" => sample.path = to_text("path", value)?,
                 "body" => text = Some(to_text("body", value)?.into_bytes()),
                 "body_b64" => {
                     let encoded = to_text("body_b64", value)?;
                     bytes = Some(
-                        STANDARD.decode(&encoded).map_err(|_invalid| QuestionError::NotBase64)?,
+                        STANDARD
+                            .decode(&encoded)
+                            .map_err(|_invalid| DryRunRequestError::NotBase64)?,
                     );
                 }
-                "headers" => question.headers = to_headers(value)?,
-                _ => return Err(QuestionError::UnknownKey { key }),
+                "headers" => sample.headers = to_headers(value)?,
+                _ => return Err(DryRunRequestError::UnknownKey { key }),
             }
         }
-        question.body = match (text, bytes) {
+        sample.body = match (text, bytes) {
             (Some(body), None) | (None, Some(body)) => body,
-            (None, None) => return Err(QuestionError::NoBody),
-            (Some(_), Some(_)) => return Err(QuestionError::TwoBodies),
+            (None, None) => return Err(DryRunRequestError::NoBody),
+            (Some(_), Some(_)) => return Err(DryRunRequestError::TwoBodies),
         };
-        Ok(question)
+        Ok(sample)
     }
 
-    /// The line [`Question::from_line`] reads back.
+    /// The line [`DryRunRequest::from_line`] reads back.
     pub fn to_line(&self) -> String {
         let mut fields = Map::new();
         fields.insert("path".to_owned(), self.path.as_str().into());
@@ -95,17 +97,17 @@ impl Question {
     }
 }
 
-fn to_text(key: &'static str, value: Value) -> Result<String, QuestionError> {
+fn to_text(key: &'static str, value: Value) -> Result<String, DryRunRequestError> {
     match value {
         Value::String(text) => Ok(text),
-        _ => Err(QuestionError::WrongType { key, expected: "a string" }),
+        _ => Err(DryRunRequestError::WrongType { key, expected: "a string" }),
     }
 }
 
 /// Headers are an object of strings, or a list of pairs where a name comes twice.
-fn to_headers(value: Value) -> Result<Vec<(String, String)>, QuestionError> {
+fn to_headers(value: Value) -> Result<Vec<(String, String)>, DryRunRequestError> {
     const EXPECTED: &str = "an object of strings or a list of [name, value]";
-    let wrong = || QuestionError::WrongType { key: "headers", expected: EXPECTED };
+    let wrong = || DryRunRequestError::WrongType { key: "headers", expected: EXPECTED };
     match value {
         Value::Null => Ok(Vec::new()),
         Value::Object(fields) => fields
@@ -123,21 +125,21 @@ fn to_headers(value: Value) -> Result<Vec<(String, String)>, QuestionError> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Question, String> {
-        Question::from_line(line.as_bytes()).map_err(|error| error.to_string())
+    fn read(line: &str) -> Result<DryRunRequest, String> {
+        DryRunRequest::from_line(line.as_bytes()).map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_line_carries_path_body_and_headers() {
-        let question = read(
+        let sample = read(
             r#"{"path": "/v1/embeddings", "body": "{\"a\":\t1}", "headers": {"Content-Type": "x/y"}}"#,
         )
         .unwrap();
-        assert_eq!(question.path, "/v1/embeddings");
-        assert_eq!(question.body, b"{\"a\":\t1}", "verbatim, not parsed");
-        assert_eq!(question.header("content-type"), Some("x/y"));
+        assert_eq!(sample.path, "/v1/embeddings");
+        assert_eq!(sample.body, b"{\"a\":\t1}", "verbatim, not parsed");
+        assert_eq!(sample.header("content-type"), Some("x/y"));
         assert_eq!(read(r#"{"body_b64": "/w=="}"#).unwrap().body, [0xff]);
-        assert_eq!(read(r#"{"body": ""}"#).unwrap(), Question::new(Vec::new()));
+        assert_eq!(read(r#"{"body": ""}"#).unwrap(), DryRunRequest::new(Vec::new()));
     }
 
     #[test]
@@ -163,8 +165,8 @@ mod tests {
     fn a_question_survives_its_line() {
         for body in [&b"{\"model\": \"\xc3\xa4\"}"[..], b"\xff\x00", b""] {
             let headers = vec![("a".to_owned(), "b".to_owned()), ("a".to_owned(), "c".to_owned())];
-            let question = Question { path: "/v1/x".to_owned(), body: body.to_owned(), headers };
-            assert_eq!(read(&question.to_line()).unwrap(), question);
+            let sample = DryRunRequest { path: "/v1/x".to_owned(), body: body.to_owned(), headers };
+            assert_eq!(read(&sample.to_line()).unwrap(), sample);
         }
     }
 }
