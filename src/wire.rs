@@ -19,3 +19,24 @@ pub(crate) fn split_at(bytes: &[u8], at: usize) -> (&[u8], &[u8]) {
     debug_assert!(at <= bytes.len(), "split at {at} of {} bytes", bytes.len());
     bytes.split_at_checked(at).unwrap_or((bytes, &[]))
 }
+
+/// The bytes from `at` on, a position that was measured on the same bytes: see [`split_at`].
+#[inline(always)]
+pub(crate) fn after(bytes: &[u8], at: usize) -> &[u8] {
+    debug_assert!(at <= bytes.len(), "from {at} of {} bytes", bytes.len());
+    bytes.get(at..).unwrap_or(&[])
+}
+
+/// The bytes before `at`, a position that was measured on the same bytes: see [`split_at`].
+#[inline(always)]
+pub(crate) fn before(bytes: &[u8], at: usize) -> &[u8] {
+    debug_assert!(at <= bytes.len(), "up to {at} of {} bytes", bytes.len());
+    bytes.get(..at).unwrap_or(&[])
+}
+
+/// The bytes from `start` to `end`, positions that were measured on the same bytes: see [`split_at`].
+#[inline(always)]
+pub(crate) fn between(bytes: &[u8], start: usize, end: usize) -> &[u8] {
+    debug_assert!(start <= end && end <= bytes.len(), "{start}..{end} of {} bytes", bytes.len());
+    bytes.get(start..end).unwrap_or(&[])
+}

@@ -63,7 +63,9 @@ impl TraceContext {
         let mut out = *b"00-00000000000000000000000000000000-0000000000000000-00";
         let id = &self.trace_id.to_be_bytes();
         for (from, bytes) in [(3, &id[..]), (36, &span.to_be_bytes()), (53, &[self.flags])] {
-            hex::write(bytes, out.get_mut(from..).unwrap_or_default());
+            if let Some(room) = out.get_mut(from..) {
+                hex::write(bytes, room);
+            }
         }
         out
     }

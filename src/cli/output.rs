@@ -30,7 +30,7 @@ impl Output {
     /// Writes `label: message` to standard error.
     pub(super) fn complain(&mut self, label: &str, message: impl Display) {
         // A closed standard error leaves no place to report to.
-        writeln!(self.complaints, "{label}: {message}").unwrap_or_default();
+        _ = writeln!(self.complaints, "{label}: {message}");
     }
 }
 

@@ -183,10 +183,7 @@ impl SelectedScorers {
     fn to_text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
-            Self::List(list) => {
-                let one = |spec: &ScorerSpec| format!("{}:{}", spec.name, spec.weight);
-                list.iter().map(one).collect::<Vec<_>>().join(",")
-            }
+            Self::List(list) => list.iter().map(to_item).collect::<Vec<_>>().join(","),
         }
     }
 
@@ -200,6 +197,10 @@ impl SelectedScorers {
         let refused = |reason| CliError::Scorers { place: place(), reason };
         checked(parse_scorers(&text).map_err(refused)?, place)
     }
+}
+
+fn to_item(spec: &ScorerSpec) -> String {
+    format!("{}:{}", spec.name, spec.weight)
 }
 
 fn checked(
@@ -236,8 +237,8 @@ fn named(name: Option<&str>, place: String) -> Result<Option<(Policy, String)>, 
 impl PolicyFile {
     /// The content of a file, validated.
     fn read(path: &Path) -> Result<Selection, CliError> {
-        let unreadable = |source| CliError::Unreadable { path: path.to_owned(), source };
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| CliError::Unreadable { path: path.to_owned(), source })?;
         let file = Self::parse(&text, path)?;
         let place = |key: &str| format!("{}: {key}", path.display());
         let list = || place("routing-scorers");

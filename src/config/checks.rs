@@ -263,7 +263,7 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
         if let Some(Entry { node, .. }) = item.entry("health") {
             check_health(&backend.health, node, reader);
         }
-        let models = backend.models.as_deref().unwrap_or_default();
+        let models = backend.models.as_deref().unwrap_or(&[]);
         for (index, (model, node)) in models.iter().zip(item.at("models").items()).enumerate() {
             if models.iter().take(index).any(|other| other.id == model.id) {
                 let problem = Problem::ModelTwice { id: model.id.clone(), backend: name() };

@@ -150,14 +150,13 @@ pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
 /// Whether an unknown variable is probably a misspelled setting: it starts with the name of a section,
 /// and Kubernetes did not set it for a service such as `penstock-admin`.
 fn is_ours(name: &str, known: &[Override]) -> bool {
-    let rest = name.strip_prefix(PREFIX).unwrap_or_default().to_lowercase();
-    let is_prefix = |one: &Override| {
-        let section = one.path.first().copied().unwrap_or_default();
-        rest.strip_prefix(section).is_some_and(|suffix| suffix.starts_with('_'))
-    };
+    let Some(rest) = name.strip_prefix(PREFIX).map(str::to_lowercase) else { return false };
     let is_service_link = rest.ends_with("_port")
         || ["_service_host", "_service_port", "_port_"].iter().any(|part| rest.contains(part));
-    known.iter().any(is_prefix) && !is_service_link
+    let mut sections = known.iter().filter_map(|one| one.path.first());
+    let is_in_section = sections
+        .any(|section| rest.strip_prefix(section).is_some_and(|suffix| suffix.starts_with('_')));
+    is_in_section && !is_service_link
 }
 
 fn near(given: &str, known: impl Iterator<Item = String>) -> Option<String> {

@@ -243,8 +243,7 @@ pub(super) fn facts(engine: Engine) -> &'static EngineFacts {
 
 /// The engine whose model list has this `owned_by`.
 pub(super) fn detect(owned_by: &str) -> Option<Engine> {
-    let is_it = |row: &&EngineFacts| row.owned_by.is_some_and(|own| owned_by.starts_with(own));
-    ENGINES.iter().find(is_it).map(|row| row.engine)
+    ENGINES.iter().find(|row| row.owns(owned_by)).map(|row| row.engine)
 }
 
 /// Every metric family that is read, with the engine it identifies.
@@ -258,11 +257,17 @@ pub(super) fn families() -> impl Iterator<Item = (Option<Engine>, Family)> {
 impl EngineFacts {
     /// The names of the metrics the engine must report, fact by fact, the newest first.
     pub(super) fn reported_families(&self) -> Vec<Vec<&'static str>> {
-        let names = |fact: &Fact| {
-            let families = self.families.iter().filter(|family| family.fact == *fact);
-            families.map(|family| family.name).collect()
-        };
-        self.reported.iter().map(names).collect()
+        self.reported.iter().map(|fact| self.names_of(*fact)).collect()
+    }
+
+    fn names_of(&self, fact: Fact) -> Vec<&'static str> {
+        let families = self.families.iter().filter(|family| family.fact == fact);
+        families.map(|family| family.name).collect()
+    }
+
+    /// Whether the engine's model list has this `owned_by`.
+    fn owns(&self, owned_by: &str) -> bool {
+        self.owned_by.is_some_and(|own| owned_by.starts_with(own))
     }
 }
 

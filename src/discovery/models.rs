@@ -148,16 +148,13 @@ impl Queries<'_> {
 
 fn read_shown(shown: &Value, model: &mut ModelEntry) {
     if let Some(names) = shown.get("capabilities").and_then(Value::as_array) {
-        let has = |name: &str| names.iter().any(|known| known.as_str() == Some(name));
         // Ollama binds any model's output to a schema itself.
-        let mut capabilities = Capabilities::JSON_MODE;
-        if has("vision") {
-            capabilities = capabilities.union(Capabilities::VISION);
-        }
-        if has("tools") {
-            capabilities = capabilities.union(Capabilities::TOOLS);
-        }
-        model.capabilities = Some(capabilities);
+        let shown = names.iter().filter_map(|name| match name.as_str()? {
+            "vision" => Some(Capabilities::VISION),
+            "tools" => Some(Capabilities::TOOLS),
+            _ => None,
+        });
+        model.capabilities = Some(shown.fold(Capabilities::JSON_MODE, Capabilities::union));
     }
     let info = shown.get("model_info").and_then(Value::as_object);
     let lengths = info.into_iter().flatten();

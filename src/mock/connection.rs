@@ -104,7 +104,7 @@ fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
     }
     match operation {
         Some(operation) if head.method == "POST" => {
-            let content_type = head.header("content-type").unwrap_or_default();
+            let content_type = head.header("content-type").unwrap_or("");
             responses::response(&shared.spec, operation, content_type, body)
         }
         Some(_) => {

@@ -9,6 +9,7 @@ use super::records::Records;
 use super::responses::{Event, Events, Response, Whole};
 use super::wire::{Gone, Wire};
 use super::wire_head::{Head, reason};
+use crate::wire::before;
 
 const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
     Upgrade: raw\r\n\r\n\x00\x01raw bytes of another protocol\xff";
@@ -131,7 +132,7 @@ impl<'a> Delivery<'a> {
             HaltAt::Events(_) | HaltAt::FirstToken => whole.body.len() / 2,
         };
         if half > 0 {
-            bytes.extend(framed(plan.framing, whole.body.get(..half).unwrap_or_default()));
+            bytes.extend(framed(plan.framing, before(&whole.body, half)));
         }
         self.wire.write(&bytes).await?;
         match halt {

@@ -168,7 +168,7 @@ impl MockEngine {
                 let held = bind(self.addr)?;
                 accepting.abort();
                 // Only once the task is gone is the listener closed; that it was aborted is known.
-                accepting.await.unwrap_or_default();
+                _ = accepting.await;
                 held
             }
             Listening::Off(held) => held,

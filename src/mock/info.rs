@@ -135,7 +135,7 @@ fn ollama_page(spec: &EngineSpec, path: &str, body: &[u8]) -> Option<Whole> {
         "/api/show" => {
             let request: Value = serde_json::from_slice(body).unwrap_or_default();
             let id = request.get("model").or_else(|| request.get("name")).and_then(Value::as_str);
-            let id = id.unwrap_or_default();
+            let id = id.unwrap_or("");
             Some(spec.model(id).map_or_else(
                 || Whole::value(404, &json!({"error": format!("model '{id}' not found")})),
                 |model| ok(&ollama_show(model)),

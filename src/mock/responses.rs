@@ -190,7 +190,9 @@ fn unnamed_event(value: &Value) -> Vec<u8> {
 
 /// An event named by its type.
 fn named_event(value: &Value) -> Vec<u8> {
-    let name = value.get("type").and_then(Value::as_str).unwrap_or_default();
+    let name = value.get("type").and_then(Value::as_str);
+    debug_assert!(name.is_some(), "an event has a type: {value}");
+    let name = name.unwrap_or("");
     format!("event: {name}\ndata: {value}\n\n").into_bytes()
 }
 

@@ -12,6 +12,7 @@ use tokio::net::tcp::ReadHalf;
 
 use super::wire_head::{BodyLength, Head, head_end};
 use crate::units::ByteSize;
+use crate::wire::before;
 
 const LARGEST_BODY: ByteSize = ByteSize::mib(64);
 const LARGEST_CHUNK_LINE: usize = 64;
@@ -56,7 +57,7 @@ impl Wire {
         let mut first = [0; 32];
         match self.stream.peek(&mut first).await {
             Ok(0) | Err(_) => None,
-            Ok(length) => Some(first.get(..length).unwrap_or_default().to_vec()),
+            Ok(length) => Some(before(&first, length).to_vec()),
         }
     }
 
@@ -64,7 +65,7 @@ impl Wire {
         loop {
             match head_end(&self.buffer) {
                 Ok(Some(end)) => {
-                    let raw = Bytes::copy_from_slice(self.buffer.get(..end).unwrap_or_default());
+                    let raw = Bytes::copy_from_slice(before(&self.buffer, end));
                     let head = Head::parse(raw).map_err(ReadError::Malformed)?;
                     self.buffer.advance(end);
                     return Ok(head);
@@ -173,18 +174,18 @@ impl Wire {
     /// Closes with a FIN.
     pub(super) async fn close(mut self) {
         // The client may have left already.
-        self.stream.shutdown().await.unwrap_or_default();
+        _ = self.stream.shutdown().await;
     }
 
     /// Closes with a FIN and drains what the client still sends for a moment.
     pub(super) async fn close_slowly(mut self) {
-        self.stream.shutdown().await.unwrap_or_default();
+        _ = self.stream.shutdown().await;
         let drain = async {
             let mut scrap = [0; 4096];
             while let Ok(1..) = self.stream.read(&mut scrap).await {}
         };
         // Either end is as good: the response is out, and the drain is a courtesy.
-        tokio::time::timeout(LINGER, drain).await.unwrap_or_default();
+        _ = tokio::time::timeout(LINGER, drain).await;
     }
 
     /// Closes with an RST.

@@ -1,5 +1,6 @@
 //! The head of a request, read strictly: what penstock forwards must never need any lenience.
 
+use crate::wire::between;
 use bytes::Bytes;
 
 const LARGEST_HEAD: usize = 256 << 10;
@@ -31,7 +32,7 @@ pub(super) fn head_end(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         if *byte != b'\n' {
             continue;
         }
-        let line = bytes.get(line_start..at).unwrap_or_default();
+        let line = between(bytes, line_start, at);
         let Some(line) = line.strip_suffix(b"\r") else { return Err("a bare LF in the head") };
         if line.is_empty() {
             return Ok(Some(at + 1));
@@ -45,7 +46,7 @@ impl Head {
     pub(super) fn parse(raw: Bytes) -> Result<Self, &'static str> {
         let text = String::from_utf8_lossy(&raw).into_owned();
         let mut lines = text.split("\r\n");
-        let first = lines.next().unwrap_or_default();
+        let first = lines.next().unwrap_or(&text);
         let [method, target, version] = first.split(' ').collect::<Vec<_>>()[..] else {
             return Err("not a request line");
         };

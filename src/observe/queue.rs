@@ -112,9 +112,10 @@ impl BoundedQueue {
 
     /// Counts of items by result.
     pub fn deliveries(&self) -> Deliveries {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counts { delivered, dropped, failed } = &*self.counts;
-        Deliveries { delivered: read(delivered), dropped: read(dropped), failed: read(failed) }
+        let [delivered, dropped, failed] =
+            [delivered, dropped, failed].map(|counter| counter.load(Ordering::Relaxed));
+        Deliveries { delivered, dropped, failed }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use crate::wire::{after, before};
 use pulp::{Arch, NullaryFnOnce};
 use wide::u8x16;
 
@@ -195,8 +196,8 @@ pub(super) fn is_dense(bytes: &[u8]) -> bool {
     // Two minima take half the instructions of comparisons, and reading both halves together takes
     // fewer still. If the length is odd, the halves share a byte.
     let half = bytes.len() / 2;
-    let front = bytes.get(..bytes.len() - half).unwrap_or_default();
-    let back = bytes.get(half..).unwrap_or_default();
+    let front = before(bytes, bytes.len() - half);
+    let back = after(bytes, half);
     let start = (u8::MAX, u8::MAX);
     let (least, turned) = widest(|| {
         front.iter().zip(back).fold(start, |(least, turned), (one, other)| {
@@ -217,9 +218,12 @@ pub(super) fn find_control(bytes: &[u8]) -> Option<usize> {
 /// The number of UTF-8 continuation bytes.
 pub(super) fn count_continuations(bytes: &[u8]) -> u64 {
     // A block this short cannot overflow a byte, so the sum stays in byte-wide lanes.
-    let is_continuation = |byte: &u8| u8::from(byte.cast_signed() < -0x40);
-    let count = |block: &[u8]| u64::from(block.iter().map(is_continuation).sum::<u8>());
-    widest(|| bytes.chunks(192).map(count).sum())
+    widest(|| bytes.chunks(192).map(count_in_block).sum())
+}
+
+#[inline(always)]
+fn count_in_block(block: &[u8]) -> u64 {
+    u64::from(block.iter().map(|byte| u8::from(byte.cast_signed() < -0x40)).sum::<u8>())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! read.
 
 use super::TokenEstimate;
+use crate::wire::after;
 
 /// The maximum nesting depth, counting the body's object; equal to that of `serde_json`.
 pub(super) const DEPTH_LIMIT: u32 = 128;
@@ -162,7 +163,7 @@ impl<'a> Cursor<'a> {
         if self.peek() != b'"' {
             return Err(Syntax::Name);
         }
-        let rest = self.bytes.get(self.at + 1..).unwrap_or_default();
+        let rest = after(self.bytes, self.at + 1);
         for (name, member) in members.likely {
             if rest.starts_with(name) {
                 self.at += 1 + name.len();

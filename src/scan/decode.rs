@@ -103,8 +103,8 @@ impl Marking for Decoding<'_, '_> {
                 let at = stops.trailing_zeros() as usize;
                 let found = stops & stops.wrapping_neg();
                 to += at - from;
-                let letter = seen.get((at + 1) % SEEN).copied().unwrap_or_default();
-                let meant = MEANT.get(usize::from(letter)).copied().unwrap_or_default();
+                let letter = seen.get((at + 1) % SEEN).copied().unwrap_or(0);
+                let meant = MEANT.get(usize::from(letter)).copied().unwrap_or(0);
                 if quotes & found != 0 || meant == 0 {
                     return (read + at, written + to, Some(Stop::at(text, read + at)));
                 }
@@ -154,7 +154,7 @@ impl Stop {
 fn meant_at(text: &[u8], at: usize) -> u8 {
     match text.get(at..).and_then(|rest| rest.first_chunk::<2>()) {
         None | Some([b'"', _]) => 0,
-        Some([_, letter]) => MEANT.get(usize::from(*letter)).copied().unwrap_or_default(),
+        Some([_, letter]) => MEANT.get(usize::from(*letter)).copied().unwrap_or(0),
     }
 }
 

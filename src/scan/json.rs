@@ -172,7 +172,6 @@ impl Member {
                 if kind != b'{' {
                     return cursor.skip(kind);
                 }
-                let is_format = |name: &[u8]| name == b"format";
                 cursor.members(Members::named(is_format), |cursor, is_format, kind| {
                     if is_format {
                         read_format(cursor, kind, &mut facts.text_format)
@@ -201,6 +200,10 @@ impl Member {
             Self::Salt | Self::Messages | Self::Other => cursor.skip(kind),
         }
     }
+}
+
+fn is_format(name: &[u8]) -> bool {
+    name == b"format"
 }
 
 /// Consumes a format; `is_json` reports whether it has the form `{"type": "json_…"}`.

@@ -7,6 +7,7 @@ use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate}
 use super::{is_blank, to_offset, to_tokens};
 use crate::api::{Capabilities, Operation};
 use crate::units::ByteSpan;
+use crate::wire::{after, before, split_at};
 
 /// The longest boundary that RFC 2046 allows.
 const LONGEST_BOUNDARY: usize = 70;
@@ -60,7 +61,7 @@ impl Delimiter {
     }
 
     fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        before(&self.bytes, self.len)
     }
 }
 
@@ -178,34 +179,33 @@ impl Form {
         delimiter: &[u8],
         estimate: TokenEstimate,
     ) -> Result<(), ScanError> {
-        let expect = |offset, expected| ScanError::MalformedForm { offset, expected };
         let finder = Finder::new(delimiter);
         // No line break precedes the first boundary.
         let lead = body.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-        let opening = delimiter.get(2..).unwrap_or_default();
+        let opening = after(delimiter, 2);
         let mut rest = body
             .get(lead..)
             .and_then(|rest| rest.strip_prefix(opening))
-            .ok_or(expect(lead, MultipartSyntax::Boundary))?;
+            .ok_or(malformed(lead, MultipartSyntax::Boundary))?;
         loop {
             let offset = body.len() - rest.len();
             if let Some(epilogue) = rest.strip_prefix(b"--") {
                 return if epilogue.trim_ascii().is_empty() {
                     Ok(())
                 } else {
-                    Err(expect(offset + 2, MultipartSyntax::End))
+                    Err(malformed(offset + 2, MultipartSyntax::End))
                 };
             }
             let head = skip_blanks(rest)
                 .strip_prefix(b"\r\n")
-                .ok_or(expect(offset, MultipartSyntax::BoundaryEnd))?;
+                .ok_or(malformed(offset, MultipartSyntax::BoundaryEnd))?;
             let offset = body.len() - head.len();
-            let (field, value) = read_head(head).map_err(|expected| expect(offset, expected))?;
+            let (field, value) = read_head(head).map_err(|expected| malformed(offset, expected))?;
             let start = body.len() - value.len();
-            let end = finder.find(value).ok_or(expect(start, MultipartSyntax::Boundary))?;
-            let (value, behind) = value.split_at_checked(end).unwrap_or_default();
+            let end = finder.find(value).ok_or(malformed(start, MultipartSyntax::Boundary))?;
+            let (value, behind) = split_at(value, end);
             self.take(field, value, start, estimate)?;
-            rest = behind.get(delimiter.len()..).unwrap_or_default();
+            rest = after(behind, delimiter.len());
         }
     }
 
@@ -241,9 +241,13 @@ impl Form {
     }
 }
 
+fn malformed(offset: usize, expected: MultipartSyntax) -> ScanError {
+    ScanError::MalformedForm { offset, expected }
+}
+
 fn skip_blanks(bytes: &[u8]) -> &[u8] {
     let blanks = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-    bytes.get(blanks..).unwrap_or_default()
+    after(bytes, blanks)
 }
 
 /// Reads the head of a part. Returns its field, and everything after the empty line.
@@ -254,19 +258,19 @@ fn read_head(part: &[u8]) -> Result<(Field, &[u8]), MultipartSyntax> {
         let read = part.len() - rest.len();
         let window = rest.get(..LONGEST_HEAD.saturating_sub(read)).unwrap_or(rest);
         let end = memchr::memmem::find(window, b"\r\n").ok_or(MultipartSyntax::PartHead)?;
-        let line = rest.get(..end).unwrap_or_default();
-        rest = rest.get(end + 2..).unwrap_or_default();
+        let line = before(rest, end);
+        rest = after(rest, end + 2);
         if line.is_empty() {
             return field.map(|field| (field, rest)).ok_or(MultipartSyntax::PartName);
         }
         let colon = memchr::memchr(b':', line).ok_or(MultipartSyntax::PartHead)?;
-        let (name, value) = line.split_at_checked(colon).unwrap_or_default();
+        let (name, value) = split_at(line, colon);
         // Parsers disagree about folded lines and about spaces before the colon.
         if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
             return Err(MultipartSyntax::PartHead);
         }
         if name.eq_ignore_ascii_case(b"content-disposition") {
-            let value = value.get(1..).unwrap_or_default();
+            let value = after(value, 1);
             let found = read_disposition(value).ok_or(MultipartSyntax::PartName)?;
             if field.replace(found).is_some() {
                 return Err(MultipartSyntax::PartName);

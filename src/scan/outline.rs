@@ -12,6 +12,7 @@ use super::sink::OutlineSink;
 use super::{RequestProfile, TokenEstimate};
 use crate::api::{BodyFormat, Operation};
 use crate::units::ByteSpan;
+use crate::wire::between;
 
 /// Separators of the pieces of an outline: bytes that never occur in UTF-8.
 const TOOLS: &[u8] = &[0xf8];
@@ -112,12 +113,7 @@ impl<'a> Outline<'a> {
     ) -> Result<(), Syntax> {
         let start = cursor.at;
         let (mut role, mut content, mut is_written, mut others) = (None, None, false, false);
-        let of = |name: &[u8]| match name {
-            b"role" => Some(true),
-            b"content" => Some(false),
-            _ => None,
-        };
-        let members = Members::with_likely(&LIKELY_IN_MESSAGE, of);
+        let members = Members::with_likely(&LIKELY_IN_MESSAGE, is_role);
         cursor.members(members, |cursor, member, kind| {
             match (member, role) {
                 (Some(true), _) => role = Some(take(cursor, kind)?),
@@ -145,7 +141,7 @@ impl<'a> Outline<'a> {
             return Ok(());
         }
         let mut again = self::cursor(self.body, start);
-        again.members(Members::named(of), |cursor, member, kind| {
+        again.members(Members::named(is_role), |cursor, member, kind| {
             let span = take(cursor, kind)?;
             if member.is_none() {
                 sink.add(OTHER);
@@ -211,10 +207,10 @@ impl<'a> Outline<'a> {
             (PartKind::Image, _) => {
                 // Only the hash of an image is written: its bytes are many and are no text tokens.
                 sink.add(IMAGE);
-                let raw = self.body.get(start..cursor.at).unwrap_or_default();
+                let raw = between(self.body, start, cursor.at);
                 sink.add(&XxHash3_128::oneshot(raw).to_le_bytes());
             }
-            _ => write_compact(self.body.get(start..cursor.at).unwrap_or_default(), sink),
+            _ => write_compact(between(self.body, start, cursor.at), sink),
         }
         Ok(())
     }
@@ -234,6 +230,15 @@ impl<'a> Outline<'a> {
             sink.add(PART);
             Ok(())
         })
+    }
+}
+
+/// Whether a member of a message is its role or, if false, its content.
+fn is_role(name: &[u8]) -> Option<bool> {
+    match name {
+        b"role" => Some(true),
+        b"content" => Some(false),
+        _ => None,
     }
 }
 
@@ -260,7 +265,7 @@ fn take(cursor: &mut Cursor<'_>, kind: u8) -> Result<Span, Syntax> {
 }
 
 fn part(body: &[u8], (from, to): Span) -> &[u8] {
-    body.get(from..to).unwrap_or_default()
+    between(body, from, to)
 }
 
 /// Consumes the value at the cursor and writes it: strings decoded, other values without white space.

@@ -3,11 +3,12 @@
 use super::decode::{Stop, decode};
 use super::sink::OutlineSink;
 use super::unescape::Unescape;
+use crate::wire::after;
 
 /// Decodes the string whose opening quote is at `at`. Returns the offset after it, or the end of the
 /// body if the sink is full.
 pub(super) fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) -> usize {
-    let read = write_text(body.get(at + 1..).unwrap_or_default(), sink);
+    let read = write_text(after(body, at + 1), sink);
     if sink.is_full() { body.len() } else { at + 1 + read + 1 }
 }
 
@@ -15,7 +16,7 @@ pub(super) fn write_string(body: &[u8], at: usize, sink: &mut impl OutlineSink) 
 fn write_text(text: &[u8], sink: &mut impl OutlineSink) -> usize {
     let mut at = 0;
     loop {
-        let rest = text.get(at..).unwrap_or_default();
+        let rest = after(text, at);
         let (read, written, stop) = decode(rest, sink.room());
         sink.fill(written);
         at += read;
@@ -24,7 +25,7 @@ fn write_text(text: &[u8], sink: &mut impl OutlineSink) -> usize {
             _ if sink.is_full() || read == 0 && stop == Stop::Room => return at,
             Stop::Room => {}
             Stop::LongEscape => {
-                let escape = text.get(at..).unwrap_or_default();
+                let escape = after(text, at);
                 let Some(escape) = escape.get(..escape_length(escape)) else { return at };
                 for character in Unescape::new(escape) {
                     sink.add(character.encode_utf8(&mut [0; 4]).as_bytes());

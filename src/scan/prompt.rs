@@ -5,6 +5,7 @@ use super::cursor::{Cursor, Members, Syntax};
 use super::part::{Part, PartKind, PartMember};
 use super::text::Text;
 use crate::api::Operation;
+use crate::wire::after;
 
 /// The layout of a member's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +117,6 @@ fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), 
             let kind = cursor.peek();
             content(cursor, kind, Nesting::Outer, &mut found)?;
         }
-        let is_content = |name: &[u8]| name == b"content";
         let members = Members::with_likely(&LIKELY_IN_MESSAGE, is_content);
         let visit = |cursor: &mut Cursor<'_>, is_content: bool, kind| {
             if !is_content {
@@ -135,10 +135,14 @@ fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), 
     })
 }
 
+fn is_content(name: &[u8]) -> bool {
+    name == b"content"
+}
+
 /// Consumes the start of a message if it is one of [`OPENINGS`]. Returns whether it was.
 #[inline(always)]
 fn open_message(cursor: &mut Cursor<'_>) -> Result<bool, Syntax> {
-    let rest = cursor.bytes.get(cursor.at..).unwrap_or_default();
+    let rest = after(cursor.bytes, cursor.at);
     for opening in OPENINGS {
         if rest.starts_with(opening) {
             cursor.open()?;

@@ -1,6 +1,7 @@
 //! Reads numbers and literals, strictly by the JSON grammar.
 
 use super::cursor::{Cursor, Syntax};
+use crate::wire::after;
 
 /// The number of decimal digits that always fit 64 bits.
 const EXACT_DIGITS: usize = 19;
@@ -20,7 +21,7 @@ impl Cursor<'_> {
 
     #[inline]
     fn literal(&mut self, literal: &[u8]) -> Result<(), Syntax> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let rest = after(self.bytes, self.at);
         if !rest.starts_with(literal) {
             return Err(Syntax::Value);
         }
@@ -80,6 +81,6 @@ impl Cursor<'_> {
 
     #[inline(always)]
     fn byte(&self) -> u8 {
-        self.bytes.get(self.at).copied().unwrap_or_default()
+        self.bytes.get(self.at).copied().unwrap_or(0)
     }
 }

@@ -10,6 +10,7 @@ use memchr::memmem::Finder;
 use super::cursor::{Cursor, Members, Syntax};
 use super::{TokenEstimate, Usage, find_usage};
 use crate::api::Operation;
+use crate::wire::split_at;
 
 static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
 static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
@@ -105,7 +106,7 @@ impl EventScanner {
             rest = chunk.strip_prefix(b"\n").unwrap_or(chunk);
         }
         while let Some(end) = memchr2(b'\n', b'\r', rest) {
-            let (line, behind) = rest.split_at_checked(end).unwrap_or_default();
+            let (line, behind) = split_at(rest, end);
             self.finish_line(line);
             rest = match behind {
                 [b'\r', b'\n', more @ ..] => more,

@@ -10,6 +10,7 @@ use super::bytes::{
 };
 use super::cursor::{Cursor, Syntax};
 use super::unescape::ShortString;
+use crate::wire::{after, before, between};
 
 /// The number of blocks read one at a time before a string counts as long.
 const SHORT_BLOCKS: usize = 12;
@@ -152,13 +153,13 @@ impl<'a> Cursor<'a> {
     #[inline(never)]
     fn find_far_stop(&mut self, high: &mut u64) -> Result<u8, Syntax> {
         loop {
-            let rest = self.bytes.get(self.at..).unwrap_or_default();
+            let rest = after(self.bytes, self.at);
             if rest.len() < WORD {
                 return self.find_last_stop(rest, high);
             }
             let window = rest.get(..WINDOW).unwrap_or(rest);
             let found = memchr2(b'"', b'\\', window);
-            let stretch = window.get(..found.unwrap_or(window.len())).unwrap_or_default();
+            let stretch = before(window, found.unwrap_or(window.len()));
             if !is_plain(stretch) {
                 if let Some(control) = find_control(stretch) {
                     self.at += control;
@@ -239,7 +240,7 @@ impl<'a> Cursor<'a> {
     /// The bytes of `text` as written.
     #[inline(always)]
     pub(super) fn raw(&self, text: Text) -> &'a [u8] {
-        self.bytes.get(text.start..text.end).unwrap_or_default()
+        between(self.bytes, text.start, text.end)
     }
 
     /// Calls `compare` with the decoded bytes of a short string.

@@ -1,6 +1,8 @@
 //! Decodes JSON string escapes, character by character. Only the rare names and values with escapes need
 //! it; the cursor has already validated them.
 
+use crate::wire::before;
+
 /// The characters of a JSON string, from the bytes between its quotes.
 pub(super) struct Unescape<'a> {
     rest: std::str::Chars<'a>,
@@ -9,7 +11,7 @@ pub(super) struct Unescape<'a> {
 impl<'a> Unescape<'a> {
     /// Decodes `raw`; invalid UTF-8 decodes to nothing.
     pub(super) fn new(raw: &'a [u8]) -> Self {
-        Self { rest: std::str::from_utf8(raw).unwrap_or_default().chars() }
+        Self { rest: std::str::from_utf8(raw).unwrap_or("").chars() }
     }
 
     fn unit(&mut self) -> Option<u32> {
@@ -78,7 +80,7 @@ impl ShortString {
 
     /// The decoded bytes.
     pub(super) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        before(&self.bytes, self.len)
     }
 }
 

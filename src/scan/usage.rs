@@ -44,8 +44,7 @@ impl Usage {
             Count::Completion => read_count(cursor, kind, &mut self.completion_tokens),
             Count::Cached => read_count(cursor, kind, &mut self.cached_tokens),
             Count::PromptDetails if kind == b'{' => {
-                let is_cached = |name: &[u8]| name == b"cached_tokens";
-                cursor.members(Members::named(is_cached), |cursor, is_cached, kind| {
+                cursor.members(Members::named(is_cached_tokens), |cursor, is_cached, kind| {
                     if is_cached {
                         read_count(cursor, kind, &mut self.cached_tokens)
                     } else {
@@ -78,6 +77,10 @@ impl Count {
             _ => Self::Other,
         }
     }
+}
+
+fn is_cached_tokens(name: &[u8]) -> bool {
+    name == b"cached_tokens"
 }
 
 fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Result<(), Syntax> {

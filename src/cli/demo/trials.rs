@@ -78,8 +78,8 @@ fn text_of(response: &Response) -> String {
         return format!("calls {tool}()");
     }
     let text = at("/choices/0/message/content").or_else(|| at("/error/message"));
-    let short: String = text.unwrap_or_default().chars().take(60).collect();
-    short.lines().next().unwrap_or_default().to_owned()
+    let line = text.and_then(|text| text.lines().next()).unwrap_or("");
+    line.chars().take(60).collect()
 }
 
 #[cfg(test)]

@@ -54,12 +54,16 @@ fn readable_secrets(config: &Config, path: &Path) -> Option<Finding> {
     })
 }
 
-fn missing_client_auth(config: &Config) -> Option<Finding> {
-    let is_open = |listener: &Listener| match &listener.address {
+/// Whether anyone on the network can connect.
+fn is_open(listener: &Listener) -> bool {
+    match &listener.address {
         ListenAddress::Unix(_) => false,
         // Client certificates authenticate clients.
         ListenAddress::Tcp(address) => !address.ip().is_loopback() && !listener.knows_clients(),
-    };
+    }
+}
+
+fn missing_client_auth(config: &Config) -> Option<Finding> {
     let reachable = config.server.listen.iter().any(is_open);
     (config.auth.keys.is_empty() && reachable).then(|| {
         Finding::warn(

@@ -40,8 +40,8 @@ fn judge_version(version: &Value) -> Finding {
 }
 
 fn judge_health(health: &Value) -> Finding {
-    let number = |at: &str| health.pointer(at).and_then(Value::as_u64).unwrap_or_default();
-    let (healthy, total) = (number("/backends/healthy"), number("/backends/total"));
+    let healthy = health.pointer("/backends/healthy").and_then(Value::as_u64).unwrap_or(0);
+    let total = health.pointer("/backends/total").and_then(Value::as_u64).unwrap_or(0);
     let message = format!("{healthy} of {total} backends are healthy");
     match healthy {
         0 => Finding::fail("running", message, "see the backends below"),

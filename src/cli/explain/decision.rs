@@ -43,7 +43,7 @@ pub(super) fn run(
         let router = Router::new(&routing);
         let report = replay(capture, &router, turns.of(capture), is_what_if);
         let flag = |key| report.get(key).and_then(Value::as_bool);
-        let is_changed = flag("moved").or(flag("identical").map(|is| !is)).unwrap_or_default();
+        let is_changed = flag("moved").or(flag("identical").map(|is| !is)).unwrap_or(false);
         changed += usize::from(is_changed);
         match is_json {
             true => output.line(&report)?,

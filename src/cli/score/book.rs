@@ -61,7 +61,7 @@ impl Book {
         for (candidate, backend) in candidates.iter_mut().zip(&line.backends) {
             let row = names.binary_search(&backend.name.as_str());
             debug_assert!(row.is_ok(), "every backend is among the names");
-            candidate.row = u32::try_from(row.unwrap_or_default()).unwrap_or(u32::MAX);
+            candidate.row = u32::try_from(row.unwrap_or(0)).unwrap_or(u32::MAX);
         }
         let scanned =
             line.request.as_ref().map(|request| scan_request(request, terms)).transpose()?;
@@ -86,7 +86,7 @@ impl Book {
         for (index, (candidate, backend)) in candidates.iter_mut().zip(&line.backends).enumerate() {
             if !backend.has_prefix() {
                 let blocks = matched.as_ref().and_then(|blocks| blocks.get(index));
-                candidate.matched_blocks = blocks.copied().unwrap_or_default();
+                candidate.matched_blocks = blocks.copied().unwrap_or(0);
                 candidate.prompt_blocks = request.chain.blocks();
             }
         }
@@ -104,7 +104,7 @@ fn prefix_params(specs: &[ScorerSpec]) -> Result<PrefixParams, String> {
 }
 
 fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScannedRequest, String> {
-    let path = request.path.split('?').next().unwrap_or_default();
+    let path = request.path.split('?').next().unwrap_or(&request.path);
     let operation =
         Operation::from_path(path).ok_or_else(|| format!("request.path: unknown path {path}"))?;
     let body = request.body.as_bytes();

@@ -52,11 +52,11 @@ fn read_name<'a>(fields: &'a Map<String, Json>, place: &str) -> Result<&'a str, 
 
 /// The scorers of a preset.
 pub(super) fn read_preset(name: &str) -> Result<Vec<ScorerSpec>, String> {
-    let unknown = || {
+    let Some(preset) = Preset::find(name) else {
         let known: Vec<_> = PRESETS.iter().map(|one| one.name).collect();
-        format!("unknown preset '{name}'; there is {}", known.join(", "))
+        return Err(format!("unknown preset '{name}'; there is {}", known.join(", ")));
     };
-    Ok(Preset::find(name).ok_or_else(unknown)?.specs())
+    Ok(preset.specs())
 }
 
 /// A picker by its name, or with its temperature.

@@ -28,8 +28,11 @@ impl Placed {
                 }
             });
         }
-        let blocks = |name| self.slots.get(name).and_then(|slot| found.get(*slot));
-        names.map(|name| blocks(name).copied().unwrap_or_default()).collect()
+        names
+            .map(|name| {
+                self.slots.get(name).and_then(|slot| found.get(*slot).copied()).unwrap_or(0)
+            })
+            .collect()
     }
 
     /// Records that a backend received a prompt.

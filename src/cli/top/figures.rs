@@ -58,8 +58,11 @@ impl<'a> Figures<'a> {
 
     /// Failed attempts per second on a backend, not counting errors of clients.
     pub(super) fn failures(&self, backend: &str) -> f64 {
-        let with = |outcome| self.rate(ATTEMPTS, &[("backend", backend), ("outcome", outcome)]);
-        with("fault") + with("busy")
+        self.attempts_with(backend, "fault") + self.attempts_with(backend, "busy")
+    }
+
+    fn attempts_with(&self, backend: &str, outcome: &str) -> f64 {
+        self.rate(ATTEMPTS, &[("backend", backend), ("outcome", outcome)])
     }
 
     /// Tokens per second streamed by a backend.
@@ -102,13 +105,14 @@ fn grown(before: f64, after: f64) -> f64 {
 }
 
 fn difference(before: &[(f64, f64)], after: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let earlier = |bound: f64| {
-        let found = before.iter().find(|(known, _)| known.total_cmp(&bound).is_eq());
-        found.map_or(0.0, |(_, count)| *count)
-    };
-    let is_reset = after.iter().any(|(bound, count)| earlier(*bound) > *count);
-    let since = |bound| if is_reset { 0.0 } else { earlier(bound) };
-    after.iter().map(|(bound, count)| (*bound, count - since(*bound))).collect()
+    let is_reset = after.iter().any(|(bound, count)| count_at(before, *bound) > *count);
+    let before = if is_reset { &[] } else { before };
+    after.iter().map(|(bound, count)| (*bound, count - count_at(before, *bound))).collect()
+}
+
+fn count_at(buckets: &[(f64, f64)], bound: f64) -> f64 {
+    let found = buckets.iter().find(|(known, _)| known.total_cmp(&bound).is_eq());
+    found.map_or(0.0, |(_, count)| *count)
 }
 
 /// The quantile `share`, linear within a bucket, or the last finite bound, as Prometheus'

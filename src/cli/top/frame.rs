@@ -186,9 +186,8 @@ const FAILURES: usize = 9;
 
 impl Row {
     fn of(backend: &Value, figures: &Figures<'_>) -> Self {
-        let text = |key: &str| backend.get(key).and_then(Value::as_str).unwrap_or_default();
-        let name = text("name");
-        let in_flight = backend.get("in_flight").and_then(Value::as_u64).unwrap_or_default();
+        let name = text_of(backend, "name");
+        let in_flight = backend.get("in_flight").and_then(Value::as_u64).unwrap_or(0);
         let most = backend.get("max_in_flight").and_then(Value::as_u64);
         let (state, tone) = state(backend);
         let telemetry = backend.get("telemetry");
@@ -201,7 +200,7 @@ impl Row {
         let cells = [
             printable(name),
             state,
-            text("engine").to_owned(),
+            text_of(backend, "engine").to_owned(),
             most.map_or_else(|| in_flight.to_string(), |most| format!("{in_flight}/{most}")),
             most.map_or_else(String::new, |most| show_share(in_flight as f64 / most.max(1) as f64)),
             reading("waiting").map_or_else(String::new, |count| format!("{count:.0}")),
@@ -222,7 +221,7 @@ impl Row {
 fn table(rows: &[Row]) -> Vec<Line> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.cells.get(column));
-        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or_default();
+        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
         widest.max(HEADS.get(column).map_or(0, |head| head.len()))
     };
     let has_any = |column: usize| {
@@ -255,15 +254,19 @@ fn table(rows: &[Row]) -> Vec<Line> {
 
 /// A cell padded to the width of its column; numbers are aligned right.
 fn pad(column: usize, cell: &str, widths: &[usize]) -> String {
-    let width = widths.get(column).copied().unwrap_or_default();
+    let width = widths.get(column).copied().unwrap_or(0);
     if NUMBERS.contains(&column) { format!("{cell:>width$}  ") } else { format!("{cell:width$}  ") }
+}
+
+/// The text of a field; empty where it is missing.
+fn text_of<'a>(backend: &'a Value, key: &str) -> &'a str {
+    backend.get(key).and_then(Value::as_str).unwrap_or("")
 }
 
 /// Whether a backend accepts requests, and otherwise why not.
 fn state(backend: &Value) -> (String, Tone) {
-    let text = |key: &str| backend.get(key).and_then(Value::as_str).unwrap_or_default();
     let cooldown = backend.get("cooldown_remaining_s").and_then(Value::as_f64);
-    match (text("health"), text("breaker"), cooldown) {
+    match (text_of(backend, "health"), text_of(backend, "breaker"), cooldown) {
         ("unhealthy", ..) => ("down".to_owned(), Tone::Bad),
         ("draining", ..) => ("draining".to_owned(), Tone::Warning),
         ("healthy", "open", _) => ("breaker open".to_owned(), Tone::Bad),

@@ -200,8 +200,8 @@ fn free_name(wanted: &str, taken: &[String]) -> String {
     if !taken.iter().any(|name| name == wanted) {
         return wanted.to_owned();
     }
-    (2_u32..)
-        .map(|number| format!("{wanted}-{number}"))
-        .find(|name| !taken.contains(name))
-        .unwrap_or_default()
+    let mut numbered = (2_u32..).map(|number| format!("{wanted}-{number}"));
+    let free = numbered.find(|name| !taken.contains(name));
+    debug_assert!(free.is_some(), "there are more numbers than names");
+    free.unwrap_or_else(|| wanted.to_owned())
 }

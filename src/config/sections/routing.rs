@@ -94,7 +94,8 @@ impl RoutingConfig {
             return self.scorers.clone();
         }
         let preset = Preset::find(self.preset.unwrap_or("llm-d"));
-        preset.map(Preset::specs).unwrap_or_default()
+        debug_assert!(preset.is_some(), "the name of a preset is checked when it is read");
+        preset.map_or_else(Vec::new, Preset::specs)
     }
 
     /// The routing that `shadow` compares: another strategy, all else equal. The model is already

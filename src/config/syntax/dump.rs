@@ -31,8 +31,10 @@ impl Dump {
 
     /// The YAML of this value.
     pub(crate) fn to_yaml(&self) -> String {
+        let text = serde_saphyr::to_string(self);
         // Only an I/O error or a non-string key could stop the serializer, and there is neither.
-        serde_saphyr::to_string(self).unwrap_or_default()
+        debug_assert!(text.is_ok(), "a dump is written as YAML");
+        text.unwrap_or_default()
     }
 }
 

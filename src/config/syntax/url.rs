@@ -68,7 +68,7 @@ impl FromStr for BackendUrl {
             _ => return Err(UrlError::Scheme),
         };
         // Checked on the text: the parser drops a fragment, and the message must not show a password.
-        let authority = given.split(['/', '?', '#']).nth(2).unwrap_or_default();
+        let authority = given.split(['/', '?', '#']).nth(2).unwrap_or("");
         if authority.contains('@') {
             return Err(UrlError::Credentials);
         }
@@ -76,7 +76,7 @@ impl FromStr for BackendUrl {
             return Err(UrlError::Query);
         }
         let uri: Uri = given.parse().map_err(|_malformed_uri| malformed())?;
-        let host = uri.host().unwrap_or_default();
+        let host = uri.host().unwrap_or("");
         let host = host.trim_start_matches('[').trim_end_matches(']').to_lowercase();
         if host.is_empty() {
             return Err(malformed());

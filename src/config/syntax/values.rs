@@ -288,6 +288,10 @@ impl Setting for FilePath {
     }
 }
 
+fn is_plain(letter: char) -> bool {
+    !letter.is_control() && !letter.is_whitespace() && !"/?#%\"".contains(letter)
+}
+
 /// A name that is shown in metrics and used in paths of the admin port.
 pub(crate) struct Name;
 
@@ -296,7 +300,6 @@ impl Setting for Name {
 
     fn read(node: &Node, reader: &mut Reader) -> Option<String> {
         let text = reader.scalar(node, "a name")?;
-        let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && !"/?#%\"".contains(c);
         if text.is_empty() || !text.chars().all(is_plain) {
             return reader.refuse_value(node, text, "a name without spaces or any of / ? # % \"");
         }

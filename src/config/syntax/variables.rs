@@ -51,6 +51,10 @@ fn expand(text: &str, environment: &Environment) -> Result<String, Problem> {
     Ok(expanded)
 }
 
+fn is_letter(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
 /// The value of `variable`, given with its braces. As in a shell, the default also
 /// replaces an empty variable.
 fn value_of(variable: &str, environment: &Environment) -> Result<String, Problem> {
@@ -59,7 +63,6 @@ fn value_of(variable: &str, environment: &Environment) -> Result<String, Problem
         Some((name, default)) => (name, Some(default)),
         None => (inner, None),
     };
-    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if name.is_empty()
         || !name.bytes().all(is_letter)
         || name.starts_with(|c: char| c.is_ascii_digit())

@@ -113,8 +113,8 @@ impl FirstRanks {
 pub fn read_slots(page: &[u8]) -> Option<EnginePage> {
     let slots: Value = serde_json::from_slice(page).ok()?;
     let slots = slots.as_array()?;
-    let is_busy = |slot: &Value| slot.get("is_processing").and_then(Value::as_bool);
-    let busy: Vec<bool> = slots.iter().map(is_busy).collect::<Option<_>>()?;
+    let busy = slots.iter().map(|slot| slot.get("is_processing").and_then(Value::as_bool));
+    let busy: Vec<bool> = busy.collect::<Option<_>>()?;
     let running = u16::try_from(busy.iter().filter(|busy| **busy).count()).ok()?;
     Some(EnginePage {
         engine: Some(Engine::LlamaCpp),
@@ -249,15 +249,17 @@ impl<'a> Tallies<'a> {
 }
 
 fn read_adapters(labels: Labels<'_>) -> Option<Adapters> {
-    let names = |label| {
-        let listed: Vec<u8> = labels.get(label)?.bytes().collect();
-        let listed = String::from_utf8(listed).ok()?;
-        let names = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
-        Some(names.map(Box::from).collect::<Vec<Box<str>>>())
-    };
-    let running = names("running_lora_adapters")?;
+    let running = read_names(labels, "running_lora_adapters")?;
+    let waiting = read_names(labels, "waiting_lora_adapters").unwrap_or_else(Vec::new);
     let max = labels.get("max_lora").and_then(LabelValue::to_number).and_then(to_count);
-    Some(Adapters { running, waiting: names("waiting_lora_adapters").unwrap_or_default(), max })
+    Some(Adapters { running, waiting, max })
+}
+
+fn read_names(labels: Labels<'_>, label: &str) -> Option<Vec<Box<str>>> {
+    let listed: Vec<u8> = labels.get(label)?.bytes().collect();
+    let listed = String::from_utf8(listed).ok()?;
+    let names = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
+    Some(names.map(Box::from).collect())
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a load needs few digits")]

@@ -3,6 +3,7 @@
 
 use std::str::FromStr;
 
+use crate::wire::after;
 use memchr::{memchr, memchr2, memchr3};
 
 /// Names of this length and more are never wanted.
@@ -164,7 +165,7 @@ impl<'a> Iterator for Lines<'a> {
         }
         let end = memchr(b'\n', self.0).unwrap_or(self.0.len());
         let (line, rest) = self.0.split_at_checked(end)?;
-        self.0 = rest.get(1..).unwrap_or_default();
+        self.0 = rest.get(1..).unwrap_or(&[]);
         Some(line.strip_suffix(b"\r").unwrap_or(line))
     }
 }
@@ -175,7 +176,11 @@ fn is_blank(byte: u8) -> bool {
 
 fn skip_blanks(text: &[u8]) -> &[u8] {
     let blanks = text.iter().take_while(|byte| is_blank(**byte)).count();
-    text.get(blanks..).unwrap_or_default()
+    after(text, blanks)
+}
+
+fn is_in_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
 fn skip_comma(text: &[u8]) -> &[u8] {
@@ -192,8 +197,7 @@ fn split_word(text: &[u8]) -> (&[u8], &[u8]) {
 /// Splits off `name="value"`; returns both and the text after them.
 fn read_label(text: &[u8]) -> Option<(&[u8], LabelValue<'_>, &[u8])> {
     let text = skip_blanks(text);
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    let length = text.iter().take_while(|byte| is_name(byte)).count();
+    let length = text.iter().take_while(|byte| is_in_name(**byte)).count();
     let (name, rest) = text.split_at_checked(length)?;
     if name.first().is_none_or(u8::is_ascii_digit) {
         return None;
@@ -214,12 +218,16 @@ fn read_label(text: &[u8]) -> Option<(&[u8], LabelValue<'_>, &[u8])> {
     }
 }
 
+/// Whether nothing but an exemplar follows.
+fn is_end(rest: &[u8]) -> bool {
+    rest.first().is_none_or(|first| *first == b'#')
+}
+
 /// The value of a line; a timestamp and an exemplar may follow it.
 fn read_value(text: &[u8]) -> Option<f64> {
     let (word, rest) = split_word(skip_blanks(text));
     let value = to_number(word)?;
     let rest = skip_blanks(rest);
-    let is_end = |rest: &[u8]| rest.first().is_none_or(|first| *first == b'#');
     if is_end(rest) {
         return Some(value);
     }

@@ -12,7 +12,7 @@ pub(super) fn whole(reply: &Reply) -> Value {
     let content = match &reply.tool {
         None => json!({"type": "text", "text": reply.text()}),
         Some(name) => {
-            let input: Value = serde_json::from_str(&reply.text()).unwrap_or_default();
+            let input: Value = serde_json::from_str(&reply.text()).unwrap_or(Value::Null);
             json!({"type": "tool_use", "id": call_id(reply), "name": name, "input": input})
         }
     };
@@ -54,9 +54,12 @@ pub(super) fn events(reply: Reply) -> Events {
         let event = json!({"type": "content_block_delta", "index": 0, "delta": delta});
         Event::token(wait, named_event(&event))
     });
-    let at_once = |event: Value| Event::at_once(named_event(&event));
     let list = lead.into_iter().map(at_once).chain(tokens).chain(tail.into_iter().map(at_once));
     Events::new(Operation::Messages, list)
+}
+
+fn at_once(event: Value) -> Event {
+    Event::at_once(named_event(&event))
 }
 
 /// A message that has not stopped yet.

@@ -87,7 +87,10 @@ impl Reply {
             Tokens::Words { .. } => {
                 format!(" {}", WORDS.get((at - 1) % WORDS.len()).unwrap_or(&""))
             }
-            Tokens::Exact(pieces) => pieces.get(at).cloned().unwrap_or_default(),
+            Tokens::Exact(pieces) => {
+                debug_assert!(at < pieces.len(), "token {at} of {}", pieces.len());
+                pieces.get(at).cloned().unwrap_or_default()
+            }
         };
         (self.pace.before(index), text)
     }

@@ -128,27 +128,37 @@ fn wanted_tool(body: &Value) -> Option<Wants> {
     if choice.is_some_and(says_none) || ends_with_tool_result(body) {
         return None;
     }
-    // Chat wraps a function; Responses and Messages do not.
-    let function = |tool: &Value| tool.get("function").unwrap_or(tool).clone();
-    let name = |function: &Value| {
-        function.get("name").and_then(Value::as_str).unwrap_or("function").to_owned()
-    };
-    let chosen = choice.filter(|choice| choice.is_object()).map(function);
+    let chosen = choice.filter(|choice| choice.is_object()).map(function_of);
     let tools = body.get("tools")?.as_array()?;
-    let mut functions = tools.iter().map(function);
+    let mut functions = tools.iter().map(function_of);
     let tool = match chosen.filter(|chosen| chosen.get("name").is_some()) {
-        Some(chosen) => functions.find(|function| name(function) == name(&chosen)),
+        Some(chosen) => functions.find(|function| name_of(function) == name_of(&chosen)),
         None => functions.next(),
     }?;
     let parameters = tool.get("parameters").or_else(|| tool.get("input_schema"));
-    Some(Wants::Tool { name: name(&tool), parameters: parameters.cloned().unwrap_or_default() })
+    Some(Wants::Tool {
+        name: name_of(&tool),
+        parameters: parameters.cloned().unwrap_or(Value::Null),
+    })
+}
+
+/// The function of a tool: Chat wraps it; Responses and Messages do not.
+fn function_of(tool: &Value) -> Value {
+    tool.get("function").unwrap_or(tool).clone()
+}
+
+fn name_of(function: &Value) -> String {
+    function.get("name").and_then(Value::as_str).unwrap_or("function").to_owned()
+}
+
+fn has_type(value: &Value, kind: &str) -> bool {
+    value.get("type").is_some_and(|given| given == kind)
 }
 
 /// Whether the last turn is a tool result, whose response is text.
 fn ends_with_tool_result(body: &Value) -> bool {
     let turns = body.get("messages").or_else(|| body.get("input")).and_then(Value::as_array);
     let Some(last) = turns.and_then(|turns| turns.last()) else { return false };
-    let has_type = |value: &Value, kind| value.get("type").is_some_and(|given| given == kind);
     let parts = last.get("content").and_then(Value::as_array);
     last.get("role").is_some_and(|role| role == "tool")
         || has_type(last, "function_call_output")
@@ -195,7 +205,7 @@ fn has_image(body: &Value) -> bool {
 fn form_fields(content_type: &str, body: &[u8]) -> Value {
     let text = String::from_utf8_lossy(body);
     let boundary = content_type.split_once("boundary=").map_or("", |(_, boundary)| boundary);
-    let boundary = boundary.split(';').next().unwrap_or_default().trim_matches('"');
+    let boundary = boundary.split(';').next().unwrap_or(boundary).trim_matches('"');
     let mut fields = Map::new();
     if boundary.is_empty() {
         return Value::Object(fields);

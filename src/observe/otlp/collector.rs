@@ -25,13 +25,16 @@ pub(super) struct Collector {
 /// The JSON after the spans of a batch.
 const SUFFIX: &str = "]}]}]}";
 
+fn attribute(key: &str, value: &str) -> serde_json::Value {
+    json!({"key": key, "value": {"stringValue": value}})
+}
+
 impl Collector {
     pub(super) fn new(endpoint: &BackendUrl, service_name: &str) -> Self {
-        let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
         let version = env!("CARGO_PKG_VERSION");
         let resource = json!({"attributes": [
-            text("service.name", service_name),
-            text("service.version", version),
+            attribute("service.name", service_name),
+            attribute("service.version", version),
         ]});
         let scope = json!({"name": "penstock", "version": version});
         let prefix = format!(
