@@ -250,7 +250,7 @@ impl<'a> Tallies<'a> {
 
 fn read_adapters(labels: Labels<'_>) -> Option<Adapters> {
     let running = read_names(labels, "running_lora_adapters")?;
-    let waiting = read_names(labels, "waiting_lora_adapters").unwrap_or_else(Vec::new);
+    let waiting = read_names(labels, "waiting_lora_adapters").unwrap_or_default();
     let max = labels.get("max_lora").and_then(LabelValue::to_number).and_then(to_count);
     Some(Adapters { running, waiting, max })
 }

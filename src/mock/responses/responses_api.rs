@@ -28,13 +28,13 @@ pub(super) fn events(reply: Reply) -> Events {
         set(&mut event, "delta", json!(text));
         Event::token(wait, numbered(event, number))
     });
-    let lead = lead.into_iter().zip(0..).map(at_once);
-    let tail = tail.into_iter().zip(started.saturating_add(count)..).map(at_once);
+    let lead =
+        lead.into_iter().zip(0..).map(|(event, number)| Event::at_once(numbered(event, number)));
+    let tail = tail
+        .into_iter()
+        .zip(started.saturating_add(count)..)
+        .map(|(event, number)| Event::at_once(numbered(event, number)));
     Events::new(Operation::Responses, lead.chain(tokens).chain(tail))
-}
-
-fn at_once((event, number): (Value, usize)) -> Event {
-    Event::at_once(numbered(event, number))
 }
 
 fn text_lead(reply: &Reply) -> Vec<Value> {
