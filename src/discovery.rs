@@ -1,6 +1,7 @@
 //! Service discovery in the background: health checks, model discovery, DNS, engine metrics. Results go
 //! into the fleet; the hot path never waits for any of it.
 
+mod check_schedule;
 mod client;
 mod dns;
 mod engines;
@@ -26,8 +27,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -35,6 +36,7 @@ use crate::clock::now;
 use crate::config::{Config, DiscoveryConfig, ModelEntry};
 use crate::fleet::{Backend, Fleet, Health};
 use crate::units::Timestamp;
+use check_schedule::CheckSchedule;
 use health_check::HealthChecks;
 
 /// How often names are resolved again.
@@ -142,7 +144,10 @@ impl DiscoveryService {
                 fleet: Arc::clone(&batch.fleet),
                 discovery: batch.discovery.clone(),
                 client: Arc::clone(&self.0.client),
-                rng: SmallRng::from_rng(&mut *self.0.rng.lock()),
+                schedule: CheckSchedule::new(
+                    backend.clone(),
+                    SmallRng::from_rng(&mut *self.0.rng.lock()),
+                ),
                 first: is_fresh(backend).then(|| batch.round.clone()),
                 backend: backend.clone(),
             };
@@ -186,7 +191,7 @@ struct Watcher {
     fleet: Arc<Fleet>,
     discovery: DiscoveryConfig,
     client: Arc<DiscoveryClient>,
-    rng: SmallRng,
+    schedule: CheckSchedule,
     /// Notified after the first check of a new backend.
     first: Option<FirstRound>,
 }
@@ -197,9 +202,7 @@ impl Watcher {
         let mut resolve_at = Timestamp::default();
         let mut discover_at = Timestamp::default();
         if self.first.is_none() {
-            // After a reload the checks of a fleet must not all start at once.
-            let pause = self.pause(checks.is_passing()).mul_f64(self.rng.random());
-            self.wait(pause).await;
+            self.schedule.wait_at_start().await;
         }
         loop {
             if now() >= resolve_at {
@@ -220,8 +223,7 @@ impl Watcher {
             if let Some(round) = self.first.take() {
                 round.end_one();
             }
-            let pause = self.pause(is_up);
-            self.wait(pause).await;
+            self.schedule.wait().await;
         }
     }
 
@@ -231,27 +233,6 @@ impl Watcher {
         let is_open =
             |entry: &ModelEntry| entry.context_length.is_none() || entry.capabilities.is_none();
         self.discovery.enabled && declared.is_none_or(|models| models.iter().any(is_open))
-    }
-
-    fn pause(&mut self, is_up: bool) -> Duration {
-        let health = &self.backend.config.health;
-        let interval = if is_up { health.interval } else { health.unhealthy_interval };
-        let jitter = health.jitter * self.rng.random_range(-1.0..=1.0);
-        interval.mul_f64((1.0 + jitter).max(0.0))
-    }
-
-    /// Waits for the next check, less long once requests fail to reach the backend: then it is used again
-    /// soon after it recovers.
-    async fn wait(&self, pause: Duration) {
-        let slice = self.backend.config.health.unhealthy_interval;
-        let until = now().after(pause);
-        loop {
-            let left = until.since(now());
-            tokio::time::sleep(slice.min(left)).await;
-            if left <= slice || !self.backend.state.breaker.is_closed() {
-                return;
-            }
-        }
     }
 
     async fn discover(&self) {

@@ -5,6 +5,7 @@
 mod addresses;
 mod backend;
 mod cache_sharing;
+mod check_request;
 mod circuit_breaker;
 mod cooldown;
 mod drain_estimate;

@@ -1,5 +1,10 @@
 //! One backend's health check, run by Pingora's load-balancing machinery. Every backend gets its own
 //! `Backends`, because Pingora identifies a backend by address alone and ours may share one.
+//!
+//! A check that is not responded to does not delay the next: after `health.fast_interval` another one
+//! starts beside it, up to `health.fall` of them, each with its full timeout. A backend that hangs is
+//! unhealthy after one timeout and a little, not after `health.fall` of them in sequence; a backend that
+//! is only slow passes as before.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use pingora_load_balancing::discovery::ServiceDiscovery;
 use pingora_load_balancing::health_check::HealthCheck;
 use pingora_load_balancing::{Backend as Peer, Backends};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::facts;
@@ -19,35 +25,58 @@ use crate::fleet::{Backend, CheckResult, Health};
 
 /// The health checks of one backend.
 pub(super) struct HealthChecks {
-    backends: Backends,
+    backends: Arc<Backends>,
     checker: Arc<Checker>,
+    results: mpsc::UnboundedReceiver<CheckEnd>,
 }
+
+/// How a check ended: how long it took, or why it failed.
+type CheckEnd = Result<Duration, DiscoveryError>;
 
 impl HealthChecks {
     pub(super) fn new(backend: &Backend, client: Arc<DiscoveryClient>) -> Self {
-        let checker = Arc::new(Checker {
-            backend: backend.clone(),
-            client,
-            change: Mutex::default(),
-            is_refused: AtomicBool::new(false),
-        });
+        let is_refused = AtomicBool::new(false);
+        let checker = Arc::new(Checker { backend: backend.clone(), client, is_refused });
         let mut backends = Backends::new(Box::new(OneAddress(backend.clone())));
-        backends.set_health_check(Box::new(SharedChecker(Arc::clone(&checker))));
-        Self { backends, checker }
+        let (ends, results) = mpsc::unbounded_channel();
+        backends.set_health_check(Box::new(SharedChecker { checker: Arc::clone(&checker), ends }));
+        Self { backends: Arc::new(backends), checker, results }
     }
 
-    /// Runs one check; returns the new verdict when it changed.
+    /// Runs a check, and further ones beside it while it hangs; returns the new verdict when it changed.
     pub(super) async fn run(&mut self) -> Option<Health> {
         if self.checker.backend.state.addresses.first().is_none() {
             // No address is a failed check, too.
-            self.checker.learn(Err(DiscoveryError::NoAddress));
-        } else {
-            if let Err(error) = self.backends.update(|_peers| {}).await {
-                tracing::debug!(%error, "the address set could not be updated");
-            }
-            self.backends.run_health_check(false).await;
+            return self.checker.learn(Err(DiscoveryError::NoAddress));
         }
-        self.checker.change.lock().take()
+        if let Err(error) = self.backends.update(|_peers| {}).await {
+            tracing::debug!(%error, "the address set could not be updated");
+        }
+        // A check that was abandoned may have ended after all.
+        while self.results.try_recv().is_ok() {}
+        let health = self.checker.backend.config.health.clone();
+        let mut running = JoinSet::new();
+        let (mut started, mut ended, mut change) = (0, 0, None);
+        loop {
+            if started < health.fall {
+                let backends = Arc::clone(&self.backends);
+                running.spawn(async move { backends.run_health_check(false).await });
+                started += 1;
+            }
+            match tokio::time::timeout(health.fast_interval, self.results.recv()).await {
+                Ok(Some(end)) => {
+                    ended += 1;
+                    let is_passed = end.is_ok();
+                    change = self.checker.learn(end).or(change);
+                    // The set aborts the others when it is dropped.
+                    if is_passed || change.is_some() || ended == started {
+                        return change;
+                    }
+                }
+                Ok(None) => return change,
+                Err(_still_running) => {}
+            }
+        }
     }
 
     pub(super) fn is_passing(&self) -> bool {
@@ -67,15 +96,18 @@ impl ServiceDiscovery for OneAddress {
     }
 }
 
-struct SharedChecker(Arc<Checker>);
+/// Reports every result to the one task that counts them.
+struct SharedChecker {
+    checker: Arc<Checker>,
+    ends: mpsc::UnboundedSender<CheckEnd>,
+}
 
 #[async_trait]
 impl HealthCheck for SharedChecker {
     async fn check(&self, _peer: &Peer) -> pingora::Result<()> {
-        let result = self.0.check().await;
-        let is_passed = result.is_ok();
-        self.0.learn(result);
-        if is_passed {
+        let end = self.checker.check().await;
+        let is_passed = end.is_ok();
+        if self.ends.send(end).is_ok() && is_passed {
             return Ok(());
         }
         pingora::Error::e_explain(pingora::ErrorType::ConnectError, "the check failed")
@@ -90,13 +122,12 @@ impl HealthCheck for SharedChecker {
 struct Checker {
     backend: Backend,
     client: Arc<DiscoveryClient>,
-    change: Mutex<Option<Health>>,
     /// Whether the backend rejects our key; logged once.
     is_refused: AtomicBool,
 }
 
 impl Checker {
-    async fn check(&self) -> Result<Duration, DiscoveryError> {
+    async fn check(&self) -> CheckEnd {
         let config = &self.backend.config;
         let path =
             config.health.path.as_deref().unwrap_or_else(|| facts(config.engine).health_path);
@@ -120,7 +151,8 @@ impl Checker {
         }
     }
 
-    fn learn(&self, result: Result<Duration, DiscoveryError>) {
+    /// Records a result; returns the new verdict when it changed.
+    fn learn(&self, result: CheckEnd) -> Option<Health> {
         let health = &self.backend.config.health;
         let check = CheckResult { at: now(), passed: result.as_ref().ok().copied() };
         let was_away = self.backend.state.health.status() == Health::Unhealthy;
@@ -136,6 +168,6 @@ impl Checker {
             }
             (Some(_), Ok(_)) | (None, _) => {}
         }
-        *self.change.lock() = change;
+        change
     }
 }

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::addresses::Addresses;
+use super::check_request::CheckRequest;
 use super::circuit_breaker::CircuitBreaker;
 use super::cooldown::Cooldown;
 use super::drain_estimate::DrainEstimate;
@@ -16,6 +18,9 @@ use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
 use crate::config::{BackendConfig, BreakerConfig, MAX_BACKENDS};
 use crate::units::{Timestamp, to_micros};
+
+/// How precisely the progress of responses is known.
+const RESPONSE_RESOLUTION: Duration = Duration::from_millis(50);
 
 static SERIALS: AtomicU64 = AtomicU64::new(0);
 
@@ -82,6 +87,9 @@ pub struct BackendState {
     pub telemetry: Telemetry,
     slow_start: SlowStart,
     checked_at: AtomicU64,
+    check_request: CheckRequest,
+    /// When a response last made progress.
+    last_response: AtomicU64,
 }
 
 const _: () = assert!(std::mem::offset_of!(BackendState, breaker) + size_of::<u64>() <= 64);
@@ -110,6 +118,8 @@ impl BackendState {
             addresses: Addresses::default(),
             check_micros: AtomicU32::new(0),
             checked_at: AtomicU64::new(0),
+            check_request: CheckRequest::default(),
+            last_response: AtomicU64::new(0),
         }
     }
 
@@ -165,6 +175,32 @@ impl BackendState {
             0 => None,
             micros => Some(Timestamp(micros)),
         }
+    }
+
+    /// Requests a health check as soon as `health.fast_interval` has passed since the last one: a
+    /// request met a failure that a check can confirm or disprove.
+    pub fn request_check(&self) {
+        self.check_request.set();
+    }
+
+    /// Ready once a check has been requested, which takes the request. Only the backend's health
+    /// checks poll it.
+    pub fn poll_check_requested(&self, cx: &Context<'_>) -> Poll<()> {
+        self.check_request.poll_take(cx)
+    }
+
+    /// A response made progress: a head or tokens arrived.
+    pub fn note_response(&self, now: Timestamp) {
+        // Stored a few times a second at most: every stream of the backend writes here.
+        let last = Timestamp(self.last_response.load(Ordering::Relaxed));
+        if now.since(last) >= RESPONSE_RESOLUTION {
+            self.last_response.store(now.0, Ordering::Relaxed);
+        }
+    }
+
+    /// When a response last made progress, to within a twentieth of a second.
+    pub fn last_response(&self) -> Timestamp {
+        Timestamp(self.last_response.load(Ordering::Relaxed))
     }
 
     /// Records a health check. Returns the new verdict when it changed.

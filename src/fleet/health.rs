@@ -61,6 +61,11 @@ impl HealthTracker {
         }
     }
 
+    /// Whether the last check contradicts the verdict, which did not change yet.
+    pub fn is_in_doubt(&self) -> bool {
+        self.streak.load(Ordering::Relaxed) > 0
+    }
+
     /// Sets the verdict: for `explain` on a saved fleet and for tests.
     pub fn set(&self, status: Health) {
         self.status.store(status as u8, Ordering::Relaxed);
@@ -103,7 +108,9 @@ mod tests {
         let tracker = HealthTracker::default();
         assert_eq!(tracker.learn(false, 2, 3), Some(Health::Unhealthy));
         assert_eq!(tracker.learn(true, 2, 3), None, "one pass of two");
+        assert!(tracker.is_in_doubt());
         assert_eq!(tracker.learn(false, 2, 3), None, "the streak starts over");
+        assert!(!tracker.is_in_doubt());
         assert_eq!(tracker.learn(true, 2, 3), None);
         assert_eq!(tracker.learn(true, 2, 3), Some(Health::Healthy));
         assert_eq!(tracker.learn(false, 2, 3), None);

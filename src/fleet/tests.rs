@@ -1,5 +1,6 @@
 //! Identities, learned latencies, rotation and known models survive changes of the topology.
 
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -197,10 +198,10 @@ fn permit_is_released_exactly_once() {
     assert_eq!(state.load.in_flight(), 1);
     drop(second);
     assert_eq!((state.load.in_flight(), state.load.total()), (0, 2));
-    let panicked = std::panic::catch_unwind(|| {
+    let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let _place = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
         panic!("an attempt went wrong");
-    });
+    }));
     assert!(panicked.is_err());
     assert_eq!(state.load.in_flight(), 0, "a panic gives it back, too");
 }

@@ -112,14 +112,15 @@ struct Progress<'a> {
 }
 
 impl RelayObserver for Progress<'_> {
-    fn tokens_passed(&self, is_first: bool, tokens: u32) {
+    fn tokens_passed(&self, is_first: bool, tokens: u32, now: Timestamp) {
         let serving = self.attempt.serving;
+        serving.state.note_response(now);
         if let Some(slot) = self.drain_slot {
             serving.state.drain_estimate.add_tokens(slot, tokens);
         }
         if is_first {
             self.attempt.prompt_done();
-            self.observers.first_token(serving.id, now().since(self.arrived_at));
+            self.observers.first_token(serving.id, now.since(self.arrived_at));
         }
         self.observers.progress(serving.id, tokens);
     }
@@ -139,11 +140,13 @@ fn record_head(
     head: &ResponseHead,
     attempt: &Attempt<'_>,
 ) {
+    let now = now();
+    attempt.serving.state.note_response(now);
     if !head.is_event_stream {
         attempt.prompt_done();
     }
     ctx.record.status = head.status;
-    ctx.record.first_token = (!head.is_event_stream).then(now);
+    ctx.record.first_token = (!head.is_event_stream).then_some(now);
     ctx.record.provider = Some(attempt.backend.config.engine.provider());
     ctx.record.backend = Some((attempt.serving.id, attempt.serving.state.name.clone()));
     if let Some(decision) = &request.decision {

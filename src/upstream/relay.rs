@@ -12,6 +12,7 @@ use super::response_monitor::ResponseMonitor;
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::config::TimeoutsConfig;
+use crate::units::Timestamp;
 
 /// How the relay of a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(crate) enum RelayEnd {
 /// Receives the progress of a relay.
 pub(crate) trait RelayObserver: Sync {
     /// So many tokens are about to be written to the client.
-    fn tokens_passed(&self, is_first: bool, tokens: u32);
+    fn tokens_passed(&self, is_first: bool, tokens: u32, now: Timestamp);
     /// The response has been read to its end, and its last part is about to be written: the backend
     /// is free from now on.
     fn response_read(&self, monitor: &ResponseMonitor);
@@ -108,7 +109,7 @@ impl Exchange<'_> {
         // Only tokens move the deadline: pings and empty deltas do not keep a dead stream alive.
         let limit = terms.timeouts.between_tokens;
         self.interrupts.deadline.set(now, limit, ErrorCode::BetweenTokensTimeout);
-        terms.observer.tokens_passed(is_first, tokens);
+        terms.observer.tokens_passed(is_first, tokens, now);
     }
 
     /// Reads a whole small body instead of relaying it; `None` when it is larger than `limit` or

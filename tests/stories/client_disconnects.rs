@@ -159,8 +159,7 @@ fn disconnects_do_not_affect_other_clients() {
 }
 
 fn disconnects_do_not_count_against_the_backend() {
-    let health =
-        "interval: 60s, breaker: { connect_failures: 1, min_responses: 1, error_share: 0.01 }";
+    let health = "interval: 60s, fast_interval: 60s, breaker: { connect_failures: 1, min_responses: 1, error_share: 0.01 }";
     let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
     for (fault, body, sign) in phases() {
         for how in Leave::BOTH {

@@ -220,7 +220,7 @@ fn all_unhealthy_is_rejected_at_once() {
 fn every_outcome_releases_its_permit() {
     let setup = Setup {
         routing: "cooldown: { default: 1ms, min: 1ms }",
-        health: "interval: 60s, breaker: { connect_failures: 1000 }",
+        health: "interval: 60s, fast_interval: 60s, breaker: { connect_failures: 1000 }",
         sections: "timeouts: { first_token: 150ms, between_tokens: 150ms, response: 150ms }",
         // A single permit: a leaked one blocks every later request.
         backend: "max_in_flight: 1",

@@ -16,6 +16,9 @@ crate::trials![
     backend_is_unused_before_its_first_check,
     readiness_waits_for_first_checks_with_a_limit,
     health_changes_after_rise_and_fall_checks,
+    frozen_engine_is_out_within_four_seconds,
+    unreachable_engine_is_out_within_four_seconds,
+    slow_engine_stays_healthy,
     health_path_is_per_backend,
     rejected_key_is_logged_once,
     killed_engine_fails_over_and_is_used_after_restart,
@@ -91,6 +94,43 @@ fn health_changes_after_rise_and_fall_checks() {
     }
     let up = fleet.metric("penstock_backend_up{backend=\"a\"");
     assert!((up - 1.0).abs() < 0.1, "{up}");
+}
+
+/// Seconds until `a` is unhealthy, after a request reached it that gets no response.
+fn seconds_until_out(fleet: &Fleet) -> f64 {
+    let frozen_at = Instant::now();
+    let _waiting = fleet.begin(&streaming_chat("m", "hello"));
+    fleet.wait_fact("a", "health", &json!("unhealthy"));
+    frozen_at.elapsed().as_secs_f64()
+}
+
+fn frozen_engine_is_out_within_four_seconds() {
+    let fleet = Fleet::start(2, Setup { health: "", ..Setup::default() });
+    assert_eq!(fleet.chat().status, 200);
+    fleet.a().always_probes(Some(Fault::HangBeforeHead));
+    fleet.a().always(Some(Fault::HangBeforeHead));
+    let seconds = seconds_until_out(&fleet);
+    assert!(seconds < 4.0, "out after {seconds} s");
+    assert_eq!(fleet.chat().status, 200, "the other engine serves");
+}
+
+fn unreachable_engine_is_out_within_four_seconds() {
+    let mut fleet = Fleet::start(2, Setup { health: "", ..Setup::default() });
+    let _hole = fleet.turn_into_black_hole(0);
+    let seconds = seconds_until_out(&fleet);
+    assert!(seconds < 4.0, "out after {seconds} s");
+    assert_eq!(fleet.chat().status, 200, "the other engine serves");
+}
+
+/// A check may take as long as `health.timeout`, however many run beside it.
+fn slow_engine_stays_healthy() {
+    let health = "interval: 100ms, unhealthy_interval: 60s, fast_interval: 50ms, timeout: 5s";
+    let fleet = Fleet::start(1, Setup { health, ..Setup::default() });
+    let checks = fleet.a().counters().probes;
+    fleet.a().always_probes(Some(Fault::SlowHead(Duration::from_millis(700))));
+    eventually("several slow checks", SOON, || fleet.a().counters().probes > checks + 8);
+    assert_eq!(fleet.fact("a", "health"), "healthy");
+    assert_eq!(fleet.chat().status, 200);
 }
 
 fn health_path_is_per_backend() {
@@ -199,12 +239,13 @@ fn recovered_backend_is_used_within_three_seconds() {
     let fleet = Fleet::start(2, Setup { health: "", ..Setup::default() });
     block_on(fleet.a().kill()).unwrap();
     let killed = Instant::now();
-    // The breaker opens, lets a probe through after two seconds, and opens for longer.
-    eventually("the breaker opens a second time", Duration::from_secs(4), || {
+    // Requests open the breaker, and the checks find it unhealthy.
+    eventually("its failures are known", Duration::from_secs(4), || {
         assert_eq!(fleet.chat().status, 200);
         killed.elapsed() > Duration::from_millis(2400)
     });
-    assert_eq!(fleet.fact("a", "breaker"), json!("open"));
+    assert_eq!(fleet.fact("a", "health"), json!("unhealthy"));
+    assert_ne!(fleet.fact("a", "breaker"), json!("closed"));
     block_on(fleet.a().resume()).unwrap();
     eventually("it is used again", Duration::from_secs(3), || {
         assert_eq!(fleet.chat().status, 200);
@@ -212,7 +253,7 @@ fn recovered_backend_is_used_within_three_seconds() {
     });
 }
 
-const BREAKER: &str = "interval: 60s, unhealthy_interval: 60s, \
+const BREAKER: &str = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
      breaker: { connect_failures: 3, open: 300ms, max_open: 300ms }";
 
 fn connect_failures_open_the_breaker() {
@@ -297,7 +338,7 @@ fn half_open(fleet: &Fleet) {
     fleet.wait_fact("a", "breaker", &json!("half_open"));
 }
 
-const EAGER: &str = "interval: 60s, unhealthy_interval: 60s, \
+const EAGER: &str = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
      breaker: { connect_failures: 1, open: 100ms, max_open: 100ms }";
 
 fn half_open_probe_slot_is_always_freed() {

@@ -22,7 +22,7 @@ crate::trials![
 ];
 
 /// So many timeouts would otherwise open the breaker.
-const PATIENT: &str = "interval: 60s, breaker: { connect_failures: 1000 }";
+const PATIENT: &str = "interval: 60s, fast_interval: 60s, breaker: { connect_failures: 1000 }";
 const QUICK: &str = "timeouts: { first_token: 400ms, between_tokens: 300ms, response: 350ms }";
 
 fn quick(count: usize) -> Fleet {

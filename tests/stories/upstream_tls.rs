@@ -80,7 +80,7 @@ fn serve(url: &str, rest: &str) -> Penstock {
 
 fn serve_unready(url: &str, rest: &str, is_ready: bool) -> Penstock {
     let yaml = format!(
-        "health: {{ interval: 60s, unhealthy_interval: 60s, fall: 1 }}\n\
+        "health: {{ interval: 60s, fast_interval: 60s, unhealthy_interval: 60s, fall: 1 }}\n\
          backends:\n  - {{ name: a, url: \"{url}\", models: [m], {rest} }}\n"
     );
     if is_ready { Penstock::start(&yaml) } else { Penstock::start_unready(&yaml) }
@@ -269,7 +269,7 @@ fn http2_requests_are_sent_once() {
     let url = format!("http://{}", engine.address);
     let yaml = format!(
         "routing: {{ strategy: priority_only }}\n\
-         health: {{ interval: 60s, unhealthy_interval: 60s }}\n\
+         health: {{ interval: 60s, fast_interval: 60s, unhealthy_interval: 60s }}\n\
          backends:\n  - {{ name: a, url: \"{url}\", models: [m], http2: true, priority: 1 }}\n  \
          - {{ name: b, url: \"{url}\", models: [m], http2: true, priority: 2 }}\n"
     );
@@ -299,7 +299,7 @@ fn refused_http2_stream_fails_over() {
     let other = engine("other", &["m"]);
     let yaml = format!(
         "routing: {{ strategy: priority_only }}\n\
-         health: {{ interval: 60s, unhealthy_interval: 60s }}\n\
+         health: {{ interval: 60s, fast_interval: 60s, unhealthy_interval: 60s }}\n\
          backends:\n  - {{ name: a, url: \"http://{}\", models: [m], http2: true, priority: 1 }}\n  \
          - {{ name: b, url: \"{}\", models: [m], priority: 2 }}\n",
         refusing.address,

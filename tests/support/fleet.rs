@@ -40,7 +40,7 @@ pub struct Setup<'a> {
 
 impl Default for Setup<'_> {
     fn default() -> Self {
-        let health = "interval: 60s, unhealthy_interval: 60s, slow_start: 0s";
+        let health = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, slow_start: 0s";
         Self {
             strategy: "priority_only",
             routing: "",

@@ -1,0 +1,171 @@
+//! When a backend is checked next: after its interval, and sooner when something suggests that its state
+//! has changed. Checks follow each other by `health.fast_interval` at the least, whatever happens.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use crate::clock::now;
+use crate::config::HealthConfig;
+use crate::fleet::{Backend, BackendState, Health};
+use crate::units::Timestamp;
+
+/// So many fast intervals without progress of any response make a backend with requests in flight silent.
+const SILENT_INTERVALS: u32 = 3;
+
+/// The schedule of one backend's health checks.
+pub(super) struct CheckSchedule {
+    backend: Backend,
+    rng: SmallRng,
+}
+
+impl CheckSchedule {
+    pub(super) fn new(backend: Backend, rng: SmallRng) -> Self {
+        Self { backend, rng }
+    }
+
+    /// Waits for the first check after a reload: the checks of a fleet must not all start at once.
+    pub(super) async fn wait_at_start(&mut self) {
+        let interval = self.interval().mul_f64(self.rng.random());
+        self.wait_at_most(interval).await;
+    }
+
+    /// Waits until the next check is due.
+    pub(super) async fn wait(&mut self) {
+        let jitter = self.health().jitter * self.rng.random_range(-1.0..=1.0);
+        let interval = self.interval().mul_f64((1.0 + jitter).max(0.0));
+        self.wait_at_most(interval).await;
+    }
+
+    fn health(&self) -> &HealthConfig {
+        &self.backend.config.health
+    }
+
+    fn interval(&self) -> Duration {
+        let (state, health) = (&self.backend.state, self.health());
+        match (state.health.status(), state.health.is_in_doubt()) {
+            (Health::Healthy, false) => health.interval,
+            (Health::Healthy, true) => health.fast_interval,
+            (Health::Unknown | Health::Unhealthy | Health::Draining, _) => {
+                health.unhealthy_interval
+            }
+        }
+    }
+
+    /// Waits for `interval`, less long where a check is due sooner: one is requested, responses make no
+    /// progress, or requests fail to reach the backend, which is then used again soon after it recovers.
+    async fn wait_at_most(&self, interval: Duration) {
+        let (state, health) = (&self.backend.state, self.health());
+        let started = now();
+        let until = started.after(interval);
+        let fast = health.fast_interval.min(interval);
+        tokio::time::sleep(fast).await;
+        let mut silence = Silence::new(started);
+        loop {
+            let left = until.since(now());
+            let is_blocked = !state.breaker.is_closed();
+            let is_retest_due = is_blocked && now().since(started) >= health.unhealthy_interval;
+            let is_silent = silence.lasts(state, now()) >= health.fast_interval * SILENT_INTERVALS;
+            if left.is_zero() || is_retest_due || is_silent {
+                return;
+            }
+            let requested = poll_fn(|cx| state.poll_check_requested(cx));
+            if tokio::time::timeout(fast.min(left), requested).await.is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+/// How long a backend with requests in flight has sent nothing. A stopped process and dropped packets
+/// look like this long before a timeout passes; so does a long prefill, whose engine passes a check.
+struct Silence {
+    since: Timestamp,
+}
+
+impl Silence {
+    fn new(now: Timestamp) -> Self {
+        Self { since: now }
+    }
+
+    fn lasts(&mut self, state: &BackendState, now: Timestamp) -> Duration {
+        if state.load.in_flight() == 0 {
+            self.since = now;
+        }
+        self.since = self.since.max(state.last_response());
+        now.since(self.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rand::SeedableRng;
+
+    use super::*;
+    use crate::config::{Config, Environment};
+    use crate::fleet::{CheckResult, Fleet};
+
+    fn backend() -> Backend {
+        let yaml = "health: { interval: 60s, unhealthy_interval: 60s, fast_interval: 20ms }\n\
+                    backends: [{ url: 'http://127.0.0.1:1', engine: vllm }]";
+        let config = Config::parse(yaml, "x", Path::new("."), &Environment::default()).unwrap();
+        let backend = Fleet::new(&config).topology().backends[0].clone();
+        learn(&backend, true);
+        backend
+    }
+
+    fn learn(backend: &Backend, is_passed: bool) {
+        let passed = is_passed.then_some(Duration::from_millis(1));
+        let _verdict = backend.state.learn_check(CheckResult { at: now(), passed }, 2, 3);
+    }
+
+    /// How long the schedule of a backend waits; a minute at most.
+    async fn waited(backend: &Backend) -> Duration {
+        let mut schedule = CheckSchedule::new(backend.clone(), SmallRng::seed_from_u64(1));
+        let started = now();
+        let limit = Duration::from_millis(400);
+        let _waited = tokio::time::timeout(limit, schedule.wait()).await;
+        now().since(started)
+    }
+
+    const LONG: Duration = Duration::from_millis(390);
+    const FAST: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn requested_check_is_due_after_the_fast_interval() {
+        let backend = backend();
+        assert!(waited(&backend).await > LONG, "nothing suggests a check");
+        backend.state.request_check();
+        let first = waited(&backend).await;
+        assert!((FAST..LONG).contains(&first), "{first:?}");
+        assert!(waited(&backend).await > LONG, "one request, one check");
+    }
+
+    #[tokio::test]
+    async fn failed_check_is_followed_by_fast_checks_until_the_verdict() {
+        let backend = backend();
+        learn(&backend, false);
+        assert!(waited(&backend).await < LONG, "in doubt");
+        learn(&backend, true);
+        assert!(waited(&backend).await > LONG, "it passed again");
+        (0..3).for_each(|_| learn(&backend, false));
+        assert!(waited(&backend).await > LONG, "unhealthy: the interval of unhealthy backends");
+    }
+
+    #[test]
+    fn silence_needs_requests_in_flight_and_no_progress() {
+        let (state, second) = (&backend().state, Duration::from_secs(1));
+        let at = |seconds: u64| Timestamp(0).after(second * u32::try_from(seconds).unwrap());
+        let mut silence = Silence::new(at(1));
+        assert_eq!(silence.lasts(state, at(5)), Duration::ZERO, "nothing is in flight");
+        state.load.set_in_flight(1);
+        assert_eq!(silence.lasts(state, at(7)), second * 2);
+        state.note_response(at(8));
+        assert_eq!(silence.lasts(state, at(9)), second);
+        assert_eq!(silence.lasts(state, at(11)), second * 3);
+    }
+}

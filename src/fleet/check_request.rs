@@ -1,0 +1,70 @@
+//! A request for a health check ahead of its schedule: an attempt that met a suspicious failure makes it,
+//! the health checks of that backend wait for it.
+//!
+//! Any number of requests before the next check are one. The flag is set before the waker is woken, and
+//! the waker is registered before the flag is read: a request between the two is seen either way.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use atomic_waker::AtomicWaker;
+
+/// Whether a health check is due at once.
+#[derive(Debug, Default)]
+pub(super) struct CheckRequest {
+    is_pending: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl CheckRequest {
+    pub(super) fn set(&self) {
+        // A load before the swap: under a burst of failures the cache line stays shared.
+        if !self.is_pending.load(Ordering::Relaxed) && !self.is_pending.swap(true, Ordering::AcqRel)
+        {
+            self.waker.wake();
+        }
+    }
+
+    /// Ready once a check has been requested, which takes the request.
+    pub(super) fn poll_take(&self, cx: &Context<'_>) -> Poll<()> {
+        self.waker.register(cx.waker());
+        match self.is_pending.swap(false, Ordering::AcqRel) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Wake, Waker};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn check_requests_before_a_check_are_one_and_wake_its_task_once() {
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let cx = Context::from_waker(&waker);
+        let request = CheckRequest::default();
+        assert!(request.poll_take(&cx).is_pending());
+        request.set();
+        request.set();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert!(request.poll_take(&cx).is_ready());
+        assert!(request.poll_take(&cx).is_pending(), "the request is taken");
+        request.set();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 2, "the next request wakes again");
+    }
+}
