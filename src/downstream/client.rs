@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use http::HeaderMap;
 use http::header;
+use http::{HeaderMap, Version};
 use pingora_proxy::Session;
 
 use super::body::BodyLength;
@@ -63,6 +63,17 @@ impl Client {
         }
     }
 
+    /// Whether the connection may carry another request after this one, as far as the client decides
+    /// (RFC 9112 §9.3): HTTP/1.1 unless it says `close`, HTTP/1.0 only if it says `keep-alive`.
+    pub(crate) fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
+        let says = |option: &[u8]| {
+            let fields = headers.get_all(header::CONNECTION).iter();
+            let mut options = fields.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+            options.any(|one| one.trim_ascii().eq_ignore_ascii_case(option))
+        };
+        !says(b"close") && (version != Version::HTTP_10 || says(b"keep-alive"))
+    }
+
     /// The body has been read: the next head may follow.
     pub(crate) fn expect_head(&self) {
         match self {
@@ -109,11 +120,47 @@ impl Client {
         }
     }
 
+    /// Sends what was written to the client and is still buffered.
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(connection) => connection.poll_flush(cx),
+            // Frames are sent by the connection's own task, as soon as its socket takes them.
+            Self::Http2(_) => Poll::Ready(Ok(())),
+        }
+    }
+
     /// Ready once the client has closed its connection or reset its stream.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Http1(connection) => connection.poll_gone(cx),
             Self::Http2(stream) => stream.poll_gone(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn http10_is_kept_alive_only_on_request() {
+        for (version, fields, keeps) in [
+            (Version::HTTP_11, &[][..], true),
+            (Version::HTTP_11, &["keep-alive"], true),
+            (Version::HTTP_11, &["Close"], false),
+            (Version::HTTP_11, &["x-private, close"], false),
+            (Version::HTTP_10, &[], false),
+            (Version::HTTP_10, &["Keep-Alive"], true),
+            (Version::HTTP_10, &["x-private", "keep-alive, x-other"], true),
+            (Version::HTTP_10, &["keep-alive, close"], false),
+            (Version::HTTP_2, &[], true),
+        ] {
+            let mut headers = HeaderMap::new();
+            for field in fields {
+                headers.append(header::CONNECTION, HeaderValue::from_static(field));
+            }
+            assert_eq!(Client::keeps_alive(version, &headers), keeps, "{version:?} {fields:?}");
         }
     }
 }

@@ -237,6 +237,11 @@ impl Http1Connection {
         Pin::new(&mut self.inner.lock().stream).poll_shutdown(cx)
     }
 
+    /// Sends what was written and is still buffered.
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner.lock().stream).poll_flush(cx)
+    }
+
     /// Ready once the client has closed or reset the connection. What it sends ahead of its next
     /// request is kept.
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {

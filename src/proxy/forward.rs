@@ -2,6 +2,7 @@
 //! whether that response goes to the client.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -33,6 +34,10 @@ const HELD_LIMIT: usize = 64 * 1024;
 impl ClientWatch for Client {
     fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
         Client::poll_gone(self, cx)
+    }
+
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Client::poll_flush(self, cx)
     }
 }
 

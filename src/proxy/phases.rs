@@ -118,7 +118,9 @@ impl ProxyHttp for DataPlane {
 /// One request, from its head to its end.
 async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Served {
     let config = &ctx.generation.config;
-    let keep_alive = (!proxy.is_stopping()).then(|| config.server.keep_alive.as_secs().max(1));
+    let head = session.req_header();
+    let keeps_alive = !proxy.is_stopping() && Client::keeps_alive(head.version, &head.headers);
+    let keep_alive = keeps_alive.then(|| config.server.keep_alive.as_secs().max(1));
     session.set_keepalive(keep_alive);
     session.set_write_timeout(Some(config.limits.client_write_timeout));
     ctx.client = Client::of(session);

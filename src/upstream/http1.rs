@@ -91,7 +91,7 @@ impl<'a> Exchange<'a> {
         read.reserve(limit.min(READ_CHUNK));
         let count = poll_fn(|cx| {
             let received = poll_read_into(Pin::new(&mut *stream), cx, read, limit);
-            interrupts.or_interrupted(received, cx)
+            interrupts.or_flushed(received, cx)
         })
         .await?
         .map_err(|_reset| ExchangeError::Closed)?;

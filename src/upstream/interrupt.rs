@@ -1,5 +1,6 @@
 //! What ends an attempt early: the client leaving, or its deadline.
 
+use std::io;
 use std::task::{Context, Poll};
 
 use super::deadline::Deadline;
@@ -10,6 +11,12 @@ use super::failure::ExchangeError;
 pub(crate) trait ClientWatch: Sync {
     /// Ready once the client has closed its connection or reset its stream.
     fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Sends what was written to the client and is still buffered. Does nothing when that is nothing.
+    ///
+    /// # Errors
+    /// When the client's connection is broken.
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
 /// The client and the deadline of one attempt.
@@ -37,5 +44,18 @@ impl<'a> Interrupts<'a> {
             return Poll::Ready(Err(ExchangeError::ClientGone));
         }
         self.deadline.poll(cx).map(|code| Err(ExchangeError::TimedOut(code)))
+    }
+
+    /// The same for a read of the response. While the backend sends nothing, the client gets what came
+    /// before: a response that arrives whole is written at once, one that pauses is not held back.
+    pub(super) fn or_flushed<T>(
+        &mut self,
+        received: Poll<T>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, ExchangeError>> {
+        if received.is_pending() && matches!(self.client.poll_flush(cx), Poll::Ready(Err(_))) {
+            return Poll::Ready(Err(ExchangeError::ClientGone));
+        }
+        self.or_interrupted(received, cx)
     }
 }

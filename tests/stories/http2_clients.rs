@@ -19,6 +19,7 @@ crate::trials![
     slow_upload_times_out_alone,
     many_requests_share_a_connection,
     streamed_responses_pass_unbuffered,
+    responses_with_a_length_pass_unbuffered,
     cancelled_request_frees_its_backend,
     broken_response_never_looks_complete,
     stalled_reader_does_not_block_other_streams,
@@ -151,6 +152,22 @@ fn streamed_responses_pass_unbuffered() {
     assert!(response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
 }
 
+fn responses_with_a_length_pass_unbuffered() {
+    let (fleet, address) = start(1, Setup::default());
+    let whole = reference("a", CHAT, &chat("m", "hello"));
+    let half = whole.body.len() / 2;
+    fleet.a().script([Fault::HangMidStream { after_events: 1 }]);
+    let client = Http2::connect(address);
+    let mut started = client.begin_response(CHAT, &chat("m", "hello"));
+    assert_eq!(started.response.header("content-length"), whole.header("content-length"));
+    while started.response.body.len() < half {
+        started.read_some().unwrap().expect("half of the body before the engine hangs");
+    }
+    assert_eq!(started.response.body, whole.body[..half]);
+    started.reset();
+    fleet.wait_idle();
+}
+
 fn cancelled_request_frees_its_backend() {
     let (fleet, address) = start(1, Setup::default());
     let client = Http2::connect(address);
@@ -250,17 +267,13 @@ fn errors_are_the_same_as_over_http1() {
         ("GET", "/v1/nothing", ""),
         ("POST", "/v1/messages", "{"),
     ] {
-        let plain = crate::support::client::request(
-            fleet.penstock.data,
-            method,
-            path,
-            &[],
-            body.as_bytes(),
-        );
+        let id = [("x-request-id", "mine")];
+        let body = body.as_bytes();
+        let plain = crate::support::client::request(fleet.penstock.data, method, path, &id, body);
         let (response, end) = if method == "GET" {
-            client.send(head(method, path, &[]), true).read()
+            client.send(head(method, path, &id), true).read()
         } else {
-            client.post_bytes(path, &[], body.as_bytes())
+            client.post_bytes(path, &id, body)
         };
         assert_eq!(end, End::Whole, "{method} {path}");
         assert_eq!(response.status, plain.status, "{method} {path}");

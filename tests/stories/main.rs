@@ -44,6 +44,7 @@ mod graceful_upgrade;
 mod health_and_circuit_breaker;
 mod hostile_clients;
 mod hot_reload;
+mod http10_clients;
 mod http2_attacks;
 mod http2_clients;
 mod listener_tls;
@@ -108,6 +109,7 @@ fn main() {
         fuzz_corpora,
         health_and_circuit_breaker,
         hostile_clients,
+        http10_clients,
         http2_attacks,
         http2_clients,
         authentication,

@@ -18,6 +18,7 @@ crate::trials![
     early_response_is_relayed_and_its_connection_closed,
     unusual_but_legal_responses_pass,
     streams_are_relayed_unbuffered,
+    responses_with_a_length_are_relayed_unbuffered,
 ];
 
 /// One dialect's streams.
@@ -239,7 +240,9 @@ fn streams_are_relayed_unbuffered() {
     let mut old = Client::connect(fleet.penstock.data);
     let head = format!("POST {CHAT} HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     old.send_bytes(head.as_bytes());
-    assert_eq!(old.read_response().unwrap().text(), whole);
+    let response = old.read_response().unwrap();
+    assert_eq!(response.text(), whole);
+    assert_eq!(response.header("connection"), Some("close"), "where it ends must be said");
 
     // Two requests on one connection, sent at once, get their responses in order.
     let mut eager = begin(fleet.penstock.data, CHAT, &streaming_chat("m", "hello"));
@@ -247,4 +250,30 @@ fn streams_are_relayed_unbuffered() {
     assert_eq!(eager.read_response().unwrap().text(), whole);
     let second = eager.read_response().unwrap().text();
     assert_eq!(second, reference("a", CHAT, &chat("m", "hello")).text());
+}
+
+fn responses_with_a_length_are_relayed_unbuffered() {
+    let fleet = Fleet::start(1, Setup::default());
+    let whole = reference("a", CHAT, &chat("m", "hello"));
+    let length = whole.header("content-length").unwrap().to_owned();
+    // The head alone, and the head with half of the body, before the engine falls silent.
+    for (fault, part) in [
+        (Fault::HangAfterHead, 0),
+        (Fault::HangMidStream { after_events: 1 }, whole.body.len() / 2),
+    ] {
+        fleet.a().script([fault]);
+        let mut client = fleet.begin(&chat("m", "hello"));
+        let (status, headers) = client.read_head().unwrap();
+        assert_eq!(status, 200);
+        assert!(headers.contains(&("content-length".to_owned(), length.clone())), "{headers:?}");
+        let mut read = Vec::new();
+        while read.len() < part {
+            read.extend(client.read_raw().unwrap());
+        }
+        assert_eq!(read, whole.body[..part]);
+        let kept = Leave::Fin.now(client);
+        fleet.wait_idle();
+        drop(kept);
+    }
+    assert_eq!(fleet.chat().body, whole.body);
 }

@@ -1,0 +1,95 @@
+//! Clients of HTTP/1.0 (`ab`, old monitors, scripts that read to the end) get a response that ends: the
+//! connection is kept only if they ask for it.
+
+use std::io::Read;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::client::{Client, chat, streaming_chat, timed};
+use crate::support::fleet::{CHAT, Fleet, Setup, reference};
+
+crate::trials![
+    connection_closes_unless_keep_alive_is_requested,
+    requested_keep_alive_is_kept,
+    streams_end_with_the_connection,
+    http11_close_is_obeyed,
+];
+
+/// Everything until the other side closes, and how long that takes.
+fn read_to_end(client: &mut Client) -> (String, Duration) {
+    let (read, took) = timed(|| {
+        let mut bytes = Vec::new();
+        client.stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    (String::from_utf8(read).unwrap(), took)
+}
+
+fn post(version: &str, fields: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("POST {CHAT} {version}\r\nHost: t\r\nContent-Length: {length}\r\n{fields}\r\n{body}")
+        .into_bytes()
+}
+
+fn connection_closes_unless_keep_alive_is_requested() {
+    let fleet = Fleet::start(1, Setup::default());
+    let body = chat("m", "hello").to_string();
+    let chat = post("HTTP/1.0", "", &body);
+    for (request, status) in [
+        (&b"GET /health HTTP/1.0\r\n\r\n"[..], 200),
+        (b"GET /v1/models HTTP/1.0\r\nConnection: x-private\r\n\r\n", 200),
+        (b"GET /nowhere HTTP/1.0\r\n\r\n", 404),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive, close\r\n\r\n", 200),
+        (&chat, 200),
+    ] {
+        let mut client = Client::connect(fleet.penstock.data);
+        client.send_bytes(request);
+        let (text, took) = read_to_end(&mut client);
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
+        assert!(text.to_lowercase().contains("\r\nconnection: close\r\n"), "{text}");
+        assert!(took < Duration::from_secs(5), "{took:?}: `server.keep_alive` is 75 s");
+    }
+}
+
+fn requested_keep_alive_is_kept() {
+    let fleet = Fleet::start(1, Setup::default());
+    let body = chat("m", "hello").to_string();
+    let mut client = Client::connect(fleet.penstock.data);
+    for _ in 0..3 {
+        client.send_bytes(&post("HTTP/1.0", "Connection: Keep-Alive\r\n", &body));
+        let response = client.read_response().unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert_eq!(response.header("connection"), Some("keep-alive"));
+    }
+    client.send_bytes(b"GET /health HTTP/1.0\r\n\r\n");
+    assert!(read_to_end(&mut client).0.contains("healthy"));
+}
+
+fn streams_end_with_the_connection() {
+    let fleet = Fleet::start(1, Setup::default());
+    let body = streaming_chat("m", "hello");
+    let whole = reference("a", CHAT, &body).text();
+    for fields in ["", "Connection: keep-alive\r\n"] {
+        let mut client = Client::connect(fleet.penstock.data);
+        client.send_bytes(&post("HTTP/1.0", fields, &body.to_string()));
+        let (text, _took) = read_to_end(&mut client);
+        let (head, stream) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!(stream, whole);
+        let head = head.to_lowercase();
+        assert!(head.contains("connection: close"), "{head}");
+        assert!(!head.contains("transfer-encoding"), "{head}");
+    }
+}
+
+fn http11_close_is_obeyed() {
+    let fleet = Fleet::start(1, Setup::default());
+    let body = json!({"model": "m", "input": "x"}).to_string();
+    for fields in ["Connection: close\r\n", "Connection: x-private, Close\r\n"] {
+        let mut client = Client::connect(fleet.penstock.data);
+        client.send_bytes(&post("HTTP/1.1", fields, &body));
+        let (text, took) = read_to_end(&mut client);
+        assert!(text.to_lowercase().contains("connection: close"), "{text}");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    }
+}
