@@ -47,7 +47,8 @@ enum State {
     DataCr,
     DataLf,
     TrailerStart { length: u32 },
-    Trailer { length: u32 },
+    TrailerName { length: u32 },
+    TrailerValue { length: u32 },
     TrailerLf { length: u32 },
     LastLf,
     Done,
@@ -122,16 +123,26 @@ impl ChunkDecoder {
             (State::DataLf, b'\n') => Ok(State::Size { value: 0, digits: 0 }),
             (State::DataCr | State::DataLf, _) => Err(ChunkError::Ending),
             (State::TrailerStart { .. }, b'\r') => Ok(State::LastLf),
-            (State::Trailer { length }, b'\r') => Ok(State::TrailerLf { length }),
-            (
-                State::TrailerStart { length } | State::Trailer { length },
-                b'\t' | b' '..=b'~' | 0x80..,
-            ) if length < TRAILER_LIMIT => Ok(State::Trailer { length: length + 1 }),
+            // Without the empty line the next request would be read as trailers: a name is a token, and
+            // no request line has one before a colon.
+            (State::TrailerStart { length } | State::TrailerName { length }, _)
+                if is_token(byte) && length < TRAILER_LIMIT =>
+            {
+                Ok(State::TrailerName { length: length + 1 })
+            }
+            (State::TrailerName { length }, b':') => Ok(State::TrailerValue { length }),
+            (State::TrailerValue { length }, b'\t' | b' '..=b'~' | 0x80..)
+                if length < TRAILER_LIMIT =>
+            {
+                Ok(State::TrailerValue { length: length + 1 })
+            }
+            (State::TrailerValue { length }, b'\r') => Ok(State::TrailerLf { length }),
             (State::TrailerLf { length }, b'\n') => Ok(State::TrailerStart { length }),
             (State::LastLf, b'\n') => Ok(State::Done),
             (
                 State::TrailerStart { .. }
-                | State::Trailer { .. }
+                | State::TrailerName { .. }
+                | State::TrailerValue { .. }
                 | State::TrailerLf { .. }
                 | State::LastLf,
                 _,
@@ -139,6 +150,11 @@ impl ChunkDecoder {
             (state @ (State::Data { .. } | State::Done), _) => Ok(state),
         }
     }
+}
+
+/// A byte of a field name (RFC 9110 §5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 fn step_size(value: u64, digits: u8, byte: u8) -> Result<State, ChunkError> {
@@ -199,6 +215,12 @@ mod tests {
             (b"1\r\na\n", ChunkError::Ending),
             (b"0\r\n\n", ChunkError::Trailers),
             (b"0\r\na: b\n", ChunkError::Trailers),
+            (b"0\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", ChunkError::Trailers),
+            (b"0\r\nno colon\r\n\r\n", ChunkError::Trailers),
+            (b"0\r\nname\r\n\r\n", ChunkError::Trailers),
+            (b"0\r\n: value\r\n\r\n", ChunkError::Trailers),
+            (b"0\r\na: b\r\n folded\r\n\r\n", ChunkError::Trailers),
+            (b"0\r\na: b\0\r\n\r\n", ChunkError::Trailers),
         ] {
             assert_eq!(decode_in(&[bytes]), Err(error), "{bytes:?}");
         }

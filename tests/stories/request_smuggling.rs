@@ -180,6 +180,12 @@ fn ambiguous_chunks_are_refused() {
         "2\r\n{}\r\n0\r\nX: y\n\r\n",
         "2\r\n{}\r\n0\r\nX: \0\r\n\r\n",
         "2\r\n{}\r\n0\r\n\n",
+        // Without the empty line the next request would pass for trailers.
+        "2\r\n{}\r\n0\r\n",
+        "2\r\n{}\r\n0\r\nX: y\r\n",
+        "2\r\n{}\r\n0\r\nno colon\r\n\r\n",
+        "2\r\n{}\r\n0\r\n: no name\r\n\r\n",
+        "2\r\n{}\r\n0\r\nX: y\r\n folded\r\n\r\n",
         &long_extension,
         &long_size,
         &long_trailer,
