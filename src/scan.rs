@@ -72,6 +72,12 @@ pub enum ScanError {
         /// The offset of the error in the body, in bytes.
         offset: usize,
     },
+    /// The `content-type` is that of another kind of body.
+    #[error("the operation takes a body of {expected}: check the content-type")]
+    MediaType {
+        /// The media type the operation takes.
+        expected: &'static str,
+    },
     /// The form is not valid `multipart/form-data`.
     #[error("the body is not valid multipart/form-data: expected {expected} at byte {offset}")]
     MalformedForm {
@@ -112,6 +118,7 @@ impl ScanError {
             | Self::Truncated { .. }
             | Self::InvalidUtf8 { .. }
             | Self::MalformedForm { .. } => ErrorCode::InvalidJson,
+            Self::MediaType { .. } => ErrorCode::UnsupportedEncoding,
             Self::WrongType { .. } => ErrorCode::InvalidType,
             Self::MissingModel | Self::EmptyModel => ErrorCode::MissingModel,
         }
@@ -125,6 +132,7 @@ impl ScanError {
             Self::Malformed { .. }
             | Self::Truncated { .. }
             | Self::InvalidUtf8 { .. }
+            | Self::MediaType { .. }
             | Self::MalformedForm { .. } => None,
         }
     }
@@ -142,9 +150,22 @@ pub fn scan(
     options: ScanOptions,
 ) -> Result<RequestProfile, ScanError> {
     match operation.row().body {
+        // Many clients send JSON under no name or another; only a form is surely not meant to be JSON.
+        BodyFormat::Json if is_form(content_type) => {
+            Err(ScanError::MediaType { expected: "application/json" })
+        }
         BodyFormat::Json => json::scan(operation, body, options),
+        BodyFormat::Multipart if !is_form(content_type) => {
+            Err(ScanError::MediaType { expected: "multipart/form-data" })
+        }
         BodyFormat::Multipart => multipart::scan(operation, content_type, body, options),
     }
+}
+
+/// Whether a `content-type` is that of a form with parts.
+fn is_form(content_type: Option<&str>) -> bool {
+    let kind = content_type.and_then(|text| text.split(';').next());
+    kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("multipart/form-data"))
 }
 
 /// Whether a model's name consists of white space only.

@@ -9,6 +9,9 @@ use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
 use crate::api::{Capabilities, Operation};
 use crate::units::{ByteSpan, TokenCount};
 
+/// U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// The members of most bodies, in their most frequent order.
 const LIKELY_MEMBERS: [(&[u8], Member); 5] = [
     (b"model\":", Member::Model),
@@ -48,6 +51,10 @@ pub(super) fn scan(
     options: ScanOptions,
 ) -> Result<RequestProfile, ScanError> {
     let mut cursor = Cursor::new(body, options.estimate);
+    // Some editors and shells write a byte order mark; engines skip it (RFC 8259 §8.1).
+    if body.starts_with(BYTE_ORDER_MARK) {
+        cursor.at = BYTE_ORDER_MARK.len();
+    }
     let mut facts = Facts {
         model: Model::Missing,
         streaming: false,

@@ -5,12 +5,12 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use penstock::api::OPERATIONS;
-use penstock::mock::MockEngine;
+use penstock::api::{BodyFormat, OPERATIONS};
+use penstock::mock::{Fault, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, chat, request, timed};
-use crate::support::engines::{backend, engine};
+use crate::support::engines::{backend, engine, last_body};
 use crate::support::penstock::Penstock;
 
 crate::trials![
@@ -18,6 +18,9 @@ crate::trials![
     wrong_types_get_400_with_the_field,
     anthropic_clients_get_anthropic_errors,
     malformed_forms_are_refused,
+    other_media_types_get_415,
+    byte_order_mark_is_skipped_and_forwarded,
+    repeated_credentials_get_400,
     depth_bombs_are_cheap,
     oversized_bodies_get_a_readable_413,
     bodies_up_to_the_limit_pass,
@@ -145,7 +148,7 @@ const BROKEN_BODIES: [&[u8]; 38] = [
     b"{model:\"m\"}",
     b"{\"model\":\"m\"};",
     b"{\"model\":\"m\"}\0",
-    b"\xef\xbb\xbf{\"model\":\"m\",\"messages\":[]}",
+    b" \xef\xbb\xbf{\"model\":\"m\",\"messages\":[]}",
     b"{\"model\":\"\xff\",\"messages\":[]}",
     b"{\"model\":\"m\",\"messages\":[],\"x\":\"\xc3\"}",
     b"{\"model\":\"m\",\"x\":\"\xed\xa0\x80\"}",
@@ -172,7 +175,12 @@ fn malformed_json_gets_400_and_reaches_no_backend() {
         assert_openai_error(&response, 400, "invalid_json", &String::from_utf8_lossy(body));
     }
     for row in OPERATIONS.iter().filter(|row| row.name != "messages") {
-        let response = request(penstock.data, "POST", row.path, &[], b"{\"model\":");
+        let kind = match row.body {
+            BodyFormat::Json => "application/json",
+            BodyFormat::Multipart => "multipart/form-data; boundary=b",
+        };
+        let fields = [("content-type", kind)];
+        let response = request(penstock.data, "POST", row.path, &fields, b"{\"model\":");
         assert_eq!(response.status, 400, "{}", row.name);
     }
     assert_eq!(engine.counters().requests, 0);
@@ -225,7 +233,7 @@ fn malformed_forms_are_refused() {
     let (engine, penstock) = start("");
     let path = "/v1/audio/transcriptions";
     let good = "multipart/form-data; boundary=b";
-    let cases: [(&str, &[u8]); 7] = [
+    let cases: [(&str, &[u8]); 6] = [
         (good, b""),
         (good, b"--b--\r\n"),
         (good, b"--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx\r\n--b--\r\n"),
@@ -235,19 +243,80 @@ fn malformed_forms_are_refused() {
             "multipart/form-data",
             b"--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n",
         ),
-        ("application/json", b"{\"model\":\"m\"}"),
     ];
     for (kind, body) in cases {
         let response = request(penstock.data, "POST", path, &[("content-type", kind)], body);
-        assert!(
-            matches!(response.status, 400 | 415),
-            "{kind}: {} {}",
-            response.status,
-            response.text()
-        );
-        assert!(response.json()["error"]["code"].is_string());
+        assert_openai_error(&response, 400, response.error_code().as_str(), kind);
     }
     assert_eq!(engine.counters().requests, 0);
+}
+
+fn other_media_types_get_415() {
+    let (engine, penstock) = start("");
+    let json = json!({"model": "m"}).to_string();
+    let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n";
+    for row in OPERATIONS {
+        let (kind, body) = match row.body {
+            BodyFormat::Multipart => ("application/json", json.as_str()),
+            BodyFormat::Json => ("multipart/form-data; boundary=b", form),
+        };
+        let fields = [("content-type", kind)];
+        let response = request(penstock.data, "POST", row.path, &fields, body.as_bytes());
+        assert_eq!(response.status, 415, "{}: {}", row.path, response.text());
+        if row.body == BodyFormat::Multipart {
+            assert_openai_error(&response, 415, "unsupported_encoding", row.path);
+            let message = response.json()["error"]["message"].to_string();
+            assert!(message.contains("multipart/form-data"), "{message}");
+        }
+    }
+    for kind in ["text/plain", "application/x-www-form-urlencoded"] {
+        let fields = [("content-type", kind)];
+        let body = chat("m", "hello").to_string();
+        let response = request(penstock.data, "POST", CHAT, &fields, body.as_bytes());
+        assert_eq!(response.status, 200, "{kind}: clients send JSON under other names");
+    }
+    assert_eq!(engine.counters().requests, 2);
+}
+
+fn byte_order_mark_is_skipped_and_forwarded() {
+    let (engine, penstock) = start("routing: { aliases: { gpt: m } }");
+    for name in ["m", "gpt"] {
+        let body = format!("\u{feff} {}", chat(name, "hello"));
+        // What the engine makes of the mark is its own matter.
+        engine.script([Fault::Status {
+            status: 200,
+            retry_after: None,
+            body: "{}".to_owned(),
+            headers: Vec::new(),
+        }]);
+        let response = send(&penstock, body.as_bytes());
+        assert_eq!(response.status, 200, "{}", response.text());
+        let expected = body.replace("\"gpt\"", "\"m\"");
+        assert_eq!(last_body(&engine), expected.as_bytes(), "every byte as it came");
+    }
+    let twice = format!("\u{feff}\u{feff}{}", chat("m", "hello"));
+    assert_openai_error(&send(&penstock, twice.as_bytes()), 400, "invalid_json", "two marks");
+    let broken = send(&penstock, b"\xef\xbb{}");
+    assert_openai_error(&broken, 400, "invalid_json", "half a mark");
+}
+
+fn repeated_credentials_get_400() {
+    for keys in ["", "auth: { keys: [{ name: team, key: good-key-of-team }] }"] {
+        let (engine, penstock) = start(keys);
+        let body = chat("m", "hello").to_string();
+        for name in ["authorization", "Authorization", "x-api-key"] {
+            let good =
+                if name == "x-api-key" { "good-key-of-team" } else { "Bearer good-key-of-team" };
+            for fields in [[(name, good), (name, good)], [(name, good), (name, "Bearer other")]] {
+                let response = request(penstock.data, "POST", CHAT, &fields, body.as_bytes());
+                assert_openai_error(&response, 400, "invalid_request", name);
+                assert_eq!(response.header("connection"), Some("close"));
+            }
+            let response = request(penstock.data, "POST", CHAT, &[(name, good)], body.as_bytes());
+            assert_eq!(response.status, 200, "{name}");
+        }
+        assert_eq!(engine.counters().requests, 3);
+    }
 }
 
 fn depth_bombs_are_cheap() {

@@ -75,12 +75,14 @@ fn boundaries_are_read_as_written() {
     let long = "b".repeat(70);
     let kind = format!("multipart/form-data; boundary={long}");
     assert_eq!(model_of(&kind, &body.replace("XyZ", &long)), "m");
+    for kind in ["", "application/json", "multipart/mixed; boundary=XyZ"] {
+        let error = scan_form(kind, body.as_bytes()).unwrap_err();
+        assert_eq!(error, ScanError::MediaType { expected: "multipart/form-data" }, "{kind}");
+        assert_eq!(error.code(), ErrorCode::UnsupportedEncoding);
+    }
     for kind in [
-        "",
-        "application/json",
         "multipart/form-data",
         "multipart/form-data; boundary=",
-        "multipart/mixed; boundary=XyZ",
         "multipart/form-data; boundary=\"XyZ",
         "multipart/form-data; boundary=XyZ; boundary=XyZ",
         "multipart/form-data; XyZ",

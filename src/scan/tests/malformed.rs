@@ -6,7 +6,7 @@ use super::oracle::{serde_takes, we_take};
 use crate::api::{ErrorCode, Operation};
 
 /// Broken bodies, and good ones broken by what follows `@`: `@` stands for a value in an object.
-const MALFORMED: [&[u8]; 118] = [
+const MALFORMED: [&[u8]; 121] = [
     // Not a body at all.
     b"",
     b" ",
@@ -29,7 +29,10 @@ const MALFORMED: [&[u8]; 118] = [
     b"\"model\"",
     b"12",
     b"-",
-    b"\xef\xbb\xbf{}",
+    b"\xef\xbb\xbf\xef\xbb\xbf{}",
+    b" \xef\xbb\xbf{}",
+    b"\xef\xbb{}",
+    b"\xef\xbb\xbf",
     b"{\0}",
     b"{}\0",
     b"\xff\xfe{\0}\0",

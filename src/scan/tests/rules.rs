@@ -347,3 +347,13 @@ fn the_end_of_a_long_string_is_found_wherever_it_is() {
         }
     }
 }
+
+#[test]
+fn byte_order_mark_before_the_body_is_skipped() {
+    let plain = r#"{"model":"gpt-4o","messages":[{"role":"user","content":"hello there"}]}"#;
+    let marked = format!("\u{feff} {plain}");
+    let (one, other) = (scan_chat(plain).unwrap(), scan_chat(&marked).unwrap());
+    assert_eq!(other.model_name(marked.as_bytes()), "gpt-4o");
+    assert_eq!(other.estimated_tokens, one.estimated_tokens);
+    assert_eq!(other.model.start, one.model.start + 4, "offsets are those of the whole body");
+}
