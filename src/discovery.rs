@@ -198,6 +198,7 @@ struct Watcher {
 
 impl Watcher {
     async fn run(mut self) {
+        self.backend.state.await_models(now());
         let mut checks = HealthChecks::new(&self.backend, Arc::clone(&self.client));
         let mut resolve_at = Timestamp::default();
         let mut discover_at = Timestamp::default();

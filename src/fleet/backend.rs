@@ -90,6 +90,8 @@ pub struct BackendState {
     check_request: CheckRequest,
     /// When a response last made progress.
     last_response: AtomicU64,
+    /// Since when its models are waited for, in microseconds; zero before discovery has started.
+    awaited_since: AtomicU64,
 }
 
 const _: () = assert!(std::mem::offset_of!(BackendState, breaker) + size_of::<u64>() <= 64);
@@ -120,6 +122,7 @@ impl BackendState {
             checked_at: AtomicU64::new(0),
             check_request: CheckRequest::default(),
             last_response: AtomicU64::new(0),
+            awaited_since: AtomicU64::new(0),
         }
     }
 
@@ -201,6 +204,21 @@ impl BackendState {
     /// When a response last made progress, to within a twentieth of a second.
     pub fn last_response(&self) -> Timestamp {
         Timestamp(self.last_response.load(Ordering::Relaxed))
+    }
+
+    /// Starts the wait for its models, unless it has started before.
+    pub fn await_models(&self, now: Timestamp) {
+        if self.awaited_since.load(Ordering::Relaxed) == 0 {
+            self.awaited_since.store(now.0.max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its models, none of which are known, may still be reported within `give_up`.
+    pub fn awaits_models(&self, now: Timestamp, give_up: Duration) -> bool {
+        match self.awaited_since.load(Ordering::Relaxed) {
+            0 => true,
+            since => now.since(Timestamp(since)) < give_up,
+        }
     }
 
     /// Records a health check. Returns the new verdict when it changed.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use ahash::HashMap;
 
@@ -16,7 +17,7 @@ use crate::config::{
 use crate::prefix::{CacheState, MemoryBudget, ModelIndex, Slot};
 use crate::scoring::{Candidate, PrefixParams};
 use crate::tls::ClientTls;
-use crate::units::TokenCount;
+use crate::units::{Timestamp, TokenCount};
 
 /// The number of a model in one topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +29,7 @@ pub struct TopologyRules {
     unknown_capability: UnknownCapability,
     timeouts: TimeoutsConfig,
     models: BTreeMap<String, ModelConfig>,
+    give_up: Duration,
     pub(super) prefix_memory: Arc<MemoryBudget>,
 }
 
@@ -40,6 +42,7 @@ impl TopologyRules {
             unknown_capability: config.routing.unknown_capability,
             timeouts: config.timeouts.clone(),
             models: config.models.clone(),
+            give_up: config.discovery.give_up,
         }
     }
 
@@ -169,6 +172,8 @@ pub struct Topology {
     models: Vec<Model>,
     by_name: HashMap<Box<str>, ModelId>,
     is_complete: bool,
+    /// `discovery.give_up`.
+    give_up: Duration,
 }
 
 impl Topology {
@@ -192,7 +197,8 @@ impl Topology {
             }
         }
         let is_complete = backends.iter().all(|backend| backend.models.is_some());
-        let mut topology = Self { backends, is_complete, ..Self::default() };
+        let give_up = rules.give_up;
+        let mut topology = Self { backends, is_complete, give_up, ..Self::default() };
         for name in order {
             let rows = serving.remove(&name).unwrap_or_default();
             topology.add(name, rows, &carried, &rules.prefix_memory);
@@ -258,9 +264,20 @@ impl Topology {
         &self.models
     }
 
-    /// Whether every backend's list of models is known: only then is an unknown name a 404.
+    /// Whether every backend's list of models is known.
     pub fn is_complete(&self) -> bool {
         self.is_complete
+    }
+
+    /// Whether a model that no backend lists may still be reported by one whose models are unknown.
+    pub fn awaits_models(&self, now: Timestamp) -> bool {
+        !self.is_complete
+            && self.unreported().any(|backend| backend.state.awaits_models(now, self.give_up))
+    }
+
+    /// The backends that have never reported their models.
+    pub fn unreported(&self) -> impl Iterator<Item = &Backend> {
+        self.backends.iter().filter(|backend| backend.models.is_none())
     }
 
     /// The backend called `name`.

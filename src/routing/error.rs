@@ -5,8 +5,11 @@ use std::fmt;
 use super::RouteInput;
 use super::filters::{self, RejectReason};
 use crate::api::{Capabilities, ErrorCode, Operation};
-use crate::fleet::{Health, Serving};
+use crate::fleet::{Health, Serving, Topology};
 use crate::units::Timestamp;
+
+/// The most backends that a message names.
+const MAX_UNREPORTED: usize = 5;
 
 /// What every candidate lacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +50,8 @@ pub enum RouteError {
         alias: String,
         /// The model behind it.
         target: String,
+        /// Backends that have never reported their models: one of them may serve it.
+        unreported: Vec<String>,
     },
     /// Served, but nowhere healthy.
     NoHealthyBackend {
@@ -116,10 +121,12 @@ impl RouteError {
         let topology = input.fleet;
         let model = target.to_owned();
         let Some(serving) = topology.model_id(target).and_then(|id| topology.model(id)) else {
-            return if topology.is_complete() || !chain.is_empty() {
-                Self::ModelNotFound { alias: input.model.to_owned(), target: model }
-            } else {
-                Self::DiscoveryPending { model }
+            let unknown = Self::unknown_model(input.model, target, topology, input.now);
+            return match unknown {
+                Self::DiscoveryPending { .. } if !chain.is_empty() => {
+                    Self::not_found(input.model, target, topology)
+                }
+                _ => unknown,
             };
         };
         let mut seen = Seen::default();
@@ -127,6 +134,22 @@ impl RouteError {
             seen.add(input, candidate, verdict);
         }
         seen.conclude(model, input)
+    }
+
+    /// Why a model that no backend lists cannot be served: it is unknown, or discovery has not ended.
+    pub fn unknown_model(alias: &str, target: &str, fleet: &Topology, now: Timestamp) -> Self {
+        match fleet.awaits_models(now) {
+            true => Self::DiscoveryPending { model: target.to_owned() },
+            false => Self::not_found(alias, target, fleet),
+        }
+    }
+
+    fn not_found(alias: &str, target: &str, fleet: &Topology) -> Self {
+        Self::ModelNotFound {
+            alias: alias.to_owned(),
+            target: target.to_owned(),
+            unreported: fleet.unreported().map(|backend| backend.config.name.clone()).collect(),
+        }
     }
 
     /// The same failure after every entry of a chain failed too.
@@ -229,11 +252,12 @@ fn lacking(input: &RouteInput<'_>, candidate: &Serving) -> Missing {
 impl fmt::Display for RouteError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ModelNotFound { alias, target } if alias == target => {
-                write!(out, "Model '{target}' not found")
-            }
-            Self::ModelNotFound { alias, target } => {
-                write!(out, "Model '{target}' not found ('{alias}' is an alias for it)")
+            Self::ModelNotFound { alias, target, unreported } => {
+                write!(out, "Model '{target}' not found")?;
+                if alias != target {
+                    write!(out, " ('{alias}' is an alias for it)")?;
+                }
+                write_unreported(out, unreported)
             }
             Self::NoHealthyBackend { model, missing: None } | Self::AllTried { model } => {
                 write!(out, "No healthy backend available for model '{model}'")
@@ -263,6 +287,19 @@ impl fmt::Display for RouteError {
                 "Model '{model}' is not known yet: discovery of some backends is not complete"
             ),
         }
+    }
+}
+
+/// The backends that may serve a model that was not found, as far as a message has room for them.
+fn write_unreported(out: &mut fmt::Formatter<'_>, names: &[String]) -> fmt::Result {
+    let shown = names.get(..MAX_UNREPORTED).unwrap_or(names);
+    if shown.is_empty() {
+        return Ok(());
+    }
+    write!(out, "; backends that have never reported their models: {}", shown.join(", "))?;
+    match names.len() - shown.len() {
+        0 => Ok(()),
+        more => write!(out, " and {more} more"),
     }
 }
 

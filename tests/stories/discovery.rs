@@ -14,14 +14,15 @@ use serde_json::{Value, json};
 
 use crate::support::client::{self, chat};
 use crate::support::engines::{backend, engine, model, shares, start};
-use crate::support::eventually;
 use crate::support::penstock::Penstock;
+use crate::support::{block_on, eventually};
 
 crate::trials![
     models_of_each_engine_are_discovered,
     discovered_facts_decide_routing,
     declared_facts_win,
     unknown_model_waits_for_discovery,
+    discovery_gives_up_on_a_backend_that_never_reports,
     models_of_an_unhealthy_backend_stay_known,
     model_lists_are_refreshed_and_survive_failures,
     requests_succeed_while_model_lists_change,
@@ -156,6 +157,28 @@ fn unknown_model_waits_for_discovery() {
         penstock.chat("late").status == 200
     });
     assert_eq!(penstock.chat("unknown").error_code(), "model_not_found");
+}
+
+fn discovery_gives_up_on_a_backend_that_never_reports() {
+    let (up, down) = (engine("up", &["m"]), engine("down", &["late"]));
+    let address = down.addr();
+    block_on(down.kill()).unwrap();
+    let yaml = format!(
+        "discovery: {{ give_up: 700ms }}\nhealth: {{ interval: 50ms, unhealthy_interval: 50ms }}\n\
+         backends:\n{}  - {{ name: down, url: \"http://{address}\" }}\n",
+        backend(&up, "")
+    );
+    let penstock = Penstock::start(&yaml);
+    eventually("the wait ends", SOON, || penstock.chat("typo").status == 404);
+    let response = penstock.chat("typo");
+    assert_eq!(response.error_code(), "model_not_found");
+    assert_eq!(response.header("x-should-retry"), Some("false"));
+    let message = response.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.ends_with("backends that have never reported their models: down"), "{message}");
+    assert!(!message.contains(&address.port().to_string()), "no address: {message}");
+    let one = penstock.get("/v1/models/typo");
+    assert_eq!((one.status, one.json()["error"]["message"].as_str()), (404, Some(&*message)));
+    assert_eq!(penstock.chat("m").status, 200);
 }
 
 fn models_of_an_unhealthy_backend_stay_known() {

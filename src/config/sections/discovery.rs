@@ -14,5 +14,8 @@ section! {
         pub interval: Duration ["interval" as Positive] = Duration::from_secs(30),
         /// Timeout of a query.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_secs(5),
+        /// How long an unknown model is a 503 while a backend has never reported its models; then it is a
+        /// 404 that names those backends.
+        pub give_up: Duration = Duration::from_secs(30),
     }
 }

@@ -183,6 +183,32 @@ fn unknown_model_waits_for_discovery() {
 }
 
 #[test]
+fn unknown_model_is_not_found_once_discovery_gives_up() {
+    let silent: String = (1..=7).map(|number| backend(&format!("s{number}"), 2, "")).collect();
+    let yaml = format!(
+        "discovery: {{ give_up: 10s }}\nbackends:\n{}{silent}",
+        backend("known", 1, "models: [m]")
+    );
+    let mut fleet = Fleet::of(&yaml);
+    for backend in &fleet.live.topology().backends {
+        backend.state.await_models(NOW);
+    }
+    fleet.now = NOW.after(Duration::from_millis(9_999));
+    assert_eq!(reported(&mut fleet, TestRequest::of("x")).0, ErrorCode::DiscoveryPending);
+    fleet.now = NOW.after(Duration::from_secs(10));
+    let (code, status, message) = reported(&mut fleet, TestRequest::of("x"));
+    assert_eq!((code, status), (ErrorCode::ModelNotFound, 404));
+    assert_eq!(
+        message,
+        "Model 'x' not found; backends that have never reported their models: s1, s2, s3, s4, s5 \
+         and 2 more"
+    );
+    fleet.state("s7").await_models(fleet.now);
+    let again = reported(&mut fleet, TestRequest::of("x")).0;
+    assert_eq!(again, ErrorCode::ModelNotFound, "a reload does not start the wait again");
+}
+
+#[test]
 fn models_of_an_unhealthy_backend_stay_known() {
     let mut fleet = alone("m");
     fleet.set_health("one", Health::Unhealthy);
