@@ -9,7 +9,7 @@ mod offer;
 mod trace;
 
 pub(crate) use credentials::bearer_token;
-pub use dialect::{DIALECTS, Dialect, DialectRow, error_body, error_event};
+pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body, error_event};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
 pub use offer::Offer;
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};

@@ -2,7 +2,7 @@
 //!
 //! Life of a request: `phases` receives it from Pingora once `downstream` has a whole, checked head.
 //! `request_head` identifies it and rejects what the head alone decides (401, 404, 405, 413, 415), with
-//! keys checked by `auth`; `local_response` serves what needs no backend. `request_body` reads and
+//! keys checked by `auth`; `local_response` and `model_list` serve what needs no backend. `request_body` reads and
 //! scans the body. `retry` runs the attempts: `decision` picks a backend and takes its in-flight
 //! permit, `forward` connects, sends and reads the response's head, `response` relays it, `outcome`
 //! reports to the backend's health, circuit breaker and latency. A request that fails ends in
@@ -15,6 +15,7 @@ mod decision;
 mod failure;
 mod forward;
 mod local_response;
+mod model_list;
 mod observers;
 mod outcome;
 mod own_response;
@@ -36,6 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 
+use crate::clock::unix_seconds;
 use crate::config::Config;
 use crate::downstream::body::BodyBudget;
 use crate::downstream::clients::Clients;
@@ -59,6 +61,8 @@ pub struct Proxy {
     captures: Lease,
     seeds: Seeds,
     stopping: Arc<AtomicBool>,
+    /// In seconds since 1970: what models were `created` at, since no engine reports it.
+    started_at: u64,
 }
 
 impl Proxy {
@@ -81,6 +85,7 @@ impl Proxy {
             captures: Lease::default(),
             seeds: Seeds::new(seed),
             stopping: Arc::default(),
+            started_at: unix_seconds(),
             started_with: config.clone(),
             generation: ArcSwap::new(generation),
         })

@@ -16,6 +16,19 @@ pub enum Dialect {
     Anthropic,
 }
 
+/// What an error response says.
+#[derive(Debug, Clone, Copy)]
+pub struct ErrorReport<'a> {
+    /// The code.
+    pub code: ErrorCode,
+    /// What went wrong, in words.
+    pub message: &'a str,
+    /// The parameter at fault.
+    pub param: Option<&'a str>,
+    /// The request's id, for dialects that have it in the body.
+    pub request_id: Option<&'a str>,
+}
+
 /// One row of the dialect table.
 #[derive(Debug)]
 pub struct DialectRow {
@@ -25,8 +38,8 @@ pub struct DialectRow {
     pub name: &'static str,
     /// Paths that begin like this get errors in this dialect, whether or not they are operations.
     pub path_prefixes: &'static [&'static str],
-    /// The body of an error: code, message, and the parameter at fault.
-    pub error_body: fn(ErrorCode, &str, Option<&str>) -> Value,
+    /// The body of an error.
+    pub error_body: fn(&ErrorReport<'_>) -> Value,
     /// The event that reports an error to a client whose stream has already started.
     pub stream_error: fn(ErrorCode, &str) -> Vec<u8>,
     /// The header that carries a key beside `Authorization: Bearer`, as its engines expect it.
@@ -39,7 +52,7 @@ pub const DIALECTS: &[DialectRow] = &[
         dialect: Dialect::OpenAi,
         name: "OpenAI",
         path_prefixes: &[],
-        error_body: openai_error,
+        error_body: |report| openai_error(report.code, report.message, report.param),
         stream_error: |code, message| data_event(&openai_error(code, message, None)),
         key_header: None,
     },
@@ -47,7 +60,13 @@ pub const DIALECTS: &[DialectRow] = &[
         dialect: Dialect::Anthropic,
         name: "Anthropic",
         path_prefixes: &["/v1/messages"],
-        error_body: |code, message, _param| anthropic_error(code, message),
+        error_body: |report| {
+            let mut body = anthropic_error(report.code, report.message);
+            if let (Some(id), Some(fields)) = (report.request_id, body.as_object_mut()) {
+                fields.insert("request_id".to_owned(), id.into());
+            }
+            body
+        },
         stream_error: |code, message| named_event("error", &anthropic_error(code, message)),
         key_header: Some("x-api-key"),
     },
@@ -73,13 +92,8 @@ impl Dialect {
 }
 
 /// The body of an error in the client's dialect.
-pub fn error_body(
-    dialect: Dialect,
-    code: ErrorCode,
-    message: &str,
-    param: Option<&str>,
-) -> Vec<u8> {
-    (dialect.row().error_body)(code, message, param).to_string().into_bytes()
+pub fn error_body(dialect: Dialect, report: &ErrorReport<'_>) -> Vec<u8> {
+    (dialect.row().error_body)(report).to_string().into_bytes()
 }
 
 /// The event that reports an error to a client whose stream has already started.
@@ -141,18 +155,22 @@ mod tests {
 
     #[test]
     fn error_bodies_follow_the_dialect() {
-        let openai = error_body(
-            Dialect::OpenAi,
-            ErrorCode::ModelNotFound,
-            "Model 'x' not found",
-            Some("model"),
-        );
+        let report = ErrorReport {
+            code: ErrorCode::ModelNotFound,
+            message: "Model 'x' not found",
+            param: Some("model"),
+            request_id: Some("id-1"),
+        };
+        let openai = error_body(Dialect::OpenAi, &report);
         let openai: serde_json::Value = serde_json::from_slice(&openai).unwrap();
         assert_eq!(openai["error"]["code"], "model_not_found");
         assert_eq!(openai["error"]["param"], "model");
-        let anthropic = error_body(Dialect::Anthropic, ErrorCode::AllBackendsBusy, "busy", None);
+        assert_eq!(openai.get("request_id"), None);
+        let report = ErrorReport { code: ErrorCode::AllBackendsBusy, message: "busy", ..report };
+        let anthropic = error_body(Dialect::Anthropic, &report);
         let anthropic: serde_json::Value = serde_json::from_slice(&anthropic).unwrap();
         assert_eq!(anthropic["type"], "error");
         assert_eq!(anthropic["error"]["type"], "overloaded_error");
+        assert_eq!(anthropic["request_id"], "id-1");
     }
 }

@@ -79,7 +79,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::InvalidRequest,
         "invalid_request",
         400,
-        "the HTTP request itself is malformed",
+        "the HTTP request itself is malformed, or its query",
     ),
     error(
         ErrorCode::InvalidJson,
@@ -182,7 +182,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::DiscoveryPending,
         "discovery_pending",
         503,
-        "some backend has not reported its models yet",
+        "some backend has not reported its models yet, and `discovery.give_up` has not passed",
     ),
     error(
         ErrorCode::BodyMemoryFull,

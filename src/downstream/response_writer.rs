@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::client::Client;
 use super::counted::Counted;
-use crate::api::{Dialect, ErrorCode, error_body};
+use crate::api::{Dialect, ErrorCode, ErrorReport, error_body};
 
 /// How long a connection that is being refused may last.
 pub(crate) const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -45,7 +45,8 @@ impl RawResponse {
     /// The response for an error.
     pub(crate) fn new(code: ErrorCode, message: &str) -> Self {
         let row = code.row();
-        let body = Bytes::from(error_body(Dialect::OpenAi, code, message, None));
+        let report = ErrorReport { code, message, param: None, request_id: None };
+        let body = Bytes::from(error_body(Dialect::OpenAi, &report));
         let mut fields = vec![
             (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
             (header::CONTENT_LENGTH, HeaderValue::from(body.len())),

@@ -70,6 +70,8 @@ pub(crate) struct RequestRecord {
     pub(crate) model: Option<Box<str>>,
     pub(crate) backend: Option<(BackendId, Box<str>)>,
     pub(crate) provider: Option<&'static str>,
+    /// What the backend that responded calls the request.
+    pub(crate) upstream_request_id: Option<HeaderValue>,
     pub(crate) status: u16,
     pub(crate) code: Option<ErrorCode>,
     pub(crate) outcome: Option<Outcome>,

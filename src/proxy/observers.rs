@@ -116,6 +116,11 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
     let to_u64 = |size: usize| u64::try_from(size).unwrap_or(u64::MAX);
     About {
         request_id: ctx.request_id(),
+        upstream_request_id: ctx
+            .record
+            .upstream_request_id
+            .as_ref()
+            .and_then(|id| id.to_str().ok()),
         key: ctx.key.and_then(|position| keys.get(position)).map(|key| key.name.as_str()),
         client: ctx.client_address,
         method,

@@ -11,7 +11,7 @@ use super::Proxy;
 use super::context::{RequestContext, Served};
 use super::failure::OwnError;
 use super::target::Target;
-use crate::api::error_body;
+use crate::api::{Dialect, ErrorReport, error_body};
 use crate::config::Cors;
 use crate::downstream::body::BodyLength;
 use crate::downstream::http1::RefusedHead;
@@ -20,6 +20,27 @@ use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+/// The backend's `x-request-id`, under the name the client gets it by.
+const UPSTREAM_REQUEST_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
+/// The field Anthropic's clients read the request id from.
+const DIALECT_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// What web pages may read of a response (`server.cors`): request ids, and the rate limits and times that
+/// OpenAI and Anthropic send. A browser takes no pattern here where credentials are involved.
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "x-request-id, request-id, x-upstream-request-id, retry-after, retry-after-ms, x-should-retry, \
+     x-penstock-backend, x-penstock-decision, openai-processing-ms, openai-organization, \
+     openai-version, x-ratelimit-limit-requests, x-ratelimit-limit-tokens, \
+     x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, \
+     x-ratelimit-reset-tokens, anthropic-organization-id, anthropic-ratelimit-requests-limit, \
+     anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, \
+     anthropic-ratelimit-tokens-limit, anthropic-ratelimit-tokens-remaining, \
+     anthropic-ratelimit-tokens-reset, anthropic-ratelimit-input-tokens-limit, \
+     anthropic-ratelimit-input-tokens-remaining, anthropic-ratelimit-input-tokens-reset, \
+     anthropic-ratelimit-output-tokens-limit, anthropic-ratelimit-output-tokens-remaining, \
+     anthropic-ratelimit-output-tokens-reset",
+);
+/// The longest wait after which a client should try again, although every backend has been tried.
+const SHORT_WAIT: Duration = Duration::from_secs(10);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A complete response.
@@ -64,22 +85,29 @@ pub(crate) async fn send_wrong_method(
     error: OwnError,
 ) -> Served {
     let mut response = error_response(ctx, &error)?;
-    let with_cors = !matches!(ctx.generation.config.server.cors, Cors::Off);
-    let methods = target.methods();
-    let allowed = if with_cors { methods } else { methods.trim_end_matches(", OPTIONS") };
-    response.head.insert_header(header::ALLOW, allowed)?;
+    let has_cors = !matches!(ctx.generation.config.server.cors, Cors::Off);
+    response.head.insert_header(header::ALLOW, target.methods(has_cors))?;
     send(proxy, session, ctx, response).await
 }
 
-/// Sends a backend's refusal that was held back, with the backend's own `Retry-After`.
+/// Sends a backend's refusal that was held back, with the backend's own `Retry-After`. `is_last`: every
+/// backend that could take the request has been tried. A client that tries again soon would have them
+/// all tried once more. So the response says not to, unless the wait is short or the backend sends the field.
 pub(crate) async fn send_held(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
     held: HeldResponse,
+    is_last: bool,
 ) -> Served {
     ctx.record.status = held.status;
-    let response = OwnResponse { head: *held.header, body: held.body, closes: false };
+    let mut head = *held.header;
+    keep_upstream_id(&mut head, ctx)?;
+    let waits_shortly = held.retry_after.is_some_and(|wait| wait <= SHORT_WAIT);
+    if is_last && !waits_shortly && !head.headers.contains_key(SHOULD_RETRY) {
+        head.insert_header(SHOULD_RETRY, HeaderValue::from_static("false"))?;
+    }
+    let response = OwnResponse { head, body: held.body, closes: false };
     send(proxy, session, ctx, response).await
 }
 
@@ -122,7 +150,13 @@ fn error_response(ctx: &mut RequestContext, error: &OwnError) -> pingora::Result
     if row.status == 401 {
         head.insert_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))?;
     }
-    let body = error_body(ctx.dialect, error.code, &error.message, error.param);
+    let report = ErrorReport {
+        code: error.code,
+        message: &error.message,
+        param: error.param,
+        request_id: Some(ctx.request_id()),
+    };
+    let body = error_body(ctx.dialect, &report);
     Ok(OwnResponse { head, body: body.into(), closes: error.closes })
 }
 
@@ -132,12 +166,29 @@ pub(crate) fn add_common_fields(
     ctx: &RequestContext,
 ) -> pingora::Result<()> {
     head.insert_header(REQUEST_ID, ctx.request_id.clone())?;
+    if ctx.dialect == Dialect::Anthropic && !head.headers.contains_key(DIALECT_REQUEST_ID) {
+        head.insert_header(DIALECT_REQUEST_ID, ctx.request_id.clone())?;
+    }
     if let Some(origin) = &ctx.cors_origin {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
         head.insert_header(header::VARY, HeaderValue::from_static("origin"))?;
-        let exposed = HeaderValue::from_static("x-request-id, retry-after, x-penstock-backend");
-        head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed)?;
+        head.insert_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED)?;
     }
+    Ok(())
+}
+
+/// Renames the backend's own request id, which `x-request-id` has no room for: a hosted API's support
+/// asks for it. An engine that returns ours has none of its own.
+pub(crate) fn keep_upstream_id(
+    head: &mut ResponseHeader,
+    ctx: &mut RequestContext,
+) -> pingora::Result<()> {
+    let Some(id) = head.remove_header(&REQUEST_ID).filter(|id| *id != ctx.request_id) else {
+        ctx.record.upstream_request_id = head.headers.get(DIALECT_REQUEST_ID).cloned();
+        return Ok(());
+    };
+    head.insert_header(UPSTREAM_REQUEST_ID, id.clone())?;
+    ctx.record.upstream_request_id = Some(id);
     Ok(())
 }
 

@@ -1,8 +1,9 @@
 //! The head of a request: it is identified, checked, and served where no backend is needed, before
 //! its body is read.
 
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method};
+use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -17,7 +18,7 @@ use crate::api::{Dialect, ErrorCode, Operation};
 use crate::config::Cors;
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
-use crate::upstream::headers::REQUEST_ID;
+use crate::upstream::headers::{API_KEY, REQUEST_ID};
 
 const MAX_REQUEST_ID: usize = 128;
 
@@ -35,7 +36,15 @@ pub(crate) async fn read_head(
         ctx.operation = Some(operation);
         ctx.dialect = operation.row().dialect;
     } else {
-        ctx.dialect = Dialect::of_path(path.as_bytes());
+        ctx.dialect = match target {
+            // Both APIs have this path; Anthropic's clients always send their version.
+            Target::Models | Target::Model(_)
+                if session.req_header().headers.contains_key("anthropic-version") =>
+            {
+                Dialect::Anthropic
+            }
+            _ => Dialect::of_path(path.as_bytes()),
+        };
     }
     match check_head(proxy, session, ctx, target) {
         Err(error) if error.code == ErrorCode::MethodNotAllowed => {
@@ -47,7 +56,7 @@ pub(crate) async fn read_head(
         }
         Ok(()) => match target {
             Target::Operation(operation) => return Ok(Some(operation)),
-            Target::Models | Target::Model(_) | Target::Health | Target::Unknown => {
+            Target::Models | Target::Model(_) | Target::Health | Target::Root | Target::Unknown => {
                 send_local(proxy, session, ctx, target).await?;
             }
         },
@@ -92,17 +101,28 @@ fn check_head(
         let message = format!("Unknown path: {}", shown(head.uri.path()));
         return Err(OwnError::new(ErrorCode::UnknownPath, message).closing_if(has_body));
     }
-    let is_preflight = head.method == Method::OPTIONS && !matches!(config.server.cors, Cors::Off);
+    let has_cors = !matches!(config.server.cors, Cors::Off);
+    let is_preflight = head.method == Method::OPTIONS && has_cors;
     if !is_preflight && !target.takes(&head.method) {
-        let message = format!("{} takes {}", head.uri.path(), target.methods());
+        let message = format!("{} takes {}", shown(head.uri.path()), target.methods(has_cors));
         return Err(OwnError::new(ErrorCode::MethodNotAllowed, message).closing_if(has_body));
     }
-    if !is_preflight && target != Target::Health {
+    // Two parsers may pick different ones of them: penstock must not check one key and an engine another.
+    if let Some(name) = [header::AUTHORIZATION, API_KEY].iter().find(|name| is_repeated(head, name))
+    {
+        let message = format!("There must be at most one {name} field");
+        return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
+    }
+    if !is_preflight && !target.is_public() {
         let key = auth::check_key(&config.auth, &head.headers);
         ctx.key = key.map_err(|error| OwnError { closes: has_body, ..error })?;
     }
     ctx.client_hash = proxy.seeds.hash_client(ctx.key, ctx.client_address);
     Ok(())
+}
+
+fn is_repeated(head: &RequestHeader, name: &HeaderName) -> bool {
+    head.headers.get_all(name).iter().nth(1).is_some()
 }
 
 fn given_request_id(headers: &HeaderMap) -> Option<HeaderValue> {

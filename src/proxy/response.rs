@@ -2,6 +2,7 @@
 //! end where the backend broke off.
 
 use bytes::Bytes;
+use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora_proxy::Session;
 
@@ -11,10 +12,10 @@ use super::context::{RequestContext, ScannedRequest, Served};
 use super::failure::timeout_message;
 use super::observers::Observers;
 use super::outcome::{AttemptResult, record_outcome};
-use super::own_response::add_common_fields;
+use super::own_response::{add_common_fields, keep_upstream_id};
 use crate::api::{ErrorCode, error_event};
 use crate::clock::now;
-use crate::fleet::{InflightGuard, Outcome, SlotId};
+use crate::fleet::{Backend, InflightGuard, Outcome, Serving, SlotId};
 use crate::routing::Router;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::http1::Exchange;
@@ -49,6 +50,7 @@ pub(crate) async fn relay(
         let limit = attempt.serving.timeouts.response;
         exchange.interrupts.deadline.set(attempt.started, limit, ErrorCode::ResponseTimeout);
     }
+    keep_upstream_id(&mut head.header, ctx)?;
     finish_head(&mut head, ctx, session, request, attempt)?;
     if is_stream {
         attempt.client.shrink();
@@ -147,8 +149,7 @@ fn record_head(
     }
     ctx.record.status = head.status;
     ctx.record.first_token = (!head.is_event_stream).then_some(now);
-    ctx.record.provider = Some(attempt.backend.config.engine.provider());
-    ctx.record.backend = Some((attempt.serving.id, attempt.serving.state.name.clone()));
+    record_backend(ctx, attempt.serving, attempt.backend);
     if let Some(decision) = &request.decision {
         ctx.record.is_fallback = decision.is_fallback;
         if decision.is_fallback {
@@ -158,11 +159,17 @@ fn record_head(
     }
 }
 
+/// Records whose response the client gets.
+pub(crate) fn record_backend(ctx: &mut RequestContext, serving: &Serving, backend: &Backend) {
+    ctx.record.provider = Some(backend.config.engine.provider());
+    ctx.record.backend = Some((serving.id, serving.state.name.clone()));
+}
+
 /// Completes the head the client gets.
 fn finish_head(
     head: &mut ResponseHead,
     ctx: &RequestContext,
-    session: &Session,
+    session: &mut Session,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
 ) -> pingora::Result<()> {
@@ -190,9 +197,14 @@ fn finish_head(
         }
     }
     let is_open_ended = matches!(head.framing, Framing::Chunked | Framing::UntilClose);
-    if is_open_ended && session.req_header().version == http::Version::HTTP_11 {
-        let chunked = HeaderValue::from_static("chunked");
-        header.insert_header(header::TRANSFER_ENCODING, chunked)?;
+    match session.req_header().version {
+        Version::HTTP_11 if is_open_ended => {
+            let chunked = HeaderValue::from_static("chunked");
+            header.insert_header(header::TRANSFER_ENCODING, chunked)?;
+        }
+        // HTTP/1.0 has no chunks: such a body ends with the connection, and the head must say so.
+        Version::HTTP_10 if is_open_ended => session.set_keepalive(None),
+        _ => {}
     }
     Ok(())
 }

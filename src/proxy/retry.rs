@@ -1,6 +1,8 @@
 //! From a scanned request to a response: decide, attempt, and retry on another backend (failover)
 //! where the failure is safe to retry and the budget allows it.
 
+use std::time::Duration;
+
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -10,8 +12,9 @@ use super::decision::{Decided, Undecided, decide};
 use super::failure::OwnError;
 use super::forward::make_attempt;
 use super::own_response::{send_error, send_held};
+use super::response::record_backend;
 use crate::clock::now;
-use crate::fleet::Outcome;
+use crate::fleet::{Outcome, Topology};
 use crate::routing::{RouteError, RoutingDecision};
 use crate::upstream::failure::Failure;
 use crate::upstream::retry_safety::RetrySafety;
@@ -32,7 +35,11 @@ pub(crate) async fn serve(
             Err(Undecided::ClientGone) => return ctx.client_gone(),
             Err(Undecided::NoRoute(error)) => {
                 return match last_failure {
-                    Some(failure) => send_failure(proxy, session, ctx, failure).await,
+                    Some(failure) => {
+                        let last =
+                            LastAttempt { failure, decided: request.decision, is_last: true };
+                        send_failure(proxy, session, ctx, &request.fleet, last).await
+                    }
                     None => send_route_error(proxy, session, ctx, &error).await,
                 };
             }
@@ -47,7 +54,9 @@ pub(crate) async fn serve(
             AttemptEnd::Failed(failure) => {
                 request.tried.insert(decision.backend);
                 if !may_retry(proxy, ctx, &failure) {
-                    return send_failure(proxy, session, ctx, failure).await;
+                    let is_last = decision.candidates <= 1;
+                    let last = LastAttempt { failure, decided: Some(decision), is_last };
+                    return send_failure(proxy, session, ctx, &request.fleet, last).await;
                 }
                 last_failure = Some(failure);
             }
@@ -69,17 +78,39 @@ fn may_retry(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
         && proxy.retries.spend(&routing.retry_budget, now())
 }
 
+/// The attempt after which no other follows.
+struct LastAttempt {
+    failure: Failure,
+    decided: Option<RoutingDecision>,
+    /// Whether every backend that could take the request has been tried.
+    is_last: bool,
+}
+
 /// Responds with what the last attempt failed with: a backend's own refusal where it sent one.
 async fn send_failure(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
-    failure: Failure,
+    fleet: &Topology,
+    last: LastAttempt,
 ) -> Served {
+    let LastAttempt { failure, decided, is_last } = last;
+    let serving = decided.as_ref().and_then(|decision| decision.serving(fleet));
+    let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
+    if let (Failure::Refused(_) | Failure::ServerError(_), Some(serving), Some(backend)) =
+        (&failure, serving, backend)
+    {
+        record_backend(ctx, serving, backend);
+    }
     match failure {
-        Failure::Refused(held) | Failure::ServerError(held) => {
+        Failure::Refused(held) => {
+            let status = held.status;
+            ctx.record.outcome = Some(Outcome::Busy { cooldown: Duration::ZERO, status });
+            send_held(proxy, session, ctx, held, is_last).await
+        }
+        Failure::ServerError(held) => {
             ctx.record.outcome = Some(Outcome::Fault);
-            send_held(proxy, session, ctx, held).await
+            send_held(proxy, session, ctx, held, false).await
         }
         Failure::NotSent(_)
         | Failure::NoResponse { .. }

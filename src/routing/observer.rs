@@ -124,6 +124,8 @@ pub struct RequestOutcome<'a> {
 pub struct About<'a> {
     /// The request's id.
     pub request_id: &'a str,
+    /// What the backend that responded calls it, if it has a name for it.
+    pub upstream_request_id: Option<&'a str>,
     /// The name of the client's key.
     pub key: Option<&'a str>,
     /// The client's address.

@@ -8,10 +8,13 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, read_until, reference};
+use crate::support::penstock::scratch;
 use crate::support::{block_on, eventually};
 
 crate::trials![
     last_refusal_is_relayed_unchanged,
+    relayed_refusal_counts_as_busy_of_its_backend,
+    clients_do_not_retry_what_every_backend_refused,
     one_probe_goes_to_the_first_cooldown_to_expire,
     cooldown_probe_slot_is_always_freed,
     cooldown_expires,
@@ -54,6 +57,61 @@ fn last_refusal_is_relayed_unchanged() {
     let fleet = Fleet::start(1, Setup::default());
     fleet.a().script([refusal(429, date)]);
     assert_refused(&fleet.stream(), 429, date);
+}
+
+fn relayed_refusal_counts_as_busy_of_its_backend() {
+    for status in [429, 503] {
+        let path = scratch("access.log");
+        let sections = format!("access_log: {{ path: {} }}", path.display());
+        let fleet = Fleet::start(2, Setup { sections: &sections, ..Setup::default() });
+        fleet.a().script([refusal(status, "17")]);
+        fleet.b().script([refusal(status, "23")]);
+        assert_refused(&fleet.chat(), status, "23");
+        eventually("the request is counted", SOON, || {
+            let page = fleet.penstock.admin("/metrics").text();
+            let mut rows = page.lines().filter(|line| line.starts_with("penstock_requests_total{"));
+            rows.any(|row| {
+                row.contains("backend=\"b\"")
+                    && row.contains("outcome=\"busy\"")
+                    && row.contains(&format!("status=\"{status}\""))
+                    && row.ends_with(" 1")
+            })
+        });
+        let mut line = String::new();
+        eventually("the request is logged", SOON, || {
+            line = std::fs::read_to_string(&path).unwrap_or_default();
+            line.ends_with('\n')
+        });
+        let line: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&line["backend"], &line["outcome"]), (&json!("b"), &json!("busy")), "{line}");
+        assert_eq!((&line["status"], &line["error"]), (&json!(status), &Value::Null), "{line}");
+    }
+}
+
+fn clients_do_not_retry_what_every_backend_refused() {
+    let with_own = |value: &str| Fault::Status {
+        status: 429,
+        retry_after: Some("60".to_owned()),
+        body: "{}".to_owned(),
+        headers: vec![("x-should-retry".to_owned(), value.to_owned())],
+    };
+    for (routing, refusals, expected) in [
+        ("", [refusal(429, "17"), refusal(503, "60")], Some("false")),
+        ("", [refusal(429, "17"), Fault::status(429)], Some("false")),
+        ("", [refusal(429, "17"), refusal(429, "10")], None),
+        ("", [refusal(429, "17"), with_own("true")], Some("true")),
+        ("max_retries: 1", [refusal(429, "17"), refusal(503, "60")], Some("false")),
+        ("max_retries: 0", [refusal(429, "60"), Fault::Pass], None),
+    ] {
+        let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
+        let case = format!("{routing:?} {refusals:?}");
+        let [a, b] = refusals;
+        fleet.a().script([a]);
+        fleet.b().script([b]);
+        let response = fleet.chat();
+        assert!(matches!(response.status, 429 | 503), "{case}: {}", response.status);
+        assert_eq!(response.header("x-should-retry"), expected, "{case}");
+    }
 }
 
 fn one_probe_goes_to_the_first_cooldown_to_expire() {

@@ -1,14 +1,17 @@
 //! A user asks for a model by its name, through any call of the API, and the backend that serves
 //! exactly that model responds; an unserved name is refused with that name.
 
+use std::time::{Duration, Instant};
+
 use penstock::api::{BodyFormat, OPERATIONS};
 use penstock::mock::{EngineModel, EngineSpec, MockEngine};
 use serde_json::{Value, json};
 
-use crate::support::block_on;
-use crate::support::client::{self, chat};
+use crate::support::client::{self, chat, request};
 use crate::support::engines::{backend, engine, last_body, shares};
+use crate::support::fleet::SOON;
 use crate::support::penstock::Penstock;
+use crate::support::{block_on, eventually};
 
 crate::trials![
     model_name_selects_its_backend,
@@ -19,6 +22,8 @@ crate::trials![
     unserved_model_is_a_404,
     no_healthy_backend_is_a_503,
     model_list_includes_aliases,
+    anthropic_clients_list_models_in_their_shape,
+    creation_times_are_stable,
     empty_fleet_lists_no_models,
 ];
 
@@ -164,7 +169,8 @@ fn unserved_model_is_a_404() {
     assert_eq!(response.status, 404);
     let wanted = json!({
         "type": "error",
-        "error": {"type": "not_found_error", "message": "Model 'gpt-5' not found"}
+        "error": {"type": "not_found_error", "message": "Model 'gpt-5' not found"},
+        "request_id": response.header("request-id"),
     });
     assert_eq!(response.json(), wanted);
     assert_eq!(engine.counters().requests, 0);
@@ -220,6 +226,69 @@ fn model_list_includes_aliases() {
     assert_eq!(penstock.get("/v1/models/").status, 404);
     let health = penstock.get("/health");
     assert_eq!((health.status, &health.json()["status"]), (200, &json!("healthy")));
+}
+
+fn anthropic_clients_list_models_in_their_shape() {
+    let names: Vec<String> = (0..25).map(|number| format!("m{number:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let engine = engine("one", &names);
+    let yaml = format!(
+        "routing: {{ aliases: {{ claude: m00 }} }}\nauth: {{ keys: [{{ name: t, key: key-of-team-t }}] }}\n\
+         backends:\n{}",
+        backend(&engine, "")
+    );
+    let penstock = Penstock::start(&yaml);
+    let fields = [("anthropic-version", "2023-06-01"), ("x-api-key", "key-of-team-t")];
+    let get = |path: &str| request(penstock.data, "GET", path, &fields, b"");
+    let ids = |page: &Value| -> Vec<String> {
+        let data = page["data"].as_array().unwrap().iter();
+        data.map(|model| model["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let first = get("/v1/models").json();
+    assert_eq!(ids(&first).len(), 20, "Anthropic's default");
+    assert_eq!((&first["first_id"], &first["last_id"]), (&json!("claude"), &json!("m18")));
+    assert_eq!(first["has_more"], true);
+    let model = &first["data"][0];
+    assert_eq!((&model["type"], &model["display_name"]), (&json!("model"), &json!("claude")));
+    let created = model["created_at"].as_str().unwrap();
+    assert!(created.len() == 20 && created.ends_with('Z'), "RFC 3339: {created}");
+    let rest = get("/v1/models?limit=1000&after_id=m18").json();
+    assert_eq!((ids(&rest).len(), &rest["has_more"]), (6, &json!(false)));
+    let before = get("/v1/models?limit=2&before_id=m18").json();
+    assert_eq!(ids(&before), ["m16", "m17"]);
+    assert_eq!(before["has_more"], true);
+    let none = get("/v1/models?after_id=m24").json();
+    assert_eq!((&none["data"], &none["first_id"]), (&json!([]), &Value::Null));
+    assert_eq!(get("/v1/models/m03").json()["display_name"], "m03");
+    for (path, status, kind) in [
+        ("/v1/models/ghost", 404, "not_found_error"),
+        ("/v1/models?limit=0", 400, "invalid_request_error"),
+        ("/v1/models?after_id=ghost", 400, "invalid_request_error"),
+    ] {
+        let response = get(path);
+        assert_eq!(response.status, status, "{path}");
+        assert_eq!(response.json()["error"]["type"], kind, "{path}: Anthropic's shape");
+        assert!(response.json()["request_id"].is_string());
+    }
+    let anonymous = request(penstock.data, "GET", "/v1/models", &fields[..1], b"");
+    assert_eq!((anonymous.status, &anonymous.json()["type"]), (401, &json!("error")));
+    let openai = request(penstock.data, "GET", "/v1/models", &fields[1..], b"").json();
+    assert_eq!((&openai["object"], ids(&openai).len()), (&json!("list"), 26));
+}
+
+fn creation_times_are_stable() {
+    let engine = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
+    let penstock = Penstock::start(&yaml);
+    let created = || penstock.get("/v1/models").json()["data"][0]["created"].as_u64().unwrap();
+    let first = created();
+    // It would differ after the turn of a second.
+    let next_second = Instant::now() + Duration::from_millis(1100);
+    eventually("a second has passed", SOON, || Instant::now() >= next_second);
+    assert_eq!(created(), first);
+    assert_eq!(penstock.reload().status, 200);
+    assert_eq!(created(), first, "a reload changes nothing");
+    assert_eq!(penstock.get("/v1/models/m").json()["created"], first);
 }
 
 fn empty_fleet_lists_no_models() {

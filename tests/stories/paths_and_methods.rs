@@ -1,7 +1,7 @@
 //! A wrong path or method gets a clear error, and web pages may call where the operator
 //! allows them; neither disturbs the connection or reaches a backend.
 
-use penstock::mock::MockEngine;
+use penstock::mock::{Fault, MockEngine};
 use serde_json::json;
 
 use crate::support::client::{Client, chat, request};
@@ -10,12 +10,15 @@ use crate::support::penstock::Penstock;
 
 crate::trials![
     unknown_paths_are_404,
+    root_says_what_this_is,
     wrong_methods_are_405_with_allow,
     head_is_get_without_a_body,
     one_connection_serves_many_requests,
     cors_allows_only_configured_origins,
     without_cors_there_are_no_cors_headers,
     request_id_is_kept_or_generated,
+    upstream_request_id_has_its_own_name,
+    anthropic_clients_get_their_request_id,
     no_request_field_selects_another_backend,
 ];
 
@@ -31,7 +34,6 @@ fn start(environment: &[(&str, &str)]) -> (MockEngine, Penstock) {
 fn unknown_paths_are_404() {
     let (engine, penstock) = start(&[]);
     let paths = [
-        "/",
         "/v1",
         "/v1/",
         "/v2/chat/completions",
@@ -75,6 +77,27 @@ fn unknown_paths_are_404() {
     assert_eq!(engine.counters().requests, 0);
 }
 
+fn root_says_what_this_is() {
+    let engine = engine("gpu-a", &["m"]);
+    let keys = "auth: { keys: [{ name: team, key: secret-key-of-team }] }";
+    let yaml = format!("{keys}\nbackends:\n{}", backend(&engine, "models: [m]"));
+    let penstock = Penstock::start(&yaml);
+    let response = penstock.get("/");
+    assert_eq!(response.status, 200, "{}", response.text());
+    let page = response.json();
+    assert_eq!((&page["name"], &page["models"]), (&json!("penstock"), &json!("/v1/models")));
+    assert!(page["documentation"].is_string() && page["description"].is_string(), "{page}");
+    assert!(!response.text().contains("gpu-a"), "nothing about the fleet");
+    let mut client = Client::connect(penstock.data);
+    client.send("HEAD", "/", &[], b"");
+    let (status, headers) = client.read_head().unwrap();
+    let length = ("content-length".to_owned(), response.body.len().to_string());
+    assert!(status == 200 && headers.contains(&length), "{status} {headers:?}");
+    let response = request(penstock.data, "POST", "/", &[], b"{}");
+    assert_eq!((response.status, response.header("allow")), (405, Some("GET, HEAD")));
+    assert_eq!(penstock.get("/v1/models").status, 401, "the rest still needs a key");
+}
+
 fn wrong_methods_are_405_with_allow() {
     let (engine, penstock) = start(&[]);
     for (path, allow, methods) in [
@@ -94,6 +117,16 @@ fn wrong_methods_are_405_with_allow() {
             assert_eq!(status, 405, "{method} {path}");
             assert_eq!(field("allow").as_deref(), Some(allow), "{method} {path}");
             assert_eq!(field("x-should-retry").as_deref(), Some("false"));
+        }
+    }
+    for cors in ["off", "*"] {
+        let (_engine, penstock) = start(&[("PENSTOCK_SERVER_CORS", cors)]);
+        for (method, path) in [("GET", CHAT), ("PUT", "/v1/models")] {
+            let response = request(penstock.data, method, path, &[], b"");
+            let allow = response.header("allow").unwrap();
+            let message = response.json()["error"]["message"].as_str().unwrap().to_owned();
+            assert_eq!(message, format!("{path} takes {allow}"), "text and field agree");
+            assert_eq!(allow.contains("OPTIONS"), cors == "*", "{allow}");
         }
     }
     let response = request(penstock.data, "GET", CHAT, &[], b"");
@@ -163,6 +196,20 @@ fn cors_allows_only_configured_origins() {
         assert_eq!(response.status, status);
         assert_eq!(response.header("access-control-allow-origin"), Some(good[0].1), "{path}");
         assert_eq!(response.header("vary").map(str::to_lowercase).as_deref(), Some("origin"));
+        let exposed = response.header("access-control-expose-headers").unwrap();
+        let names: Vec<&str> = exposed.split(", ").collect();
+        for name in [
+            "x-request-id",
+            "request-id",
+            "x-upstream-request-id",
+            "retry-after",
+            "openai-processing-ms",
+            "x-ratelimit-remaining-tokens",
+            "x-ratelimit-reset-requests",
+            "anthropic-ratelimit-input-tokens-remaining",
+        ] {
+            assert!(names.contains(&name), "{path}: {name} is not in {exposed}");
+        }
         let response = request(penstock.data, method, path, &foreign[..1], body);
         assert_eq!(response.header("access-control-allow-origin"), None, "{path}");
     }
@@ -193,6 +240,51 @@ fn request_id_is_kept_or_generated() {
     let long = "x".repeat(1000);
     let response = send(&[("x-request-id", &long)]);
     assert_ne!(response.header("x-request-id"), Some(long.as_str()), "bounded");
+}
+
+/// An engine's response with these fields.
+fn with_fields(status: u16, fields: &[(&str, &str)]) -> Fault {
+    let headers = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Fault::Status { status, retry_after: None, body: "{}".to_owned(), headers: headers.collect() }
+}
+
+fn upstream_request_id_has_its_own_name() {
+    let (engine, penstock) = start(&[]);
+    // Relayed at once, held back, and refused.
+    for status in [200, 400, 500, 429] {
+        engine.script([with_fields(status, &[("X-Request-Id", "req_mock_1")])]);
+        let body = chat("m", "hello").to_string();
+        let response =
+            request(penstock.data, "POST", CHAT, &[("x-request-id", "mine")], body.as_bytes());
+        assert_eq!(response.status, status);
+        assert_eq!(response.header("x-request-id"), Some("mine"));
+        assert_eq!(response.header("x-upstream-request-id"), Some("req_mock_1"), "{status}");
+    }
+    let (engine, penstock) = start(&[]);
+    engine.script([with_fields(200, &[("x-request-id", "mine")])]);
+    let body = chat("m", "hello").to_string();
+    let response =
+        request(penstock.data, "POST", CHAT, &[("x-request-id", "mine")], body.as_bytes());
+    assert_eq!(response.header("x-upstream-request-id"), None, "the engine returns ours");
+}
+
+fn anthropic_clients_get_their_request_id() {
+    let (engine, penstock) = start(&[]);
+    let body = json!({"model": "ghost", "max_tokens": 1, "messages": []}).to_string();
+    let own = [("x-request-id", "mine")];
+    let response = request(penstock.data, "POST", "/v1/messages", &own, body.as_bytes());
+    assert_eq!(response.status, 404);
+    assert_eq!(response.header("request-id"), Some("mine"));
+    assert_eq!(response.json()["request_id"], "mine");
+    let response =
+        request(penstock.data, "POST", CHAT, &own, chat("ghost", "x").to_string().as_bytes());
+    assert_eq!(response.header("request-id"), None, "OpenAI's has another name");
+    let body = body.replace("ghost", "m");
+    engine.script([with_fields(200, &[("request-id", "req_011")]), with_fields(200, &[])]);
+    let response = request(penstock.data, "POST", "/v1/messages", &own, body.as_bytes());
+    assert_eq!(response.header("request-id"), Some("req_011"), "the backend's is kept");
+    let response = request(penstock.data, "POST", "/v1/messages", &own, body.as_bytes());
+    assert_eq!(response.header("request-id"), Some("mine"), "an engine sends none");
 }
 
 fn no_request_field_selects_another_backend() {

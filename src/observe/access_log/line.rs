@@ -21,6 +21,7 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     let about = &outcome.about;
     line.text("time", Some(&to_rfc3339(at)), SHORT);
     line.text("id", Some(about.request_id).filter(|id| !id.is_empty()), SHORT);
+    line.text("upstream_id", about.upstream_request_id, SHORT);
     line.text("key", about.key, SHORT);
     line.text("client", about.client.map(|client| client.to_string()).as_deref(), SHORT);
     line.text("method", Some(about.method).filter(|method| !method.is_empty()), 32);

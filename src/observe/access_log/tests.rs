@@ -35,6 +35,7 @@ fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
 fn about<'a>() -> About<'a> {
     About {
         request_id: "r-1",
+        upstream_request_id: Some("req_7"),
         key: Some("team-a"),
         client: Some("::1".parse().unwrap()),
         method: "POST",
@@ -59,7 +60,7 @@ fn parse(line: &[u8]) -> Value {
 fn line_describes_the_request() {
     let line = line::to_line(&outcome(about()), Duration::from_secs(1_795_204_406));
     let expected = json!({
-        "time": "2026-11-20T19:53:26.000Z", "id": "r-1", "key": "team-a", "client": "::1",
+        "time": "2026-11-20T19:53:26.000Z", "id": "r-1", "upstream_id": "req_7", "key": "team-a", "client": "::1",
         "method": "POST", "path": "/v1/chat/completions", "operation": "chat",
         "model_requested": "gpt-4o", "model": "llama3:70b", "backend": "gpu-a", "status": 200,
         "error": null, "outcome": "ok", "stream": true, "fallback": false, "attempts": 2,
