@@ -4,18 +4,21 @@
 
 mod changes;
 mod checks;
+mod overridable;
 mod overrides;
 mod sections;
 mod source;
 mod syntax;
+mod unknown_variable;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 pub use changes::{Change, Changes};
 pub use checks::MAX_BACKENDS;
 pub use checks::models::ALIAS_HOPS;
-pub use overrides::known_variables;
+pub use overridable::known_variables;
 pub use sections::Config;
 pub use sections::access_log::{AccessLogConfig, LogTarget};
 pub use sections::admin::AdminConfig;
@@ -95,8 +98,9 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let mut reader = Reader::new(base_dir);
         wrap_list(&mut root);
-        expand_variables(&mut root, environment, &mut reader.faults);
-        apply_overrides(&mut root, environment, overrides, &mut reader.faults);
+        let mut mentioned = BTreeSet::new();
+        expand_variables(&mut root, environment, &mut mentioned, &mut reader.faults);
+        apply_overrides(&mut root, environment, &mentioned, overrides, &mut reader.faults);
         resolve_scorer_conflicts(&mut root, &mut reader);
         let mut config = Self::default();
         if matches!(root.content, Content::Null) {

@@ -14,6 +14,7 @@ mod health;
 mod inflight_guard;
 mod latency;
 mod load;
+mod manual_drain;
 mod outcome;
 mod slow_start;
 mod telemetry;
@@ -28,6 +29,7 @@ pub use health::{CheckResult, Health, HealthTracker};
 pub use inflight_guard::InflightGuard;
 pub use latency::ModelLatency;
 pub use load::{Load, Probe, TokensInFlight};
+pub use manual_drain::ManualDrain;
 pub use outcome::{Outcome, OutcomeSource};
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, Serving, Topology, TopologyRules};
@@ -47,6 +49,12 @@ struct Identity {
     name: String,
     url: String,
     engine: Engine,
+}
+
+impl Identity {
+    fn of(config: &BackendConfig) -> Self {
+        Self { name: config.name.clone(), url: config.url.to_string(), engine: config.engine }
+    }
 }
 
 /// Every backend that is still referenced, by identity.
@@ -175,11 +183,7 @@ impl Fleet {
     }
 
     fn adopt(&self, config: &BackendConfig) -> SharedBackend {
-        let identity = Identity {
-            name: config.name.clone(),
-            url: config.url.to_string(),
-            engine: config.engine,
-        };
+        let identity = Identity::of(config);
         let mut known = self.known.lock();
         known.retain(|(_, state)| state.strong_count() > 0);
         let alive: Vec<(Identity, SharedBackend)> = known

@@ -2,68 +2,22 @@
 //! (`routing.max_retries` = `3`). Both are inserted into the document tree, as if the file had them.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
-use super::sections::Config;
+use super::overridable::{Override, PREFIX, near, overrides};
 use super::sections::strategy::Strategy;
 use super::syntax::document::{Content, Entry, Node};
 use super::syntax::environment::Environment;
 use super::syntax::errors::{Fault, Place, Problem, Warning};
 use super::syntax::reader::Reader;
-use super::syntax::setting::Setting;
-use super::syntax::shape::Shape;
-use super::syntax::suggest::nearest;
+use super::unknown_variable::unknown_variable;
 
-const PREFIX: &str = "PENSTOCK_";
-
-/// A setting that a variable or a flag can override.
-pub(super) struct Override {
-    /// The path to it, as in `["routing", "max_retries"]`.
-    pub(super) path: Vec<&'static str>,
-}
-
-impl Override {
-    /// Its name in the environment.
-    pub(super) fn variable(&self) -> String {
-        format!("{PREFIX}{}", self.path.join("_").to_uppercase())
-    }
-
-    /// Its name as a path.
-    pub(super) fn dotted(&self) -> String {
-        self.path.join(".")
-    }
-}
-
-/// Every environment variable that overrides a setting, for help texts.
-pub fn known_variables() -> Vec<String> {
-    overrides().iter().map(Override::variable).collect()
-}
-
-/// Every setting that a variable or a flag can override: scalars in a section.
-fn overrides() -> Vec<Override> {
-    let mut found = Vec::new();
-    collect_overrides(&Config::shape(), &mut Vec::new(), &mut found);
-    found.retain(|one| one.path.len() > 1);
-    found
-}
-
-fn collect_overrides(shape: &Shape, path: &mut Vec<&'static str>, found: &mut Vec<Override>) {
-    match shape {
-        Shape::Section(section) => {
-            for field in &section.fields {
-                path.push(field.name);
-                collect_overrides(&field.shape, path, found);
-                path.pop();
-            }
-        }
-        _ if shape.is_plain() => found.push(Override { path: path.clone() }),
-        Shape::Scalar(_) | Shape::List(_) | Shape::Table(_) | Shape::Either(_) => {}
-    }
-}
-
-/// Inserts the overrides of `environment`, then of `flags`.
+/// Inserts the overrides of `environment`, then of `flags`. A variable with the prefix that is neither a
+/// setting nor `mentioned` in the file is an error: it would be ignored, and with it a key or a limit.
 pub(super) fn apply_overrides(
     root: &mut Node,
     environment: &Environment,
+    mentioned: &BTreeSet<String>,
     flags: &[(String, String)],
     faults: &mut Vec<Fault>,
 ) {
@@ -72,11 +26,11 @@ pub(super) fn apply_overrides(
         let place = Place::Variable(name.to_owned());
         match known.iter().find(|one| one.variable() == name) {
             Some(one) => put(root, &one.path, value, &place),
-            None if is_ours(name, &known) => {
-                let suggestion = near(name, known.iter().map(Override::variable));
-                faults.push(Fault { place, problem: Problem::UnknownVariable { suggestion } });
+            None if mentioned.contains(name) => {}
+            None => {
+                let problem = unknown_variable(name, value, &known);
+                faults.extend(problem.map(|problem| Fault { place, problem }));
             }
-            None => {}
         }
     }
     for (path, value) in flags {
@@ -145,23 +99,6 @@ pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
     {
         entries.retain(|entry| entry.key != key);
     }
-}
-
-/// Whether an unknown variable is probably a misspelled setting: it starts with the name of a section,
-/// and Kubernetes did not set it for a service such as `penstock-admin`.
-fn is_ours(name: &str, known: &[Override]) -> bool {
-    let Some(rest) = name.strip_prefix(PREFIX).map(str::to_lowercase) else { return false };
-    let is_service_link = rest.ends_with("_port")
-        || ["_service_host", "_service_port", "_port_"].iter().any(|part| rest.contains(part));
-    let mut sections = known.iter().filter_map(|one| one.path.first());
-    let is_in_section = sections
-        .any(|section| rest.strip_prefix(section).is_some_and(|suffix| suffix.starts_with('_')));
-    is_in_section && !is_service_link
-}
-
-fn near(given: &str, known: impl Iterator<Item = String>) -> Option<String> {
-    let known: Vec<String> = known.collect();
-    nearest(given, known.iter().map(String::as_str)).map(str::to_owned)
 }
 
 /// Inserts `value` at `path`. Leaves a node that is not a mapping unchanged: the reader reports it.

@@ -7,6 +7,7 @@ use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
 
 use super::listener_service::Sockets;
+use super::manual_state::ManualState;
 use super::reload::{ReloadError, ReloadReport, Reloader};
 use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
@@ -112,7 +113,11 @@ impl ControlLoop {
         }
         let successor = self.successor.as_ref().ok_or(UpgradeError::NotServing)?;
         tracing::info!(program = %successor.program.display(), "graceful upgrade: starting the new process");
-        let taken = successor.take_over(&self.sockets.all()).await;
+        let manual_state = || {
+            let generation = self.reloader.proxy.generation();
+            ManualState { drains: generation.fleet.manual_drains() }
+        };
+        let taken = successor.take_over(&self.sockets.all(), manual_state).await;
         match &taken {
             Ok(pid) => {
                 tracing::info!(pid, "graceful upgrade: the new process serves");

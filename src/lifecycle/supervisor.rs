@@ -82,11 +82,24 @@ impl Supervisor {
         while self.waiting.load(Ordering::Acquire) > 0 && now() < until {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+        self.take_over().await;
         self.sockets.start_accepting();
-        if let Some(inherited) = self.inherited.lock().take() {
-            inherited.report_ready();
-        }
         self.notifier.notify(&[State::Ready, State::Status(&self.status())]);
+    }
+
+    /// Reports to the previous process that this one is ready, and keeps what was drained there by hand.
+    async fn take_over(&self) {
+        let Some(inherited) = self.inherited.lock().take() else { return };
+        match tokio::task::spawn_blocking(move || inherited.report_ready()).await {
+            Ok(state) => {
+                let fleet = &self.proxy.generation().fleet;
+                let backends = fleet.apply_manual_drains(&state.drains);
+                if !backends.is_empty() {
+                    tracing::info!(?backends, "drain states set by hand are kept");
+                }
+            }
+            Err(error) => tracing::error!(%error, "the previous process was not notified"),
+        }
     }
 
     async fn tick(&self, shutdown: &mut ShutdownWatch) {

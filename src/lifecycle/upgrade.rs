@@ -8,7 +8,8 @@
 //!    share the kernel's accept queues: a connection is accepted by one or the other, never refused.
 //! 3. The old process receives two lines, in either order: the process id (from the launcher), and
 //!    `ready` or an error (from the new process, after its first health checks).
-//! 4. On `ready`, the old process announces the new main process to systemd and drains.
+//! 4. On `ready`, the old process sends one line with what operators changed by hand, announces the new
+//!    main process to systemd and drains. The new process accepts connections once it has that line.
 //!
 //! The old process keeps accepting until step 4, so every failure leaves it serving: a child that dies
 //! closes its end of the socket pair and its exit status is reported; a child that reports an error is
@@ -28,6 +29,7 @@ use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::detached_launcher;
+use super::manual_state::{ManualState, receive_state, send_state};
 
 /// The flag of the new process.
 pub(super) const TAKE_OVER: &str = "--take-over";
@@ -92,11 +94,16 @@ impl Successor {
         Some(Self { program: std::env::current_exe().ok()?, arguments: arguments.collect() })
     }
 
-    /// Starts it, passes the sockets and waits until it is ready. Returns its process id.
+    /// Starts it, passes the sockets, waits until it is ready and passes the state that was set by hand,
+    /// read at that moment. Returns its process id.
     ///
     /// # Errors
     /// Why it is not ready; then it no longer runs.
-    pub async fn take_over(&self, sockets: &[Socket]) -> Result<u32, UpgradeError> {
+    pub async fn take_over(
+        &self,
+        sockets: &[Socket],
+        manual_state: impl FnOnce() -> ManualState,
+    ) -> Result<u32, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::FirstProcess);
         }
@@ -106,10 +113,14 @@ impl Successor {
         let (ours, theirs) = UnixStream::pair().map_err(UpgradeError::Start)?;
         send(&ours, sockets).map_err(UpgradeError::Start)?;
         let mut launcher = self.start(theirs).map_err(UpgradeError::Start)?;
+        let mut channel = to_async(ours).map_err(UpgradeError::Start)?;
         let mut pid = None;
-        let reported = tokio::time::timeout(READY_TIMEOUT, read_report(ours, &mut pid)).await;
-        match (reported, pid) {
+        let reported = read_report(&mut channel, &mut pid);
+        match (tokio::time::timeout(READY_TIMEOUT, reported).await, pid) {
             (Ok(Ok(line)), Some(pid)) if line == READY => {
+                if let Err(error) = send_state(&mut channel, &manual_state()).await {
+                    tracing::warn!(%error, "drains set by hand could not be passed to the new process");
+                }
                 terminate(&mut launcher, None);
                 Ok(pid)
             }
@@ -145,11 +156,18 @@ impl Successor {
     }
 }
 
+fn to_async(channel: UnixStream) -> io::Result<tokio::net::UnixStream> {
+    channel.set_nonblocking(true)?;
+    tokio::net::UnixStream::from_std(channel)
+}
+
 /// The status line of the new process, empty if it exits without one. `pid` is set once it is known:
 /// the launcher sends it, so either may come first.
-async fn read_report(channel: UnixStream, pid: &mut Option<u32>) -> io::Result<String> {
-    channel.set_nonblocking(true)?;
-    let mut lines = BufReader::new(tokio::net::UnixStream::from_std(channel)?).lines();
+async fn read_report(
+    channel: &mut tokio::net::UnixStream,
+    pid: &mut Option<u32>,
+) -> io::Result<String> {
+    let mut lines = BufReader::new(channel).lines();
     let mut report = None;
     while report.is_none() || pid.is_none() {
         let line = match lines.next_line().await {
@@ -278,9 +296,14 @@ impl InheritedSockets {
         claimed
     }
 
-    /// Reports to the previous process that this one serves.
-    pub fn report_ready(mut self) {
+    /// Reports to the previous process that this one is ready; returns what operators had changed there
+    /// by hand. Blocks until the previous process has responded or is gone.
+    pub fn report_ready(mut self) -> ManualState {
         self.send_line(READY);
+        receive_state(&self.channel).unwrap_or_else(|error| {
+            tracing::warn!(%error, "drains set by hand could not be taken over");
+            ManualState::default()
+        })
     }
 
     /// Reports why this process cannot start.
@@ -343,7 +366,7 @@ mod tests {
         }
         drop(theirs);
         let mut pid = None;
-        (read_report(ours, &mut pid).await.unwrap(), pid)
+        (read_report(&mut to_async(ours).unwrap(), &mut pid).await.unwrap(), pid)
     }
 
     #[tokio::test]
@@ -365,7 +388,7 @@ mod tests {
         theirs.write_all(b"17\n").unwrap();
         drop(theirs);
         let mut pid = None;
-        assert_eq!(read_report(ours, &mut pid).await.unwrap(), "");
+        assert_eq!(read_report(&mut to_async(ours).unwrap(), &mut pid).await.unwrap(), "");
         assert_eq!(pid, Some(17));
     }
 }

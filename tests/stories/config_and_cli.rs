@@ -17,6 +17,7 @@ crate::trials![
     errors_have_position_and_suggestion,
     warnings_do_not_fail_the_check,
     environment_and_flags_override_the_file,
+    unknown_variables_are_refused,
     dump_shows_everything_but_secrets,
     schema_is_valid_json,
     help_lists_commands_examples_and_exit_codes,
@@ -128,6 +129,24 @@ fn environment_and_flags_override_the_file() {
         run_with(["check", "--config", config], b"", &[("PENSTOCK_ROUTING_MAX_RETRIES", "x")]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("PENSTOCK_ROUTING_MAX_RETRIES"), "{}", ran.stderr);
+}
+
+fn unknown_variables_are_refused() {
+    let config = file("penstock.yaml", "backends: [http://a]");
+    for (command, variable, expected) in [
+        ("check", "PENSTOCK_AUTH_KEYS", "'auth.keys' can be set only in the configuration file"),
+        ("serve", "PENSTOCK_AUTH_KEYS", "'auth.keys' can be set only in the configuration file"),
+        ("serve", "PENSTOCK_BACKENDS", "'backends' can be set only in the configuration file"),
+        ("check", "PENSTOCK_ROUTING_STRATEGI", "did you mean 'PENSTOCK_ROUTING_STRATEGY'?"),
+        ("check", "PENSTOCK_CONFIGS", "did you mean 'PENSTOCK_CONFIG'?"),
+        ("check", "PENSTOCK_ANYTHING", "no such setting"),
+    ] {
+        let arguments = [command, "--config", config.to_str().unwrap()];
+        let ran = run_with(arguments, b"", &[(variable, "[{name: a, key: zzz}]")]);
+        assert_eq!(ran.code, Some(2), "{command} {variable}: {}", ran.stderr);
+        let line = format!("{variable}: unknown environment variable");
+        assert!(ran.stderr.contains(&line) && ran.stderr.contains(expected), "{}", ran.stderr);
+    }
 }
 
 fn dump_shows_everything_but_secrets() {

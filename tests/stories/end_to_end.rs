@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::support::certificates::Authority;
+use crate::support::penstock::remove_own_variables;
 
 static SUMMARY: OnceLock<String> = OnceLock::new();
 
@@ -32,7 +33,9 @@ fn real_engines_and_sdks() {
     std::fs::create_dir_all(&work).unwrap();
     let authority = Authority::new("end to end");
     let issued = authority.issue("127.0.0.1");
-    let output = Command::new(python)
+    let mut command = Command::new(python);
+    remove_own_variables(&mut command);
+    let output = command
         .arg(cases().join("run.py"))
         .args(["--penstock", env!("CARGO_BIN_EXE_penstock"), "--work"])
         .arg(&work)

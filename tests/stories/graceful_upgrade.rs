@@ -21,6 +21,7 @@ use crate::support::{block_on, eventually};
 crate::trials![
     upgrade_under_load_loses_no_request,
     unix_socket_survives_upgrade,
+    manual_drains_survive_upgrade_and_reload,
     failed_upgrade_keeps_the_old_process,
     take_over_flag_needs_a_running_process,
 ];
@@ -127,6 +128,43 @@ fn unix_socket_survives_upgrade() {
         "the old process did not remove it"
     );
     assert_eq!(penstock.chat("m").status, 200);
+}
+
+fn manual_drains_survive_upgrade_and_reload() {
+    let (one, two, three) = (engine("one", &["m"]), engine("two", &["m"]), engine("three", &["m"]));
+    let rows = |two_drains: &str| {
+        format!(
+            "backends:\n{}{}{}",
+            backend(&one, "models: [m]"),
+            backend(&two, &format!("models: [m]{two_drains}")),
+            backend(&three, "models: [m], drain: true")
+        )
+    };
+    let penstock = Penstock::start(&rows(""));
+    let post = |path: &str| client::request(penstock.admin, "POST", path, &[], b"");
+    assert_eq!(post("/backends/one/drain").status, 200);
+    assert_eq!(post("/backends/three/resume").status, 200);
+    let drained = |name: &str| penstock.backend(name)["health"] == "draining";
+    let all = || ["one", "two", "three"].map(drained);
+    assert_eq!(penstock.reload().status, 200);
+    assert_eq!(all(), [true, false, false], "after a reload");
+    let response = upgrade(&penstock);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let first = Successor::of(&response);
+    // The old process still accepts connections to its admin port for a moment.
+    eventually("the old process is gone", TIMEOUT, || !penstock.is_running());
+    assert_eq!(all(), [true, false, false], "after an upgrade");
+    for _ in 0..10 {
+        assert_eq!(penstock.chat("m").status, 200);
+    }
+    assert_eq!(one.counters().answered, 0, "a drained backend receives no request");
+
+    // A file that changes `drain` counts, in the new process too.
+    penstock.rewrite(&rows(", drain: true"));
+    let second = Successor::of(&upgrade(&penstock));
+    eventually("the second process is gone", TIMEOUT, || !first.is_alive());
+    assert_eq!(all(), [true, true, false], "after an upgrade with another file");
+    assert!(second.is_alive());
 }
 
 fn failed_upgrade_keeps_the_old_process() {

@@ -36,7 +36,19 @@ pub fn scratch(name: &str) -> PathBuf {
 /// The binary under test: the one built along with the tests, unless `PENSTOCK_BINARY` names another.
 pub fn binary() -> Command {
     let other = std::env::var_os("PENSTOCK_BINARY");
-    Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_penstock").into()))
+    let mut command = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_penstock").into()));
+    remove_own_variables(&mut command);
+    command
+}
+
+/// Removes the tests' own variables, such as `PENSTOCK_BINARY`: the binary refuses unknown ones with its
+/// prefix.
+pub fn remove_own_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PENSTOCK_") {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// A configuration with the sections every penstock here has.
@@ -159,6 +171,13 @@ impl Penstock {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether the process that this one started as still runs.
+    pub fn is_running(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
+        // A zombie has ended.
+        status.is_ok_and(|status| !status.contains(") Z "))
     }
 
     /// Its resident memory in bytes.

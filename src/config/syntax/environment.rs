@@ -7,10 +7,13 @@ use std::collections::BTreeMap;
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// The environment of this process; variables that are not UTF-8 are skipped.
+    /// The environment of this process. Names that are not UTF-8 are skipped; such values are read with
+    /// replacement characters, so that the setting refuses them.
     pub fn of_process() -> Self {
         std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+            })
             .collect()
     }
 

@@ -100,6 +100,8 @@ pub enum Problem {
     MissingKey { key: String, section: String },
     #[error("unknown environment variable: no such setting{}", suggest(suggestion.as_deref()))]
     UnknownVariable { suggestion: Option<String> },
+    #[error("unknown environment variable: '{setting}' can be set only in the configuration file")]
+    FileOnlyVariable { setting: String },
     #[error("no backends: list at least one, such as `backends: [http://host:8000]`")]
     NoBackends,
     #[error("'{key}' is {found}: expected {expected}")]

@@ -1,34 +1,44 @@
 //! `${NAME}` and `${NAME:-default}` in values. Expanded in parsed scalars, never in the text, so
 //! that no value can change the structure of the file.
 
+use std::collections::BTreeSet;
+
 use super::document::{Content, Node};
 use super::environment::Environment;
 use super::errors::{Fault, Problem};
 
-/// Expands the variables in every value below `node`; keys are unchanged.
+/// Expands the variables in every value below `node`, and adds their names to `mentioned`; keys are
+/// unchanged.
 pub(crate) fn expand_variables(
     node: &mut Node,
     environment: &Environment,
+    mentioned: &mut BTreeSet<String>,
     faults: &mut Vec<Fault>,
 ) {
     match &mut node.content {
         Content::Null => {}
-        Content::Scalar(text) => match expand(text, environment) {
+        Content::Scalar(text) => match expand(text, environment, mentioned) {
             Ok(expanded) => *text = expanded,
             Err(problem) => faults.push(Fault { place: node.place.clone(), problem }),
         },
         Content::List(items) => {
-            items.iter_mut().for_each(|item| expand_variables(item, environment, faults));
+            for item in items {
+                expand_variables(item, environment, mentioned, faults);
+            }
         }
         Content::Map(entries) => {
             for entry in entries {
-                expand_variables(&mut entry.node, environment, faults);
+                expand_variables(&mut entry.node, environment, mentioned, faults);
             }
         }
     }
 }
 
-fn expand(text: &str, environment: &Environment) -> Result<String, Problem> {
+fn expand(
+    text: &str,
+    environment: &Environment,
+    mentioned: &mut BTreeSet<String>,
+) -> Result<String, Problem> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find("${") {
@@ -44,7 +54,7 @@ fn expand(text: &str, environment: &Environment) -> Result<String, Problem> {
             return Err(Problem::MalformedVariable { given: from.to_owned() });
         };
         let (variable, after) = from.split_at(end + 1);
-        expanded.push_str(&value_of(variable, environment)?);
+        expanded.push_str(&value_of(variable, environment, mentioned)?);
         rest = after;
     }
     expanded.push_str(rest);
@@ -57,7 +67,11 @@ fn is_letter(byte: u8) -> bool {
 
 /// The value of `variable`, given with its braces. As in a shell, the default also
 /// replaces an empty variable.
-fn value_of(variable: &str, environment: &Environment) -> Result<String, Problem> {
+fn value_of(
+    variable: &str,
+    environment: &Environment,
+    mentioned: &mut BTreeSet<String>,
+) -> Result<String, Problem> {
     let inner = variable.trim_start_matches("${").trim_end_matches('}');
     let (name, default) = match inner.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
@@ -69,6 +83,7 @@ fn value_of(variable: &str, environment: &Environment) -> Result<String, Problem
     {
         return Err(Problem::MalformedVariable { given: variable.to_owned() });
     }
+    mentioned.insert(name.to_owned());
     match (environment.get(name), default) {
         (Some(""), Some(default)) | (None, Some(default)) => Ok(default.to_owned()),
         (Some(value), _) => Ok(value.to_owned()),
@@ -83,7 +98,8 @@ mod tests {
     fn expanded(text: &str) -> Result<String, String> {
         let environment =
             [("HOST".to_owned(), "gpu-a".to_owned()), ("EMPTY".to_owned(), String::new())];
-        expand(text, &environment.into_iter().collect()).map_err(|problem| problem.to_string())
+        expand(text, &environment.into_iter().collect(), &mut BTreeSet::new())
+            .map_err(|problem| problem.to_string())
     }
 
     #[test]
@@ -109,6 +125,6 @@ mod tests {
     #[test]
     fn values_are_not_expanded_again() {
         let environment = [("A".to_owned(), "${B}".to_owned())].into_iter().collect();
-        assert_eq!(expand("${A}", &environment).unwrap(), "${B}");
+        assert_eq!(expand("${A}", &environment, &mut BTreeSet::new()).unwrap(), "${B}");
     }
 }

@@ -185,6 +185,29 @@ fn bad_and_unknown_variables_are_named() {
     );
     let error = load_with(text, &["PENSTOCK_ROUTING_MAX_RETRY=3"]).unwrap_err();
     assert!(error.contains("did you mean 'PENSTOCK_ROUTING_MAX_RETRIES'?"), "{error}");
+    let error = load_with(text, &["PENSTOCK_CONFG=x.yaml"]).unwrap_err();
+    assert!(error.contains("did you mean 'PENSTOCK_CONFIG'?"), "{error}");
+    let error = load_with(text, &["PENSTOCK_PORT=8080"]).unwrap_err();
+    assert_eq!(error, "PENSTOCK_PORT: unknown environment variable: no such setting");
+    for (variable, setting) in [
+        ("PENSTOCK_AUTH_KEYS=[]", "auth.keys"),
+        ("PENSTOCK_AUTH_KEYS_0_KEY=x", "auth.keys"),
+        ("PENSTOCK_BACKENDS=http://b", "backends"),
+        ("PENSTOCK_ROUTING_ALIASES={}", "routing.aliases"),
+    ] {
+        let error = load_with(text, &[variable]).unwrap_err();
+        let expected = format!("'{setting}' can be set only in the configuration file");
+        assert!(error.contains(&expected), "{variable}: {error}");
+    }
+}
+
+#[test]
+fn variables_that_the_file_mentions_may_have_any_name() {
+    let text = "auth: {keys: [{name: a, key: '${PENSTOCK_TEAM_A}'}]}\nbackends: [http://a]";
+    let config = load_with(text, &["PENSTOCK_TEAM_A=sk-1"]).unwrap();
+    assert_eq!(config.auth.keys[0].key.reveal(), "sk-1");
+    let error = load_with(text, &["PENSTOCK_TEAM_A=sk-1", "PENSTOCK_TEAM_B=sk-2"]).unwrap_err();
+    assert!(error.starts_with("PENSTOCK_TEAM_B: unknown environment variable"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,63 @@
+//! Drains and resumes by hand: the state of a backend where it differs from `drain` in the configuration.
+//! An upgrade passes them to the new process.
+
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Fleet, Identity};
+
+/// A backend that was drained or resumed by hand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManualDrain {
+    /// Its name.
+    pub name: String,
+    /// Its URL.
+    pub url: String,
+    /// Its configured engine.
+    pub engine: String,
+    /// Whether it receives no new requests.
+    pub draining: bool,
+}
+
+impl ManualDrain {
+    fn is_of(&self, identity: &Identity) -> bool {
+        self.name == identity.name
+            && self.url == identity.url
+            && self.engine == identity.engine.name()
+    }
+}
+
+impl Fleet {
+    /// Every backend whose state differs from the configuration.
+    pub fn manual_drains(&self) -> Vec<ManualDrain> {
+        let topology = self.topology();
+        let rows = topology.backends.iter().filter_map(|backend| {
+            let draining = backend.state.draining.load(Ordering::Acquire);
+            let identity = Identity::of(&backend.config);
+            (draining != backend.config.drain).then(|| ManualDrain {
+                engine: identity.engine.name().to_owned(),
+                name: identity.name,
+                url: identity.url,
+                draining,
+            })
+        });
+        rows.collect()
+    }
+
+    /// Applies the drains of a previous process to the same backends; returns the names of those it
+    /// changed.
+    pub fn apply_manual_drains(&self, drains: &[ManualDrain]) -> Vec<String> {
+        let topology = self.topology();
+        let mut changed = Vec::new();
+        for backend in &topology.backends {
+            let identity = Identity::of(&backend.config);
+            if let Some(drain) = drains.iter().find(|drain| drain.is_of(&identity))
+                && backend.state.draining.swap(drain.draining, Ordering::AcqRel) != drain.draining
+            {
+                changed.push(identity.name);
+            }
+        }
+        changed
+    }
+}
