@@ -6,12 +6,14 @@ mod dialect;
 mod errors;
 pub(crate) mod hex;
 mod offer;
+mod printable;
 mod trace;
 
 pub(crate) use credentials::bearer_token;
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body, error_event};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
 pub use offer::Offer;
+pub use printable::{MAX_NAME, escape, is_unprintable, show_names};
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 use std::fmt;

@@ -8,12 +8,14 @@ mod engines;
 mod examination;
 mod health_check;
 mod idle_connection;
+mod listed_models;
 mod metrics;
 mod models;
 
 pub use client::{DiscoveryClient, DiscoveryError};
 pub use examination::{Examination, MetricsPage};
 pub use idle_connection::KeepAlive;
+pub use listed_models::ListedModels;
 pub(crate) use metrics::samples;
 pub use metrics::{EnginePage, PageReader, ScrapeBudget, Scraper};
 #[doc(hidden)]
@@ -32,15 +34,18 @@ use rand::rngs::SmallRng;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
+use crate::api::show_names;
 use crate::clock::now;
 use crate::config::{Config, DiscoveryConfig, ModelEntry};
-use crate::fleet::{Backend, Fleet, Health};
+use crate::fleet::{Backend, DroppedModels, Fleet, Health};
 use crate::units::Timestamp;
 use check_schedule::CheckSchedule;
 use health_check::HealthChecks;
 
 /// How often names are resolved again.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
+/// The most models in one log line.
+const SHOWN_MODELS: usize = 20;
 /// How soon after a failed resolution.
 const RESOLVE_RETRY: Duration = Duration::from_secs(2);
 
@@ -236,14 +241,29 @@ impl Watcher {
         self.discovery.enabled && declared.is_none_or(|models| models.iter().any(is_open))
     }
 
+    /// Warns of ids that are not used, once per change of the list.
+    fn record_dropped(&self, dropped: DroppedModels) {
+        let is_new = self.backend.state.listing.record(dropped);
+        if is_new && dropped != DroppedModels::default() {
+            let DroppedModels { too_long, unprintable, duplicate, over_limit } = dropped;
+            tracing::warn!(
+                backend = %self.backend.state.name, too_long, unprintable, duplicate, over_limit,
+                "the backend lists model ids that are not used"
+            );
+        }
+    }
+
     async fn discover(&self) {
         let limit = self.discovery.timeout;
         let found = models::discover(&self.client, &self.backend, limit).await;
         match found {
-            Ok(models) => {
+            Ok(ListedModels { models, dropped }) => {
+                self.record_dropped(dropped);
                 if self.fleet.learn_models(self.backend.state.id, &models) {
-                    let names: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
-                    tracing::info!(backend = %self.backend.state.name, models = ?names, "models discovered");
+                    let count = models.len();
+                    let names = models.iter().map(|model| model.id.as_str());
+                    let models = show_names(names, SHOWN_MODELS);
+                    tracing::info!(backend = %self.backend.state.name, count, models, "models discovered");
                 }
             }
             // The last list stays: a backend that cannot list its models may still serve them.

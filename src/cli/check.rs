@@ -6,6 +6,7 @@ use clap::Args;
 use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
+use crate::api::{escape, show_names};
 use crate::config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
 use crate::routing::Generation;
 
@@ -14,6 +15,11 @@ Prints all errors and warnings with file:line:column on standard error, and a su
 output. Opens no port and connects to no backend.
 
 Exit codes: 0 valid (with or without warnings), 2 invalid.";
+
+/// The longest line of the summary, in bytes.
+const MAX_LINE: usize = 8192;
+/// The most models in a line.
+const SHOWN_MODELS: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -26,7 +32,7 @@ pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError>
     let generation = Generation::new(args.config.load_and_warn(output)?);
     output.line(format!("config      {} is valid", args.config.path()?.display()))?;
     for line in summarize(&generation) {
-        output.line(line)?;
+        output.line(escape(&line, MAX_LINE))?;
     }
     Ok(())
 }
@@ -90,10 +96,7 @@ fn strategy(routing: &RoutingConfig) -> String {
 fn models(config: &Config, backend: &BackendConfig) -> String {
     match &backend.models {
         Some(models) if models.is_empty() => "no models".to_owned(),
-        Some(models) => {
-            let names: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
-            names.join(", ")
-        }
+        Some(models) => show_names(models.iter().map(|model| model.id.as_str()), SHOWN_MODELS),
         None if config.discovery.enabled => "models by discovery".to_owned(),
         None => "no models: none are listed and discovery is off".to_owned(),
     }

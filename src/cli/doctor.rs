@@ -17,6 +17,7 @@ use super::admin::AdminPort;
 use super::error::CliError;
 use super::output::Output;
 use super::source::ConfigArgs;
+use crate::api::escape;
 use crate::discovery::DiscoveryClient;
 use crate::routing::Generation;
 use crate::units::{UnitError, parse_duration};
@@ -34,6 +35,9 @@ Examples:
   penstock doctor --config penstock.yaml --admin http://127.0.0.1:9090 --json
 
 Exit codes: 0 no failures, 1 failures found, 2 invalid arguments or configuration.";
+
+/// The longest message of a finding, in bytes.
+const MAX_MESSAGE: usize = 4096;
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -129,7 +133,8 @@ fn print_text(findings: &[Finding], output: &mut Output) -> Result<(), CliError>
     let widest = findings.iter().map(|finding| finding.about.chars().count()).max().unwrap_or(0);
     for finding in findings {
         let (level, about) = (finding.level.name(), &finding.about);
-        output.line(format!("{level:<4}  {about:<widest$}  {}", finding.message))?;
+        let message = escape(&finding.message, MAX_MESSAGE);
+        output.line(format!("{level:<4}  {about:<widest$}  {message}"))?;
         if let Some(remedy) = &finding.remedy {
             output.line(format!("{:<4}  {:<widest$}  -> {remedy}", "", ""))?;
         }

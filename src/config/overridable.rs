@@ -73,4 +73,3 @@ pub(super) fn near(given: &str, known: impl Iterator<Item = String>) -> Option<S
     let known: Vec<String> = known.collect();
     nearest(given, known.iter().map(String::as_str)).map(str::to_owned)
 }
-

@@ -7,11 +7,16 @@ use serde_json::Value;
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{EngineFacts, detect, facts};
 use super::idle_connection::{KeepAlive, watch_idle};
+use super::listed_models::ListedModels;
 use super::metrics::read_slots;
 use super::{dns, models};
+use crate::api::escape;
 use crate::clock::now;
-use crate::config::{Engine, ModelEntry};
+use crate::config::Engine;
 use crate::fleet::Backend;
+
+/// The longest version that is shown, in bytes.
+const MAX_VERSION: usize = 40;
 
 /// What was found.
 #[derive(Debug)]
@@ -25,7 +30,7 @@ pub struct Examination {
     /// Its version, if it reports one.
     pub version: Option<String>,
     /// The models it lists.
-    pub models: Result<Vec<ModelEntry>, DiscoveryError>,
+    pub models: Result<ListedModels, DiscoveryError>,
     /// What its metrics page lacks; `None` for engines without one that we read.
     pub metrics: Option<MetricsPage>,
     /// How long it keeps idle connections.
@@ -62,7 +67,9 @@ impl DiscoveryClient {
         let facts = facts(engine);
         let version = match facts.version {
             Some((path, at)) => self.json(backend, path).await.ok().and_then(|json| {
-                json.pointer(at).and_then(Value::as_str).map(|text| text.chars().take(40).collect())
+                json.pointer(at)
+                    .and_then(Value::as_str)
+                    .map(|text| escape(text, MAX_VERSION).into_owned())
             }),
             None => None,
         };

@@ -6,19 +6,17 @@ use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{ModelList, detect, facts};
+use super::listed_models::ListedModels;
 use crate::api::Capabilities;
 use crate::config::{Engine, ModelEntry};
 use crate::fleet::Backend;
-
-/// The most models taken from one backend.
-const MODEL_LIMIT: usize = 10_000;
 
 /// The models a backend serves, with whatever it reports about them.
 pub(super) async fn discover(
     client: &DiscoveryClient,
     backend: &Backend,
     timeout: Duration,
-) -> Result<Vec<ModelEntry>, DiscoveryError> {
+) -> Result<ListedModels, DiscoveryError> {
     let queries = Queries { client, backend, timeout };
     let configured = backend.config.engine;
     if facts(configured).model_list == ModelList::Ollama {
@@ -41,16 +39,15 @@ pub(super) async fn discover(
     };
     let style = facts(engine).model_list;
     if style == ModelList::Ollama
-        && let Ok(models) = queries.ollama().await
+        && let Ok(listed) = queries.ollama().await
     {
-        return Ok(models);
+        return Ok(listed);
     }
-    let mut models: Vec<ModelEntry> = data.iter().filter_map(read_listed).collect();
-    models.truncate(MODEL_LIMIT);
+    let mut listed = ListedModels::new(data.iter().filter_map(read_listed));
     if style == ModelList::OpenAiWithProps {
-        queries.add_llamacpp_props(&mut models).await;
+        queries.add_llamacpp_props(&mut listed.models).await;
     }
-    Ok(models)
+    Ok(listed)
 }
 
 /// The `owned_by` of the first model in OpenAI's list: engines put their name there.
@@ -123,26 +120,24 @@ impl Queries<'_> {
     }
 
     /// Ollama lists tags, and shows each model's capabilities and context on request.
-    async fn ollama(&self) -> Result<Vec<ModelEntry>, DiscoveryError> {
+    async fn ollama(&self) -> Result<ListedModels, DiscoveryError> {
         let path = "/api/tags";
         let tags = self.get(path).await?;
         let tags = tags.get("models").and_then(Value::as_array).cloned();
         let tags = tags.ok_or_else(|| DiscoveryError::NotJson { path: path.to_owned() })?;
-        let names = tags.iter().filter_map(|tag| {
-            text(tag, "/model").or_else(|| text(tag, "/name")).map(str::to_owned)
+        let named = tags.iter().filter_map(|tag| {
+            let id = text(tag, "/model").or_else(|| text(tag, "/name"))?.to_owned();
+            Some(ModelEntry { id, ..ModelEntry::default() })
         });
-        let mut models = Vec::new();
-        for name in names.take(MODEL_LIMIT) {
-            let request = serde_json::json!({"model": name}).to_string();
-            let shown = self.send("/api/show", Some(&request)).await;
-            let mut model = ModelEntry { id: name, ..ModelEntry::default() };
-            match shown {
-                Ok(shown) => read_shown(&shown, &mut model),
+        let mut listed = ListedModels::new(named);
+        for model in &mut listed.models {
+            let request = serde_json::json!({"model": model.id}).to_string();
+            match self.send("/api/show", Some(&request)).await {
+                Ok(shown) => read_shown(&shown, model),
                 Err(error) => tracing::debug!(model = %model.id, %error, "Ollama shows no details"),
             }
-            models.push(model);
         }
-        Ok(models)
+        Ok(listed)
     }
 }
 

@@ -13,6 +13,7 @@ use super::cooldown::Cooldown;
 use super::drain_estimate::DrainEstimate;
 use super::health::{CheckResult, Health, HealthTracker};
 use super::load::{Load, Probe, TokensInFlight};
+use super::model_listing::ModelListing;
 use super::outcome::{Outcome, OutcomeSource};
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
@@ -85,6 +86,8 @@ pub struct BackendState {
     pub drain_estimate: DrainEstimate,
     /// What its engine reports.
     pub telemetry: Telemetry,
+    /// What its last model list contained that is not used.
+    pub listing: ModelListing,
     slow_start: SlowStart,
     checked_at: AtomicU64,
     check_request: CheckRequest,
@@ -115,6 +118,7 @@ impl BackendState {
             slow_start: SlowStart::default(),
             drain_estimate: DrainEstimate::default(),
             telemetry: Telemetry::default(),
+            listing: ModelListing::default(),
             draining: AtomicBool::new(false),
             in_slow_start: AtomicBool::new(false),
             addresses: Addresses::default(),

@@ -18,6 +18,7 @@ crate::trials![
     warnings_do_not_fail_the_check,
     environment_and_flags_override_the_file,
     unknown_variables_are_refused,
+    control_characters_are_escaped,
     dump_shows_everything_but_secrets,
     schema_is_valid_json,
     help_lists_commands_examples_and_exit_codes,
@@ -129,6 +130,23 @@ fn environment_and_flags_override_the_file() {
         run_with(["check", "--config", config], b"", &[("PENSTOCK_ROUTING_MAX_RETRIES", "x")]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("PENSTOCK_ROUTING_MAX_RETRIES"), "{}", ran.stderr);
+}
+
+fn control_characters_are_escaped() {
+    let ran = check("backends:\n- { url: http://a, models: [\"m\\rx\", \"e\\e[2J\", \"bel\\a\"] }");
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for part in ["m\\rx", "e\\u{1b}[2J", "bel\\u{7}"] {
+        assert!(ran.stdout.contains(part), "{part} in {}", ran.stdout);
+    }
+    let ran = check("backends:\n- { name: \"a\\nb\", url: http://a }");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("'backends[0].name' is 'a\\nb': expected"), "{}", ran.stderr);
+    let all = ran.stdout + &ran.stderr;
+    assert!(!all.contains(|c: char| c.is_control() && c != '\n'), "{all:?}");
+
+    let many: Vec<String> = (0..500).map(|number| format!("model-{number}")).collect();
+    let ran = check(&format!("backends: [{{ url: http://a, models: [{}] }}]", many.join(", ")));
+    assert!(ran.stdout.contains("model-19 and 480 more"), "{}", ran.stdout);
 }
 
 fn unknown_variables_are_refused() {

@@ -13,7 +13,8 @@ use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, chat};
-use crate::support::engines::{backend, engine, model, shares, start};
+use crate::support::command::run;
+use crate::support::engines::{backend, backends, engine, model, shares, start};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
@@ -27,6 +28,7 @@ crate::trials![
     model_lists_are_refreshed_and_survive_failures,
     requests_succeed_while_model_lists_change,
     rejected_key_is_logged_once_by_name,
+    model_ids_of_backends_are_bounded,
     readiness_waits_for_every_first_check,
 ];
 
@@ -363,4 +365,48 @@ fn readiness_waits_for_every_first_check() {
     let ready = penstock.admin("/health/ready").json();
     assert_eq!(ready["backends"], json!({"total": 2, "healthy": 1}), "each was checked once");
     assert_eq!(penstock.chat("m").status, 200);
+}
+
+fn model_ids_of_backends_are_bounded() {
+    let huge = |end: &str| format!("{}{end}", "x".repeat(900_000));
+    let ids = ["good", &huge("1"), &huge("2"), "cr\rlf\n", "esc\u{1b}[2J\u{7}", "good", "good"];
+    let one = engine("one", &ids);
+    let yaml = format!(
+        "discovery: {{ interval: 100ms }}\nhealth: {{ interval: 100ms }}\n{}",
+        backends(&[&one], "")
+    );
+    let penstock = Penstock::start(&yaml);
+    for id in ["good", &huge("1"), "cr\rlf\n"] {
+        penstock.chat(id);
+    }
+    let lists = || one.probes().iter().filter(|one| one.path() == "/v1/models").count();
+    eventually("the list is queried several times", SOON, || lists() >= 4);
+
+    let models = penstock.backend("one")["models"].clone();
+    assert_eq!(models.as_array().unwrap().len(), 1, "ids listed three times count once: {models}");
+    let listed = penstock.get("/v1/models");
+    assert!(listed.body.len() < 1000, "{} bytes of /v1/models", listed.body.len());
+    let page = penstock.admin("/metrics").text();
+    assert!(page.len() < 256 << 10, "{} bytes of metrics", page.len());
+    for (reason, count) in [("too_long", 2), ("unprintable", 2), ("duplicate", 2)] {
+        let line = format!(
+            "penstock_backend_models_dropped{{backend=\"one\",reason=\"{reason}\"}} {count}\n"
+        );
+        assert!(page.contains(&line), "{line} in {page}");
+    }
+    let log = penstock.log();
+    let warnings = log.lines().filter(|line| line.contains("model ids that are not used")).count();
+    assert_eq!(warnings, 1, "{log}");
+    assert!(log.lines().all(|line| line.len() < 2000), "a long log line");
+    assert!(!log.contains(['\r', '\u{7}']), "raw control characters in the log");
+
+    let doctor = run([
+        "doctor".as_ref(),
+        "--watch".as_ref(),
+        "0s".as_ref(),
+        "--config".as_ref(),
+        penstock.config.as_os_str(),
+    ]);
+    assert!(doctor.stdout.contains("2 too_long, 2 unprintable, 2 duplicate"), "{}", doctor.stdout);
+    assert!(doctor.stdout.lines().all(|line| line.len() < 2000), "a long line of doctor");
 }

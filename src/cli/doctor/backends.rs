@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::finding::Finding;
+use crate::api::show_names;
 use crate::clock::unix_seconds;
 use crate::config::{BackendConfig, Engine};
-use crate::discovery::{DiscoveryError, Examination, KeepAlive, MetricsPage};
+use crate::discovery::{DiscoveryError, Examination, KeepAlive, ListedModels, MetricsPage};
 use crate::fleet::Backend;
 use crate::units::{show_duration, to_millis};
 
@@ -13,6 +14,9 @@ use crate::units::{show_duration, to_millis};
 const SKEW: u64 = 5;
 /// A slower health check of an idle engine indicates a slow network or a busy host.
 const SLOW: Duration = Duration::from_millis(500);
+
+/// The most models in a finding.
+const SHOWN_MODELS: usize = 5;
 
 /// Global settings that findings depend on.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +70,6 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
         (engine, None) => engine.name().to_owned(),
         (engine, Some(version)) => format!("{} {version}", engine.name()),
     };
-    let engine: String = engine.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let message = format!("{url} responds in {:.1} ms: {engine}", to_millis(took));
     match config.engine {
         _ if took > SLOW => Finding::warn(name, message, "check the network and the host"),
@@ -78,10 +81,7 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
     }
 }
 
-fn models(
-    config: &BackendConfig,
-    listed: &Result<Vec<crate::config::ModelEntry>, DiscoveryError>,
-) -> Finding {
+fn models(config: &BackendConfig, listed: &Result<ListedModels, DiscoveryError>) -> Finding {
     let name = &config.name;
     let listed = match listed {
         Ok(listed) => listed,
@@ -93,6 +93,7 @@ fn models(
             return Finding::fail(name, message, "list them under its 'models'");
         }
     };
+    let ListedModels { models: listed, dropped } = listed;
     let ids: Vec<&str> = listed.iter().map(|model| model.id.as_str()).collect();
     let declared = config.models.iter().flatten();
     let missing: Vec<&str> = declared
@@ -100,7 +101,8 @@ fn models(
         .filter(|id| !ids.contains(id))
         .collect();
     if !missing.is_empty() {
-        let message = format!("it does not serve declared models: {}", missing.join(", "));
+        let missing = show_names(missing.into_iter(), SHOWN_MODELS);
+        let message = format!("it does not serve declared models: {missing}");
         return Finding::warn(name, message, "correct 'id' or 'upstream_id', or load the model");
     }
     if ids.is_empty() {
@@ -108,16 +110,22 @@ fn models(
     }
     let shown: Vec<String> = listed
         .iter()
-        .take(5)
+        .take(SHOWN_MODELS + 1)
         .map(|model| match model.context_length {
             Some(tokens) => format!("{} ({tokens} tokens)", model.id),
             None => model.id.clone(),
         })
         .collect();
-    let more = if ids.len() > 5 { format!(" and {} more", ids.len() - 5) } else { String::new() };
-    let shown: String =
-        shown.join(", ").chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    Finding::ok(name, format!("serves {shown}{more}"))
+    let more = ids.len().saturating_sub(shown.len());
+    let shown = shown.iter().map(String::as_str).chain(std::iter::repeat_n("", more));
+    let message = format!("serves {}", show_names(shown, SHOWN_MODELS));
+    let reasons = dropped.by_reason().into_iter().filter(|(_, count)| *count > 0);
+    let reasons: Vec<String> = reasons.map(|(reason, count)| format!("{count} {reason}")).collect();
+    if reasons.is_empty() {
+        return Finding::ok(name, message);
+    }
+    let message = format!("{message}; ids that are not used: {}", reasons.join(", "));
+    Finding::warn(name, message, "give each model a unique, printable id of at most 256 bytes")
 }
 
 fn keep_alive(config: &BackendConfig, found: &Examination, idle: Duration) -> Option<Finding> {

@@ -6,7 +6,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::api::{MAX_NAME, escape};
 use crate::units::{ByteSize, UnitError};
+
+/// The longest message, in bytes: a message quotes what the file says.
+const MAX_MESSAGE: usize = 1024;
 
 /// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -68,8 +72,10 @@ pub enum Place {
 impl fmt::Display for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { file, line, column } => write!(out, "{file}:{line}:{column}"),
-            Self::Variable(name) => out.write_str(name),
+            Self::File { file, line, column } => {
+                write!(out, "{}:{line}:{column}", escape(file, MAX_MESSAGE))
+            }
+            Self::Variable(name) => out.write_str(&escape(name, MAX_NAME)),
             Self::CommandLine => out.write_str("command line"),
         }
     }
@@ -86,7 +92,7 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {}", self.place, self.problem)
+        write!(out, "{}: {}", self.place, escape(&self.problem.to_string(), MAX_MESSAGE))
     }
 }
 
@@ -206,7 +212,7 @@ pub struct ConfigWarning {
 
 impl fmt::Display for ConfigWarning {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {}", self.place, self.warning)
+        write!(out, "{}: {}", self.place, escape(&self.warning.to_string(), MAX_MESSAGE))
     }
 }
 

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::prometheus_text::{LabelValue, Labels, Sample, Wanted};
+use crate::api::{MAX_NAME, is_unprintable};
 use crate::config::Engine;
 use crate::discovery::engines::{Fact, Family, families};
 use crate::fleet::{Adapters, EngineDetails};
@@ -16,6 +17,9 @@ const TENSOR_RANK: &str = "tp_rank";
 const DATA_RANK: &str = "dp_rank";
 /// The most engines on a page whose first ranks are distinguished.
 const MAX_DATA_RANKS: usize = 64;
+
+/// The most running, and the most waiting, adapters of one engine: vLLM holds a few dozen.
+const MAX_ADAPTERS: usize = 256;
 
 /// What a page reports; `None` is not reported.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -249,17 +253,27 @@ impl<'a> Tallies<'a> {
 }
 
 fn read_adapters(labels: Labels<'_>) -> Option<Adapters> {
-    let running = read_names(labels, "running_lora_adapters")?;
-    let waiting = read_names(labels, "waiting_lora_adapters").unwrap_or_default();
+    let mut dropped = 0;
+    let running = adapter_names(labels, "running_lora_adapters", &mut dropped)?;
+    let waiting = adapter_names(labels, "waiting_lora_adapters", &mut dropped).unwrap_or_default();
     let max = labels.get("max_lora").and_then(LabelValue::to_number).and_then(to_count);
-    Some(Adapters { running, waiting, max })
+    Some(Adapters { running, waiting, max, dropped })
 }
 
-fn read_names(labels: Labels<'_>, label: &str) -> Option<Vec<Box<str>>> {
+/// The names in a label, each once; counts those that are too long, unprintable or too many.
+fn adapter_names(labels: Labels<'_>, label: &str, dropped: &mut u32) -> Option<Vec<Box<str>>> {
     let listed: Vec<u8> = labels.get(label)?.bytes().collect();
     let listed = String::from_utf8(listed).ok()?;
-    let names = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
-    Some(names.map(Box::from).collect())
+    let mut names: Vec<Box<str>> = Vec::new();
+    for name in listed.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        let is_usable = name.len() <= MAX_NAME && !name.contains(is_unprintable);
+        if !is_usable || names.len() >= MAX_ADAPTERS {
+            *dropped = dropped.saturating_add(1);
+        } else if !names.iter().any(|known| **known == *name) {
+            names.push(name.into());
+        }
+    }
+    Some(names)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a load needs few digits")]

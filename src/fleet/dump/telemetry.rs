@@ -142,6 +142,7 @@ impl TelemetryRow {
             running: boxed(running),
             waiting: boxed(self.adapters_waiting.as_deref().unwrap_or_default()),
             max: self.max_adapters,
+            dropped: 0,
         });
         let (block_size, blocks) = (self.block_size, self.blocks);
         state.telemetry.learn_details(&EngineDetails {

@@ -24,6 +24,8 @@ pub struct Adapters {
     pub waiting: Vec<Box<str>>,
     /// The most in one batch.
     pub max: Option<u32>,
+    /// Names that are not used: too long, unprintable, or too many.
+    pub dropped: u32,
 }
 
 impl EngineDetails {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::time::to_rfc3339;
-use crate::api::Operation;
+use crate::api::{Operation, is_unprintable};
 use crate::routing::RequestOutcome;
 use crate::units::to_millis;
 
@@ -141,12 +141,7 @@ fn write_character(out: &mut Vec<u8>, character: char) {
     match character {
         '"' => out.extend_from_slice(b"\\\""),
         '\\' => out.extend_from_slice(b"\\\\"),
-        // Also line separators and bidirectional overrides, which are not control characters.
-        _ if character.is_control()
-            || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}')
-            || ('\u{202a}'..='\u{202e}').contains(&character)
-            || ('\u{2066}'..='\u{2069}').contains(&character) =>
-        {
+        _ if is_unprintable(character) => {
             out.extend_from_slice(format!("\\u{:04x}", u32::from(character)).as_bytes());
         }
         _ => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),

@@ -4,6 +4,8 @@ use prometheus::TextEncoder;
 use prometheus::core::Metric as _;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
+use crate::api::{MAX_NAME, escape};
+
 use super::row::{MetricKind, MetricRow};
 use super::samples::{Sample, Samples, Value};
 use super::table::metric_rows;
@@ -22,6 +24,15 @@ pub(super) fn render(metrics: &Metrics, scrape: &Scrape<'_>) -> String {
         }
     }
     page
+}
+
+/// A label value of bounded length. A long one ends with a hash, so that two series stay two.
+fn to_label(value: String) -> String {
+    if value.len() <= MAX_NAME {
+        return value;
+    }
+    let hash = xxhash_rust::xxh3::xxh3_64(value.as_bytes());
+    format!("{}{hash:016x}", escape(&value, MAX_NAME))
 }
 
 impl MetricRow {
@@ -43,7 +54,7 @@ impl MetricRow {
         let pair = |(name, value): (&&str, String)| {
             let mut pair = LabelPair::default();
             pair.set_name((*name).to_owned());
-            pair.set_value(value);
+            pair.set_value(to_label(value));
             pair
         };
         let mut metric = match sample.value {
@@ -60,5 +71,19 @@ impl MetricRow {
         };
         metric.set_label(self.labels.iter().zip(sample.labels).map(pair).collect());
         metric
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_label_values_are_cut_and_stay_different() {
+        let label = |end: &str| to_label(format!("{}{end}", "m".repeat(MAX_NAME)));
+        assert_eq!(label("").len(), MAX_NAME);
+        assert!(label("a").len() <= MAX_NAME + 19 && label("a").starts_with("mmm"));
+        assert_ne!(label("a"), label("b"));
+        assert_eq!(label("a"), label("a"));
     }
 }

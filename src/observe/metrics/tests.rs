@@ -9,7 +9,9 @@ use super::*;
 use crate::api::Operation;
 use crate::config::{Config, Environment, Strategy};
 use crate::discovery::ScrapeBudget;
-use crate::fleet::{EngineSample, ModelId, Outcome, Probe, Topology};
+use crate::fleet::{
+    Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Probe, Topology,
+};
 use crate::routing::audit::ShadowHost;
 use crate::routing::{About, RoutingDecision};
 use crate::scan::Usage;
@@ -113,6 +115,9 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let at = Timestamp(5);
     let check = crate::fleet::CheckResult { at, passed: Some(Duration::from_millis(2)) };
     state.learn_check(check, 1, 1);
+    state.listing.record(DroppedModels { duplicate: 1, ..DroppedModels::default() });
+    let adapters = Some(Adapters { dropped: 1, ..Adapters::default() });
+    state.telemetry.learn_details(&EngineDetails { adapters, ..EngineDetails::default() });
     state.telemetry.publish(EngineSample {
         waiting: Some(2.0),
         running: Some(3.0),

@@ -20,7 +20,7 @@ fn healthy() -> Examination {
         check: Ok(Duration::from_millis(2)),
         engine: Engine::Vllm,
         version: Some("0.9.1".to_owned()),
-        models: Ok(vec![model]),
+        models: Ok(ListedModels { models: vec![model], ..ListedModels::default() }),
         metrics: Some(MetricsPage { missing: Ok(Vec::new()), replacement: None, remedy: "" }),
         keep_alive: KeepAlive::Stays(Duration::from_secs(5)),
         clock: None,

@@ -162,3 +162,17 @@ fn reading_a_page_allocates_nothing() {
     });
     assert_eq!(counted.count_total, 0);
 }
+
+#[test]
+fn adapter_names_are_bounded_and_printable() {
+    let (long, many) = ("x".repeat(257), (0..300).map(|number| format!("a{number}")));
+    let many = many.collect::<Vec<_>>().join(",");
+    let page = read(&format!(
+        "vllm:num_requests_running 0\n\
+         vllm:lora_requests_info{{max_lora=\"4\",running_lora_adapters=\"sql,{long},b\u{1b}[2J,sql\",\
+         waiting_lora_adapters=\"{many}\"}} 1.5e9\n"
+    ));
+    let adapters = page.details.adapters.unwrap();
+    assert_eq!(adapters.running, ["sql".into()]);
+    assert_eq!((adapters.waiting.len(), adapters.dropped), (256, 2 + 44));
+}

@@ -34,6 +34,23 @@ pub(super) const ROWS: &[MetricRow] = &[
         },
         "age of the last successful scrape of the engine's metrics; absent before the first",
     ),
+    gauge(
+        "penstock_backend_models_dropped",
+        &["backend", "reason"],
+        |_, scrape| dropped_models(scrape),
+        "model ids of the backend's last list that are not used; `reason` is too_long (over 256 bytes), unprintable, duplicate or over_limit",
+    ),
+    gauge(
+        "penstock_backend_adapters_dropped",
+        BACKEND,
+        |_, scrape| {
+            per_backend(scrape, |backend| {
+                let adapters = backend.state.telemetry.details()?.adapters.as_ref()?.dropped;
+                Some(adapters.into())
+            })
+        },
+        "LoRA adapters of the engine whose names are not used: too long, unprintable or too many; absent without adapters",
+    ),
     counter(
         "penstock_backend_scrapes_total",
         &["backend", "result"],
@@ -89,4 +106,14 @@ fn scrapes(scrape: &Scrape<'_>) -> Samples {
         }
     }
     samples
+}
+
+fn dropped_models(scrape: &Scrape<'_>) -> Samples {
+    let backends = scrape.fleet.backends.iter();
+    let rows = backends.flat_map(|backend| {
+        let reasons = backend.state.listing.dropped().by_reason().into_iter();
+        let counts = reasons.filter(|(_, count)| *count > 0);
+        counts.map(|(reason, count)| number(&[&backend.state.name, reason], count.into()))
+    });
+    rows.collect()
 }

@@ -1,0 +1,73 @@
+//! A backend's list of models, cleaned: its ids become metric labels, log lines and file names of
+//! operators, so they are short, printable and different from each other.
+
+use ahash::HashSet;
+
+use crate::api::{MAX_NAME, is_unprintable};
+use crate::config::ModelEntry;
+use crate::fleet::DroppedModels;
+
+/// The most models taken from one backend.
+const MODEL_LIMIT: usize = 10_000;
+
+/// The models a backend lists.
+#[derive(Debug, Default)]
+pub struct ListedModels {
+    /// Those that are used, in the order of the list.
+    pub models: Vec<ModelEntry>,
+    /// Those that are not.
+    pub dropped: DroppedModels,
+}
+
+impl ListedModels {
+    /// Keeps each usable id once.
+    pub(super) fn new(listed: impl Iterator<Item = ModelEntry>) -> Self {
+        let mut list = Self::default();
+        let mut seen: HashSet<String> = HashSet::default();
+        for entry in listed {
+            let dropped = &mut list.dropped;
+            let id = entry.id.as_str();
+            let count = match () {
+                () if id.len() > MAX_NAME => &mut dropped.too_long,
+                () if id.is_empty() || id.contains(is_unprintable) => &mut dropped.unprintable,
+                () if seen.contains(id) => &mut dropped.duplicate,
+                () if list.models.len() >= MODEL_LIMIT => &mut dropped.over_limit,
+                () => {
+                    seen.insert(id.to_owned());
+                    list.models.push(entry);
+                    continue;
+                }
+            };
+            *count = count.saturating_add(1);
+        }
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list<'a>(ids: impl Iterator<Item = &'a str>) -> ListedModels {
+        let entry = |id: &str| ModelEntry { id: id.to_owned(), ..ModelEntry::default() };
+        ListedModels::new(ids.map(entry))
+    }
+
+    #[test]
+    fn ids_are_short_printable_and_unique() {
+        let (longest, too_long) = ("m".repeat(MAX_NAME), "m".repeat(MAX_NAME + 1));
+        let ids = ["a", &too_long, "b\r", "a", "", "b\u{1b}[2J", &longest, "a", "\u{e9}"];
+        let list = list(ids.into_iter());
+        let kept: Vec<&str> = list.models.iter().map(|model| model.id.as_str()).collect();
+        assert_eq!(kept, ["a", longest.as_str(), "\u{e9}"]);
+        let expected = DroppedModels { too_long: 1, unprintable: 3, duplicate: 2, over_limit: 0 };
+        assert_eq!(list.dropped, expected);
+    }
+
+    #[test]
+    fn list_is_bounded() {
+        let ids: Vec<String> = (0..MODEL_LIMIT + 3).map(|number| number.to_string()).collect();
+        let list = list(ids.iter().map(String::as_str));
+        assert_eq!((list.models.len(), list.dropped.over_limit), (MODEL_LIMIT, 3));
+    }
+}
