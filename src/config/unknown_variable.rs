@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_links_are_told_from_settings_by_their_form() {
+    fn service_links_differ_from_settings_by_their_form() {
         for (name, value) in [
             ("PENSTOCK_SERVICE_HOST", "10.0.0.1"),
             ("PENSTOCK_SERVICE_PORT", "80"),
