@@ -23,6 +23,7 @@ pub mod routing;
 pub mod scan;
 pub mod scoring;
 pub mod server;
+pub mod slices;
 pub mod tls;
 pub mod units;
 pub mod upstream;

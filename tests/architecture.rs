@@ -20,7 +20,7 @@ use source_tree::{Source, sources};
 /// Folders of `src/` from the bottom up. A folder imports only from rows above its own; folders of
 /// one row never import each other.
 const LAYERS: &[&[&str]] = &[
-    &["units", "mix", "wire"],
+    &["units", "mix", "slices", "wire"],
     &["clock"],
     &["scoring"],
     &["api", "tls"],

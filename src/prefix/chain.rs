@@ -8,6 +8,7 @@
 //! response: with 31,250 blocks on each of 64 backends two blocks collide with a probability of
 //! about 10^-7.
 
+use crate::slices::part_of;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// The longest block: 256 tokens of 4 bytes.
@@ -139,8 +140,9 @@ impl<'a> ChainBuilder<'a> {
         if self.filled > MAX_BLOCK {
             self.hash_stage();
         }
-        debug_assert!(self.filled <= MAX_BLOCK, "less than one block is left after hashing");
-        self.stage.get_mut(self.filled..).unwrap_or_default()
+        let room = self.stage.get_mut(self.filled..);
+        debug_assert!(room.is_some(), "less than one block is left after hashing");
+        room.unwrap_or_default()
     }
 
     /// Declares the first `count` bytes of the room as text.
@@ -154,7 +156,7 @@ impl<'a> ChainBuilder<'a> {
     pub fn finish(mut self) {
         self.hash_stage();
         if self.chain.hashes.is_empty() {
-            let text = self.stage.get(..self.filled).unwrap_or_default();
+            let text = part_of(&self.stage[..], ..self.filled);
             let seed = std::mem::take(&mut self.chain.whole);
             if !text.is_empty() {
                 self.chain.whole = chained(seed, xxh3_64(text));
@@ -188,7 +190,7 @@ impl<'a> ChainBuilder<'a> {
         if whole == 0 {
             return;
         }
-        let blocks = self.stage.get(..whole).unwrap_or_default();
+        let blocks = part_of(&self.stage[..], ..whole);
         self.last = self.chain.extend(blocks, self.block, self.last, self.max_blocks);
         self.stage.copy_within(whole..self.filled, 0);
         self.filled -= whole;

@@ -38,6 +38,7 @@ use hashbrown::HashTable;
 use super::memory::MemoryBudget;
 use super::run::{Hold, NONE, SLOTS};
 use super::runs::Runs;
+use crate::slices::part_of;
 
 /// Blocks evicted at a time when memory is short.
 const EVICTED_AT_ONCE: u32 = 64;
@@ -119,7 +120,7 @@ impl PrefixIndex {
                 }
             }
             length += common;
-            rest = rest.get(common as usize..).unwrap_or_default();
+            rest = part_of(rest, common as usize..);
         }
         bits(alive).for_each(|slot| found(slot, length));
     }
@@ -132,7 +133,7 @@ impl PrefixIndex {
         }
         self.open(slot);
         let capacity = self.slots.get(slot).map_or(0, |slot| slot.capacity as usize);
-        let kept = chain.get(..capacity.min(chain.len())).unwrap_or_default();
+        let kept = part_of(chain, ..capacity.min(chain.len()));
         let bound = self.budget.bound(self.charged);
         let mut path = std::mem::take(&mut self.path);
         let known = self.take_known(slot, kept, &mut path);
@@ -193,11 +194,11 @@ impl PrefixIndex {
         let mut next = self.slots.get(slot).map_or(NONE, |slot| slot.newest);
         let mut gone = HashTable::new();
         // What follows a block is older than it, so that one pass from new to old sees it later.
-        while let Some(Hold { blocks: held, older, .. }) = self.runs.hold(next, slot).copied() {
-            let at = self.runs.get(next).and_then(|run| run.first_of(blocks, &gone));
-            if let Some(at) = at.filter(|at| *at < held) {
-                let hashes = self.runs.get(next).map(|run| run.hashes()).unwrap_or_default();
-                for hash in hashes.iter().take(held as usize).skip(at as usize) {
+        while let Some(run) = self.runs.get(next)
+            && let Some(Hold { blocks: held, older, .. }) = run.hold(slot).copied()
+        {
+            if let Some(at) = run.first_of(blocks, &gone).filter(|at| *at < held) {
+                for hash in part_of(run.hashes(), at as usize..held as usize) {
                     gone.insert_unique(*hash, *hash, |hash| *hash);
                 }
                 self.shorten(slot, next, at);
@@ -268,11 +269,7 @@ impl PrefixIndex {
     fn take_new(&mut self, slot: usize, known: &[u64], new: &[u64], path: &mut Vec<u32>) {
         let Ok(count @ 1..) = u32::try_from(new.len()) else { return };
         let last = path.last().copied();
-        let whole = |run: u32| {
-            let own = self.runs.get(run)?;
-            own.hold(slot).map(|hold| hold.blocks).filter(|held| *held == own.len())
-        };
-        if let Some((run, held)) = last.and_then(|run| Some((run, whole(run)?))) {
+        if let Some((run, held)) = last.and_then(|run| Some((run, self.whole(slot, run)?))) {
             self.runs.change(run, |own| own.append(new));
             self.set_blocks(slot, run, held, held + count);
         } else if let Some(run) = self.runs.add(known.last(), new) {
@@ -283,23 +280,26 @@ impl PrefixIndex {
         }
     }
 
+    /// The length of a run if a slot holds all of it.
+    fn whole(&self, slot: usize, run: u32) -> Option<u32> {
+        let run = self.runs.get(run)?;
+        run.hold(slot).map(|hold| hold.blocks).filter(|held| *held == run.len())
+    }
+
     /// Splits a run after its first `at` blocks. For a slot that holds blocks of both parts, the second
     /// one directly follows the first in the LRU list.
     fn split(&mut self, run: u32, at: u32) {
         let Some(own) = self.runs.get(run) else { return };
-        let rest: smallvec::SmallVec<[u64; 64]> =
-            own.hashes().get(at as usize..).unwrap_or_default().into();
+        let rest: smallvec::SmallVec<[u64; 64]> = part_of(own.hashes(), at as usize..).into();
         // A miss stays on the first part: the second part follows it, so the walk sees it.
-        let beyond = |(slot, hold): (usize, &Hold)| {
-            let part =
-                Hold { blocks: hold.blocks.checked_sub(at)?, newer: run, missed: 0, ..*hold };
-            (part.blocks > 0).then_some((slot, part))
-        };
-        let holds: smallvec::SmallVec<[(usize, Hold); 8]> =
-            bits(own.holders()).zip(own.holds()).filter_map(beyond).collect();
+        let parts = bits(own.holders()).zip(own.holds()).filter_map(|(slot, hold)| {
+            let blocks = hold.blocks.checked_sub(at).filter(|blocks| *blocks > 0)?;
+            Some((slot, Hold { blocks, newer: run, missed: 0, ..*hold }))
+        });
+        let parts: smallvec::SmallVec<[(usize, Hold); 8]> = parts.collect();
         let before = own.hashes().get(..at as usize).and_then(<[u64]>::last).copied();
         let Some(second) = self.runs.add(before.as_ref(), &rest) else { return };
-        for (slot, part) in holds {
+        for (slot, part) in parts {
             self.runs.change(second, |own| own.add_hold(slot, part));
             if let Some(hold) = self.runs.hold_mut(run, slot) {
                 (hold.blocks, hold.older) = (at, second);

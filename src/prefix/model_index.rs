@@ -89,7 +89,7 @@ impl ModelIndex {
                 }
             }
         }
-        let assign_one = |serial| {
+        let slots = backends.map(|serial| {
             let known = assigned.iter().position(|owner| *owner == Some(serial));
             let index = known.or_else(|| assigned.iter().position(Option::is_none));
             let index = index.unwrap_or(assigned.len());
@@ -100,8 +100,8 @@ impl ModelIndex {
                 *owner = Some(serial);
             }
             Slot::of(index)
-        };
-        backends.map(assign_one).collect()
+        });
+        slots.collect()
     }
 
     /// Runs lookups on the shards under one lock; the first shard holds the first 64 slots.
@@ -171,8 +171,8 @@ impl ModelIndex {
         let default = PrefixParams::default().block_tokens;
         let tokens = block_tokens.unwrap_or(0);
         let before = self.block_tokens.swap(tokens, Ordering::Relaxed);
-        let size = |tokens| if tokens == 0 { default } else { tokens };
-        if size(before) != size(tokens) {
+        let [before, now] = [before, tokens].map(|size| if size == 0 { default } else { size });
+        if before != now {
             for index in &mut self.shards.lock().indexes {
                 (0..SLOTS).for_each(|slot| index.clear(slot));
             }

@@ -1,5 +1,6 @@
 //! A run: blocks that follow one another in prompts, and how much of them each backend holds.
 
+use crate::slices::element_of;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
@@ -50,13 +51,13 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(before: Option<&u64>, hashes: &[u64]) -> Self {
-        let before = before.or(hashes.first()).copied().unwrap_or_default();
+        let before = before.copied().unwrap_or_else(|| element_of(hashes, 0));
         Self { before, hashes: SmallVec::from_slice(hashes), ..Self::default() }
     }
 
-    /// The first block.
-    pub(super) fn head(&self) -> Option<u64> {
-        self.hashes.first().copied()
+    /// The first block; of a run that is in use.
+    pub(super) fn head(&self) -> u64 {
+        element_of(&self.hashes, 0)
     }
 
     pub(super) fn hashes(&self) -> &[u64] {
@@ -80,16 +81,20 @@ impl Run {
     /// after the first difference nothing is equal, and a binary search finds it.
     pub(super) fn in_common(&self, chain: &[u64]) -> u32 {
         let most = self.hashes.len().min(chain.len());
-        let equal = |at: usize| self.hashes.get(at) == chain.get(at);
-        if most > 0 && equal(most - 1) {
+        if most > 0 && self.is_equal_at(most - 1, chain) {
             return u32::try_from(most).unwrap_or(NONE);
         }
         let (mut known, mut differs) = (0, most);
         while known < differs {
             let middle = known.midpoint(differs);
-            if equal(middle) { known = middle + 1 } else { differs = middle }
+            if self.is_equal_at(middle, chain) { known = middle + 1 } else { differs = middle }
         }
         u32::try_from(known).unwrap_or(NONE)
+    }
+
+    #[inline(always)]
+    fn is_equal_at(&self, at: usize, chain: &[u64]) -> bool {
+        self.hashes.get(at) == chain.get(at)
     }
 
     /// The first of its blocks that is one of `blocks`, or that follows a block that is `gone`.
@@ -146,9 +151,10 @@ impl Run {
 
     /// Bytes allocated outside of the run itself.
     pub(super) fn heap_bytes(&self) -> usize {
-        let heap = |is_spilled: bool, bytes: usize| if is_spilled { bytes + ALLOCATION } else { 0 };
-        heap(self.hashes.spilled(), self.hashes.capacity() * size_of::<u64>())
-            + heap(self.holds.spilled(), self.holds.capacity() * size_of::<Hold>())
+        let Self { hashes, holds, .. } = self;
+        let of_hashes = hashes.spilled().then(|| hashes.capacity() * size_of::<u64>() + ALLOCATION);
+        let of_holds = holds.spilled().then(|| holds.capacity() * size_of::<Hold>() + ALLOCATION);
+        of_hashes.unwrap_or(0) + of_holds.unwrap_or(0)
     }
 
     fn index_of(&self, slot: usize) -> Option<usize> {

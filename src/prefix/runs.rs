@@ -41,7 +41,7 @@ impl Runs {
 
     /// The run whose first block has this hash.
     pub(super) fn find(&self, head: u64) -> Option<(u32, &Run)> {
-        let run = *self.by_head.find(head, |run| self.head(*run) == head)?;
+        let run = *self.by_head.find(head, |run| head_of(&self.pages, *run) == head)?;
         Some((run, self.pages.get(run)?))
     }
 
@@ -51,8 +51,7 @@ impl Runs {
         let run = self.pages.take()?;
         self.change(run, |own| *own = Run::new(before, hashes));
         let Self { by_head, pages, .. } = self;
-        let rehash = |run: &u32| pages.get(*run).and_then(Run::head).unwrap_or_default();
-        by_head.insert_unique(head, run, rehash);
+        by_head.insert_unique(head, run, |other| head_of(pages, *other));
         Some(run)
     }
 
@@ -72,7 +71,7 @@ impl Runs {
         if own.holders() != 0 {
             return self.change(run, Run::trim);
         }
-        let head = own.head().unwrap_or_default();
+        let head = own.head();
         if let Ok(entry) = self.by_head.find_entry(head, |other| *other == run) {
             entry.remove();
             self.change(run, |own| *own = Run::default());
@@ -82,8 +81,12 @@ impl Runs {
             *self = Self::default();
         }
     }
+}
 
-    fn head(&self, run: u32) -> u64 {
-        self.pages.get(run).and_then(Run::head).unwrap_or_default()
-    }
+/// The first block of a run in the table.
+#[inline(always)]
+fn head_of(pages: &Pages<Run>, run: u32) -> u64 {
+    let run = pages.get(run);
+    debug_assert!(run.is_some(), "the table names runs that exist");
+    run.map_or(0, Run::head)
 }

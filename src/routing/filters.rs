@@ -195,26 +195,44 @@ impl<'a> Filters<'a> {
             return V::reject(|| RejectReason::Health(Health::Draining));
         }
         let health = state.health.status();
-        if health != Health::Healthy && !(conditions.in_panic && health == Health::Unhealthy) {
+        if health != Health::Healthy && self.is_excluded(health) {
             return V::reject(|| RejectReason::Health(health));
         }
-        if !state.breaker.is_closed() && is_open(state, input.now) {
+        if !state.breaker.is_closed() && is_open(state, input) {
             return V::reject(|| RejectReason::BreakerOpen);
         }
         if state.cooldown.is_active(input.now) {
-            let until = || state.cooldown.ends_at(input.now).unwrap_or(input.now);
-            let status = || state.cooldown.status();
-            return V::reject(|| RejectReason::Cooldown { until: until(), status: status() });
+            return V::reject(|| in_cooldown(state, input.now));
         }
         if state.load.in_flight() >= candidate.max_in_flight {
             return V::reject(|| RejectReason::Full { limit: candidate.max_in_flight });
         }
-        if state.is_in_slow_start() && !conditions.ignores_slow_start && skips(input, candidate) {
+        if state.is_in_slow_start() && self.skips(candidate) {
             return V::reject(|| RejectReason::SlowStart {
                 percent: percent(state.share(input.now)),
             });
         }
         V::admit()
+    }
+
+    /// Whether a backend that is not healthy is excluded.
+    #[cold]
+    #[inline(never)]
+    fn is_excluded(&self, health: Health) -> bool {
+        !self.conditions.in_panic || health != Health::Unhealthy
+    }
+
+    /// Whether a backend in slow start skips this decision. Drawn from the time of the decision, so that a
+    /// second pass and an explanation come to the same.
+    #[cold]
+    #[inline(never)]
+    fn skips(&self, candidate: &Serving) -> bool {
+        let now = self.input.now;
+        let share = candidate.state.share(now);
+        // The upper bits make a number in 0..1.
+        let mixed = mix(now.0 ^ (u64::from(candidate.id.0) << 48));
+        let draw = u16::try_from(mixed >> 48).map_or(0.0, f32::from) / 65536.0;
+        !self.conditions.ignores_slow_start && share < 1.0 && draw >= share
     }
 
     /// Why a candidate lacks what the request needs; where it is only assumed to have it, the passing
@@ -247,20 +265,14 @@ pub(super) fn is_known(input: &RouteInput<'_>, candidate: &Serving) -> bool {
 
 #[cold]
 #[inline(never)]
-fn is_open(state: &BackendState, now: Timestamp) -> bool {
-    state.breaker.state(now) == BreakerState::Open
+fn is_open(state: &BackendState, input: &RouteInput<'_>) -> bool {
+    state.breaker.state(input.now) == BreakerState::Open
 }
 
-/// Whether a backend in slow start skips this decision. Drawn from the time of the decision, so that a
-/// second pass and an explanation come to the same.
-#[cold]
-#[inline(never)]
-fn skips(input: &RouteInput<'_>, candidate: &Serving) -> bool {
-    let share = candidate.state.share(input.now);
-    // The upper bits make a number in 0..1.
-    let mixed = mix(input.now.0 ^ (u64::from(candidate.id.0) << 48));
-    let draw = u16::try_from(mixed >> 48).map_or(0.0, f32::from) / 65536.0;
-    share < 1.0 && draw >= share
+fn in_cooldown(state: &BackendState, now: Timestamp) -> RejectReason {
+    // A cooldown that ended meanwhile has no time left.
+    let until = state.cooldown.ends_at(now).unwrap_or(now);
+    RejectReason::Cooldown { until, status: state.cooldown.status() }
 }
 
 /// The backend whose cooldown ends first, of equals the first; none where one is merely full: it may

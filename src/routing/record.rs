@@ -1,6 +1,7 @@
 //! The scores of the backend that was picked, small enough to travel with the decision.
 
 use crate::scoring::{Candidate, Profile, RequestFeatures, SCORERS, ScoreMatrix, Standing};
+use crate::slices::{element_of, part_of};
 use crate::units::{Micros, to_millis};
 
 /// Room for every scorer: a profile lists none twice.
@@ -29,9 +30,9 @@ impl ScorerNames {
 
     /// Each scorer's name and its part of all weights together, in the order of the profile.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f32)> + '_ {
-        let name = |row: &u8| SCORERS.get(usize::from(*row)).map_or("", |row| row.name);
-        let all = self.rows.iter().map(name).zip(self.weights.iter().copied());
-        all.take(self.count.into())
+        let rows = self.rows.iter().map(|row| SCORERS.get(usize::from(*row)));
+        let names = rows.map(|row| row.map_or("", |row| row.name));
+        names.zip(self.weights.iter().copied()).take(self.count.into())
     }
 }
 
@@ -60,7 +61,7 @@ pub struct ScoreRecord {
 impl ScoreRecord {
     /// The score of each scorer of the profile, in its order, 0..=1.
     pub fn scores(&self) -> &[f32] {
-        self.scores.get(..usize::from(self.count)).unwrap_or_default()
+        part_of(&self.scores, ..usize::from(self.count))
     }
 
     /// The age of the engine's last sample in milliseconds.
@@ -81,14 +82,11 @@ impl ScoreRecord {
         matrix: &ScoreMatrix,
         chosen: usize,
     ) -> Self {
-        let at_chosen = |scores: &[f64]| {
-            let score = scores.get(chosen);
-            debug_assert!(score.is_some(), "every candidate has a score");
-            to_f32(score.copied().unwrap_or(0.0))
-        };
-        let one = candidates.get(chosen).copied().unwrap_or_default();
+        let one = candidates.get(chosen);
+        debug_assert!(one.is_some(), "a candidate is chosen");
+        let one = one.copied().unwrap_or_default();
         let mut record = Self {
-            total: at_chosen(matrix.totals()),
+            total: to_f32(element_of(matrix.totals(), chosen)),
             matched_blocks: one.matched_blocks,
             prompt_blocks: one.prompt_blocks,
             block_tokens: features.block_tokens,
@@ -100,7 +98,7 @@ impl ScoreRecord {
             count: 0,
         };
         for (index, slot) in (0..profile.weights().count()).zip(&mut record.scores) {
-            *slot = at_chosen(matrix.scores(index));
+            *slot = to_f32(element_of(matrix.scores(index), chosen));
             record.count += 1;
         }
         record

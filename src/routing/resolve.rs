@@ -19,6 +19,17 @@ struct Alias {
     hops: Box<[Box<str>]>,
 }
 
+impl Alias {
+    fn follow(first: &str, aliases: &BTreeMap<String, String>) -> Self {
+        let mut hops: Vec<Box<str>> = vec![first.into()];
+        while hops.len() < ALIAS_HOPS {
+            let Some(next) = hops.last().and_then(|last| aliases.get(&**last)) else { break };
+            hops.push(next.as_str().into());
+        }
+        Self { hops: hops.into() }
+    }
+}
+
 impl Names {
     /// Resolves every alias once. A cycle (which configurations with one never get here with)
     /// ends at the third hop like any long chain.
@@ -26,21 +37,16 @@ impl Names {
         aliases: &BTreeMap<String, String>,
         fallbacks: &BTreeMap<String, Vec<String>>,
     ) -> Self {
-        let follow = |first: &String| {
-            let mut hops: Vec<Box<str>> = vec![first.as_str().into()];
-            while hops.len() < ALIAS_HOPS {
-                let Some(next) = hops.last().and_then(|last| aliases.get(&**last)) else { break };
-                hops.push(next.as_str().into());
-            }
-            Alias { hops: hops.into() }
-        };
-        let named = |names: &Vec<String>| names.iter().map(|name| Box::from(&**name)).collect();
+        let chains = fallbacks.iter().filter(|(_, chain)| !chain.is_empty());
         Self {
-            aliases: aliases.iter().map(|(name, to)| (Box::from(&**name), follow(to))).collect(),
-            chains: fallbacks
+            aliases: aliases
                 .iter()
-                .filter(|(_, chain)| !chain.is_empty())
-                .map(|(name, chain)| (Box::from(&**name), named(chain)))
+                .map(|(name, to)| (Box::from(&**name), Alias::follow(to, aliases)))
+                .collect(),
+            chains: chains
+                .map(|(name, chain)| {
+                    (Box::from(&**name), chain.iter().map(|entry| Box::from(&**entry)).collect())
+                })
                 .collect(),
         }
     }
@@ -54,14 +60,14 @@ impl Names {
     }
 
     /// The fallbacks of a request for `name`: those of the model it resolves to, else those of the
-    /// nearest name on the way back to `name` itself.
-    pub fn chain(&self, name: &str) -> Option<&[Box<str>]> {
+    /// nearest name on the way back to `name` itself. Empty where none are configured.
+    pub fn chain(&self, name: &str) -> &[Box<str>] {
         if self.chains.is_empty() {
-            return None;
+            return &[];
         }
         let hops = self.aliases.get(name).map_or(&[][..], |alias| &alias.hops);
         let mut back = hops.iter().rev().map(|hop| &**hop).chain(std::iter::once(name));
-        back.find_map(|hop| self.chains.get(hop)).map(|chain| &**chain)
+        back.find_map(|hop| self.chains.get(hop)).map_or(&[], |chain| &**chain)
     }
 
     /// Every alias with the model it leads to, for lists of models.
@@ -97,10 +103,10 @@ mod tests {
             &[("claude-3-opus", "llama3:70b"), ("gpt-4", "qwen")],
             &[("claude-3-opus", &["mistral:7b"]), ("qwen", &["llama3:8b"]), ("empty", &[])],
         );
-        assert_eq!(names.chain("claude-3-opus").unwrap()[0].as_ref(), "mistral:7b");
-        assert_eq!(names.chain("gpt-4").unwrap()[0].as_ref(), "llama3:8b");
-        assert!(names.chain("empty").is_none(), "an empty chain is no chain");
-        assert!(names.chain("llama3:70b").is_none(), "the model is requested by its own name");
+        assert_eq!(names.chain("claude-3-opus")[0].as_ref(), "mistral:7b");
+        assert_eq!(names.chain("gpt-4")[0].as_ref(), "llama3:8b");
+        assert!(names.chain("empty").is_empty(), "an empty chain is no chain");
+        assert!(names.chain("llama3:70b").is_empty(), "the model is requested by its own name");
     }
 
     proptest! {

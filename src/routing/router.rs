@@ -100,7 +100,7 @@ impl Router {
         if let Some(decision) = self.pick_next_probe(target, input, recorder) {
             return Ok(decision);
         }
-        let chain = self.names.chain(input.model).unwrap_or_default();
+        let chain = self.names.chain(input.model);
         let error = RouteError::explain(target, input, chain);
         if !self.may_fall_back(&error) {
             return Err(error);
@@ -177,9 +177,8 @@ impl Router {
         let conditions = Conditions { candidacy, in_panic, ignores_slow_start: false };
         let picked = self.pass(considered, conditions, random, scratch, recorder);
         // Where only backends in slow start are left, they take every request.
-        let is_slow_start =
-            || considered.model.serving.iter().any(|one| one.state.is_in_slow_start());
-        if picked.is_none() && is_slow_start() {
+        let mut serving = considered.model.serving.iter();
+        if picked.is_none() && serving.any(|one| one.state.is_in_slow_start()) {
             let conditions = Conditions { ignores_slow_start: true, ..conditions };
             return self.pass(considered, conditions, random, scratch, recorder);
         }
@@ -195,19 +194,13 @@ impl Router {
         scratch: &mut Scratch,
         recorder: &mut R,
     ) -> Option<Picked> {
+        if !R::RECORDS && self.weighted.is_none() {
+            return self.pick_unrecorded(considered, conditions, random, scratch);
+        }
         let Considered { input, model, id } = considered;
         recorder.start_pass(id);
         let filters = Filters::new(input, conditions);
-        let (rows, readings) = scratch.split(model.serving.len());
-        if !R::RECORDS && self.weighted.is_none() {
-            // The strategy reads the backends while it passes over them.
-            let rules = Rules { strategy: self.strategy, weights: &self.weights };
-            let is_streaming = input.request.streaming;
-            let admitted = (0_u32..).zip(&model.serving);
-            let admitted = admitted.filter(|(_, candidate)| filters.check::<bool>(candidate));
-            let read = |(row, serving)| LiveReading { row, serving, is_streaming };
-            return rules.pick(admitted.map(read), rows, random, id);
-        }
+        let readings = &mut scratch.readings;
         readings.rows.clear();
         readings.rows.extend((0_u32..).zip(&model.serving).filter_map(|(row, candidate)| {
             recorder.filtered(row, filters.check(candidate)).then_some(row)
@@ -224,6 +217,28 @@ impl Router {
         let features = readings::features(input, block_tokens);
         recorder.read(&features, &readings.candidates);
         self.choose(&features, id, random, scratch, recorder)
+    }
+
+    /// The unobserved pass of a strategy without scorers: it reads the backends while it passes
+    /// over them.
+    // A separate function, so that the rest of a pass takes none of its registers.
+    #[inline(never)]
+    fn pick_unrecorded(
+        &self,
+        considered: Considered<'_>,
+        conditions: Conditions,
+        random: &mut impl RandomSource,
+        scratch: &mut Scratch,
+    ) -> Option<Picked> {
+        let Considered { input, model, id } = considered;
+        let filters = Filters::new(input, conditions);
+        let rules = Rules { strategy: self.strategy, weights: &self.weights };
+        let is_streaming = input.request.streaming;
+        let admitted = (0_u32..).zip(&model.serving);
+        let admitted = admitted.filter(|(_, candidate)| filters.check::<bool>(candidate));
+        let readings = admitted.map(|(row, serving)| LiveReading { row, serving, is_streaming });
+        let (rows, _) = scratch.split(model.serving.len());
+        rules.pick(readings, rows, random, id)
     }
 
     /// Picks one of the candidates in `scratch` by their readings alone: those of a live decision, or

@@ -6,6 +6,7 @@ use std::fmt;
 use rand::Rng;
 
 use super::normalize;
+use crate::slices::element_of;
 
 /// How one of the scored candidates is picked.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -116,11 +117,10 @@ impl Picker {
             Self::Softmax { temperature: 0.0 } => best(totals, 0..totals.len(), rank),
             Self::WeightedRandom | Self::Softmax { .. } => {
                 let (least, most) = range(totals);
-                let share = |total: f64| self.share(total, least, most);
-                let sum: f64 = totals.iter().map(|total| share(*total)).sum();
-                let mut left = rng.random::<f64>() * sum;
-                let found = totals.iter().position(|total| {
-                    left -= share(*total);
+                let mut shares = totals.iter().map(|total| self.share(*total, least, most));
+                let mut left = rng.random::<f64>() * shares.clone().sum::<f64>();
+                let found = shares.position(|share| {
+                    left -= share;
                     left < 0.0
                 });
                 // Rounding may leave a rest behind the last one.
@@ -131,22 +131,20 @@ impl Picker {
 
     /// How likely each candidate is to be picked; together 1. `rank` as in `pick`.
     pub fn probabilities(self, totals: &[f64], rank: impl Fn(usize) -> u64) -> Vec<f64> {
-        let to_f64 = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-        let chosen = |chosen: Option<usize>| {
-            (0..totals.len()).map(|index| part(Some(index) == chosen)).collect()
-        };
         match self {
             Self::MaxScore | Self::Softmax { temperature: 0.0 } => {
-                chosen(best(totals, 0..totals.len(), rank))
+                let chosen = best(totals, 0..totals.len(), rank);
+                (0..totals.len()).map(|index| part(Some(index) == chosen)).collect()
             }
-            Self::PowerOfTwo if totals.len() < 2 => chosen(totals.first().map(|_| 0)),
+            Self::PowerOfTwo if totals.len() < 2 => vec![1.0; totals.len()],
             Self::PowerOfTwo => {
                 // The pairs in which it is the better one, of all pairs: it beats all worse ones.
-                let pairs = to_f64(totals.len()) * to_f64(totals.len() - 1) / 2.0;
+                let count = totals.len() as f64;
+                let pairs = count * (count - 1.0) / 2.0;
                 let mut odds = vec![0.0; totals.len()];
                 for (worse, index) in from_worst(totals, rank).into_iter().enumerate() {
                     if let Some(slot) = odds.get_mut(index) {
-                        *slot = to_f64(worse) / pairs;
+                        *slot = worse as f64 / pairs;
                     }
                 }
                 odds
@@ -187,11 +185,12 @@ fn range(totals: &[f64]) -> (f64, f64) {
 /// All of them, each better than those before it, as `best` compares.
 fn from_worst(totals: &[f64], rank: impl Fn(usize) -> u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..totals.len()).collect();
-    let total = |index: usize| totals.get(index).copied().unwrap_or_default();
     order.sort_by(|&one, &other| {
-        let equals = || (rank(one), other).cmp(&(rank(other), one));
-        // Totals are never NaN; 0 and -0 are equal.
-        total(one).partial_cmp(&total(other)).unwrap_or(Ordering::Equal).then_with(equals)
+        let (total, others) = (element_of(totals, one), element_of(totals, other));
+        debug_assert!(!total.is_nan() && !others.is_nan(), "scores are clamped");
+        // 0 and -0 are equal.
+        let by_total = total.partial_cmp(&others).unwrap_or(Ordering::Equal);
+        by_total.then_with(|| (rank(one), other).cmp(&(rank(other), one)))
     });
     order
 }
@@ -204,7 +203,7 @@ fn best(
 ) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     for index in among {
-        let total = totals.get(index).copied().unwrap_or_default();
+        let total = element_of(totals, index);
         let is_better = best.is_none_or(|(leader, most)| {
             total > most || (total == most && (rank(index), leader) > (rank(leader), index))
         });

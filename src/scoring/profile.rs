@@ -13,6 +13,7 @@ use super::readings::Candidate;
 use super::request::RequestFeatures;
 use super::scorers::{Needs, SCORERS, Scorer, ScorerRow};
 use super::spec::ScorerSpec;
+use crate::slices::part_of;
 
 /// Why a list of scorers is refused.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,7 +100,7 @@ impl ScoreMatrix {
     /// The scores the `index`th scorer gave, clamped to 0..=1.
     pub fn scores(&self, index: usize) -> &[f64] {
         let count = self.totals.len();
-        self.scores.get(index * count..(index + 1) * count).unwrap_or_default()
+        part_of(&self.scores, index * count..(index + 1) * count)
     }
 }
 
@@ -131,8 +132,8 @@ impl Profile {
         scorers: Vec<(&'static str, Box<dyn Scorer>, f64)>,
         picker: Picker,
     ) -> Result<Self, ProfileError> {
-        let is_weight = |given: f64| given.is_finite() && given > 0.0;
-        if let Some((name, _, given)) = scorers.iter().find(|(.., weight)| !is_weight(*weight)) {
+        let mut wrong = scorers.iter().filter(|(.., weight)| !weight.is_finite() || *weight <= 0.0);
+        if let Some((name, _, given)) = wrong.next() {
             return Err(ProfileError::Weight { name, given: *given });
         }
         let most = scorers.iter().map(|(.., weight)| *weight).fold(0.0, f64::max);
@@ -141,13 +142,13 @@ impl Profile {
         }
         // By the largest first: the sum of very large weights is no number.
         let sum: f64 = scorers.iter().map(|(.., weight)| weight / most).sum();
-        let weigh = |(name, scorer, weight): (&'static str, Box<dyn Scorer>, f64)| Weighted {
+        let needs = scorers.iter().fold(Needs::NONE, |all, (_, one, _)| all.with(one.needs()));
+        let weighted = scorers.into_iter().map(|(name, scorer, weight)| Weighted {
             name,
             scorer,
             weight: weight / most / sum,
-        };
-        let needs = scorers.iter().fold(Needs::NONE, |all, (_, one, _)| all.with(one.needs()));
-        Ok(Self { picker, needs, scorers: scorers.into_iter().map(weigh).collect() })
+        });
+        Ok(Self { picker, needs, scorers: weighted.collect() })
     }
 
     /// Every scorer with its weight; the weights together are 1.

@@ -27,8 +27,8 @@ impl RequestFeatures {
     /// The tokens of the prompt a candidate would have to compute. The prompt is at least as long as
     /// its blocks: they include what the estimate leaves out (tools), and count text by its bytes.
     pub fn new_tokens(&self, candidate: &Candidate) -> f64 {
-        let tokens = |blocks: u32| blocks.saturating_mul(self.block_tokens);
-        let all = self.prompt_tokens.max(tokens(candidate.prompt_blocks));
-        f64::from(all.saturating_sub(tokens(candidate.matched_blocks)))
+        let [blocks, cached] = [candidate.prompt_blocks, candidate.matched_blocks]
+            .map(|blocks| blocks.saturating_mul(self.block_tokens));
+        f64::from(self.prompt_tokens.max(blocks).saturating_sub(cached))
     }
 }

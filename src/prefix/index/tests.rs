@@ -134,7 +134,7 @@ fn check_lists(index: &PrefixIndex) {
             let own = index.runs.get(run).unwrap();
             assert!(hold.blocks > 0 && hold.blocks <= own.len());
             assert_eq!(hold.newer, newer);
-            assert_eq!(index.runs.find(own.head().unwrap()).unwrap().0, run);
+            assert_eq!(index.runs.find(own.head()).unwrap().0, run);
             (count, newer, run) = (count + hold.blocks, run, hold.older);
         }
         assert_eq!((run, slot.oldest, slot.count), (NONE, newer, count));

@@ -101,7 +101,7 @@ pub fn error_value(code: ErrorCode, message: &str) -> Value {
 }
 
 fn check_head(config: &Config, sample: &DryRunRequest) -> Result<Operation, Value> {
-    let path = sample.path.split('?').next().unwrap_or_default();
+    let path = sample.path.split_once('?').map_or(&*sample.path, |(path, _)| path);
     let Some(operation) = Operation::from_path(path) else {
         let message = format!("Unknown path: {}", path.escape_default());
         return Err(error_value(ErrorCode::UnknownPath, &message));

@@ -76,26 +76,24 @@ impl Router {
         let result = self.route(input, random, &mut scratch, &mut trace);
         // Fallbacks that were not needed are shown as they would have been considered.
         let mut peek = Peek { topology: input.fleet, rng: SmallRng::seed_from_u64(0) };
-        let chain = self.names.chain(input.model).unwrap_or_default();
-        for entry in chain {
+        for entry in self.names.chain(input.model) {
             let name = self.names.resolve(entry);
             let id = input.fleet.model_id(name);
             if id.is_some_and(|id| trace.pass(id).is_none()) {
                 self.pick(name, input, &mut peek, &mut scratch, &mut trace);
             }
         }
-        let report = |pass: &Pass| {
-            input.fleet.model(pass.model).map(|model| self.reports(input, model, pass))
-        };
-        let candidates = trace.passes().iter().filter_map(report).flatten().collect();
-        Explanation { result, candidates }
+        let passes = trace
+            .passes()
+            .iter()
+            .filter_map(|pass| Some(self.reports(input, input.fleet.model(pass.model)?, pass)));
+        Explanation { result, candidates: passes.flatten().collect() }
     }
 
     fn reports(&self, input: &RouteInput<'_>, model: &Model, pass: &Pass) -> Vec<CandidateReport> {
-        let rows = (0_u32..).zip(&model.serving);
-        let report = |(row, serving)| {
-            let now = || readings::read_all(serving, input, row);
-            let one = pass.candidate(row).copied().unwrap_or_else(now);
+        let reports = (0_u32..).zip(&model.serving).map(|(row, serving)| {
+            let one = pass.candidate(row).copied();
+            let one = one.unwrap_or_else(|| readings::read_all(serving, input, row));
             let reason = pass.reason(row);
             CandidateReport {
                 backend: serving.state.name.to_string(),
@@ -105,8 +103,8 @@ impl Router {
                 reason: reason.map(|reason| reason.to_text(input)),
                 ..self.report(&model.name, pass, &one)
             }
-        };
-        rows.map(report).collect()
+        });
+        reports.collect()
     }
 
     /// What a pass says of a candidate, by its readings.

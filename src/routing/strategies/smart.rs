@@ -43,10 +43,14 @@ pub(in crate::routing) fn points(candidate: &impl Reading, weights: &Weights) ->
 }
 
 fn score_points(priority: u32, in_flight: u32, tens_of_ms: u32, weights: &Weights) -> u32 {
-    let part = |value: u32| 100 - value.min(100);
-    part(priority) * weights.priority
-        + part(in_flight) * weights.load
-        + part(tens_of_ms) * weights.latency
+    points_of(priority) * weights.priority
+        + points_of(in_flight) * weights.load
+        + points_of(tens_of_ms) * weights.latency
+}
+
+/// 100 for the least, 0 for 100 and more.
+fn points_of(value: u32) -> u32 {
+    100 - value.min(100)
 }
 
 #[cfg(test)]

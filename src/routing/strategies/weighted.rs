@@ -41,8 +41,7 @@ pub(in crate::routing) fn pick<R: Recorder>(
 /// Drops candidates whose engines have not been scraped for long, while another's is fresh: they may be
 /// gone, and their load is not known.
 fn exclude_failing<R: Recorder>(candidates: &mut Vec<Candidate>, recorder: &mut R) {
-    let any = |standing| candidates.iter().any(|one| one.telemetry == standing);
-    if !any(Standing::Failing) || !any(Standing::Fresh) {
+    if !has_standing(candidates, Standing::Failing) || !has_standing(candidates, Standing::Fresh) {
         return;
     }
     candidates.retain(|one| {
@@ -52,4 +51,8 @@ fn exclude_failing<R: Recorder>(candidates: &mut Vec<Candidate>, recorder: &mut 
         }
         !is_failing
     });
+}
+
+fn has_standing(candidates: &[Candidate], standing: Standing) -> bool {
+    candidates.iter().any(|one| one.telemetry == standing)
 }

@@ -107,17 +107,18 @@ fn to_text(key: &'static str, value: Value) -> Result<String, DryRunRequestError
 /// Headers are an object of strings, or a list of pairs where a name comes twice.
 fn to_headers(value: Value) -> Result<Vec<(String, String)>, DryRunRequestError> {
     const EXPECTED: &str = "an object of strings or a list of [name, value]";
-    let wrong = || DryRunRequestError::WrongType { key: "headers", expected: EXPECTED };
+    const WRONG: DryRunRequestError =
+        DryRunRequestError::WrongType { key: "headers", expected: EXPECTED };
     match value {
         Value::Null => Ok(Vec::new()),
         Value::Object(fields) => fields
             .into_iter()
-            .map(|(name, value)| Ok((name, value.as_str().ok_or_else(wrong)?.to_owned())))
+            .map(|(name, value)| Ok((name, value.as_str().ok_or(WRONG)?.to_owned())))
             .collect(),
         Value::Array(_) => {
-            serde_json::from_value(value).map_err(|_other_than_pairs_of_strings| wrong())
+            serde_json::from_value(value).map_err(|_other_than_pairs_of_strings| WRONG)
         }
-        _ => Err(wrong()),
+        _ => Err(WRONG),
     }
 }
 

@@ -1,0 +1,45 @@
+//! Parts of slices that the caller knows to exist. Indexing would panic where that is wrong; these assert
+//! it in debug builds and give nothing in release builds, so that a broken invariant is found by a test and
+//! costs a user no process.
+
+use std::fmt::Debug;
+use std::slice::SliceIndex;
+
+/// The part of `all` in `range`, which lies within it.
+#[inline(always)]
+pub fn part_of<T, R>(all: &[T], range: R) -> &[T]
+where
+    R: SliceIndex<[T], Output = [T]> + Debug,
+{
+    let part = all.get(range);
+    debug_assert!(part.is_some(), "a range within {} elements", all.len());
+    part.unwrap_or_default()
+}
+
+/// The element of `all` at `index`, which is within it.
+#[inline(always)]
+pub fn element_of<T: Copy + Default>(all: &[T], index: usize) -> T {
+    let element = all.get(index);
+    debug_assert!(element.is_some(), "{index} within {} elements", all.len());
+    element.copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_elements_are_those_of_the_slice() {
+        let all = [1, 2, 3];
+        assert_eq!(
+            (part_of(&all, 1..), part_of(&all, 3..), element_of(&all, 2)),
+            (&all[1..], &[][..], 3)
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "within 3 elements")]
+    fn range_beyond_the_slice_is_found_by_tests() {
+        part_of(&[1, 2, 3], 4..);
+    }
+}
