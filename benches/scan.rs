@@ -14,7 +14,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiter::{Jiter, JiterResult, NumberInt, Peek};
 use penstock::api::Operation;
-use penstock::scan::{ScanOptions, scan};
+use penstock::scan::{ScanOptions, TokenEstimate, scan};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -226,7 +226,9 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
 
 fn bench(criterion: &mut Criterion) {
     for (name, body) in bodies() {
-        let scanned = scan(Operation::Chat, None, &body, ScanOptions::default()).unwrap();
+        let in_characters =
+            ScanOptions { estimate: TokenEstimate::Chars, ..ScanOptions::default() };
+        let scanned = scan(Operation::Chat, None, &body, in_characters).unwrap();
         let facts = with_jiter(&body).unwrap();
         assert_eq!(facts, with_serde(&body), "the readers find the same");
         assert_eq!(scanned.estimated_tokens.0 as usize, facts.text / 4);

@@ -3,6 +3,7 @@
 
 use memchr::memmem::Finder;
 
+use super::bytes::weigh;
 use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
 use super::{is_blank, to_offset, to_tokens};
 use crate::api::{Capabilities, Operation};
@@ -231,9 +232,10 @@ impl Form {
             Field::Stream => self.streaming = text.eq_ignore_ascii_case("true") || text == "1",
             Field::Prompt => {
                 self.prompt = match estimate {
-                    TokenEstimate::Chars => text.chars().count(),
-                    TokenEstimate::Utf8 => text.len(),
-                } as u64;
+                    TokenEstimate::Auto => weigh(value),
+                    TokenEstimate::Chars => text.chars().count() as u64,
+                    TokenEstimate::Utf8 => text.len() as u64,
+                };
             }
             Field::ModelFile | Field::Other => {}
         }

@@ -22,6 +22,20 @@ fn scan_chat(body: &str) -> Result<RequestProfile, ScanError> {
     scan_as(Operation::Chat, body)
 }
 
+/// The length of a decoded text in the unit of an estimate, found the slow way.
+fn length(text: &str, estimate: TokenEstimate) -> usize {
+    let weigh = |character: char| match character {
+        '\u{10000}'.. => 4,
+        '\u{3000}'.. => 3,
+        _ => 1,
+    };
+    match estimate {
+        TokenEstimate::Auto => text.chars().map(weigh).sum(),
+        TokenEstimate::Chars => text.chars().count(),
+        TokenEstimate::Utf8 => text.len(),
+    }
+}
+
 fn tokens(operation: Operation, estimate: TokenEstimate, body: &str) -> u32 {
     let options = ScanOptions { estimate, ..ScanOptions::default() };
     scan(operation, None, body.as_bytes(), options).unwrap().estimated_tokens.0

@@ -6,7 +6,7 @@ use memchr::memchr2;
 use super::TokenEstimate;
 use super::bytes::{
     BLOCK, HIGH, STRETCH, Stop, WORD, block_at, count_continuations, find_control, is_dense,
-    is_plain, is_plain_block, is_stop, word_at,
+    is_plain, is_plain_block, is_stop, weigh, weigh_character, word_at,
 };
 use super::cursor::{Cursor, Syntax};
 use super::unescape::ShortString;
@@ -204,10 +204,10 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn unicode_escape(&mut self) -> Result<usize, Syntax> {
-        let (written, length) = match self.unit()? {
-            0..0x80 => (6, 1),
-            0x80..0x800 => (6, 2),
-            0xd800..0xdc00 => {
+        let (written, length, character) = match self.unit()? {
+            unit @ 0..0x80 => (6, 1, unit),
+            unit @ 0x80..0x800 => (6, 2, unit),
+            unit @ 0xd800..0xdc00 => {
                 // A lone surrogate has no UTF-8 form; backends that accept it fail later, in the tokenizer.
                 if self.bytes.get(self.at..self.at + 2) != Some(b"\\u") {
                     return Err(Syntax::Surrogate);
@@ -216,12 +216,14 @@ impl<'a> Cursor<'a> {
                 if !(0xdc00..0xe000).contains(&self.unit()?) {
                     return Err(Syntax::Surrogate);
                 }
-                (12, 4)
+                // Any character beyond the basic plane: they all weigh the same.
+                (12, 4, unit << 10)
             }
             0xdc00..0xe000 => return Err(Syntax::Surrogate),
-            _ => (6, 3),
+            unit => (6, 3, unit),
         };
         Ok(match self.estimate {
+            TokenEstimate::Auto => written - weigh_character(character),
             TokenEstimate::Chars => written - 1,
             TokenEstimate::Utf8 => written - length,
         })
@@ -257,10 +259,15 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     pub(super) fn measure(&self, text: Text) -> u64 {
         let length = (text.end - text.start - text.excess) as u64;
-        if text.high & HIGH != 0 && self.estimate == TokenEstimate::Chars {
-            length - count_continuations(self.raw(text))
-        } else {
-            length
+        if text.high & HIGH == 0 {
+            return length;
+        }
+        let raw = self.raw(text);
+        match self.estimate {
+            // Saturating, because invalid UTF-8, which is rejected later, may weigh more than it has bytes.
+            TokenEstimate::Auto => (length + weigh(raw)).saturating_sub(raw.len() as u64),
+            TokenEstimate::Chars => length - count_continuations(raw),
+            TokenEstimate::Utf8 => length,
         }
     }
 }

@@ -15,9 +15,12 @@ use crate::scoring::{Picker, Preset, ScorerSpec};
 choice! {
     /// How the number of prompt tokens is estimated.
     pub enum TokenEstimate {
-        /// Characters / 4: accurate for English.
+        /// By kind of character, a quarter of the sum: Chinese, Japanese and Korean characters count
+        /// three, emoji four, all others one.
+        Auto = "auto",
+        /// Characters / 4: as `auto` for alphabets, several times too low for Chinese, Japanese, Korean.
         Chars = "chars",
-        /// UTF-8 bytes / 4: closer for Chinese, Japanese, Korean.
+        /// UTF-8 bytes / 4: as `auto` for Chinese, Japanese, Korean, too high for Cyrillic.
         Utf8 = "utf8",
     }
 }
@@ -63,8 +66,8 @@ section! {
         /// Fallback models, in order, for a model that cannot be served.
         pub fallbacks: BTreeMap<String, Vec<String>> ["fallbacks" as Table<List<String>>] =
             BTreeMap::new(),
-        /// How the number of prompt tokens is estimated: chars or utf8.
-        pub token_estimate: TokenEstimate = TokenEstimate::Chars,
+        /// How the number of prompt tokens is estimated: auto (by kind of character), chars or utf8.
+        pub token_estimate: TokenEstimate = TokenEstimate::Auto,
         /// How models with unknown capabilities are treated: assume or deny.
         pub unknown_capability: UnknownCapability = UnknownCapability::Assume,
         /// Whether to retry a request that a backend received but never responded to.

@@ -47,10 +47,7 @@ fn check(text: &str, estimate: TokenEstimate) -> Result<(), TestCaseError> {
     match serde_json::from_str::<serde_json::Value>(&body) {
         Ok(value) => {
             let prompt = value["prompt"].as_str().unwrap();
-            let length = match estimate {
-                TokenEstimate::Chars => prompt.chars().count(),
-                TokenEstimate::Utf8 => prompt.len(),
-            };
+            let length = super::length(prompt, estimate);
             let found = found.map_err(|error| TestCaseError::fail(format!("{error}: {body}")))?;
             prop_assert_eq!(found.estimated_tokens.0 as usize, length / 4, "{}", body);
         }
@@ -69,10 +66,9 @@ proptest! {
         pieces in prop::collection::vec(piece(), 0..24),
         odd in odd_piece(),
         more in prop::collection::vec(piece(), 0..6),
-        in_chars in any::<bool>(),
+        estimate in prop::sample::select(TokenEstimate::ALL),
     ) {
         let text = format!("{}{odd}{}", pieces.concat(), more.concat());
-        let estimate = if in_chars { TokenEstimate::Chars } else { TokenEstimate::Utf8 };
         check(&text, estimate)?;
     }
 }
@@ -81,10 +77,11 @@ proptest! {
 fn a_pair_of_surrogates_may_lie_across_the_end_of_any_stretch() {
     for before in 0..140 {
         for after in [0, 1, 30, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 130] {
-            for pair in [r"\ud83d\ude00", r"\u00e9", r"\\", r"\\\n"] {
+            for pair in [r"\ud83d\ude00", r"\u00e9", r"\u65e5", r"\\", r"\\\n"] {
                 let text = format!(r"\n{}{pair}{}", "x".repeat(before), "y".repeat(after));
-                check(&text, TokenEstimate::Utf8).unwrap();
-                check(&text, TokenEstimate::Chars).unwrap();
+                for estimate in TokenEstimate::ALL {
+                    check(&text, *estimate).unwrap();
+                }
             }
         }
     }

@@ -41,10 +41,14 @@ fn the_fields_of_a_form_are_found() {
         assert_eq!(profile.needs, Capabilities::NONE);
         assert_eq!(profile.max_tokens, None);
     }
-    let utf8 = ScanOptions { estimate: TokenEstimate::Utf8, ..ScanOptions::default() };
-    let body = [&field("model", "m"), &field("prompt", "éééé"), "--XyZ--"].concat();
-    let profile = scan(Operation::Transcriptions, Some(KIND), body.as_bytes(), utf8).unwrap();
-    assert_eq!(profile.estimated_tokens, TokenCount(2));
+    let body = [&field("model", "m"), &field("prompt", "éééé日日日日"), "--XyZ--"].concat();
+    for (estimate, expected) in
+        [(TokenEstimate::Auto, 4), (TokenEstimate::Chars, 2), (TokenEstimate::Utf8, 5)]
+    {
+        let options = ScanOptions { estimate, ..ScanOptions::default() };
+        let scanned = scan(Operation::Transcriptions, Some(KIND), body.as_bytes(), options);
+        assert_eq!(scanned.unwrap().estimated_tokens, TokenCount(expected), "{estimate:?}");
+    }
 }
 
 #[test]

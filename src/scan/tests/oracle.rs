@@ -41,8 +41,7 @@ fn expected_error(operation: Operation, value: &Value) -> Option<ScanError> {
     None
 }
 
-fn check_facts(operation: Operation, utf8: bool, body: &[u8], value: &Value) {
-    let estimate = if utf8 { TokenEstimate::Utf8 } else { TokenEstimate::Chars };
+fn check_facts(operation: Operation, estimate: TokenEstimate, body: &[u8], value: &Value) {
     let options = ScanOptions { estimate, ..ScanOptions::default() };
     let scanned = scan(operation, None, body, options);
     if let Some(error) = expected_error(operation, value) {
@@ -50,7 +49,7 @@ fn check_facts(operation: Operation, utf8: bool, body: &[u8], value: &Value) {
         return;
     }
     let profile = scanned.unwrap();
-    let facts = Facts::of(operation, value, utf8);
+    let facts = Facts::of(operation, value, estimate);
     assert_eq!(profile.model_name(body), value["model"].as_str().unwrap());
     assert_eq!(profile.streaming, value["stream"] == true);
     assert_eq!(profile.estimated_tokens.0 as usize, facts.text / 4 + facts.ids);
@@ -96,11 +95,12 @@ proptest! {
 
     #[test]
     fn facts_agree_with_a_walk_over_the_tree(
-        body in a_body(), dice: u64, operation in prop::sample::select(&OPERATIONS[..]), utf8: bool,
+        body in a_body(), dice: u64, operation in prop::sample::select(&OPERATIONS[..]),
+        estimate in prop::sample::select(TokenEstimate::ALL),
     ) {
         let text = Printer::print(&body, dice);
         let value: Value = serde_json::from_str(&text).unwrap();
-        check_facts(operation, utf8, text.as_bytes(), &value);
+        check_facts(operation, estimate, text.as_bytes(), &value);
     }
 
     #[test]

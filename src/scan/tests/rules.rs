@@ -203,28 +203,31 @@ fn wrong_types_are_refused_by_name() {
 #[test]
 fn text_is_counted_decoded_and_as_a_whole() {
     let count = |estimate, content: &str| tokens(Operation::Chat, estimate, &with_content(content));
-    for (content, chars, utf8) in [
-        (format!("\"{}\"", "a".repeat(4000)), 1000, 1000),
-        (format!("\"{}\"", "a".repeat(40_000)), 10_000, 10_000),
-        (format!("\"{}\"", "日".repeat(400)), 100, 300),
-        (format!("\"{}\"", r"\u65e5".repeat(400)), 100, 300),
-        (format!("\"{}\"", "😀".repeat(40)), 10, 40),
-        (format!("\"{}\"", r"\ud83d\ude00".repeat(40)), 10, 40),
-        (format!("\"{}\"", r"\n\u000a\u0394".repeat(4)), 3, 4),
-        (r#""123""#.to_owned(), 0, 0),
+    for (content, chars, auto, utf8) in [
+        (format!("\"{}\"", "a".repeat(4000)), 1000, 1000, 1000),
+        (format!("\"{}\"", "a".repeat(40_000)), 10_000, 10_000, 10_000),
+        (format!("\"{}\"", "日".repeat(400)), 100, 300, 300),
+        (format!("\"{}\"", r"\u65e5".repeat(400)), 100, 300, 300),
+        (format!("\"{}\"", "😀".repeat(40)), 10, 40, 40),
+        (format!("\"{}\"", r"\ud83d\ude00".repeat(40)), 10, 40, 40),
+        (format!("\"{}\"", r"\n\u000a\u0394".repeat(4)), 3, 3, 4),
+        (format!("\"{}\"", "Да, ü".repeat(4)), 5, 5, 8),
+        (r#""123""#.to_owned(), 0, 0, 0),
         // Three characters in each of four parts: the total is divided, not the parts.
-        (format!("[{}]", [r#"{"type":"text","text":"abc"}"#; 4].join(",")), 3, 3),
+        (format!("[{}]", [r#"{"type":"text","text":"abc"}"#; 4].join(",")), 3, 3, 3),
         (
             r#"[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAAAAAAAAAA"}}]"#
                 .to_owned(),
             0,
             0,
+            0,
         ),
-        ("null".to_owned(), 0, 0),
-        ("7".to_owned(), 0, 0),
-        (r#"{"type":"text","text":"12345678"}"#.to_owned(), 0, 0),
+        ("null".to_owned(), 0, 0, 0),
+        ("7".to_owned(), 0, 0, 0),
+        (r#"{"type":"text","text":"12345678"}"#.to_owned(), 0, 0, 0),
     ] {
         assert_eq!(count(TokenEstimate::Chars, &content), chars, "{content}");
+        assert_eq!(count(TokenEstimate::Auto, &content), auto, "{content}");
         assert_eq!(count(TokenEstimate::Utf8, &content), utf8, "{content}");
     }
     let empty = r#"{"model":"m","messages":[]}"#;

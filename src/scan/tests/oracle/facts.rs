@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::super::{TokenEstimate, length};
 use crate::api::Operation;
 
 /// The facts, found the slow way.
@@ -10,12 +11,12 @@ pub(super) struct Facts {
     pub(super) text: usize,
     pub(super) ids: usize,
     pub(super) has_image: bool,
-    utf8: bool,
+    estimate: TokenEstimate,
 }
 
 impl Facts {
     fn add_text(&mut self, text: &str) {
-        self.text += if self.utf8 { text.len() } else { text.chars().count() };
+        self.text += length(text, self.estimate);
     }
 
     fn add_prompt(&mut self, value: &Value, levels: usize) {
@@ -72,8 +73,8 @@ impl Facts {
         }
     }
 
-    pub(super) fn of(operation: Operation, body: &Value, utf8: bool) -> Self {
-        let mut facts = Self { utf8, ..Self::default() };
+    pub(super) fn of(operation: Operation, body: &Value, estimate: TokenEstimate) -> Self {
+        let mut facts = Self { estimate, ..Self::default() };
         match operation {
             Operation::Chat => facts.add_messages(&body["messages"]),
             Operation::Messages => {
