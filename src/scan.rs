@@ -31,22 +31,16 @@ pub use usage::{Usage, find_usage};
 use crate::api::{BodyFormat, ErrorCode, Operation};
 use crate::units::{Timestamp, TokenCount};
 
-/// The estimated length of a token, in characters or bytes.
+/// The estimated length of a token, in the unit of the estimate.
 const TEXT_PER_TOKEN: u64 = 4;
 
 /// The input of a scan besides the body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScanOptions {
     /// How the prompt's length is estimated.
     pub estimate: TokenEstimate,
     /// When the request arrived.
     pub arrived_at: Timestamp,
-}
-
-impl Default for ScanOptions {
-    fn default() -> Self {
-        Self { estimate: TokenEstimate::Chars, arrived_at: Timestamp::default() }
-    }
 }
 
 /// Why a body is rejected.

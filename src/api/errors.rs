@@ -93,7 +93,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::CapabilityMismatch,
         "capability_mismatch",
         400,
-        "no backend has the capabilities the request needs; the message lists them",
+        "no backend has the capabilities the request needs; the message lists them, and what each of up to five backends lacks",
     ),
     error(
         ErrorCode::ContextLengthExceeded,

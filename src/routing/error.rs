@@ -8,10 +8,10 @@ use crate::api::{Capabilities, ErrorCode, Operation};
 use crate::fleet::{Health, Serving, Topology};
 use crate::units::Timestamp;
 
-/// The most backends that a message names.
-const MAX_UNREPORTED: usize = 5;
+/// The most backends that a message names: enough to see what to change, and the message stays bounded.
+const MAX_NAMED: usize = 5;
 
-/// What every candidate lacked.
+/// What a candidate lacks of what a request needs, or what some candidates lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Missing {
     /// Capabilities.
@@ -26,18 +26,28 @@ impl Missing {
     fn is_only_context(self) -> bool {
         self.context && self.capabilities.is_empty() && self.operation.is_none()
     }
+
+    /// What either lacks.
+    fn union(self, other: Self) -> Self {
+        Self {
+            capabilities: self.capabilities.union(other.capabilities),
+            context: self.context || other.context,
+            operation: self.operation.or(other.operation),
+        }
+    }
+
+    /// All of it, separated by commas.
+    fn names(self) -> String {
+        let context = self.context.then_some("context_length");
+        let operation = self.operation.map(Operation::name);
+        let names = self.capabilities.names().chain(context).chain(operation);
+        names.collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut names: Vec<&str> = self.capabilities.names().collect();
-        if self.context {
-            names.push("context_length");
-        }
-        if let Some(operation) = self.operation {
-            names.push(operation.name());
-        }
-        write!(out, "[{}]", names.join(", "))
+        write!(out, "[{}]", self.names())
     }
 }
 
@@ -64,8 +74,11 @@ pub enum RouteError {
     CapabilityMismatch {
         /// The model.
         model: String,
-        /// All that is missing.
+        /// All that the request needs and some of them lack: what a client must leave out to be served
+        /// by any of them.
         missing: Missing,
+        /// What each lacks, by name; of the first few.
+        lacking: Vec<(String, Missing)>,
     },
     /// The model and all its fallbacks are out.
     FallbackChainExhausted {
@@ -133,7 +146,7 @@ impl RouteError {
         for ((_, verdict), candidate) in filters::rejections(input, serving).zip(&serving.serving) {
             seen.add(input, candidate, verdict);
         }
-        seen.conclude(model, input)
+        seen.conclude(model)
     }
 
     /// Why a model that no backend lists cannot be served: it is unknown, or discovery has not ended.
@@ -172,9 +185,10 @@ struct Seen {
     full: bool,
     tried: bool,
     cooldown: Option<(Timestamp, u16)>,
-    /// What every healthy backend lacks, and what any of them lacks.
-    everywhere: Option<Missing>,
-    anywhere: Missing,
+    /// What some healthy backend lacks.
+    missing: Missing,
+    /// What each healthy backend lacks, of the first [`MAX_NAMED`].
+    lacking: Vec<(String, Missing)>,
 }
 
 impl Seen {
@@ -190,7 +204,7 @@ impl Seen {
             Ok(()) => self.capable = true,
             Err(reason) if reason.is_lasting() => {
                 if is_healthy {
-                    self.lacks(lacking(input, candidate));
+                    self.add_lacking(candidate, lacking(input, candidate));
                 }
             }
             Err(reason) => {
@@ -205,34 +219,25 @@ impl Seen {
         }
     }
 
-    fn lacks(&mut self, missing: Missing) {
-        let everywhere = self.everywhere.get_or_insert(missing);
-        let all = everywhere.capabilities;
-        everywhere.capabilities = all.without(all.without(missing.capabilities));
-        everywhere.context &= missing.context;
-        everywhere.operation = everywhere.operation.and(missing.operation);
-        self.anywhere.capabilities = self.anywhere.capabilities.union(missing.capabilities);
-        self.anywhere.context |= missing.context;
-        self.anywhere.operation = self.anywhere.operation.or(missing.operation);
+    fn add_lacking(&mut self, candidate: &Serving, missing: Missing) {
+        self.missing = self.missing.union(missing);
+        if self.lacking.len() < MAX_NAMED {
+            self.lacking.push((candidate.state.name.to_string(), missing));
+        }
     }
 
-    fn missing(&self) -> Option<Missing> {
-        let everywhere = self.everywhere?;
-        let nothing_in_common = everywhere == Missing::default();
-        Some(if nothing_in_common { self.anywhere } else { everywhere })
-    }
-
-    fn conclude(self, model: String, input: &RouteInput<'_>) -> RouteError {
-        let missing = self.missing();
-        match (self.cooldown, missing) {
+    fn conclude(self, model: String) -> RouteError {
+        debug_assert!(!model.is_empty(), "a model has a name");
+        let Self { missing, lacking, .. } = self;
+        match self.cooldown {
             _ if self.full => RouteError::Saturated { model },
-            (Some((until, status)), _) => RouteError::CoolingDown { model, until, status },
-            _ if self.tried => RouteError::AllTried { model },
-            (None, Some(missing)) if !self.capable => {
-                RouteError::CapabilityMismatch { model, missing }
+            Some((until, status)) => RouteError::CoolingDown { model, until, status },
+            None if self.tried => RouteError::AllTried { model },
+            None if !self.capable && !lacking.is_empty() => {
+                RouteError::CapabilityMismatch { model, missing, lacking }
             }
-            (None, missing) => {
-                debug_assert!(!model.is_empty() || input.model.is_empty(), "a model has a name");
+            None => {
+                let missing = (!lacking.is_empty()).then_some(missing);
                 RouteError::NoHealthyBackend { model, missing }
             }
         }
@@ -267,10 +272,17 @@ impl fmt::Display for RouteError {
                 "No healthy backend available for model '{model}' \
                  (the healthy ones lack {missing})"
             ),
-            Self::CapabilityMismatch { model, missing } => write!(
-                out,
-                "No backend supports required capabilities for model '{model}': {missing}"
-            ),
+            Self::CapabilityMismatch { model, missing, lacking } => {
+                write!(
+                    out,
+                    "No backend supports required capabilities for model '{model}': {missing}"
+                )?;
+                for (index, (name, missing)) in lacking.iter().enumerate() {
+                    let start = if index == 0 { " (" } else { "; " };
+                    write!(out, "{start}{name} lacks {}", missing.names())?;
+                }
+                out.write_str(")")
+            }
             Self::FallbackChainExhausted { chain } => {
                 let chain = chain.join(", ");
                 write!(out, "All backends in fallback chain unavailable: [{chain}]")
@@ -292,7 +304,7 @@ impl fmt::Display for RouteError {
 
 /// The backends that may serve a model that was not found, as far as a message has room for them.
 fn write_unreported(out: &mut fmt::Formatter<'_>, names: &[String]) -> fmt::Result {
-    let shown = names.get(..MAX_UNREPORTED).unwrap_or(names);
+    let shown = names.get(..MAX_NAMED).unwrap_or(names);
     if shown.is_empty() {
         return Ok(());
     }

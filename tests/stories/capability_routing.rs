@@ -146,7 +146,8 @@ fn long_prompt_selects_a_long_context() {
     let (status, text) = fleet.taker(CHAT, &of(16_001)).unwrap_err();
     let error = &serde_json::from_str::<Value>(&text).unwrap()["error"];
     assert_eq!((status, &error["code"]), (400, &json!("context_length_exceeded")));
-    let message = "No backend supports required capabilities for model 'm': [context_length]";
+    let message = "No backend supports required capabilities for model 'm': [context_length] \
+                   (plain lacks context_length; vision lacks context_length; tools lacks context_length)";
     assert_eq!(error["message"], message);
     // An image's data is no text: a picture of a megabyte still fits a thousand tokens.
     let mut big = image_chat();
@@ -170,7 +171,8 @@ fn capability_mismatch_lists_what_is_missing() {
     let (status, text) = fleet.taker(CHAT, &both).unwrap_err();
     let error = &serde_json::from_str::<Value>(&text).unwrap()["error"];
     assert_eq!((status, &error["code"]), (400, &json!("capability_mismatch")));
-    let message = "No backend supports required capabilities for model 'm': [vision, tools]";
+    let message = "No backend supports required capabilities for model 'm': [vision, tools] \
+                   (plain lacks vision, tools; vision lacks tools; tools lacks vision)";
     assert_eq!(error["message"], message);
     let body = json!({
         "model": "m", "max_tokens": 9, "tools": [{"name": "f", "input_schema": {}}],

@@ -120,13 +120,14 @@ fn explain_reports_refused_lines_in_order() {
         assert_eq!((&error["status"], &error["code"]), (&json!(status), &json!(code)), "{line}");
         assert_eq!(lines["requirements"].is_object(), is_scanned, "{line}");
     }
-    let message = "No backend supports required capabilities for model 'm': [tools]";
+    let message = "No backend supports required capabilities for model 'm': [tools] \
+                   (plain lacks tools; sees lacks tools)";
     assert_eq!(lines[0]["error"]["message"], message);
 }
 
 fn explain_honours_the_token_estimate() {
     let lines = [line(&client::chat("m", &"\u{4e00}".repeat(400)))];
-    for (estimate, tokens) in [("chars", 100), ("utf8", 300)] {
+    for (estimate, tokens) in [("auto", 300), ("chars", 100), ("utf8", 300)] {
         let ran = explain(&config(&format!("token_estimate: {estimate}")), &lines, &[]);
         assert_eq!(ran.json_lines()[0]["requirements"]["estimated_tokens"], tokens, "{estimate}");
     }

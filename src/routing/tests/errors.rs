@@ -50,14 +50,15 @@ fn served_model_without_a_healthy_backend_is_unavailable() {
 fn missing_capabilities_are_all_listed() {
     let mut fleet = alone("{ id: m, context_length: 100, capabilities: [json_mode] }");
     let needs = Capabilities::ALL;
-    let message =
-        "No backend supports required capabilities for model 'm': [vision, tools, context_length]";
+    let message = "No backend supports required capabilities for model 'm': \
+         [vision, tools, context_length] (one lacks vision, tools, context_length)";
     let wanted = (ErrorCode::CapabilityMismatch, 400, message.to_owned());
     assert_eq!(
         reported(&mut fleet, TestRequest { needs, tokens: 101, ..TestRequest::of("m") }),
         wanted
     );
-    let message = "No backend supports required capabilities for model 'm': [vision, tools]";
+    let message = "No backend supports required capabilities for model 'm': [vision, tools] \
+                   (one lacks vision, tools)";
     let wanted = (ErrorCode::CapabilityMismatch, 400, message.to_owned());
     assert_eq!(reported(&mut fleet, TestRequest { needs, ..TestRequest::of("m") }), wanted);
 }
@@ -65,7 +66,8 @@ fn missing_capabilities_are_all_listed() {
 #[test]
 fn too_long_prompt_has_a_separate_error_code() {
     let mut fleet = alone("{ id: m, context_length: 100, capabilities: [] }");
-    let message = "No backend supports required capabilities for model 'm': [context_length]";
+    let message = "No backend supports required capabilities for model 'm': [context_length] \
+                   (one lacks context_length)";
     let wanted = (ErrorCode::ContextLengthExceeded, 400, message.to_owned());
     assert_eq!(reported(&mut fleet, TestRequest { tokens: 101, ..TestRequest::of("m") }), wanted);
 }
@@ -78,7 +80,7 @@ fn unserved_operation_is_named() {
         TestRequest { operation: Operation::Embeddings, ..TestRequest::of("m") },
     );
     assert_eq!((code, status), (ErrorCode::CapabilityMismatch, 400));
-    assert!(message.ends_with("for model 'm': [embeddings]"), "{message}");
+    assert!(message.ends_with("for model 'm': [embeddings] (one lacks embeddings)"), "{message}");
 }
 
 #[test]
@@ -91,7 +93,37 @@ fn capabilities_missing_on_different_backends_are_listed_together() {
     let needs = Capabilities::VISION.union(Capabilities::TOOLS);
     let (_, _, message) =
         reported(&mut Fleet::of(&yaml), TestRequest { needs, ..TestRequest::of("m") });
-    assert!(message.ends_with(": [vision, tools]"), "no backend has both: {message}");
+    assert!(
+        message.ends_with(": [vision, tools] (sees lacks tools; calls lacks vision)"),
+        "no backend has both: {message}"
+    );
+}
+
+#[test]
+fn capability_mismatch_lists_all_that_some_candidate_lacks() {
+    let yaml = format!(
+        "backends:\n{}{}",
+        backend("short", 1, "models: [{ id: m, context_length: 100, capabilities: [tools] }]"),
+        backend("long", 2, "models: [{ id: m, capabilities: [] }]")
+    );
+    let needs = Capabilities::VISION.union(Capabilities::TOOLS);
+    let request = TestRequest { needs, tokens: 101, ..TestRequest::of("m") };
+    let (code, _, message) = reported(&mut Fleet::of(&yaml), request);
+    assert_eq!(code, ErrorCode::CapabilityMismatch);
+    let listed = ": [vision, tools, context_length] (short lacks vision, context_length; long lacks vision, tools)";
+    assert!(message.ends_with(listed), "one change must suffice for any backend: {message}");
+}
+
+#[test]
+fn capability_mismatch_names_at_most_five_candidates() {
+    let blind = |index: usize| {
+        backend(&format!("b{index}"), 1 + index, "models: [{ id: m, capabilities: [] }]")
+    };
+    let yaml = format!("backends:\n{}", (0..7).map(blind).collect::<String>());
+    let request = TestRequest { needs: Capabilities::VISION, ..TestRequest::of("m") };
+    let (_, _, message) = reported(&mut Fleet::of(&yaml), request);
+    assert_eq!(message.matches(" lacks vision").count(), 5, "{message}");
+    assert!(message.ends_with("b4 lacks vision)"), "{message}");
 }
 
 #[test]
