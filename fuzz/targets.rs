@@ -71,10 +71,10 @@ pub fn scan_json(bytes: &[u8]) {
     let is_too_deep = matches!(scanned, Err(ScanError::Malformed { expected: Syntax::Depth, .. }));
     assert!(is_too_deep || is_json == verdict.is_some(), "{scanned:?}");
     let (Ok(profile), Some(value)) = (scanned, verdict) else { return };
-    assert_eq!(profile.model_name(body), value["model"].as_str().expect("a name"));
+    assert_eq!(profile.model_name(body), value["model"].as_str().unwrap_or(""));
     assert_eq!(profile.streaming, value["stream"] == true);
     // Another name in its place changes nothing else.
-    let wire = wire_name(operation.row().body, OTHER_NAME);
+    let wire = wire_name(&profile, body, OTHER_NAME);
     let spliced = splice(body, &profile, &wire).concat();
     let mut wanted = value;
     wanted["model"] = Value::from(OTHER_NAME);
@@ -104,8 +104,9 @@ pub fn scan_form(body: &[u8]) {
     let operation = Operation::Transcriptions;
     let kind = Some("multipart/form-data; boundary=b");
     let Ok(profile) = scan(operation, kind, body, ScanOptions::default()) else { return };
-    assert!(!profile.model_name(body).trim().is_empty());
-    let spliced = splice(body, &profile, "whisper-2").concat();
+    assert_eq!(profile.model_name(body).trim().is_empty(), !profile.names_model());
+    let wire = wire_name(&profile, body, "whisper-2");
+    let spliced = splice(body, &profile, &wire).concat();
     let again = scan(operation, kind, &spliced, ScanOptions::default()).expect("still a form");
     assert_eq!(again.model_name(&spliced), "whisper-2");
     assert_eq!((again.streaming, again.needs), (profile.streaming, profile.needs));

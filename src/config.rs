@@ -24,6 +24,7 @@ pub use sections::access_log::{AccessLogConfig, LogTarget};
 pub use sections::admin::AdminConfig;
 pub use sections::auth::{AuthConfig, ClientKey};
 pub use sections::backends::{AuthorizationPolicy, BackendConfig, BackendTls, Engine};
+pub use sections::default_model::DefaultModel;
 pub use sections::discovery::DiscoveryConfig;
 pub use sections::health::{BreakerConfig, HealthConfig};
 pub use sections::limits::{Http2Limits, LimitsConfig};

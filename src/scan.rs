@@ -23,7 +23,7 @@ mod usage;
 pub use cursor::Syntax;
 pub use multipart::MultipartSyntax;
 pub use outline::Outline;
-pub use profile::{PromptPlaces, RequestProfile, RequestRequirements, TokenEstimate};
+pub use profile::{ModelForm, PromptPlaces, RequestProfile, RequestRequirements, TokenEstimate};
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
 pub use usage::{Usage, find_usage};
@@ -135,8 +135,8 @@ impl ScanError {
 /// Scans the body of a request. `content_type` is the value of that header.
 ///
 /// # Errors
-/// [`ScanError`] if the body is malformed, names no model, or has a field of the wrong type among those
-/// the scan reads.
+/// [`ScanError`] if the body is malformed, its model is empty, or a field that the scan reads has the
+/// wrong type. A body without a model is fine here: see [`RequestProfile::names_model`].
 pub fn scan(
     operation: Operation,
     content_type: Option<&str>,

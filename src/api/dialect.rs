@@ -1,9 +1,8 @@
 //! The dialects: how errors, broken streams and keys look in each family of wire formats. A new
-//! dialect is a variant and a row here, its operations in `api.rs`, and their prompt fields in `scan`.
+//! dialect is a variant and a row here, and its operations in `operation`.
 
 use serde_json::{Value, json};
 
-use super::Operation;
 use super::errors::ErrorCode;
 
 /// The family of wire formats an operation belongs to.
@@ -14,6 +13,8 @@ pub enum Dialect {
     OpenAi,
     /// `{"type": "error", "error": {"type", "message"}}`
     Anthropic,
+    /// `{"error": "text"}`
+    Ollama,
 }
 
 /// What an error response says.
@@ -38,6 +39,8 @@ pub struct DialectRow {
     pub name: &'static str,
     /// Paths that begin like this get errors in this dialect, whether or not they are operations.
     pub path_prefixes: &'static [&'static str],
+    /// What the error of an unknown path adds for these clients.
+    pub unknown_path_hint: &'static str,
     /// The body of an error.
     pub error_body: fn(&ErrorReport<'_>) -> Value,
     /// The event that reports an error to a client whose stream has already started.
@@ -52,6 +55,7 @@ pub const DIALECTS: &[DialectRow] = &[
         dialect: Dialect::OpenAi,
         name: "OpenAI",
         path_prefixes: &[],
+        unknown_path_hint: "",
         error_body: |report| openai_error(report.code, report.message, report.param),
         stream_error: |code, message| data_event(&openai_error(code, message, None)),
         key_header: None,
@@ -59,7 +63,8 @@ pub const DIALECTS: &[DialectRow] = &[
     DialectRow {
         dialect: Dialect::Anthropic,
         name: "Anthropic",
-        path_prefixes: &["/v1/messages"],
+        path_prefixes: &["/v1/messages", "/messages"],
+        unknown_path_hint: "",
         error_body: |report| {
             let mut body = anthropic_error(report.code, report.message);
             if let (Some(id), Some(fields)) = (report.request_id, body.as_object_mut()) {
@@ -69,6 +74,15 @@ pub const DIALECTS: &[DialectRow] = &[
         },
         stream_error: |code, message| named_event("error", &anthropic_error(code, message)),
         key_header: Some("x-api-key"),
+    },
+    DialectRow {
+        dialect: Dialect::Ollama,
+        name: "Ollama",
+        path_prefixes: &["/api/"],
+        unknown_path_hint: " (Ollama's API is not served: use the paths under /v1)",
+        error_body: |report| json!({ "error": report.message }),
+        stream_error: |_code, message| line(&json!({ "error": message })),
+        key_header: None,
     },
 ];
 
@@ -84,22 +98,19 @@ impl Dialect {
 
     /// The dialect in which requests for `path` get their errors.
     pub fn of_path(path: &[u8]) -> Self {
-        let speaks = |row: &&DialectRow| {
-            row.path_prefixes.iter().any(|prefix| path.starts_with(prefix.as_bytes()))
-        };
-        DIALECTS.iter().find(speaks).map_or(Self::OpenAi, |row| row.dialect)
+        DIALECTS.iter().find(|row| row.claims(path)).map_or(Self::OpenAi, |row| row.dialect)
+    }
+}
+
+impl DialectRow {
+    fn claims(&self, path: &[u8]) -> bool {
+        self.path_prefixes.iter().any(|prefix| path.starts_with(prefix.as_bytes()))
     }
 }
 
 /// The body of an error in the client's dialect.
 pub fn error_body(dialect: Dialect, report: &ErrorReport<'_>) -> Vec<u8> {
     (dialect.row().error_body)(report).to_string().into_bytes()
-}
-
-/// The event that reports an error to a client whose stream has already started.
-pub fn error_event(operation: Operation, code: ErrorCode, message: &str) -> Vec<u8> {
-    let row = operation.row();
-    row.stream_error.unwrap_or(row.dialect.row().stream_error)(code, message)
 }
 
 /// The event that reports a failed response of OpenAI's Responses API.
@@ -114,6 +125,11 @@ pub(super) fn response_failed(code: ErrorCode, message: &str) -> Vec<u8> {
 
 fn data_event(data: &Value) -> Vec<u8> {
     format!("data: {data}\n\n").into_bytes()
+}
+
+/// A line of a stream of JSON lines.
+fn line(data: &Value) -> Vec<u8> {
+    format!("{data}\n").into_bytes()
 }
 
 fn named_event(name: &str, data: &Value) -> Vec<u8> {
@@ -147,7 +163,8 @@ mod tests {
                 assert_eq!(Dialect::of_path(prefix.as_bytes()), row.dialect);
             }
             let event = (row.stream_error)(ErrorCode::UpstreamClosed, "closed");
-            assert!(event.ends_with(b"\n\n"), "{}: an event ends with an empty line", row.name);
+            let end: &[u8] = if row.dialect == Dialect::Ollama { b"}\n" } else { b"\n\n" };
+            assert!(event.ends_with(end), "{}: a client can see the end of the event", row.name);
         }
         assert_eq!(Dialect::of_path(b"/v1/messages/batches"), Dialect::Anthropic);
         assert_eq!(Dialect::of_path(b"/v1/chat/completions"), Dialect::OpenAi);

@@ -4,17 +4,17 @@ use super::{Capabilities, Operation, Operations};
 
 /// What a model offers on a backend, or what a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offer(u32);
+pub struct Offer(u64);
 
 impl Offer {
     /// All of `operations`, with all of `capabilities`.
     pub const fn new(operations: Operations, capabilities: Capabilities) -> Self {
-        Self((operations.0 as u32) << 8 | capabilities.0 as u32)
+        Self((operations.0 as u64) << 8 | capabilities.0 as u64)
     }
 
     /// One operation that needs `capabilities`.
     pub const fn asked(operation: Operation, needs: Capabilities) -> Self {
-        Self((1 << operation as u32) << 8 | needs.0 as u32)
+        Self((1 << operation as u64) << 8 | needs.0 as u64)
     }
 
     /// Whether this set includes all of `required`.

@@ -4,6 +4,7 @@ pub(super) mod access_log;
 pub(super) mod admin;
 pub(super) mod auth;
 pub(super) mod backends;
+pub(super) mod default_model;
 pub(super) mod discovery;
 pub(super) mod health;
 pub(super) mod limits;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::api::{Operation, Operations};
 use crate::config::Engine;
 
 /// What is known about one engine.
@@ -29,6 +30,8 @@ pub(super) struct EngineFacts {
     pub(super) reported: &'static [Fact],
     /// How to make it report them.
     pub(super) metrics_remedy: &'static str,
+    /// The operations it is known not to serve, in any version: no request for them is tried there.
+    pub(super) lacks: Operations,
 }
 
 /// How an engine lists its models.
@@ -113,8 +116,48 @@ const fn openai_like(engine: Engine) -> EngineFacts {
         families: &[],
         reported: &[],
         metrics_remedy: "",
+        lacks: Operations::of(&[]),
     }
 }
+
+/// What only llama.cpp and its kin serve.
+const LLAMACPP_ONLY: Operations = Operations::of(&[
+    Operation::NativeCompletion,
+    Operation::NativeEmbedding,
+    Operation::Infill,
+    Operation::ApplyTemplate,
+    Operation::InputTokens,
+]);
+/// What vLLM and SGLang serve beyond OpenAI's operations.
+const POOLING: Operations =
+    Operations::of(&[Operation::Score, Operation::Classify, Operation::Pooling]);
+const TOKENIZERS: Operations = Operations::of(&[Operation::Tokenize, Operation::Detokenize]);
+const IMAGES: Operations = Operations::of(&[
+    Operation::ImageGenerations,
+    Operation::ImageEdits,
+    Operation::ImageVariations,
+]);
+/// What only hosted services and gateways serve.
+const HOSTED: Operations = Operations::of(&[Operation::Moderations, Operation::FillInTheMiddle]);
+const LLAMACPP_LACKS: Operations = POOLING
+    .union(IMAGES)
+    .union(HOSTED)
+    .union(Operations::of(&[Operation::Speech, Operation::Translations]));
+const OLLAMA_LACKS: Operations =
+    LLAMACPP_ONLY.union(POOLING).union(TOKENIZERS).union(HOSTED).union(Operations::of(&[
+        Operation::Rerank,
+        Operation::CountTokens,
+        Operation::ImageEdits,
+        Operation::ImageVariations,
+        Operation::Speech,
+        Operation::Translations,
+    ]));
+const TEXT_ONLY_LACKS: Operations = LLAMACPP_ONLY
+    .union(POOLING)
+    .union(TOKENIZERS)
+    .union(HOSTED)
+    .union(IMAGES)
+    .union(Operations::of(&[Operation::Rerank, Operation::CountTokens, Operation::Speech]));
 
 /// Triton's TensorRT-LLM backend reports several facts as one family.
 const TRITON_REQUESTS: Fact =
@@ -153,6 +196,7 @@ const ENGINES: &[EngineFacts] = &[
         ],
         reported: LOAD,
         metrics_remedy: "start vLLM without --disable-log-stats",
+        lacks: LLAMACPP_ONLY.union(HOSTED).union(IMAGES),
         ..openai_like(Engine::Vllm)
     },
     EngineFacts {
@@ -173,6 +217,7 @@ const ENGINES: &[EngineFacts] = &[
         ],
         reported: LOAD,
         metrics_remedy: "start SGLang with --enable-metrics",
+        lacks: LLAMACPP_ONLY.union(HOSTED).union(Operations::of(&[Operation::Pooling])),
         ..openai_like(Engine::Sglang)
     },
     EngineFacts {
@@ -191,6 +236,7 @@ const ENGINES: &[EngineFacts] = &[
         ],
         reported: &[Fact::Running, Fact::Waiting],
         metrics_remedy: "start llama-server with --metrics",
+        lacks: LLAMACPP_LACKS,
         ..openai_like(Engine::LlamaCpp)
     },
     EngineFacts {
@@ -199,9 +245,10 @@ const ENGINES: &[EngineFacts] = &[
         model_list: ModelList::Ollama,
         version: Some(("/api/version", "/version")),
         metrics_paths: &[],
+        lacks: OLLAMA_LACKS,
         ..openai_like(Engine::Ollama)
     },
-    EngineFacts { metrics_paths: &[], ..openai_like(Engine::OpenAi) },
+    EngineFacts { metrics_paths: &[], lacks: LLAMACPP_ONLY, ..openai_like(Engine::OpenAi) },
     EngineFacts {
         health_path: "/health",
         families: &[
@@ -209,6 +256,7 @@ const ENGINES: &[EngineFacts] = &[
             family(Fact::Running, "tgi_batch_current_size"),
             family(Fact::Work, "tgi_request_count"),
         ],
+        lacks: TEXT_ONLY_LACKS,
         ..openai_like(Engine::Tgi)
     },
     EngineFacts {
@@ -224,6 +272,7 @@ const ENGINES: &[EngineFacts] = &[
             family(TRITON_REQUESTS, "nv_trt_llm_request_metrics"),
             family(TRITON_CACHE, "nv_trt_llm_kv_cache_block_metrics"),
         ],
+        lacks: TEXT_ONLY_LACKS,
         ..openai_like(Engine::TrtLlm)
     },
     EngineFacts { scrape_pace: ScrapePace::Idle(LLAMACPP_PAUSE), ..openai_like(Engine::Other) },

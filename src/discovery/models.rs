@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{ModelList, detect, facts};
 use super::listed_models::ListedModels;
-use crate::api::Capabilities;
+use crate::api::{Capabilities, Operations};
 use crate::config::{Engine, ModelEntry};
 use crate::fleet::Backend;
 
@@ -20,14 +20,15 @@ pub(super) async fn discover(
     let queries = Queries { client, backend, timeout };
     let configured = backend.config.engine;
     if facts(configured).model_list == ModelList::Ollama {
-        return queries.ollama().await;
+        return Ok(with_operations(queries.ollama().await?, Engine::Ollama));
     }
     let listed = queries.get("/v1/models").await;
     let list = match listed {
         Ok(list) => list,
         // An unknown engine without OpenAI's list may still be an Ollama.
         Err(error) if configured == Engine::Auto => {
-            return queries.ollama().await.map_err(|_not_ollama| error);
+            let models = queries.ollama().await.map_err(|_not_ollama| error)?;
+            return Ok(with_operations(models, Engine::Ollama));
         }
         Err(error) => return Err(error),
     };
@@ -41,13 +42,24 @@ pub(super) async fn discover(
     if style == ModelList::Ollama
         && let Ok(listed) = queries.ollama().await
     {
-        return Ok(listed);
+        return Ok(with_operations(listed, engine));
     }
     let mut listed = ListedModels::new(data.iter().filter_map(read_listed));
     if style == ModelList::OpenAiWithProps {
         queries.add_llamacpp_props(&mut listed.models).await;
     }
-    Ok(listed)
+    Ok(with_operations(listed, engine))
+}
+
+/// The models with the operations their engine may serve, where it is known that it lacks some.
+fn with_operations(mut listed: ListedModels, engine: Engine) -> ListedModels {
+    let lacks = facts(engine).lacks;
+    if !lacks.is_empty() {
+        for model in &mut listed.models {
+            model.operations = Some(Operations::ALL.without(lacks));
+        }
+    }
+    listed
 }
 
 /// The `owned_by` of the first model in OpenAI's list: engines put their name there.

@@ -85,7 +85,7 @@ pub struct Serving {
     pub known: Capabilities,
     /// What it is known or assumed to do here.
     pub usable: Capabilities,
-    /// Operations it is known to serve here.
+    /// Operations that it is declared to serve here.
     pub known_operations: Operations,
     /// Operations it is known or assumed to serve here.
     pub usable_operations: Operations,
@@ -295,7 +295,8 @@ fn serve(
 ) -> Serving {
     let assumed = rules.unknown_capability == UnknownCapability::Assume;
     let known = entry.capabilities.unwrap_or(Capabilities::NONE);
-    let known_operations = entry.operations.unwrap_or_default();
+    let declared = backend.config.models.iter().flatten().find(|model| model.id == entry.id);
+    let known_operations = declared.and_then(|model| model.operations).unwrap_or_default();
     let usable = match entry.capabilities {
         None if assumed => Capabilities::ALL,
         None | Some(_) => known,

@@ -4,10 +4,12 @@
 mod chat;
 mod completions;
 mod messages;
+mod native;
 mod others;
 mod reply;
 mod request;
 mod responses_api;
+mod text;
 
 use std::fmt;
 use std::time::Duration;
@@ -98,7 +100,7 @@ impl Events {
     fn new(operation: Operation, list: impl Iterator<Item = Event> + Send + 'static) -> Self {
         let error = error_value(Some(operation), 500, "engine_failed", "The engine failed.");
         let (ping, error) = match operation.row().dialect {
-            Dialect::OpenAi => (b": ping\n\n".to_vec(), unnamed_event(&error)),
+            Dialect::OpenAi | Dialect::Ollama => (b": ping\n\n".to_vec(), unnamed_event(&error)),
             Dialect::Anthropic => (named_event(&json!({"type": "ping"})), named_event(&error)),
         };
         Self { list: Box::new(list), ping, error }
@@ -128,33 +130,62 @@ pub(super) fn response(
     };
     let wait = spec.pace.first_token;
     let streams = request.body.get("stream").and_then(Value::as_bool).unwrap_or(false);
-    let writers: Writers = match operation {
-        Operation::Chat => (chat::whole, chat::events),
-        Operation::Completions => (completions::whole, completions::events),
-        Operation::Responses => (responses_api::whole, responses_api::events),
-        Operation::Messages => (messages::whole, messages::events),
-        Operation::Embeddings
-        | Operation::Rerank
-        | Operation::Score
-        | Operation::Moderations
-        | Operation::Speech
-        | Operation::Transcriptions
-        | Operation::Translations
-        | Operation::ImageGenerations
-        | Operation::ImageEdits => {
-            return Response::Whole(Whole { wait, ..others::response(&request) });
-        }
+    let (whole, events) = match writer(operation) {
+        Writer::Generated { whole, events } => (whole, events),
+        Writer::Whole(write) => return Response::Whole(Whole { wait, ..write(&request) }),
     };
     let reply = Reply::to(&request);
     if streams {
-        return Response::Events(writers.1(reply));
+        return Response::Events(events(reply));
     }
     let wait = reply.pace.whole(reply.count());
-    Response::Whole(Whole { wait, ..Whole::value(200, &writers.0(&reply)) })
+    Response::Whole(Whole { wait, ..Whole::value(200, &whole(&reply)) })
 }
 
-/// How an operation that generates text writes it: whole, and as events.
-type Writers = (fn(&Reply) -> Value, fn(Reply) -> Events);
+/// How an operation's response is written.
+enum Writer {
+    /// Generated text: whole, and as events.
+    Generated { whole: fn(&Reply) -> Value, events: fn(Reply) -> Events },
+    /// Always in one piece.
+    Whole(fn(&Request<'_>) -> Whole),
+}
+
+fn writer(operation: Operation) -> Writer {
+    match operation {
+        Operation::Chat | Operation::FillInTheMiddle => {
+            Writer::Generated { whole: chat::whole, events: chat::events }
+        }
+        Operation::Completions => {
+            Writer::Generated { whole: completions::whole, events: completions::events }
+        }
+        Operation::Responses => {
+            Writer::Generated { whole: responses_api::whole, events: responses_api::events }
+        }
+        Operation::Messages => {
+            Writer::Generated { whole: messages::whole, events: messages::events }
+        }
+        Operation::NativeCompletion | Operation::Infill => {
+            Writer::Generated { whole: native::whole, events: native::events }
+        }
+        Operation::Embeddings => Writer::Whole(others::embeddings),
+        Operation::NativeEmbedding => Writer::Whole(others::native_embedding),
+        Operation::Rerank => Writer::Whole(others::rerank),
+        Operation::Score => Writer::Whole(others::score),
+        Operation::Classify => Writer::Whole(others::classify),
+        Operation::Pooling => Writer::Whole(others::pooling),
+        Operation::Moderations => Writer::Whole(others::moderations),
+        Operation::Speech => Writer::Whole(others::speech),
+        Operation::Transcriptions | Operation::Translations => Writer::Whole(others::transcript),
+        Operation::ImageGenerations | Operation::ImageEdits | Operation::ImageVariations => {
+            Writer::Whole(others::images)
+        }
+        Operation::CountTokens => Writer::Whole(text::count_tokens),
+        Operation::InputTokens => Writer::Whole(text::input_tokens),
+        Operation::Tokenize => Writer::Whole(text::tokenize),
+        Operation::Detokenize => Writer::Whole(text::detokenize),
+        Operation::ApplyTemplate => Writer::Whole(text::apply_template),
+    }
+}
 
 /// An engine's error, in the shape of the operation's dialect.
 pub(super) fn refusal(
@@ -177,6 +208,7 @@ fn error_value(operation: Option<Operation>, status: u16, code: &str, message: &
         Some(Dialect::Anthropic) => {
             json!({"type": "error", "error": {"type": kind, "message": message}})
         }
+        Some(Dialect::Ollama) => json!({"error": message}),
         Some(Dialect::OpenAi) | None => {
             json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
         }

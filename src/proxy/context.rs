@@ -95,6 +95,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) profile: RequestProfile,
     /// The requested model, decoded.
     pub(crate) model: Arc<str>,
+    /// Whether a body without a model gets its name.
+    pub(crate) inserts_model: bool,
     /// The body; released once a response has started.
     pub(crate) body: Option<HeldBody>,
     pub(crate) fleet: Arc<Topology>,

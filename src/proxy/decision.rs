@@ -159,7 +159,7 @@ fn read_prompt(
     weighted: &Weighted,
     chain: &mut Chain,
 ) {
-    let model = ctx.generation.router.names.resolve(&request.model);
+    let model = ctx.generation.router.names.resolve(&request.model, &request.fleet);
     let terms = weighted.prefix_params(&request.fleet, model);
     prompt_chain(&request.profile, request.body(), model, terms, chain);
 }

@@ -1,11 +1,14 @@
 //! One attempt on one backend: a connection, the request on it, the response's head, and the decision
 //! whether that response goes to the client.
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::Uri;
+use http::uri::PathAndQuery;
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -13,7 +16,7 @@ use super::attempt::{Attempt, AttemptEnd};
 use super::context::{RequestContext, ScannedRequest};
 use super::outcome::{AttemptResult, record_outcome, retry_after};
 use super::response::{Reply, relay};
-use crate::api::ErrorCode;
+use crate::api::{ErrorCode, Operation};
 use crate::clock::now;
 use crate::downstream::client::Client;
 use crate::fleet::InflightGuard;
@@ -144,14 +147,15 @@ async fn send(
 ) -> (usize, Result<ResponseHead, ExchangeError>) {
     let body = request.body();
     let name = upstream_name(request, attempt);
-    let wire_name = wire_name(request.profile.operation.row().body, name);
+    let wire_name = wire_name(&request.profile, body, name);
     // Compared decoded: a name the client wrote with escapes is still that name.
-    let body = match *name == *request.model {
+    let is_named = request.profile.names_model() || !request.inserts_model;
+    let body = match is_named && *name == *request.model {
         true => [body, &[], &[]],
         false => splice(body, &request.profile, &wire_name),
     };
     let client = session.req_header();
-    let target = client.uri.path_and_query().map_or("/", |target| target.as_str());
+    let target = upstream_target(&client.uri, request.profile.operation);
     let own = OwnFields {
         authority: &attempt.backend.authority,
         body_length: total_len(&body),
@@ -161,7 +165,7 @@ async fn send(
         forwarding: forwarding(ctx, attempt.client),
     };
     let config = &attempt.backend.config;
-    let bytes = RequestBytes::write(target, &client.headers, config, own, body);
+    let bytes = RequestBytes::write(&target, &client.headers, config, own, body);
     let response = exchange.request(bytes.parts()).await;
     (bytes.len(), response)
 }
@@ -174,6 +178,16 @@ fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
         is_trusted: origin.peer.is_trusted(&server.trusted_proxies),
         peer: origin.peer.address(),
         is_tls: origin.is_tls,
+    }
+}
+
+/// The target a backend gets: the client's, with the path that all engines serve the operation at.
+fn upstream_target(uri: &Uri, operation: Operation) -> Cow<'_, str> {
+    let path = operation.row().path();
+    match (uri.path() == path, uri.query()) {
+        (true, _) => uri.path_and_query().map_or(path, PathAndQuery::as_str).into(),
+        (false, None) => path.into(),
+        (false, Some(query)) => format!("{path}?{query}").into(),
     }
 }
 

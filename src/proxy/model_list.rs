@@ -52,7 +52,7 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
     let name = percent_decode(id);
     let snapshot = ctx.generation.fleet.topology();
     let topology: &Topology = &snapshot;
-    let target = ctx.generation.router.names.resolve(&name);
+    let target = ctx.generation.router.names.resolve(&name, topology);
     let known = topology.model_id(target).or_else(|| topology.model_id(&name));
     let allowed = auth::may_use(&ctx.generation.config.auth, ctx.key, &name);
     match known.and_then(|id| topology.model(id)).filter(|_| allowed) {

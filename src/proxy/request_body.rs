@@ -15,7 +15,7 @@ use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::fleet::BackendSet;
-use crate::scan::{ScanOptions, scan};
+use crate::scan::{ScanError, ScanOptions, scan};
 
 /// Reads the body; a client that waits for `100 Continue` gets it first.
 ///
@@ -52,13 +52,18 @@ pub(crate) fn scan_request(
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let options =
         ScanOptions { estimate: config.routing.token_estimate, arrived_at: ctx.arrived_at };
-    let profile = scan(operation, kind, &body.bytes, options)
-        .map_err(|error| OwnError::new(error.code(), error.to_string()).about(error.param()))?;
-    let model: Arc<str> = profile.model_name(&body.bytes).into();
+    let profile =
+        scan(operation, kind, &body.bytes, options).map_err(|error| scan_error(&error))?;
+    let fleet = ctx.generation.fleet.topology();
+    let router = &ctx.generation.router;
+    let requested = router
+        .requested_model(&profile, &body.bytes, &fleet)
+        .map_err(|error| scan_error(&error))?;
+    let model: Arc<str> = requested.name.as_ref().into();
+    let inserts_model = requested.must_be_inserted;
     ctx.record.requested_model = Some(Arc::clone(&model));
     ctx.record.estimated_tokens = Some(profile.estimated_tokens);
-    let fleet = ctx.generation.fleet.topology();
-    let target = ctx.generation.router.names.resolve(&model);
+    let target = router.names.resolve(&model, &fleet);
     let known = fleet.model_id(target).and_then(|id| fleet.model(id));
     ctx.record.model = known.map(|model| model.name.clone());
     ctx.record.is_streaming = profile.streaming;
@@ -69,12 +74,17 @@ pub(crate) fn scan_request(
     Ok(ScannedRequest {
         profile,
         model,
+        inserts_model,
         body: Some(body),
         fleet,
         session: session_of(ctx, headers),
         tried: BackendSet::default(),
         decision: None,
     })
+}
+
+fn scan_error(error: &ScanError) -> OwnError {
+    OwnError::new(error.code(), error.to_string()).about(error.param())
 }
 
 /// A hash of what identifies the request's session, where the strategy reads it (sticky sessions).

@@ -98,7 +98,8 @@ fn check_head(
     }
     // A body that is not going to be read ends the connection with the response.
     if target == Target::Unknown {
-        let message = format!("Unknown path: {}", shown(head.uri.path()));
+        let hint = ctx.dialect.row().unknown_path_hint;
+        let message = format!("Unknown path: {}{hint}", shown(head.uri.path()));
         return Err(OwnError::new(ErrorCode::UnknownPath, message).closing_if(has_body));
     }
     let has_cors = !matches!(config.server.cors, Cors::Off);

@@ -22,7 +22,7 @@ impl<'a> Target<'a> {
             return Self::Operation(operation);
         }
         match path {
-            "/v1/models" => Self::Models,
+            "/v1/models" | "/models" => Self::Models,
             "/health" => Self::Health,
             "/" => Self::Root,
             _ => match path.strip_prefix("/v1/models/") {

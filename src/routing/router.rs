@@ -10,7 +10,8 @@ use super::scratch::Scratch;
 use super::strategies::{LiveReading, Picked, Rules, weighted};
 use super::weighted::Weighted;
 use super::{RouteInput, RoutingDecision};
-use crate::config::{RoutingConfig, Strategy, Weights};
+use crate::api::Work;
+use crate::config::{DefaultModel, RoutingConfig, Strategy, Weights};
 use crate::fleet::{Health, Model, ModelId, Probe};
 use crate::scan::RequestProfile;
 use crate::scoring::{Needs, PrefixParams, RequestFeatures};
@@ -23,6 +24,7 @@ pub struct Router {
     pub names: Names,
     strategy: Strategy,
     weights: Weights,
+    pub(super) default_model: DefaultModel,
     fallback_on_saturation: bool,
     reserve_output: bool,
     panic_threshold: f64,
@@ -51,6 +53,7 @@ impl Router {
             names: Names::new(&config.aliases, &config.fallbacks),
             strategy: config.strategy,
             weights: config.weights.clone(),
+            default_model: config.default_model.clone(),
             fallback_on_saturation: config.fallback_on_saturation,
             reserve_output: config.reserve_output,
             panic_threshold: config.panic_threshold,
@@ -75,8 +78,11 @@ impl Router {
         &self.weights
     }
 
-    /// The tokens of `request` that must fit a context.
+    /// The tokens of `request` that must fit a context; none where the model does not run.
     pub fn tokens_to_fit(&self, request: &RequestProfile) -> TokenCount {
+        if request.operation.row().work == Work::Text {
+            return TokenCount::default();
+        }
         let reserved = request.max_tokens.filter(|_| self.reserve_output).unwrap_or_default();
         TokenCount(request.estimated_tokens.0.saturating_add(reserved.0))
     }
@@ -93,20 +99,20 @@ impl Router {
         scratch: &mut Scratch,
         recorder: &mut impl Recorder,
     ) -> Result<RoutingDecision, RouteError> {
-        let target = self.names.resolve(input.model);
+        let target = self.names.resolve(input.model, input.fleet);
         if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
             return Ok(decision);
         }
         if let Some(decision) = self.pick_next_probe(target, input, recorder) {
             return Ok(decision);
         }
-        let chain = self.names.chain(input.model);
+        let chain = self.names.chain(input.model, input.fleet);
         let error = RouteError::explain(target, input, chain);
         if !self.may_fall_back(&error) {
             return Err(error);
         }
         for entry in chain {
-            let target = self.names.resolve(entry);
+            let target = self.names.resolve(entry, input.fleet);
             if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
                 return Ok(RoutingDecision { is_fallback: true, ..decision });
             }

@@ -21,7 +21,7 @@ use super::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scr
 use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
 use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, SharedBackend};
-use crate::scan::{PromptPlaces, RequestProfile};
+use crate::scan::{ModelForm, PromptPlaces, RequestProfile};
 use crate::units::{ByteSpan, Timestamp, TokenCount};
 
 /// A moment with room before and after it.
@@ -56,7 +56,7 @@ impl<'a> TestRequest<'a> {
             operation: self.operation,
             dialect: self.operation.row().dialect,
             model: ByteSpan::default(),
-            model_is_escaped: false,
+            model_form: ModelForm::Plain,
             streaming: self.streaming,
             estimated_tokens: TokenCount(self.tokens),
             max_tokens: self.max_tokens.map(TokenCount),

@@ -3,10 +3,11 @@
 
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
-use super::prompt::{Layout, PROMPT_FIELDS, Prompt, PromptField, prompt_fields, read_prompt};
+use super::profile::ModelForm;
+use super::prompt::{Prompt, read_prompt};
 use super::text::Text;
 use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
-use crate::api::{Capabilities, Operation};
+use crate::api::{Capabilities, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
 use crate::units::{ByteSpan, TokenCount};
 
 /// U+FEFF in UTF-8.
@@ -25,6 +26,7 @@ const LIKELY_MEMBERS: [(&[u8], Member); 5] = [
 #[derive(Debug, Clone, Copy)]
 enum Model {
     Missing,
+    Null(ByteSpan),
     Named(Text),
     WrongType,
 }
@@ -32,6 +34,8 @@ enum Model {
 /// The values of the body's members; of a repeated member, the last value.
 struct Facts {
     model: Model,
+    /// Where a member can be inserted.
+    insertion: u32,
     streaming: bool,
     tools: bool,
     functions: bool,
@@ -57,6 +61,7 @@ pub(super) fn scan(
     }
     let mut facts = Facts {
         model: Model::Missing,
+        insertion: 0,
         streaming: false,
         tools: false,
         functions: false,
@@ -80,15 +85,13 @@ fn walk(cursor: &mut Cursor<'_>, operation: Operation, facts: &mut Facts) -> Res
     if cursor.peek() != b'{' {
         return Err(Syntax::Body);
     }
-    let fields = prompt_fields(operation);
+    let fields = operation.row().prompt;
     let of = |name: &[u8]| Member::of(operation, fields, name);
+    let messages = Member::prompt(fields, b"messages").unwrap_or(Member::Other);
+    facts.insertion = to_offset(cursor.at + 1);
     cursor.members(Members::with_likely(&LIKELY_MEMBERS, of), |cursor, member, kind| {
-        match (member, fields.first()) {
-            (Member::Messages, Some((_, Layout::Messages))) => Member::Prompt(0, Layout::Messages),
-            (Member::Messages, _) => Member::Other,
-            _ => member,
-        }
-        .take(cursor, kind, facts)
+        let member = if matches!(member, Member::Messages) { messages } else { member };
+        member.take(cursor, kind, facts)
     })?;
     cursor.end()
 }
@@ -104,7 +107,7 @@ enum Member {
     TextFormat,
     Limit(usize),
     Salt,
-    Prompt(usize, Layout),
+    Prompt(usize, PromptField),
     /// `messages`: the prompt of operations that have this field, ignored in others.
     Messages,
     Other,
@@ -113,10 +116,8 @@ enum Member {
 impl Member {
     #[inline(always)]
     fn of(operation: Operation, fields: &[PromptField], name: &[u8]) -> Self {
-        for (index, (field, layout)) in fields.iter().enumerate() {
-            if field.as_bytes() == name {
-                return Self::Prompt(index, *layout);
-            }
+        if let Some(prompt) = Self::prompt(fields, name) {
+            return prompt;
         }
         match name {
             b"model" => Self::Model,
@@ -133,14 +134,24 @@ impl Member {
         }
     }
 
+    #[inline(always)]
+    fn prompt(fields: &[PromptField], name: &[u8]) -> Option<Self> {
+        for (index, field) in fields.iter().enumerate() {
+            if field.name.as_bytes() == name {
+                return Some(Self::Prompt(index, *field));
+            }
+        }
+        None
+    }
+
     /// Consumes the value and records its span if it is a part of the prompt.
     #[inline(always)]
     fn take(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
         let start = to_offset(cursor.at);
         self.read(cursor, kind, facts)?;
         let place = match self {
-            Self::Prompt(0, _) => &mut facts.places.main,
-            Self::Prompt(1, _) => &mut facts.places.system,
+            Self::Prompt(_, PromptField { place: Place::Main, .. }) => &mut facts.places.main,
+            Self::Prompt(_, PromptField { place: Place::System, .. }) => &mut facts.places.system,
             Self::Tools => &mut facts.places.tools,
             Self::Functions => &mut facts.places.functions,
             Self::Salt => &mut facts.places.salt,
@@ -154,12 +165,15 @@ impl Member {
     fn read(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
         match self {
             Self::Model => {
-                facts.model = match kind {
-                    b'"' => Model::Named(cursor.string()?),
-                    b'n' => Model::Missing,
-                    _ => Model::WrongType,
-                };
-                if kind == b'"' { Ok(()) } else { cursor.skip(kind) }
+                if kind == b'"' {
+                    facts.model = Model::Named(cursor.string()?);
+                    return Ok(());
+                }
+                let start = to_offset(cursor.at);
+                cursor.skip(kind)?;
+                let span = ByteSpan { start, end: to_offset(cursor.at) };
+                facts.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
+                Ok(())
             }
             Self::Stream => {
                 facts.streaming = kind == b't';
@@ -195,7 +209,7 @@ impl Member {
                 }
                 if is_number { Ok(()) } else { cursor.skip(kind) }
             }
-            Self::Prompt(index, layout) => {
+            Self::Prompt(index, PromptField { layout, .. }) => {
                 if layout == Layout::Messages {
                     facts.messages_are_wrong = kind != b'[';
                 }
@@ -240,16 +254,7 @@ impl Facts {
         cursor: &Cursor<'_>,
         options: ScanOptions,
     ) -> Result<RequestProfile, ScanError> {
-        let name = match self.model {
-            Model::Named(name) => name,
-            Model::WrongType => {
-                return Err(ScanError::WrongType { field: "model", expected: "a string" });
-            }
-            Model::Missing => return Err(ScanError::MissingModel),
-        };
-        if super::is_blank(cursor.raw(name), name.is_escaped()) {
-            return Err(ScanError::EmptyModel);
-        }
+        let (model, model_form) = self.model(cursor)?;
         if self.messages_are_wrong {
             return Err(ScanError::WrongType { field: "messages", expected: "an array" });
         }
@@ -271,13 +276,32 @@ impl Facts {
             arrived_at: options.arrived_at,
             operation,
             dialect: operation.row().dialect,
-            model: ByteSpan { start: to_offset(name.start), end: to_offset(name.end) },
-            model_is_escaped: name.is_escaped(),
+            model,
+            model_form,
             streaming: self.streaming,
             estimated_tokens: super::to_tokens(prompt.text),
             max_tokens: self.limits.into_iter().flatten().next().map(TokenCount),
             needs,
             prompt: self.places,
         })
+    }
+
+    fn model(&self, cursor: &Cursor<'_>) -> Result<(ByteSpan, ModelForm), ScanError> {
+        match self.model {
+            Model::Named(name) if super::is_blank(cursor.raw(name), name.is_escaped()) => {
+                Err(ScanError::EmptyModel)
+            }
+            Model::Named(name) => {
+                let span = ByteSpan { start: to_offset(name.start), end: to_offset(name.end) };
+                let form = if name.is_escaped() { ModelForm::Escaped } else { ModelForm::Plain };
+                Ok((span, form))
+            }
+            Model::WrongType => Err(ScanError::WrongType { field: "model", expected: "a string" }),
+            Model::Null(span) => Ok((span, ModelForm::Null)),
+            Model::Missing => {
+                let span = ByteSpan { start: self.insertion, end: self.insertion };
+                Ok((span, ModelForm::Missing))
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@
 use memchr::memmem::Finder;
 
 use super::bytes::weigh;
-use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
+use super::{ModelForm, PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
 use super::{is_blank, to_offset, to_tokens};
 use crate::api::{Capabilities, Operation};
 use crate::units::ByteSpan;
@@ -135,6 +135,8 @@ enum Field {
 /// What the fields of the form said, each the last time it came.
 struct Form {
     model: Option<ByteSpan>,
+    /// Where the first part begins.
+    start: u32,
     model_is_file: bool,
     streaming: bool,
     prompt: u64,
@@ -150,21 +152,23 @@ pub(super) fn scan(
     let delimiter = content_type
         .and_then(Delimiter::from_content_type)
         .ok_or(ScanError::MalformedForm { offset: 0, expected: MultipartSyntax::ContentType })?;
-    let mut form = Form { model: None, model_is_file: false, streaming: false, prompt: 0 };
+    let mut form =
+        Form { model: None, start: 0, model_is_file: false, streaming: false, prompt: 0 };
     form.read(body, delimiter.as_bytes(), options.estimate)?;
     if form.model_is_file {
         return Err(ScanError::WrongType { field: "model", expected: "a field, not a file" });
     }
-    let model = form.model.ok_or(ScanError::MissingModel)?;
-    if is_blank(model.of(body), false) {
-        return Err(ScanError::EmptyModel);
-    }
+    let (model, model_form) = match form.model {
+        Some(model) if is_blank(model.of(body), false) => return Err(ScanError::EmptyModel),
+        Some(model) => (model, ModelForm::Plain),
+        None => (ByteSpan { start: form.start, end: form.start }, ModelForm::Missing),
+    };
     Ok(RequestProfile {
         arrived_at: options.arrived_at,
         operation,
         dialect: operation.row().dialect,
         model,
-        model_is_escaped: false,
+        model_form,
         streaming: form.streaming,
         estimated_tokens: to_tokens(form.prompt),
         max_tokens: None,
@@ -183,6 +187,7 @@ impl Form {
         let finder = Finder::new(delimiter);
         // No line break precedes the first boundary.
         let lead = body.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        self.start = to_offset(lead);
         let opening = after(delimiter, 2);
         let mut rest = body
             .get(lead..)

@@ -10,7 +10,7 @@ use super::part::{Part, PartKind, PartMember};
 use super::pieces::write_string;
 use super::sink::OutlineSink;
 use super::{RequestProfile, TokenEstimate};
-use crate::api::{BodyFormat, Operation};
+use crate::api::{BodyFormat, Layout, Place, Work};
 use crate::units::ByteSpan;
 use crate::wire::between;
 
@@ -40,11 +40,9 @@ impl<'a> Outline<'a> {
     /// The outline of `body`, from which `scan` made `request`; `None` for operations without a prompt
     /// that an engine could cache.
     pub fn of(request: &'a RequestProfile, body: &'a [u8]) -> Option<Self> {
-        let has_one = matches!(
-            request.operation,
-            Operation::Chat | Operation::Messages | Operation::Responses | Operation::Completions
-        );
-        debug_assert!(!has_one || request.operation.row().body == BodyFormat::Json);
+        let row = request.operation.row();
+        let has_one = row.work == Work::Generation;
+        debug_assert!(!has_one || row.body == BodyFormat::Json);
         has_one.then_some(Self { body, request })
     }
 
@@ -71,8 +69,10 @@ impl<'a> Outline<'a> {
             return;
         }
         let mut cursor = cursor(self.body, places.main.range().start);
-        let written = match self.request.operation {
-            Operation::Completions => self.write_plain(&mut cursor, sink),
+        let fields = self.request.operation.row().prompt;
+        let main = fields.iter().find(|field| field.place == Place::Main);
+        let written = match main.map(|field| field.layout) {
+            Some(Layout::Plain) => self.write_plain(&mut cursor, sink),
             _ => self.write_messages(&mut cursor, sink),
         };
         debug_assert!(written.is_ok() || sink.is_full(), "the body has been scanned");

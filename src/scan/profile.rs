@@ -19,10 +19,11 @@ pub struct RequestProfile {
     pub operation: Operation,
     /// The wire format of errors and streams.
     pub dialect: Dialect,
-    /// The span of the model's name: between the quotes, or the value of a multipart field.
+    /// The span of the model's name: between the quotes, or the value of a multipart field. Without a
+    /// name, where it can be inserted.
     pub model: ByteSpan,
-    /// Whether the bytes of `model` contain JSON escapes.
-    pub model_is_escaped: bool,
+    /// How the model is named.
+    pub model_form: ModelForm,
     /// Whether the client requested a stream.
     pub streaming: bool,
     /// The estimated length of the prompt: a quarter of its text length, plus one for each token id.
@@ -33,6 +34,19 @@ pub struct RequestProfile {
     pub needs: Capabilities,
     /// The spans of the prompt in a JSON body.
     pub prompt: PromptPlaces,
+}
+
+/// How a body names its model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelForm {
+    /// By the bytes of the name.
+    Plain,
+    /// By a JSON string with escapes.
+    Escaped,
+    /// Not at all: `model` is null.
+    Null,
+    /// Not at all.
+    Missing,
 }
 
 /// The spans of the values that make up a prompt; the span of an absent value is empty.
@@ -51,21 +65,26 @@ pub struct PromptPlaces {
 }
 
 impl RequestProfile {
-    /// The decoded name of the model. Allocates only if the name contains escapes. `body` is the scanned
+    /// The decoded name of the model; empty without one. Allocates only if the name contains escapes. `body` is the scanned
     /// body.
     pub fn model_name<'a>(&self, body: &'a [u8]) -> Cow<'a, str> {
         let raw = self.model.of(body);
-        if self.model_is_escaped {
-            Cow::Owned(Unescape::new(raw).collect())
-        } else {
-            String::from_utf8_lossy(raw)
+        match self.model_form {
+            ModelForm::Plain => String::from_utf8_lossy(raw),
+            ModelForm::Escaped => Cow::Owned(Unescape::new(raw).collect()),
+            ModelForm::Null | ModelForm::Missing => Cow::Borrowed(""),
         }
     }
 
-    /// The facts in a readable form. `body` is the scanned body.
-    pub fn to_requirements(&self, body: &[u8]) -> RequestRequirements {
+    /// Whether the body names its model.
+    pub fn names_model(&self) -> bool {
+        matches!(self.model_form, ModelForm::Plain | ModelForm::Escaped)
+    }
+
+    /// The facts in a readable form. `model` is the requested model.
+    pub fn to_requirements(&self, model: &str) -> RequestRequirements {
         RequestRequirements {
-            model: self.model_name(body).into_owned(),
+            model: model.to_owned(),
             estimated_tokens: self.estimated_tokens.0,
             needs_vision: self.needs.contains(Capabilities::VISION),
             needs_tools: self.needs.contains(Capabilities::TOOLS),

@@ -1,51 +1,10 @@
-//! Finds the prompt in a JSON body: which members hold its text for each operation, and in which layout.
-//! A new operation is a new row in [`prompt_fields`].
+//! Reads the prompt in a JSON body: the members that the operation's row names, each in its layout.
 
 use super::cursor::{Cursor, Members, Syntax};
 use super::part::{Part, PartKind, PartMember};
 use super::text::Text;
-use crate::api::Operation;
+use crate::api::Layout;
 use crate::wire::after;
-
-/// The layout of a member's text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
-    /// An array of objects with `content`; any other type is an error.
-    Messages,
-    /// A string, or an array of objects with `content`.
-    Items,
-    /// A string, or an array of content parts.
-    Content,
-    /// A string, a token id, an object with `text`, or arrays of them.
-    Plain,
-}
-
-/// The name of a member with prompt text, and its layout.
-pub(super) type PromptField = (&'static str, Layout);
-
-/// The largest number of prompt fields of any operation.
-pub(super) const PROMPT_FIELDS: usize = 4;
-
-/// The members of the body that contain the prompt of `operation`.
-pub(super) const fn prompt_fields(operation: Operation) -> &'static [PromptField] {
-    match operation {
-        Operation::Chat => &[("messages", Layout::Messages)],
-        Operation::Messages => &[("messages", Layout::Messages), ("system", Layout::Content)],
-        Operation::Responses => &[("input", Layout::Items), ("instructions", Layout::Content)],
-        Operation::Completions | Operation::ImageGenerations => &[("prompt", Layout::Plain)],
-        Operation::Embeddings | Operation::Moderations | Operation::Speech => {
-            &[("input", Layout::Plain)]
-        }
-        Operation::Rerank => &[("query", Layout::Plain), ("documents", Layout::Plain)],
-        Operation::Score => &[
-            ("text_1", Layout::Plain),
-            ("text_2", Layout::Plain),
-            ("query", Layout::Plain),
-            ("documents", Layout::Plain),
-        ],
-        Operation::Transcriptions | Operation::Translations | Operation::ImageEdits => &[],
-    }
-}
 
 /// The contents of one prompt field.
 #[derive(Debug, Clone, Copy, Default)]

@@ -9,11 +9,12 @@ use memchr::memmem::Finder;
 
 use super::cursor::{Cursor, Members, Syntax};
 use super::{TokenEstimate, Usage, find_usage};
-use crate::api::Operation;
+use crate::api::{EventForm, Operation};
 use crate::wire::split_at;
 
 static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
 static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
+static CONTENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"content\""));
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\""));
 
 /// The longest line that is read whole. Of a longer line only the end is read, to find the usage.
@@ -30,21 +31,6 @@ pub struct Progress {
     pub done: bool,
     /// Whether the stream has reported an error so far.
     pub error: bool,
-}
-
-/// How an operation's events carry their tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EventForm {
-    /// `choices[].delta`, an object.
-    ChatDelta,
-    /// `choices[].text`.
-    CompletionText,
-    /// `delta`, a string, in events whose type ends in `.delta`.
-    TypedDelta,
-    /// `delta`, an object, in `content_block_delta`.
-    BlockDelta,
-    /// Every event counts as a token.
-    Any,
 }
 
 /// Splits a stream of server-sent events into lines and counts their tokens. A chunk may end anywhere,
@@ -68,23 +54,8 @@ pub struct EventScanner {
 impl EventScanner {
     /// A scanner for the response stream of `operation`.
     pub fn new(operation: Operation) -> Self {
-        let form = match operation {
-            Operation::Chat => EventForm::ChatDelta,
-            Operation::Completions => EventForm::CompletionText,
-            Operation::Responses => EventForm::TypedDelta,
-            Operation::Messages => EventForm::BlockDelta,
-            Operation::Embeddings
-            | Operation::Rerank
-            | Operation::Score
-            | Operation::Moderations
-            | Operation::Speech
-            | Operation::Transcriptions
-            | Operation::Translations
-            | Operation::ImageGenerations
-            | Operation::ImageEdits => EventForm::Any,
-        };
         Self {
-            form,
+            form: operation.row().events,
             partial: Vec::new(),
             partial_is_long: false,
             after_carriage_return: false,
@@ -197,13 +168,14 @@ impl EventScanner {
         let has_token = match self.form {
             EventForm::ChatDelta | EventForm::BlockDelta => has_token_in_delta(data),
             EventForm::CompletionText => has_string_at(&TEXT, data),
+            EventForm::Content => has_string_at(&CONTENT, data),
             EventForm::TypedDelta => {
                 has_string_at(&DELTA, data) && DELTA_EVENT.find(data).is_some()
             }
             EventForm::Any => true,
         };
         self.tokens += u32::from(has_token);
-        if !has_token || self.form == EventForm::Any {
+        if !has_token || matches!(self.form, EventForm::Any | EventForm::Content) {
             // Few events have no token, so the cost of parsing them whole is small.
             _ = self.read_rest(data);
         }
@@ -232,7 +204,11 @@ impl EventScanner {
                 self.read_type(cursor.raw(name));
                 Ok(())
             }
-            EventMember::Kind | EventMember::Other => cursor.skip(kind),
+            EventMember::Stop if self.form == EventForm::Content => {
+                self.done |= kind == b't';
+                cursor.skip(kind)
+            }
+            EventMember::Kind | EventMember::Stop | EventMember::Other => cursor.skip(kind),
         })
     }
 
@@ -259,6 +235,8 @@ const DATA: &[u8] = b"data:";
 enum EventMember {
     Error,
     Kind,
+    /// The last event of llama.cpp's own streams has `"stop": true`.
+    Stop,
     Other,
 }
 
@@ -267,6 +245,7 @@ impl EventMember {
         match name {
             b"error" => Self::Error,
             b"type" | b"object" => Self::Kind,
+            b"stop" => Self::Stop,
             _ => Self::Other,
         }
     }

@@ -19,6 +19,7 @@ crate::trials![
     each_attempt_sends_the_backends_model_name,
     exhausted_fallback_chain_lists_every_model,
     unserved_alias_error_names_alias_and_target,
+    patterns_cover_names_that_no_backend_serves,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -166,4 +167,38 @@ fn unserved_alias_error_names_alias_and_target() {
     assert_eq!((response.status, response.error_code().as_str()), (404, "model_not_found"));
     let message = response.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("'gpt-4'") && message.contains("'ghost'"), "{message}");
+}
+
+fn patterns_cover_names_that_no_backend_serves() {
+    let routing =
+        r#"aliases: { "*": a, "gpt-*": b, "gpt-4?": c, gpt-4o: a }, fallbacks: { b: [c] }"#;
+    let fleet = Fleet::start(routing, &[]);
+    for (name, wanted) in [
+        ("gpt-4o", "a"),
+        ("gpt-4x", "c"),
+        ("gpt-3.5-turbo", "b"),
+        ("claude-3", "a"),
+        ("b", "b"),
+        ("c", "c"),
+    ] {
+        let response = fleet.penstock.chat(name);
+        assert_eq!(response.status, 200, "{name}: {}", response.text());
+        assert_eq!(response.header("x-penstock-backend"), Some(wanted), "{name}");
+        assert_eq!(response.json()["model"], wanted, "{name}: the engine gets its own name");
+    }
+    let listed = fleet.penstock.get("/v1/models").json();
+    let ids: Vec<&str> = listed["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|model| model["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids, ["a", "b", "c", "gpt-4o"], "a pattern is never listed");
+    let fleet = Fleet::start(routing, &["b"]);
+    let response = fleet.penstock.chat("gpt-5");
+    assert_eq!(
+        response.header("x-penstock-backend"),
+        Some("c"),
+        "the fallback of the model behind it"
+    );
 }

@@ -26,10 +26,12 @@ mod capability_routing;
 mod chaos;
 mod chat_completions;
 mod client_disconnects;
+mod client_paths;
 mod config_and_cli;
 mod cooldown;
 mod credential_leaks;
 mod decision_replay;
+mod default_model;
 mod discovery;
 mod doctor;
 mod documentation;
@@ -98,9 +100,11 @@ fn main() {
         capability_routing,
         chaos,
         client_disconnects,
+        client_paths,
         timeouts,
         config_and_cli,
         decision_replay,
+        default_model,
         discovery,
         engine_metrics,
         explain,

@@ -55,7 +55,6 @@ fn unknown_paths_are_404() {
         "/explain",
         "/health/live",
         "/health/ready",
-        "/api/tags",
         "/v1/completions%00",
         "/v1/chat/completions%20",
     ];

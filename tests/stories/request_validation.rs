@@ -180,7 +180,7 @@ fn malformed_json_gets_400_and_reaches_no_backend() {
             BodyFormat::Multipart => "multipart/form-data; boundary=b",
         };
         let fields = [("content-type", kind)];
-        let response = request(penstock.data, "POST", row.path, &fields, b"{\"model\":");
+        let response = request(penstock.data, "POST", row.path(), &fields, b"{\"model\":");
         assert_eq!(response.status, 400, "{}", row.name);
     }
     assert_eq!(engine.counters().requests, 0);
@@ -188,7 +188,7 @@ fn malformed_json_gets_400_and_reaches_no_backend() {
 }
 
 fn wrong_types_get_400_with_the_field() {
-    let (engine, penstock) = start("");
+    let (engine, penstock) = start("routing: { default_model: none }");
     let cases = [
         (json!({"messages": []}), "missing_model", "model"),
         (json!({}), "missing_model", "model"),
@@ -211,7 +211,7 @@ fn wrong_types_get_400_with_the_field() {
 }
 
 fn anthropic_clients_get_anthropic_errors() {
-    let (engine, penstock) = start("");
+    let (engine, penstock) = start("routing: { default_model: none }");
     for body in [&b"{"[..], b"{}", b"{\"model\":1}", b"\xff"] {
         let response = request(penstock.data, "POST", "/v1/messages", &[], body);
         assert_eq!((response.status, &response.json()["type"]), (400, &json!("error")));
@@ -230,7 +230,7 @@ fn anthropic_clients_get_anthropic_errors() {
 }
 
 fn malformed_forms_are_refused() {
-    let (engine, penstock) = start("");
+    let (engine, penstock) = start("routing: { default_model: none }");
     let path = "/v1/audio/transcriptions";
     let good = "multipart/form-data; boundary=b";
     let cases: [(&str, &[u8]); 6] = [
@@ -261,10 +261,10 @@ fn other_media_types_get_415() {
             BodyFormat::Json => ("multipart/form-data; boundary=b", form),
         };
         let fields = [("content-type", kind)];
-        let response = request(penstock.data, "POST", row.path, &fields, body.as_bytes());
-        assert_eq!(response.status, 415, "{}: {}", row.path, response.text());
+        let response = request(penstock.data, "POST", row.path(), &fields, body.as_bytes());
+        assert_eq!(response.status, 415, "{}: {}", row.path(), response.text());
         if row.body == BodyFormat::Multipart {
-            assert_openai_error(&response, 415, "unsupported_encoding", row.path);
+            assert_openai_error(&response, 415, "unsupported_encoding", row.path());
             let message = response.json()["error"]["message"].to_string();
             assert!(message.contains("multipart/form-data"), "{message}");
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::api::Operation;
 use crate::prefix::prompt_chain;
 use crate::prefix::{Chain, MemoryBudget};
-use crate::scan::{RequestProfile, ScanOptions, scan};
+use crate::scan::{RequestProfile, ScanError, ScanOptions, scan};
 use crate::scoring::{Candidate, PrefixParams, RequestFeatures, ScorerSpec};
 
 use super::line::{Line, RequestLine};
@@ -110,6 +110,9 @@ fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScannedReq
     let body = request.body.as_bytes();
     let profile: RequestProfile = scan(operation, None, body, ScanOptions::default())
         .map_err(|error| format!("request.body: {error}"))?;
+    if !profile.names_model() {
+        return Err(format!("request.body: {}", ScanError::MissingModel));
+    }
     let model = profile.model_name(body).into_owned();
     let mut chain = Chain::default();
     prompt_chain(&profile, body, &model, terms, &mut chain);

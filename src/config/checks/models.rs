@@ -63,14 +63,15 @@ fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
             let (alias, reached) = (alias.clone(), (*reached).to_owned());
             reader.warn(place, Warning::LongAliasChain { alias, hops, limit: ALIAS_HOPS, reached });
         }
-        let declares = |backend: &&BackendConfig| {
-            backend.models.iter().flatten().any(|model| model.id == *alias)
-        };
-        if let Some(backend) = config.backends.iter().find(declares) {
+        if let Some(backend) = config.backends.iter().find(|backend| declares(backend, alias)) {
             let (alias, backend) = (alias.clone(), backend.name.clone());
             reader.warn(place, Warning::AliasHidesModel { alias, backend });
         }
     }
+}
+
+fn declares(backend: &BackendConfig, id: &str) -> bool {
+    backend.models.iter().flatten().any(|model| model.id == id)
 }
 
 /// The model that a name resolves to, after at most [`ALIAS_HOPS`] aliases.

@@ -147,6 +147,6 @@ impl Setting for OperationName {
 }
 
 /// The operations, and the groups of operations.
-fn operation_names() -> impl Iterator<Item = &'static str> {
+pub(super) fn operation_names() -> impl Iterator<Item = &'static str> {
     OPERATIONS.iter().map(|row| row.name).chain(["audio", "images"])
 }

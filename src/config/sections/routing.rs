@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::default_model::DefaultModel;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::shadow::ShadowConfig;
 use super::strategy::{Strategy, Weights};
@@ -61,8 +62,12 @@ section! {
         pub retry_budget: RetryBudget = RetryBudget::default(),
         /// Weights of the smart strategy. They must sum to 100.
         pub weights: Weights = Weights::default(),
-        /// Model aliases.
+        /// Model aliases. An alias with the wildcards * and ? stands for all names that fit it and
+        /// that no backend serves; the most specific one counts.
         pub aliases: BTreeMap<String, String> ["aliases" as Table<String>] = BTreeMap::new(),
+        /// The model of requests that name none: a model, one per operation, `auto` for the fleet's only
+        /// model, or none.
+        pub default_model: DefaultModel = DefaultModel::Auto,
         /// Fallback models, in order, for a model that cannot be served.
         pub fallbacks: BTreeMap<String, Vec<String>> ["fallbacks" as Table<List<String>>] =
             BTreeMap::new(),

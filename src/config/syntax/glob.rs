@@ -16,6 +16,17 @@ impl ModelGlob {
         Self(text.to_owned())
     }
 
+    /// Whether a name is a pattern rather than one name.
+    pub fn is_pattern(name: &str) -> bool {
+        name.contains(['*', '?'])
+    }
+
+    /// How specific it is: the letters it fixes, then the single letters it leaves open.
+    pub fn specificity(&self) -> (usize, usize) {
+        let fixed = self.0.chars().filter(|letter| !matches!(letter, '*' | '?')).count();
+        (fixed, self.0.chars().filter(|letter| *letter == '?').count())
+    }
+
     /// The pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use super::request::Request;
 use super::{CREATED, Whole, hash};
-use crate::api::Operation;
 use crate::mock::examples::PIXELS;
 
 const DIMENSIONS: usize = 16;
@@ -13,50 +12,76 @@ const DIMENSIONS: usize = 16;
 /// Long enough to need several reads, with every byte value in it.
 const SPEECH_LENGTH: usize = 48 << 10;
 
-pub(super) fn response(request: &Request<'_>) -> Whole {
-    let value = match request.operation {
-        Operation::Embeddings => embeddings(request),
-        Operation::Rerank => rerank(request),
-        Operation::Score => score(request),
-        Operation::Moderations => moderations(request),
-        Operation::Speech => return speech(request),
-        Operation::Transcriptions | Operation::Translations => json!({"text": transcript(request)}),
-        Operation::ImageGenerations | Operation::ImageEdits => images(request),
-        Operation::Chat | Operation::Completions | Operation::Responses | Operation::Messages => {
-            debug_assert!(false, "operations that generate text are served elsewhere");
-            Value::Null
-        }
-    };
-    Whole::value(200, &value)
-}
-
-fn embeddings(request: &Request<'_>) -> Value {
+pub(super) fn embeddings(request: &Request<'_>) -> Whole {
     let dimensions = request.body.get("dimensions").and_then(Value::as_u64);
     let dimensions = dimensions.map_or(DIMENSIONS, |given| usize::try_from(given).unwrap_or(0));
     let data: Vec<Value> = inputs(request)
         .iter()
         .enumerate()
         .map(|(index, input)| {
-            let text = input.to_string();
-            let vector: Vec<f64> = (0..dimensions.min(8192))
-                .map(|dimension| fraction(&format!("{text}{dimension}")) * 2.0 - 1.0)
-                .collect();
+            let vector = vector(input, dimensions.min(8192));
             json!({"object": "embedding", "index": index, "embedding": vector})
         })
         .collect();
-    json!({"object": "list", "model": request.model.id, "data": data, "usage": usage(request)})
+    ok(&json!({"object": "list", "model": request.model.id, "data": data, "usage": usage(request)}))
+}
+
+/// llama.cpp's own form: a vector per token or, pooled, one.
+pub(super) fn native_embedding(request: &Request<'_>) -> Whole {
+    let vectors = inputs(request)
+        .into_iter()
+        .enumerate()
+        .map(|(index, input)| json!({"index": index, "embedding": [vector(&input, DIMENSIONS)]}));
+    ok(&Value::Array(vectors.collect()))
+}
+
+fn vector(input: &Value, dimensions: usize) -> Vec<f64> {
+    let text = input.to_string();
+    (0..dimensions).map(|dimension| fraction(&format!("{text}{dimension}")) * 2.0 - 1.0).collect()
+}
+
+pub(super) fn classify(request: &Request<'_>) -> Whole {
+    let data = inputs(request).into_iter().enumerate().map(|(index, input)| {
+        let first = fraction(&input.to_string());
+        let label = if first < 0.5 { "LABEL_1" } else { "LABEL_0" };
+        json!({"index": index, "label": label, "probs": [first, 1.0 - first], "num_classes": 2})
+    });
+    list_of(request, "classify", data.collect())
+}
+
+pub(super) fn pooling(request: &Request<'_>) -> Whole {
+    let data = inputs(request).into_iter().enumerate().map(|(index, input)| {
+        json!({"index": index, "object": "pooling", "data": vector(&input, DIMENSIONS)})
+    });
+    list_of(request, "pool", data.collect())
+}
+
+/// A list as vLLM's pooling operations have it.
+fn list_of(request: &Request<'_>, kind: &str, data: Vec<Value>) -> Whole {
+    ok(&json!({
+        "id": format!("{kind}-{}", request.id),
+        "object": "list",
+        "created": CREATED,
+        "model": request.model.id,
+        "data": data,
+        "usage": usage(request),
+    }))
+}
+
+fn ok(value: &Value) -> Whole {
+    Whole::value(200, value)
 }
 
 /// The inputs to embed: one text or one list of token numbers, or a list of either.
 fn inputs(request: &Request<'_>) -> Vec<Value> {
-    match request.body.get("input") {
+    match request.body.get("input").or_else(|| request.body.get("content")) {
         Some(Value::Array(items)) if !items.first().is_some_and(Value::is_number) => items.clone(),
         Some(one) => vec![one.clone()],
         None => Vec::new(),
     }
 }
 
-fn rerank(request: &Request<'_>) -> Value {
+pub(super) fn rerank(request: &Request<'_>) -> Whole {
     let documents = list(request, "documents");
     let mut results: Vec<(f64, usize, Value)> = documents
         .into_iter()
@@ -75,15 +100,15 @@ fn rerank(request: &Request<'_>) -> Value {
             json!({"index": index, "document": document, "relevance_score": score})
         })
         .collect();
-    json!({
+    ok(&json!({
         "id": format!("rerank-{}", request.id),
         "model": request.model.id,
         "results": results,
         "usage": usage(request),
-    })
+    }))
 }
 
-fn score(request: &Request<'_>) -> Value {
+pub(super) fn score(request: &Request<'_>) -> Whole {
     let data: Vec<Value> = list(request, "text_2")
         .iter()
         .enumerate()
@@ -91,27 +116,21 @@ fn score(request: &Request<'_>) -> Value {
             json!({"index": index, "object": "score", "score": fraction(&text.to_string())})
         })
         .collect();
-    json!({
-        "id": format!("score-{}", request.id),
-        "object": "list",
-        "created": CREATED,
-        "model": request.model.id,
-        "data": data,
-        "usage": usage(request),
-    })
+    list_of(request, "score", data)
 }
 
-fn moderations(request: &Request<'_>) -> Value {
+pub(super) fn moderations(request: &Request<'_>) -> Whole {
     let result = json!({
         "flagged": false,
         "categories": {"violence": false},
         "category_scores": {"violence": 0.01},
     });
     let results = vec![result; inputs(request).len()];
-    json!({"id": format!("modr-{}", request.id), "model": request.model.id, "results": results})
+    let id = format!("modr-{}", request.id);
+    ok(&json!({"id": id, "model": request.model.id, "results": results}))
 }
 
-fn speech(request: &Request<'_>) -> Whole {
+pub(super) fn speech(request: &Request<'_>) -> Whole {
     let content_type = match request.body.get("response_format").and_then(Value::as_str) {
         Some("wav") => "audio/wav",
         Some("opus") => "audio/ogg",
@@ -121,11 +140,12 @@ fn speech(request: &Request<'_>) -> Whole {
     Whole { content_type, ..Whole::json(200, body) }
 }
 
-fn transcript(request: &Request<'_>) -> String {
-    format!("{} serving {} transcribed audio", request.spec.name, request.model.id)
+pub(super) fn transcript(request: &Request<'_>) -> Whole {
+    let text = format!("{} serving {} transcribed audio", request.spec.name, request.model.id);
+    ok(&json!({ "text": text }))
 }
 
-fn images(request: &Request<'_>) -> Value {
+pub(super) fn images(request: &Request<'_>) -> Whole {
     // A form carries its numbers as text.
     let count = request.body.get("n").and_then(|count| match count {
         Value::String(text) => text.parse().ok(),
@@ -133,7 +153,7 @@ fn images(request: &Request<'_>) -> Value {
     });
     let count = usize::try_from(count.unwrap_or(1).min(10)).unwrap_or(1);
     let data = vec![json!({"b64_json": PIXELS}); count];
-    json!({"created": CREATED, "data": data})
+    ok(&json!({"created": CREATED, "data": data}))
 }
 
 /// A list, or a single item as a list of one.

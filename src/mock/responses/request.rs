@@ -10,7 +10,6 @@ use crate::mock::spec::{EngineModel, EngineSpec};
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) spec: &'a EngineSpec,
-    pub(super) operation: Operation,
     /// The model's name in the request.
     pub(super) model: &'a EngineModel,
     /// The body, or the form's model alone.
@@ -57,7 +56,10 @@ impl<'a> Request<'a> {
             },
             BodyFormat::Multipart => form_fields(content_type, body),
         };
-        let Some(name) = body.get("model").and_then(Value::as_str) else {
+        // What its own API lets a client leave out, OpenAI chooses itself.
+        let own_choice = spec.models.first().filter(|_| operation.row().model_is_optional);
+        let own_choice = own_choice.map(|model| model.id.as_str());
+        let Some(name) = body.get("model").and_then(Value::as_str).or(own_choice) else {
             return refuse(400, "missing_model", "no model is named");
         };
         let Some(model) = spec.model(name) else {
@@ -79,7 +81,7 @@ impl<'a> Request<'a> {
             let message = format!("`{name}` does not support {missing}");
             return refuse(400, "not_supported", &message);
         }
-        Ok(Self { spec, operation, model, body, id, prompt_tokens, has_image, wants })
+        Ok(Self { spec, model, body, id, prompt_tokens, has_image, wants })
     }
 
     /// The longest response the request allows, if it says.
@@ -166,9 +168,19 @@ fn ends_with_tool_result(body: &Value) -> bool {
 }
 
 fn prompt_of(body: &Value) -> impl Iterator<Item = &Value> {
-    ["messages", "prompt", "input", "system", "instructions", "query", "documents"]
-        .iter()
-        .filter_map(|field| body.get(field))
+    [
+        "messages",
+        "prompt",
+        "input",
+        "system",
+        "instructions",
+        "query",
+        "documents",
+        "content",
+        "input_prefix",
+    ]
+    .iter()
+    .filter_map(|field| body.get(field))
 }
 
 fn prompt_tokens(body: &Value) -> u32 {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::client::Client;
 use super::{chat, engine, post, post_chat, with};
-use crate::api::{Capabilities, OPERATIONS, Operation};
+use crate::api::{Capabilities, Dialect, OPERATIONS};
 use crate::mock::{EngineModel, EngineSpec, MockEngine};
 
 fn weather_tool() -> serde_json::Value {
@@ -150,14 +150,14 @@ async fn every_operation_requires_a_known_model() {
             let mut client = Client::connect(&engine).await;
             if row.body == crate::api::BodyFormat::Multipart {
                 let kind = "Content-Type: multipart/form-data; boundary=b\r\n";
-                client.post_with(row.path, kind, form(model).as_bytes()).await;
+                client.post_with(row.path(), kind, form(model).as_bytes()).await;
             } else {
                 let body = json!({"model": model, "input": "hi", "prompt": "hi", "messages": []});
-                client.post(row.path, &body).await;
+                client.post(row.path(), &body).await;
             }
             let response = client.response().await.unwrap();
             assert_eq!(response.status, status, "{} {model}", row.name);
-            if status == 404 && row.operation == Operation::Messages {
+            if status == 404 && row.dialect == Dialect::Anthropic {
                 assert_eq!(response.json()["error"]["type"], "not_found_error");
                 assert_eq!(response.json()["type"], "error");
             } else if status == 404 {

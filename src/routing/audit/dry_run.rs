@@ -50,10 +50,14 @@ impl DryRun<'_> {
             Ok(profile) => profile,
             Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
         };
-        let model = profile.model_name(body);
+        let requested = match router.requested_model(&profile, body, topology) {
+            Ok(requested) => requested,
+            Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
+        };
+        let model = requested.name;
         let mut prompt = Chain::default();
         if let Some(weighted) = router.weighted() {
-            let name = router.names.resolve(&model);
+            let name = router.names.resolve(&model, topology);
             let params = weighted.prefix_params(topology, name);
             prompt_chain(&profile, body, name, params, &mut prompt);
         }
@@ -73,7 +77,7 @@ impl DryRun<'_> {
         {
             weighted.record(topology, decision, &prompt);
         }
-        let requirements = profile.to_requirements(body);
+        let requirements = profile.to_requirements(&model);
         match explanation.result {
             Ok(decision) => json!({
                 "requirements": requirements,

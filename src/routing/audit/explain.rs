@@ -76,8 +76,8 @@ impl Router {
         let result = self.route(input, random, &mut scratch, &mut trace);
         // Fallbacks that were not needed are shown as they would have been considered.
         let mut peek = Peek { topology: input.fleet, rng: SmallRng::seed_from_u64(0) };
-        for entry in self.names.chain(input.model) {
-            let name = self.names.resolve(entry);
+        for entry in self.names.chain(input.model, input.fleet) {
+            let name = self.names.resolve(entry, input.fleet);
             let id = input.fleet.model_id(name);
             if id.is_some_and(|id| trace.pass(id).is_none()) {
                 self.pick(name, input, &mut peek, &mut scratch, &mut trace);

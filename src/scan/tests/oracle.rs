@@ -12,7 +12,7 @@ use crate::api::{Capabilities, Operation};
 use bodies::{Printer, a_body};
 use facts::{Facts, is_json};
 
-const OPERATIONS: [Operation; 10] = [
+const OPERATIONS: [Operation; 18] = [
     Operation::Chat,
     Operation::Completions,
     Operation::Embeddings,
@@ -23,15 +23,23 @@ const OPERATIONS: [Operation; 10] = [
     Operation::Moderations,
     Operation::Speech,
     Operation::ImageGenerations,
+    Operation::CountTokens,
+    Operation::InputTokens,
+    Operation::Classify,
+    Operation::Tokenize,
+    Operation::Detokenize,
+    Operation::NativeEmbedding,
+    Operation::Infill,
+    Operation::FillInTheMiddle,
 ];
 
 /// The verdict on the meaning of a body that is JSON.
 fn expected_error(operation: Operation, value: &Value) -> Option<ScanError> {
-    let has_messages = matches!(operation, Operation::Chat | Operation::Messages);
+    let has_messages =
+        matches!(operation, Operation::Chat | Operation::Messages | Operation::CountTokens);
     match &value["model"] {
-        Value::Null => return Some(ScanError::MissingModel),
         Value::String(name) if name.trim().is_empty() => return Some(ScanError::EmptyModel),
-        Value::String(_) => {}
+        Value::String(_) | Value::Null => {}
         _ => return Some(ScanError::WrongType { field: "model", expected: "a string" }),
     }
     let messages = value.get("messages");
@@ -50,7 +58,8 @@ fn check_facts(operation: Operation, estimate: TokenEstimate, body: &[u8], value
     }
     let profile = scanned.unwrap();
     let facts = Facts::of(operation, value, estimate);
-    assert_eq!(profile.model_name(body), value["model"].as_str().unwrap());
+    assert_eq!(profile.model_name(body), value["model"].as_str().unwrap_or(""));
+    assert_eq!(profile.names_model(), value["model"].is_string());
     assert_eq!(profile.streaming, value["stream"] == true);
     assert_eq!(profile.estimated_tokens.0 as usize, facts.text / 4 + facts.ids);
     assert_eq!(profile.needs.contains(Capabilities::VISION), facts.has_image);

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::Operation;
 
 #[derive(Default)]
 struct Kept(Vec<u8>, [u8; 7]);

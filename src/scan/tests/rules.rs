@@ -1,6 +1,6 @@
 //! One test per rule of what a scan finds.
 
-use super::super::{ScanError, TokenEstimate};
+use super::super::{ModelForm, ScanError, TokenEstimate};
 use super::{scan_as, scan_chat, tokens};
 use crate::api::{Capabilities, Dialect, ErrorCode, Operation};
 use crate::units::{Timestamp, TokenCount};
@@ -19,14 +19,14 @@ fn the_facts_of_a_usual_request_are_found() {
         "stream":true,"max_tokens":64,"temperature":0.2}"#;
     let profile = scan_chat(body).unwrap();
     assert_eq!(profile.model.of(body.as_bytes()), b"llama3:8b");
-    assert!(!profile.model_is_escaped);
+    assert_eq!(profile.model_form, ModelForm::Plain);
     assert!(profile.streaming);
     assert_eq!(profile.estimated_tokens, TokenCount(2));
     assert_eq!(profile.max_tokens, Some(TokenCount(64)));
     assert_eq!(profile.needs, Capabilities::NONE);
     assert_eq!(profile.dialect, Dialect::OpenAi);
     assert_eq!(profile.arrived_at, Timestamp(0));
-    let shown = profile.to_requirements(body.as_bytes());
+    let shown = profile.to_requirements(&profile.model_name(body.as_bytes()));
     assert_eq!(
         serde_json::to_string(&shown).unwrap(),
         r#"{"model":"llama3:8b","estimated_tokens":2,"needs_vision":false,"needs_tools":false,"needs_json_mode":false,"prefers_streaming":true}"#
@@ -141,7 +141,8 @@ fn the_last_of_two_members_counts() {
     assert_eq!(needs(&body), Capabilities::NONE);
     assert_eq!(tokens(Operation::Chat, TokenEstimate::Chars, &body), 2);
     assert!(scan_chat(r#"{"model":7,"messages":7,"model":"a","messages":[]}"#).is_ok());
-    assert_eq!(scan_chat(r#"{"model":"a","model":null}"#), Err(ScanError::MissingModel));
+    let body = r#"{"model":"a","model":null}"#;
+    assert_eq!(scan_chat(body).unwrap().model_form, ModelForm::Null);
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn escaped_names_are_the_names_they_decode_to() {
     let body = r#"{"mod\u0065l":"a\/b\ud83d\ude00","str\u0065am":true,"\u0074ools":[],
         "messag\u0065s":[{"cont\u0065nt":[{"typ\u0065":"text","t\u0065xt":"12345678"}]}]}"#;
     let profile = scan_chat(body).unwrap();
-    assert!(profile.model_is_escaped);
+    assert_eq!(profile.model_form, ModelForm::Escaped);
     assert_eq!(profile.model.of(body.as_bytes()), br"a\/b\ud83d\ude00");
     assert_eq!(profile.model_name(body.as_bytes()), "a/b\u{1f600}");
     assert!(profile.streaming);
@@ -169,10 +170,17 @@ fn nested_members_are_not_the_bodys() {
 }
 
 #[test]
-fn a_model_must_be_named() {
-    for body in ["{}", r#"{"model":null}"#, r#"{"Model":"m"}"#, r#"{"x":{"model":"m"}}"#] {
-        assert_eq!(scan_chat(body), Err(ScanError::MissingModel), "{body}");
+fn a_missing_model_is_seen_and_an_empty_one_refused() {
+    for body in ["{}", " { }", r#"{"Model":"m"}"#, r#"{"x":{"model":"m"}}"#] {
+        let profile = scan_chat(body).unwrap();
+        assert_eq!(profile.model_form, ModelForm::Missing, "{body}");
+        let (brace, place) = (body.find('{').unwrap(), profile.model.range());
+        assert_eq!((place.start, place.end), (brace + 1, brace + 1), "{body}");
     }
+    let null = r#"{"model": null}"#;
+    let profile = scan_chat(null).unwrap();
+    assert_eq!(profile.model.of(null.as_bytes()), b"null");
+    assert!(!profile.names_model() && profile.model_name(null.as_bytes()).is_empty());
     for name in ["", " ", r"\t", r"\u3000 \n", "\u{a0}"] {
         let error = scan_chat(&format!(r#"{{"model":"{name}"}}"#)).unwrap_err();
         assert_eq!(error, ScanError::EmptyModel, "{name:?}");

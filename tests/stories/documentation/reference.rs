@@ -101,9 +101,11 @@ fn operations() -> String {
             BodyFormat::Json => "JSON",
             BodyFormat::Multipart => "multipart form",
         };
-        vec![format!("POST `{}`", row.path), code(row.name), dialect.to_owned(), body.to_owned()]
+        let others = codes(row.paths.get(1..).unwrap_or_default());
+        let path = format!("POST `{}`", row.path());
+        vec![path, others, code(row.name), dialect.to_owned(), body.to_owned()]
     });
-    table(&["path", "operation", "dialect", "body"], rows)
+    table(&["path", "also as", "operation", "dialect", "body"], rows)
 }
 
 fn scorers() -> String {

@@ -145,6 +145,7 @@ pub(super) fn a_body() -> impl Strategy<Value = Json> {
     let member = prop_oneof![
         20 => (prop::sample::select(vec![
             "messages", "prompt", "input", "instructions", "system", "query", "documents",
+            "content", "tokens", "input_prefix", "input_extra", "input_suffix", "suffix",
             "text_1", "text_2", "tools", "functions", "response_format", "text", "stream",
             "max_tokens", "max_completion_tokens", "max_output_tokens", "stop", "model",
         ]).prop_map(str::to_owned), a_value()),

@@ -77,17 +77,25 @@ impl Facts {
         let mut facts = Self { estimate, ..Self::default() };
         match operation {
             Operation::Chat => facts.add_messages(&body["messages"]),
-            Operation::Messages => {
+            Operation::Messages | Operation::CountTokens => {
                 facts.add_messages(&body["messages"]);
                 facts.add_content(&body["system"], false);
             }
-            Operation::Responses => {
+            Operation::Responses | Operation::InputTokens => {
                 facts.add_messages(&body["input"]);
                 facts.add_content(&body["instructions"], false);
             }
             _ => {
+                if matches!(operation, Operation::Tokenize | Operation::Classify) {
+                    facts.add_messages(&body["messages"]);
+                }
                 let fields: &[&str] = match operation {
                     Operation::Completions | Operation::ImageGenerations => &["prompt"],
+                    Operation::Tokenize => &["content", "prompt"],
+                    Operation::Detokenize => &["tokens"],
+                    Operation::NativeEmbedding => &["content", "input"],
+                    Operation::Infill => &["input_prefix", "input_extra", "input_suffix", "prompt"],
+                    Operation::FillInTheMiddle => &["prompt", "suffix"],
                     Operation::Rerank => &["query", "documents"],
                     Operation::Score => &["text_1", "text_2", "query", "documents"],
                     _ => &["input"],

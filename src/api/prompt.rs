@@ -1,0 +1,54 @@
+//! Where the prompt of an operation is in its JSON body.
+
+/// The layout of a member's text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// An array of objects with `content`; any other type is an error.
+    Messages,
+    /// A string, or an array of objects with `content`.
+    Items,
+    /// A string, or an array of content parts.
+    Content,
+    /// A string, a token id, an object with `text`, or arrays of them.
+    Plain,
+}
+
+/// What a member is to the prompt whose prefix an engine caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The text that is continued, or the conversation.
+    Main,
+    /// What comes before it.
+    System,
+    /// Not a part of the prefix: it counts towards the length only.
+    Counted,
+}
+
+/// A member with prompt text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptField {
+    /// Its name.
+    pub name: &'static str,
+    /// How its text is laid out.
+    pub layout: Layout,
+    /// What it is to the prompt's prefix.
+    pub place: Place,
+}
+
+/// The largest number of prompt fields of any operation.
+pub const PROMPT_FIELDS: usize = 4;
+
+/// A member that is the prompt.
+pub(super) const fn main(name: &'static str, layout: Layout) -> PromptField {
+    PromptField { name, layout, place: Place::Main }
+}
+
+/// A member that comes before the prompt.
+pub(super) const fn system(name: &'static str, layout: Layout) -> PromptField {
+    PromptField { name, layout, place: Place::System }
+}
+
+/// A member whose text only counts.
+pub(super) const fn counted(name: &'static str) -> PromptField {
+    PromptField { name, layout: Layout::Plain, place: Place::Counted }
+}

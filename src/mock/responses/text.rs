@@ -1,0 +1,39 @@
+//! The operations that count, split or format text: no model runs.
+
+use serde_json::{Value, json};
+
+use super::Whole;
+use super::request::Request;
+
+pub(super) fn count_tokens(request: &Request<'_>) -> Whole {
+    Whole::value(200, &json!({"input_tokens": request.prompt_tokens}))
+}
+
+pub(super) fn input_tokens(request: &Request<'_>) -> Whole {
+    let value = json!({"object": "response.input_tokens", "input_tokens": request.prompt_tokens});
+    Whole::value(200, &value)
+}
+
+/// A token is four characters, as everywhere in a mock engine.
+pub(super) fn tokenize(request: &Request<'_>) -> Whole {
+    let tokens: Vec<u32> = (0..request.prompt_tokens).collect();
+    let longest = request.model.context_length;
+    let value = json!({"tokens": tokens, "count": tokens.len(), "max_model_len": longest});
+    Whole::value(200, &value)
+}
+
+/// vLLM calls the text `prompt`, llama.cpp `content`.
+pub(super) fn detokenize(request: &Request<'_>) -> Whole {
+    let tokens = request.body.get("tokens").and_then(Value::as_array).map_or(0, Vec::len);
+    let text = "text".repeat(tokens);
+    Whole::value(200, &json!({"prompt": text, "content": text}))
+}
+
+pub(super) fn apply_template(request: &Request<'_>) -> Whole {
+    let messages = request.body.get("messages").and_then(Value::as_array);
+    let written = messages.into_iter().flatten().map(|message| {
+        let field = |name| message.get(name).and_then(Value::as_str).unwrap_or("");
+        format!("<|{}|>{}\n", field("role"), field("content"))
+    });
+    Whole::value(200, &json!({"prompt": written.collect::<String>() + "<|assistant|>"}))
+}
