@@ -28,6 +28,7 @@ pub(super) async fn discover(
         // An unknown engine without OpenAI's list may still be an Ollama.
         Err(error) if configured == Engine::Auto => {
             let models = queries.ollama().await.map_err(|_not_ollama| error)?;
+            backend.state.detect_engine(Engine::Ollama);
             return Ok(with_operations(models, Engine::Ollama));
         }
         Err(error) => return Err(error),
@@ -38,6 +39,9 @@ pub(super) async fn discover(
         Engine::Auto => owner(&list).and_then(detect).unwrap_or(Engine::Auto),
         known => known,
     };
+    if engine != Engine::Auto {
+        backend.state.detect_engine(engine);
+    }
     let style = facts(engine).model_list;
     if style == ModelList::Ollama
         && let Ok(listed) = queries.ollama().await

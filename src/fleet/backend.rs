@@ -2,7 +2,7 @@
 //! decisions and written by attempts and checks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::model_listing::ModelListing;
 use super::outcome::{Outcome, OutcomeSource};
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
-use crate::config::{BackendConfig, BreakerConfig, MAX_BACKENDS};
+use crate::config::{BackendConfig, BreakerConfig, Engine, MAX_BACKENDS};
 use crate::units::{Timestamp, to_micros};
 
 /// How precisely the progress of responses is known.
@@ -93,10 +93,14 @@ pub struct BackendState {
     check_request: CheckRequest,
     /// When a response last made progress.
     last_response: AtomicU64,
+    /// The position in [`Engine::ALL`] of the engine that was detected; zero before that.
+    detected_engine: AtomicU8,
     /// Since when its models are waited for, in microseconds; zero before discovery has started.
     awaited_since: AtomicU64,
 }
 
+// Before it detects an engine, a backend's is unknown.
+const _: () = assert!(matches!(Engine::ALL.first(), Some(Engine::Auto)));
 const _: () = assert!(std::mem::offset_of!(BackendState, breaker) + size_of::<u64>() <= 64);
 
 impl BackendState {
@@ -126,6 +130,7 @@ impl BackendState {
             checked_at: AtomicU64::new(0),
             check_request: CheckRequest::default(),
             last_response: AtomicU64::new(0),
+            detected_engine: AtomicU8::new(0),
             awaited_since: AtomicU64::new(0),
         }
     }
@@ -208,6 +213,20 @@ impl BackendState {
     /// When a response last made progress, to within a twentieth of a second.
     pub fn last_response(&self) -> Timestamp {
         Timestamp(self.last_response.load(Ordering::Relaxed))
+    }
+
+    /// Records which engine its responses come from.
+    pub fn detect_engine(&self, engine: Engine) {
+        let position = Engine::ALL.iter().position(|one| *one == engine);
+        let position = position.and_then(|position| u8::try_from(position).ok()).unwrap_or(0);
+        self.detected_engine.store(position, Ordering::Relaxed);
+    }
+
+    /// Its engine: the configured one, else the one that was detected.
+    pub fn engine(&self, configured: Engine) -> Engine {
+        let position = usize::from(self.detected_engine.load(Ordering::Relaxed));
+        let detected = Engine::ALL.get(position).copied().unwrap_or(Engine::Auto);
+        if configured == Engine::Auto { detected } else { configured }
     }
 
     /// Starts the wait for its models, unless it has started before.

@@ -178,7 +178,7 @@ pub(crate) fn add_common_fields(
 }
 
 /// Renames the backend's own request id, which `x-request-id` has no room for: a hosted API's support
-/// asks for it. An engine that returns ours has none of its own.
+/// asks for it. An engine that returns ours has none.
 pub(crate) fn keep_upstream_id(
     head: &mut ResponseHeader,
     ctx: &mut RequestContext,

@@ -67,6 +67,11 @@ fn models_of_each_engine_are_discovered() {
             })
             .collect();
         let penstock = Penstock::start(&format!("backends:\n{items}"));
+        for name in ["vllm", "llamacpp", "ollama"] {
+            assert_eq!(penstock.backend(name)["engine"], name, "detected: {}", !is_named);
+        }
+        let undetected = if is_named { "openai" } else { "auto" };
+        assert_eq!(penstock.backend("plain")["engine"], undetected);
         let facts = |backend: &str| {
             let models = penstock.backend(backend)["models"].as_array().unwrap().clone();
             let fact = |model: &Value| {

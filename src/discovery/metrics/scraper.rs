@@ -198,6 +198,9 @@ impl Task {
             }
             match self.scrape_source(&source.clone()).await {
                 Ok((page, sent)) => {
+                    if let Some(engine) = page.engine {
+                        self.backend.state.detect_engine(engine);
+                    }
                     let engine = page.engine.or(Some(self.backend.config.engine));
                     self.known = Some((index, engine));
                     return Ok((page, sent));

@@ -83,7 +83,7 @@ impl BackendRow {
         Self {
             name: config.name.clone(),
             url: Some(config.url.to_string()),
-            engine: Some(config.engine.name().to_owned()),
+            engine: Some(state.engine(config.engine).name().to_owned()),
             priority: Some(config.priority),
             health: Some(match state.status() {
                 Health::Healthy => HealthName::Healthy,
