@@ -46,7 +46,11 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     (
         "A5",
         "when every backend is busy the last refusal is relayed",
-        &["cooldown::last_refusal_is_relayed_unchanged"],
+        &[
+            "cooldown::last_refusal_is_relayed_unchanged",
+            "cooldown::relayed_refusal_counts_as_busy_of_its_backend",
+            "cooldown::clients_do_not_retry_what_every_backend_refused",
+        ],
     ),
     (
         "A6",
@@ -259,6 +263,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "HTTP/2 floods end with GOAWAY or are bounded",
         &[
             "http2_attacks::rapid_reset_gets_enhance_your_calm",
+            "http2_attacks::streams_reset_by_the_server_count_as_resets",
             "http2_attacks::cancelled_requests_count_as_resets",
             "http2_attacks::frame_floods_are_bounded",
             "http2_attacks::header_bomb_is_bounded",

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::support::block_on;
 use crate::support::client::{Client, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Leave, Setup, read_until, reference};
+use crate::support::pace::best_of;
 
 crate::trials![
     disconnect_during_upload_reaches_no_backend,
@@ -102,10 +103,17 @@ fn phases() -> [(Fault, Value, &'static str); 8] {
     ]
 }
 
-/// The 99th percentile, so that a busy machine may have a few outliers.
-const MOST: Duration = Duration::from_millis(500);
+/// The 99th percentile of the time until the engine sees that its client has left.
+const MOST: Duration = Duration::from_millis(100);
+/// Rounds of which one must keep it: other tests share the machine.
+const ROUNDS: usize = 3;
 
 fn disconnect_closes_the_upstream_in_every_phase() {
+    best_of(ROUNDS, MOST, leave_in_every_phase);
+}
+
+/// Leaves in every phase, and returns the 99th percentile of the times it takes.
+fn leave_in_every_phase() -> Duration {
     let fleet = Fleet::start(2, Setup::default());
     let mut took = Vec::new();
     let rounds = Leave::BOTH.into_iter().cycle().take(8);
@@ -127,9 +135,9 @@ fn disconnect_closes_the_upstream_in_every_phase() {
     fleet.wait_idle();
     took.sort();
     assert_eq!(took.len(), 64);
-    assert!(took[took.len() * 99 / 100 - 1] < MOST, "{took:?}");
     assert_eq!(fleet.b().counters().requests, 0, "an attempt for a disconnected client");
     assert_eq!(fleet.a().counters().requests, 64);
+    took[took.len() * 99 / 100 - 1]
 }
 
 fn disconnects_do_not_affect_other_clients() {

@@ -7,10 +7,11 @@ use std::sync::OnceLock;
 
 use crate::support::certificates::Authority;
 use crate::support::penstock::remove_own_variables;
+use crate::support::requires_all;
 
 static SUMMARY: OnceLock<String> = OnceLock::new();
 
-crate::trials![real_engines_and_sdks];
+crate::trials![real_engines_and_sdks, required_run_must_be_complete];
 
 /// The closing line of a test run.
 pub fn summary() -> String {
@@ -19,7 +20,7 @@ pub fn summary() -> String {
 }
 
 fn real_engines_and_sdks() {
-    let is_required = std::env::var("PENSTOCK_E2E").is_ok_and(|value| value == "required");
+    let is_required = requires_all();
     let python = match prepare() {
         Ok(python) => python,
         Err(reason) => {
@@ -45,9 +46,35 @@ fn real_engines_and_sdks() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let last = text.lines().last().unwrap_or_default().to_owned();
-    let _first = SUMMARY.set(last);
+    let _first = SUMMARY.set(last.clone());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}\n{errors}");
+    assert!(!is_required || is_complete(&last), "not every case ran: {last}");
+}
+
+/// Whether the last line of a run says that cases ran and none was skipped.
+fn is_complete(line: &str) -> bool {
+    let count = |text: Option<&str>, unit: &str| -> Option<usize> {
+        text?.trim().strip_suffix(unit)?.trim().parse().ok()
+    };
+    let counts = line.strip_prefix("e2e: ").unwrap_or_default();
+    let mut parts = counts.split([',', ':']);
+    let (run, skipped) = (count(parts.next(), "run"), count(parts.next(), "skipped"));
+    run.is_some_and(|run| run > 0) && skipped == Some(0)
+}
+
+fn required_run_must_be_complete() {
+    assert!(is_complete("e2e: 71 run, 0 skipped: none"));
+    for line in [
+        "",
+        "e2e: 0 run, 0 skipped: none",
+        "e2e: 0 run, 71 skipped: the engines did not start",
+        "e2e: 0 run, 1 skipped: not installed: xllamacpp",
+        "e2e: 70 run, 1 skipped: no browser",
+        "Traceback: 71 run, 0 skipped",
+    ] {
+        assert!(!is_complete(line), "{line}");
+    }
 }
 
 fn cases() -> PathBuf {

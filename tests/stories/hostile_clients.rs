@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use penstock::mock::{Fault, Gate, Pace};
 use serde_json::json;
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::support::client::{Client, chat, streaming_chat, timed};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup, reference};
-use crate::support::pace::{pause_between_drips, pause_between_requests};
+use crate::support::pace::{best_of, pause_between_drips, pause_between_requests};
 use crate::support::{block_on, eventually, is_long};
 
 crate::trials![
@@ -157,16 +158,18 @@ fn reader_that_never_reads_is_disconnected() {
     drop(reader);
 }
 
-/// As many connections as this process and penstock may open, at most `wanted`.
-fn affordable(wanted: usize) -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
-    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    let soft: usize = line.split_whitespace().nth(3).unwrap().parse().unwrap_or(usize::MAX);
-    wanted.min(soft.saturating_sub(400) * 4 / 5)
+/// Raises this process's limit of open files as far as it may; penstock inherits it. Fails when `count`
+/// connections do not fit, so that a test never runs with fewer than it says.
+fn allow_connections(count: u64) {
+    let (_soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let wanted = count * 5 / 4 + 400;
+    assert!(hard >= wanted, "{count} connections need {wanted} open files, the limit is {hard}");
 }
 
 fn idle_connections_use_little_memory() {
-    let count = affordable(if is_long() { 10_000 } else { 2000 });
+    let count = if is_long() { 10_000 } else { 2000 };
+    allow_connections(count as u64);
     let fleet = Fleet::start(1, Setup::default());
     let body = chat("m", &"x".repeat(32 << 10)).to_string();
     let before = fleet.penstock.resident();
@@ -179,7 +182,9 @@ fn idle_connections_use_little_memory() {
     }
     let each = fleet.penstock.resident().saturating_sub(before) / count;
     println!("one of {count} idle connections holds {} KiB", each >> 10);
-    assert!(each < 64 << 10, "{each} bytes for each idle connection");
+    assert!(each < 32 << 10, "{each} bytes for each idle connection");
+    assert_eq!(clients.len(), count);
+    fleet.wait_metric("penstock_connections", count as f64);
     let served = clients.iter_mut().filter_map(|client| {
         client.send("POST", CHAT, &[], chat("m", "again").to_string().as_bytes());
         client.read_response().ok().filter(|response| response.status == 200)
@@ -188,10 +193,8 @@ fn idle_connections_use_little_memory() {
     assert!(served * 100 >= count * 99, "{served} of {count} were served later");
 }
 
-/// How long a good request may take during an attack; more where tests share a busy machine.
-fn patience() -> Duration {
-    Duration::from_millis(if is_long() { 500 } else { 2000 })
-}
+/// The 99th percentile of the time a good request takes during an attack.
+const MOST: Duration = Duration::from_millis(500);
 
 /// The pause of an attacker: a debug build on a machine shared with other tests cannot read a megabyte
 /// every other millisecond.
@@ -247,40 +250,50 @@ fn attacks_do_not_slow_down_other_clients() {
     let fleet = Fleet::of(&["m", "m2"], Setup::default());
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
     for (what, attack) in attacks(&fleet) {
-        let is_over = AtomicBool::new(false);
-        let took = thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    let mut held = Vec::new();
-                    while !is_over.load(Ordering::Relaxed) {
-                        attack(&mut held);
-                        // The attacker shares the machine with penstock.
-                        pause_between_requests(pause());
-                    }
-                });
-            }
-            let mut good = Client::connect(fleet.penstock.data);
-            let mut took: Vec<Duration> = (0..100)
-                .map(|_| {
-                    let (response, took) = timed(|| {
-                        good.send("POST", CHAT, &[], chat("m", "hello").to_string().as_bytes());
-                        good.read_response()
-                    });
-                    let text = response.map(|response| response.text());
-                    if text.as_ref().ok() != Some(&whole) {
-                        is_over.store(true, Ordering::Relaxed);
-                        panic!("during {what}: {text:?}");
-                    }
-                    took
-                })
-                .collect();
-            is_over.store(true, Ordering::Relaxed);
-            took.sort();
-            took
-        });
-        println!("during {what}: p50 {:?}, p99 {:?}", took[49], took[98]);
-        assert!(took[98] < patience(), "during {what}: {took:?}");
+        best_of(3, MOST, || during(&fleet, &whole, what, &*attack));
     }
+}
+
+/// Sends good requests during an attack; returns the 99th percentile of their times.
+fn during(
+    fleet: &Fleet,
+    whole: &str,
+    what: &str,
+    attack: &(dyn Fn(&mut Vec<Client>) + Sync),
+) -> Duration {
+    let is_over = AtomicBool::new(false);
+    let took = thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut held = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    attack(&mut held);
+                    // The attacker shares the machine with penstock.
+                    pause_between_requests(pause());
+                }
+            });
+        }
+        let mut good = Client::connect(fleet.penstock.data);
+        let mut took: Vec<Duration> = (0..100)
+            .map(|_| {
+                let (response, took) = timed(|| {
+                    good.send("POST", CHAT, &[], chat("m", "hello").to_string().as_bytes());
+                    good.read_response()
+                });
+                let text = response.map(|response| response.text());
+                if text.as_deref().ok() != Some(whole) {
+                    is_over.store(true, Ordering::Relaxed);
+                    panic!("during {what}: {text:?}");
+                }
+                took
+            })
+            .collect();
+        is_over.store(true, Ordering::Relaxed);
+        took.sort();
+        took
+    });
+    println!("during {what}: p50 {:?}, p99 {:?}", took[49], took[98]);
+    took[98]
 }
 
 fn connections_over_the_limit_get_503_immediately() {

@@ -143,6 +143,7 @@ fn main() {
     ];
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !arguments.list {
+        println!("{}", support::skipped());
         println!("{}", end_to_end::summary());
     }
     conclusion.exit();

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, chat, request, timed};
 use crate::support::engines::{backend, engine, last_body};
+use crate::support::pace::best_of;
 use crate::support::penstock::Penstock;
 
 crate::trials![
@@ -330,9 +331,11 @@ fn depth_bombs_are_cheap() {
     ] {
         for frame in ["{\"model\":\"m\",\"messages\":@}", "{\"model\":\"m\",\"tools\":@}", "@"] {
             let body = frame.replace('@', &bomb);
-            let (response, took) = timed(|| send(&penstock, body.as_bytes()));
-            assert_eq!(response.status, 400, "{}", response.text());
-            assert!(took < Duration::from_secs(1), "{took:?} for a depth bomb");
+            best_of(5, Duration::from_millis(100), || {
+                let (response, took) = timed(|| send(&penstock, body.as_bytes()));
+                assert_eq!(response.status, 400, "{}", response.text());
+                took
+            });
         }
     }
     let fits = |depth: usize| {

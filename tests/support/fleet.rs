@@ -4,6 +4,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use penstock::mock::{EngineModel, EngineSpec, MockEngine, Pace};
+use penstock::observe::metrics::metric_rows;
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -124,14 +125,16 @@ impl Fleet {
         self.wait_metric("penstock_in_flight", 0.0);
     }
 
-    /// The sum of the samples of a metric whose line begins with `start`.
+    /// The sum of the samples that begin with `start`, of which there must be one.
     pub fn metric(&self, start: &str) -> f64 {
         metric(&self.penstock, start)
     }
 
+    /// Waits until there are such samples and their sum is `value`.
     pub fn wait_metric(&self, start: &str, value: f64) {
         let what = format!("{start} is {value}");
-        eventually(&what, SOON, || (self.metric(start) - value).abs() < 0.1);
+        let sum = || find_metric(&self.penstock, start);
+        eventually(&what, SOON, || sum().is_some_and(|sum| (sum - value).abs() < 0.1));
     }
 
     /// Replaces an engine by a listener that accepts no connection.
@@ -220,11 +223,26 @@ pub fn read_until(client: &mut Client, text: &str) -> String {
     read
 }
 
-/// The sum of the samples of a metric whose line begins with `start`.
+/// The sum of the samples that begin with `start`: a whole name, or a name and its first labels. There
+/// must be one: a label that is written differently would read as 0.
 pub fn metric(penstock: &Penstock, start: &str) -> f64 {
+    find_metric(penstock, start).unwrap_or_else(|| panic!("no sample begins with {start}"))
+}
+
+/// The same for samples that may not be there yet.
+pub fn find_metric(penstock: &Penstock, start: &str) -> Option<f64> {
     let page = penstock.admin("/metrics").text();
-    let lines = page.lines().filter(|line| line.starts_with(start));
-    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    let name = start.split('{').next().unwrap();
+    let is_known = metric_rows().any(|row| name.starts_with(row.name));
+    assert!(is_known, "there is no metric called {name}");
+    let is_whole_name =
+        |line: &str| start.contains('{') || line[name.len()..].starts_with(['{', ' ']);
+    let samples: Vec<f64> = page
+        .lines()
+        .filter(|line| line.starts_with(start) && is_whole_name(line))
+        .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+        .collect();
+    (!samples.is_empty()).then(|| samples.iter().sum())
 }
 
 /// How a client leaves.

@@ -15,8 +15,8 @@ pub mod promql;
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
@@ -41,6 +41,30 @@ pub fn trial(module: &str, name: &str, test: fn()) -> Trial {
             Failed::from(text.unwrap_or_else(|| "it panicked".to_owned()))
         })
     })
+}
+
+/// Stories that could not run here, and why.
+static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Whether everything must run: a tool that is missing is a failure then.
+pub fn requires_all() -> bool {
+    std::env::var("PENSTOCK_E2E").is_ok_and(|value| value == "required")
+}
+
+/// Reports that a story does not run here. Fails where everything must run.
+pub fn skip(story: &str, reason: &str) {
+    assert!(!requires_all(), "{story} did not run: {reason}");
+    SKIPPED.lock().unwrap().push(format!("{story} ({reason})"));
+}
+
+/// The stories that did not run, as a line.
+pub fn skipped() -> String {
+    let skipped = SKIPPED.lock().unwrap();
+    format!(
+        "stories: {} skipped: {}",
+        skipped.len(),
+        if skipped.is_empty() { "none".to_owned() } else { skipped.join("; ") }
+    )
 }
 
 /// Lists a module's test functions as trials.
