@@ -6,6 +6,7 @@
 
 pub(crate) mod body_decoder;
 pub(crate) mod connect;
+pub(crate) mod connection;
 pub(crate) mod deadline;
 pub(crate) mod failure;
 pub mod headers;

@@ -106,9 +106,10 @@ fn no_connection(error: ConnectError) -> DiscoveryError {
     match error {
         ConnectError::NoAddress => DiscoveryError::NoAddress,
         ConnectError::TimedOut => DiscoveryError::TimedOut,
-        ConnectError::Refused | ConnectError::Tls | ConnectError::Http2 => {
-            DiscoveryError::Connection(error.text())
-        }
+        ConnectError::Refused
+        | ConnectError::Tls
+        | ConnectError::Http2
+        | ConnectError::ClosedEarly => DiscoveryError::Connection(error.text()),
     }
 }
 

@@ -55,7 +55,7 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
     if fault.is_some() {
         shared.records.count(|counters| counters.faults += 1);
     }
-    let request = shared.records.request_arrived(&head, number, is_probe);
+    let request = shared.records.request_arrived(&head, number, is_probe, fault.clone());
     if let Some(Fault::EarlyStatus(status)) = fault {
         return refuse_early(wire, request, status).await;
     }

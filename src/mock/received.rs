@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::fault::Fault;
 use crate::units::Timestamp;
 
 /// A request, from the moment its head had arrived.
@@ -25,6 +26,8 @@ pub struct Received {
     pub complete: bool,
     /// When the head was complete.
     pub arrived_at: Timestamp,
+    /// How the engine failed it.
+    pub fault: Option<Fault>,
 }
 
 impl Received {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::fault::Fault;
 use super::received::{Cancelled, Counters, Malformed, Received};
 use super::wire_head::Head;
 use crate::clock;
@@ -110,6 +111,7 @@ impl Records {
         head: &Head,
         connection: u64,
         is_probe: bool,
+        fault: Option<Fault>,
     ) -> OpenRequest<'_> {
         let request = Received {
             connection,
@@ -120,6 +122,7 @@ impl Records {
             body: None,
             complete: is_probe,
             arrived_at: clock::now(),
+            fault,
         };
         let (arrived_at, target) = (request.arrived_at, request.target.clone());
         let mut seen = self.lock();

@@ -7,7 +7,7 @@ use crate::downstream::body::BodyError;
 use crate::fleet::Outcome;
 use crate::routing::RouteError;
 use crate::units::Timestamp;
-use crate::upstream::failure::{ConnectError, Failure};
+use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure};
 
 /// What the backend's health and circuit breaker learn from a failure. `cooldown`: how long a refusal
 /// pauses it.
@@ -30,7 +30,8 @@ pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
             ConnectError::NoAddress
             | ConnectError::Refused
             | ConnectError::Tls
-            | ConnectError::Http2,
+            | ConnectError::Http2
+            | ConnectError::ClosedEarly,
         ) => ErrorCode::ConnectFailed,
         Failure::NoResponse { .. } => ErrorCode::UpstreamClosed,
         Failure::Refused(_) => ErrorCode::AllBackendsBusy,
@@ -50,12 +51,18 @@ fn message_of(failure: &Failure) -> String {
             ConnectError::NoAddress
             | ConnectError::Refused
             | ConnectError::Tls
-            | ConnectError::Http2,
+            | ConnectError::Http2
+            | ConnectError::ClosedEarly,
         ) => "No backend accepted a connection".to_owned(),
-        Failure::NoResponse { .. } => {
-            "The backend closed the connection without a response; the request is not retried, \
-             because it may have been processed"
-                .to_owned()
+        Failure::NoResponse { end, .. } => {
+            let ended = match end {
+                ConnectionEnd::Closed => "closed",
+                ConnectionEnd::Reset => "reset",
+            };
+            format!(
+                "The backend {ended} the connection without a response; the request is not \
+                 retried, because it may have been processed"
+            )
         }
         Failure::Refused(held) | Failure::ServerError(held) => {
             format!("The backend responded with {}", held.status)

@@ -17,15 +17,15 @@ use super::context::{RequestContext, ScannedRequest};
 use super::outcome::{AttemptResult, record_outcome, retry_after};
 use super::response::{Reply, relay};
 use crate::api::{ErrorCode, Operation};
-use crate::clock::now;
 use crate::downstream::client::Client;
 use crate::fleet::InflightGuard;
 use crate::routing::RoutingDecision;
+use crate::upstream::connection::Connection;
 use crate::upstream::deadline::Deadline;
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldResponse};
 use crate::upstream::http1::Exchange;
 use crate::upstream::interrupt::{ClientWatch, Interrupts};
-use crate::upstream::pool::{Connection, ConnectionPool};
+use crate::upstream::pool::ConnectionPool;
 use crate::upstream::request_writer::{Forwarding, OwnFields, RequestBytes};
 use crate::upstream::response_head::ResponseHead;
 use crate::upstream::retry_safety::request_is_unread;
@@ -66,6 +66,11 @@ pub(crate) async fn make_attempt(
         Ok(reply) => deliver(proxy, session, ctx, request, reply).await,
         Err(failure) => AttemptEnd::Failed(failure),
     };
+    if let AttemptEnd::Failed(failure) = &end
+        && failure.is_suspicious()
+    {
+        attempt.serving.state.request_check();
+    }
     let result = AttemptResult::of(&end, ctx, proxy.seeds.next_share());
     record_outcome(&attempt, &result, &ctx.generation.router, &proxy.observers);
     end
@@ -84,22 +89,20 @@ async fn exchange<'a>(
     loop {
         let connection = connect(&proxy.pool, attempt, &mut interrupts, may_reuse).await?;
         let mut exchange = Exchange::new(connection, interrupts);
-        let (sent, response) = send(&mut exchange, session, ctx, request, attempt).await;
-        match response {
+        let error = match send(&mut exchange, session, ctx, request, attempt).await {
             Ok(head) => return Ok(Reply { exchange, head, attempt }),
-            // A server may close an idle connection at the very moment it is reused. That is no
-            // failure of the backend: the request is sent again at once, on a fresh connection.
-            Err(ExchangeError::Closed | ExchangeError::ClosedWhileSending)
-                if exchange.connection.is_reused =>
-            {
-                may_reuse = false;
-                interrupts = exchange.interrupts;
-            }
-            Err(error) => {
-                let is_unread = request_is_unread(&exchange.connection, sent);
-                return Err(Failure::from_exchange(error, is_unread));
-            }
+            Err(error) => error,
+        };
+        let is_unread = request_is_unread(&exchange.connection, error);
+        let failure = Failure::from_exchange(error, is_unread);
+        // A server may close an idle connection at the very moment it is reused. Where it cannot have
+        // read the request, that is no failure of the backend: the request goes out again at once, on
+        // a fresh connection.
+        if !(exchange.connection.is_reused && failure.is_unread_end()) {
+            return Err(failure);
         }
+        may_reuse = false;
+        interrupts = exchange.interrupts;
     }
 }
 
@@ -137,14 +140,14 @@ async fn connect(
     }
 }
 
-/// Writes the request and reads the response's head; also returns how many bytes the request has.
+/// Writes the request and reads the response's head.
 async fn send(
     exchange: &mut Exchange<'_>,
     session: &Session,
     ctx: &RequestContext,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
-) -> (usize, Result<ResponseHead, ExchangeError>) {
+) -> Result<ResponseHead, ExchangeError> {
     let body = request.body();
     let name = upstream_name(request, attempt);
     let wire_name = wire_name(&request.profile, body, name);
@@ -166,8 +169,7 @@ async fn send(
     };
     let config = &attempt.backend.config;
     let bytes = RequestBytes::write(&target, &client.headers, config, own, body);
-    let response = exchange.request(bytes.parts()).await;
-    (bytes.len(), response)
+    exchange.request(bytes.parts()).await
 }
 
 fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
@@ -228,7 +230,7 @@ async fn hold(proxy: &Proxy, reply: Reply<'_>) -> Result<HeldResponse, Failure> 
     let body = exchange.hold(head.framing, HELD_LIMIT).await;
     let body = body.map_err(|_client_gone| Failure::ClientGone)?;
     if body.is_some() && head.keeps_alive {
-        proxy.pool.keep(&attempt.serving.state, exchange.connection, now());
+        proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
     Ok(HeldResponse {
         retry_after: retry_after(&head.header),

@@ -86,7 +86,7 @@ pub(crate) async fn relay(
                 attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
             }
             if head.keeps_alive {
-                proxy.pool.keep(&attempt.serving.state, exchange.connection, now());
+                proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
             }
             Ok(())
         }

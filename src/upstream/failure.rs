@@ -21,6 +21,8 @@ pub(crate) enum ConnectError {
     Tls,
     /// The backend does not speak HTTP/2.
     Http2,
+    /// Connected, and closed before the whole request was written.
+    ClosedEarly,
 }
 
 impl ConnectError {
@@ -32,8 +34,20 @@ impl ConnectError {
             Self::TimedOut => "connect timed out",
             Self::Tls => "TLS handshake failed",
             Self::Http2 => "the backend does not speak HTTP/2",
+            Self::ClosedEarly => {
+                "the backend closed the connection before it had the whole request"
+            }
         }
     }
+}
+
+/// How a backend ended a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectionEnd {
+    /// In order, with a FIN: everything it received until then is acknowledged.
+    Closed,
+    /// By a reset, or by an error of the network.
+    Reset,
 }
 
 /// Why an exchange stopped before its end.
@@ -45,8 +59,8 @@ pub(crate) enum ExchangeError {
     TimedOut(ErrorCode),
     /// The backend closed before the whole request was written.
     ClosedWhileSending,
-    /// The backend closed after the whole request, before or within its response.
-    Closed,
+    /// The backend ended the connection after the whole request, before or within its response.
+    Ended(ConnectionEnd),
     /// The response cannot be relayed.
     BadResponse(BadResponse),
 }
@@ -65,8 +79,9 @@ pub(crate) struct HeldResponse {
 pub(crate) enum Failure {
     /// No connection, or it closed before the whole request was written.
     NotSent(ConnectError),
-    /// The backend closed without a response. `is_unread`: it cannot have read the whole request.
-    NoResponse { is_unread: bool },
+    /// The backend ended the connection without a byte of a response. `is_unread`: it cannot have read
+    /// the whole request.
+    NoResponse { end: ConnectionEnd, is_unread: bool },
     /// It refused with 429 or 503.
     Refused(HeldResponse),
     /// It responded 5xx, and the configuration retries those.
@@ -85,9 +100,30 @@ impl Failure {
         match error {
             ExchangeError::ClientGone => Self::ClientGone,
             ExchangeError::TimedOut(code) => Self::TimedOut(code),
-            ExchangeError::ClosedWhileSending => Self::NotSent(ConnectError::Refused),
-            ExchangeError::Closed => Self::NoResponse { is_unread },
+            ExchangeError::ClosedWhileSending => Self::NotSent(ConnectError::ClosedEarly),
+            ExchangeError::Ended(end) => Self::NoResponse { end, is_unread },
             ExchangeError::BadResponse(reason) => Self::BadResponse(reason),
+        }
+    }
+
+    /// Whether the backend ended a connection that it cannot have read a whole request from.
+    pub(crate) fn is_unread_end(&self) -> bool {
+        matches!(
+            self,
+            Self::NotSent(ConnectError::ClosedEarly) | Self::NoResponse { is_unread: true, .. }
+        )
+    }
+
+    /// Whether it suggests that the backend is down, frozen or broken, so that a health check should
+    /// follow at once.
+    pub(crate) fn is_suspicious(&self) -> bool {
+        match self {
+            Self::NotSent(_)
+            | Self::NoResponse { .. }
+            | Self::TimedOut(_)
+            | Self::BadResponse(_)
+            | Self::ServerError(_) => true,
+            Self::Refused(_) | Self::ClientGone => false,
         }
     }
 }

@@ -9,9 +9,9 @@ use std::task::{Context, Poll, ready};
 use pingora::protocols::Stream;
 use tokio::io::AsyncWrite;
 
-use super::failure::ExchangeError;
+use super::connection::{Connection, READ_CHUNK};
+use super::failure::{ConnectionEnd, ExchangeError};
 use super::interrupt::Interrupts;
-use super::pool::{Connection, READ_CHUNK};
 use super::response_head::{BadResponse, HeadReader, ResponseHead};
 use crate::wire::poll_read_into;
 
@@ -36,6 +36,11 @@ impl<'a> Exchange<'a> {
         &mut self,
         parts: [&[u8]; 4],
     ) -> Result<ResponseHead, ExchangeError> {
+        if self.connection.is_reused && !self.connection.is_silent() {
+            return Err(ExchangeError::ClosedWhileSending);
+        }
+        let length = parts.iter().map(|part| part.len()).sum();
+        self.connection.begin_request(length);
         match self.send(parts).await {
             Ok(()) => self.read_head().await,
             Err(ExchangeError::ClosedWhileSending) => {
@@ -43,7 +48,7 @@ impl<'a> Exchange<'a> {
                     ExchangeError::ClientGone
                     | ExchangeError::TimedOut(_)
                     | ExchangeError::BadResponse(_) => error,
-                    ExchangeError::Closed | ExchangeError::ClosedWhileSending => {
+                    ExchangeError::Ended(_) | ExchangeError::ClosedWhileSending => {
                         ExchangeError::ClosedWhileSending
                     }
                 })?;
@@ -66,7 +71,7 @@ impl<'a> Exchange<'a> {
                 let is_cut = !self.connection.read.is_empty();
                 return Err(match is_cut {
                     true => ExchangeError::BadResponse(BadResponse::NotHttp),
-                    false => ExchangeError::Closed,
+                    false => ExchangeError::Ended(ConnectionEnd::Closed),
                 });
             }
         }
@@ -94,13 +99,21 @@ impl<'a> Exchange<'a> {
             interrupts.or_flushed(received, cx)
         })
         .await?
-        .map_err(|_reset| ExchangeError::Closed)?;
+        .map_err(|error| ExchangeError::Ended(end_of(&error)))?;
         // A read that fills its limit has more after it: the next one is larger.
         self.next_read = if count == limit { READ_MAX } else { READ_CHUNK };
         if self.next_read == READ_MAX {
             self.connection.read.reserve(READ_MAX);
         }
         Ok(count)
+    }
+}
+
+fn end_of(error: &io::Error) -> ConnectionEnd {
+    match error.kind() {
+        // A FIN without the end of the TLS session before it.
+        io::ErrorKind::UnexpectedEof => ConnectionEnd::Closed,
+        _ => ConnectionEnd::Reset,
     }
 }
 

@@ -4,15 +4,17 @@
 //! spawn and a wake-up for every request. Here nothing watches an idle connection; it is polled once
 //! when it is taken, and about once per second by [`ConnectionPool::sweep`].
 //!
-//! What makes that sound: the poll sees a close that has arrived, an idle timeout below the servers'
-//! own (uvicorn closes after 5 s) makes one in flight rare, and for the rest the proxy sends a request
-//! again at once, on a fresh connection, when a *reused* one closes without a response byte. What
-//! would break it: keeping a connection before its response has been read to the end (the next
-//! request would read the rest of this response), or keeping one with bytes left in `read`.
+//! What makes that sound: the kernel reports a close immediately before the request is written
+//! ([`Connection::is_silent`]), and an idle timeout below the servers' own makes one in flight rare: four
+//! fifths of what the backend's `Keep-Alive` header says, and never more than `limits.idle_timeout`
+//! (uvicorn closes after 5 s and says nothing). What remains is a close that crosses the request;
+//! `retry_safety` knows whether it was read. What would break it: keeping a connection before its response
+//! has been read to the end (the next request would read the rest of this response), or keeping one with
+//! bytes left in `read`.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ahash::HashSet;
@@ -23,6 +25,7 @@ use pingora_pool::PoolNode;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::connect::Connector;
+use super::connection::{Connection, READ_CHUNK};
 use super::failure::ConnectError;
 use crate::clock::now;
 use crate::config::LimitsConfig;
@@ -30,18 +33,9 @@ use crate::config::MAX_BACKENDS;
 use crate::fleet::{Backend, BackendId, BackendState};
 use crate::units::{Timestamp, to_micros};
 
-/// The first read of a response; later ones grow with what the engine sends.
-pub(crate) const READ_CHUNK: usize = 4 * 1024;
-
-/// A connection to a backend, in use by one attempt.
-pub(crate) struct Connection {
-    pub(crate) stream: Stream,
-    /// Response bytes read and not yet relayed.
-    pub(crate) read: BytesMut,
-    /// Whether it has carried a request before.
-    pub(crate) is_reused: bool,
-    pub(crate) is_tls: bool,
-}
+/// The share of a backend's own idle timeout in which a connection is reused: the backend measures from
+/// the end of the response, and a request has to arrive before it closes.
+const KEEP_ALIVE_SHARE: f64 = 0.8;
 
 struct IdleConnection {
     /// Identifies the backend: a `BackendId` is assigned again once its backend is gone.
@@ -49,7 +43,18 @@ struct IdleConnection {
     stream: Stream,
     read: BytesMut,
     since: Timestamp,
+    /// How long the backend keeps it, if it says so.
+    keep_alive: Option<Duration>,
     is_tls: bool,
+    request_end: u64,
+}
+
+impl IdleConnection {
+    /// Whether it belongs to the backend with this serial and may be used at `now`.
+    fn is_usable(&mut self, now: Timestamp, idle_timeout: Duration) -> bool {
+        let promised = self.keep_alive.map_or(idle_timeout, |time| time.mul_f64(KEEP_ALIVE_SHARE));
+        now.since(self.since) < promised.min(idle_timeout) && is_open_and_silent(&mut self.stream)
+    }
 }
 
 /// The idle connections under one `BackendId`.
@@ -100,10 +105,9 @@ impl ConnectionPool {
         let timeout = self.idle_timeout();
         while let Some((_, mut idle)) = set.node.get_any() {
             set.count.fetch_sub(1, Ordering::Relaxed);
-            let is_ours = idle.serial == state.serial && now.since(idle.since) < timeout;
-            if is_ours && is_open_and_silent(&mut idle.stream) {
-                let IdleConnection { stream, read, is_tls, .. } = idle;
-                return Some(Connection { stream, read, is_reused: true, is_tls });
+            if idle.serial == state.serial && idle.is_usable(now, timeout) {
+                let IdleConnection { stream, read, is_tls, request_end, .. } = idle;
+                return Some(Connection { stream, read, is_reused: true, is_tls, request_end });
             }
         }
         None
@@ -118,11 +122,17 @@ impl ConnectionPool {
         let stream = self.connector.connect(backend, timeout).await?;
         let is_tls = backend.config.url.https;
         let read = BytesMut::with_capacity(READ_CHUNK);
-        Ok(Connection { stream, read, is_reused: false, is_tls })
+        Ok(Connection { stream, read, is_reused: false, is_tls, request_end: 0 })
     }
 
-    /// Keeps a connection whose response has been read to its end.
-    pub(crate) fn keep(&self, state: &BackendState, connection: Connection, now: Timestamp) {
+    /// Keeps a connection whose response has been read to its end, no longer than the backend promised
+    /// with `keep_alive`.
+    pub(crate) fn keep(
+        &self,
+        state: &BackendState,
+        connection: Connection,
+        keep_alive: Option<Duration>,
+    ) {
         let Some(set) = self.idle_set(state.id) else { return };
         let limit = self.idle_limit.load(Ordering::Relaxed);
         if !connection.read.is_empty() || set.count.load(Ordering::Relaxed) >= limit {
@@ -130,10 +140,11 @@ impl ConnectionPool {
             return;
         }
         set.count.fetch_add(1, Ordering::Relaxed);
-        let Connection { stream, read, is_tls, .. } = connection;
+        let Connection { stream, read, is_tls, request_end, .. } = connection;
         let descriptor = stream.id();
-        let serial = state.serial;
-        set.node.insert(descriptor, IdleConnection { serial, stream, read, since: now, is_tls });
+        let (serial, since) = (state.serial, now());
+        let idle = IdleConnection { serial, stream, read, since, keep_alive, is_tls, request_end };
+        set.node.insert(descriptor, idle);
     }
 
     /// Closes idle connections that timed out, that the backend has closed, or whose backend is not
@@ -145,8 +156,7 @@ impl ConnectionPool {
         for set in self.idle.iter().filter_map(OnceCell::get) {
             for _ in 0..set.count.load(Ordering::Relaxed) {
                 let Some((descriptor, mut idle)) = set.node.get_any() else { break };
-                let is_in_use = serials.contains(&idle.serial) && now.since(idle.since) < timeout;
-                if is_in_use && is_open_and_silent(&mut idle.stream) {
+                if serials.contains(&idle.serial) && idle.is_usable(now, timeout) {
                     set.node.insert(descriptor, idle);
                 } else {
                     set.count.fetch_sub(1, Ordering::Relaxed);
@@ -162,12 +172,12 @@ impl ConnectionPool {
     }
 }
 
-/// Whether a read would block: the connection is open and nothing has arrived on it. After a
-/// response's last read the runtime knows that the socket is drained, so this rarely costs a system
-/// call.
+/// Whether a read would block: the connection is open and nothing has arrived on it, as far as the runtime
+/// has been notified. After a response's last read it knows that the socket is drained, so this rarely
+/// costs a system call.
 fn is_open_and_silent(stream: &mut Stream) -> bool {
     let mut byte = [0_u8; 1];
     let mut buffer = ReadBuf::new(&mut byte);
     let mut cx = Context::from_waker(Waker::noop());
-    matches!(Pin::new(stream).poll_read(&mut cx, &mut buffer), Poll::Pending)
+    Pin::new(stream).poll_read(&mut cx, &mut buffer).is_pending()
 }

@@ -83,7 +83,7 @@ impl Exchange<'_> {
                     let ended = client.write_response_body(Bytes::new(), true).await;
                     return if ended.is_ok() { RelayEnd::Complete } else { RelayEnd::ClientGone };
                 }
-                Ok(0) | Err(ExchangeError::Closed | ExchangeError::ClosedWhileSending) => {
+                Ok(0) | Err(ExchangeError::Ended(_) | ExchangeError::ClosedWhileSending) => {
                     return RelayEnd::Cut(ErrorCode::UpstreamClosed);
                 }
                 Err(ExchangeError::ClientGone) => return RelayEnd::ClientGone,

@@ -38,11 +38,6 @@ impl<'a> RequestBytes<'a> {
         let [before, name, after] = self.body;
         [&self.head, before, name, after]
     }
-
-    /// Bytes of head and body.
-    pub(crate) fn len(&self) -> usize {
-        self.head.len() + total_len(&self.body)
-    }
 }
 
 /// Whether an engine's framework may confuse the field with another one: frameworks that map fields to

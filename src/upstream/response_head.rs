@@ -14,6 +14,7 @@
 //! the head: the debug assertion fires, and a release build refuses the response.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{self, HeaderName, HeaderValue};
@@ -52,6 +53,8 @@ pub struct ResponseHead {
     pub framing: Framing,
     /// Whether the connection may carry another request.
     pub keeps_alive: bool,
+    /// How long the backend keeps it idle, by its `Keep-Alive` field.
+    pub keep_alive: Option<Duration>,
     /// Whether the body is a stream of server-sent events.
     pub is_event_stream: bool,
 }
@@ -237,6 +240,7 @@ fn to_head(
         status: line.status,
         framing,
         keeps_alive: facts.keeps_alive && framing != Framing::UntilClose,
+        keep_alive: facts.keep_alive,
         is_event_stream: facts.is_event_stream,
         header: Box::new(header),
     })
@@ -246,6 +250,7 @@ fn to_head(
 #[derive(Default)]
 struct Facts {
     keeps_alive: bool,
+    keep_alive: Option<Duration>,
     length: Option<u64>,
     is_chunked: bool,
     is_event_stream: bool,
@@ -275,6 +280,10 @@ impl Facts {
         }
         if *name == header::CONNECTION {
             self.read_connection(value);
+            return Ok(false);
+        }
+        if name.as_str() == "keep-alive" {
+            self.keep_alive = value.to_str().ok().and_then(keep_alive_timeout);
             return Ok(false);
         }
         if *name == header::CONTENT_TYPE {
@@ -310,6 +319,13 @@ impl Facts {
     }
 }
 
+/// The `timeout` parameter of a `Keep-Alive` field, in seconds.
+fn keep_alive_timeout(value: &str) -> Option<Duration> {
+    let mut parameters = value.split(',').filter_map(|parameter| parameter.split_once('='));
+    let (_, timeout) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("timeout"))?;
+    timeout.trim().trim_matches('"').parse().ok().map(Duration::from_secs)
+}
+
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 #[cfg(test)]
@@ -318,6 +334,22 @@ mod tests {
 
     fn parse(text: &str) -> Result<Option<ResponseHead>, BadResponse> {
         HeadReader::default().parse(&mut BytesMut::from(text))
+    }
+
+    #[test]
+    fn keep_alive_field_gives_the_idle_timeout() {
+        let keep_alive = |value: &str| {
+            let text =
+                format!("HTTP/1.1 200 OK\r\nKeep-Alive: {value}\r\ncontent-length: 0\r\n\r\n");
+            let head = parse(&text).unwrap().unwrap();
+            assert!(!head.header.headers.contains_key("keep-alive"), "it is hop-by-hop");
+            head.keep_alive
+        };
+        assert_eq!(keep_alive("timeout=5, max=100"), Some(Duration::from_secs(5)));
+        assert_eq!(keep_alive("max=7 , Timeout = 1"), Some(Duration::from_secs(1)));
+        for without in ["max=100", "timeout", "timeout=soon", "timeout=-1"] {
+            assert_eq!(keep_alive(without), None, "{without}");
+        }
     }
 
     #[test]

@@ -8,13 +8,22 @@
 //! retried: the engine is probably still computing, and the client has already waited.
 //!
 //! [`request_is_unread`] must err on one side only: a wrong `true` runs a request twice, a wrong
-//! `false` merely reports a 502 that a retry could have avoided.
+//! `false` merely reports a 502 that a retry could have avoided. What the kernel says (TCP_INFO) is
+//! certain in two cases:
+//!
+//! - Bytes of the request were never sent, because the backend's receive window was full. They never
+//!   left this machine, however the connection ended.
+//! - The backend closed with a FIN, and the end of the request is not acknowledged. A FIN carries an
+//!   acknowledgement of everything that arrived before it, so the end of the request arrived after the
+//!   backend had closed.
+//!
+//! A reset proves nothing: it discards the acknowledgement it carries, and a backend may acknowledge up
+//! to half a second after it has read. An acknowledged request is no proof of having been read either,
+//! but it may have been. Both are ambiguous.
 
-use pingora::protocols::l4::ext::get_tcp_info;
-
-use super::failure::Failure;
+use super::connection::Connection;
+use super::failure::{ConnectionEnd, ExchangeError, Failure};
 use super::http2::stream::Http2Stream;
-use super::pool::Connection;
 
 /// Whether the same request may be sent to another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,41 +43,190 @@ impl RetrySafety {
             Failure::NotSent(_)
             | Failure::Refused(_)
             | Failure::ServerError(_)
-            | Failure::NoResponse { is_unread: true } => Self::Safe,
-            Failure::NoResponse { is_unread: false } => Self::IfUnansweredAllowed,
+            | Failure::NoResponse { is_unread: true, .. } => Self::Safe,
+            Failure::NoResponse { is_unread: false, .. } => Self::IfUnansweredAllowed,
             Failure::TimedOut(_) | Failure::BadResponse(_) | Failure::ClientGone => Self::Unsafe,
         }
     }
 }
 
-/// Whether the backend cannot have read the whole request of `sent` bytes: over HTTP/2 it says so
-/// (`REFUSED_STREAM`, `GOAWAY`), over plain HTTP/1.1 the kernel knows how many bytes were
-/// acknowledged.
-pub(crate) fn request_is_unread(connection: &Connection, sent: usize) -> bool {
+/// Whether the backend cannot have read the whole request that `error` ended: over HTTP/2 it says so
+/// (`REFUSED_STREAM`, `GOAWAY`), else the kernel knows what was sent and acknowledged.
+pub(crate) fn request_is_unread(connection: &Connection, error: ExchangeError) -> bool {
+    let ExchangeError::Ended(end) = error else {
+        return matches!(error, ExchangeError::ClosedWhileSending);
+    };
     if let Some(stream) = connection.stream.as_any().downcast_ref::<Http2Stream>() {
         return stream.was_refused();
     }
-    // The kernel counts from the start of the connection, and counts records under TLS: only on a
-    // fresh plain connection are its bytes those of this request.
-    !connection.is_tls
-        && !connection.is_reused
-        && get_tcp_info(connection.stream.id())
-            .is_ok_and(|info| info.tcpi_bytes_acked < sent as u64)
+    connection.has_unsent_bytes()
+        || (end == ConnectionEnd::Closed && connection.has_unacknowledged_bytes())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    use socket2::SockRef;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::super::failure::ConnectError;
+    use super::super::http1::Exchange;
+    use super::super::interrupt::{ClientWatch, Interrupts};
+    use super::super::pool::ConnectionPool;
     use super::*;
     use crate::api::ErrorCode;
+    use crate::clock::now;
+    use crate::config::{Config, Environment, LimitsConfig};
+    use crate::fleet::Fleet;
+    use crate::upstream::deadline::Deadline;
+
+    struct Patient;
+
+    impl ClientWatch for Patient {
+        fn poll_gone(&self, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+
+        fn poll_flush(&self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    /// A connection and the backend's side of it.
+    async fn connected() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        SockRef::from(&listener).set_recv_buffer_size(64 << 10).unwrap();
+        let yaml = format!("backends: [{{ url: 'http://{address}', engine: vllm }}]");
+        let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
+        let backend = Fleet::new(&config).topology().backends[0].clone();
+        backend.state.addresses.publish(vec![address]);
+        let pool = ConnectionPool::new(&LimitsConfig::default());
+        let connection = pool.connect(&backend, LIMIT).await.unwrap();
+        (connection, listener.accept().await.unwrap().0)
+    }
+
+    fn exchange(connection: Connection) -> Exchange<'static> {
+        let deadline = Deadline::new(now(), LIMIT, ErrorCode::ResponseTimeout, None);
+        Exchange::new(connection, Interrupts::new(&Patient, deadline))
+    }
+
+    /// Sends a request of `length` bytes and says whether its end proves that it was not read.
+    async fn is_unread(exchange: &mut Exchange<'_>, length: usize) -> (ExchangeError, bool) {
+        let error = exchange.request([&vec![b'x'; length], &[], &[], &[]]).await.unwrap_err();
+        (error, request_is_unread(&exchange.connection, error))
+    }
+
+    fn reset(stream: TcpStream) {
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+
+    /// Reads a request of ten bytes and responds to it, so that the connection can be reused.
+    async fn respond(exchange: &mut Exchange<'_>, backend: &mut TcpStream) {
+        let responding = async {
+            backend.read_exact(&mut [0; 10]).await.unwrap();
+            backend.write_all(b"HTTP/1.1 204 No\r\n\r\n").await.unwrap();
+        };
+        let request: [&[u8]; 4] = [b"0123456789", &[], &[], &[]];
+        let (response, ()) = tokio::join!(exchange.request(request), responding);
+        assert_eq!(response.unwrap().status, 204);
+    }
+
+    const CLOSED: ExchangeError = ExchangeError::Ended(ConnectionEnd::Closed);
+    const RESET: ExchangeError = ExchangeError::Ended(ConnectionEnd::Reset);
+
+    #[tokio::test]
+    async fn request_written_after_the_backend_closed_is_unread() {
+        for is_reused in [false, true] {
+            let (connection, mut backend) = connected().await;
+            let mut exchange = exchange(connection);
+            if is_reused {
+                respond(&mut exchange, &mut backend).await;
+            }
+            drop(backend);
+            exchange.connection.is_reused = is_reused;
+            let expected = if is_reused { ExchangeError::ClosedWhileSending } else { CLOSED };
+            assert_eq!(is_unread(&mut exchange, 300).await, (expected, true));
+            // And when the close crosses the request.
+            exchange.connection.is_reused = false;
+            assert!(is_unread(&mut exchange, 300).await.1);
+        }
+    }
+
+    #[tokio::test]
+    async fn request_that_was_read_is_never_unread() {
+        for is_reused in [false, true] {
+            for resets in [false, true] {
+                let (connection, mut backend) = connected().await;
+                let mut exchange = exchange(connection);
+                if is_reused {
+                    respond(&mut exchange, &mut backend).await;
+                }
+                let reading = async move {
+                    backend.read_exact(&mut [0; 300]).await.unwrap();
+                    if resets { reset(backend) } else { drop(backend) }
+                };
+                let (ended, ()) = tokio::join!(is_unread(&mut exchange, 300), reading);
+                let expected = if resets { RESET } else { CLOSED };
+                assert_eq!(ended, (expected, false), "reused: {is_reused}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn request_that_never_left_the_send_buffer_is_unread() {
+        let (connection, mut backend) = connected().await;
+        let mut exchange = exchange(connection);
+        let stopping = async move {
+            // Its receive window is full from the start, and the rest stays on this side.
+            backend.read_exact(&mut [0; 10]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            reset(backend);
+        };
+        let (ended, ()) = tokio::join!(is_unread(&mut exchange, 600 << 10), stopping);
+        assert_eq!(ended, (RESET, true), "written whole, not sent whole");
+    }
+
+    #[tokio::test]
+    async fn idle_connection_that_the_backend_closed_is_not_reused() {
+        let (connection, mut backend) = connected().await;
+        let pool = ConnectionPool::new(&LimitsConfig::default());
+        let config = "backends: [{ url: 'http://127.0.0.1:1', engine: vllm }]";
+        let config = Config::parse(config, "x", Path::new("."), &Environment::default()).unwrap();
+        let state = &Fleet::new(&config).topology().backends[0].state.clone();
+        let mut exchange = self::exchange(connection);
+        respond(&mut exchange, &mut backend).await;
+        pool.keep(state, exchange.connection, Some(Duration::from_secs(1)));
+        let in_time = now().after(Duration::from_millis(700));
+        let reused = pool.take_idle(state, in_time).unwrap();
+        assert!(reused.is_reused);
+        pool.keep(state, reused, Some(Duration::from_secs(1)));
+        let late = now().after(Duration::from_millis(900));
+        assert!(pool.take_idle(state, late).is_none(), "the backend may close it any moment");
+        let (connection, backend) = connected().await;
+        pool.keep(state, connection, None);
+        drop(backend);
+        // The runtime has had no turn to be notified: only the kernel knows.
+        let mut exchange = self::exchange(pool.take_idle(state, now()).unwrap());
+        let ended = is_unread(&mut exchange, 300).await;
+        assert_eq!(ended, (ExchangeError::ClosedWhileSending, true), "the FIN has arrived");
+    }
 
     #[test]
     fn only_requests_no_engine_can_have_started_are_safe_to_retry() {
         let of = |failure: Failure| RetrySafety::of(&failure);
         assert_eq!(of(Failure::NotSent(ConnectError::Refused)), RetrySafety::Safe);
-        assert_eq!(of(Failure::NoResponse { is_unread: true }), RetrySafety::Safe);
-        let unanswered = Failure::NoResponse { is_unread: false };
-        assert_eq!(of(unanswered), RetrySafety::IfUnansweredAllowed);
+        for end in [ConnectionEnd::Closed, ConnectionEnd::Reset] {
+            assert_eq!(of(Failure::NoResponse { end, is_unread: true }), RetrySafety::Safe);
+            let unanswered = Failure::NoResponse { end, is_unread: false };
+            assert_eq!(of(unanswered), RetrySafety::IfUnansweredAllowed);
+        }
         let timeout = Failure::TimedOut(ErrorCode::FirstTokenTimeout);
         assert_eq!(of(timeout), RetrySafety::Unsafe);
         assert_eq!(of(Failure::ClientGone), RetrySafety::Unsafe);

@@ -210,8 +210,8 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
             eventually("requests go on", SOON, || served() >= until);
         };
         for _ in 0..2 {
-            // Every client already has a connection to the engine: a request that fails on a new
-            // connection may have been read, and is not retried.
+            // Every client has a request at the engine when it is killed, which may have been read: at
+            // most that one fails.
             let gate = Gate::new();
             fleet.a().script(vec![Fault::Gate(gate.clone()); 3]);
             block_on(gate.reached_by(3));
@@ -228,7 +228,8 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
         is_over.store(true, Ordering::Relaxed);
         for client in clients {
             let failures = client.join().unwrap();
-            assert!(failures.is_empty(), "{failures:?}");
+            let are_ambiguous = failures.iter().all(|failure| failure.contains("upstream_closed"));
+            assert!(failures.len() <= 2 && are_ambiguous, "{failures:?}");
         }
     });
     fleet.wait_idle();
