@@ -6,7 +6,6 @@ use std::fmt;
 use rand::Rng;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::normalize;
 use super::params::ParamError;
 use super::picker::Picker;
 use super::readings::Candidate;
@@ -262,8 +261,9 @@ fn count_places(candidates: &[Candidate]) -> u64 {
     u64::from(last) + 1
 }
 
+/// The scorer of that name: in lower case, `_` and `-` alike.
 fn find(name: &str) -> Option<&'static ScorerRow> {
-    let name = normalize(name);
+    let name = name.replace('_', "-");
     SCORERS.iter().find(|row| row.name == name)
 }
 

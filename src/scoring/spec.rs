@@ -6,7 +6,7 @@ use super::params::Params;
 /// A scorer as it is configured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScorerSpec {
-    /// Which one; `-` and `_` are alike.
+    /// Which one, in lower case; `-` and `_` are alike.
     pub name: String,
     /// How much it counts, relative to the others.
     pub weight: f64,

@@ -2,7 +2,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::*;
-use crate::scoring::{PICKERS, PRESETS, Params, Preset, Value, parse_scorers};
+use crate::scoring::{PICKERS, PRESETS, PrefixParams, Preset, Value, parse_scorers};
 
 fn specs(text: &str) -> Vec<ScorerSpec> {
     parse_scorers(text).unwrap()
@@ -25,7 +25,7 @@ fn loaded(name: &str, waiting: f64, running: f64, pending: f64) -> Candidate {
 
 fn scores_of(text: &str, candidates: &[Candidate]) -> Vec<f64> {
     let mut matrix = ScoreMatrix::default();
-    profile(text).score(&RequestFeatures::default(), candidates, &mut matrix);
+    profile(&format!("{text}:1")).score(&RequestFeatures::default(), candidates, &mut matrix);
     matrix.scores(0).to_vec()
 }
 
@@ -95,13 +95,14 @@ fn prefill_is_weighed_against_load() {
         RequestFeatures { block_tokens: 16, prompt_tokens: 1600, ..RequestFeatures::default() };
     let busy = Candidate { matched_blocks: 90, prompt_blocks: 100, ..loaded("a", 0.0, 20.0, 0.0) };
     let idle = Candidate { prompt_blocks: 100, ..loaded("b", 0.0, 0.0, 0.0) };
-    let choose = |busy: Candidate| pick(&profile("new-prefill-batch"), &features, &[busy, idle], 0);
+    let choose =
+        |busy: Candidate| pick(&profile("new-prefill-batch:1"), &features, &[busy, idle], 0);
     assert_eq!(choose(busy), Some(1), "160 x 21 is more than 1600 x 1");
     let calmer = Candidate { load: Some(4.0), ..busy };
     assert_eq!(choose(calmer), Some(0), "160 x 5 is less");
     let cost = |tokens_in_flight: f64| {
         let busy = Candidate { tokens_in_flight, ..busy };
-        pick(&profile("prefill-cost"), &features, &[busy, idle], 0)
+        pick(&profile("prefill-cost:1"), &features, &[busy, idle], 0)
     };
     assert_eq!((cost(1000.0), cost(2000.0)), (Some(0), Some(1)));
     // The estimate leaves out tools, which are blocks all the same.
@@ -167,7 +168,7 @@ fn presets_do_what_they_are_named_after() {
 
 #[test]
 fn bounded_hash_keeps_a_prefix_together_until_its_backend_is_full() {
-    let profile = profile("bounded-hash");
+    let profile = profile("bounded-hash:1");
     let features = |first_block| RequestFeatures { first_block, ..RequestFeatures::default() };
     let idle: Vec<Candidate> =
         (0..4).map(|index| loaded(&format!("b{index}"), 0.0, 10.0, 0.0)).collect();
@@ -213,7 +214,11 @@ fn lists_that_make_no_sense_are_refused_in_words() {
         ("queue-depth:nan", "not NaN"),
         ("queue-depth:inf", "not inf"),
         ("queue-depth:x", "must be a number, not 'x'"),
-        ("queue-depth:", "must be a number, not ''"),
+        ("queue-depth", "scorer 'queue-depth' has no weight; write queue-depth:1"),
+        ("queue-depth:1,load-balance", "scorer 'load-balance' has no weight"),
+        ("queue-depth: ", "scorer 'queue-depth' has no weight"),
+        ("Queue-Depth:1", "unknown scorer 'Queue-Depth'; there is prefix-affinity"),
+        ("queue-depth:", "scorer 'queue-depth' has no weight"),
         ("", "names no scorer"),
         ("queue-depth:1,,", "names no scorer"),
     ] {
@@ -246,7 +251,7 @@ fn weights_are_relative() {
 
 #[test]
 fn ties_are_broken_by_prompt_and_name_alone() {
-    let profile = profile("prefix-affinity,load-balance");
+    let profile = profile("prefix-affinity:1,load-balance:1");
     let fleet: Vec<Candidate> =
         (0..4).map(|index| loaded(&format!("b{index}"), 0.0, 0.0, 0.0)).collect();
     let mut turned = fleet.clone();
@@ -264,7 +269,7 @@ fn ties_are_broken_by_prompt_and_name_alone() {
 
 #[test]
 fn equals_have_their_turns_where_prompts_do_not_count() {
-    let profile = profile("load-balance");
+    let profile = profile("load-balance:1");
     let place = |row: u32| Candidate { row, ..loaded(&row.to_string(), 0.0, 1.0, 0.0) };
     let fleet = [place(0), place(1), place(2), place(3)];
     let choose = |turn, fleet: &[Candidate]| {
@@ -319,40 +324,13 @@ fn pickers_draw_as_they_say() {
     assert!(Picker::from_name("softmax", Some(-1.0)).is_err());
 }
 
-/// What adding a scorer takes: a sample in the space of a page, given to a profile like any other.
-mod sample {
-    use super::*;
-
-    /// Likes backends whose names hash to even numbers.
-    #[derive(Debug)]
-    struct EvenNames;
-
-    impl Scorer for EvenNames {
-        fn score(&self, _ask: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
-            for (score, candidate) in scores.iter_mut().zip(candidates) {
-                *score = if candidate.key % 2 == 0 { 1.0 } else { 0.0 };
-            }
-        }
-    }
-
-    const ROW: ScorerRow = ScorerRow {
-        name: "even-names",
-        formula: "1 where the hash of the name is even",
-        source: "this test",
-        unknown: "always known",
-        params: &[],
-        build: |_| Ok(Box::new(EvenNames)),
-    };
-
-    #[test]
-    fn a_new_scorer_is_one_type_and_one_row() {
-        let made = ROW.make(&Params::default()).unwrap();
-        let profile = Profile::of(vec![(ROW.name, made, 1.0)], Picker::MaxScore).unwrap();
-        let fleet: Vec<Candidate> =
-            (0..9).map(|index| Candidate::new(&index.to_string())).collect();
-        let chosen = pick(&profile, &RequestFeatures::default(), &fleet, 0).unwrap();
-        assert_eq!(fleet[chosen].key % 2, 0);
-    }
+#[test]
+fn prefix_defaults_are_those_of_the_contract() {
+    let usual = PrefixParams::default();
+    assert_eq!((usual.block_tokens, usual.capacity), (16, 31_250));
+    assert_eq!(PrefixParams::of(&specs("prefix-affinity:3,queue-depth:2")), Ok(usual));
+    let llm_d = Preset::find("llm-d").unwrap().specs();
+    assert_eq!(llm_d, specs("prefix-affinity:3,queue-depth:2,kv-utilization:2"));
 }
 
 #[path = "tests/properties.rs"]

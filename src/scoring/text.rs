@@ -2,7 +2,7 @@
 
 use super::spec::ScorerSpec;
 
-/// Reads `name:weight,name:weight`; a name alone weighs 1.
+/// Reads `name:weight,name:weight`. A weight is never assumed: a forgotten one would change every score.
 ///
 /// # Errors
 /// What is wrong, in words, with the part it is wrong in.
@@ -12,10 +12,13 @@ pub fn parse_scorers(text: &str) -> Result<Vec<ScorerSpec>, String> {
 
 fn parse_one(part: &str) -> Result<ScorerSpec, String> {
     let part = part.trim();
-    let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
+    let (name, weight) = part.split_once(':').unwrap_or((part, ""));
     let (name, weight) = (name.trim(), weight.trim());
     if name.is_empty() {
         return Err(format!("'{part}' names no scorer; write name:weight,name:weight"));
+    }
+    if weight.is_empty() {
+        return Err(format!("scorer '{name}' has no weight; write {name}:1"));
     }
     let weight = weight.parse().map_err(|_not_a_number| {
         format!("the weight of '{name}' must be a number, not '{weight}'")

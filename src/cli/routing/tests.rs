@@ -57,9 +57,9 @@ fn scorers_are_checked_before_anything_is_read() {
     for (flags, expected) in [
         (&["--routing-scorers", "nope:1"][..], "--routing-scorers: unknown scorer 'nope'"),
         (&["--routing-scorers", "queue-depth:0"], "--routing-scorers: the weight of"),
-        (&["--routing-scorers", "queue-depth,queue_depth"], "is listed twice"),
+        (&["--routing-scorers", "queue-depth:1,queue_depth:1"], "is listed twice"),
         (
-            &["--routing-scorers", "queue-depth", "--routing-policy", "round-robin"],
+            &["--routing-scorers", "queue-depth:1", "--routing-policy", "round-robin"],
             "--routing-policy: round_robin has no scorers",
         ),
     ] {

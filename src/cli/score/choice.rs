@@ -4,7 +4,7 @@
 use serde_json::{Map, Value as Json};
 
 use crate::config::nearest;
-use crate::scoring::{PRESETS, Params, Picker, Preset, ScorerSpec, Value, parse_scorers};
+use crate::scoring::{PRESETS, Picker, Preset, ScorerSpec, Value, parse_scorers};
 
 /// The scorers of a list or of one text.
 pub(super) fn read_scorers(given: &Json) -> Result<Vec<ScorerSpec>, String> {
@@ -23,8 +23,11 @@ fn read_scorer(index: usize, given: &Json) -> Result<ScorerSpec, String> {
     let Json::Object(fields) = given else {
         return Err(format!("{place}: expected an object with a name"));
     };
-    let mut spec = ScorerSpec::new(read_name(fields, &place)?, 1.0);
-    spec.params = Params::default();
+    let name = read_name(fields, &place)?;
+    if !fields.contains_key("weight") {
+        return Err(format!("{place}: 'weight' is missing"));
+    }
+    let mut spec = ScorerSpec::new(name, f64::NAN);
     for (key, value) in fields {
         match (key.as_str(), value) {
             ("name", _) => {}

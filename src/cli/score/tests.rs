@@ -163,7 +163,7 @@ fn invalid_line_is_reported_and_the_next_is_scored() {
         ),
         (r#"{"backends":[{"name":"a"}],"request":{"path":"/x","body":"{}"}}"#, "unknown path /x"),
         (
-            r#"{"backends":[{"name":"a"}],"scorers":[{"name":"prefix-affinity","block_size":999}]}"#,
+            r#"{"backends":[{"name":"a"}],"scorers":[{"name":"prefix-affinity","weight":1,"block_size":999}]}"#,
             "scorer 'prefix-affinity': 'block-size' must be a whole number from 1 to 256",
         ),
     ] {
@@ -197,6 +197,10 @@ fn error_names_the_path_of_the_invalid_value() {
             "scorers[0]: 'name' is missing",
         ),
         (
+            r#"{"backends":[{"name":"a"}],"scorers":[{"name":"queue-depth"}]}"#,
+            "scorers[0]: 'weight' is missing",
+        ),
+        (
             r#"{"backends":[{"name":"a"}],"scorers":[{"name":"queue-depth","weight":"2"}]}"#,
             "scorers[0].weight: expected a number",
         ),
@@ -215,7 +219,7 @@ fn error_names_the_path_of_the_invalid_value() {
             "a temperature belongs to the picker softmax",
         ),
         (
-            r#"{"backends":[{"name":"a"}],"scorers":[{"name":"session-affinity","header":"a b:"}]}"#,
+            r#"{"backends":[{"name":"a"}],"scorers":[{"name":"session-affinity","weight":1,"header":"a b:"}]}"#,
             "scorer 'session-affinity': 'header' must be the name of a header",
         ),
     ] {

@@ -10,7 +10,7 @@ use crate::config::syntax::setting::Setting;
 use crate::config::syntax::shape::Shape;
 use crate::config::syntax::suggest::nearest;
 use crate::scoring::{
-    PICKERS, PRESETS, Picker, Preset, Profile, SCORERS, ScorerSpec, Value, parse_scorers,
+    PICKERS, PRESETS, Params, Picker, Preset, Profile, SCORERS, ScorerSpec, Value, parse_scorers,
 };
 
 /// A list of `{name, weight, …}`, or one string: `name:weight,name:weight`. Validated as a whole.
@@ -69,7 +69,7 @@ impl Setting for Scorers {
         let names: Vec<_> = SCORERS.iter().map(|row| row.name).collect();
         let one = json!({
             "type": "object",
-            "required": ["name"],
+            "required": ["name", "weight"],
             "properties": {
                 "name": { "type": "string", "examples": names },
                 "weight": { "type": "number", "exclusiveMinimum": 0 },
@@ -84,26 +84,32 @@ fn read_one(node: &Node, reader: &mut Reader) -> Option<ScorerSpec> {
     let Content::Map(entries) = &node.content else {
         return reader.refuse_kind(node, "a mapping with 'name' and 'weight'");
     };
-    let mut spec = ScorerSpec::new("", 1.0);
+    let (mut name, mut weight, mut params) = (None, None, Params::default());
     for entry in entries {
         let step = format!(".{}", entry.key);
         reader.within(step, |reader| {
             let text = reader.scalar(&entry.node, "a number or a text")?;
             let number = text.trim().parse::<f64>();
             match (entry.key.as_str(), number) {
-                ("name", _) => text.trim().clone_into(&mut spec.name),
-                ("weight", Ok(weight)) => spec.weight = weight,
+                ("name", _) => name = Some(text.trim().to_owned()),
+                ("weight", Ok(number)) => weight = Some(number),
                 ("weight", Err(_)) => return reader.refuse_value(&entry.node, text, "a number"),
-                (key, Ok(number)) => spec.params.set(key, Value::Number(number)),
-                (key, Err(_)) => spec.params.set(key, Value::Text(text.to_owned())),
+                (key, Ok(number)) => params.set(key, Value::Number(number)),
+                (key, Err(_)) => params.set(key, Value::Text(text.to_owned())),
             }
             Some(())
         })?;
     }
-    if spec.name.is_empty() {
-        return reader.refuse(node, |section| Problem::MissingKey { key: "name".into(), section });
+    let name = required(name.filter(|name| !name.is_empty()), "name", node, reader)?;
+    let weight = required(weight, "weight", node, reader)?;
+    Some(ScorerSpec { name, weight, params })
+}
+
+fn required<T>(given: Option<T>, key: &str, node: &Node, reader: &mut Reader) -> Option<T> {
+    if given.is_none() {
+        return reader.refuse(node, |section| Problem::MissingKey { key: key.into(), section });
     }
-    Some(spec)
+    given
 }
 
 /// The name of a preset.

@@ -16,12 +16,12 @@ fn refused(text: &str) -> String {
 #[test]
 fn scorers_are_a_list_or_one_line() {
     let listed = routing(
-        "{ strategy: weighted, scorers: [{ name: prefix_affinity, weight: 3, block_size: 32 }, { name: queue-depth }] }",
+        "{ strategy: weighted, scorers: [{ name: prefix_affinity, weight: 3, block_size: 32 }, { name: queue-depth, weight: 1 }] }",
     );
     let mut prefix = ScorerSpec::new("prefix-affinity", 3.0);
     prefix.params.set("block-size", Value::Number(32.0));
     assert_eq!(listed.routing.scorers, [prefix, ScorerSpec::new("queue-depth", 1.0)]);
-    let line = routing("{ strategy: Weighted, scorers: \"queue-depth:2, kv-utilization\" }");
+    let line = routing("{ strategy: Weighted, scorers: \"queue-depth:2, kv-utilization:1\" }");
     let expected = [ScorerSpec::new("queue-depth", 2.0), ScorerSpec::new("kv-utilization", 1.0)];
     assert_eq!(line.routing.scorers, expected);
     for config in [listed, line] {
@@ -68,9 +68,18 @@ fn invalid_scorers_are_refused_with_position() {
             "'routing.scorers[0].weight' is 'much'",
         ),
         ("{ scorers: [{ weight: 1 }] }", "missing key 'name'"),
-        ("{ scorers: [{ name: queue-depth }, { name: queue_depth }] }", "listed twice"),
-        ("{ scorers: [{ name: queue-depth, depth: 3 }] }", "no parameters, and so no 'depth'"),
-        ("{ scorers: [{ name: prefix-affinity, block-size: 300 }] }", "from 1 to 256"),
+        ("{ scorers: [{ name: queue-depth }] }", "missing key 'weight' in 'routing.scorers[0]'"),
+        ("{ scorers: [{ name: Queue-Depth, weight: 1 }] }", "unknown scorer 'Queue-Depth'"),
+        ("{ scorers: queue-depth }", "scorer 'queue-depth' has no weight; write queue-depth:1"),
+        (
+            "{ scorers: [{ name: queue-depth, weight: 1 }, { name: queue_depth, weight: 1 }] }",
+            "listed twice",
+        ),
+        (
+            "{ scorers: [{ name: queue-depth, weight: 1, depth: 3 }] }",
+            "no parameters, and so no 'depth'",
+        ),
+        ("{ scorers: [{ name: prefix-affinity, weight: 1, block-size: 300 }] }", "from 1 to 256"),
         ("{ scorers: { queue-depth: 1 } }", "expected a list of scorers"),
         ("{ preset: best }", "unknown value 'best'"),
         ("{ preset: llm-d, scorers: \"queue-depth:1\" }", "not both"),
@@ -85,14 +94,14 @@ fn invalid_scorers_are_refused_with_position() {
             "unknown key 'x' in 'routing.shadow.picker'",
         ),
         (
-            "{ scorers: [{ name: session-affinity, header: x-user, cookie: id }] }",
+            "{ scorers: [{ name: session-affinity, weight: 1, header: x-user, cookie: id }] }",
             "'cookie' must be left out where 'header' says",
         ),
         (
-            "{ scorers: [{ name: session-affinity, header: 'a b:' }] }",
+            "{ scorers: [{ name: session-affinity, weight: 1, header: 'a b:' }] }",
             "'header' must be the name of a header",
         ),
-        ("{ scorers: [{ name: prefix-affinity, block-size: 0 }] }", "from 1 to 256"),
+        ("{ scorers: [{ name: prefix-affinity, weight: 1, block-size: 0 }] }", "from 1 to 256"),
         ("{ cache_weight: 0.5 }", "unknown key 'cache_weight' in 'routing'"),
         ("{ load-weight: 0.5 }", "unknown key 'load-weight' in 'routing'"),
     ] {
@@ -115,7 +124,7 @@ fn settings_without_effect_warn() {
     assert!(busiest.contains("for tests only"), "{busiest}");
     let listed = warnings("{ strategy: weighted, scorers: [{ name: busiest, weight: 3 }] }");
     assert!(listed.contains("'routing.scorers': it picks the worst backend"), "{listed}");
-    assert_eq!(warnings("{ strategy: weighted, scorers: \"queue-depth\" }"), "");
+    assert_eq!(warnings("{ strategy: weighted, scorers: \"queue-depth:1\" }"), "");
 }
 
 /// The routing of `text` under flags and the environment: strategy, scorers, and what is odd.
@@ -142,14 +151,14 @@ fn scorers_on_the_command_line_select_weighted() {
     let warning = "command line: scorers select the strategy 'weighted' instead of 'random'";
     for (text, variables) in [
         ("{ strategy: random }", &[][..]),
-        ("{ scorers: \"queue-depth\" }", &[("PENSTOCK_ROUTING_STRATEGY", "random")][..]),
+        ("{ scorers: \"queue-depth:1\" }", &[("PENSTOCK_ROUTING_STRATEGY", "random")][..]),
     ] {
         assert_eq!(settled(text, &[flag], variables), [weighted, "load-balance", warning]);
     }
     let [strategy, _, odd] = settled("{}", &[("routing.strategy", "random"), flag], &[]);
     assert_eq!(strategy, "random", "it is named on the command line as well");
     assert!(odd.contains("'routing.scorers' has no effect"), "{odd}");
-    let in_environment = [("PENSTOCK_ROUTING_SCORERS", "load-balance")];
+    let in_environment = [("PENSTOCK_ROUTING_SCORERS", "load-balance:1")];
     let [strategy, _, odd] = settled("{ strategy: random }", &[], &in_environment);
     assert_eq!(strategy, "random", "the environment is no command line");
     assert!(odd.contains("'routing.scorers' has no effect"), "{odd}");
@@ -158,9 +167,9 @@ fn scorers_on_the_command_line_select_weighted() {
 #[test]
 fn scorers_and_preset_replace_each_other() {
     let preset = [("routing.strategy", "weighted"), ("routing.preset", "lmetric")];
-    let text = "{ strategy: weighted, scorers: \"queue-depth\" }";
+    let text = "{ strategy: weighted, scorers: \"queue-depth:1\" }";
     assert_eq!(settled(text, &preset, &[]), ["weighted", "new-prefill-batch", ""]);
     let text = "{ strategy: weighted, preset: lmetric }";
-    let variables = [("PENSTOCK_ROUTING_SCORERS", "load-balance")];
+    let variables = [("PENSTOCK_ROUTING_SCORERS", "load-balance:1")];
     assert_eq!(settled(text, &[], &variables), ["weighted", "load-balance", ""]);
 }

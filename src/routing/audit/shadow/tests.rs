@@ -99,7 +99,7 @@ fn turns(name: usize, count: usize) -> String {
     (0..=count).map(|turn| format!("{name}/{turn}: {} ", "word ".repeat(40))).collect()
 }
 
-const PREFIXES: &str = "{ strategy: weighted, scorers: \"prefix-affinity\" }";
+const PREFIXES: &str = "{ strategy: weighted, scorers: \"prefix-affinity:1\" }";
 
 #[test]
 fn both_sides_expect_the_same_cache_hits_for_the_same_choices() {
