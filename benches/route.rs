@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock::api::Operation;
+use penstock::api::{Capabilities, Operation};
 use penstock::config::{BackendConfig, Config, ModelEntry, Strategy};
 use penstock::fleet::{BackendSet, Health, Topology};
 use penstock::routing::Generation;
@@ -30,13 +30,23 @@ const BODY: &[u8] = br#"{"model":"model-7","messages":[{"role":"system","content
 
 /// A generation with so many backends, each of which serves so many models.
 fn generation(strategy: Strategy, backends: usize, models: usize) -> Generation {
+    generation_of(strategy, backends, models, |_| Capabilities::ALL)
+}
+
+/// The same, with the capabilities of each backend.
+fn generation_of(
+    strategy: Strategy,
+    backends: usize,
+    models: usize,
+    capabilities: impl Fn(usize) -> Capabilities,
+) -> Generation {
     let mut config = Config::default();
     config.routing.strategy = strategy;
     for index in 0..backends {
         let entry = |model| ModelEntry {
             id: format!("model-{model}"),
             context_length: Some(32_768),
-            capabilities: Some(penstock::api::Capabilities::ALL),
+            capabilities: Some(capabilities(index)),
             ..ModelEntry::default()
         };
         config.backends.push(BackendConfig {
@@ -125,6 +135,19 @@ fn route(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Requests that need vision, which every other backend has.
+fn route_by_capability(criterion: &mut Criterion) {
+    let generation = generation_of(Strategy::Smart, 25, 8, |backend| {
+        if backend % 2 == 0 { Capabilities::ALL } else { Capabilities::TOOLS }
+    });
+    let mut decider = Decider::new(&generation);
+    let profile = RequestProfile { needs: Capabilities::VISION, ..*decider.profile };
+    assert!((0..100).all(|_| decider.decide_for(&profile, "model-7").is_multiple_of(2)));
+    criterion.bench_function("route/smart/25 backends/by capability", |bencher| {
+        bencher.iter(|| black_box(decider.decide_for(&profile, "model-7")));
+    });
+}
+
 fn scan_and_route(criterion: &mut Criterion) {
     let generation = generation(Strategy::Smart, 25, 8);
     let mut decider = Decider::new(&generation);
@@ -188,5 +211,12 @@ fn percentile(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, route, scan_and_route, route_on_two_threads, percentile);
+criterion_group!(
+    benches,
+    route,
+    route_by_capability,
+    scan_and_route,
+    route_on_two_threads,
+    percentile
+);
 criterion_main!(benches);

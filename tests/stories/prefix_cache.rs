@@ -1,6 +1,7 @@
 //! The predicted prefix caches follow the engines: a prediction ends when the engine restarts, and a
 //! backend that did not serve a prompt is not predicted to have it.
 
+use penstock::mock::Fault;
 use serde_json::json;
 
 use crate::support::client;
@@ -8,7 +9,11 @@ use crate::support::fleet::{CHAT, Fleet, SOON, Setup, name};
 use crate::support::{block_on, eventually};
 use crate::weighted_scorers::{backend_of, conversation, weighted};
 
-crate::trials![engine_restart_clears_its_prefix_index, failed_request_is_not_recorded_as_cached,];
+crate::trials![
+    engine_restart_clears_its_prefix_index,
+    failed_request_is_not_recorded_as_cached,
+    reported_cached_tokens_correct_the_prediction,
+];
 
 fn engine_restart_clears_its_prefix_index() {
     let setup = Setup {
@@ -68,4 +73,53 @@ fn failed_request_is_not_recorded_as_cached() {
         let matched = candidate["matched_blocks"].as_u64().unwrap();
         assert_eq!(matched > 0, candidate["backend"] == *served, "{candidate}");
     }
+}
+
+fn reported_cached_tokens_correct_the_prediction() {
+    let setup = Setup { strategy: "weighted", ..Setup::default() };
+    let fleet = Fleet::start(1, setup);
+    let prompt = conversation(1, 3);
+    let question = json!({"path": CHAT, "body": prompt.to_string()});
+    let matched = || {
+        let explained = client::post(fleet.penstock.admin, "/explain", &question).json();
+        explained["decision"]["candidates"][0]["matched_blocks"].as_u64().unwrap()
+    };
+    // An engine that reports how much of the prompt it had cached.
+    let ask = |cached: u32| {
+        let usage = json!({
+            "prompt_tokens": 400, "completion_tokens": 1, "total_tokens": 401,
+            "prompt_tokens_details": {"cached_tokens": cached}
+        });
+        let body = json!({
+            "id": "c", "object": "chat.completion", "created": 1, "model": "m", "usage": usage,
+            "choices": [{"index": 0, "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "yes"}}]
+        });
+        let whole = Fault::Status {
+            status: 200,
+            retry_after: None,
+            body: body.to_string(),
+            headers: Vec::new(),
+        };
+        fleet.a().script([whole]);
+        assert_eq!(fleet.penstock.post(CHAT, &prompt).status, 200);
+        fleet.wait_idle();
+    };
+    let tokens = |kind: &str| {
+        let series = format!("penstock_tokens_total{{model=\"m\",backend=\"a\",type=\"{kind}\"}}");
+        assert!(fleet.penstock.admin("/metrics").text().contains(&series), "no {series}");
+        fleet.metric(&series)
+    };
+    ask(0);
+    let predicted = matched();
+    assert!(predicted > 10, "nothing was predicted, so a count of 0 corrects nothing");
+    assert_eq!((tokens("cached"), tokens("expected")), (0.0, 0.0));
+    ask(320);
+    assert_eq!(matched(), predicted, "enough was cached");
+    let expected = tokens("expected");
+    assert!(expected >= 160.0, "{expected}");
+    assert_eq!(tokens("cached"), 320.0);
+    ask(0);
+    assert_eq!(matched(), 0, "the engine had evicted it");
+    assert_eq!((tokens("cached"), tokens("expected")), (320.0, 2.0 * expected));
 }

@@ -54,6 +54,33 @@ proptest! {
 }
 
 #[test]
+fn salts_models_and_tools_share_no_blocks() {
+    let text = "word ".repeat(200);
+    let body = |more: &str| {
+        format!(r#"{{"model":"m",{more}"messages":[{{"role":"user","content":"{text}"}}]}}"#)
+    };
+    let blocks = |more: &str, model: &str| {
+        chain_of(Operation::Chat, &body(more), model, PrefixParams::default()).hashes().to_vec()
+    };
+    let plain = blocks("", "m");
+    assert!(plain.len() > 10 && plain == blocks("", "m"));
+    let salted = blocks(r#""cache_salt":"tenant-1","#, "m");
+    assert_eq!(salted, blocks(r#""cache_salt":"tenant-1","#, "m"), "the same tenant shares");
+    let tools = r#""tools":[{"type":"function","function":{"name":"f"}}],"#;
+    for (other, why) in [
+        (salted, "a salt"),
+        (blocks(r#""cache_salt":"tenant-2","#, "m"), "another salt"),
+        (blocks("", "n"), "another model"),
+        (blocks(tools, "m"), "tools"),
+    ] {
+        let shared = plain.iter().filter(|hash| other.contains(hash)).count();
+        assert_eq!(shared, 0, "{why} changes every block");
+    }
+    let [one, two] = [1, 2].map(|n| blocks(&format!(r#""cache_salt":"tenant-{n}","#), "m"));
+    assert_ne!(one[0], two[0], "tenants share no blocks");
+}
+
+#[test]
 fn max_blocks_truncates_in_every_layout() {
     let text = "of all that there is to say, ".repeat(700);
     let part = format!(r#"{{"type":"text","text":"{text}"}}"#);

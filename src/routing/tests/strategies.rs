@@ -6,8 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{Fleet, TestRequest, alike, backend};
-use crate::api::Capabilities;
+use crate::api::{Capabilities, Operation};
 use crate::fleet::Health;
+use crate::scan::{ScanOptions, scan};
 use crate::units::Timestamp;
 
 fn counts(fleet: &mut Fleet, ask: TestRequest<'_>, requests: usize) -> BTreeMap<String, usize> {
@@ -275,4 +276,28 @@ fn in_panic_the_checks_are_not_believed() {
         fleet.set_health(name, Health::Unhealthy);
     }
     assert_eq!(counts(&mut fleet, TestRequest::of("m"), 200).len(), 4, "rather all than none");
+}
+
+/// N15, N50: the bound is that of the contract for a whole decision, and this build is not optimised; what
+/// it finds is a call, a lock held by another or a pass that is not linear.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "it measures")]
+fn analysis_and_decision_take_less_than_two_milliseconds() {
+    let mut fleet = Fleet::of(&alike(50, "m"));
+    let text = "Say something about rivers, stones and light. ".repeat(4);
+    let message = serde_json::json!({"role": "user", "content": text});
+    let body = serde_json::json!({"model": "m", "messages": vec![message; 100]}).to_string();
+    let mut took: Vec<std::time::Duration> = (0..200)
+        .map(|_| {
+            let started = std::time::Instant::now();
+            let options = ScanOptions::default();
+            let profile = scan(Operation::Chat, None, body.as_bytes(), options).unwrap();
+            let request =
+                TestRequest { tokens: profile.estimated_tokens.0, ..TestRequest::of("m") };
+            fleet.backend_for(request);
+            started.elapsed()
+        })
+        .collect();
+    took.sort_unstable();
+    assert!(took[100] < std::time::Duration::from_millis(2), "median {:?}", took[100]);
 }

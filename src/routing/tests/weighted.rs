@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
+
 use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::api::Operation;
 use crate::fleet::{EngineDetails, Health, Outcome, Topology};
@@ -32,6 +34,22 @@ fn route_to(fleet: &mut Fleet, operation: Operation, body: &str) -> (String, Rou
 /// A decision about a prompt, recorded as the proxy records it.
 pub(super) fn route_chain(
     fleet: &mut Fleet,
+    asked: (&RequestProfile, &str),
+    chain: &Chain,
+) -> RoutingDecision {
+    let decision = decide(fleet, asked, chain);
+    record(fleet, &decision, chain);
+    decision
+}
+
+/// Records a decision as the proxy does.
+pub(super) fn record(fleet: &Fleet, decision: &RoutingDecision, chain: &Chain) {
+    fleet.router.weighted().unwrap().record(&fleet.live.topology(), decision, chain);
+}
+
+/// A decision about a prompt that nothing records.
+pub(super) fn decide(
+    fleet: &mut Fleet,
     (profile, model): (&RequestProfile, &str),
     chain: &Chain,
 ) -> RoutingDecision {
@@ -47,10 +65,7 @@ pub(super) fn route_chain(
         session: None,
     };
     let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
-    let decision =
-        fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).unwrap();
-    fleet.router.weighted().unwrap().record(&snapshot, &decision, chain);
-    decision
+    fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).unwrap()
 }
 
 fn chat(model: &str, system: &str, user: &str) -> String {
@@ -71,10 +86,41 @@ fn a_prompt_goes_where_its_beginning_went() {
     let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(8, "m")));
     for family in 0..20 {
         let (home, _) = route(&mut fleet, &chat("m", &prompt(family), "first"));
+        // Only what was recorded keeps the prompt there: ties are broken by its beginning, too.
+        fleet.state(&home).load.set_in_flight(1);
         for turn in 0..5 {
             let body = chat("m", &prompt(family), &format!("turn {turn}"));
             assert_eq!(route(&mut fleet, &body).0, home, "family {family}");
         }
+        fleet.state(&home).load.set_in_flight(0);
+    }
+}
+
+/// How many backends a burst of one prompt reaches, each request in flight when the next is decided.
+fn backends_of_a_burst(backends: usize, burst: usize, blocks: u64, is_recorded: bool) -> usize {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(backends, "m")));
+    let profile = TestRequest::of("m").profile();
+    let chain = Chain::of((1..=blocks).collect(), 16);
+    let decide = if is_recorded { route_chain } else { decide };
+    let homes = (0..burst).map(|_| {
+        let decision = decide(&mut fleet, (&profile, "m"), &chain);
+        let state = fleet.state(&format!("b{}", decision.row));
+        state.load.set_in_flight(state.load.in_flight() + 1);
+        decision.row
+    });
+    homes.collect::<std::collections::BTreeSet<u32>>().len()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// INV-4: a decision is recorded before the next one is made, the first one included.
+    #[test]
+    fn burst_sees_its_own_first_decision(
+        backends in 2_usize..12, burst in 2_usize..40, blocks in 1_u64..300
+    ) {
+        prop_assert_eq!(backends_of_a_burst(backends, burst, blocks, true), 1);
+        let spread = backends_of_a_burst(backends, burst, blocks, false);
+        prop_assert_eq!(spread, backends.min(burst), "load alone spreads them");
     }
 }
 
