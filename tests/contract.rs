@@ -357,7 +357,18 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "no client receives data of another",
         &["credential_leaks::concurrent_clients_get_their_own_responses"],
     ),
-    ("H1", "the SDKs work", &["tests/e2e/cases/chat.py::case_chat_stream"]),
+    (
+        "H1",
+        "the SDKs work, with every call type and error class",
+        &[
+            "tests/e2e/cases/chat.py::case_chat_stream",
+            "tests/e2e/cases/errors.py::case_unknown_model",
+            "tests/e2e/cases/limits.py::case_rate_limit_error",
+            "tests/e2e/cases/limits.py::case_anthropic_rate_limit_error",
+            "tests/e2e/cases/limits.py::case_response_timeout",
+            "tests/e2e/cases/limits.py::case_client_timeout",
+        ],
+    ),
     ("H2", "two hundred SDK streams at once work", &["tests/e2e/cases/load.py::case_200_streams"]),
 ];
 

@@ -2,6 +2,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
+from hosted import LIMITED, LIMITED_ONCE, SILENT, Hosted
 from recorder import Recorder
 from wire import DeadPort
 
@@ -132,6 +133,22 @@ def down(env: "Env") -> Setup:
     return Setup({"health": HEALTH, "backends": backends}, {DOOMED})
 
 
+def hosted(env: "Env") -> Setup:
+    """A stand-in for a hosted API: rate limits and silence."""
+    env.hosted = env.keep(Hosted())
+    models = [LIMITED, LIMITED_ONCE, SILENT]
+    config = {
+        # Short, so that one case does not hold up the next.
+        "routing": {"cooldown": {"max": "1s"}},
+        "timeouts": {"response": "1s"},
+        "health": {**HEALTH, "breaker": {"connect_failures": 1000, "min_responses": 1000}},
+        "backends": [
+            {"name": "hosted", "url": env.hosted.url, "engine": "openai", "models": models}
+        ],
+    }
+    return Setup(config, set(models))
+
+
 def cached(env: "Env", routing: dict[str, Any]) -> Setup:
     """Four engines that keep the KV cache of the last prompts of their slots."""
     backends = []
@@ -170,6 +187,7 @@ def telemetry(env: "Env") -> Setup:
 
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
+    "hosted": hosted,
     "cached-in-turn": cached_in_turn,
     "cached-by-prefix": cached_by_prefix,
     "tls": tls,

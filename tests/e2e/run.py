@@ -22,8 +22,8 @@ from typing import Callable, Iterator
 sys.dont_write_bytecode = True
 
 MODULES = (
-    "catalogue", "chat", "operations", "fidelity", "routing", "errors", "auth", "cancel", "load",
-    "faults", "tls", "dashboard", "prefix", "telemetry",
+    "catalogue", "chat", "operations", "fidelity", "routing", "errors", "limits", "auth", "cancel",
+    "load", "faults", "tls", "dashboard", "prefix", "telemetry",
 )
 NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "yaml", "h2")
 CASE_LIMIT = 25.0
