@@ -233,12 +233,15 @@ impl Watcher {
         }
     }
 
-    /// Declared models count as they are; discovery only fills in what they leave out.
+    /// Declared models count as they are; discovery only fills in what they leave out, and how many slots
+    /// an engine has.
     fn discovers_models(&self) -> bool {
         let declared = self.backend.config.models.as_ref();
         let is_open =
             |entry: &ModelEntry| entry.context_length.is_none() || entry.capabilities.is_none();
-        self.discovery.enabled && declared.is_none_or(|models| models.iter().any(is_open))
+        let has_slots = engines::facts(self.backend.config.engine).props_path.is_some();
+        self.discovery.enabled
+            && (has_slots || declared.is_none_or(|models| models.iter().any(is_open)))
     }
 
     /// Warns of ids that are not used, once per change of the list.

@@ -121,6 +121,9 @@ impl Queries<'_> {
                 return;
             }
         };
+        if let Some(slots) = props.pointer("/total_slots").and_then(to_tokens) {
+            self.backend.state.set_slots(slots);
+        }
         let context = props.pointer("/default_generation_settings/n_ctx").and_then(to_tokens);
         let vision = props.pointer("/modalities/vision").and_then(Value::as_bool);
         for model in models {

@@ -91,6 +91,8 @@ pub struct BackendState {
     slow_start: SlowStart,
     checked_at: AtomicU64,
     check_request: CheckRequest,
+    /// 0 is unknown.
+    slots: AtomicU32,
     /// When a response last made progress.
     last_response: AtomicU64,
     /// The position in [`Engine::ALL`] of the engine that was detected; zero before that.
@@ -129,6 +131,7 @@ impl BackendState {
             check_micros: AtomicU32::new(0),
             checked_at: AtomicU64::new(0),
             check_request: CheckRequest::default(),
+            slots: AtomicU32::new(0),
             last_response: AtomicU64::new(0),
             detected_engine: AtomicU8::new(0),
             awaited_since: AtomicU64::new(0),
@@ -186,6 +189,20 @@ impl BackendState {
         match self.checked_at.load(Ordering::Relaxed) {
             0 => None,
             micros => Some(Timestamp(micros)),
+        }
+    }
+
+    /// Sets how many requests an engine with slots runs at a time.
+    pub fn set_slots(&self, slots: u32) {
+        self.slots.store(slots, Ordering::Relaxed);
+    }
+
+    /// How many idle connections its engine can afford. One with slots (llama.cpp) has few threads, and
+    /// every connection occupies one, idle or not: what idle connections take, requests wait for.
+    pub fn affordable_connections(&self) -> Option<u32> {
+        match self.slots.load(Ordering::Relaxed) {
+            0 => None,
+            slots => Some(slots.saturating_sub(self.load.in_flight())),
         }
     }
 

@@ -126,7 +126,7 @@ impl ConnectionPool {
     }
 
     /// Keeps a connection whose response has been read to its end, no longer than the backend promised
-    /// with `keep_alive`.
+    /// with `keep_alive`; closes it where there are enough.
     pub(crate) fn keep(
         &self,
         state: &BackendState,
@@ -134,12 +134,19 @@ impl ConnectionPool {
         keep_alive: Option<Duration>,
     ) {
         let Some(set) = self.idle_set(state.id) else { return };
-        let limit = self.idle_limit.load(Ordering::Relaxed);
-        if !connection.read.is_empty() || set.count.load(Ordering::Relaxed) >= limit {
+        if !connection.read.is_empty() {
             // Bytes after the end of a response belong to no request: the connection is closed.
             return;
         }
-        set.count.fetch_add(1, Ordering::Relaxed);
+        let affordable =
+            state.affordable_connections().and_then(|count| usize::try_from(count).ok());
+        let limit = self.idle_limit.load(Ordering::Relaxed).min(affordable.unwrap_or(usize::MAX));
+        let relaxed = Ordering::Relaxed;
+        let counted =
+            set.count.fetch_update(relaxed, relaxed, |count| (count < limit).then_some(count + 1));
+        if counted.is_err() {
+            return;
+        }
         let Connection { stream, read, is_tls, request_end, .. } = connection;
         let descriptor = stream.id();
         let (serial, since) = (state.serial, now());

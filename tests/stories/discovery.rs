@@ -9,12 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use penstock::api::Capabilities;
-use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine};
+use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, Gate, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, chat};
 use crate::support::command::run;
 use crate::support::engines::{backend, backends, engine, model, shares, start};
+use crate::support::fleet::{begin, metric};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
@@ -30,6 +31,7 @@ crate::trials![
     rejected_key_is_logged_once_by_name,
     model_ids_of_backends_are_bounded,
     readiness_waits_for_every_first_check,
+    idle_connections_to_llamacpp_leave_its_slots_free,
 ];
 
 const SOON: Duration = Duration::from_secs(10);
@@ -414,4 +416,35 @@ fn model_ids_of_backends_are_bounded() {
     ]);
     assert!(doctor.stdout.contains("2 too_long, 2 unprintable, 2 duplicate"), "{}", doctor.stdout);
     assert!(doctor.stdout.lines().all(|line| line.len() < 2000), "a long line of doctor");
+}
+
+/// The idle connections to a backend after `count` requests at one time, whose responses have been read.
+fn idle_after_a_burst(flavour: Flavour, engine_name: &str, count: usize) -> f64 {
+    let engine = flavoured("one", flavour, [EngineModel::new("m")]);
+    let yaml = format!(
+        "limits: {{ idle_timeout: 60s }}\nbackends:\n{}",
+        backend(&engine, &format!("engine: {engine_name}, models: [m]"))
+    );
+    let penstock = Penstock::start(&yaml);
+    let gate = Gate::new();
+    engine.script(vec![Fault::Gate(gate.clone()); count]);
+    let mut clients: Vec<_> =
+        (0..count).map(|_| begin(penstock.data, CHAT, &chat("m", "hello"))).collect();
+    block_on(gate.reached_by(count));
+    gate.open();
+    for client in &mut clients {
+        assert_eq!(client.read_response().unwrap().status, 200);
+    }
+    let idle = || metric(&penstock, "penstock_backend_idle_connections{backend=\"one\"");
+    let open = || f64::from(u32::try_from(engine.counters().open_connections).unwrap());
+    eventually("the other connections are closed", SOON, || (open() - idle()).abs() < 0.1);
+    idle()
+}
+
+/// llama.cpp gives each connection one of its few threads, also while it is idle.
+fn idle_connections_to_llamacpp_leave_its_slots_free() {
+    let kept = idle_after_a_burst(Flavour::LlamaCpp, "llamacpp", 12);
+    assert!((1.0..=4.0).contains(&kept), "{kept} kept of 12, for 4 slots");
+    let kept = idle_after_a_burst(Flavour::Vllm, "vllm", 12);
+    assert!(kept > 4.0, "{kept} kept of 12, for an engine without slots");
 }

@@ -11,6 +11,7 @@ use crate::support::penstock::Penstock;
 
 crate::trials![
     healthy_fleet_has_only_ok_findings,
+    slots_of_llamacpp_are_named,
     each_problem_is_named_with_its_remedy,
     doctor_queries_the_running_instance,
     doctor_refuses_an_invalid_configuration,
@@ -63,6 +64,15 @@ fn healthy_fleet_has_only_ok_findings() {
     assert!(ran.stdout.chars().all(|c| c == '\n' || !c.is_control()), "plain text");
     let findings = read_findings(&ask(&yaml, &["--json"]));
     assert!(findings.iter().all(|one| one["level"] == "ok"), "{findings:#?}");
+}
+
+fn slots_of_llamacpp_are_named() {
+    let spec = EngineSpec::new("cpp", [EngineModel::new("m")]);
+    let engine = start(EngineSpec { flavour: Flavour::LlamaCpp, ..spec });
+    let yaml = format!("backends:\n{}", backend(&engine, "engine: llamacpp"));
+    let findings = read_findings(&ask(&yaml, &["--json"]));
+    let slots = of(&findings, "cpp", "4 slots");
+    assert!(slots.len() == 1 && slots[0]["level"] == "ok", "{findings:#?}");
 }
 
 fn each_problem_is_named_with_its_remedy() {

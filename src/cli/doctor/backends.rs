@@ -40,6 +40,7 @@ pub(super) fn judge(backend: &Backend, found: &Examination, terms: Terms) -> Vec
     }
     findings.push(models(config, &found.models));
     findings.extend(keep_alive(config, found, terms.idle));
+    findings.extend(slots(backend));
     findings.extend(found.metrics.as_ref().map(|page| metrics(name, page, terms)));
     findings.extend(found.clock.and_then(|clock| skew(name, clock)));
     findings
@@ -126,6 +127,16 @@ fn models(config: &BackendConfig, listed: &Result<ListedModels, DiscoveryError>)
     }
     let message = format!("{message}; ids that are not used: {}", reasons.join(", "));
     Finding::warn(name, message, "give each model a unique, printable id of at most 256 bytes")
+}
+
+/// An engine with slots gets fewer idle connections than `limits.idle_connections` says.
+fn slots(backend: &Backend) -> Option<Finding> {
+    let slots = backend.state.affordable_connections()?;
+    let message = format!(
+        "it has {slots} slots: with as many requests in flight, penstock closes connections after \
+         their responses, so that idle ones do not occupy its HTTP threads"
+    );
+    Some(Finding::ok(&backend.config.name, message))
 }
 
 fn keep_alive(config: &BackendConfig, found: &Examination, idle: Duration) -> Option<Finding> {
