@@ -45,7 +45,7 @@ pub use source::ConfigSource;
 pub use syntax::environment::Environment;
 pub(crate) use syntax::errors::without_position;
 pub use syntax::errors::{
-    ConfigError, ConfigWarning, Fault, Place, Problem, SecretError, UrlError, Warning,
+    ConfigError, ConfigWarning, Encoding, Fault, Place, Problem, SecretError, UrlError, Warning,
 };
 pub use syntax::glob::ModelGlob;
 pub use syntax::secret::Secret;
@@ -56,6 +56,7 @@ use overrides::{apply_overrides, resolve_scorer_conflicts};
 use sections::backends::{BackendItem, settle_backends};
 use syntax::collections::List;
 use syntax::document::{Content, Entry, Node, parse_document};
+use syntax::encoding::decode;
 use syntax::reader::Reader;
 use syntax::setting::Setting;
 use syntax::variables::expand_variables;
@@ -71,10 +72,11 @@ impl Config {
         environment: &Environment,
         overrides: &[(String, String)],
     ) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
+        let bytes = std::fs::read(path)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
         let base_dir = path.parent().unwrap_or(Path::new(""));
-        let root = parse_document(&text, &Arc::from(path.to_string_lossy()))?;
+        let name = Arc::from(path.to_string_lossy());
+        let root = parse_document(&decode(bytes, &name)?, &name)?;
         Self::build(root, base_dir, environment, overrides)
     }
 
@@ -104,10 +106,16 @@ impl Config {
         apply_overrides(&mut root, environment, &mentioned, overrides, &mut reader.faults);
         resolve_scorer_conflicts(&mut root, &mut reader);
         let mut config = Self::default();
-        if matches!(root.content, Content::Null) {
-            root.content = Content::Map(Vec::new());
+        match root.content {
+            Content::Null => root.content = Content::Map(Vec::new()),
+            Content::Scalar(_) => {
+                reader.fault(&root.place, Problem::NotAMapping { found: root.kind() });
+            }
+            Content::List(_) | Content::Map(_) => {}
         }
-        Self::update(&mut config, &root, &mut reader);
+        if matches!(root.content, Content::Map(_)) {
+            Self::update(&mut config, &root, &mut reader);
+        }
         if matches!(root.content, Content::Map(_)) && root.entry("backends").is_none() {
             reader.fault(&root.place, Problem::NoBackends);
         }

@@ -19,6 +19,7 @@ mod shadow_host;
 mod shutdown;
 mod supervisor;
 pub mod systemd;
+mod thread_limit;
 mod upgrade;
 
 pub use control::{CommandReceiver, CommandSender, ControlLoop};
@@ -29,4 +30,5 @@ pub use reload::{ApplyLog, BackendsReport, ReloadError, ReloadReport, Reloader};
 pub(crate) use shadow_host::SHADOW_HOST;
 pub use shutdown::{Shutdown, ShutdownHook, ShutdownTrigger, install_signal_handlers};
 pub use supervisor::Supervisor;
+pub use thread_limit::check_threads;
 pub use upgrade::{InheritedSockets, Socket, Successor, UpgradeError};

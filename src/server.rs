@@ -24,7 +24,7 @@ use crate::lifecycle::systemd::Notifier;
 use crate::lifecycle::{
     ApplyLog, CommandSender, ControlLoop, InheritedSockets, ListenerService, Reloader, SHADOW_HOST,
     Shutdown, ShutdownHook, ShutdownTrigger, Socket, Sockets, StopAccepting, Successor, Supervisor,
-    install_signal_handlers, raise_limit,
+    check_threads, install_signal_handlers, raise_limit,
 };
 use crate::observe::access_log::{AccessLog, AccessLogError};
 use crate::observe::decision_log::DecisionLog;
@@ -62,6 +62,12 @@ pub enum ServerError {
     /// The shadow strategy has no thread.
     #[error("cannot start the shadow strategy: {0}")]
     Shadow(std::io::Error),
+    /// The system refuses a thread.
+    #[error(
+        "cannot start its threads: {0}; raise the limit of memory (`ulimit -v`) or of tasks, or lower \
+         server.threads"
+    )]
+    Threads(#[source] std::io::Error),
     /// A certificate cannot be used.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] TlsError),
@@ -99,6 +105,7 @@ pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerErro
         }
     }
     raise_limit(&config);
+    check_threads(&config).map_err(ServerError::Threads)?;
     let parts = Parts::new(config, options.seed, Sockets::new(inherited))?;
     let mut server = Server::new_with_opt_and_conf(None, server_conf(parts.proxy.config()));
     server.bootstrap();

@@ -3,11 +3,12 @@
 
 use clap::Args;
 
-use super::error::CliError;
+use super::error::{CliError, USAGE};
 use super::output::Output;
 use super::source::ConfigArgs;
 use crate::api::{escape, show_names};
 use crate::config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
+use crate::observe::access_log::AccessLog;
 use crate::routing::Generation;
 
 const AFTER_HELP: &str = "\
@@ -29,7 +30,10 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError> {
-    let generation = Generation::new(args.config.load_and_warn(output)?);
+    let config = args.config.load_and_warn(output)?;
+    AccessLog::check(&config.access_log)
+        .map_err(|error| CliError::Command { code: USAGE, error: Box::new(error) })?;
+    let generation = Generation::new(config);
     output.line(format!("config      {} is valid", args.config.path()?.display()))?;
     for line in summarize(&generation) {
         output.line(escape(&line, MAX_LINE))?;

@@ -89,7 +89,11 @@ impl Changes {
             let global = self.settings.len();
             self.compare(&path, &BackendConfig::dump(before), &BackendConfig::dump(after));
             self.drop_inherited(&path, global);
-            if before.api_key != after.api_key && !self.has_below(&format!("{path}.api_key_file")) {
+            // A change of the key that the dumps show, such as from none to some, is listed already.
+            let is_listed = ["api_key", "api_key_file"]
+                .iter()
+                .any(|key| self.has_below(&format!("{path}.{key}")));
+            if before.api_key != after.api_key && !is_listed {
                 self.add_secret(format!("{path}.api_key"));
             }
         }
@@ -202,6 +206,15 @@ mod tests {
         assert_eq!(names(&changes), ["auth.keys", "backends[a].api_key"]);
         let shown = serde_json::to_string(&changes.settings).unwrap();
         assert!(!shown.contains("one") && !shown.contains("two"), "{shown}");
+    }
+
+    #[test]
+    fn first_key_of_a_backend_is_reported_once() {
+        let yaml =
+            |rest: &str| config(&format!("backends: [{{ name: a, url: http://a:1{rest} }}]"));
+        let changes = Changes::between(&yaml(""), &yaml(", api_key: one"));
+        let keys = changes.settings.iter().filter(|change| change.setting.contains("api_key"));
+        assert_eq!(keys.count(), 1, "{changes:?}");
     }
 
     #[test]

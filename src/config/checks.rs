@@ -3,6 +3,7 @@
 
 pub(super) mod models;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::config::sections::Config;
@@ -15,6 +16,7 @@ use crate::config::sections::telemetry::TelemetryUse;
 use crate::config::syntax::document::{Entry, Node};
 use crate::config::syntax::errors::{Place, Problem, Warning};
 use crate::config::syntax::reader::Reader;
+use crate::config::syntax::url::BackendUrl;
 use crate::scoring::{Preset, Profile};
 use crate::tls::ServerTls;
 use crate::units::{ByteSize, show_duration};
@@ -238,6 +240,9 @@ fn check_order(low: Bound, high: Bound, place: &Place, reader: &mut Reader) {
 fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
     let node = root.at("backends");
     let count = config.backends.len();
+    if count == 0 {
+        reader.warn(root.key_place("backends"), Warning::NoBackends);
+    }
     if count > MAX_BACKENDS {
         // The checks below are quadratic.
         let problem = Problem::TooManyBackends { count, limit: MAX_BACKENDS };
@@ -252,6 +257,10 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
         }
         if let Some(twin) = earlier().find(|other| other.url == backend.url) {
             let warning = Warning::SameUrl { first: twin.name.clone(), second: name() };
+            reader.warn(&item.at("url").place, warning);
+        }
+        if let Some((port, address)) = own_address(config, &backend.url) {
+            let warning = Warning::SelfLoop { backend: name(), port, address };
             reader.warn(&item.at("url").place, warning);
         }
         if backend.authorization == AuthorizationPolicy::Replace && backend.api_key.is_none() {
@@ -271,6 +280,29 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
             }
         }
     }
+}
+
+/// The listen address of this process that a URL leads to, and its port's name.
+fn own_address(config: &Config, url: &BackendUrl) -> Option<(&'static str, String)> {
+    let hosts: Vec<IpAddr> = match url.host.parse() {
+        Ok(address) => vec![address],
+        Err(_) if url.host.eq_ignore_ascii_case("localhost") => {
+            vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+        }
+        Err(_) => Vec::new(),
+    };
+    let data = config.server.listen.iter().filter_map(|listener| match &listener.address {
+        ListenAddress::Tcp(address) => Some(("data", *address)),
+        ListenAddress::Unix(_) => None,
+    });
+    let mut own = data.chain(config.admin.listen.map(|address| ("admin", address)));
+    let leads_to = |own: &SocketAddr| {
+        own.port() == url.port
+            && hosts
+                .iter()
+                .any(|host| *host == own.ip() || (own.ip().is_unspecified() && host.is_loopback()))
+    };
+    own.find(|(_, address)| leads_to(address)).map(|(port, address)| (port, address.to_string()))
 }
 
 fn check_backend_tls(backend: &BackendConfig, item: &Node, index: usize, reader: &mut Reader) {

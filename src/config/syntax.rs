@@ -4,6 +4,7 @@
 pub(super) mod collections;
 pub(super) mod document;
 pub(super) mod dump;
+pub(super) mod encoding;
 pub(super) mod environment;
 pub(super) mod errors;
 pub(super) mod glob;

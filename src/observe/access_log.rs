@@ -65,6 +65,15 @@ impl AccessLog {
         Ok(Some(Self { queue, reopen, hashes, sample, sample_failed }))
     }
 
+    /// Whether a start could open the configured log. Creates no file.
+    ///
+    /// # Errors
+    /// [`AccessLogError`] when it could not.
+    pub fn check(config: &AccessLogConfig) -> Result<(), AccessLogError> {
+        let LogTarget::File(path) = &config.path else { return Ok(()) };
+        file::check(path).map_err(|source| AccessLogError::Open { path: path.clone(), source })
+    }
+
     /// Reopens the file, for log rotation.
     pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Release);

@@ -23,6 +23,9 @@ pub trait Sink: Send + 'static {
     /// When the delivery fails; the batch is dropped.
     fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()>;
 
+    /// Where it delivers to, for log messages.
+    fn destination(&self) -> String;
+
     /// Called after [`BoundedQueue::wake`].
     fn wake(&mut self) {}
 }
@@ -165,13 +168,15 @@ impl<C: Sink> Thread<C> {
             Ok(()) => {
                 self.counts.delivered.fetch_add(count, Ordering::Relaxed);
                 if std::mem::take(&mut self.is_failing) {
-                    tracing::info!("{}: delivery resumed", C::NAME);
+                    let destination = self.sink.destination();
+                    tracing::info!(destination, "{}: delivery resumed", C::NAME);
                 }
             }
             Err(error) => {
                 self.counts.failed.fetch_add(count, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    tracing::error!(%error, "{}: delivery failed, batch dropped", C::NAME);
+                    let destination = self.sink.destination();
+                    tracing::error!(destination, %error, "{}: delivery failed, batch dropped", C::NAME);
                 }
             }
         }
@@ -191,6 +196,10 @@ mod tests {
     impl Sink for Collect {
         const NAME: &'static str = "a test";
         const BATCH_DELAY: Duration = Duration::from_millis(1);
+
+        fn destination(&self) -> String {
+            "the test".to_owned()
+        }
 
         fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
             if batch.iter().any(|item| item == b"bad") {

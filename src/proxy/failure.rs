@@ -34,6 +34,7 @@ pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
             | ConnectError::ClosedEarly,
         ) => ErrorCode::ConnectFailed,
         Failure::NoResponse { .. } => ErrorCode::UpstreamClosed,
+        Failure::Refused(held) if held.status == 429 => ErrorCode::BackendsCoolingDown,
         Failure::Refused(_) => ErrorCode::AllBackendsBusy,
         Failure::TimedOut(code) => *code,
         Failure::BadResponse(_) | Failure::ServerError(_) => ErrorCode::BadUpstreamResponse,

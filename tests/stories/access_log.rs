@@ -26,6 +26,7 @@ crate::trials![
     shutdown_flushes_all_lines,
     lines_go_to_standard_output,
     sampling_keeps_failed_requests,
+    failed_writes_name_the_file,
     unwritable_file_fails_the_start,
 ];
 
@@ -336,6 +337,19 @@ fn sampling_keeps_failed_requests() {
     let lines = wait_for(&path, 1);
     assert_eq!(lines.len(), 1);
     assert_eq!(lines[0]["error"], "model_not_found");
+}
+
+fn failed_writes_name_the_file() {
+    let one = engine("one", &["m"]);
+    let backends = backend(&one, "models: [m]");
+    let yaml = format!("access_log: {{ path: /dev/full }}\nbackends:\n{backends}");
+    let penstock = Penstock::start(&yaml);
+    assert_eq!(penstock.chat("m").status, 200);
+    let failure = "the access log: delivery failed, batch dropped";
+    eventually("the failure is logged", SOON, || penstock.log().contains(failure));
+    let log = penstock.log();
+    let line = log.lines().find(|line| line.contains(failure)).unwrap();
+    assert!(line.contains("/dev/full"), "{line}");
 }
 
 fn unwritable_file_fails_the_start() {

@@ -9,7 +9,7 @@ use crate::support::client;
 use crate::support::command::{Ran, file, run, run_with};
 use crate::support::engines::engine;
 use crate::support::free_address;
-use crate::support::penstock::binary;
+use crate::support::penstock::{binary, remove_own_variables};
 
 crate::trials![
     shipped_files_pass_the_check,
@@ -19,6 +19,10 @@ crate::trials![
     environment_and_flags_override_the_file,
     unknown_variables_are_refused,
     control_characters_are_escaped,
+    messages_name_the_file_and_not_the_library,
+    backends_at_own_addresses_are_warned_of,
+    check_opens_what_a_start_opens,
+    low_memory_limit_is_an_error_line,
     dump_shows_everything_but_secrets,
     schema_is_valid_json,
     help_lists_commands_examples_and_exit_codes,
@@ -58,7 +62,9 @@ fn check_prints_a_summary() {
     for part in ["priority_only", "backends    2", "gpt-4 -> m", "m -> n", "warnings    0"] {
         assert!(ran.stdout.contains(part), "{part} in {}", ran.stdout);
     }
-    assert_eq!(check("backends: []").code, Some(0), "an empty fleet may be meant");
+    let empty = check("backends: []");
+    assert_eq!(empty.code, Some(0), "an empty fleet may be meant");
+    assert!(empty.stderr.contains("'backends' is empty"), "{}", empty.stderr);
 }
 
 fn errors_have_position_and_suggestion() {
@@ -147,6 +153,70 @@ fn control_characters_are_escaped() {
     let many: Vec<String> = (0..500).map(|number| format!("model-{number}")).collect();
     let ran = check(&format!("backends: [{{ url: http://a, models: [{}] }}]", many.join(", ")));
     assert!(ran.stdout.contains("model-19 and 480 more"), "{}", ran.stdout);
+}
+
+fn messages_name_the_file_and_not_the_library() {
+    for (text, expected) in [
+        (&b"backends: [http://a]\n---\nbackends: [http://b]\n"[..], ":3:1: a second YAML document"),
+        (b"backends: [http://a]\nlog: {}\nlog: {}\n", ":3:1: duplicate key 'log'"),
+        (b"just some text\n", ":1:1: the file is a single value: expected a mapping"),
+        (b"backends:\n- http://a # caf\xe9\n", ":2:17: byte 0xe9 is not UTF-8"),
+        (b"\xff\xfeb\0a\0", ":1:1: the text is UTF-16, not UTF-8: save the file as UTF-8"),
+    ] {
+        let config = file("penstock.yaml", text);
+        let ran = run(["check".as_ref(), "--config".as_ref(), config.as_os_str()]);
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains(expected), "{expected} in {}", ran.stderr);
+        for leaked in ["from_str", "Policy", "Options", "''", "stream did not"] {
+            assert!(!ran.stderr.contains(leaked), "{leaked} in {}", ran.stderr);
+        }
+    }
+}
+
+fn backends_at_own_addresses_are_warned_of() {
+    for (listen, url, is_loop) in [
+        ("127.0.0.1:18080", "http://127.0.0.1:18080", true),
+        ("0.0.0.0:18080", "http://localhost:18080", true),
+        ("\\\"[::]:18080\\\"", "http://127.0.0.1:18080", true),
+        ("127.0.0.1:18080", "http://127.0.0.1:18081", false),
+        ("127.0.0.1:18080", "http://10.0.0.5:18080", false),
+        ("127.0.0.1:18080", "http://127.0.0.1:9090", true),
+    ] {
+        let listen = listen.replace("\\\"", "");
+        let ran = check(&format!("server: {{ listen: \"{listen}\" }}\nbackends: [\"{url}\"]"));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert_eq!(ran.stderr.contains("would return to this process"), is_loop, "{}", ran.stderr);
+    }
+}
+
+fn check_opens_what_a_start_opens() {
+    let missing = file("here", "").with_file_name("missing").join("access.log");
+    let ran =
+        check(&format!("access_log: {{ path: \"{}\" }}\nbackends: [http://a]", missing.display()));
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("missing does not exist"), "{}", ran.stderr);
+    let new = file("here", "").with_file_name("access.log");
+    let ran =
+        check(&format!("access_log: {{ path: \"{}\" }}\nbackends: [http://a]", new.display()));
+    assert_eq!((ran.code, new.exists()), (Some(0), false), "it creates no file: {}", ran.stderr);
+}
+
+fn low_memory_limit_is_an_error_line() {
+    let config = file(
+        "penstock.yaml",
+        "server: { listen: 127.0.0.1:0, threads: 64 }\nadmin: { listen: off }\nbackends: [http://127.0.0.1:1]",
+    );
+    for limit in [90_000, 110_000, 130_000] {
+        let mut command = std::process::Command::new("sh");
+        let line = format!("ulimit -v {limit}; exec \"$0\" serve --config \"$1\"");
+        remove_own_variables(&mut command);
+        let output =
+            command.args(["-c", &line]).arg(binary().get_program()).arg(&config).output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{limit}: {log}");
+        assert!(log.contains("error: cannot start its threads"), "{limit}: {log}");
+        assert!(!log.contains("panicked"), "{limit}: {log}");
+    }
 }
 
 fn unknown_variables_are_refused() {

@@ -77,6 +77,11 @@ fn relayed_refusal_counts_as_busy_of_its_backend() {
                     && row.ends_with(" 1")
             })
         });
+        let code = if status == 429 { "backends_cooling_down" } else { "all_backends_busy" };
+        let page = fleet.penstock.admin("/metrics").text();
+        let mut attempts = page.lines().filter(|line| line.starts_with("penstock_attempts_total{"));
+        let label = format!("code=\"{code}\"");
+        assert!(attempts.all(|row| row.contains(&label)), "{label} in {page}");
         let mut line = String::new();
         eventually("the request is logged", SOON, || {
             line = std::fs::read_to_string(&path).unwrap_or_default();

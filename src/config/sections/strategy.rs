@@ -50,7 +50,8 @@ impl Setting for Strategy {
     }
 
     fn shape() -> Shape {
-        Shape::names(Self::names())
+        // Like `read`: another name is a warning, in editors too.
+        Shape::Either(vec![Shape::names(Self::names()), Shape::text()])
     }
 }
 

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_saphyr::{MessageFormatter, UserMessageFormatter};
+
 use crate::api::{MAX_NAME, escape};
 use crate::units::{ByteSize, UnitError};
 
@@ -23,6 +25,14 @@ pub enum ConfigError {
         /// The I/O error.
         source: std::io::Error,
     },
+    /// The file has another encoding.
+    #[error("{place}: {encoding}: save the file as UTF-8")]
+    NotUtf8 {
+        /// The first byte that is not UTF-8.
+        place: Place,
+        /// What it seems to be.
+        encoding: Encoding,
+    },
     /// The text is not YAML.
     #[error("{place}: {}", without_position(source))]
     Syntax {
@@ -39,12 +49,38 @@ pub enum ConfigError {
     },
 }
 
-/// The parser's message without the position at its end: the caller shows the position first.
+/// The parser's message without the position, which the caller shows first, and in words of the file, not
+/// of the library.
 pub(crate) fn without_position(source: &serde_saphyr::Error) -> String {
-    let message = source.to_string();
-    let Some(location) = source.location() else { return message };
-    let position = format!(" at line {}, column {}", location.line(), location.column());
-    message.strip_suffix(&position).map_or(message.clone(), str::to_owned)
+    let message = match source {
+        serde_saphyr::Error::MultipleDocuments { .. } => {
+            "a second YAML document: keep one, without the line `---` between them".into()
+        }
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("duplicate key '{key}'").into()
+        }
+        serde_saphyr::Error::DuplicateMappingKey { key: None, .. } => "duplicate key".into(),
+        other => UserMessageFormatter.format_message(other),
+    };
+    escape(&message, MAX_MESSAGE).into_owned()
+}
+
+/// An encoding that is not UTF-8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// Two bytes per character.
+    Utf16,
+    /// A byte that starts no character of UTF-8, as in Latin-1.
+    Byte(u8),
+}
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Utf16 => out.write_str("the text is UTF-16, not UTF-8"),
+            Self::Byte(byte) => write!(out, "byte 0x{byte:02x} is not UTF-8; it may be Latin-1"),
+        }
+    }
 }
 
 fn join_lines(faults: &[Fault]) -> String {
@@ -108,6 +144,8 @@ pub enum Problem {
     UnknownVariable { suggestion: Option<String> },
     #[error("unknown environment variable: '{setting}' can be set only in the configuration file")]
     FileOnlyVariable { setting: String },
+    #[error("the file is {found}: expected a mapping with `backends`, or a list of backends")]
+    NotAMapping { found: &'static str },
     #[error("no backends: list at least one, such as `backends: [http://host:8000]`")]
     NoBackends,
     #[error("'{key}' is {found}: expected {expected}")]
@@ -267,6 +305,13 @@ pub enum Warning {
     ShadowedFallback { alias: String, target: String },
     #[error("the fallback chain of '{model}' contains the model itself, as '{fallback}'")]
     SelfFallback { model: String, fallback: String },
+    #[error("'backends' is empty: every model is unknown until a reload adds a backend")]
+    NoBackends,
+    #[error(
+        "backend '{backend}' has the address of the {port} port, {address}: its requests would return \
+         to this process"
+    )]
+    SelfLoop { backend: String, port: &'static str, address: String },
     #[error(
         "backends '{first}' and '{second}' have the same URL: the engine's load is counted twice"
     )]

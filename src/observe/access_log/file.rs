@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -39,10 +39,11 @@ impl LineWriter {
             Ok(output) => {
                 self.output = output;
                 self.is_torn = false;
-                tracing::info!("access log reopened");
+                tracing::info!(file = self.destination(), "access log reopened");
             }
             Err(error) => {
-                tracing::error!(%error, "cannot reopen the access log; still writing to the old file");
+                let file = self.destination();
+                tracing::error!(file, %error, "cannot reopen the access log; still writing to the old file");
             }
         }
     }
@@ -53,6 +54,20 @@ fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
         None => Box::new(io::stdout()),
         Some(path) => Box::new(OpenOptions::new().create(true).append(true).mode(MODE).open(path)?),
     })
+}
+
+/// Whether the file, or else a new one in its folder, could be opened.
+pub(super) fn check(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().append(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened.map(drop),
+    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    match std::fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
+        Err(_) => Err(io::Error::other(format!("the folder {} does not exist", folder.display()))),
+    }
 }
 
 impl Sink for LineWriter {
@@ -69,6 +84,13 @@ impl Sink for LineWriter {
         let written = self.output.write_all(&self.joined).and_then(|()| self.output.flush());
         self.is_torn = written.is_err();
         written
+    }
+
+    fn destination(&self) -> String {
+        match &self.path {
+            Some(path) => path.display().to_string(),
+            None => "standard output".to_owned(),
+        }
     }
 
     fn wake(&mut self) {

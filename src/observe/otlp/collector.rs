@@ -61,6 +61,10 @@ impl Sink for Collector {
     const NAME: &'static str = "span export";
     const BATCH_DELAY: Duration = Duration::from_millis(500);
 
+    fn destination(&self) -> String {
+        self.url.clone()
+    }
+
     fn deliver(&mut self, batch: &[Vec<u8>]) -> io::Result<()> {
         let request = self.agent.post(&self.url).header("content-type", "application/json");
         let response = request.send(self.to_body(batch)).map_err(io::Error::other)?;

@@ -1,0 +1,54 @@
+//! Checks that the system lets this process start its threads: the runtimes panic where it does not, as
+//! under a low `ulimit -v` or `TasksMax`.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::config::Config;
+
+/// Threads besides those of the data port: the other services, their pools of blocking calls, queues.
+const OTHERS: usize = 16;
+
+/// Starts as many threads as a server of this configuration, and ends them again.
+///
+/// # Errors
+/// Why the system refuses one.
+pub fn check_threads(config: &Config) -> io::Result<()> {
+    let count = config.server.threads.saturating_add(OTHERS);
+    let mut started = Vec::with_capacity(count);
+    let mut refused = None;
+    // All of them exist at one time: each waits for a lock that this thread holds.
+    let gate = Arc::new(parking_lot::Mutex::new(()));
+    let closed = gate.lock();
+    for _ in 0..count {
+        let gate = Arc::clone(&gate);
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        match thread.spawn(move || drop(gate.lock())) {
+            Ok(thread) => started.push(thread),
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
+        }
+    }
+    drop(closed);
+    for thread in started {
+        if thread.join().is_err() {
+            return Err(io::Error::other("a thread ended by itself"));
+        }
+    }
+    refused.map_or(Ok(()), Err)
+}
+
+/// The stack of a runtime's thread.
+const STACK: usize = 2 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_configuration_starts_its_threads() {
+        check_threads(&Config::default()).unwrap();
+    }
+}
