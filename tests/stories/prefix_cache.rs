@@ -113,7 +113,6 @@ fn reported_cached_tokens_correct_the_prediction() {
     ask(0);
     let predicted = matched();
     assert!(predicted > 10, "nothing was predicted, so a count of 0 corrects nothing");
-    assert_eq!((tokens("cached"), tokens("expected")), (0.0, 0.0));
     ask(320);
     assert_eq!(matched(), predicted, "enough was cached");
     let expected = tokens("expected");

@@ -300,7 +300,7 @@ fn lines_are_scored_in_order() {
     let (matched, total) =
         (&responses[3]["prefix"]["b"]["matched"], &responses[3]["prefix"]["b"]["total"]);
     assert!(matched == total && matched.as_u64() > Some(10), "{}", responses[3]);
-    let flagged = run_with(["score", "--routing-scorers", "load-balance"], input.as_bytes(), &[]);
+    let flagged = run_with(["score", "--routing-scorers", "load-balance:1"], input.as_bytes(), &[]);
     assert_eq!(flagged.json_lines()[0]["weights"], json!({"load-balance": 1.0}));
     let schema = run(["score", "--schema"]);
     let schema: Value = serde_json::from_str(&schema.stdout).unwrap();
