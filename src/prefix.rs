@@ -7,10 +7,12 @@
 //!
 //! Reading order: `chain` and `prompt` (hashing), `index` with `run`, `runs` and `pages` (one model,
 //! up to 64 backends, exact LRU), `model_index` (any number of backends, the lock), `events` (what
-//! changes a prediction), `memory` (the bound over all models). A wrong prediction costs a prefill
+//! changes a prediction), `engine_cache` (the bound over the models of a backend), `memory` (the bound over
+//! all models). A wrong prediction costs a prefill
 //! on the backend; it never changes a response.
 
 mod chain;
+mod engine_cache;
 mod events;
 mod index;
 mod memory;
@@ -21,6 +23,7 @@ mod run;
 mod runs;
 
 pub use chain::{Chain, ChainBuilder};
+pub use engine_cache::EngineCache;
 pub use events::{CacheEvent, CacheState, Predicted};
 pub use index::PrefixIndex;
 pub use memory::{MemoryBudget, fair_shares};

@@ -18,6 +18,7 @@ use super::outcome::{Outcome, OutcomeSource};
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
 use crate::config::{BackendConfig, BreakerConfig, Engine, MAX_BACKENDS};
+use crate::prefix::EngineCache;
 use crate::units::{Timestamp, to_micros};
 
 /// How precisely the progress of responses is known.
@@ -86,6 +87,8 @@ pub struct BackendState {
     pub drain_estimate: DrainEstimate,
     /// What its engine reports.
     pub telemetry: Telemetry,
+    /// What its models are believed to hold of its engine's prefix cache.
+    pub cache: Arc<EngineCache>,
     /// What its last model list contained that is not used.
     pub listing: ModelListing,
     slow_start: SlowStart,
@@ -124,6 +127,7 @@ impl BackendState {
             slow_start: SlowStart::default(),
             drain_estimate: DrainEstimate::default(),
             telemetry: Telemetry::default(),
+            cache: Arc::default(),
             listing: ModelListing::default(),
             draining: AtomicBool::new(false),
             in_slow_start: AtomicBool::new(false),

@@ -44,21 +44,24 @@ fn serving(topology: &Topology, id: BackendId) -> impl Iterator<Item = (&Model, 
         .filter_map(move |model| Some((model, model.serving.get(rows(model)?)?)))
 }
 
-/// An engine has one cache for all its models; adapters count as models.
+/// Evens out what the models of a backend hold of its cache, so that the reserve for those that start late
+/// is free again; and evicts what is too much where its engine reports less than before.
 fn share_cache(topology: &Topology, id: BackendId) {
-    let reported = |row: &Serving| row.state.telemetry.details()?.capacity_tokens();
-    let Some(capacity) = serving(topology, id).next().and_then(|(_, row)| reported(row)) else {
+    let Some((_, row)) = serving(topology, id).next() else { return };
+    let cache = &row.state.cache;
+    let reported = row.state.telemetry.details().and_then(|details| details.capacity_tokens());
+    if let Some(tokens) = reported {
+        cache.lower_capacity(tokens);
+    }
+    let most = cache.limit_of_large();
+    if cache.held() <= most {
         return;
-    };
+    }
     let mut shares: Vec<_> = serving(topology, id)
-        .map(|(model, row)| {
-            let block = u64::from(model.prefixes.block_tokens().unwrap_or(1).max(1));
-            (u64::from(model.prefixes.held(row.slot)).saturating_mul(block), (model, row, block))
-        })
+        .map(|(model, row)| (model.prefixes.held_tokens(row.slot), (model, row)))
         .collect();
-    for (kept, (model, row, block)) in fair_shares(&mut shares, capacity) {
-        let blocks = u32::try_from(kept / block).unwrap_or(u32::MAX);
-        model.prefixes.evict_to(row.slot, blocks);
+    for (kept, (model, row)) in fair_shares(&mut shares, most) {
+        model.prefixes.evict_to(row.slot, kept);
     }
 }
 
@@ -84,7 +87,7 @@ mod tests {
     use crate::fleet::EngineDetails;
     use crate::prefix::CacheState;
 
-    const KEPT: CacheState = CacheState { capacity: 1 << 20, epoch: 0 };
+    const KEPT: CacheState = CacheState { capacity: 1 << 20, block_tokens: 16, epoch: 0 };
 
     fn fleet_of(memory: &str) -> Fleet {
         let yaml = format!(
@@ -97,12 +100,21 @@ mod tests {
 
     /// Has the backend sent prompts of 50 blocks that have nothing in common.
     fn record(fleet: &Fleet, model: usize, prompts: std::ops::Range<u64>) {
+        record_within(fleet, model, prompts, KEPT);
+    }
+
+    fn record_within(
+        fleet: &Fleet,
+        model: usize,
+        prompts: std::ops::Range<u64>,
+        state: CacheState,
+    ) {
         let topology = &fleet.topology();
         let model = &topology.models()[model];
         for prompt in prompts {
             let chain: Vec<u64> =
                 (0..50).map(|block| (prompt << 16 | block).wrapping_mul(0x9e37_79b9)).collect();
-            model.prefixes.record(model.serving[0].slot, &chain, KEPT);
+            model.prefixes.record(model.serving[0].slot, &chain, state);
         }
     }
 
@@ -119,21 +131,22 @@ mod tests {
             let state = std::sync::Arc::clone(&fleet.topology().backends[0].state);
             (state.id, state)
         };
-        record(&fleet, 0, 0..2);
-        record(&fleet, 1, 0..10);
-        fleet.limit_caches(id);
-        assert_eq!(held(&fleet), [100, 500], "an engine that reports no capacity has no limit");
+        let capacity = |blocks| CacheState { capacity: blocks, ..KEPT };
+        record_within(&fleet, 0, 0..2, capacity(1600));
+        record_within(&fleet, 1, 0..40, capacity(1600));
+        assert_eq!(held(&fleet), [100, 1400], "within it already when recorded");
         let details = |blocks| EngineDetails {
             block_size: Some(16),
             blocks: Some(blocks),
             ..EngineDetails::default()
         };
         assert!(!fleet.learn_details(&state, &details(400)));
-        record(&fleet, 0, 0..2);
-        record(&fleet, 1, 0..10);
         fleet.limit_caches(id);
-        assert_eq!(held(&fleet), [100, 300], "the one with more than half of it gives");
-        assert!(!fleet.learn_details(&state, &details(150)));
+        record_within(&fleet, 0, 0..2, capacity(400));
+        record_within(&fleet, 1, 0..10, capacity(400));
+        fleet.limit_caches(id);
+        assert_eq!(held(&fleet), [100, 275], "a reserve is left to models that start late");
+        assert!(!fleet.learn_details(&state, &details(160)));
         fleet.limit_caches(id);
         assert_eq!(held(&fleet), [75, 75]);
     }

@@ -221,6 +221,7 @@ impl Topology {
         for (row, slot) in serving.iter_mut().zip(slots) {
             row.slot = slot;
         }
+        prefixes.share(serving.iter().map(|row| (row.slot, &row.state.cache)));
         self.by_name.insert(name.clone(), ModelId(number));
         let model = Model { name, serving: serving.into(), turn, prefixes };
         model.follow_blocks();

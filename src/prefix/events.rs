@@ -24,8 +24,10 @@ pub enum CacheEvent<'a> {
 /// The size and the lifetime of a backend's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheState {
-    /// The most blocks it holds.
+    /// The most blocks it holds, for all models together.
     pub capacity: u32,
+    /// Tokens per block.
+    pub block_tokens: u32,
     /// Changes whenever its engine restarts or comes back, which empties the cache.
     pub epoch: u32,
 }
@@ -44,7 +46,7 @@ impl CacheState {
         let capacity = blocks
             .filter(|blocks| *blocks > 0)
             .map_or(params.capacity, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX).min(most));
-        Self { capacity, epoch }
+        Self { capacity, block_tokens, epoch }
     }
 }
 

@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
+use super::engine_cache::{CacheShare, EngineCache};
 use super::memory::MemoryBudget;
 use super::run::{Hold, NONE, SLOTS};
 use super::runs::Runs;
@@ -44,7 +45,7 @@ use crate::slices::part_of;
 const EVICTED_AT_ONCE: u32 = 64;
 
 /// One backend's list of runs in the order of their last use.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct SlotState {
     newest: u32,
     oldest: u32,
@@ -54,6 +55,15 @@ struct SlotState {
     capacity: u32,
     /// Misses so far; the time against which `Hold::used` and `Hold::missed` are compared.
     missed: u32,
+    /// Its part of the backend's cache, which bounds it besides its capacity.
+    share: Option<CacheShare>,
+}
+
+impl SlotState {
+    /// The most blocks it may hold now.
+    fn room(&self) -> u32 {
+        self.share.as_ref().map_or(self.capacity, |share| share.room().min(self.capacity))
+    }
 }
 
 /// Which of up to 64 backends are predicted to have which blocks cached. A backend is a slot, 0..64.
@@ -132,8 +142,8 @@ impl PrefixIndex {
             return;
         }
         self.open(slot);
-        let capacity = self.slots.get(slot).map_or(0, |slot| slot.capacity as usize);
-        let kept = part_of(chain, ..capacity.min(chain.len()));
+        let room = self.slots.get(slot).map_or(0, |slot| slot.room() as usize);
+        let kept = part_of(chain, ..room.min(chain.len()));
         let bound = self.budget.bound(self.charged);
         let mut path = std::mem::take(&mut self.path);
         let known = self.take_known(slot, kept, &mut path);
@@ -151,8 +161,10 @@ impl PrefixIndex {
         }
     }
 
-    /// Evicts the least recently used blocks of a slot until at most `blocks` are left.
-    pub fn evict_to(&mut self, slot: usize, blocks: u32) {
+    /// Evicts the least recently used blocks of a slot until at most `tokens` of a shared cache are left.
+    pub fn evict_to(&mut self, slot: usize, tokens: u64) {
+        let share = self.slots.get(slot).and_then(|slot| slot.share.as_ref());
+        let blocks = share.map_or(u32::MAX, |share| share.blocks_of(tokens));
         while self.held(slot) > blocks {
             self.evict(slot, self.held(slot) - blocks);
         }
@@ -221,6 +233,25 @@ impl PrefixIndex {
         self.update_charge();
     }
 
+    /// Has a slot hold part of a backend's cache, in blocks of `block_tokens`.
+    pub fn share(&mut self, slot: usize, cache: &Arc<EngineCache>, block_tokens: u32) {
+        if slot >= SLOTS {
+            return;
+        }
+        self.open(slot);
+        if let Some(own) = self.slots.get_mut(slot)
+            && !own.share.as_ref().is_some_and(|share| share.is_of(cache, block_tokens))
+        {
+            own.share.insert(CacheShare::new(cache, block_tokens)).hold(own.count);
+        }
+    }
+
+    /// Tokens held by a slot that shares a backend's cache.
+    pub fn held_tokens(&self, slot: usize) -> u64 {
+        let own = self.slots.get(slot);
+        own.and_then(|own| Some(own.share.as_ref()?.tokens(own.count))).unwrap_or(0)
+    }
+
     /// Evicts everything a slot holds, and frees the memory.
     pub fn clear(&mut self, slot: usize) {
         while self.held(slot) > 0 {
@@ -238,6 +269,7 @@ impl PrefixIndex {
                 count: 0,
                 capacity,
                 missed: 0,
+                share: None,
             });
         }
     }
@@ -312,9 +344,10 @@ impl PrefixIndex {
     /// Evicts what exceeds the capacity of a slot.
     fn make_room(&mut self, slot: usize) {
         while let Some(own) = self.slots.get(slot)
-            && own.count > own.capacity
+            && let room = own.room()
+            && own.count > room
         {
-            self.evict(slot, own.count - own.capacity);
+            self.evict(slot, own.count - room);
         }
     }
 
@@ -356,6 +389,9 @@ impl PrefixIndex {
     fn count(&mut self, slot: usize, before: u32, now: u32) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.count = slot.count + now - before;
+            if let Some(share) = &mut slot.share {
+                share.hold(slot.count);
+            }
         }
     }
 

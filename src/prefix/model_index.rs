@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 
 use super::chain::Chain;
+use super::engine_cache::{EngineCache, Membership};
 use super::events::{CacheEvent, CacheState, Predicted};
 use super::index::PrefixIndex;
 use super::memory::MemoryBudget;
@@ -44,6 +45,10 @@ impl Slot {
             bit: u8::try_from(index % SLOTS).unwrap_or(u8::MAX),
         }
     }
+
+    fn index(self) -> usize {
+        usize::from(self.shard) * SLOTS + usize::from(self.bit)
+    }
 }
 
 /// The prefix index of one model.
@@ -62,6 +67,8 @@ struct Shards {
     indexes: Vec<PrefixIndex>,
     /// The engine epoch of each slot.
     epochs: Vec<u32>,
+    /// The cache that each slot's backend has for all its models.
+    caches: Vec<Option<Membership>>,
 }
 
 impl ModelIndex {
@@ -84,6 +91,9 @@ impl ModelIndex {
         for (index, owner) in assigned.iter_mut().enumerate() {
             if owner.is_some_and(|serial| !backends.clone().any(|other| other == serial)) {
                 *owner = None;
+                if let Some(cache) = shards.caches.get_mut(index) {
+                    *cache = None;
+                }
                 if let Some(shard) = shards.indexes.get_mut(index / SLOTS) {
                     shard.clear(index % SLOTS);
                 }
@@ -102,6 +112,22 @@ impl ModelIndex {
             Slot::of(index)
         });
         slots.collect()
+    }
+
+    /// Has backends share their caches with their other models.
+    pub fn share<'a>(&self, caches: impl Iterator<Item = (Slot, &'a Arc<EngineCache>)>) {
+        let mut shards = self.shards.lock();
+        for (slot, cache) in caches {
+            let index = slot.index();
+            if shards.caches.len() <= index {
+                shards.caches.resize_with(index + 1, || None);
+            }
+            if let Some(known) = shards.caches.get_mut(index)
+                && !known.as_ref().is_some_and(|known| Arc::ptr_eq(known.cache(), cache))
+            {
+                *known = Some(Membership::of(cache));
+            }
+        }
     }
 
     /// Runs lookups on the shards under one lock; the first shard holds the first 64 slots.
@@ -179,11 +205,19 @@ impl ModelIndex {
         }
     }
 
-    /// Evicts the least recently used blocks of a backend until at most `blocks` are left.
-    pub fn evict_to(&self, slot: Slot, blocks: u32) {
+    /// Evicts the least recently used blocks of a backend until at most `tokens` are left of those that
+    /// count towards its cache.
+    pub fn evict_to(&self, slot: Slot, tokens: u64) {
         if let Some(index) = self.shards.lock().indexes.get_mut(usize::from(slot.shard)) {
-            index.evict_to(usize::from(slot.bit), blocks);
+            index.evict_to(usize::from(slot.bit), tokens);
         }
+    }
+
+    /// Tokens of the blocks that a backend is predicted to have cached.
+    pub fn held_tokens(&self, slot: Slot) -> u64 {
+        let shards = self.shards.lock();
+        let index = shards.indexes.get(usize::from(slot.shard));
+        index.map_or(0, |index| index.held_tokens(usize::from(slot.bit)))
     }
 
     /// Bytes of memory in use; `None` when nothing was ever recorded.
@@ -220,22 +254,27 @@ impl Shards {
         while self.indexes.len() <= shard {
             self.indexes.push(PrefixIndex::new(state.capacity, Arc::clone(memory)));
         }
-        let index = shard * SLOTS + bit;
+        let index = slot.index();
         if self.epochs.len() <= index {
             self.epochs.resize(index + 1, state.epoch);
         }
         self.sync_epoch(slot, state.epoch);
+        let cache = self.caches.get(index).and_then(Option::as_ref);
         if let Some(index) = self.indexes.get_mut(shard) {
+            if let Some(cache) = cache.map(Membership::cache) {
+                let block_tokens = state.block_tokens.max(1);
+                cache.set_capacity(u64::from(state.capacity) * u64::from(block_tokens));
+                index.share(bit, cache, block_tokens);
+            }
             index.set_capacity(bit, state.capacity);
         }
     }
 
     fn sync_epoch(&mut self, slot: Slot, epoch: u32) {
-        let (shard, bit) = (usize::from(slot.shard), usize::from(slot.bit));
-        let known = self.epochs.get_mut(shard * SLOTS + bit).filter(|known| **known != epoch);
-        if let Some((known, index)) = known.zip(self.indexes.get_mut(shard)) {
+        let known = self.epochs.get_mut(slot.index()).filter(|known| **known != epoch);
+        if let Some((known, index)) = known.zip(self.indexes.get_mut(usize::from(slot.shard))) {
             *known = epoch;
-            index.clear(bit);
+            index.clear(usize::from(slot.bit));
         }
     }
 
@@ -255,7 +294,7 @@ impl Shards {
 mod tests {
     use super::*;
 
-    const KEPT: CacheState = CacheState { capacity: 100, epoch: 0 };
+    const KEPT: CacheState = CacheState { capacity: 100, block_tokens: 16, epoch: 0 };
 
     fn prefixes(bytes: usize) -> ModelIndex {
         ModelIndex::new(MemoryBudget::new(bytes))
@@ -333,6 +372,50 @@ mod tests {
         prefixes.apply(slots[0], CacheEvent::Stored(&[1, 2, 3]));
         prefixes.apply(slots[0], CacheEvent::Cleared);
         assert_eq!((longest(&[1]), prefixes.held(slots[0])), (0, 0));
+    }
+
+    /// INV-7: at every record the models of a backend hold at most what one of them might alone.
+    #[test]
+    fn models_of_a_backend_share_its_capacity() {
+        let cache = Arc::new(EngineCache::default());
+        let models: Vec<ModelIndex> = (0..3).map(|_| prefixes(1 << 24)).collect();
+        let slots: Vec<Slot> = models
+            .iter()
+            .map(|model| {
+                let slot = model.assign(ids(&[7]))[0];
+                model.share(std::iter::once((slot, &cache)));
+                slot
+            })
+            .collect();
+        let held = || [0, 1, 2].map(|model: usize| models[model].held(slots[model]));
+        let record = |model: usize, prompts: std::ops::Range<u64>| {
+            for prompt in prompts {
+                let chain: Vec<u64> = (0..10)
+                    .map(|block| {
+                        (prompt << 16 | block << 8 | model as u64).wrapping_mul(0x9e37_79b9)
+                    })
+                    .collect();
+                models[model].record(slots[model], &chain, KEPT);
+                assert!(held().iter().sum::<u32>() <= KEPT.capacity, "{:?}", held());
+                assert_eq!(cache.held(), 16 * u64::from(held().iter().sum::<u32>()));
+            }
+        };
+        record(0, 0..50);
+        assert_eq!(held(), [93, 0, 0], "1/16 is left to the others");
+        record(1, 0..50);
+        assert_eq!(held(), [93, 7, 0]);
+        models[0].evict_to(slots[0], 16 * 40);
+        record(1, 50..100);
+        record(2, 0..50);
+        assert_eq!(held(), [40, 53, 7]);
+        // A longer prompt than all of it, and a model that leaves.
+        let long: Vec<u64> = (1..500).collect();
+        models[2].record(slots[2], &long, KEPT);
+        assert_eq!(held(), [40, 53, 7]);
+        models[1].assign(ids(&[]));
+        assert_eq!((cache.held(), held()[1]), (16 * 47, 0));
+        record(0, 100..150);
+        assert_eq!(held(), [86, 0, 7], "two models are left");
     }
 
     #[test]

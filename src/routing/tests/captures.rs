@@ -193,7 +193,7 @@ proptest! {
             let snapshot = fleet.live.topology();
             let model = &snapshot.models()[0];
             for (row, one) in model.serving.iter().zip(&all) {
-                let kept = crate::prefix::CacheState { capacity: 1000, epoch: 0 };
+                let kept = crate::prefix::CacheState { capacity: 1000, block_tokens: 16, epoch: 0 };
                 model.prefixes.record(row.slot, &hashes(one.knows.min(8)), kept);
             }
             let needs = if needs { Capabilities::TOOLS } else { Capabilities::NONE };
