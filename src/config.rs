@@ -32,6 +32,7 @@ pub use sections::listener::{ClientCertificates, ListenAddress, Listener, Listen
 pub use sections::log::{LogConfig, LogFormat, LogLevel};
 pub use sections::model::{ModelConfig, ModelEntry};
 pub use sections::proxies::TrustedProxy;
+pub use sections::routing::BY_MODEL;
 pub use sections::routing::{
     CooldownConfig, RetryBudget, RoutingConfig, TokenEstimate, UnknownCapability,
 };

@@ -12,6 +12,7 @@ mod attempt;
 mod auth;
 mod context;
 mod decision;
+mod direct;
 mod failure;
 mod forward;
 mod local_response;
@@ -19,15 +20,19 @@ mod model_list;
 mod observers;
 mod outcome;
 mod own_response;
+mod passthrough;
 mod phases;
 mod request_body;
 mod request_head;
 mod response;
+mod response_ids;
 mod retry;
 mod retry_budget;
 mod seeds;
+mod stored_responses;
 mod target;
 mod trace;
+mod tunnel;
 
 pub use context::RequestContext;
 pub use phases::DataPlane;
@@ -46,6 +51,7 @@ use crate::routing::{Generation, Lease, RequestObserver};
 use crate::tls::{Look, TlsError};
 use crate::upstream::pool::ConnectionPool;
 use observers::Observers;
+use response_ids::ResponseIds;
 use retry_budget::RetryCredit;
 use seeds::Seeds;
 
@@ -59,6 +65,7 @@ pub struct Proxy {
     retries: RetryCredit,
     observers: Observers,
     captures: Lease,
+    response_ids: ResponseIds,
     seeds: Seeds,
     stopping: Arc<AtomicBool>,
     /// In seconds since 1970: what models were `created` at, since no engine reports it.
@@ -83,6 +90,7 @@ impl Proxy {
             retries: RetryCredit::new(&config.routing.retry_budget),
             observers: Observers::new(observers),
             captures: Lease::default(),
+            response_ids: ResponseIds::default(),
             seeds: Seeds::new(seed),
             stopping: Arc::default(),
             started_at: unix_seconds(),
@@ -135,6 +143,16 @@ impl Proxy {
     /// Client connections and their listeners.
     pub fn clients(&self) -> &Clients {
         &self.clients
+    }
+
+    /// Ids of stored responses whose backend is known.
+    pub fn response_ids(&self) -> usize {
+        self.response_ids.len()
+    }
+
+    /// Ids of stored responses that made room for others.
+    pub fn evicted_response_ids(&self) -> u64 {
+        self.response_ids.evicted()
     }
 
     /// Bytes of request bodies held now.

@@ -59,6 +59,8 @@ pub enum Operation {
     Infill,
     /// `POST /v1/fim/completions`
     FillInTheMiddle,
+    /// Whatever `routing.passthrough` and stored responses forward: any method, the path as it came.
+    Passthrough,
 }
 
 /// How an operation's request body is framed.
@@ -106,7 +108,7 @@ pub struct OperationRow {
     /// Its name in configuration, metrics and messages.
     pub name: &'static str,
     /// Its paths, always with POST. Requests are forwarded to the first one, which every engine with
-    /// this operation serves.
+    /// this operation serves; without any, to the path that the client sent.
     pub paths: &'static [&'static str],
     /// Its dialect: the format of errors and keys.
     pub dialect: Dialect,
@@ -356,6 +358,7 @@ pub const OPERATIONS: &[OperationRow] = &[
         ),
         EventForm::ChatDelta,
     ),
+    text(row(Operation::Passthrough, "passthrough", &[], &[], "passthrough")),
 ];
 
 impl Operation {
@@ -380,11 +383,9 @@ impl Operation {
 }
 
 impl OperationRow {
-    /// The path that requests are forwarded to.
-    pub fn path(&self) -> &'static str {
-        let first = self.paths.first();
-        debug_assert!(first.is_some(), "{} has a path", self.name);
-        first.unwrap_or(&"/")
+    /// The path that requests are forwarded to; `None` for the path that the client sent.
+    pub fn path(&self) -> Option<&'static str> {
+        self.paths.first().copied()
     }
 }
 
@@ -419,7 +420,7 @@ mod tests {
             ("/completions", "/completion"),
             ("/embeddings", "/embedding"),
         ] {
-            assert_eq!(Operation::from_path(path).unwrap().row().path(), first, "{path}");
+            assert_eq!(Operation::from_path(path).unwrap().row().path(), Some(first), "{path}");
         }
     }
 }

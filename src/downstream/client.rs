@@ -34,6 +34,14 @@ impl Client {
         Some(Self::Http2(Arc::clone(stream)))
     }
 
+    /// The connection as a plain stream, once it no longer speaks HTTP; `None` for a stream of HTTP/2.
+    pub(crate) fn upgraded(&self) -> Option<GuardedStream> {
+        match self {
+            Self::Http1(connection) => Some(GuardedStream::new(connection)),
+            Self::Http2(_) => None,
+        }
+    }
+
     /// Where its connection comes from.
     pub(crate) fn origin(&self) -> Origin {
         match self {

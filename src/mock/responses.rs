@@ -184,6 +184,7 @@ fn writer(operation: Operation) -> Writer {
         Operation::Tokenize => Writer::Whole(text::tokenize),
         Operation::Detokenize => Writer::Whole(text::detokenize),
         Operation::ApplyTemplate => Writer::Whole(text::apply_template),
+        Operation::Passthrough => Writer::Whole(text::nothing),
     }
 }
 

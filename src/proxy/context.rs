@@ -104,9 +104,34 @@ pub(crate) struct ScannedRequest {
     /// A hash of what identifies its session, where the strategy reads it.
     pub(crate) session: Option<u64>,
     pub(crate) decision: Option<RoutingDecision>,
+    /// The backend that holds what the request continues; the first attempt goes there if it can.
+    pub(crate) preferred: Option<BackendId>,
+    /// The protocol that the client asks to switch to (`Upgrade`).
+    pub(crate) upgrade: Option<HeaderValue>,
 }
 
 impl ScannedRequest {
+    /// A request that is forwarded unread, for a backend rather than a model.
+    pub(crate) fn direct(
+        ctx: &RequestContext,
+        operation: Operation,
+        fleet: Arc<Topology>,
+        body: HeldBody,
+    ) -> Self {
+        Self {
+            profile: RequestProfile::opaque(operation, ctx.arrived_at),
+            model: Arc::from(""),
+            inserts_model: false,
+            body: Some(body),
+            fleet,
+            tried: BackendSet::default(),
+            session: None,
+            decision: None,
+            preferred: None,
+            upgrade: None,
+        }
+    }
+
     /// The body's bytes; empty once it has been released.
     pub(crate) fn body(&self) -> &[u8] {
         self.body.as_ref().map_or(&[], |held| &held.bytes)

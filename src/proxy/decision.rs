@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use super::Proxy;
 use super::context::{RequestContext, ScannedRequest};
 use crate::clock::now;
-use crate::fleet::InflightGuard;
+use crate::fleet::{BackendSet, InflightGuard};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     Capture, CapturedAttempt, Live, NoRecord, RouteError, RouteInput, Routed, RoutingDecision,
@@ -65,7 +65,14 @@ pub(crate) fn decide(
             read_prompt(ctx, request, weighted, chain);
         }
         let prompt = weighted.map(|_| &*chain);
-        let reserved = reserve(proxy, ctx, request, prompt, scratch).map_err(Undecided::NoRoute)?;
+        let others = preferred_only(request);
+        let first =
+            others.and_then(|tried| reserve(proxy, ctx, request, &tried, prompt, scratch).ok());
+        let reserved = match first {
+            Some(reserved) => reserved,
+            None => reserve(proxy, ctx, request, &request.tried, prompt, scratch)
+                .map_err(Undecided::NoRoute)?,
+        };
         // No engine should start on a response that has no reader.
         if ctx.record.attempts > 0 && is_client_gone(ctx) {
             return Err(Undecided::ClientGone);
@@ -92,6 +99,16 @@ pub(crate) fn decide(
     })
 }
 
+/// Every backend but the one that holds what the request continues, for its first attempt.
+fn preferred_only(request: &ScannedRequest) -> Option<BackendSet> {
+    let preferred = request.preferred.filter(|_| request.tried.is_empty())?;
+    let mut others = BackendSet::default();
+    for backend in request.fleet.backends.iter().filter(|one| one.state.id != preferred) {
+        others.insert(backend.state.id);
+    }
+    Some(others)
+}
+
 fn is_client_gone(ctx: &RequestContext) -> bool {
     let mut cx = Context::from_waker(Waker::noop());
     ctx.client.as_ref().is_some_and(|client| client.poll_gone(&mut cx).is_ready())
@@ -101,6 +118,7 @@ fn reserve(
     proxy: &Proxy,
     ctx: &RequestContext,
     request: &ScannedRequest,
+    tried: &BackendSet,
     prompt: Option<&Chain>,
     scratch: &mut Scratch,
 ) -> Result<Reserved, RouteError> {
@@ -114,7 +132,7 @@ fn reserve(
             model: &request.model,
             tokens: router.tokens_to_fit(&request.profile),
             fleet: &request.fleet,
-            tried: &request.tried,
+            tried,
             now: now(),
             prompt,
             session: request.session,
@@ -138,7 +156,7 @@ fn reserve(
         if let Some(mut permit) = permit {
             let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
             let expected = serving.latency.expect(streaming, limit);
-            permit.count_tokens(request.profile.estimated_tokens.0, expected.tokens.0);
+            permit.count_tokens(request.profile.prefill_tokens().0, expected.tokens.0);
             permit.estimate_drain(expected, input.now);
             let captured = trace.as_ref().filter(|_| is_captured).map(|trace| {
                 let (request_id, attempt) = (ctx.request_id(), ctx.record.attempts + 1);

@@ -7,8 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::Uri;
 use http::uri::PathAndQuery;
+use http::{Method, Uri};
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -27,7 +27,7 @@ use crate::upstream::http1::Exchange;
 use crate::upstream::interrupt::{ClientWatch, Interrupts};
 use crate::upstream::pool::ConnectionPool;
 use crate::upstream::request_writer::{Forwarding, OwnFields, RequestBytes};
-use crate::upstream::response_head::ResponseHead;
+use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
 use crate::upstream::splice::{splice, total_len, wire_name};
 
@@ -77,7 +77,7 @@ pub(crate) async fn make_attempt(
 }
 
 /// Sends the request and reads the response's head.
-async fn exchange<'a>(
+pub(super) async fn exchange<'a>(
     proxy: &Proxy,
     session: &Session,
     ctx: &RequestContext,
@@ -89,8 +89,14 @@ async fn exchange<'a>(
     loop {
         let connection = connect(&proxy.pool, attempt, &mut interrupts, may_reuse).await?;
         let mut exchange = Exchange::new(connection, interrupts);
+        exchange.accepts_switch = request.upgrade.is_some();
         let error = match send(&mut exchange, session, ctx, request, attempt).await {
-            Ok(head) => return Ok(Reply { exchange, head, attempt }),
+            Ok(mut head) => {
+                if session.req_header().method == Method::HEAD {
+                    head.framing = Framing::Empty;
+                }
+                return Ok(Reply { exchange, head, attempt });
+            }
             Err(error) => error,
         };
         let is_unread = request_is_unread(&exchange.connection, error);
@@ -152,18 +158,23 @@ async fn send(
     let name = upstream_name(request, attempt);
     let wire_name = wire_name(&request.profile, body, name);
     // Compared decoded: a name the client wrote with escapes is still that name.
-    let is_named = request.profile.names_model() || !request.inserts_model;
-    let body = match is_named && *name == *request.model {
+    let keeps_body = match request.profile.names_model() {
+        true => *name == *request.model,
+        false => !request.inserts_model,
+    };
+    let body = match keeps_body {
         true => [body, &[], &[]],
         false => splice(body, &request.profile, &wire_name),
     };
     let client = session.req_header();
     let target = upstream_target(&client.uri, request.profile.operation);
     let own = OwnFields {
+        method: client.method.as_str(),
         authority: &attempt.backend.authority,
         body_length: total_len(&body),
         request_id: &ctx.request_id,
         trace: attempt.trace,
+        upgrade: request.upgrade.as_ref(),
         key_header: ctx.dialect.row().key_header,
         forwarding: forwarding(ctx, attempt.client),
     };
@@ -185,11 +196,10 @@ fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
 
 /// The target a backend gets: the client's, with the path that all engines serve the operation at.
 fn upstream_target(uri: &Uri, operation: Operation) -> Cow<'_, str> {
-    let path = operation.row().path();
-    match (uri.path() == path, uri.query()) {
-        (true, _) => uri.path_and_query().map_or(path, PathAndQuery::as_str).into(),
-        (false, None) => path.into(),
-        (false, Some(query)) => format!("{path}?{query}").into(),
+    match (operation.row().path(), uri.query()) {
+        (Some(path), None) => path.into(),
+        (Some(path), Some(query)) if uri.path() != path => format!("{path}?{query}").into(),
+        (Some(_) | None, _) => uri.path_and_query().map_or("/", PathAndQuery::as_str).into(),
     }
 }
 
@@ -225,7 +235,7 @@ async fn deliver(
     }
 }
 
-async fn hold(proxy: &Proxy, reply: Reply<'_>) -> Result<HeldResponse, Failure> {
+pub(super) async fn hold(proxy: &Proxy, reply: Reply<'_>) -> Result<HeldResponse, Failure> {
     let Reply { mut exchange, head, attempt } = reply;
     let body = exchange.hold(head.framing, HELD_LIMIT).await;
     let body = body.map_err(|_client_gone| Failure::ClientGone)?;

@@ -25,7 +25,11 @@ pub(crate) async fn send_local(
         Target::Models => list_models(ctx, session.req_header().uri.query(), proxy.started_at),
         Target::Model(id) => one_model(ctx, id, proxy.started_at),
         Target::Root => Ok(describe_self()),
-        Target::Health | Target::Operation(_) | Target::Unknown => Ok(health(ctx)),
+        Target::Health
+        | Target::Operation(_)
+        | Target::StoredResponse { .. }
+        | Target::Passthrough(_)
+        | Target::Unknown => Ok(health(ctx)),
     };
     let body = match body {
         Ok(body) => body,

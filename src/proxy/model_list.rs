@@ -169,7 +169,7 @@ fn bad_query(message: String, param: &'static str) -> OwnError {
 }
 
 /// Decodes `%XX`; what is not valid stays as it is written.
-fn percent_decode(text: &str) -> String {
+pub(super) fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {

@@ -8,7 +8,7 @@ use super::attempt::{Attempt, AttemptEnd};
 use super::context::RequestContext;
 use super::failure::{code_of, outcome_of};
 use super::observers::Observers;
-use crate::api::ErrorCode;
+use crate::api::{ErrorCode, Work};
 use crate::clock::now;
 use crate::config::CooldownConfig;
 use crate::fleet::{Outcome, OutcomeSource, Probe};
@@ -34,6 +34,8 @@ pub(crate) struct AttemptResult {
     pub(crate) is_relayed: bool,
     /// Tokens the engine counted.
     pub(crate) usage: Option<Usage>,
+    /// Whether the model ran: other responses say nothing about its latency.
+    pub(crate) runs_model: bool,
 }
 
 impl AttemptResult {
@@ -52,6 +54,7 @@ impl AttemptResult {
             first_token: ctx.record.first_token,
             is_relayed: true,
             usage: ctx.record.usage,
+            runs_model: ctx.operation.is_some_and(|it| it.row().work != Work::Text),
         }
     }
 
@@ -104,7 +107,10 @@ pub(crate) fn record_outcome(
                 latency.learn_first_token(first.since(attempt.started), first);
             }
             (true, None) => {}
-            (false, _) => latency.learn_response(at.since(attempt.started)),
+            (false, _) if result.runs_model => {
+                latency.learn_response(at.since(attempt.started));
+            }
+            (false, _) => {}
         }
     }
     observers.attempt_ended(&AttemptEnded {

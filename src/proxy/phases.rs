@@ -16,9 +16,12 @@ use super::Proxy;
 use super::context::{RequestContext, RequestRecord, Served};
 use super::failure::OwnError;
 use super::own_response::{send_error, send_refusal};
+use super::passthrough::serve_passthrough;
 use super::request_body::{read_body, scan_request};
-use super::request_head::read_head;
+use super::request_head::{Forwarded, read_head};
 use super::retry::serve;
+use super::stored_responses::serve_stored;
+use super::tunnel::{Upgrade, requested_protocol, serve_tunnel};
 use crate::api::{Dialect, ErrorCode};
 use crate::clock::now;
 use crate::downstream::acceptor::Acceptor;
@@ -139,7 +142,7 @@ async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) 
     ctx.client_address = client.origin().client(headers, trusted);
     ctx.body_length = client.body_length(headers);
     body_reader::take_over(session);
-    let Some(operation) = read_head(proxy, session, ctx).await? else {
+    let Some(forwarded) = read_head(proxy, session, ctx).await? else {
         if ctx.body_length == BodyLength::None {
             client.expect_head();
         }
@@ -154,7 +157,20 @@ async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) 
     };
     ctx.body_is_read = true;
     ctx.record.bytes_in = body.bytes.len();
-    match scan_request(session, ctx, operation, body) {
+    let operation = match forwarded {
+        Forwarded::Operation(operation) => operation,
+        Forwarded::StoredResponse => return serve_stored(proxy, session, ctx, body).await,
+        Forwarded::Passthrough(way) => {
+            return match requested_protocol(session) {
+                Some(protocol) => {
+                    let upgrade = Upgrade { way: &way, protocol };
+                    serve_tunnel(proxy, session, ctx, upgrade, body).await
+                }
+                None => serve_passthrough(proxy, session, ctx, &way, body).await,
+            };
+        }
+    };
+    match scan_request(proxy, session, ctx, operation, body) {
         Ok(request) => serve(proxy, session, ctx, request).await,
         Err(error) => send_error(proxy, session, ctx, error).await,
     }

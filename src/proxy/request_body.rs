@@ -7,6 +7,7 @@ use http::HeaderMap;
 use http::header::{self, HeaderValue};
 use pingora_proxy::Session;
 
+use super::Proxy;
 use super::auth;
 use super::context::{RequestContext, ScannedRequest};
 use super::failure::OwnError;
@@ -15,7 +16,7 @@ use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::fleet::BackendSet;
-use crate::scan::{ScanError, ScanOptions, scan};
+use crate::scan::{RequestProfile, ScanError, ScanOptions, scan};
 
 /// Reads the body; a client that waits for `100 Continue` gets it first.
 ///
@@ -42,6 +43,7 @@ pub(crate) async fn read_body(
 /// # Errors
 /// When the body is malformed, or the client's key may not use the model.
 pub(crate) fn scan_request(
+    proxy: &Proxy,
     session: &Session,
     ctx: &mut RequestContext,
     operation: Operation,
@@ -61,6 +63,31 @@ pub(crate) fn scan_request(
         .map_err(|error| scan_error(&error))?;
     let model: Arc<str> = requested.name.as_ref().into();
     let inserts_model = requested.must_be_inserted;
+    let request = admit(proxy, session, ctx, Named { profile, model }, body)?;
+    Ok(ScannedRequest { inserts_model, ..request })
+}
+
+/// What a request is, and the model it is for.
+pub(crate) struct Named {
+    pub(crate) profile: RequestProfile,
+    pub(crate) model: Arc<str>,
+}
+
+/// Records a request and its model.
+///
+/// # Errors
+/// When the client's key may not use the model.
+pub(crate) fn admit(
+    proxy: &Proxy,
+    session: &Session,
+    ctx: &mut RequestContext,
+    Named { profile, model }: Named,
+    body: HeldBody,
+) -> Result<ScannedRequest, OwnError> {
+    let config = &ctx.generation.config;
+    let headers = &session.req_header().headers;
+    let fleet = ctx.generation.fleet.topology();
+    let router = &ctx.generation.router;
     ctx.record.requested_model = Some(Arc::clone(&model));
     ctx.record.estimated_tokens = Some(profile.estimated_tokens);
     let target = router.names.resolve(&model, &fleet);
@@ -71,19 +98,23 @@ pub(crate) fn scan_request(
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
+    let previous = profile.previous_response.of(&body.bytes);
+    let preferred = if previous.is_empty() { None } else { proxy.response_ids.owner(previous) };
     Ok(ScannedRequest {
         profile,
         model,
-        inserts_model,
+        inserts_model: false,
         body: Some(body),
         fleet,
         session: session_of(ctx, headers),
         tried: BackendSet::default(),
         decision: None,
+        preferred,
+        upgrade: None,
     })
 }
 
-fn scan_error(error: &ScanError) -> OwnError {
+pub(crate) fn scan_error(error: &ScanError) -> OwnError {
     OwnError::new(error.code(), error.to_string()).about(error.param())
 }
 

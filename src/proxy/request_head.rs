@@ -1,6 +1,8 @@
 //! The head of a request: it is identified, checked, and served where no backend is needed, before
 //! its body is read.
 
+use std::sync::Arc;
+
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method};
 use pingora::http::RequestHeader;
@@ -18,20 +20,32 @@ use crate::api::{Dialect, ErrorCode, Operation};
 use crate::config::Cors;
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
+use crate::routing::Way;
 use crate::upstream::headers::{API_KEY, REQUEST_ID};
 
 const MAX_REQUEST_ID: usize = 128;
 
-/// Responds to what needs no backend. Returns the operation that does, with nothing but its head
+/// A request that needs a backend.
+pub(crate) enum Forwarded {
+    Operation(Operation),
+    StoredResponse,
+    Passthrough(Way),
+}
+
+/// Responds to what needs no backend. Returns what does, with nothing but its head
 /// read so far.
 pub(crate) async fn read_head(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
-) -> pingora::Result<Option<Operation>> {
+) -> pingora::Result<Option<Forwarded>> {
     identify(proxy, session, ctx);
     let path = session.req_header().uri.path().to_owned();
-    let target = Target::of(&path);
+    let generation = Arc::clone(&ctx.generation);
+    let target = Target::of(&path, &generation.router.passthrough);
+    if let Target::StoredResponse { .. } | Target::Passthrough(_) = target {
+        ctx.operation = Some(Operation::Passthrough);
+    }
     if let Target::Operation(operation) = target {
         ctx.operation = Some(operation);
         ctx.dialect = operation.row().dialect;
@@ -55,7 +69,9 @@ pub(crate) async fn read_head(
             send_preflight(proxy, session, ctx, target).await?;
         }
         Ok(()) => match target {
-            Target::Operation(operation) => return Ok(Some(operation)),
+            Target::Operation(operation) => return Ok(Some(Forwarded::Operation(operation))),
+            Target::StoredResponse { .. } => return Ok(Some(Forwarded::StoredResponse)),
+            Target::Passthrough(way) => return Ok(Some(Forwarded::Passthrough(way.clone()))),
             Target::Models | Target::Model(_) | Target::Health | Target::Root | Target::Unknown => {
                 send_local(proxy, session, ctx, target).await?;
             }

@@ -10,7 +10,6 @@ use super::Proxy;
 use super::attempt::Attempt;
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::failure::timeout_message;
-use super::observers::Observers;
 use super::outcome::{AttemptResult, record_outcome};
 use super::own_response::{add_common_fields, keep_upstream_id};
 use crate::api::{ErrorCode, error_event};
@@ -57,7 +56,8 @@ pub(crate) async fn relay(
     }
     let mut monitor = ResponseMonitor::new(request.profile.operation, is_stream);
     let progress = Progress {
-        observers: &proxy.observers,
+        proxy,
+        id_limit: ctx.generation.config.limits.response_ids,
         router: &ctx.generation.router,
         attempt,
         arrived_at: ctx.arrived_at,
@@ -75,6 +75,7 @@ pub(crate) async fn relay(
         return ctx.client_gone();
     }
     let end = exchange.relay(session, &mut monitor, terms).await;
+    progress.learn_id(&monitor);
     ctx.record.usage = monitor.usage();
     ctx.record.token_events = monitor.tokens;
     if is_stream {
@@ -102,7 +103,9 @@ pub(crate) async fn relay(
 
 /// Reports the progress of one relay to the backend's state and the observers.
 struct Progress<'a> {
-    observers: &'a Observers,
+    proxy: &'a Proxy,
+    /// The most ids of stored responses that are kept.
+    id_limit: usize,
     router: &'a Router,
     attempt: &'a Attempt<'a>,
     arrived_at: Timestamp,
@@ -122,17 +125,27 @@ impl RelayObserver for Progress<'_> {
         }
         if is_first {
             self.attempt.prompt_done();
-            self.observers.first_token(serving.id, now.since(self.arrived_at));
+            self.proxy.observers.first_token(serving.id, now.since(self.arrived_at));
         }
-        self.observers.progress(serving.id, tokens);
+        self.proxy.observers.progress(serving.id, tokens);
     }
 
     // The permit is released before the last bytes are written: a client that sends its next request
     // at once must find the backend free.
     fn response_read(&self, monitor: &ResponseMonitor) {
+        self.learn_id(monitor);
         let first_token = monitor.first_token.filter(|_| self.is_stream);
         let result = AttemptResult { first_token, usage: monitor.usage(), ..self.result };
-        record_outcome(self.attempt, &result, self.router, self.observers);
+        record_outcome(self.attempt, &result, self.router, &self.proxy.observers);
+    }
+}
+
+impl Progress<'_> {
+    /// Remembers where the response is stored.
+    fn learn_id(&self, monitor: &ResponseMonitor) {
+        if let Some(id) = monitor.response_id() {
+            self.proxy.response_ids.learn(id, self.attempt.serving.id, self.id_limit);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::error::RouteError;
 use super::filters::{self, Candidacy, Conditions, Filters, RejectReason, Verdict};
+use super::passthrough::Passthrough;
 use super::random::RandomSource;
 use super::readings;
 use super::recorder::Recorder;
@@ -10,7 +11,6 @@ use super::scratch::Scratch;
 use super::strategies::{LiveReading, Picked, Rules, weighted};
 use super::weighted::Weighted;
 use super::{RouteInput, RoutingDecision};
-use crate::api::Work;
 use crate::config::{DefaultModel, RoutingConfig, Strategy, Weights};
 use crate::fleet::{Health, Model, ModelId, Probe};
 use crate::scan::RequestProfile;
@@ -24,6 +24,8 @@ pub struct Router {
     pub names: Names,
     strategy: Strategy,
     weights: Weights,
+    /// Where unknown paths lead.
+    pub passthrough: Passthrough,
     pub(super) default_model: DefaultModel,
     fallback_on_saturation: bool,
     reserve_output: bool,
@@ -54,6 +56,7 @@ impl Router {
             strategy: config.strategy,
             weights: config.weights.clone(),
             default_model: config.default_model.clone(),
+            passthrough: Passthrough::new(&config.passthrough),
             fallback_on_saturation: config.fallback_on_saturation,
             reserve_output: config.reserve_output,
             panic_threshold: config.panic_threshold,
@@ -80,11 +83,8 @@ impl Router {
 
     /// The tokens of `request` that must fit a context; none where the model does not run.
     pub fn tokens_to_fit(&self, request: &RequestProfile) -> TokenCount {
-        if request.operation.row().work == Work::Text {
-            return TokenCount::default();
-        }
         let reserved = request.max_tokens.filter(|_| self.reserve_output).unwrap_or_default();
-        TokenCount(request.estimated_tokens.0.saturating_add(reserved.0))
+        TokenCount(request.prefill_tokens().0.saturating_add(reserved.0))
     }
 
     /// Picks the backend for a request: from the model its name resolves to, then from the fallbacks

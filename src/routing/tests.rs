@@ -62,6 +62,7 @@ impl<'a> TestRequest<'a> {
             max_tokens: self.max_tokens.map(TokenCount),
             needs: self.needs,
             prompt: PromptPlaces::default(),
+            previous_response: ByteSpan::default(),
         }
     }
 }

@@ -36,6 +36,7 @@ struct Facts {
     model: Model,
     /// Where a member can be inserted.
     insertion: u32,
+    previous_response: ByteSpan,
     streaming: bool,
     tools: bool,
     functions: bool,
@@ -62,6 +63,7 @@ pub(super) fn scan(
     let mut facts = Facts {
         model: Model::Missing,
         insertion: 0,
+        previous_response: ByteSpan::default(),
         streaming: false,
         tools: false,
         functions: false,
@@ -107,6 +109,7 @@ enum Member {
     TextFormat,
     Limit(usize),
     Salt,
+    PreviousResponse,
     Prompt(usize, PromptField),
     /// `messages`: the prompt of operations that have this field, ignored in others.
     Messages,
@@ -130,6 +133,7 @@ impl Member {
             b"max_output_tokens" => Self::Limit(1),
             b"max_tokens" => Self::Limit(2),
             b"cache_salt" => Self::Salt,
+            b"previous_response_id" => Self::PreviousResponse,
             _ => Self::Other,
         }
     }
@@ -218,6 +222,16 @@ impl Member {
                     None => cursor.skip(kind),
                 }
             }
+            Self::PreviousResponse if kind == b'"' => {
+                let id = cursor.string()?;
+                facts.previous_response =
+                    ByteSpan { start: to_offset(id.start), end: to_offset(id.end) };
+                Ok(())
+            }
+            Self::PreviousResponse => {
+                facts.previous_response = ByteSpan::default();
+                cursor.skip(kind)
+            }
             Self::Salt | Self::Messages | Self::Other => cursor.skip(kind),
         }
     }
@@ -283,6 +297,7 @@ impl Facts {
             max_tokens: self.limits.into_iter().flatten().next().map(TokenCount),
             needs,
             prompt: self.places,
+            previous_response: self.previous_response,
         })
     }
 

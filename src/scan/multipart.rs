@@ -174,6 +174,7 @@ pub(super) fn scan(
         max_tokens: None,
         needs: Capabilities::NONE,
         prompt: PromptPlaces::default(),
+        previous_response: ByteSpan::default(),
     })
 }
 

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::unescape::Unescape;
-use crate::api::{Capabilities, Dialect, Operation};
+use crate::api::{Capabilities, Dialect, Operation, Work};
 pub use crate::config::TokenEstimate;
 use crate::units::{ByteSpan, Timestamp, TokenCount};
 
@@ -34,6 +34,8 @@ pub struct RequestProfile {
     pub needs: Capabilities,
     /// The spans of the prompt in a JSON body.
     pub prompt: PromptPlaces,
+    /// The span of `previous_response_id`, between its quotes; empty without it.
+    pub previous_response: ByteSpan,
 }
 
 /// How a body names its model.
@@ -65,6 +67,23 @@ pub struct PromptPlaces {
 }
 
 impl RequestProfile {
+    /// The profile of a request whose body is forwarded unread.
+    pub fn opaque(operation: Operation, arrived_at: Timestamp) -> Self {
+        Self {
+            arrived_at,
+            operation,
+            dialect: operation.row().dialect,
+            model: ByteSpan::default(),
+            model_form: ModelForm::Missing,
+            streaming: false,
+            estimated_tokens: TokenCount::default(),
+            max_tokens: None,
+            needs: Capabilities::NONE,
+            prompt: PromptPlaces::default(),
+            previous_response: ByteSpan::default(),
+        }
+    }
+
     /// The decoded name of the model; empty without one. Allocates only if the name contains escapes. `body` is the scanned
     /// body.
     pub fn model_name<'a>(&self, body: &'a [u8]) -> Cow<'a, str> {
@@ -73,6 +92,14 @@ impl RequestProfile {
             ModelForm::Plain => String::from_utf8_lossy(raw),
             ModelForm::Escaped => Cow::Owned(Unescape::new(raw).collect()),
             ModelForm::Null | ModelForm::Missing => Cow::Borrowed(""),
+        }
+    }
+
+    /// The tokens of the prompt that an engine computes: none where the model does not run.
+    pub fn prefill_tokens(&self) -> TokenCount {
+        match self.operation.row().work {
+            Work::Generation | Work::Inference => self.estimated_tokens,
+            Work::Text => TokenCount::default(),
         }
     }
 

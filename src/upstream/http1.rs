@@ -23,11 +23,13 @@ pub(crate) struct Exchange<'a> {
     pub(crate) connection: Connection,
     pub(crate) interrupts: Interrupts<'a>,
     next_read: usize,
+    /// Whether the request asks to switch protocols, so that a 101 is its response.
+    pub(crate) accepts_switch: bool,
 }
 
 impl<'a> Exchange<'a> {
     pub(crate) fn new(connection: Connection, interrupts: Interrupts<'a>) -> Self {
-        Self { connection, interrupts, next_read: READ_CHUNK }
+        Self { connection, interrupts, next_read: READ_CHUNK, accepts_switch: false }
     }
 
     /// Sends head and body, in as few writes as the socket takes, and reads the response's head. An
@@ -59,7 +61,7 @@ impl<'a> Exchange<'a> {
     }
 
     async fn read_head(&mut self) -> Result<ResponseHead, ExchangeError> {
-        let mut reader = HeadReader::default();
+        let mut reader = HeadReader::new(self.accepts_switch);
         loop {
             if !self.connection.read.is_empty() {
                 let parsed = reader.parse(&mut self.connection.read);

@@ -128,15 +128,21 @@ fn write_head(
     own: &OwnFields<'_>,
 ) {
     let base_path = backend.url.base_path.as_str();
-    for part in ["POST ", base_path, target, " HTTP/1.1\r\nhost: ", own.authority] {
+    for part in [own.method, " ", base_path, target, " HTTP/1.1\r\nhost: ", own.authority] {
         out.extend_from_slice(part.as_bytes());
     }
     let mut digits = itoa::Buffer::new();
-    out.extend_from_slice(b"\r\ncontent-length: ");
-    out.extend_from_slice(digits.format(own.body_length).as_bytes());
+    if own.body_length > 0 || !matches!(own.method, "GET" | "HEAD" | "DELETE" | "OPTIONS") {
+        out.extend_from_slice(b"\r\ncontent-length: ");
+        out.extend_from_slice(digits.format(own.body_length).as_bytes());
+    }
     out.extend_from_slice(b"\r\nx-request-id: ");
     out.extend_from_slice(own.request_id.as_bytes());
     out.extend_from_slice(b"\r\n");
+    if let Some(protocol) = own.upgrade {
+        write_field(out, header::CONNECTION.as_str(), b"Upgrade");
+        write_field(out, header::UPGRADE.as_str(), protocol.as_bytes());
+    }
     if let Some((trace, span)) = own.trace {
         write_field(out, TRACEPARENT.as_str(), &trace.traceparent(span));
     }
@@ -176,10 +182,12 @@ fn write_head(
 /// tests and fuzz targets.
 pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
     let own = OwnFields {
+        method: "POST",
         authority: "engine:8000",
         body_length: 7,
         request_id: &HeaderValue::from_static("id-1"),
         trace: None,
+        upgrade: None,
         key_header: None,
         forwarding: Forwarding {
             policy: ForwardedFor::Off,
@@ -196,11 +204,14 @@ pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
 /// What penstock itself puts into a request's head.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnFields<'a> {
+    pub(crate) method: &'a str,
     pub(crate) authority: &'a str,
     pub(crate) body_length: usize,
     pub(crate) request_id: &'a HeaderValue,
     /// The trace to propagate, and the attempt's own span in it.
     pub(crate) trace: Option<(TraceContext, u64)>,
+    /// The protocol to switch to.
+    pub(crate) upgrade: Option<&'a HeaderValue>,
     /// The dialect's header for a key, beside `authorization`.
     pub(crate) key_header: Option<&'static str>,
     pub(crate) forwarding: Forwarding,

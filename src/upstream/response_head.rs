@@ -86,9 +86,16 @@ pub enum BadResponse {
 #[derive(Debug, Default)]
 pub struct HeadReader {
     interim: u32,
+    /// Whether a 101 is the response: the request asked for it.
+    accepts_switch: bool,
 }
 
 impl HeadReader {
+    /// A reader of the response to a request that may ask to switch protocols.
+    pub(super) fn new(accepts_switch: bool) -> Self {
+        Self { interim: 0, accepts_switch }
+    }
+
     /// The head at the front of `read`, taken off it; `None` until it is complete.
     ///
     /// # Errors
@@ -111,8 +118,8 @@ impl HeadReader {
                 return Err(BadResponse::NotHttp);
             };
             match status {
-                101 => return Err(BadResponse::Switching),
-                100..=199 => {
+                101 if !self.accepts_switch => return Err(BadResponse::Switching),
+                100 | 102..=199 => {
                     self.interim += 1;
                     if self.interim > INTERIM_LIMIT {
                         return Err(BadResponse::Interim);

@@ -3,7 +3,7 @@
 use bytes::{Buf, BytesMut};
 
 use crate::api::Operation;
-use crate::scan::{EventScanner, Usage, find_usage};
+use crate::scan::{EventScanner, ResponseIdFinder, Usage, find_usage};
 use crate::units::Timestamp;
 
 /// How much of a response's end is kept to find its `usage`.
@@ -16,6 +16,8 @@ pub(crate) struct ResponseMonitor {
     has_ended: bool,
     tail: BytesMut,
     usage: Option<Usage>,
+    /// Where the engine may keep the response.
+    id: Option<ResponseIdFinder>,
     /// When the first token passed.
     pub(crate) first_token: Option<Timestamp>,
     /// Events that carried tokens.
@@ -29,6 +31,7 @@ impl ResponseMonitor {
             has_ended: !is_event_stream,
             tail: BytesMut::new(),
             usage: None,
+            id: (operation == Operation::Responses).then(ResponseIdFinder::default),
             first_token: None,
             tokens: 0,
         }
@@ -36,6 +39,9 @@ impl ResponseMonitor {
 
     /// Reads the next part of the payload; returns the tokens in it.
     pub(crate) fn observe(&mut self, payload: &[u8], is_last: bool) -> u32 {
+        if let Some(id) = &mut self.id {
+            id.feed(payload);
+        }
         if let Some(events) = &mut self.events {
             let progress = events.feed(payload);
             self.tokens = self.tokens.saturating_add(progress.tokens);
@@ -55,6 +61,11 @@ impl ResponseMonitor {
             self.usage = find_usage(&self.tail);
         }
         0
+    }
+
+    /// The id under which the engine may keep the response.
+    pub(crate) fn response_id(&self) -> Option<&[u8]> {
+        self.id.as_ref().and_then(ResponseIdFinder::id)
     }
 
     /// The tokens the engine counted.

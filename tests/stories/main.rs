@@ -52,12 +52,14 @@ mod http2_clients;
 mod listener_tls;
 mod model_routing;
 mod monitoring_files;
+mod passthrough;
 mod paths_and_methods;
 mod prefix_cache;
 mod request_smuggling;
 mod request_validation;
 mod shadow_routing;
 mod slow_start;
+mod stored_responses;
 mod strategies;
 mod stream_errors;
 mod systemd_notify;
@@ -124,6 +126,7 @@ fn main() {
         chat_completions,
         top_and_demo,
         cooldown,
+        passthrough,
         paths_and_methods,
         documentation,
         slow_start,
@@ -133,6 +136,7 @@ fn main() {
         graceful_shutdown,
         weighted_scorers,
         shadow_routing,
+        stored_responses,
         strategies,
         stream_errors,
         systemd_notify,

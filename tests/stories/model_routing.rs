@@ -96,11 +96,12 @@ fn every_operation_reaches_the_engine_unchanged() {
     let items = backend(&engine, "models: [m, renamed]");
     let penstock = Penstock::start(&format!("{routing}backends:\n{items}"));
     for row in OPERATIONS {
+        let Some(path) = row.path() else { continue };
         let (kind, body) = match row.body {
             BodyFormat::Json => ("application/json", json_body(row.name).to_string().into_bytes()),
             BodyFormat::Multipart => ("multipart/form-data; boundary=XyZ", form("m")),
         };
-        let path = format!("{}?api-version=1&x=%2F", row.path());
+        let path = format!("{path}?api-version=1&x=%2F");
         let headers = [("content-type", kind), ("x-custom", "kept")];
         let response = client::request(penstock.data, "POST", &path, &headers, &body);
         assert_eq!(response.status, 200, "{}: {}", row.name, response.text());

@@ -9,6 +9,7 @@ pub mod http2;
 pub mod http2_engine;
 pub mod load;
 pub mod markdown;
+pub mod open_engine;
 pub mod pace;
 pub mod penstock;
 pub mod promql;

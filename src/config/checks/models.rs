@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use crate::config::sections::Config;
 use crate::config::sections::backends::BackendConfig;
-use crate::config::sections::routing::RoutingConfig;
+use crate::config::sections::routing::{BY_MODEL, RoutingConfig};
 use crate::config::syntax::document::Node;
 use crate::config::syntax::errors::{Place, Problem, Warning};
 use crate::config::syntax::reader::Reader;
+use crate::config::syntax::suggest::nearest;
 
 /// The most hops of an alias, here and in routing.
 pub const ALIAS_HOPS: usize = 3;
@@ -16,6 +17,7 @@ pub const ALIAS_HOPS: usize = 3;
 pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     let routing = root.at("routing");
     check_aliases(config, routing.at("aliases"), reader);
+    check_passthrough(config, routing.at("passthrough"), reader);
     let declared = declared_models(config);
     check_fallbacks(&config.routing, declared.as_ref(), routing.at("fallbacks"), reader);
     // Only if all models are declared: discovery may find more.
@@ -40,6 +42,22 @@ fn alias_path<'a>(routing: &'a RoutingConfig, alias: &'a str) -> Vec<&'a str> {
         }
     }
     path
+}
+
+fn check_passthrough(config: &Config, node: &Node, reader: &mut Reader) {
+    for (path, to) in &config.routing.passthrough {
+        let place = node.key_place(path);
+        if !path.starts_with('/') {
+            reader.fault(place, Problem::PassthroughPath { path: path.clone() });
+        }
+        let names = config.backends.iter().map(|backend| backend.name.as_str());
+        let known: Vec<&str> = names.chain([BY_MODEL]).collect();
+        if !known.contains(&to.as_str()) {
+            let suggestion = nearest(to, known.into_iter()).map(str::to_owned);
+            let (path, given) = (path.clone(), to.clone());
+            reader.fault(place, Problem::PassthroughTarget { path, given, suggestion });
+        }
+    }
 }
 
 fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {

@@ -18,6 +18,8 @@ section! {
         pub max_body_size: ByteSize ["max_body_size" as BodyLimit] = ByteSize::mib(32),
         /// Memory for the prefix indexes of all models (strategy weighted).
         pub prefix_memory: ByteSize = ByteSize::mib(256),
+        /// Stored responses (`/v1/responses/{id}`) whose backend is remembered; 0 is none.
+        pub response_ids: usize = 65_536,
         /// Memory for all request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
         /// Time to receive a request head or to finish a TLS handshake.

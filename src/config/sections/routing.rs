@@ -44,6 +44,9 @@ choice! {
 }
 choice!(@setting UnknownCapability);
 
+/// The value of `routing.passthrough` that leads to a backend of the request's model.
+pub const BY_MODEL: &str = "by-model";
+
 section! {
     /// How a backend is chosen, and what happens when it fails.
     pub struct RoutingConfig {
@@ -71,6 +74,9 @@ section! {
         /// Fallback models, in order, for a model that cannot be served.
         pub fallbacks: BTreeMap<String, Vec<String>> ["fallbacks" as Table<List<String>>] =
             BTreeMap::new(),
+        /// Further paths that are forwarded, with all methods and WebSocket: a path with the wildcards
+        /// * and ?, and the name of a backend, or by-model.
+        pub passthrough: BTreeMap<String, String> ["passthrough" as Table<String>] = BTreeMap::new(),
         /// How the number of prompt tokens is estimated: auto (by kind of character), chars or utf8.
         pub token_estimate: TokenEstimate = TokenEstimate::Auto,
         /// How models with unknown capabilities are treated: assume or deny.

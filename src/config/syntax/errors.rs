@@ -192,6 +192,10 @@ pub enum Problem {
     WeightSum { section: &'static str, sum: u64 },
     #[error("'routing.aliases' has a cycle: {}", cycle.join(" -> "))]
     AliasCycle { cycle: Vec<String> },
+    #[error("'routing.passthrough' has '{path}': a path starts with /")]
+    PassthroughPath { path: String },
+    #[error("'routing.passthrough' sends '{path}' to '{given}', which is neither a backend nor 'by-model'{}", suggest(suggestion.as_deref()))]
+    PassthroughTarget { path: String, given: String, suggestion: Option<String> },
     #[error("'{low}' must not exceed '{high}'")]
     OutOfOrder { low: String, high: String },
     #[error("duplicate backend '{name}'")]

@@ -37,3 +37,8 @@ pub(super) fn apply_template(request: &Request<'_>) -> Whole {
     });
     Whole::value(200, &json!({"prompt": written.collect::<String>() + "<|assistant|>"}))
 }
+
+pub(super) fn nothing(_request: &Request<'_>) -> Whole {
+    debug_assert!(false, "no path leads to this operation");
+    Whole::value(200, &Value::Null)
+}

@@ -139,6 +139,7 @@ async fn what_a_model_cannot_do_is_refused() {
 async fn every_operation_requires_a_known_model() {
     let engine = engine().await;
     for row in OPERATIONS {
+        let Some(path) = row.path() else { continue };
         let form = |model: &str| {
             format!(
                 "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n\
@@ -150,10 +151,10 @@ async fn every_operation_requires_a_known_model() {
             let mut client = Client::connect(&engine).await;
             if row.body == crate::api::BodyFormat::Multipart {
                 let kind = "Content-Type: multipart/form-data; boundary=b\r\n";
-                client.post_with(row.path(), kind, form(model).as_bytes()).await;
+                client.post_with(path, kind, form(model).as_bytes()).await;
             } else {
                 let body = json!({"model": model, "input": "hi", "prompt": "hi", "messages": []});
-                client.post(row.path(), &body).await;
+                client.post(path, &body).await;
             }
             let response = client.response().await.unwrap();
             assert_eq!(response.status, status, "{} {model}", row.name);

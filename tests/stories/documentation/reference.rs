@@ -95,14 +95,14 @@ fn endpoints() -> String {
 }
 
 fn operations() -> String {
-    let rows = OPERATIONS.iter().map(|row| {
+    let rows = OPERATIONS.iter().filter(|row| !row.paths.is_empty()).map(|row| {
         let dialect = row.dialect.row().name;
         let body = match row.body {
             BodyFormat::Json => "JSON",
             BodyFormat::Multipart => "multipart form",
         };
         let others = codes(row.paths.get(1..).unwrap_or_default());
-        let path = format!("POST `{}`", row.path());
+        let path = format!("POST `{}`", row.paths.first().unwrap());
         vec![path, others, code(row.name), dialect.to_owned(), body.to_owned()]
     });
     table(&["path", "also as", "operation", "dialect", "body"], rows)

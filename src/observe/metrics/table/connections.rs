@@ -24,6 +24,18 @@ pub(super) const ROWS: &[MetricRow] = &[
         "limit of penstock_held_body_bytes: `limits.buffered_bodies`",
     ),
     gauge(
+        "penstock_response_ids",
+        &[],
+        |_, scrape| one(from_size(scrape.proxy.response_ids())),
+        "stored responses whose backend is known; the limit is `limits.response_ids`",
+    ),
+    counter(
+        "penstock_response_ids_evicted_total",
+        &[],
+        |_, scrape| one(to_sample(scrape.proxy.evicted_response_ids())),
+        "stored responses whose backend was forgotten to make room: requests for them go to all backends",
+    ),
+    gauge(
         "penstock_connections",
         &[],
         |_, scrape| one(from_size(scrape.proxy.clients().connections())),

@@ -1,0 +1,203 @@
+//! An operator forwards paths that penstock does not know, with any method and as WebSockets, to one
+//! backend or by the model that a request names.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::support::client::{Client, post, request};
+use crate::support::engines::{backend, engine};
+use crate::support::eventually;
+use crate::support::fleet::{SOON, find_metric};
+use crate::support::open_engine::OpenEngine;
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    paths_are_forwarded_to_the_named_backend,
+    paths_are_forwarded_by_model,
+    nothing_else_is_forwarded,
+    websockets_pass_bytes_both_ways,
+    websockets_count_as_in_flight_and_end_when_idle,
+    websockets_need_a_key,
+    a_refused_upgrade_is_relayed,
+    websockets_are_closed_in_order_on_shutdown,
+];
+
+fn start(more: &str) -> (OpenEngine, OpenEngine, Penstock) {
+    let (one, two) = (OpenEngine::start("one"), OpenEngine::start("two"));
+    let items = one.item("models: [m, a]") + &two.item("models: [n]");
+    let routing = "routing: { passthrough: { \"/v1/files*\": two, \"/v1/realtime\": by-model, \
+                   \"/x/*\": by-model, \"/ws\": one }, aliases: { alias: n } }\n";
+    let penstock = Penstock::start(&format!("{routing}{more}backends:\n{items}"));
+    (one, two, penstock)
+}
+
+fn paths_are_forwarded_to_the_named_backend() {
+    let (one, two, penstock) = start("");
+    for (method, path, body) in [
+        ("GET", "/v1/files?limit=3", ""),
+        ("POST", "/v1/files", "--b\r\nanything\r\n--b--"),
+        ("DELETE", "/v1/files/file-1", ""),
+        ("PUT", "/v1/files/file-1", "{\"model\": \"m\"}"),
+        ("PATCH", "/v1/files/x/y", "z"),
+    ] {
+        let response = request(penstock.data, method, path, &[], body.as_bytes());
+        assert_eq!(response.status, 200, "{method} {path}: {}", response.text());
+        let expected = json!({"served_by": "two", "method": method, "target": path, "body": body});
+        assert_eq!(response.json(), expected);
+        assert_eq!(two.take_requests(), [format!("{method} {path}")]);
+    }
+    let response = request(penstock.data, "HEAD", "/v1/files", &[], b"");
+    assert_eq!((response.status, response.body.len()), (200, 0), "no body follows a HEAD");
+    assert!(one.take_requests().is_empty());
+    let name =
+        "penstock_requests_total{model=\"unknown\",backend=\"two\",operation=\"passthrough\"";
+    eventually("they are counted", SOON, || find_metric(&penstock, name) == Some(6.0));
+}
+
+fn paths_are_forwarded_by_model() {
+    let (_one, _two, penstock) = start("");
+    for (model, server) in [("m", "one"), ("n", "two"), ("alias", "two")] {
+        let response = post(penstock.data, "/x/anything", &json!({"model": model}));
+        assert_eq!(response.json()["served_by"], server, "{model}: {}", response.text());
+        let sent = response.json()["body"].as_str().unwrap().to_owned();
+        let wanted = if model == "alias" { "n" } else { model };
+        assert!(sent.contains(&format!("\"{wanted}\"")), "{sent}");
+        let path = format!("/v1/realtime?model={model}");
+        let response = request(penstock.data, "GET", &path, &[], b"");
+        assert_eq!(response.json()["served_by"], server, "{path}: {}", response.text());
+    }
+    let unnamed = request(penstock.data, "GET", "/v1/realtime", &[], b"");
+    assert_eq!((unnamed.status, unnamed.error_code().as_str()), (400, "missing_model"));
+    let unknown = request(penstock.data, "GET", "/v1/realtime?model=nope", &[], b"");
+    assert_eq!((unknown.status, unknown.error_code().as_str()), (404, "model_not_found"));
+}
+
+fn nothing_else_is_forwarded() {
+    let (one, two, penstock) = start("");
+    for path in ["/metrics", "/v1/files/../../metrics", "/v1/files/%2e%2e/x", "/v1/batches", "/"] {
+        let response = request(penstock.data, "POST", path, &[], b"");
+        assert_ne!(response.status, 200, "{path}");
+    }
+    let response =
+        post(penstock.data, "/v1/chat/completions", &json!({"model": "m", "messages": []}));
+    assert_eq!(response.json()["served_by"], "one", "operations stay operations");
+    assert_eq!((one.take_requests().len(), two.take_requests().len()), (1, 0));
+    let plain = engine("plain", &["m"]);
+    let off = Penstock::start(&format!("backends:\n{}", backend(&plain, "models: [m]")));
+    assert_eq!(request(off.data, "GET", "/v1/files", &[], b"").status, 404, "off by default");
+}
+
+/// A client whose connection has been switched.
+fn open(penstock: &Penstock, target: &str, more: &str) -> Client {
+    let mut client = Client::connect(penstock.data);
+    client.send_bytes(
+        format!(
+            "GET {target} HTTP/1.1\r\nhost: t\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{more}\r\n"
+        )
+        .as_bytes(),
+    );
+    client
+}
+
+fn read_until(client: &mut Client, end: &str) -> String {
+    let mut text = String::new();
+    while !text.ends_with(end) {
+        let bytes = client.read_raw().unwrap();
+        assert!(!bytes.is_empty(), "closed after {text:?}");
+        text += &String::from_utf8_lossy(&bytes);
+    }
+    text
+}
+
+fn websockets_pass_bytes_both_ways() {
+    let (one, two, penstock) = start("");
+    for (target, server) in
+        [("/ws?x=1", "one"), ("/v1/realtime?model=n", "two"), ("/v1/realtime?model=alias", "two")]
+    {
+        let mut client = open(&penstock, target, "");
+        let head = read_until(&mut client, &format!("{server}:"));
+        assert!(head.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{head}");
+        let lower = head.to_ascii_lowercase();
+        for field in ["connection: upgrade", "upgrade: websocket", "sec-websocket-accept: s3p"] {
+            assert!(lower.contains(field), "{field} in {head}");
+        }
+        client.send_bytes(b"ping\x00\xff");
+        assert_eq!(client.read_raw().unwrap(), b"ping\x00\xff");
+        let large = vec![b'x'; 300_000];
+        let mut writer = client.stream.try_clone().unwrap();
+        let sent = large.clone();
+        let sender = std::thread::spawn(move || writer.write_all(&sent).unwrap());
+        let mut echoed = vec![0; large.len()];
+        client.stream.read_exact(&mut echoed).unwrap();
+        sender.join().unwrap();
+        assert!(echoed == large);
+        client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(client.read_raw().unwrap(), b"", "the other side closes, too");
+    }
+    assert_eq!(one.take_requests(), ["UPGRADE /ws?x=1"]);
+    assert_eq!(two.take_requests().len(), 2);
+}
+
+fn websockets_count_as_in_flight_and_end_when_idle() {
+    let (_one, _two, penstock) = start("timeouts: { between_tokens: 1s }\n");
+    let mut client = open(&penstock, "/ws", "");
+    read_until(&mut client, "one:");
+    let in_flight = || penstock.backend("one")["in_flight"].as_u64();
+    assert_eq!(in_flight(), Some(1));
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(400));
+        client.send_bytes(b"x");
+        assert_eq!(client.read_raw().unwrap(), b"x", "bytes keep it open");
+    }
+    let since = Instant::now();
+    assert_eq!(client.read_raw().unwrap(), b"", "an orderly end");
+    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+    eventually("it is no longer in flight", SOON, || in_flight() == Some(0));
+}
+
+fn websockets_need_a_key() {
+    let keys = "auth: { keys: [{ name: a, key: 0123456789abcdef0123 }, \
+                { name: b, key: 0123456789abcdef0124, models: [m] }] }\n";
+    let (_one, _two, penstock) = start(keys);
+    let refused = |target: &str, more: &str| open(&penstock, target, more).read_response().unwrap();
+    assert_eq!(refused("/ws", "").status, 401);
+    let limited = "authorization: Bearer 0123456789abcdef0124\r\n";
+    assert_eq!(refused("/ws", limited).status, 403, "its models cannot be checked there");
+    assert_eq!(refused("/v1/realtime?model=n", limited).status, 403);
+    let full = "authorization: Bearer 0123456789abcdef0123\r\n";
+    for (target, fields, server) in
+        [("/ws", full, "one:"), ("/v1/realtime?model=m", limited, "one:")]
+    {
+        read_until(&mut open(&penstock, target, fields), server);
+    }
+}
+
+fn a_refused_upgrade_is_relayed() {
+    let plain = engine("plain", &["m"]);
+    let routing = "routing: { passthrough: { \"/ws\": plain } }\n";
+    let penstock =
+        Penstock::start(&format!("{routing}backends:\n{}", backend(&plain, "models: [m]")));
+    let mut client = open(&penstock, "/ws", "");
+    assert_eq!(client.read_response().unwrap().status, 404, "the engine's own response");
+}
+
+fn websockets_are_closed_in_order_on_shutdown() {
+    let (one, two) = (OpenEngine::start("one"), OpenEngine::start("two"));
+    let items = one.item("models: [m]") + &two.item("models: [n]");
+    let routing = "routing: { passthrough: { \"/ws\": one } }\n";
+    // The support starts penstock with `drain_timeout: 5s`.
+    let mut penstock = Penstock::start(&format!("{routing}backends:\n{items}"));
+    let mut client = open(&penstock, "/ws", "");
+    read_until(&mut client, "one:");
+    penstock.signal("TERM");
+    std::thread::sleep(Duration::from_millis(500));
+    client.send_bytes(b"still");
+    assert_eq!(client.read_raw().unwrap(), b"still", "open connections may go on for a while");
+    let since = Instant::now();
+    assert_eq!(client.read_raw().unwrap(), b"", "an orderly end, no reset");
+    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
+    assert!(penstock.wait_end(Duration::from_secs(10)).success());
+}

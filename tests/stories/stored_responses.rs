@@ -1,0 +1,128 @@
+//! A client of OpenAI's Responses API reads, cancels and deletes the response it made, and continues it,
+//! although another backend may serve its next request.
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Response, post, request};
+use crate::support::fleet::metric;
+use crate::support::open_engine::OpenEngine;
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    stored_responses_are_served_by_the_backend_that_made_them,
+    unknown_ids_are_found_on_any_backend,
+    ids_of_streams_are_known_before_they_end,
+    continued_responses_prefer_the_backend_that_made_them,
+    remembered_ids_are_bounded,
+];
+
+struct Fleet {
+    engines: [OpenEngine; 3],
+    penstock: Penstock,
+}
+
+impl Fleet {
+    fn start(more: &str) -> Self {
+        let engines = ["a", "b", "c"].map(OpenEngine::start);
+        let items: String = engines.iter().map(|engine| engine.item("models: [m]")).collect();
+        let routing = "routing: { strategy: round_robin }\n";
+        let penstock = Penstock::start(&format!("{routing}{more}backends:\n{items}"));
+        engines.iter().for_each(|engine| _ = engine.take_requests());
+        Self { engines, penstock }
+    }
+
+    fn make(&self) -> (String, String) {
+        let made = post(self.penstock.data, "/v1/responses", &json!({"model": "m", "input": "x"}));
+        let id = made.json()["id"].as_str().unwrap().to_owned();
+        (id.clone(), id["resp_".len()..][..1].to_owned())
+    }
+
+    fn send(&self, method: &str, path: &str) -> Response {
+        request(self.penstock.data, method, path, &[], b"")
+    }
+
+    fn sent(&self) -> Vec<(String, Vec<String>)> {
+        let of = |engine: &OpenEngine| (engine.name.clone(), engine.take_requests());
+        self.engines.iter().map(of).filter(|(_, requests)| !requests.is_empty()).collect()
+    }
+}
+
+fn stored_responses_are_served_by_the_backend_that_made_them() {
+    let fleet = Fleet::start("");
+    for _ in 0..3 {
+        let (id, owner) = fleet.make();
+        fleet.sent();
+        for (method, path) in [
+            ("GET", format!("/v1/responses/{id}?include[]=x")),
+            ("GET", format!("/v1/responses/{id}/input_items?limit=2")),
+            ("POST", format!("/v1/responses/{id}/cancel")),
+            ("DELETE", format!("/v1/responses/{id}")),
+        ] {
+            let response = fleet.send(method, &path);
+            assert_eq!(response.status, 200, "{method} {path}: {}", response.text());
+            assert_eq!(response.json()["served_by"], owner.as_str());
+            let expected = vec![(owner.clone(), vec![format!("{method} {path}")])];
+            assert_eq!(fleet.sent(), expected, "one request, unchanged");
+        }
+    }
+    let response = fleet.send("PUT", "/v1/responses/resp_x");
+    assert_eq!((response.status, response.header("allow")), (405, Some("GET, DELETE")));
+    assert_eq!(metric(&fleet.penstock, "penstock_response_ids"), 3.0);
+}
+
+fn unknown_ids_are_found_on_any_backend() {
+    let fleet = Fleet::start("");
+    let (id, owner) = fleet.make();
+    let other = Penstock::start(&format!(
+        "backends:\n{}",
+        fleet.engines.iter().map(|engine| engine.item("models: [m]")).collect::<String>()
+    ));
+    let response = request(other.data, "GET", &format!("/v1/responses/{id}"), &[], b"");
+    assert_eq!(response.json()["served_by"], owner.as_str(), "a restart loses no response");
+    fleet.sent();
+    let response = fleet.send("GET", "/v1/responses/resp_none");
+    assert_eq!(response.status, 404);
+    assert!(response.text().contains("has no resp_none"), "the engine's own error");
+    assert_eq!(fleet.sent().len(), 3, "every backend was queried");
+}
+
+fn ids_of_streams_are_known_before_they_end() {
+    let engine = crate::support::engines::engine("one", &["m"]);
+    let items = crate::support::engines::backend(&engine, "models: [m]");
+    let penstock = Penstock::start(&format!("backends:\n{items}"));
+    let body = json!({"model": "m", "input": "x", "stream": true});
+    let response = post(penstock.data, "/v1/responses", &body);
+    assert!(response.text().contains("response.completed"));
+    assert_eq!(metric(&penstock, "penstock_response_ids"), 1.0);
+    post(penstock.data, "/v1/chat/completions", &crate::support::client::chat("m", "x"));
+    assert_eq!(metric(&penstock, "penstock_response_ids"), 1.0, "only responses are stored");
+}
+
+fn continued_responses_prefer_the_backend_that_made_them() {
+    let fleet = Fleet::start("");
+    let (id, owner) = fleet.make();
+    fleet.sent();
+    for _ in 0..4 {
+        let body: Value = json!({"model": "m", "input": "x", "previous_response_id": id});
+        assert_eq!(post(fleet.penstock.data, "/v1/responses", &body).status, 200);
+    }
+    let sent = fleet.sent();
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert_eq!((sent[0].0.as_str(), sent[0].1.len()), (owner.as_str(), 4));
+    let drained =
+        request(fleet.penstock.admin, "POST", &format!("/backends/{owner}/drain"), &[], b"");
+    assert_eq!(drained.status, 200, "{}", drained.text());
+    let body = json!({"model": "m", "input": "x", "previous_response_id": id});
+    assert_eq!(post(fleet.penstock.data, "/v1/responses", &body).status, 200, "a preference only");
+}
+
+fn remembered_ids_are_bounded() {
+    let fleet = Fleet::start("limits: { response_ids: 2 }\n");
+    let (first, _) = fleet.make();
+    fleet.make();
+    fleet.make();
+    assert_eq!(metric(&fleet.penstock, "penstock_response_ids"), 2.0);
+    assert_eq!(metric(&fleet.penstock, "penstock_response_ids_evicted_total"), 1.0);
+    let response = fleet.send("GET", &format!("/v1/responses/{first}"));
+    assert_eq!(response.status, 200, "still found: {}", response.text());
+}
