@@ -168,17 +168,7 @@ impl Member {
     #[inline(always)]
     fn read(self, cursor: &mut Cursor<'_>, kind: u8, facts: &mut Facts) -> Result<(), Syntax> {
         match self {
-            Self::Model => {
-                if kind == b'"' {
-                    facts.model = Model::Named(cursor.string()?);
-                    return Ok(());
-                }
-                let start = to_offset(cursor.at);
-                cursor.skip(kind)?;
-                let span = ByteSpan { start, end: to_offset(cursor.at) };
-                facts.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
-                Ok(())
-            }
+            Self::Model => facts.read_model(cursor, kind),
             Self::Stream => {
                 facts.streaming = kind == b't';
                 cursor.skip(kind)
@@ -222,16 +212,7 @@ impl Member {
                     None => cursor.skip(kind),
                 }
             }
-            Self::PreviousResponse if kind == b'"' => {
-                let id = cursor.string()?;
-                facts.previous_response =
-                    ByteSpan { start: to_offset(id.start), end: to_offset(id.end) };
-                Ok(())
-            }
-            Self::PreviousResponse => {
-                facts.previous_response = ByteSpan::default();
-                cursor.skip(kind)
-            }
+            Self::PreviousResponse => facts.read_previous(cursor, kind),
             Self::Salt | Self::Messages | Self::Other => cursor.skip(kind),
         }
     }
@@ -262,6 +243,30 @@ fn read_format(cursor: &mut Cursor<'_>, kind: u8, is_json: &mut bool) -> Result<
 }
 
 impl Facts {
+    #[inline(always)]
+    fn read_model(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        if kind == b'"' {
+            self.model = Model::Named(cursor.string()?);
+            return Ok(());
+        }
+        let start = to_offset(cursor.at);
+        cursor.skip(kind)?;
+        let span = ByteSpan { start, end: to_offset(cursor.at) };
+        self.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn read_previous(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        self.previous_response = ByteSpan::default();
+        if kind != b'"' {
+            return cursor.skip(kind);
+        }
+        let id = cursor.string()?;
+        self.previous_response = ByteSpan { start: to_offset(id.start), end: to_offset(id.end) };
+        Ok(())
+    }
+
     fn into_profile(
         self,
         operation: Operation,

@@ -86,7 +86,7 @@ pub enum BadResponse {
 #[derive(Debug, Default)]
 pub struct HeadReader {
     interim: u32,
-    /// Whether a 101 is the response: the request asked for it.
+    /// Whether a 101 is the response: requested by the client.
     accepts_switch: bool,
 }
 

@@ -89,6 +89,7 @@ impl<const N: usize> Concat for [Vec<Trial>; N] {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a list with a line per module")]
 fn main() {
     let arguments = Arguments::from_args();
     let trials = stories![
