@@ -329,7 +329,7 @@ fn every_outcome_releases_its_permit() {
         eventually("the permit is free", SOON, || fleet.chat().status == 200);
         drop(left);
     }
-    for body in [json!({"messages": []}), json!({"model": "unknown", "messages": []}), json!([])] {
+    for body in [json!({"model": ""}), json!({"model": "unknown", "messages": []}), json!([])] {
         assert!(fleet.penstock.post(CHAT, &body).status >= 400);
     }
     block_on(fleet.a().kill()).unwrap();
