@@ -104,6 +104,7 @@ impl<'a> Decider<'a> {
             now: Timestamp(1_000_000),
             prompt: None,
             session: None,
+            requester: penstock::fleet::Requester::default(),
         };
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         let routed =

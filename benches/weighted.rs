@@ -103,6 +103,7 @@ impl<'a> Decider<'a> {
             now: Timestamp(1_000_000),
             prompt: Some(&self.chain),
             session: None,
+            requester: penstock::fleet::Requester::default(),
         };
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         self.generation.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord).unwrap()

@@ -43,7 +43,7 @@ pub use shadow_observer::ShadowObserver;
 pub use weighted::{SessionField, Weighted};
 
 use crate::config::Strategy;
-use crate::fleet::{BackendId, BackendSet, ModelId, Probe, Serving, Topology};
+use crate::fleet::{BackendId, BackendSet, ModelId, Probe, Requester, Serving, Topology};
 use crate::prefix::Chain;
 use crate::scan::RequestProfile;
 use crate::units::{Timestamp, TokenCount};
@@ -67,6 +67,8 @@ pub struct RouteInput<'a> {
     pub prompt: Option<&'a Chain>,
     /// A hash of the session the request names.
     pub session: Option<u64>,
+    /// Who sent it.
+    pub requester: Requester,
 }
 
 /// Where a request goes.

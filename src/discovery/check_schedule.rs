@@ -120,7 +120,14 @@ mod tests {
 
     fn learn(backend: &Backend, is_passed: bool) {
         let passed = is_passed.then_some(Duration::from_millis(1));
-        let _verdict = backend.state.learn_check(CheckResult { at: now(), passed }, 2, 3);
+        let _verdict = backend.state.learn_check(
+            CheckResult { at: now(), passed },
+            &crate::config::HealthConfig {
+                rise: 2,
+                fall: 3,
+                ..crate::config::HealthConfig::default()
+            },
+        );
     }
 
     /// How long the schedule of a backend waits; a minute at most.

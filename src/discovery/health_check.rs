@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::facts;
 use crate::clock::now;
-use crate::fleet::{Backend, CheckResult, Health};
+use crate::fleet::{Backend, CheckResult, CheckVerdict, Health};
 
 /// The health checks of one backend.
 pub(super) struct HealthChecks {
@@ -156,7 +156,11 @@ impl Checker {
         let health = &self.backend.config.health;
         let check = CheckResult { at: now(), passed: result.as_ref().ok().copied() };
         let was_away = self.backend.state.health.status() == Health::Unhealthy;
-        let change = self.backend.state.learn_check(check, health.rise, health.fall);
+        let CheckVerdict { health: change, breaker } =
+            self.backend.state.learn_check(check, health);
+        if let Some(transition) = breaker {
+            transition.log(&self.backend.state.name);
+        }
         if was_away && change == Some(Health::Healthy) {
             self.backend.state.begin_slow_start(check.at, health.slow_start);
         }

@@ -8,16 +8,18 @@ use std::time::Duration;
 
 use super::addresses::Addresses;
 use super::check_request::CheckRequest;
-use super::circuit_breaker::CircuitBreaker;
-use super::cooldown::Cooldown;
+use super::circuit_breaker::{BreakerState, BreakerTransition, CircuitBreaker};
+use super::client_evidence::ClientEvidence;
+use super::cooldown::Cooldowns;
 use super::drain_estimate::DrainEstimate;
 use super::health::{CheckResult, Health, HealthTracker};
 use super::load::{Load, Probe, TokensInFlight};
 use super::model_listing::ModelListing;
 use super::outcome::{Outcome, OutcomeSource};
+use super::requester::Requester;
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
-use crate::config::{BackendConfig, BreakerConfig, Engine, MAX_BACKENDS};
+use crate::config::{BackendConfig, BreakerConfig, Engine, HealthConfig, MAX_BACKENDS};
 use crate::prefix::EngineCache;
 use crate::units::{Timestamp, to_micros};
 
@@ -69,10 +71,14 @@ pub struct BackendState {
     /// Whether a slow start may be going on; spares decisions a look at `slow_start`.
     in_slow_start: AtomicBool,
     check_micros: AtomicU32,
-    /// The pause it requested with a 429 or 503.
-    pub cooldown: Cooldown,
+    /// The pauses it requested with a 429 or 503.
+    pub cooldowns: Cooldowns,
+    /// Until when faults may matter to decisions; spares them a look at `evidence`.
+    faults_until: AtomicU64,
     /// The circuit breaker, fed by traffic.
     pub breaker: CircuitBreaker,
+    /// Which clients met faults here.
+    pub evidence: ClientEvidence,
     /// Its number.
     pub id: BackendId,
     /// A number that is never reused, unlike `id`.
@@ -123,7 +129,9 @@ impl BackendState {
             work: TokensInFlight::default(),
             health: HealthTracker::default(),
             breaker: CircuitBreaker::default(),
-            cooldown: Cooldown::default(),
+            cooldowns: Cooldowns::default(),
+            faults_until: AtomicU64::new(0),
+            evidence: ClientEvidence::default(),
             slow_start: SlowStart::default(),
             drain_estimate: DrainEstimate::default(),
             telemetry: Telemetry::default(),
@@ -265,44 +273,73 @@ impl BackendState {
         }
     }
 
-    /// Records a health check. Returns the new verdict when it changed.
-    pub fn learn_check(&self, check: CheckResult, rise: u32, fall: u32) -> Option<Health> {
+    /// Records a health check.
+    pub fn learn_check(&self, check: CheckResult, config: &HealthConfig) -> CheckVerdict {
         self.checked_at.store(check.at.0.max(1), Ordering::Relaxed);
         if let Some(took) = check.passed {
             let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
             self.check_micros.store(micros.max(1), Ordering::Relaxed);
         }
-        if check.passed.is_some() {
-            // The backend is reachable: the next request may probe at once.
-            self.breaker.check_passed(check.at);
-        }
-        self.health.learn(check.passed.is_some(), rise, fall)
-    }
-
-    /// Records how an attempt ended, for cooldown and breaker.
-    pub fn learn_outcome(&self, outcome: Outcome, source: OutcomeSource, config: &BreakerConfig) {
-        if let Outcome::Busy { cooldown, status } = outcome {
-            self.cooldown.start(source.at.after(cooldown), status);
-        }
-        self.breaker.learn(outcome, source, config);
-    }
-
-    /// Takes the probe slot of the breaker or the cooldown; false when another attempt holds it.
-    pub(super) fn try_take_probe(&self, probe: Probe) -> bool {
-        match probe {
-            Probe::None => true,
-            Probe::Breaker => self.breaker.try_take_probe(),
-            Probe::Cooldown => self.cooldown.try_take_probe(),
+        let passed = check.passed.is_some();
+        CheckVerdict {
+            breaker: self.breaker.learn_check(passed, check.at, &config.breaker),
+            health: self.health.learn(passed, config.rise, config.fall),
         }
     }
 
-    pub(super) fn free_probe(&self, probe: Probe) {
-        match probe {
-            Probe::None => {}
-            Probe::Breaker => self.breaker.free_probe(),
-            Probe::Cooldown => self.cooldown.free_probe(),
+    /// Records how an attempt ended, for cooldowns, evidence and breaker. Returns the breaker's
+    /// transition, if it opened or closed.
+    pub fn learn_outcome(
+        &self,
+        outcome: Outcome,
+        source: OutcomeSource,
+        config: &BreakerConfig,
+    ) -> Option<BreakerTransition> {
+        let mut is_evidence = false;
+        match outcome {
+            Outcome::Busy { cooldown, status } => {
+                self.cooldowns.start(source.scope, source.at.after(cooldown), status, source.at);
+            }
+            Outcome::Fault => {
+                is_evidence = self.evidence.learn_fault(source.requester, source.at, config);
+                self.faults_until.fetch_max(source.at.after(config.window).0, Ordering::Relaxed);
+            }
+            Outcome::Ok | Outcome::Client if source.probe == Probe::Client => {
+                self.evidence.learn_passed(source.requester.client);
+            }
+            Outcome::Ok | Outcome::Client | Outcome::Unreachable | Outcome::Cancel => {}
         }
+        if matches!(outcome, Outcome::Fault | Outcome::Unreachable) {
+            self.request_check();
+        }
+        self.breaker.learn(outcome, source, is_evidence, config)
     }
+
+    /// Whether faults of the last `breaker.window` may keep requests away.
+    pub fn has_recent_faults(&self, now: Timestamp) -> bool {
+        self.faults_until.load(Ordering::Relaxed) > now.0
+    }
+
+    /// What the sender of a request meets because of recent faults: `Open` where another backend is
+    /// preferred, `HalfOpen` where the request would probe.
+    pub fn evidence_against(&self, requester: Requester, now: Timestamp) -> BreakerState {
+        if !self.has_recent_faults(now) {
+            return BreakerState::Closed;
+        }
+        if self.breaker.is_suspect(now) {
+            return BreakerState::Open;
+        }
+        self.evidence.state(requester, now)
+    }
+}
+
+/// What a health check changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckVerdict {
+    /// The new verdict of the health checks.
+    pub health: Option<Health>,
+    /// The breaker opened.
+    pub breaker: Option<BreakerTransition>,
 }
 
 /// A backend's state, shared by everything that holds it.

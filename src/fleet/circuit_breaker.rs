@@ -4,19 +4,26 @@
 //! breaker learns from the first failed requests, and sees failures that `/health` never shows: a crashed
 //! worker behind a live HTTP server, a model that returns 500.
 //!
-//! **When it opens.** On `breaker.connect_failures` failures in a row to reach the backend, or when at
-//! least `breaker.error_share` of at least `breaker.min_responses` responses within `breaker.window` were
-//! faults *and more than one client saw some*. vLLM returns 500 for over-long prompts: without that
-//! condition one client could take a backend away from everybody else.
+//! **When it opens.** On `breaker.connect_failures` failures in a row to connect; on
+//! [`STREAK`] faults in a row that count as evidence, seen by at least two clients; when at least
+//! `breaker.error_share` of at least `breaker.min_responses` responses within `breaker.window` were such
+//! faults; and when a health check fails after a fault. What counts as evidence is decided by
+//! [`super::ClientEvidence`]: vLLM returns 500 for over-long prompts, and without that condition one
+//! client could take a backend away from everybody else. A response to a request that was sent before
+//! the first fault of a row does not end the row: it proves nothing about the time after.
+//!
+//! **Suspicion.** The second fault in a row makes the backend suspect: for half of `breaker.open` it gets
+//! requests only where no other backend can take them. That bounds what an engine that fails fast can
+//! draw before the breaker opens.
 //!
 //! **How it recovers.** Open lasts `breaker.open`, doubled each time it opens without having closed, up
 //! to `breaker.max_open` (exponential backoff). Then it is half-open: one request at a time may probe,
 //! holding the probe slot. A response closes the breaker and clears the window; a failure opens it
-//! again, for longer. A passed health check shortens the wait to nothing if connecting was what failed,
-//! but not if faults opened it, which a check cannot disprove.
+//! again, for longer. A passed health check shortens the wait to nothing, unless faults opened the
+//! breaker, which a check cannot disprove.
 //!
 //! **What it never learns from.** A cancelled request. A 429 or 503 proves that the backend is
-//! reachable and starts a separate [`super::Cooldown`]. A 4xx counts as a good response.
+//! reachable and starts a separate [`super::Cooldowns`]. A 4xx counts as a good response.
 //!
 //! **What would break it.** `open_until` alone decides what a request meets; the other fields only
 //! decide its next value, so relaxed ordering and lost increments cost a late or early trip and no
@@ -26,12 +33,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::load::Probe;
 use super::outcome::{Outcome, OutcomeSource};
 use crate::config::BreakerConfig;
 use crate::units::{Timestamp, to_micros};
 
 /// Doublings of the open state beyond which it grows no further; `max_open` is reached long before.
 const MAX_DOUBLINGS: u32 = 16;
+/// Faults in a row that open the breaker.
+const STREAK: u32 = 3;
 
 /// What a new request meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +52,61 @@ pub enum BreakerState {
     HalfOpen,
     /// No request passes.
     Open,
+}
+
+/// Why a breaker opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenReason {
+    /// Connect failures in a row.
+    Unreachable,
+    /// Faults in a row, or too large a share of faults.
+    Faults,
+    /// A health check failed after a fault.
+    HealthCheck,
+    /// The probe of the half-open breaker failed.
+    Probe,
+}
+
+impl OpenReason {
+    /// Every reason.
+    pub const ALL: [Self; 4] = [Self::Unreachable, Self::Faults, Self::HealthCheck, Self::Probe];
+
+    /// The name in metrics and log lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Faults => "faults",
+            Self::HealthCheck => "health_check",
+            Self::Probe => "probe",
+        }
+    }
+}
+
+/// A breaker that opened or closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerTransition {
+    /// It opened.
+    Opened {
+        /// Why.
+        reason: OpenReason,
+        /// For how long.
+        pause: Duration,
+    },
+    /// A probe closed it.
+    Closed,
+}
+
+impl BreakerTransition {
+    /// Writes it to the log, as one line.
+    pub fn log(self, backend: &str) {
+        match self {
+            Self::Opened { reason, pause } => {
+                let (reason, open_s) = (reason.name(), pause.as_secs_f64());
+                tracing::warn!(backend, reason, open_s, "circuit breaker opened");
+            }
+            Self::Closed => tracing::info!(backend, "circuit breaker closed"),
+        }
+    }
 }
 
 /// The circuit breaker of one backend.
@@ -56,7 +121,12 @@ pub struct CircuitBreaker {
     unreachable: AtomicU32,
     probing: AtomicBool,
     opened_by_faults: AtomicBool,
+    streak: Streak,
+    suspect_until: AtomicU64,
     window: Window,
+    /// Openings so far, in the order of [`OpenReason::ALL`].
+    opened: [AtomicU64; OpenReason::ALL.len()],
+    closed: AtomicU64,
 }
 
 impl CircuitBreaker {
@@ -76,6 +146,23 @@ impl CircuitBreaker {
         self.open_until.load(Ordering::Relaxed) == 0
     }
 
+    /// Whether other backends are preferred, because the last responses were faults.
+    pub fn is_suspect(&self, now: Timestamp) -> bool {
+        self.suspect_until.load(Ordering::Relaxed) > now.0
+    }
+
+    /// How often it opened for that reason.
+    pub fn times_opened(&self, reason: OpenReason) -> u64 {
+        let counts = OpenReason::ALL.iter().zip(&self.opened);
+        let found = counts.into_iter().find(|(one, _)| **one == reason);
+        found.map_or(0, |(_, count)| count.load(Ordering::Relaxed))
+    }
+
+    /// How often a probe closed it.
+    pub fn times_closed(&self) -> u64 {
+        self.closed.load(Ordering::Relaxed)
+    }
+
     /// Sets the state as of `now`: for `explain` on a saved fleet and for tests.
     pub fn set(&self, state: BreakerState, now: Timestamp) {
         let until = match state {
@@ -86,13 +173,23 @@ impl CircuitBreaker {
         self.open_until.store(until, Ordering::Relaxed);
     }
 
-    /// A health check reached the backend: if being unreachable opened the breaker, it is half-open
-    /// from `now` on.
-    pub fn check_passed(&self, now: Timestamp) {
+    /// Records a health check. One that reached the backend makes a breaker half-open that faults did
+    /// not open; one that failed opens the breaker where a fault was seen since the last good response.
+    pub(super) fn learn_check(
+        &self,
+        passed: bool,
+        now: Timestamp,
+        config: &BreakerConfig,
+    ) -> Option<BreakerTransition> {
+        if !passed {
+            let is_confirmed = self.streak.count() > 0;
+            return is_confirmed.then(|| self.open(OpenReason::HealthCheck, now, config)).flatten();
+        }
         let is_open = self.open_until.load(Ordering::Relaxed) > now.0;
         if is_open && !self.opened_by_faults.load(Ordering::Relaxed) {
             self.open_until.store(now.0.max(1), Ordering::Relaxed);
         }
+        None
     }
 
     pub(super) fn try_take_probe(&self) -> bool {
@@ -103,53 +200,139 @@ impl CircuitBreaker {
         self.probing.store(false, Ordering::Release);
     }
 
-    /// Records how an attempt ended.
-    pub fn learn(&self, outcome: Outcome, source: OutcomeSource, config: &BreakerConfig) {
+    /// Records how an attempt ended. `is_evidence`: whether a fault counts, see
+    /// [`super::ClientEvidence`].
+    pub(super) fn learn(
+        &self,
+        outcome: Outcome,
+        source: OutcomeSource,
+        is_evidence: bool,
+        config: &BreakerConfig,
+    ) -> Option<BreakerTransition> {
+        let is_probe = source.probe == Probe::Breaker;
         match outcome {
-            Outcome::Cancel => {}
+            Outcome::Cancel => None,
             Outcome::Ok | Outcome::Client => {
                 self.window.count(source, false, config.window);
-                self.responded(source);
+                self.streak.end(source.started);
+                self.responded(is_probe)
             }
-            Outcome::Busy { .. } => self.responded(source),
+            Outcome::Busy { .. } => self.responded(is_probe),
             Outcome::Unreachable => {
                 let count = self.unreachable.fetch_add(1, Ordering::Relaxed) + 1;
-                if source.probe || count >= config.connect_failures {
-                    self.opened_by_faults.store(false, Ordering::Relaxed);
-                    self.open(source.at, config);
-                }
+                let reason = match () {
+                    () if is_probe => OpenReason::Probe,
+                    () if count >= config.connect_failures => OpenReason::Unreachable,
+                    () => return None,
+                };
+                self.open(reason, source.at, config)
             }
-            Outcome::Fault => {
+            Outcome::Fault if is_probe => self.open_by_faults(OpenReason::Probe, source, config),
+            Outcome::Fault if is_evidence => {
                 self.window.count(source, true, config.window);
-                if source.probe || self.window.is_bad(source.at, config) {
-                    self.opened_by_faults.store(true, Ordering::Relaxed);
-                    self.open(source.at, config);
+                let streak = self.streak.add(source);
+                if streak == STREAK - 1 {
+                    let until = source.at.after(config.open / 2).0;
+                    self.suspect_until.store(until, Ordering::Relaxed);
                 }
+                let is_bad = (streak >= STREAK && self.streak.has_two_clients())
+                    || self.window.is_bad(source.at, config);
+                is_bad.then(|| self.open_by_faults(OpenReason::Faults, source, config)).flatten()
             }
+            Outcome::Fault => None,
         }
     }
 
-    fn responded(&self, source: OutcomeSource) {
+    fn responded(&self, is_probe: bool) -> Option<BreakerTransition> {
         // Loads before stores: the common case must not dirty the cache line.
         if self.unreachable.load(Ordering::Relaxed) != 0 {
             self.unreachable.store(0, Ordering::Relaxed);
         }
-        if source.probe {
-            self.open_until.store(0, Ordering::Relaxed);
-            self.times_opened.store(0, Ordering::Relaxed);
-            self.window.clear();
+        if !is_probe {
+            return None;
         }
+        self.open_until.store(0, Ordering::Relaxed);
+        self.suspect_until.store(0, Ordering::Relaxed);
+        self.times_opened.store(0, Ordering::Relaxed);
+        self.window.clear();
+        self.closed.fetch_add(1, Ordering::Relaxed);
+        Some(BreakerTransition::Closed)
     }
 
-    fn open(&self, now: Timestamp, config: &BreakerConfig) {
+    fn open_by_faults(
+        &self,
+        reason: OpenReason,
+        source: OutcomeSource,
+        config: &BreakerConfig,
+    ) -> Option<BreakerTransition> {
+        let transition = self.open(reason, source.at, config);
+        self.opened_by_faults.store(true, Ordering::Relaxed);
+        transition
+    }
+
+    fn open(
+        &self,
+        reason: OpenReason,
+        now: Timestamp,
+        config: &BreakerConfig,
+    ) -> Option<BreakerTransition> {
         // Requests that were in flight when it opened fail one after another: they must not double
         // the pause each time.
         if self.open_until.load(Ordering::Relaxed) > now.0 {
-            return;
+            return None;
         }
-        let doublings = self.times_opened.fetch_add(1, Ordering::Relaxed).min(MAX_DOUBLINGS);
-        let pause = config.open.saturating_mul(1 << doublings).min(config.max_open);
+        let pause = pause(config, self.times_opened.fetch_add(1, Ordering::Relaxed));
+        self.opened_by_faults.store(false, Ordering::Relaxed);
         self.open_until.store(now.after(pause).0.max(1), Ordering::Relaxed);
+        let counts = OpenReason::ALL.iter().zip(&self.opened);
+        for (_, count) in counts.into_iter().filter(|(one, _)| **one == reason) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(BreakerTransition::Opened { reason, pause })
+    }
+}
+
+/// The pause after a failure that follows `times` others: exponential backoff.
+pub(super) fn pause(config: &BreakerConfig, times: u32) -> Duration {
+    config.open.saturating_mul(1 << times.min(MAX_DOUBLINGS)).min(config.max_open)
+}
+
+/// Faults in a row that count as evidence.
+#[derive(Debug, Default)]
+struct Streak {
+    count: AtomicU32,
+    /// One bit per client that saw one, by hash.
+    clients: AtomicU64,
+    /// When the first of them was seen.
+    began_at: AtomicU64,
+}
+
+impl Streak {
+    fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn has_two_clients(&self) -> bool {
+        self.clients.load(Ordering::Relaxed).count_ones() >= 2
+    }
+
+    /// Adds a fault. Returns how many there are.
+    fn add(&self, source: OutcomeSource) -> u32 {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if count == 1 {
+            self.began_at.store(source.at.0, Ordering::Relaxed);
+            self.clients.store(0, Ordering::Relaxed);
+        }
+        self.clients.fetch_or(1 << (source.requester.client % 64), Ordering::Relaxed);
+        count
+    }
+
+    /// A good response to a request sent at `started` ends the row, unless it was sent before.
+    fn end(&self, started: Timestamp) {
+        // A load before the store: the common case must not dirty the cache line.
+        if self.count() != 0 && started.0 >= self.began_at.load(Ordering::Relaxed) {
+            self.count.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -197,7 +380,7 @@ impl Window {
         bucket.responses.fetch_add(1, Ordering::Relaxed);
         if is_fault {
             bucket.faults.fetch_add(1, Ordering::Relaxed);
-            bucket.clients.fetch_or(1 << (source.client % 64), Ordering::Relaxed);
+            bucket.clients.fetch_or(1 << (source.requester.client % 64), Ordering::Relaxed);
         }
     }
 

@@ -1,8 +1,13 @@
-//! The cooldown: a pause that the backend itself requested with a 429 or 503.
+//! Cooldowns: pauses that a backend itself requested with a 429 or 503.
 //!
 //! **Why beside the circuit breaker.** An overloaded engine is not a broken one. It says how long to
 //! stay away (`Retry-After`, bounded and spread by `routing.cooldown`), and counting its 503s as faults
 //! would open the breaker of a whole fleet exactly when every backend is needed.
+//!
+//! **What one covers.** Hosted APIs limit each model, and often each key. A cooldown therefore covers
+//! the model that was refused and, where the backend receives the clients' own credentials, only that
+//! credential. Only when two models are in cooldown at once, the backend itself is taken for the cause:
+//! all its models pause.
 //!
 //! **When it starts and ends.** Each 429 or 503 sets its end again. It ends when that time has come, or
 //! early with a complete response to the probe described below. Responses to requests that were sent
@@ -12,33 +17,58 @@
 //! first, holding its probe slot; all others are refused at once with the remaining time. Without the
 //! slot every waiting request would hit the same backend in the same moment (thundering herd).
 //!
-//! **What would break it.** `until` alone decides; `status` is shown to people only, so the two need no
-//! common ordering. As with the breaker, a probe slot that is not freed would end all probing:
-//! [`super::InflightGuard`] frees it when it drops.
+//! **What would break it.** `latest` may only err on the late side: it spares decisions the look at the
+//! list, so a cooldown that ends after it would be missed. The list is replaced as a whole by the rare
+//! refusal and read without a lock. As with the breaker, a probe slot that is not freed would end all
+//! probing: [`super::InflightGuard`] frees it when it drops.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
 
 use crate::units::Timestamp;
 
-/// The cooldown of one backend.
-#[derive(Debug, Default)]
+/// The most cooldowns of one backend; beyond, the one that ends first makes room.
+const MAX_COOLDOWNS: usize = 64;
+
+/// The requests that a cooldown covers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CooldownScope {
+    /// A hash of the backend's name for the model; 0 covers every model.
+    pub model: u64,
+    /// The credential of [`super::Requester`]; 0 covers every client.
+    pub credential: u64,
+}
+
+impl CooldownScope {
+    /// Every request.
+    pub const BACKEND: Self = Self { model: 0, credential: 0 };
+
+    /// Every request for a model, by the backend's name for it.
+    pub fn of_model(name: &str) -> Self {
+        Self { model: xxhash_rust::xxh3::xxh3_64(name.as_bytes()).max(1), credential: 0 }
+    }
+
+    fn covers(self, request: Self) -> bool {
+        (self.model == 0 || self.model == request.model)
+            && (self.credential == 0 || self.credential == request.credential)
+    }
+}
+
+/// One cooldown of a backend.
+#[derive(Debug)]
 pub struct Cooldown {
-    /// 0 before the first cooldown and after a response that ended it.
+    scope: CooldownScope,
     until: AtomicU64,
     status: AtomicU32,
     probing: AtomicBool,
 }
 
 impl Cooldown {
-    /// When the cooldown ends; `None` outside one.
-    pub fn ends_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let until = self.until.load(Ordering::Relaxed);
-        (until > now.0).then_some(Timestamp(until))
-    }
-
-    /// Whether the backend is in cooldown.
-    pub fn is_active(&self, now: Timestamp) -> bool {
-        self.until.load(Ordering::Relaxed) > now.0
+    /// When it ends.
+    pub fn ends_at(&self) -> Timestamp {
+        Timestamp(self.until.load(Ordering::Relaxed))
     }
 
     /// The status that started it: 429 or 503.
@@ -46,23 +76,9 @@ impl Cooldown {
         u16::try_from(self.status.load(Ordering::Relaxed)).unwrap_or(503)
     }
 
-    /// Whether a request in flight already probes if the cooldown may end early.
+    /// Whether a request in flight already probes if it may end early.
     pub fn is_probed(&self) -> bool {
         self.probing.load(Ordering::Relaxed)
-    }
-
-    /// Starts a cooldown that lasts until then.
-    pub fn start(&self, until: Timestamp, status: u16) {
-        self.status.store(status.into(), Ordering::Relaxed);
-        self.until.store(until.0, Ordering::Relaxed);
-    }
-
-    /// Ends the cooldown: the backend accepted a request.
-    pub fn clear(&self) {
-        // A load before the store: the common case must not dirty the cache line.
-        if self.until.load(Ordering::Relaxed) != 0 {
-            self.until.store(0, Ordering::Relaxed);
-        }
     }
 
     pub(super) fn try_take_probe(&self) -> bool {
@@ -71,5 +87,158 @@ impl Cooldown {
 
     pub(super) fn free_probe(&self) {
         self.probing.store(false, Ordering::Release);
+    }
+
+    fn set(&self, until: Timestamp, status: u16) {
+        self.status.store(status.into(), Ordering::Relaxed);
+        self.until.store(until.0, Ordering::Relaxed);
+    }
+}
+
+/// The cooldowns of one backend.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Cooldowns {
+    /// When the last of them ends; 0 before the first.
+    latest: AtomicU64,
+    list: ArcSwap<Vec<Arc<Cooldown>>>,
+}
+
+impl Cooldowns {
+    /// Whether any request may be covered.
+    pub fn is_active(&self, now: Timestamp) -> bool {
+        self.latest.load(Ordering::Relaxed) > now.0
+    }
+
+    /// The cooldown that covers a request, of several the one that ends last.
+    pub fn covering(&self, request: CooldownScope, now: Timestamp) -> Option<Arc<Cooldown>> {
+        if !self.is_active(now) {
+            return None;
+        }
+        let list = self.list.load();
+        let covering = list.iter().filter(|one| one.ends_at() > now && one.scope.covers(request));
+        covering.max_by_key(|one| one.ends_at()).cloned()
+    }
+
+    /// The cooldown to show for a model, or for all models: the one of exactly these models that ends
+    /// last, whichever credential it covers.
+    pub fn shown(&self, models: CooldownScope, now: Timestamp) -> Option<Arc<Cooldown>> {
+        let list = self.list.load();
+        let shown =
+            list.iter().filter(|one| one.ends_at() > now && one.scope.model == models.model);
+        shown.max_by_key(|one| one.ends_at()).cloned()
+    }
+
+    /// How many are in force that cover a single credential.
+    pub fn count_of_credentials(&self, now: Timestamp) -> usize {
+        let list = self.list.load();
+        list.iter().filter(|one| one.ends_at() > now && one.scope.credential != 0).count()
+    }
+
+    /// Starts a cooldown that lasts until then; one of all models where another model is already in
+    /// cooldown.
+    pub fn start(&self, scope: CooldownScope, until: Timestamp, status: u16, now: Timestamp) {
+        self.set(scope, until, status, now);
+        let list = self.list.load();
+        let is_other = |one: &&Arc<Cooldown>| {
+            one.ends_at() > now
+                && one.scope.credential == scope.credential
+                && one.scope.model != 0
+                && one.scope.model != scope.model
+        };
+        if scope.model != 0 && list.iter().any(|one| is_other(&one)) {
+            self.set(CooldownScope { model: 0, ..scope }, until, status, now);
+        }
+    }
+
+    fn set(&self, scope: CooldownScope, until: Timestamp, status: u16, now: Timestamp) {
+        if let Some(known) = self.list.load().iter().find(|one| one.scope == scope) {
+            known.set(until, status);
+        } else {
+            let added = Arc::new(Cooldown {
+                scope,
+                until: AtomicU64::new(until.0),
+                status: AtomicU32::new(status.into()),
+                probing: AtomicBool::new(false),
+            });
+            self.list.rcu(|list| {
+                let in_force = list.iter().filter(|one| one.ends_at() > now).cloned();
+                let mut list: Vec<Arc<Cooldown>> = in_force.collect();
+                if list.len() >= MAX_COOLDOWNS {
+                    let first = list.iter().enumerate().min_by_key(|(_, one)| one.ends_at());
+                    if let Some((index, _)) = first {
+                        list.swap_remove(index);
+                    }
+                }
+                list.push(Arc::clone(&added));
+                list
+            });
+        }
+        self.latest.fetch_max(until.0, Ordering::Relaxed);
+    }
+
+    /// Ends the cooldowns that cover a request: the backend served it.
+    pub fn clear(&self, request: CooldownScope) {
+        self.list.rcu(|list| {
+            let others = list.iter().filter(|one| !one.scope.covers(request)).cloned();
+            others.collect::<Vec<Arc<Cooldown>>>()
+        });
+        let left = self.list.load().iter().map(|one| one.ends_at().0).max();
+        self.latest.store(left.unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_000_000);
+    const LATER: Timestamp = Timestamp(5_000_000);
+
+    fn scope(model: u64, credential: u64) -> CooldownScope {
+        CooldownScope { model, credential }
+    }
+
+    #[test]
+    fn cooldown_covers_its_model_and_credential_only() {
+        let cooldowns = Cooldowns::default();
+        cooldowns.start(scope(1, 7), LATER, 429, NOW);
+        let covers = |model, credential| {
+            let found = cooldowns.covering(scope(model, credential), NOW);
+            found.map(|one| (one.ends_at(), one.status()))
+        };
+        assert_eq!(covers(1, 7), Some((LATER, 429)));
+        assert_eq!((covers(2, 7), covers(1, 8)), (None, None), "another model, another key");
+        assert_eq!(cooldowns.covering(scope(1, 7), LATER).map(|one| one.ends_at()), None);
+    }
+
+    #[test]
+    fn two_models_in_cooldown_pause_the_backend_for_that_credential() {
+        let cooldowns = Cooldowns::default();
+        cooldowns.start(scope(1, 7), LATER, 429, NOW);
+        cooldowns.start(scope(2, 8), LATER, 429, NOW);
+        assert!(cooldowns.covering(scope(3, 7), NOW).is_none(), "two clients, one model each");
+        cooldowns.start(scope(2, 7), LATER, 503, NOW);
+        assert!(cooldowns.covering(scope(3, 7), NOW).is_some());
+        assert!(cooldowns.covering(scope(3, 8), NOW).is_none());
+        cooldowns.clear(scope(3, 7));
+        assert!(cooldowns.covering(scope(3, 7), NOW).is_none(), "a response ends what covered it");
+        assert!(cooldowns.covering(scope(2, 7), NOW).is_some(), "and nothing else");
+        cooldowns.clear(scope(1, 7));
+        cooldowns.clear(scope(2, 7));
+        cooldowns.clear(scope(2, 8));
+        assert!(!cooldowns.is_active(NOW));
+    }
+
+    #[test]
+    fn number_of_cooldowns_is_bounded() {
+        let cooldowns = Cooldowns::default();
+        for credential in 1..=100 {
+            let until = Timestamp(LATER.0 + credential);
+            cooldowns.start(scope(1, credential), until, 429, NOW);
+        }
+        assert_eq!(cooldowns.count_of_credentials(NOW), MAX_COOLDOWNS);
+        assert!(cooldowns.covering(scope(1, 1), NOW).is_none(), "the first to end made room");
+        assert!(cooldowns.covering(scope(1, 100), NOW).is_some());
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Capabilities, Operations};
 use crate::config::{ModelEntry, nearest};
-use crate::fleet::{Backend, BreakerState, Fleet, Health, Topology};
+use crate::fleet::{Backend, BreakerState, CooldownScope, Fleet, Health, Topology};
 use crate::units::Timestamp;
 pub use rows::empty_in;
 use rows::{BackendRow, BreakerName, HealthName, ModelRow};
@@ -111,7 +111,8 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
     }
     let remaining = duration_of(&row.name, "cooldown_remaining_s", row.cooldown_remaining_s)?;
     if let Some(remaining) = remaining {
-        state.cooldown.start(now.after(remaining), row.cooldown_status.unwrap_or(503));
+        let (until, status) = (now.after(remaining), row.cooldown_status.unwrap_or(503));
+        state.cooldowns.start(CooldownScope::BACKEND, until, status, now);
     }
     if let Some(breaker) = row.breaker {
         let breaker_state = match breaker {
@@ -154,10 +155,10 @@ fn overlay_models(
     }
     fleet.learn_models(backend.state.id, &entries);
     let topology = &*fleet.topology();
-    rows.iter().try_for_each(|model| overlay_latency(topology, row, model, now))
+    rows.iter().try_for_each(|model| overlay_model(topology, row, model, now))
 }
 
-fn overlay_latency(
+fn overlay_model(
     topology: &Topology,
     row: &BackendRow,
     model: &ModelRow,
@@ -171,11 +172,16 @@ fn overlay_latency(
     let Some(serving) = served.and_then(|served| served.serving.iter().find(here)) else {
         return Ok(());
     };
+    let seconds = model.cooldown_remaining_s;
+    if let Some(remaining) = duration_of(&row.name, "cooldown_remaining_s", seconds)? {
+        let (until, status) = (now.after(remaining), model.cooldown_status.unwrap_or(503));
+        serving.state.cooldowns.start(serving.model_scope(), until, status, now);
+    }
     if let Some(took) = first_token {
         serving.latency.learn_first_token(took, now);
     }
     if let Some(took) = response {
-        serving.latency.learn_response(took);
+        serving.latency.learn_response(took, now);
     }
     Ok(())
 }

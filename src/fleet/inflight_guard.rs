@@ -7,15 +7,72 @@
 use std::sync::Arc;
 
 use super::backend::BackendState;
+use super::client_evidence::Evidence;
+use super::cooldown::{Cooldown, CooldownScope};
 use super::drain_estimate::{ExpectedResponse, SlotId};
 use super::load::Probe;
 use crate::units::Timestamp;
+
+/// What a permit is taken for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PermitRequest {
+    /// The probe slot that belongs to it.
+    pub probe: Probe,
+    /// The request's cooldown scope on the backend.
+    pub scope: CooldownScope,
+    /// A hash of the client.
+    pub client: u64,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// A probe slot that is held.
+#[derive(Debug)]
+enum HeldProbe {
+    None,
+    Breaker,
+    Cooldown(Arc<Cooldown>),
+    Client(Arc<Evidence>),
+}
+
+impl HeldProbe {
+    /// Takes the probe slot; `None` when another attempt holds it or there is nothing left to probe.
+    fn try_take(state: &BackendState, request: &PermitRequest) -> Option<Self> {
+        match request.probe {
+            Probe::None => Some(Self::None),
+            Probe::Breaker => state.breaker.try_take_probe().then_some(Self::Breaker),
+            Probe::Cooldown => {
+                let cooldown = state.cooldowns.covering(request.scope, request.now)?;
+                cooldown.try_take_probe().then_some(Self::Cooldown(cooldown))
+            }
+            Probe::Client => state.evidence.try_take_probe(request.client).map(Self::Client),
+        }
+    }
+
+    fn free(&self, state: &BackendState) {
+        match self {
+            Self::None => {}
+            Self::Breaker => state.breaker.free_probe(),
+            Self::Cooldown(cooldown) => cooldown.free_probe(),
+            Self::Client(evidence) => evidence.free_probe(),
+        }
+    }
+
+    fn kind(&self) -> Probe {
+        match self {
+            Self::None => Probe::None,
+            Self::Breaker => Probe::Breaker,
+            Self::Cooldown(_) => Probe::Cooldown,
+            Self::Client(_) => Probe::Client,
+        }
+    }
+}
 
 /// The permit of one request in flight on one backend; dropping it gives back whatever it holds.
 #[derive(Debug)]
 pub struct InflightGuard {
     state: Arc<BackendState>,
-    probe: Probe,
+    probe: HeldProbe,
     drain_slot: Option<SlotId>,
     /// What the request adds to the tokens in flight.
     tokens: u64,
@@ -27,15 +84,17 @@ impl InflightGuard {
     /// Takes a permit on `state`; `None` when `limit` is reached or another attempt holds the probe
     /// slot.
     // Counted before connect: a slow handshake must already repel the next request.
-    pub fn try_reserve(state: &Arc<BackendState>, limit: u32, probe: Probe) -> Option<Self> {
-        if !state.try_take_probe(probe) {
-            return None;
-        }
+    pub fn try_reserve(
+        state: &Arc<BackendState>,
+        limit: u32,
+        request: &PermitRequest,
+    ) -> Option<Self> {
+        let probe = HeldProbe::try_take(state, request)?;
         if state.load.try_begin(limit) {
             let state = Arc::clone(state);
             return Some(Self { state, probe, drain_slot: None, tokens: 0, prefill_tokens: 0 });
         }
-        state.free_probe(probe);
+        probe.free(state);
         None
     }
 
@@ -71,7 +130,7 @@ impl InflightGuard {
 
     /// The probe slot it holds.
     pub fn probe(&self) -> Probe {
-        self.probe
+        self.probe.kind()
     }
 }
 
@@ -82,7 +141,7 @@ impl Drop for InflightGuard {
             self.state.work.end(self.tokens);
         }
         self.state.load.end();
-        self.state.free_probe(self.probe);
+        self.probe.free(&self.state);
         if let Some(slot) = self.drain_slot {
             self.state.drain_estimate.free(slot);
         }

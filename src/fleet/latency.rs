@@ -12,14 +12,19 @@ use crate::units::{Timestamp, TokenCount, to_micros};
 
 /// The time in which a peak falls to 1/e of its value: 10 s, as in Finagle.
 const DECAY_MICROS: f64 = 10e6;
-/// Microseconds per tick, the unit of a peak's time: 32 bits of ticks wrap after 50 days.
+/// Microseconds per tick, the unit of a sample's time: 32 bits of ticks wrap after 50 days.
 const TICK_MICROS: u32 = 1024;
+/// Ticks, as a power of two, in which an average counts half as much: 1.05 s.
+const HALF_LIFE_BITS: u32 = 10;
+/// The most that the strategy `smart` counts of a latency: its formula ends there, and what ages must
+/// start there, or a backend would be avoided the longer the slower it was.
+const MAX_COUNTED: u32 = 1_000_000;
 
-/// Measured latencies of one model on one backend, as moving averages; 0 before the first sample.
+/// Measured latencies of one model on one backend, as moving averages.
 #[derive(Debug, Default)]
 pub struct ModelLatency {
-    first_token_micros: AtomicU32,
-    response_micros: AtomicU32,
+    first_token: Average,
+    response: Average,
     stream_tokens: AtomicU32,
     peak: Peak,
 }
@@ -27,12 +32,12 @@ pub struct ModelLatency {
 impl ModelLatency {
     /// The average TTFT of streams; `None` before the first.
     pub fn first_token(&self) -> Option<Duration> {
-        to_duration(&self.first_token_micros)
+        self.first_token.value()
     }
 
     /// The average duration of responses that are not streamed; `None` before the first.
     pub fn response(&self) -> Option<Duration> {
-        to_duration(&self.response_micros)
+        self.response.value()
     }
 
     /// The average length of streams; `None` before the first.
@@ -40,10 +45,12 @@ impl ModelLatency {
         Some(TokenCount(self.stream_tokens.load(Ordering::Relaxed))).filter(|length| length.0 > 0)
     }
 
-    /// The average for streams or other responses in microseconds; 0 before the first.
-    pub fn micros(&self, streaming: bool) -> u32 {
-        let average = if streaming { &self.first_token_micros } else { &self.response_micros };
-        average.load(Ordering::Relaxed)
+    /// What the average for streams or other responses counts at `now`, in microseconds: at most a
+    /// second, half of it for each half-life since the last sample; 0 before the first.
+    #[inline(always)]
+    pub fn aged_micros(&self, streaming: bool, now: Timestamp) -> u32 {
+        let average = if streaming { &self.first_token } else { &self.response };
+        average.aged(now)
     }
 
     /// The peak-sensitive average of the TTFT at `now`, in microseconds; `None` before the first.
@@ -53,26 +60,30 @@ impl ModelLatency {
 
     /// Records the TTFT of a stream whose first token arrived at `now`.
     pub fn learn_first_token(&self, took: Duration, now: Timestamp) {
-        average(&self.first_token_micros, to_micros(took));
+        self.first_token.learn(took, now);
         self.peak.learn(took, now);
     }
 
-    /// Records the duration of a response that was not streamed.
-    pub fn learn_response(&self, took: Duration) {
-        average(&self.response_micros, to_micros(took));
+    /// Records the duration of a response that was not streamed and ended at `now`.
+    pub fn learn_response(&self, took: Duration, now: Timestamp) {
+        self.response.learn(took, now);
     }
 
     /// Records the length of a stream that ended properly.
     pub fn learn_length(&self, tokens: TokenCount) {
-        average(&self.stream_tokens, tokens.0.into());
+        let old = self.stream_tokens.load(Ordering::Relaxed);
+        let mixed =
+            if old == 0 { tokens.0.into() } else { (u64::from(old) * 4 + u64::from(tokens.0)) / 5 };
+        let mixed = u32::try_from(mixed).unwrap_or(u32::MAX).max(1);
+        self.stream_tokens.store(mixed, Ordering::Relaxed);
     }
 
     /// Forgets everything: the engine restarted.
     pub fn forget(&self) {
-        for average in [&self.first_token_micros, &self.response_micros, &self.stream_tokens] {
-            average.store(0, Ordering::Relaxed);
+        self.stream_tokens.store(0, Ordering::Relaxed);
+        for packed in [&self.first_token.0, &self.response.0, &self.peak.0] {
+            packed.store(0, Ordering::Relaxed);
         }
-        self.peak.0.store(0, Ordering::Relaxed);
     }
 
     /// What to expect of the response to a request.
@@ -85,6 +96,46 @@ impl ModelLatency {
         let lengths = max_tokens.into_iter().chain(self.length());
         ExpectedResponse { tokens: lengths.min().unwrap_or_default(), duration: Duration::ZERO }
     }
+}
+
+/// An exponential moving average that ages: without new samples it counts half as much after each
+/// half-life, and a new sample counts the more the older the average is. A backend that was slow is
+/// therefore tried again, and judged by what it does then. A decision reads it for every candidate, so
+/// ageing is shifts and one multiplication: linear between two halvings.
+///
+/// Packed as [`Peak`] is.
+#[derive(Debug, Default)]
+struct Average(AtomicU64);
+
+impl Average {
+    fn value(&self) -> Option<Duration> {
+        let packed = self.0.load(Ordering::Relaxed);
+        (packed != 0).then(|| Duration::from_micros(packed >> 32))
+    }
+
+    #[inline(always)]
+    fn aged(&self, now: Timestamp) -> u32 {
+        let packed = self.0.load(Ordering::Relaxed);
+        halve(lower_half(packed >> 32).min(MAX_COUNTED), elapsed_ticks(packed, now))
+    }
+
+    /// Four parts old and one part new, the old part aged; the first sample counts as it is.
+    fn learn(&self, took: Duration, now: Timestamp) {
+        const OLD: u32 = 5 << 16;
+        let packed = self.0.load(Ordering::Relaxed);
+        let weight = if packed == 0 { 0 } else { halve(OLD / 5 * 4, elapsed_ticks(packed, now)) };
+        let share = f64::from(weight) / f64::from(OLD);
+        let old = Duration::from_micros(packed >> 32);
+        self.0.store(pack(old.mul_f64(share) + took.mul_f64(1.0 - share), now), Ordering::Relaxed);
+    }
+}
+
+/// `value` after that many ticks.
+#[inline(always)]
+fn halve(value: u32, ticks: u32) -> u32 {
+    let whole = value.checked_shr(ticks >> HALF_LIFE_BITS).unwrap_or(0);
+    let part = ticks & ((1 << HALF_LIFE_BITS) - 1);
+    whole - lower_half((u64::from(whole) * u64::from(part)) >> (HALF_LIFE_BITS + 1))
 }
 
 /// A moving average that follows a rise at once and decays with time, also while nothing is measured:
@@ -108,46 +159,72 @@ impl Peak {
         let share = if packed == 0 { 0.0 } else { remaining(packed, now) };
         let old = Duration::from_micros(packed >> 32).mul_f64(share);
         let mixed = if took > old { took } else { old + took.mul_f64(1.0 - share) };
-        // At least 1: a value of 0 at tick 0 would read as "no sample".
-        let micros = to_micros(mixed).clamp(1, u32::MAX.into());
-        self.0.store(micros << 32 | u64::from(ticks(now)), Ordering::Relaxed);
+        self.0.store(pack(mixed, now), Ordering::Relaxed);
     }
 }
 
 /// The share of a peak that is left at `now`.
 fn remaining(packed: u64, now: Timestamp) -> f64 {
-    let elapsed = ticks(now).wrapping_sub(lower_half(packed));
-    // Another thread may have learned it a moment after `now` was taken.
-    let elapsed = if elapsed > u32::MAX / 2 { 0 } else { elapsed };
-    (-f64::from(elapsed) * f64::from(TICK_MICROS) / DECAY_MICROS).exp()
+    let elapsed = f64::from(elapsed_ticks(packed, now));
+    (-elapsed * f64::from(TICK_MICROS) / DECAY_MICROS).exp()
 }
 
+/// A duration and the tick at which it was learned, as one number.
+fn pack(took: Duration, now: Timestamp) -> u64 {
+    // At least 1: a value of 0 at tick 0 would read as "no sample".
+    let micros = to_micros(took).clamp(1, u32::MAX.into());
+    micros << 32 | u64::from(ticks(now))
+}
+
+/// The ticks between a sample and `now`.
+#[inline(always)]
+fn elapsed_ticks(packed: u64, now: Timestamp) -> u32 {
+    let elapsed = ticks(now).wrapping_sub(lower_half(packed));
+    // Another thread may have learned it a moment after `now` was taken.
+    if elapsed > u32::MAX / 2 { 0 } else { elapsed }
+}
+
+#[inline(always)]
 fn ticks(at: Timestamp) -> u32 {
     lower_half(at.0 / u64::from(TICK_MICROS))
 }
 
+#[inline(always)]
 fn lower_half(packed: u64) -> u32 {
     u32::try_from(packed & u64::from(u32::MAX)).unwrap_or(u32::MAX)
-}
-
-fn to_duration(micros: &AtomicU32) -> Option<Duration> {
-    match micros.load(Ordering::Relaxed) {
-        0 => None,
-        micros => Some(Duration::from_micros(micros.into())),
-    }
-}
-
-/// Exponential moving average, 4 parts old and 1 part new; the first sample counts as it is.
-fn average(average: &AtomicU32, new: u64) {
-    let new = new.clamp(1, u32::MAX.into());
-    let old = u64::from(average.load(Ordering::Relaxed));
-    let mixed = if old == 0 { new } else { (old * 4 + new) / 5 };
-    average.store(u32::try_from(mixed).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn average_counts_half_after_each_half_life() {
+        let latency = ModelLatency::default();
+        let half_life = u64::from(TICK_MICROS) << HALF_LIFE_BITS;
+        let at = |halves: u64| Timestamp(half_life * halves / 2);
+        assert_eq!(latency.aged_micros(false, at(2)), 0);
+        latency.learn_response(Duration::from_millis(800), at(2));
+        let aged = [2, 3, 4, 6].map(|halves| latency.aged_micros(false, at(halves)) / 1000);
+        assert_eq!(aged, [800, 600, 400, 200]);
+        assert_eq!(latency.response(), Some(Duration::from_millis(800)), "shown as it was");
+        latency.learn_response(Duration::from_secs(60), at(2));
+        assert_eq!(latency.aged_micros(false, at(2)), 1_000_000, "a second at most");
+        assert_eq!(latency.aged_micros(false, at(200)), 0, "forgotten");
+        assert_eq!(latency.aged_micros(true, at(2)), 0, "streams are averaged by themselves");
+    }
+
+    #[test]
+    fn samples_replace_an_old_average() {
+        let latency = ModelLatency::default();
+        let (then, now) = (Timestamp(1_000_000), Timestamp(20_000_000));
+        latency.learn_first_token(Duration::from_secs(9), then);
+        latency.learn_first_token(Duration::from_millis(50), then);
+        assert!(latency.first_token().is_some_and(|took| took > Duration::from_secs(7)));
+        latency.learn_first_token(Duration::from_millis(50), now);
+        let millis = latency.first_token().map(|took| took.as_millis());
+        assert!(millis.is_some_and(|millis| (50..52).contains(&millis)), "{millis:?}");
+    }
 
     #[test]
     fn peak_follows_a_rise_at_once_and_decays() {

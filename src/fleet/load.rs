@@ -83,4 +83,6 @@ pub enum Probe {
     Breaker,
     /// That of the cooldown which expires first.
     Cooldown,
+    /// That of the client's own evidence against the backend.
+    Client,
 }

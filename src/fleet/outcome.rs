@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use super::cooldown::CooldownScope;
+use super::load::Probe;
+use super::requester::Requester;
 use crate::units::Timestamp;
 
 /// How an attempt ended.
@@ -19,9 +22,9 @@ pub enum Outcome {
         /// 429 or 503.
         status: u16,
     },
-    /// No connection, or silence until a timeout.
+    /// No connection.
     Unreachable,
-    /// A 5xx, a broken stream, a response that is not HTTP.
+    /// A 5xx, a broken stream, a response that is not HTTP, silence until a timeout.
     Fault,
     /// The client disconnected: nothing is learned.
     Cancel,
@@ -40,13 +43,17 @@ impl Outcome {
     }
 }
 
-/// Which client saw an outcome, and when.
+/// Whose attempt had an outcome, and when.
 #[derive(Debug, Clone, Copy)]
 pub struct OutcomeSource {
     /// When the attempt ended.
     pub at: Timestamp,
-    /// A hash of the client's key, or else of its address: one client alone never opens a breaker.
-    pub client: u64,
-    /// Whether the attempt held the breaker's probe slot.
-    pub probe: bool,
+    /// When it started.
+    pub started: Timestamp,
+    /// Who sent the request.
+    pub requester: Requester,
+    /// What its cooldown covers, if it was refused.
+    pub scope: CooldownScope,
+    /// The probe slot the attempt held.
+    pub probe: Probe,
 }

@@ -10,6 +10,7 @@ use super::{
     BackendId, CheckResult, Fleet, Health, InflightGuard, Model, Outcome, OutcomeSource, Probe,
     Topology,
 };
+use super::{CooldownScope, PermitRequest, Requester};
 use crate::api::{Capabilities, Operations};
 use crate::config::{Config, Environment, ModelEntry};
 use crate::units::{Timestamp, TokenCount};
@@ -133,7 +134,7 @@ fn rotation_and_latencies_survive_a_new_topology() {
     );
     let before = fleet.topology();
     model(&before, "m").turn.store(41, Ordering::Relaxed);
-    model(&before, "m").serving[0].latency.learn_response(Duration::from_millis(70));
+    model(&before, "m").serving[0].latency.learn_response(Duration::from_millis(70), Timestamp(0));
     fleet.learn_models(id_of(&fleet, "y"), &[entry("m")]);
     let after = fleet.topology();
     assert_eq!(model(&after, "m").turn.load(Ordering::Relaxed), 41);
@@ -182,24 +183,29 @@ fn latency_averages_start_at_the_first_sample() {
     assert_eq!(latency.first_token(), Some(Duration::from_millis(100)));
     latency.learn_first_token(Duration::from_millis(200), Timestamp(0));
     assert_eq!(latency.first_token(), Some(Duration::from_millis(120)));
-    latency.learn_response(Duration::ZERO);
+    latency.learn_response(Duration::ZERO, Timestamp(0));
     assert!(latency.response().is_some(), "too short to measure is still measured");
+}
+
+fn source(at: Timestamp, requester: Requester) -> OutcomeSource {
+    let (scope, probe) = (CooldownScope::BACKEND, Probe::None);
+    OutcomeSource { at, started: at, requester, scope, probe }
 }
 
 #[test]
 fn permit_is_released_exactly_once() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
-    let first = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
-    let second = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
-    assert!(InflightGuard::try_reserve(state, 2, Probe::None).is_none(), "full");
+    let first = InflightGuard::try_reserve(state, 2, &PermitRequest::default()).unwrap();
+    let second = InflightGuard::try_reserve(state, 2, &PermitRequest::default()).unwrap();
+    assert!(InflightGuard::try_reserve(state, 2, &PermitRequest::default()).is_none(), "full");
     assert_eq!((state.load.in_flight(), state.load.total()), (2, 2));
     drop(first);
     assert_eq!(state.load.in_flight(), 1);
     drop(second);
     assert_eq!((state.load.in_flight(), state.load.total()), (0, 2));
     let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        let _place = InflightGuard::try_reserve(state, 2, Probe::None).unwrap();
+        let _place = InflightGuard::try_reserve(state, 2, &PermitRequest::default()).unwrap();
         panic!("an attempt went wrong");
     }));
     assert!(panicked.is_err());
@@ -210,12 +216,17 @@ fn permit_is_released_exactly_once() {
 fn probe_slot_is_exclusive_and_freed_on_drop() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
-    for probe in [Probe::Breaker, Probe::Cooldown] {
-        let held = InflightGuard::try_reserve(state, 9, probe).unwrap();
-        assert!(InflightGuard::try_reserve(state, 9, probe).is_none(), "{probe:?} is taken");
+    let (scope, client, now) = (CooldownScope::BACKEND, 7, Timestamp(1));
+    state.cooldowns.start(scope, Timestamp(9_000_000), 429, now);
+    let fault = source(now, Requester { client, ..Requester::default() });
+    state.learn_outcome(Outcome::Fault, fault, &fleet.backends[0].config.health.breaker);
+    for probe in [Probe::Breaker, Probe::Cooldown, Probe::Client] {
+        let probe = PermitRequest { probe, scope, client, now };
+        let held = InflightGuard::try_reserve(state, 9, &probe).unwrap();
+        assert!(InflightGuard::try_reserve(state, 9, &probe).is_none(), "{probe:?} is taken");
         drop(held);
-        assert!(InflightGuard::try_reserve(state, 0, probe).is_none(), "no place left");
-        let again = InflightGuard::try_reserve(state, 9, probe);
+        assert!(InflightGuard::try_reserve(state, 0, &probe).is_none(), "no place left");
+        let again = InflightGuard::try_reserve(state, 9, &probe);
         assert!(again.is_some(), "{probe:?} is not lost to a full backend");
     }
 }
@@ -224,15 +235,15 @@ fn probe_slot_is_exclusive_and_freed_on_drop() {
 fn refusal_starts_a_cooldown_and_not_the_breaker() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
-    let from = OutcomeSource { at: Timestamp(1_000_000), client: 1, probe: false };
+    let from = source(Timestamp(1_000_000), Requester::default());
     let busy = Outcome::Busy { cooldown: Duration::from_secs(7), status: 429 };
     state.learn_outcome(busy, from, &fleet.backends[0].config.health.breaker);
     let now = Timestamp(1_000_001);
-    assert_eq!(state.cooldown.ends_at(now), Some(Timestamp(8_000_000)));
-    assert_eq!(state.cooldown.status(), 429);
+    let cooldown = state.cooldowns.covering(CooldownScope::BACKEND, now).unwrap();
+    assert_eq!((cooldown.ends_at(), cooldown.status()), (Timestamp(8_000_000), 429));
     assert!(state.breaker.is_closed());
-    state.cooldown.clear();
-    assert_eq!(state.cooldown.ends_at(now), None);
+    state.cooldowns.clear(CooldownScope::BACKEND);
+    assert!(!state.cooldowns.is_active(now));
 }
 
 #[test]
@@ -242,15 +253,17 @@ fn passed_check_half_opens_the_breaker() {
     let state = &backend.state;
     let at = Timestamp(1_000_000);
     assert_eq!(state.checked_at(), None);
-    assert_eq!(state.learn_check(CheckResult { at, passed: None }, 2, 3), Some(Health::Unhealthy));
-    let from = OutcomeSource { at, client: 1, probe: false };
+    let health = &backend.config.health;
+    let failed = CheckResult { at, passed: None };
+    assert_eq!(state.learn_check(failed, health).health, Some(Health::Unhealthy));
+    let from = source(at, Requester::default());
     for _ in 0..3 {
         state.learn_outcome(Outcome::Unreachable, from, &backend.config.health.breaker);
     }
     assert_eq!(state.breaker.state(at), super::BreakerState::Open);
     let passed = CheckResult { at, passed: Some(Duration::from_millis(3)) };
-    assert_eq!(state.learn_check(passed, 2, 3), None);
-    assert_eq!(state.learn_check(passed, 2, 3), Some(Health::Healthy));
+    assert_eq!(state.learn_check(passed, health).health, None);
+    assert_eq!(state.learn_check(passed, health).health, Some(Health::Healthy));
     assert_eq!(state.breaker.state(at), super::BreakerState::HalfOpen);
     assert_eq!(state.check_latency(), Duration::from_millis(3));
     assert_eq!(state.checked_at(), Some(at));

@@ -9,10 +9,13 @@ use std::time::Duration;
 use ahash::HashMap;
 
 use super::backend::{BackendId, SharedBackend};
+use super::cooldown::CooldownScope;
 use super::latency::ModelLatency;
+use super::requester::Requester;
 use crate::api::{Capabilities, Offer, Operations};
 use crate::config::{
-    BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig, UnknownCapability,
+    AuthorizationPolicy, BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig,
+    UnknownCapability,
 };
 use crate::prefix::{CacheState, MemoryBudget, ModelIndex, Slot};
 use crate::scoring::{Candidate, PrefixParams};
@@ -109,12 +112,27 @@ pub struct Serving {
     pub key: u64,
     /// The backend's slot in the model's prefix index.
     pub slot: Slot,
+    /// What a cooldown of this model covers on the backend.
+    cooldown: CooldownScope,
+    /// Whether the backend receives the clients' own credentials, so that it may limit each of them.
+    passes_credentials: bool,
     /// The timeouts of an attempt.
     // Boxed: a decision passes over every row, and needs none of them.
     pub timeouts: Box<TimeoutsConfig>,
 }
 
 impl Serving {
+    /// What a cooldown of the model covers on the backend, for every client.
+    pub fn model_scope(&self) -> CooldownScope {
+        self.cooldown
+    }
+
+    /// What a cooldown covers that the backend requests in response to a request of that sender.
+    pub fn cooldown_scope(&self, requester: Requester) -> CooldownScope {
+        let credential = if self.passes_credentials { requester.credential } else { 0 };
+        CooldownScope { credential, ..self.cooldown }
+    }
+
     /// The name an engine's adapters know the model by.
     pub fn adapter_name(&self) -> &str {
         self.upstream_id.as_deref().unwrap_or(&self.model)
@@ -328,6 +346,8 @@ fn serve(
         latency: carried.latencies.get(&key).cloned().unwrap_or_default(),
         key: Candidate::key_of(&backend.config.name),
         slot: Slot::UNASSIGNED,
+        cooldown: CooldownScope::of_model(entry.upstream_id.as_deref().unwrap_or(&entry.id)),
+        passes_credentials: backend.config.authorization == AuthorizationPolicy::Pass,
         timeouts: Box::new(rules.timeouts(&backend.config, &entry.id)),
     }
 }

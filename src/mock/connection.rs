@@ -71,6 +71,7 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
         }
     };
     request.set_body(body.clone());
+    let fault = fault.or_else(|| shared.script.fault_of_body(&body).filter(|_| !is_probe));
     let response = response(shared, &head, &body);
     drop(body);
     let mut delivery = Delivery::new(wire, &shared.records, &head);

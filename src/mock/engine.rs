@@ -141,6 +141,11 @@ impl MockEngine {
         self.shared.script.set_always(fault);
     }
 
+    /// The fault of every request whose body contains `text`, unless another fault is its own.
+    pub fn fail_on(&self, text: &str, fault: Fault) {
+        self.shared.script.fail_on(text, fault);
+    }
+
     /// The fault of every request for information. Those at accept and `CloseUnread` do not apply.
     pub fn always_probes(&self, fault: Option<Fault>) {
         self.shared.script.set_probes(fault);

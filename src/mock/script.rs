@@ -15,6 +15,8 @@ struct Plan {
     requests: VecDeque<Fault>,
     always: Option<Fault>,
     probes: Option<Fault>,
+    /// Faults of requests whose body contains a text.
+    of_bodies: Vec<(String, Fault)>,
     health: u16,
     pages: BTreeMap<String, String>,
 }
@@ -26,6 +28,7 @@ impl Script {
             requests: VecDeque::new(),
             always: None,
             probes: None,
+            of_bodies: Vec::new(),
             health: 200,
             pages: BTreeMap::new(),
         }))
@@ -41,6 +44,17 @@ impl Script {
 
     pub(super) fn set_always(&self, fault: Option<Fault>) {
         self.lock().always = fault;
+    }
+
+    pub(super) fn fail_on(&self, text: &str, fault: Fault) {
+        self.lock().of_bodies.push((text.to_owned(), fault));
+    }
+
+    /// The fault of a request with that body.
+    pub(super) fn fault_of_body(&self, body: &[u8]) -> Option<Fault> {
+        let plan = self.lock();
+        let contains = |text: &String| memchr::memmem::find(body, text.as_bytes()).is_some();
+        plan.of_bodies.iter().find(|(text, _)| contains(text)).map(|(_, fault)| fault.clone())
     }
 
     pub(super) fn set_probes(&self, fault: Option<Fault>) {

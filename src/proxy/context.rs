@@ -10,7 +10,7 @@ use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
-use crate::fleet::{BackendId, BackendSet, Outcome, Topology};
+use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Topology};
 use crate::routing::Generation;
 use crate::routing::RoutingDecision;
 use crate::scan::RequestProfile;
@@ -32,8 +32,8 @@ pub struct RequestContext {
     /// How the body is framed; Pingora is made to believe that there is none.
     pub(crate) body_length: BodyLength,
     pub(crate) body_is_read: bool,
-    /// Identifies the client to circuit breakers: see `Seeds::hash_client`.
-    pub(crate) client_hash: u64,
+    /// Identifies the client, its credential and its prompt to circuit breakers and cooldowns.
+    pub(crate) requester: Requester,
     /// The client's `Origin`, when CORS allows it to read the response.
     pub(crate) cors_origin: Option<HeaderValue>,
     pub(crate) record: RequestRecord,

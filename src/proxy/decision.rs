@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use super::Proxy;
 use super::context::{RequestContext, ScannedRequest};
 use crate::clock::now;
-use crate::fleet::{BackendSet, InflightGuard};
+use crate::fleet::{BackendSet, InflightGuard, PermitRequest};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     Capture, CapturedAttempt, Live, NoRecord, RouteError, RouteInput, Routed, RoutingDecision,
@@ -136,6 +136,7 @@ fn reserve(
             now: now(),
             prompt,
             session: request.session,
+            requester: ctx.requester,
         };
         let is_captured = proxy.captures.lasts(|| input.now);
         let is_traced = is_captured || ctx.generation.shadow.is_some();
@@ -151,8 +152,13 @@ fn reserve(
             (router.route(&input, &mut random, scratch, &mut NoRecord)?, None)
         };
         let serving = decision.serving(topology).ok_or_else(saturated)?;
-        let permit =
-            InflightGuard::try_reserve(&serving.state, serving.max_in_flight, decision.probe);
+        let wanted = PermitRequest {
+            probe: decision.probe,
+            scope: serving.cooldown_scope(ctx.requester),
+            client: ctx.requester.client,
+            now: input.now,
+        };
+        let permit = InflightGuard::try_reserve(&serving.state, serving.max_in_flight, &wanted);
         if let Some(mut permit) = permit {
             let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
             let expected = serving.latency.expect(streaming, limit);

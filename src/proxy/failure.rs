@@ -13,10 +13,11 @@ use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure};
 /// pauses it.
 pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
     match failure {
-        Failure::NotSent(_) | Failure::TimedOut(_) => Outcome::Unreachable,
-        Failure::NoResponse { .. } | Failure::BadResponse(_) | Failure::ServerError(_) => {
-            Outcome::Fault
-        }
+        Failure::NotSent(_) => Outcome::Unreachable,
+        Failure::NoResponse { .. }
+        | Failure::TimedOut(_)
+        | Failure::BadResponse(_)
+        | Failure::ServerError(_) => Outcome::Fault,
         Failure::Refused(held) => Outcome::Busy { cooldown, status: held.status },
         Failure::ClientGone => Outcome::Cancel,
     }

@@ -11,7 +11,7 @@ use super::observers::Observers;
 use crate::api::{ErrorCode, Work};
 use crate::clock::now;
 use crate::config::CooldownConfig;
-use crate::fleet::{Outcome, OutcomeSource, Probe};
+use crate::fleet::{BreakerTransition, Outcome, OutcomeSource, Probe, Requester};
 use crate::routing::{AttemptEnded, Router};
 use crate::scan::Usage;
 use crate::units::Timestamp;
@@ -25,8 +25,7 @@ const COOLDOWN_JITTER: f64 = 0.1;
 pub(crate) struct AttemptResult {
     pub(crate) outcome: Outcome,
     pub(crate) code: Option<ErrorCode>,
-    /// Identifies the client to circuit breakers.
-    pub(crate) client: u64,
+    pub(crate) requester: Requester,
     pub(crate) is_streaming: bool,
     /// When the first token of a stream passed.
     pub(crate) first_token: Option<Timestamp>,
@@ -49,7 +48,7 @@ impl AttemptResult {
         Self {
             outcome,
             code: None,
-            client: ctx.client_hash,
+            requester: ctx.requester,
             is_streaming: ctx.record.is_streaming,
             first_token: ctx.record.first_token,
             is_relayed: true,
@@ -88,18 +87,26 @@ pub(crate) fn record_outcome(
     let at = now();
     let outcome = result.outcome;
     let state = &attempt.serving.state;
-    let source =
-        OutcomeSource { at, client: result.client, probe: permit.probe() == Probe::Breaker };
+    let scope = attempt.serving.cooldown_scope(result.requester);
+    let source = OutcomeSource {
+        at,
+        started: attempt.started,
+        requester: result.requester,
+        scope,
+        probe: permit.probe(),
+    };
     let health = &attempt.backend.config.health;
-    state.learn_outcome(outcome, source, &health.breaker);
-    if source.probe && state.breaker.is_closed() {
-        state.begin_slow_start(at, health.slow_start);
+    if let Some(transition) = state.learn_outcome(outcome, source, &health.breaker) {
+        if transition == BreakerTransition::Closed {
+            state.begin_slow_start(at, health.slow_start);
+        }
+        transition.log(&state.name);
     }
     if outcome == Outcome::Ok {
         // Only the probe starts during a cooldown: a response to an older request says nothing
         // about it.
         if permit.probe() == Probe::Cooldown {
-            state.cooldown.clear();
+            state.cooldowns.clear(scope);
         }
         let latency = &attempt.serving.latency;
         match (result.is_streaming, result.first_token) {
@@ -108,7 +115,7 @@ pub(crate) fn record_outcome(
             }
             (true, None) => {}
             (false, _) if result.runs_model => {
-                latency.learn_response(at.since(attempt.started));
+                latency.learn_response(at.since(attempt.started), at);
             }
             (false, _) => {}
         }

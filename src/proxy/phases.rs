@@ -29,6 +29,7 @@ use crate::downstream::body::BodyLength;
 use crate::downstream::body_reader;
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
+use crate::fleet::Requester;
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
 #[derive(Clone)]
@@ -67,7 +68,7 @@ impl ProxyHttp for DataPlane {
             client_address: None,
             body_length: BodyLength::None,
             body_is_read: false,
-            client_hash: 0,
+            requester: Requester::default(),
             cors_origin: None,
             record: RequestRecord::default(),
             _counted: Counted::new(&self.0.clients.in_flight),

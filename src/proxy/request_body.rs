@@ -15,7 +15,7 @@ use crate::api::{ErrorCode, Operation};
 use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
-use crate::fleet::BackendSet;
+use crate::fleet::{BackendSet, Requester};
 use crate::scan::{RequestProfile, ScanError, ScanOptions, scan};
 
 /// Reads the body; a client that waits for `100 Continue` gets it first.
@@ -88,6 +88,7 @@ pub(crate) fn admit(
     let headers = &session.req_header().headers;
     let fleet = ctx.generation.fleet.topology();
     let router = &ctx.generation.router;
+    ctx.requester.prompt = Requester::prompt_of(&body.bytes);
     ctx.record.requested_model = Some(Arc::clone(&model));
     ctx.record.estimated_tokens = Some(profile.estimated_tokens);
     let target = router.names.resolve(&model, &fleet);

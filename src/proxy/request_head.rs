@@ -134,7 +134,8 @@ fn check_head(
         let key = auth::check_key(&config.auth, &head.headers);
         ctx.key = key.map_err(|error| OwnError { closes: has_body, ..error })?;
     }
-    ctx.client_hash = proxy.seeds.hash_client(ctx.key, ctx.client_address);
+    ctx.requester.client = proxy.seeds.hash_client(ctx.key, ctx.client_address);
+    ctx.requester.credential = proxy.seeds.hash_credential(&head.headers);
     Ok(())
 }
 

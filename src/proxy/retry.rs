@@ -28,6 +28,7 @@ pub(crate) async fn serve(
 ) -> Served {
     proxy.retries.earn(&ctx.generation.config.routing.retry_budget);
     let mut last_failure = None;
+    let mut has_met_limit = false;
     loop {
         let headers = &session.req_header().headers;
         let Decided { decision, permit } = match decide(proxy, ctx, headers, &request) {
@@ -53,11 +54,13 @@ pub(crate) async fn serve(
             AttemptEnd::Failed(Failure::ClientGone) => return ctx.client_gone(),
             AttemptEnd::Failed(failure) => {
                 request.tried.insert(decision.backend);
-                if !may_retry(proxy, ctx, &failure) {
-                    let is_last = decision.candidates <= 1;
+                let is_refused_again = has_met_limit && matches!(failure, Failure::Refused(_));
+                if is_refused_again || !may_retry(proxy, ctx, &failure) {
+                    let is_last = is_refused_again || decision.candidates <= 1;
                     let last = LastAttempt { failure, decided: Some(decision), is_last };
                     return send_failure(proxy, session, ctx, &request.fleet, last).await;
                 }
+                has_met_limit |= is_rate_limit(&failure);
                 last_failure = Some(failure);
             }
         }
@@ -76,6 +79,12 @@ fn may_retry(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
     is_safe
         && ctx.record.attempts <= routing.max_retries
         && proxy.retries.spend(&routing.retry_budget, now())
+}
+
+/// Whether the backend limits the client's rate. Such a refusal is retried on one other backend and no
+/// further: a limit of the model or the key would be met everywhere, and every refusal starts a cooldown.
+fn is_rate_limit(failure: &Failure) -> bool {
+    matches!(failure, Failure::Refused(held) if held.status == 429)
 }
 
 /// The attempt after which no other follows.

@@ -4,10 +4,12 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::header::HeaderValue;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, HeaderValue};
 
 use crate::api::hex;
 use crate::mix::{GOLDEN_GAMMA, mix};
+use crate::upstream::headers::API_KEY;
 
 /// A sequence of random numbers shared by all threads: SplitMix64 (Steele, Lea, Flood 2014), whose
 /// whole state is one counter.
@@ -50,6 +52,15 @@ impl Seeds {
             (None, None) => {}
         }
         hasher.finish()
+    }
+
+    /// Identifies the credential that a client sends along; never 0, also without one.
+    pub(crate) fn hash_credential(&self, headers: &HeaderMap) -> u64 {
+        let mut hasher = self.hashes.build_hasher();
+        for name in [&AUTHORIZATION, &API_KEY] {
+            headers.get(name).map(HeaderValue::as_bytes).hash(&mut hasher);
+        }
+        hasher.finish().max(1)
     }
 }
 

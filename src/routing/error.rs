@@ -211,7 +211,7 @@ impl Seen {
                 self.capable = true;
                 self.full |= matches!(reason, RejectReason::Full { .. });
                 self.tried |= reason == RejectReason::Tried;
-                if let RejectReason::Cooldown { until, status } = reason {
+                if let RejectReason::Cooldown { until, status, .. } = reason {
                     let (first, worst) = self.cooldown.unwrap_or((until, status));
                     self.cooldown = Some((first.min(until), worst.max(status)));
                 }

@@ -32,7 +32,11 @@ pub enum RejectReason {
         until: Timestamp,
         /// The status that started it.
         status: u16,
+        /// Whether the backend is known to have what the request needs, and not only assumed to.
+        is_known: bool,
     },
+    /// Its last responses, to this client or to several, were faults: other backends are preferred.
+    RecentFaults,
     /// It has as many requests in flight as it may.
     Full {
         /// The limit.
@@ -61,6 +65,7 @@ impl RejectReason {
             Self::Health(Health::Healthy | Health::Unhealthy) => "unhealthy",
             Self::BreakerOpen => "breaker_open",
             Self::Cooldown { .. } => "cooldown",
+            Self::RecentFaults => "recent_faults",
             Self::SlowStart { .. } => "slow_start",
             Self::Full { .. } => "full",
             Self::Telemetry => "telemetry",
@@ -85,10 +90,13 @@ impl RejectReason {
             Self::Assumed => "is only assumed to have what others are known to have".to_owned(),
             Self::Health(health) => format!("is {}", health.name()),
             Self::BreakerOpen => "its circuit breaker is open".to_owned(),
-            Self::Cooldown { until, status } => format!(
+            Self::Cooldown { until, status, .. } => format!(
                 "in cooldown for another {:.1} s after its own {status}",
                 until.since(input.now).as_secs_f64()
             ),
+            Self::RecentFaults => {
+                "its last responses were faults, so other backends are preferred".to_owned()
+            }
             Self::SlowStart { percent } => format!("in slow start at {percent} %"),
             Self::Full { limit } => format!("has {limit} requests in flight, its limit"),
             Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
@@ -145,12 +153,18 @@ pub(super) struct Conditions {
     pub(super) in_panic: bool,
     /// Whether backends in slow start get their whole share, because there are no others.
     pub(super) ignores_slow_start: bool,
+    /// Whether backends count whose last responses were faults, because there are no others.
+    pub(super) ignores_faults: bool,
 }
 
 impl Conditions {
     /// The least strict ones of a fleet that is not in panic.
-    pub(super) const LENIENT: Self =
-        Self { candidacy: Candidacy::Usable, in_panic: false, ignores_slow_start: true };
+    pub(super) const LENIENT: Self = Self {
+        candidacy: Candidacy::Usable,
+        in_panic: false,
+        ignores_slow_start: true,
+        ignores_faults: true,
+    };
 }
 
 /// The filters of one pass.
@@ -201,11 +215,16 @@ impl<'a> Filters<'a> {
         if !state.breaker.is_closed() && is_open(state, input) {
             return V::reject(|| RejectReason::BreakerOpen);
         }
-        if state.cooldown.is_active(input.now) {
-            return V::reject(|| in_cooldown(state, input.now));
+        if state.cooldowns.is_active(input.now)
+            && let Some(reason) = self.cooldown(candidate)
+        {
+            return V::reject(|| reason);
         }
         if state.load.in_flight() >= candidate.max_in_flight {
             return V::reject(|| RejectReason::Full { limit: candidate.max_in_flight });
+        }
+        if state.has_recent_faults(input.now) && self.avoids(candidate) {
+            return V::reject(|| RejectReason::RecentFaults);
         }
         if state.is_in_slow_start() && self.skips(candidate) {
             return V::reject(|| RejectReason::SlowStart {
@@ -220,6 +239,29 @@ impl<'a> Filters<'a> {
     #[inline(never)]
     fn is_excluded(&self, health: Health) -> bool {
         !self.conditions.in_panic || health != Health::Unhealthy
+    }
+
+    /// The cooldown that covers the request on a backend.
+    #[cold]
+    #[inline(never)]
+    fn cooldown(&self, candidate: &Serving) -> Option<RejectReason> {
+        let input = self.input;
+        let scope = candidate.cooldown_scope(input.requester);
+        let cooldown = candidate.state.cooldowns.covering(scope, input.now)?;
+        Some(RejectReason::Cooldown {
+            until: cooldown.ends_at(),
+            status: cooldown.status(),
+            is_known: is_known(input, candidate),
+        })
+    }
+
+    /// Whether other backends are preferred because of recent faults.
+    #[cold]
+    #[inline(never)]
+    fn avoids(&self, candidate: &Serving) -> bool {
+        let Self { input, conditions, .. } = self;
+        let state = candidate.state.evidence_against(input.requester, input.now);
+        !conditions.ignores_faults && state == BreakerState::Open
     }
 
     /// Whether a backend in slow start skips this decision. Drawn from the time of the decision, so that a
@@ -269,26 +311,32 @@ fn is_open(state: &BackendState, input: &RouteInput<'_>) -> bool {
     state.breaker.state(input.now) == BreakerState::Open
 }
 
-fn in_cooldown(state: &BackendState, now: Timestamp) -> RejectReason {
-    // A cooldown that ended meanwhile has no time left.
-    let until = state.cooldown.ends_at(now).unwrap_or(now);
-    RejectReason::Cooldown { until, status: state.cooldown.status() }
+/// The next backend to probe while all are in cooldown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NextProbe {
+    pub(super) row: u32,
+    /// Whether it is known to have what the request needs.
+    pub(super) is_known: bool,
 }
 
-/// The backend whose cooldown ends first, of equals the first; none where one is merely full: it may
-/// have room again before a cooldown ends.
-pub(super) fn next_probe(rejected: impl Iterator<Item = (u32, RejectReason)>) -> Option<u32> {
-    let mut first: Option<(Timestamp, u32)> = None;
+/// The backend whose cooldown ends first, of equals the first; one that is only assumed to have what the
+/// request needs after all that are known to. None where one is merely full: it may have room again
+/// before a cooldown ends.
+pub(super) fn next_probe(rejected: impl Iterator<Item = (u32, RejectReason)>) -> Option<NextProbe> {
+    let mut first: Option<((bool, Timestamp), u32)> = None;
     for (row, reason) in rejected {
         match reason {
-            RejectReason::Cooldown { until, .. } if first.is_none_or(|(due, _)| until < due) => {
-                first = Some((until, row));
+            RejectReason::Cooldown { until, is_known, .. } => {
+                let rank = (!is_known, until);
+                if first.is_none_or(|(best, _)| rank < best) {
+                    first = Some((rank, row));
+                }
             }
             RejectReason::Full { .. } => return None,
             _ => {}
         }
     }
-    first.map(|(_, row)| row)
+    first.map(|((is_assumed, _), row)| NextProbe { row, is_known: !is_assumed })
 }
 
 /// Why each backend of a model is rejected under the most lenient conditions; for decisions and

@@ -77,7 +77,7 @@ fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candi
         one.adapter = adapter(serving, telemetry.standing);
     }
     if needs.contains(Needs::RESPONSE_TIMES) {
-        let micros = smart::latency_micros(serving, input.request.streaming);
+        let micros = smart::latency_micros(serving, input.request.streaming, input.now);
         one.latency = Micros(micros.into());
     }
 }

@@ -12,7 +12,7 @@ use super::strategies::{LiveReading, Picked, Rules, weighted};
 use super::weighted::Weighted;
 use super::{RouteInput, RoutingDecision};
 use crate::config::{DefaultModel, RoutingConfig, Strategy, Weights};
-use crate::fleet::{Health, Model, ModelId, Probe};
+use crate::fleet::{BackendState, BreakerState, Health, Model, ModelId, Probe, Serving};
 use crate::scan::RequestProfile;
 use crate::scoring::{Needs, PrefixParams, RequestFeatures};
 use crate::units::TokenCount;
@@ -103,7 +103,10 @@ impl Router {
         if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
             return Ok(decision);
         }
-        if let Some(decision) = self.pick_next_probe(target, input, recorder) {
+        // A retry is no probe: the backends in cooldown would be asked by every refused request.
+        if input.tried.is_empty()
+            && let Some(decision) = self.pick_next_probe(target, input, recorder)
+        {
             return Ok(decision);
         }
         let chain = self.names.chain(input.model, input.fleet);
@@ -156,7 +159,7 @@ impl Router {
             }
         };
         let backend = model.serving.get(picked.row as usize)?;
-        let probe = if backend.state.breaker.is_closed() { Probe::None } else { Probe::Breaker };
+        let probe = probe_of(backend, input);
         Some(RoutingDecision {
             backend: backend.id,
             model: id,
@@ -180,15 +183,25 @@ impl Router {
         scratch: &mut Scratch,
         recorder: &mut impl Recorder,
     ) -> Option<Picked> {
-        let conditions = Conditions { candidacy, in_panic, ignores_slow_start: false };
-        let picked = self.pass(considered, conditions, random, scratch, recorder);
-        // Where only backends in slow start are left, they take every request.
-        let mut serving = considered.model.serving.iter();
-        if picked.is_none() && serving.any(|one| one.state.is_in_slow_start()) {
-            let conditions = Conditions { ignores_slow_start: true, ..conditions };
+        let strict =
+            Conditions { candidacy, in_panic, ignores_slow_start: false, ignores_faults: false };
+        if let Some(picked) = self.pass(considered, strict, random, scratch, recorder) {
+            return Some(picked);
+        }
+        // Where only backends in slow start are left, they take every request; where only those are
+        // left whose last responses were faults, they do.
+        let states = || considered.model.serving.iter().map(|one| &*one.state);
+        let has_faults = states().any(|state| state.has_recent_faults(considered.input.now));
+        if has_faults || states().any(BackendState::is_in_slow_start) {
+            let conditions = Conditions { ignores_slow_start: true, ..strict };
+            let picked = self.pass(considered, conditions, random, scratch, recorder);
+            if picked.is_some() || !has_faults {
+                return picked;
+            }
+            let conditions = Conditions { ignores_faults: true, ..conditions };
             return self.pass(considered, conditions, random, scratch, recorder);
         }
-        picked
+        None
     }
 
     /// One pass over the backends of a model: filters, readings, strategy.
@@ -239,10 +252,11 @@ impl Router {
         let Considered { input, model, id } = considered;
         let filters = Filters::new(input, conditions);
         let rules = Rules { strategy: self.strategy, weights: &self.weights };
-        let is_streaming = input.request.streaming;
+        let (is_streaming, now) = (input.request.streaming, input.now);
         let admitted = (0_u32..).zip(&model.serving);
         let admitted = admitted.filter(|(_, candidate)| filters.check::<bool>(candidate));
-        let readings = admitted.map(|(row, serving)| LiveReading { row, serving, is_streaming });
+        let readings =
+            admitted.map(|(row, serving)| LiveReading { row, serving, is_streaming, now });
         let (rows, _) = scratch.split(model.serving.len());
         rules.pick(readings, rows, random, id)
     }
@@ -302,30 +316,41 @@ impl Router {
         let Considered { model, id, .. } = Considered::find(input, name)?;
         let rejected = filters::rejections(input, model);
         let rejected = rejected.filter_map(|(row, verdict)| Some((row, verdict.err()?)));
-        let row = if R::RECORDS {
+        let filters::NextProbe { row, is_known } = if R::RECORDS {
             let rejected: Vec<(u32, RejectReason)> = rejected.collect();
-            let row = filters::next_probe(rejected.iter().copied())?;
+            let probe = filters::next_probe(rejected.iter().copied())?;
             recorder.start_pass(id);
             for (row, reason) in rejected {
                 recorder.filtered(row, R::Verdict::reject(|| reason));
             }
-            row
+            probe
         } else {
             filters::next_probe(rejected)?
         };
         let serving = input.fleet.serving(id, row)?;
-        let is_probed = serving.state.cooldown.is_probed();
-        (!is_probed).then_some(RoutingDecision {
+        let scope = serving.cooldown_scope(input.requester);
+        let cooldown = serving.state.cooldowns.covering(scope, input.now)?;
+        (!cooldown.is_probed()).then_some(RoutingDecision {
             backend: serving.id,
             model: id,
             row,
             strategy: self.strategy,
             is_fallback: false,
-            is_assumed: false,
+            is_assumed: !is_known,
             in_panic: false,
             candidates: 1,
             probe: Probe::Cooldown,
             scores: None,
         })
+    }
+}
+
+/// The probe slot that a request to a backend needs.
+fn probe_of(backend: &Serving, input: &RouteInput<'_>) -> Probe {
+    let state = &*backend.state;
+    match state.evidence_against(input.requester, input.now) {
+        _ if !state.breaker.is_closed() => Probe::Breaker,
+        BreakerState::HalfOpen => Probe::Client,
+        BreakerState::Open | BreakerState::Closed => Probe::None,
     }
 }

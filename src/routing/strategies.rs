@@ -13,6 +13,7 @@ use super::scratch::Rows;
 use crate::config::{Strategy, Weights};
 use crate::fleet::{ModelId, Serving};
 use crate::scoring::Candidate;
+use crate::units::Timestamp;
 
 /// What the strategies without scorers read of a candidate: from the backend itself, or from recorded
 /// readings.
@@ -33,6 +34,7 @@ pub(super) struct LiveReading<'a> {
     pub(super) row: u32,
     pub(super) serving: &'a Serving,
     pub(super) is_streaming: bool,
+    pub(super) now: Timestamp,
 }
 
 impl Reading for LiveReading<'_> {
@@ -53,7 +55,7 @@ impl Reading for LiveReading<'_> {
 
     #[inline(always)]
     fn latency_micros(&self) -> u32 {
-        smart::latency_micros(self.serving, self.is_streaming)
+        smart::latency_micros(self.serving, self.is_streaming, self.now)
     }
 }
 

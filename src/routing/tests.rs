@@ -20,7 +20,7 @@ use rand::rngs::SmallRng;
 use super::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
-use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, SharedBackend};
+use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, Requester, SharedBackend};
 use crate::scan::{ModelForm, PromptPlaces, RequestProfile};
 use crate::units::{ByteSpan, Timestamp, TokenCount};
 
@@ -122,6 +122,7 @@ impl Fleet {
             now: self.now,
             prompt: None,
             session: None,
+            requester: Requester::default(),
         };
         let mut random = Live { topology: &snapshot, rng: &mut self.rng };
         self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)

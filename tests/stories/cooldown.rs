@@ -128,6 +128,7 @@ fn one_probe_goes_to_the_first_cooldown_to_expire() {
         fleet.a().script([refusal(429, "40")]);
         fleet.b().script([refusal(second, "15"), Fault::Gate(gate.clone())]);
         fleet.c().script([refusal(429, "50")]);
+        assert_refused(&fleet.chat(), second, "15");
         assert_refused(&fleet.chat(), 429, "50");
         let mut probe = fleet.begin(&chat("m", "hello"));
         block_on(gate.reached_by(1));

@@ -12,7 +12,7 @@ use socket2::SockRef;
 
 use crate::support::block_on;
 use crate::support::client::{chat, streaming_chat, timed};
-use crate::support::fleet::{CHAT, Fleet, Setup, engine, name, reference};
+use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, Setup, engine, name, reference};
 use crate::support::pace::pause_between_readings;
 use crate::support::penstock::Penstock;
 
@@ -190,7 +190,7 @@ fn cooldown_stays_within_configured_bounds() {
     let fleet = Fleet::of(&models, Setup { routing, ..Setup::default() });
     for ((header, value, ..), engine) in cases.iter().zip(&fleet.engines) {
         engine.script([Fault::Status {
-            status: 429,
+            status: 503,
             retry_after: None,
             body: "{}".to_owned(),
             headers: vec![((*header).to_owned(), (*value).to_owned())],
@@ -250,8 +250,10 @@ fn status_500_is_retried_only_with_retry_5xx() {
 }
 
 fn read_request_is_retried_only_with_retry_unanswered() {
-    let fleet = Fleet::start(2, Setup::default());
-    let allowing = Fleet::start(2, Setup { routing: "retry_unanswered: true", ..Setup::default() });
+    let health = FAULTS_FORGOTTEN;
+    let fleet = Fleet::start(2, Setup { health, ..Setup::default() });
+    let routing = "retry_unanswered: true";
+    let allowing = Fleet::start(2, Setup { routing, health, ..Setup::default() });
     for fault in [Fault::CloseAfterRequest, Fault::ResetAfterRequest] {
         for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
             let before = fleet.requests();
@@ -284,7 +286,8 @@ fn max_retries_bounds_attempts() {
 
 fn retry_budget_runs_out_and_refills() {
     let routing = "retry_5xx: true, retry_budget: { ratio: 0.0, per_second: 1 }";
-    let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
+    let health = FAULTS_FORGOTTEN;
+    let fleet = Fleet::start(2, Setup { routing, health, ..Setup::default() });
     fleet.a().always(Some(Fault::status(500)));
     let (statuses, took) = timed(|| (0..60).map(|_| fleet.chat().status).collect::<Vec<u16>>());
     let retried = statuses.iter().filter(|status| **status == 200).count();
@@ -303,7 +306,8 @@ fn retry_budget_runs_out_and_refills() {
 
 fn retry_budget_by_traffic_share_alone() {
     let routing = "retry_5xx: true, retry_budget: { ratio: 0.5, per_second: 0 }";
-    let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
+    let health = FAULTS_FORGOTTEN;
+    let fleet = Fleet::start(2, Setup { routing, health, ..Setup::default() });
     fleet.a().always(Some(Fault::status(500)));
     let retried = (0..40).filter(|_| fleet.chat().status == 200).count();
     assert!((18..=22).contains(&retried), "{retried} of 40 requests were retried");

@@ -38,6 +38,7 @@ mod documentation;
 mod end_to_end;
 mod engine_metrics;
 mod explain;
+mod failing_backends;
 mod failover;
 mod faults_under_load;
 mod fuzz_corpora;
@@ -96,6 +97,7 @@ fn main() {
         admin_limits,
         admin_api,
         aliases_and_fallbacks,
+        failing_backends,
         failover,
         upstream_tls,
         request_validation,

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 /// How long any one read may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,6 +50,14 @@ pub struct Client {
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
         Self::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// A client whose own address is 127.0.0.`host`.
+    pub fn connect_from(host: u8, address: SocketAddr) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, host], 0)).into()).unwrap();
+        socket.connect(&address.into()).unwrap();
+        Self::over(socket.into())
     }
 
     /// A client on a connection made elsewhere.

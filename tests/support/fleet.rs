@@ -18,6 +18,10 @@ pub const CHAT: &str = "/v1/chat/completions";
 /// Long enough for whatever happens soon, also on a busy machine.
 pub const SOON: Duration = Duration::from_secs(5);
 
+/// Keys of `health` with which a fault keeps no later request away from its backend.
+pub const FAULTS_FORGOTTEN: &str = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
+     slow_start: 0s, breaker: { open: 1us, max_open: 1us }";
+
 /// What differs from a plain fleet; each is a piece of YAML.
 #[derive(Clone, Copy)]
 pub struct Setup<'a> {

@@ -42,9 +42,10 @@ section! {
 section! {
     /// The circuit breaker: live requests take a failing backend out of rotation.
     pub struct BreakerConfig {
-        /// Connection failures or timeouts in a row that open the breaker.
+        /// Connection failures in a row that open the breaker.
         pub connect_failures: u32 ["connect_failures" as AtLeastOne<u32>] = 3,
-        /// The share of failed responses that opens the breaker, 0 to 1.
+        /// The share of failed responses that opens the breaker, 0 to 1. Three failures in a row, seen by
+        /// two clients, open it in any case.
         pub error_share: f64 ["error_share" as Share] = 0.5,
         /// The number of responses required before that share counts.
         pub min_responses: u32 ["min_responses" as AtLeastOne<u32>] = 20,
@@ -53,7 +54,7 @@ section! {
         /// Time the breaker stays open at first. Doubles each time (exponential backoff).
         pub open: Duration ["open" as Positive] = Duration::from_secs(2),
         /// The longest time the breaker stays open.
-        pub max_open: Duration ["max_open" as Positive] = Duration::from_secs(30),
+        pub max_open: Duration ["max_open" as Positive] = Duration::from_secs(4),
     }
 }
 

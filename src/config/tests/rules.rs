@@ -98,7 +98,7 @@ fn numbers_out_of_range_are_refused() {
         ("server: {threads: 1025}", "at most 1024"),
         ("health: {path: health}", "such as /health"),
         ("routing: {cooldown: {min: 9s, max: 3s}}", "'routing.cooldown.min: 9s' must not exceed"),
-        ("health: {breaker: {open: 60s}}", "must not exceed 'breaker.max_open: 30s'"),
+        ("health: {breaker: {open: 60s}}", "must not exceed 'breaker.max_open: 4s'"),
     ] {
         let error = refusal(text);
         assert!(error.contains(part) && error.contains("penstock.yaml:2:"), "{text}: {error}");

@@ -1,6 +1,7 @@
 //! When the circuit breaker opens, half-opens and closes.
 
 use super::*;
+use crate::fleet::{CooldownScope, Requester};
 
 fn config() -> BreakerConfig {
     BreakerConfig {
@@ -17,78 +18,147 @@ fn seconds(count: u64) -> Timestamp {
     Timestamp(count * 1_000_000)
 }
 
+/// An attempt that started and ended at `at`.
 fn by(client: u64, at: Timestamp) -> OutcomeSource {
-    OutcomeSource { at, client, probe: false }
+    OutcomeSource {
+        at,
+        started: at,
+        requester: Requester { client, ..Requester::default() },
+        scope: CooldownScope::BACKEND,
+        probe: Probe::None,
+    }
+}
+
+/// Learns outcomes; every fault counts as evidence.
+fn learn(breaker: &CircuitBreaker, outcome: Outcome, source: OutcomeSource) {
+    breaker.learn(outcome, source, true, &config());
 }
 
 #[test]
 fn consecutive_connect_failures_open_the_breaker() {
     let breaker = CircuitBreaker::default();
-    breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
-    breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
-    breaker.learn(Outcome::Ok, by(1, seconds(1)), &config());
-    breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
-    breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
+    learn(&breaker, Outcome::Unreachable, by(1, seconds(1)));
+    learn(&breaker, Outcome::Unreachable, by(1, seconds(1)));
+    learn(&breaker, Outcome::Ok, by(1, seconds(1)));
+    learn(&breaker, Outcome::Unreachable, by(1, seconds(1)));
+    learn(&breaker, Outcome::Unreachable, by(1, seconds(1)));
     assert_eq!(breaker.state(seconds(1)), BreakerState::Closed, "a response resets the count");
-    breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
+    learn(&breaker, Outcome::Unreachable, by(1, seconds(1)));
     assert_eq!(breaker.state(seconds(2)), BreakerState::Open);
     assert_eq!(breaker.state(seconds(3)), BreakerState::HalfOpen);
 }
 
 #[test]
-fn faults_seen_by_one_client_do_not_open_the_breaker() {
+fn three_faults_in_a_row_of_two_clients_open_the_breaker() {
     let breaker = CircuitBreaker::default();
     for _ in 0..100 {
-        breaker.learn(Outcome::Fault, by(7, seconds(1)), &config());
+        learn(&breaker, Outcome::Fault, by(7, seconds(1)));
     }
-    assert_eq!(breaker.state(seconds(1)), BreakerState::Closed);
-    breaker.learn(Outcome::Fault, by(8, seconds(1)), &config());
-    assert_eq!(breaker.state(seconds(1)), BreakerState::Open, "two clients saw faults");
+    assert!(breaker.is_closed(), "one client");
+    let opened = breaker.learn(Outcome::Fault, by(8, seconds(1)), true, &config());
+    let pause = Duration::from_secs(2);
+    let reason = OpenReason::Faults;
+    assert_eq!(opened, Some(BreakerTransition::Opened { reason, pause }));
+    assert_eq!(breaker.state(seconds(1)), BreakerState::Open);
+    let breaker = CircuitBreaker::default();
+    learn(&breaker, Outcome::Fault, by(7, seconds(1)));
+    learn(&breaker, Outcome::Fault, by(8, seconds(1)));
+    assert!(breaker.is_closed(), "two of three");
+    assert!(breaker.is_suspect(seconds(1)) && !breaker.is_suspect(seconds(2)));
 }
 
 #[test]
-fn few_responses_or_a_low_fault_share_keep_the_breaker_closed() {
+fn good_response_ends_the_row_unless_it_was_sent_before() {
     let breaker = CircuitBreaker::default();
-    for client in 0..19 {
-        breaker.learn(Outcome::Fault, by(client, seconds(1)), &config());
-    }
-    assert_eq!(breaker.state(seconds(1)), BreakerState::Closed, "19 of at least 20");
+    learn(&breaker, Outcome::Fault, by(7, seconds(2)));
+    learn(&breaker, Outcome::Fault, by(8, seconds(2)));
+    learn(&breaker, Outcome::Ok, by(9, seconds(3)));
+    learn(&breaker, Outcome::Fault, by(9, seconds(3)));
+    learn(&breaker, Outcome::Fault, by(8, seconds(3)));
+    assert!(breaker.is_closed(), "two in a row");
+    learn(&breaker, Outcome::Ok, OutcomeSource { started: seconds(1), ..by(9, seconds(4)) });
+    learn(&breaker, Outcome::Fault, by(7, seconds(4)));
+    assert!(!breaker.is_closed(), "a response to an older request proves nothing");
+}
+
+#[test]
+fn faults_that_are_no_evidence_open_nothing() {
     let breaker = CircuitBreaker::default();
-    for client in 0..60 {
-        let outcome = if client % 3 == 0 { Outcome::Fault } else { Outcome::Ok };
-        breaker.learn(outcome, by(client, seconds(1)), &config());
+    for client in 0..100 {
+        breaker.learn(Outcome::Fault, by(client, seconds(1)), false, &config());
     }
-    assert_eq!(breaker.state(seconds(1)), BreakerState::Closed, "a third, not half");
+    assert!(breaker.is_closed() && !breaker.is_suspect(seconds(1)));
+}
+
+#[test]
+fn failed_check_confirms_a_fault_and_a_passed_one_half_opens() {
+    let breaker = CircuitBreaker::default();
+    assert_eq!(breaker.learn_check(false, seconds(1), &config()), None, "no request failed");
+    learn(&breaker, Outcome::Fault, by(7, seconds(1)));
+    let opened = breaker.learn_check(false, seconds(1), &config());
+    let (reason, pause) = (OpenReason::HealthCheck, Duration::from_secs(2));
+    assert_eq!(opened, Some(BreakerTransition::Opened { reason, pause }));
+    assert_eq!(breaker.times_opened(reason), 1);
+    breaker.learn_check(true, seconds(2), &config());
+    assert_eq!(breaker.state(seconds(2)), BreakerState::HalfOpen);
+    let probe = OutcomeSource { probe: Probe::Breaker, ..by(7, seconds(2)) };
+    assert_eq!(
+        breaker.learn(Outcome::Ok, probe, false, &config()),
+        Some(BreakerTransition::Closed)
+    );
+    assert_eq!(breaker.times_closed(), 1);
+}
+
+/// Faults of many clients, each followed by a good response, so that none are in a row.
+fn learn_mixed(breaker: &CircuitBreaker, faults: u64, good: u64, at: Timestamp) {
+    for client in 0..faults {
+        learn(breaker, Outcome::Fault, by(client, at));
+        learn(breaker, Outcome::Ok, by(client, at));
+    }
+    for client in 0..good.saturating_sub(faults) {
+        learn(breaker, Outcome::Ok, by(client, at));
+    }
+}
+
+#[test]
+fn share_of_faults_opens_the_breaker_when_there_are_enough_responses() {
+    let breaker = CircuitBreaker::default();
+    learn_mixed(&breaker, 9, 9, seconds(1));
+    learn(&breaker, Outcome::Fault, by(50, seconds(1)));
+    assert!(breaker.is_closed(), "19 of at least 20");
+    learn(&breaker, Outcome::Fault, by(51, seconds(1)));
+    assert!(!breaker.is_closed(), "11 of 20");
+    let breaker = CircuitBreaker::default();
+    learn_mixed(&breaker, 0, 20, seconds(1));
+    learn_mixed(&breaker, 20, 20, seconds(1));
+    assert!(breaker.is_closed(), "a third, not half");
 }
 
 #[test]
 fn faults_outside_the_window_do_not_count() {
     let breaker = CircuitBreaker::default();
-    for client in 0..15 {
-        breaker.learn(Outcome::Fault, by(client, seconds(1)), &config());
-    }
-    for client in 0..15 {
-        breaker.learn(Outcome::Fault, by(client, seconds(40)), &config());
-    }
-    assert_eq!(breaker.state(seconds(40)), BreakerState::Closed, "15 within 30 s, not 30");
+    learn_mixed(&breaker, 9, 9, seconds(1));
+    learn_mixed(&breaker, 9, 9, seconds(40));
+    learn(&breaker, Outcome::Fault, by(50, seconds(40)));
+    assert!(breaker.is_closed(), "10 of 19 within 30 s, not 19 of 37");
 }
 
 #[test]
 fn probe_closes_the_breaker_or_doubles_its_pause() {
     let breaker = CircuitBreaker::default();
     for _ in 0..3 {
-        breaker.learn(Outcome::Unreachable, by(1, seconds(1)), &config());
+        learn(&breaker, Outcome::Unreachable, by(1, seconds(1)));
     }
     assert_eq!(breaker.state(seconds(3)), BreakerState::HalfOpen);
     assert!(breaker.try_take_probe());
     assert_eq!(breaker.state(seconds(3)), BreakerState::Open, "the slot is taken");
-    let probe = OutcomeSource { probe: true, ..by(1, seconds(3)) };
-    breaker.learn(Outcome::Unreachable, probe, &config());
+    let probe = OutcomeSource { probe: Probe::Breaker, ..by(1, seconds(3)) };
+    learn(&breaker, Outcome::Unreachable, probe);
     breaker.free_probe();
     assert_eq!(breaker.state(seconds(6)), BreakerState::Open, "4 s this time");
     assert_eq!(breaker.state(seconds(7)), BreakerState::HalfOpen);
     assert!(breaker.try_take_probe());
-    breaker.learn(Outcome::Ok, OutcomeSource { probe: true, ..by(1, seconds(7)) }, &config());
+    learn(&breaker, Outcome::Ok, OutcomeSource { probe: Probe::Breaker, ..by(1, seconds(7)) });
     breaker.free_probe();
     assert_eq!(breaker.state(seconds(7)), BreakerState::Closed);
 }
@@ -98,8 +168,8 @@ fn busy_and_cancelled_attempts_do_not_open_the_breaker() {
     let breaker = CircuitBreaker::default();
     let busy = Outcome::Busy { cooldown: Duration::from_secs(1), status: 503 };
     for client in 0..100 {
-        breaker.learn(busy, by(client, seconds(1)), &config());
-        breaker.learn(Outcome::Cancel, by(client, seconds(1)), &config());
+        learn(&breaker, busy, by(client, seconds(1)));
+        learn(&breaker, Outcome::Cancel, by(client, seconds(1)));
     }
     assert!(breaker.is_closed());
 }

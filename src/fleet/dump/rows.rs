@@ -1,5 +1,6 @@
 //! The rows of a dump: the same types for writing and reading, so that both have the same keys.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,9 @@ use serde_json::{Value, json};
 use super::telemetry::TelemetryRow;
 use crate::api::Operation;
 use crate::config::ModelEntry;
-use crate::fleet::{Backend, BackendState, BreakerState, Health, Serving, Topology};
+use crate::fleet::{
+    Backend, BackendState, BreakerState, Cooldown, CooldownScope, Health, Serving, Topology,
+};
 use crate::units::{Timestamp, to_millis};
 
 /// A backend in a dump. All but the name may be left out of one written by hand; what only
@@ -27,6 +30,15 @@ pub(super) struct BackendRow {
     pub(super) breaker: Option<BreakerName>,
     pub(super) cooldown_remaining_s: Option<f64>,
     pub(super) cooldown_status: Option<u16>,
+    /// How many cooldowns cover the credential of a single client; absent when there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) credentials_in_cooldown: Option<usize>,
+    /// Present while other backends are preferred because its last responses were faults.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) is_suspect: Option<bool>,
+    /// How many clients avoid it after faults they saw; absent when there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) clients_avoiding: Option<usize>,
     pub(super) models: Option<Vec<Value>>,
     pub(super) checked_s_ago: Option<f64>,
     pub(super) requests_total: Option<u64>,
@@ -55,6 +67,10 @@ pub(super) struct ModelRow {
     pub(super) first_token_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) response_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cooldown_remaining_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cooldown_status: Option<u16>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -78,7 +94,7 @@ impl BackendRow {
     /// What is known of a backend now.
     pub(super) fn of(topology: &Topology, backend: &Backend, now: Timestamp) -> Self {
         let (config, state) = (&*backend.config, &*backend.state);
-        let cooldown = state.cooldown.ends_at(now);
+        let cooldown = backend_cooldown(topology, backend, now);
         let models = backend.models.as_ref();
         Self {
             name: config.name.clone(),
@@ -99,10 +115,14 @@ impl BackendRow {
                 BreakerState::HalfOpen => BreakerName::HalfOpen,
                 BreakerState::Open => BreakerName::Open,
             }),
-            cooldown_remaining_s: cooldown.map(|until| until.since(now).as_secs_f64()),
-            cooldown_status: cooldown.map(|_| state.cooldown.status()),
+            cooldown_remaining_s: cooldown.as_ref().map(|one| remaining(one, now)),
+            cooldown_status: cooldown.as_ref().map(|one| one.status()),
+            credentials_in_cooldown: some_if_any(state.cooldowns.count_of_credentials(now)),
+            is_suspect: state.breaker.is_suspect(now).then_some(true),
+            clients_avoiding: some_if_any(state.evidence.clients_avoiding(now)),
             models: models.map(|models| {
-                models.iter().map(|entry| json!(ModelRow::of(topology, backend, entry))).collect()
+                let row = |entry| json!(ModelRow::of(topology, backend, entry, now));
+                models.iter().map(row).collect()
             }),
             checked_s_ago: state.checked_at().map(|at| now.since(at).as_secs_f64()),
             requests_total: Some(state.load.total()),
@@ -110,6 +130,34 @@ impl BackendRow {
             empty_in_s: empty_in(state, now),
         }
     }
+}
+
+/// The cooldown of all its models: their common one, or the first to end where each has its own.
+fn backend_cooldown(
+    topology: &Topology,
+    backend: &Backend,
+    now: Timestamp,
+) -> Option<Arc<Cooldown>> {
+    let state = &backend.state;
+    let of_models = || {
+        let here = |one: &&Serving| one.id == state.id;
+        let rows = topology.models().iter().flat_map(|model| model.serving.iter().filter(here));
+        let cooldowns = rows.map(|one| state.cooldowns.shown(one.model_scope(), now));
+        let all: Option<Vec<Arc<Cooldown>>> = cooldowns.collect();
+        all?.into_iter().min_by_key(|one| one.ends_at())
+    };
+    if !state.cooldowns.is_active(now) {
+        return None;
+    }
+    state.cooldowns.shown(CooldownScope::BACKEND, now).or_else(of_models)
+}
+
+fn remaining(cooldown: &Cooldown, now: Timestamp) -> f64 {
+    cooldown.ends_at().since(now).as_secs_f64()
+}
+
+fn some_if_any(count: usize) -> Option<usize> {
+    (count > 0).then_some(count)
 }
 
 /// The estimated time until a draining backend is empty, in seconds, rounded; `None` if unknown.
@@ -125,11 +173,12 @@ pub fn empty_in(state: &BackendState, now: Timestamp) -> Option<f64> {
 
 impl ModelRow {
     /// What is known of a model on a backend.
-    fn of(topology: &Topology, backend: &Backend, entry: &ModelEntry) -> Self {
+    fn of(topology: &Topology, backend: &Backend, entry: &ModelEntry, now: Timestamp) -> Self {
         let served = topology.model_id(&entry.id).and_then(|id| topology.model(id));
         let here = |one: &&Serving| one.id == backend.state.id;
-        let latency =
-            served.and_then(|served| served.serving.iter().find(here)).map(|one| &one.latency);
+        let serving = served.and_then(|served| served.serving.iter().find(here));
+        let latency = serving.map(|one| &one.latency);
+        let cooldown = serving.and_then(|one| one.state.cooldowns.shown(one.model_scope(), now));
         let words =
             |names: &mut dyn Iterator<Item = &'static str>| names.map(str::to_owned).collect();
         Self {
@@ -140,6 +189,8 @@ impl ModelRow {
             operations: entry.operations.map(|some| words(&mut some.iter().map(Operation::name))),
             first_token_ms: latency.and_then(|latency| latency.first_token()).map(to_millis),
             response_ms: latency.and_then(|latency| latency.response()).map(to_millis),
+            cooldown_remaining_s: cooldown.as_ref().map(|one| remaining(one, now)),
+            cooldown_status: cooldown.as_ref().map(|one| one.status()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::{Config, Environment};
-use crate::fleet::{CheckResult, Serving};
+use crate::fleet::{CheckResult, CooldownScope, Serving};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
@@ -63,9 +63,12 @@ fn applied_dump_dumps_the_same() {
     assume_healthy(&live);
     let fleet = live.topology();
     let [a, b] = &fleet.backends[..] else { panic!("two backends") };
-    a.state.learn_check(CheckResult { at: NOW, passed: Some(Duration::from_millis(12)) }, 1, 1);
+    a.state.learn_check(
+        CheckResult { at: NOW, passed: Some(Duration::from_millis(12)) },
+        &crate::config::HealthConfig { rise: 1, fall: 1, ..crate::config::HealthConfig::default() },
+    );
     a.state.load.set_in_flight(3);
-    a.state.cooldown.start(NOW.after(Duration::from_secs(5)), 429);
+    a.state.cooldowns.start(CooldownScope::BACKEND, NOW.after(Duration::from_secs(5)), 429, NOW);
     a.state.breaker.set(BreakerState::HalfOpen, NOW);
     b.state.draining.store(true, Ordering::Relaxed);
     b.state.breaker.set(BreakerState::Open, NOW);
@@ -78,7 +81,9 @@ fn applied_dump_dumps_the_same() {
     with_serving(&live, "small", |row| {
         row.latency.learn_first_token(Duration::from_millis(40), Timestamp(0))
     });
-    with_serving(&live, "big", |row| row.latency.learn_response(Duration::from_millis(900)));
+    with_serving(&live, "big", |row| {
+        row.latency.learn_response(Duration::from_millis(900), Timestamp(0))
+    });
 
     let mut saved = dump(&live, NOW);
     let mut copy = dump(&lay(&saved).unwrap(), NOW);

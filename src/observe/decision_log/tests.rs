@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::{Config, Environment};
-use crate::fleet::{BackendSet, Health, Topology};
+use crate::fleet::{BackendSet, Health, Requester, Topology};
 use crate::routing::Generation;
 use crate::routing::{NoRecord, Peek, RouteInput, RoutingDecision, Scratch};
 use crate::scan::{RequestProfile, ScanOptions, scan};
@@ -42,6 +42,7 @@ impl Story {
             now: Timestamp(0),
             prompt: None,
             session: None,
+            requester: Requester::default(),
         };
         let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
         let mut scratch = Scratch::default();

@@ -114,7 +114,10 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let state = generation.fleet.topology().backends[0].state.clone();
     let at = Timestamp(5);
     let check = crate::fleet::CheckResult { at, passed: Some(Duration::from_millis(2)) };
-    state.learn_check(check, 1, 1);
+    state.learn_check(
+        check,
+        &crate::config::HealthConfig { rise: 1, fall: 1, ..crate::config::HealthConfig::default() },
+    );
     state.listing.record(DroppedModels { duplicate: 1, ..DroppedModels::default() });
     let adapters = Some(Adapters { dropped: 1, ..Adapters::default() });
     state.telemetry.learn_details(&EngineDetails { adapters, ..EngineDetails::default() });

@@ -171,6 +171,9 @@ pub(super) struct RejectedRecord {
     pub(super) reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cooldown_remaining_ms: Option<f64>,
+    /// Whether a backend in cooldown is only assumed to have what the request needs.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) assumed: bool,
 }
 
 /// What was decided.
@@ -341,6 +344,7 @@ impl RejectedRecord {
             excluded: reason.name().to_owned(),
             reason: reason.to_text(input),
             cooldown_remaining_ms: remaining.map(|left| to_micros(left) as f64 / 1000.0),
+            assumed: matches!(reason, RejectReason::Cooldown { is_known: false, .. }),
         }
     }
 }

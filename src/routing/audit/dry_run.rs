@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::explain::CandidateReport;
 use crate::api::{ErrorCode, Operation};
 use crate::config::Config;
-use crate::fleet::{BackendSet, Probe, Topology};
+use crate::fleet::{BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{RandomSource, RouteInput, Router, RoutingDecision, Weighted};
 use crate::scan::{ScanOptions, scan};
@@ -70,6 +70,8 @@ impl DryRun<'_> {
             now,
             prompt: Some(&prompt),
             session: router.weighted().and_then(|weighted| session(weighted, sample)),
+            // A client of which nothing is known.
+            requester: Requester::default(),
         };
         let explanation = router.explain(&input, random);
         if let (Ok(decision), Some(weighted), true) =

@@ -76,13 +76,13 @@ impl Capture {
                 ("cooldown", Some(remaining)) => {
                     let remaining = std::time::Duration::try_from_secs_f64(remaining / 1000.0);
                     let until = Timestamp(0).after(remaining.unwrap_or_default());
-                    RejectReason::Cooldown { until, status: 503 }
+                    RejectReason::Cooldown { until, status: 503, is_known: !one.assumed }
                 }
                 _ => RejectReason::Tried,
             };
             (one.row, reason)
         });
-        let row = filters::next_probe(rejected)?;
+        let row = filters::next_probe(rejected)?.row;
         of_model().find(|one| one.row == row).map(|one| one.backend.as_str())
     }
 }

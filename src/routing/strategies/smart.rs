@@ -3,6 +3,7 @@
 use super::{Picked, Reading};
 use crate::config::Weights;
 use crate::fleet::Serving;
+use crate::units::Timestamp;
 
 /// Scores while it passes over the candidates: a second pass would cost as much as the first.
 #[inline(always)]
@@ -22,12 +23,16 @@ pub(super) fn pick<R: Reading>(
     (count > 0).then(|| Picked::plain(row, count))
 }
 
-/// The latency a candidate is scored by, in microseconds: measured on requests of the same kind, else
+/// The latency a candidate is scored by, in microseconds: measured on requests of the same kind and aged, else
 /// on its health checks, else zero.
 // In whole numbers: a division of durations costs more than the rest.
 #[inline(always)]
-pub(in crate::routing) fn latency_micros(candidate: &Serving, is_streaming: bool) -> u32 {
-    match candidate.latency.micros(is_streaming) {
+pub(in crate::routing) fn latency_micros(
+    candidate: &Serving,
+    is_streaming: bool,
+    now: Timestamp,
+) -> u32 {
+    match candidate.latency.aged_micros(is_streaming, now) {
         0 => candidate.state.check_micros(),
         measured => measured,
     }

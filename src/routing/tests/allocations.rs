@@ -1,5 +1,6 @@
 //! What a decision and a name cost in memory.
 
+use crate::fleet::Requester;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
@@ -25,6 +26,7 @@ fn decisions_allocate_nothing() {
                 now: NOW,
                 prompt: None,
                 session: None,
+                requester: Requester::default(),
             };
             let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
             fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).is_ok()

@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 
 use super::{Fleet, NOW, TestRequest, backend};
 use crate::api::Capabilities;
-use crate::fleet::{EngineSample, Health, Probe};
+use crate::fleet::{CooldownScope, EngineSample, Health, Probe, Requester};
 use crate::prefix::Chain;
 use crate::routing::{
     CandidateReport, Capture, CaptureError, CapturedAttempt, Live, NoRecord, RouteInput, Router,
@@ -112,7 +112,12 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
             state.begin_slow_start(NOW.before(Duration::from_secs(3)), Duration::from_secs(10));
         }
         if one.cooldown_ms > 0 {
-            state.cooldown.start(NOW.after(Duration::from_millis(one.cooldown_ms)), 503);
+            state.cooldowns.start(
+                CooldownScope::BACKEND,
+                NOW.after(Duration::from_millis(one.cooldown_ms)),
+                503,
+                NOW,
+            );
         }
         if one.health == 0 {
             state.health.set(Health::Unhealthy);
@@ -146,6 +151,7 @@ fn decide(
         now: NOW,
         prompt: Some(&chain),
         session: Some(seed),
+        requester: Requester::default(),
     };
     let model = &topology.models()[0];
     let mut scratch = Scratch::default();
@@ -275,6 +281,7 @@ fn failing_telemetry_excludes_a_backend_in_decision_explanation_and_replay() {
         now: NOW,
         prompt: None,
         session: None,
+        requester: Requester::default(),
     };
     let mut rng = SmallRng::seed_from_u64(7);
     let explained = fleet.router.explain(&input, &mut Live { topology, rng: &mut rng });

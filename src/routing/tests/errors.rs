@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::api::{Capabilities, ErrorCode, Operation};
-use crate::fleet::{Health, InflightGuard, Probe};
+use crate::fleet::{CooldownScope, Health, InflightGuard, PermitRequest, Probe};
 use crate::routing::RouteError;
 
 fn reported(fleet: &mut Fleet, ask: TestRequest<'_>) -> (ErrorCode, u16, String) {
@@ -146,7 +146,8 @@ fn unhealthy_capable_backend_makes_the_status_503() {
 fn full_backends_are_busy() {
     let mut fleet =
         Fleet::of(&format!("backends:\n{}", backend("one", 1, "max_in_flight: 1, models: [m]")));
-    let _place = InflightGuard::try_reserve(&fleet.state("one"), 1, Probe::None).unwrap();
+    let _place =
+        InflightGuard::try_reserve(&fleet.state("one"), 1, &PermitRequest::default()).unwrap();
     let (code, status, _) = reported(&mut fleet, TestRequest::of("m"));
     assert_eq!((code, status), (ErrorCode::AllBackendsBusy, 503));
     assert!(matches!(fleet.error_for(TestRequest::of("m")), RouteError::Saturated { .. }));
@@ -156,12 +157,22 @@ fn full_backends_are_busy() {
 fn next_probe_goes_to_the_first_to_leave_cooldown() {
     let mut fleet = Fleet::of(&alike(3, "m"));
     for (name, seconds) in [("b0", 30), ("b1", 5), ("b2", 60)] {
-        fleet.state(name).cooldown.start(NOW.after(Duration::from_secs(seconds)), 429);
+        fleet.state(name).cooldowns.start(
+            CooldownScope::BACKEND,
+            NOW.after(Duration::from_secs(seconds)),
+            429,
+            NOW,
+        );
     }
     let decision = fleet.route(TestRequest::of("m")).unwrap();
     assert_eq!(decision.probe, Probe::Cooldown);
     assert_eq!(fleet.backend_for(TestRequest::of("m")), "b1", "its cooldown ends first");
-    let probe = InflightGuard::try_reserve(&fleet.state("b1"), u32::MAX, decision.probe).unwrap();
+    let probe = InflightGuard::try_reserve(
+        &fleet.state("b1"),
+        u32::MAX,
+        &PermitRequest { probe: decision.probe, now: NOW, ..PermitRequest::default() },
+    )
+    .unwrap();
     let error = fleet.error_for(TestRequest::of("m"));
     let until = NOW.after(Duration::from_secs(5));
     assert_eq!(error, RouteError::CoolingDown { model: "m".to_owned(), until, status: 429 });
@@ -179,9 +190,24 @@ fn next_probe_goes_to_the_first_to_leave_cooldown() {
 #[test]
 fn one_cooldown_after_a_503_makes_the_status_503() {
     let mut fleet = Fleet::of(&alike(2, "m"));
-    fleet.state("b0").cooldown.start(NOW.after(Duration::from_secs(9)), 429);
-    fleet.state("b1").cooldown.start(NOW.after(Duration::from_secs(4)), 503);
-    let _probe = InflightGuard::try_reserve(&fleet.state("b1"), 9, Probe::Cooldown).unwrap();
+    fleet.state("b0").cooldowns.start(
+        CooldownScope::BACKEND,
+        NOW.after(Duration::from_secs(9)),
+        429,
+        NOW,
+    );
+    fleet.state("b1").cooldowns.start(
+        CooldownScope::BACKEND,
+        NOW.after(Duration::from_secs(4)),
+        503,
+        NOW,
+    );
+    let _probe = InflightGuard::try_reserve(
+        &fleet.state("b1"),
+        9,
+        &PermitRequest { probe: Probe::Cooldown, now: NOW, ..PermitRequest::default() },
+    )
+    .unwrap();
     let (code, status, _) = reported(&mut fleet, TestRequest::of("m"));
     assert_eq!((code, status), (ErrorCode::AllBackendsBusy, 503));
 }
@@ -194,7 +220,12 @@ fn full_backend_causes_no_probe_of_a_backend_in_cooldown() {
         backend("cooldown", 2, "models: [m]")
     ));
     fleet.state("full").load.set_in_flight(1);
-    fleet.state("cooldown").cooldown.start(NOW.after(Duration::from_secs(9)), 429);
+    fleet.state("cooldown").cooldowns.start(
+        CooldownScope::BACKEND,
+        NOW.after(Duration::from_secs(9)),
+        429,
+        NOW,
+    );
     assert!(matches!(fleet.error_for(TestRequest::of("m")), RouteError::Saturated { .. }));
 }
 

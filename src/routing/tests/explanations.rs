@@ -1,5 +1,6 @@
 //! Explanations tell what the decision did: both come from one pass through the same rules.
 
+use crate::fleet::Requester;
 use std::time::Duration;
 
 use super::{Fleet, NOW, TestRequest, alike};
@@ -27,6 +28,7 @@ fn explain_admits_its_pick_when_only_slow_start_is_left() {
                 now: fleet.now,
                 prompt: None,
                 session: None,
+                requester: Requester::default(),
             };
             let mut random = Live { topology: &topology, rng: &mut fleet.rng };
             let explained = fleet.router.explain(&input, &mut random);

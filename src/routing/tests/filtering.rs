@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Fleet, RouteInput, TestRequest, Timestamp, TokenCount, backend};
 use crate::api::{Capabilities, Operation};
-use crate::fleet::{BreakerState, Health, Probe};
+use crate::fleet::{BreakerState, CooldownScope, Health, Probe, Requester};
 use crate::routing::RouteError;
 use crate::routing::filters::{self, Candidacy, Conditions, Filters, RejectReason};
 
@@ -231,7 +231,7 @@ proptest! {
         state.draining.store(draining, std::sync::atomic::Ordering::Relaxed);
         let breakers = [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open];
         state.breaker.set(breakers[breaker], fleet.now);
-        state.cooldown.start(Timestamp(fleet.now.0 + rest - 1), 429);
+        state.cooldowns.start(CooldownScope::BACKEND, Timestamp(fleet.now.0 + rest - 1), 429, fleet.now);
         state.load.set_in_flight(load);
         if tried {
             fleet.try_again("a");
@@ -245,8 +245,11 @@ proptest! {
             tokens: TokenCount(tokens),
             fleet: &snapshot,
             tried: &fleet.tried,
-            now: fleet.now,prompt: None, session: None,
-};
+            now: fleet.now,
+            prompt: None,
+            session: None,
+            requester: Requester::default(),
+        };
         let model = snapshot.model(snapshot.model_id("m").unwrap()).unwrap();
         for candidacy in [Candidacy::Usable, Candidacy::Known] {
             let conditions = Conditions { candidacy, ..Conditions::LENIENT };

@@ -8,7 +8,9 @@ use rand::rngs::SmallRng;
 
 use super::{Fleet, NOW, TestRequest, backend};
 use crate::config::{MAX_BACKENDS, ModelEntry};
-use crate::fleet::{BackendSet, Fleet as LiveFleet, InflightGuard, Topology};
+use crate::fleet::{
+    BackendSet, Fleet as LiveFleet, InflightGuard, PermitRequest, Requester, Topology,
+};
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 
 const MODELS: [&str; 3] = ["m0", "m1", "m2"];
@@ -38,6 +40,7 @@ impl<'a> Decider<'a> {
             now: NOW,
             prompt: None,
             session: None,
+            requester: Requester::default(),
         };
         let mut random = Live { topology: fleet, rng: &mut self.rng };
         self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)
@@ -137,7 +140,7 @@ fn parallel_picks_never_exceed_a_limit() {
                         let row = decision.serving(&snapshot).unwrap();
                         let limit = row.max_in_flight;
                         if let Some(place) =
-                            InflightGuard::try_reserve(&row.state, limit, decision.probe)
+                            InflightGuard::try_reserve(&row.state, limit, &PermitRequest::default())
                         {
                             taken.fetch_add(1, Ordering::Relaxed);
                             held.push(place);

@@ -146,10 +146,10 @@ fn streams_and_whole_responses_are_scored_by_separate_latencies() {
     let topology = &fleet.live.topology();
     let latencies = &topology.models()[0].serving;
     // b0 is slow to its first token and quick to its end, b1 the other way round.
-    latencies[0].latency.learn_first_token(Duration::from_millis(900), Timestamp(0));
-    latencies[0].latency.learn_response(Duration::from_millis(100));
-    latencies[1].latency.learn_first_token(Duration::from_millis(100), Timestamp(0));
-    latencies[1].latency.learn_response(Duration::from_millis(900));
+    latencies[0].latency.learn_first_token(Duration::from_millis(900), fleet.now);
+    latencies[0].latency.learn_response(Duration::from_millis(100), fleet.now);
+    latencies[1].latency.learn_first_token(Duration::from_millis(100), fleet.now);
+    latencies[1].latency.learn_response(Duration::from_millis(900), fleet.now);
     assert_eq!(fleet.backend_for(TestRequest { streaming: true, ..TestRequest::of("m") }), "b1");
     assert_eq!(fleet.backend_for(TestRequest::of("m")), "b0");
 }

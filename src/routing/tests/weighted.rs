@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::api::Operation;
-use crate::fleet::{EngineDetails, Health, Outcome, Topology};
+use crate::fleet::{EngineDetails, Health, Outcome, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     AttemptEnded, Live, NoRecord, PrefixObserver, RequestObserver, RouteInput, RoutingDecision,
@@ -63,6 +63,7 @@ pub(super) fn decide(
         now: NOW,
         prompt: Some(chain),
         session: None,
+        requester: Requester::default(),
     };
     let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
     fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).unwrap()
@@ -244,6 +245,7 @@ fn decisions_over_prompts_allocate_nothing() {
             now: NOW,
             prompt: Some(&chain),
             session: None,
+            requester: Requester::default(),
         };
         let mut random = Live { topology: &snapshot, rng };
         let decision = router.route(&input, &mut random, scratch, &mut NoRecord).unwrap();

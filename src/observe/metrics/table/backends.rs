@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::super::row::{MetricRow, gauge};
-use super::super::samples::{flag, from_size, per_backend};
+use super::super::Scrape;
+use super::super::row::{MetricRow, counter, gauge};
+use super::super::samples::{Samples, flag, from_size, number, per_backend, to_sample};
 use super::BACKEND;
-use crate::fleet::{BreakerState, Health};
+use crate::fleet::{BreakerState, Health, OpenReason};
 
 pub(super) const ROWS: &[MetricRow] = &[
     gauge(
@@ -44,15 +45,29 @@ pub(super) const ROWS: &[MetricRow] = &[
         },
         "1 while the circuit breaker is open or half-open",
     ),
+    counter(
+        "penstock_breaker_transitions_total",
+        &["backend", "to", "reason"],
+        |_, scrape| breaker_transitions(scrape),
+        "circuit breakers that opened or closed; `to` is open or closed, `reason` is unreachable, faults, health_check or probe",
+    ),
+    gauge(
+        "penstock_backend_clients_avoiding",
+        BACKEND,
+        |_, scrape| {
+            per_backend(scrape, |backend| {
+                Some(from_size(backend.state.evidence.clients_avoiding(scrape.now)))
+            })
+        },
+        "clients whose requests avoid the backend after faults that only they saw",
+    ),
     gauge(
         "penstock_backend_cooldown",
         BACKEND,
         |_, scrape| {
-            per_backend(scrape, |backend| {
-                flag(backend.state.cooldown.ends_at(scrape.now).is_some())
-            })
+            per_backend(scrape, |backend| flag(backend.state.cooldowns.is_active(scrape.now)))
         },
-        "1 while the backend is in cooldown after it returned 429 or 503",
+        "1 while the backend or one of its models is in cooldown after it returned 429 or 503",
     ),
     gauge(
         "penstock_backend_slow_start_share",
@@ -82,3 +97,17 @@ pub(super) const ROWS: &[MetricRow] = &[
         "duration of the last successful health check; absent before the first",
     ),
 ];
+
+fn breaker_transitions(scrape: &Scrape<'_>) -> Samples {
+    let mut samples = Samples::new();
+    for backend in &scrape.fleet.backends {
+        let (name, breaker) = (&*backend.state.name, &backend.state.breaker);
+        for reason in OpenReason::ALL {
+            let count = to_sample(breaker.times_opened(reason));
+            samples.push(number(&[name, "open", reason.name()], count));
+        }
+        let count = to_sample(breaker.times_closed());
+        samples.push(number(&[name, "closed", OpenReason::Probe.name()], count));
+    }
+    samples
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{DryRun, DryRunRequest, render_text};
 use crate::config::{Config, Environment};
-use crate::fleet::{Health, Topology};
+use crate::fleet::{CooldownScope, Health, Topology};
 use crate::routing::Generation;
 use crate::routing::{Live, Peek};
 use crate::units::Timestamp;
@@ -117,7 +117,12 @@ fn next_probe_is_named_while_all_are_in_cooldown() {
     let fleet = generation.fleet.topology();
     assert_eq!(explain(&generation, &chat("llama3:8b", ""))["decision"]["next_probe"], false);
     for (backend, cooldown) in fleet.backends.iter().zip([5, 3]) {
-        backend.state.cooldown.start(NOW.after(std::time::Duration::from_secs(cooldown)), 503);
+        backend.state.cooldowns.start(
+            CooldownScope::BACKEND,
+            NOW.after(std::time::Duration::from_secs(cooldown)),
+            503,
+            NOW,
+        );
     }
     let result = explain(&generation, &chat("llama3:8b", ""));
     let decision = &result["decision"];

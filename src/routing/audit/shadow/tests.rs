@@ -10,7 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::api::Operation;
 use crate::config::{Config, Environment};
-use crate::fleet::{BackendSet, Fleet, Health, InflightGuard, Probe};
+use crate::fleet::{BackendSet, Fleet, Health, InflightGuard, PermitRequest, Requester};
 use crate::routing::random::Replay;
 use crate::routing::{RouteInput, Scratch};
 use crate::scan::{ScanOptions, scan};
@@ -65,6 +65,7 @@ impl Trial {
             now: NOW,
             prompt: None,
             session: None,
+            requester: Requester::default(),
         };
         let mut trace = Trace::default();
         let mut rng = SmallRng::seed_from_u64(1);
@@ -158,7 +159,7 @@ fn shadow_decides_by_the_readings_of_the_live_decision() {
     let topology = trial.fleet.topology();
     let state = &topology.backends[0].state;
     let decision = trial.sent(0, "hello");
-    let guard = InflightGuard::try_reserve(state, u32::MAX, Probe::None).unwrap();
+    let guard = InflightGuard::try_reserve(state, u32::MAX, &PermitRequest::default()).unwrap();
     let lag = Duration::from_millis(2);
     trial.worker.compare(&decision, lag);
     let counts = trial.shadow.counts();

@@ -1,0 +1,300 @@
+//! Failing backends: an engine that fails fast must not draw the traffic, from one client address as from
+//! many, in every strategy; and no client's own bad prompts cost another client a request.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use penstock::mock::Fault;
+use serde_json::json;
+
+use crate::support::client::{Client, Response, chat};
+use crate::support::eventually;
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
+use crate::support::pace::{pause_between_requests, pause_until};
+
+crate::trials![
+    fast_failing_engine_draws_no_traffic_of_one_client,
+    fast_failing_engine_draws_no_traffic_of_many_clients,
+    poison_prompts_of_one_client_cost_others_nothing,
+    breaker_transitions_are_logged_and_counted,
+    cooldown_is_per_model,
+    cooldown_is_per_credential_where_it_is_passed,
+    rate_limit_is_retried_on_one_other_backend,
+    slow_period_is_forgotten,
+];
+
+/// Requests per second.
+const RATE: u32 = 60;
+/// How long engines that work take.
+const RESPONSE_TIME: Duration = Duration::from_millis(100);
+
+const STRATEGIES: [&str; 5] = ["smart", "round_robin", "priority_only", "random", "weighted"];
+
+fn faults() -> [Fault; 5] {
+    [
+        Fault::status(500),
+        Fault::CloseOnAccept,
+        Fault::ResetOnAccept,
+        Fault::CloseAfterRequest,
+        Fault::Garbage,
+    ]
+}
+
+/// Three engines with the default health checks. The first, which strategies with priorities prefer,
+/// fails every request with `fault` and, where it can, passes its checks.
+fn with_failing_engine(strategy: &str, fault: &Fault) -> Fleet {
+    let fleet = Fleet::start(3, Setup { strategy, health: "", ..Setup::default() });
+    for works in [fleet.b(), fleet.c()] {
+        works.always(Some(Fault::SlowHead(RESPONSE_TIME)));
+    }
+    fleet.a().always(Some(fault.clone()));
+    fleet
+}
+
+/// A request of the client with the address 127.0.0.`host`.
+fn send(fleet: &Fleet, host: u8, prompt: &str) -> Option<Response> {
+    let mut client = Client::connect_from(host, fleet.penstock.data);
+    let json = [("content-type", "application/json")];
+    client.send("POST", CHAT, &json, chat("m", prompt).to_string().as_bytes());
+    client.read_response().ok()
+}
+
+/// When the requests failed that an open loop of [`RATE`] sent, each with a prompt of its own.
+fn open_loop(fleet: &Fleet, clients: u32) -> Vec<Duration> {
+    let failures = parking_lot::Mutex::new(Vec::new());
+    let started = Instant::now();
+    let every = Duration::from_secs(1) / RATE;
+    std::thread::scope(|scope| {
+        for number in 0..RATE * 5 / 2 {
+            let failures = &failures;
+            pause_until(started, every * number);
+            scope.spawn(move || {
+                let sent = started.elapsed();
+                let host = 1 + u8::try_from(number % clients).unwrap();
+                let response = send(fleet, host, &format!("prompt {number}"));
+                if response.is_none_or(|response| response.status != 200) {
+                    failures.lock().push(sent);
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner();
+    failures.sort();
+    failures
+}
+
+/// Whether few enough requests failed; else a description.
+fn check_failures(strategy: &str, fault: &Fault, clients: u32) -> Result<(), String> {
+    let fleet = with_failing_engine(strategy, fault);
+    let failures = open_loop(&fleet, clients);
+    let what = format!("{strategy}, {fault:?}, {clients} clients: failed at {failures:.2?}");
+    let count = |from: u64, to: u64| {
+        failures.iter().filter(|at| (from..to).contains(&at.as_secs())).count()
+    };
+    let is_good = count(0, 1) <= 3 && count(2, 3) <= 1 && failures.len() <= 5;
+    is_good.then_some(()).ok_or(what)
+}
+
+/// At most 5 % fail in the first second, and after the second one only a single probe. A busy machine
+/// may stall while requests are sent, so that many have reached the engine before its first fault is
+/// seen: of three tries one must be good.
+fn assert_few_failures(strategy: &str, fault: &Fault, clients: u32) {
+    let mut tries = (0..3).map(|_| check_failures(strategy, fault, clients));
+    let mut bad = Vec::new();
+    let is_good = tries.any(|result| result.map_err(|what| bad.push(what)).is_ok());
+    assert!(is_good, "{bad:#?}");
+}
+
+/// All strategies with all faults, several at a time: they mostly wait.
+fn for_each_combination(clients: u32) {
+    let faults = faults();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(strategy) = STRATEGIES.get(number / faults.len()) else { break };
+                    assert_few_failures(strategy, &faults[number % faults.len()], clients);
+                }
+            });
+        }
+    });
+}
+
+fn fast_failing_engine_draws_no_traffic_of_one_client() {
+    for_each_combination(1);
+}
+
+fn fast_failing_engine_draws_no_traffic_of_many_clients() {
+    for_each_combination(20);
+}
+
+/// How many requests of `clients` failed while another client sent `poison`, each prompt for ever, to
+/// engines that respond 500 to it.
+fn failures_beside_poison(fleet: &Fleet, poison: &[String]) -> usize {
+    let is_over = AtomicBool::new(false);
+    let failed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for prompt in poison.iter().cycle() {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                assert_eq!(send(fleet, 99, prompt).unwrap().status, 500);
+            }
+        });
+        for number in 0..300_u32 {
+            pause_between_requests(Duration::from_millis(5));
+            let response = send(fleet, [1, 2, 3][number as usize % 3], &format!("fine {number}"));
+            if response.is_none_or(|response| response.status != 200) {
+                failed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    failed.into_inner()
+}
+
+fn poison_prompts_of_one_client_cost_others_nothing() {
+    for count in [1, 20] {
+        let fleet = Fleet::start(3, Setup { strategy: "smart", health: "", ..Setup::default() });
+        for engine in &fleet.engines {
+            engine.fail_on("poison", Fault::status(500));
+        }
+        let poison: Vec<String> = (0..count).map(|number| format!("poison {number}")).collect();
+        assert_eq!(failures_beside_poison(&fleet, &poison), 0, "{count} poison prompts");
+        for backend in ["a", "b", "c"] {
+            assert_eq!(openings(&fleet, backend), 0.0);
+        }
+    }
+}
+
+/// How often the circuit breaker of a backend opened, for whatever reason.
+fn openings(fleet: &Fleet, backend: &str) -> f64 {
+    let opened = |reason| {
+        fleet.metric(&format!(
+            "penstock_breaker_transitions_total{{backend=\"{backend}\",to=\"open\",reason=\"{reason}\"}}"
+        ))
+    };
+    ["unreachable", "faults", "health_check", "probe"].into_iter().map(opened).sum()
+}
+
+fn breaker_transitions_are_logged_and_counted() {
+    let health = "slow_start: 0s, breaker: { open: 100ms, max_open: 100ms }";
+    let fleet = Fleet::start(1, Setup { health, ..Setup::default() });
+    fleet.a().script(vec![Fault::status(500); 3]);
+    for host in 1..=3 {
+        assert_eq!(send(&fleet, host, "hello").unwrap().status, 500);
+    }
+    assert_eq!(openings(&fleet, "a"), 1.0);
+    let log = fleet.penstock.log();
+    let opened = log.lines().find(|line| line.contains("circuit breaker opened")).unwrap();
+    assert!(
+        opened.contains("WARN") && opened.contains("faults") && opened.contains('a'),
+        "{opened}"
+    );
+    eventually("a probe closes it", Duration::from_secs(5), || {
+        send(&fleet, 4, "hello");
+        fleet.fact("a", "breaker") == json!("closed")
+    });
+    let closed = "penstock_breaker_transitions_total{backend=\"a\",to=\"closed\"";
+    assert_eq!(fleet.metric(closed), 1.0);
+    assert!(fleet.penstock.log().contains("circuit breaker closed"));
+}
+
+fn rate_limited(model: &str, engines: &[penstock::mock::MockEngine]) {
+    for engine in engines {
+        let text = format!("\"model\":\"{model}\"");
+        engine.fail_on(&text, Fault::status_with_retry(429, "5"));
+    }
+}
+
+fn cooldown_is_per_model() {
+    let fleet = Fleet::of(&["m, m2"; 2], Setup::default());
+    rate_limited("m", &fleet.engines);
+    assert_eq!(fleet.penstock.chat("m").status, 429);
+    for _ in 0..100 {
+        assert_eq!(fleet.penstock.chat("m2").status, 200);
+    }
+    let model = fleet.fact("a", "models")[0].clone();
+    assert_eq!((&model["id"], &model["cooldown_status"]), (&json!("m"), &json!(429)));
+    assert_eq!(fleet.fact("a", "cooldown_status"), json!(null), "the backend itself is in none");
+}
+
+fn chat_with_key(fleet: &Fleet, key: &str) -> Response {
+    let mut client = Client::connect(fleet.penstock.data);
+    let bearer = format!("Bearer {key}");
+    let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+    client.send("POST", CHAT, &headers, chat("m", key).to_string().as_bytes());
+    client.read_response().unwrap()
+}
+
+fn cooldown_is_per_credential_where_it_is_passed() {
+    for (backend, others) in [("authorization: pass", 200), ("authorization: strip", 429)] {
+        let fleet = Fleet::start(2, Setup { backend, ..Setup::default() });
+        for engine in &fleet.engines {
+            engine.fail_on("limited-key", Fault::status_with_retry(429, "5"));
+        }
+        assert_eq!(chat_with_key(&fleet, "limited-key").status, 429);
+        // One request probes; the cooldown is that of everybody else whom it covers.
+        for engine in &fleet.engines {
+            engine.script([Fault::SlowHead(Duration::from_secs(1))]);
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| chat_with_key(&fleet, "limited-key"));
+            eventually("it probes", SOON, || fleet.requests() == 3);
+            assert_eq!(chat_with_key(&fleet, "limited-key").error_code(), "backends_cooling_down");
+            assert_eq!(chat_with_key(&fleet, "another-key").status, others, "{backend}");
+        });
+    }
+}
+
+fn rate_limit_is_retried_on_one_other_backend() {
+    let fleet = Fleet::start(4, Setup { routing: "max_retries: 3", ..Setup::default() });
+    rate_limited("m", &fleet.engines);
+    assert_eq!(fleet.chat().status, 429);
+    assert_eq!(fleet.requests(), 2);
+    let fleet = Fleet::start(4, Setup { routing: "max_retries: 3", ..Setup::default() });
+    for engine in &fleet.engines {
+        engine.fail_on("hello", Fault::status_with_retry(503, "5"));
+    }
+    assert_eq!(fleet.chat().status, 503);
+    assert_eq!(fleet.requests(), 4, "a 503 is no limit of the client");
+}
+
+fn slow_period_is_forgotten() {
+    let strategy = "smart, weights: { priority: 0, load: 90, latency: 10 }";
+    let fleet = Fleet::start(4, Setup { strategy, ..Setup::default() });
+    let shares = |requests: usize| {
+        let before: Vec<usize> =
+            fleet.engines.iter().map(|engine| engine.counters().requests).collect();
+        let sent = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for host in 1..=8 {
+                let (fleet, sent) = (&fleet, &sent);
+                scope.spawn(move || {
+                    while sent.fetch_add(1, Ordering::Relaxed) < requests {
+                        assert_eq!(send(fleet, host, "hello").unwrap().status, 200);
+                    }
+                });
+            }
+        });
+        let after = fleet.engines.iter().map(|engine| engine.counters().requests);
+        after.zip(before).map(|(after, before)| after - before).collect::<Vec<usize>>()
+    };
+    for engine in &fleet.engines {
+        engine.always(Some(Fault::SlowHead(Duration::from_millis(20))));
+    }
+    fleet.a().always(Some(Fault::SlowHead(Duration::from_millis(1500))));
+    shares(200);
+    fleet.a().always(Some(Fault::SlowHead(Duration::from_millis(20))));
+    let recovered = Instant::now();
+    eventually("the slow backend is used again", Duration::from_secs(5), || shares(20)[0] > 0);
+    println!("used again after {:?}", recovered.elapsed());
+    eventually("shares are within 20 % of even", Duration::from_secs(20), || {
+        let shares = shares(400);
+        println!("{:?} after {:.1?}", shares, recovered.elapsed());
+        shares.iter().all(|share| (80..=120).contains(share))
+    });
+}
