@@ -29,6 +29,9 @@ const ROWS: &[(&str, &str, &[&str])] = &[
             "failover::unread_request_fails_over_byte_for_byte",
             "failover::close_at_accept_never_runs_a_request_twice",
             "failover::request_stuck_in_the_send_buffer_fails_over",
+            "failing_backends::fast_failing_engine_draws_no_traffic_of_one_client",
+            "failing_backends::fast_failing_engine_draws_no_traffic_of_many_clients",
+            "failing_backends::poison_prompts_of_one_client_cost_others_nothing",
         ],
     ),
     (
@@ -41,6 +44,9 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "a 429 or 503 puts the backend in cooldown",
         &[
             "failover::retry_after_sets_the_cooldown",
+            "failing_backends::cooldown_is_per_model",
+            "failing_backends::cooldown_is_per_credential_where_it_is_passed",
+            "failing_backends::rate_limit_is_retried_on_one_other_backend",
             "faults_under_load::recoverable_faults_are_hidden_under_load",
         ],
     ),

@@ -9,7 +9,6 @@ use super::{Fleet, TestRequest, alike, backend};
 use crate::api::{Capabilities, Operation};
 use crate::fleet::Health;
 use crate::scan::{ScanOptions, scan};
-use crate::units::Timestamp;
 
 fn counts(fleet: &mut Fleet, ask: TestRequest<'_>, requests: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
