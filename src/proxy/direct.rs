@@ -10,7 +10,7 @@ use super::forward::{exchange, hold};
 use super::outcome::{AttemptResult, record_outcome};
 use super::response::relay;
 use crate::config::Strategy;
-use crate::fleet::{BackendId, InflightGuard, ModelId, Probe, Topology};
+use crate::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Probe, Topology};
 use crate::routing::RoutingDecision;
 use crate::upstream::failure::{ConnectError, Failure};
 
@@ -68,7 +68,7 @@ pub(crate) async fn attempt_directly(
         return failed(Failure::NotSent(ConnectError::NoAddress));
     };
     let most = if terms.is_limited { serving.max_in_flight } else { u32::MAX };
-    let permit = InflightGuard::try_reserve(&serving.state, most, Probe::None);
+    let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default());
     let Some(permit) = permit else { return DirectEnd::Full };
     ctx.record.attempts += 1;
     request.decision = Some(*decision);

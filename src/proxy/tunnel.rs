@@ -26,7 +26,7 @@ use crate::api::{ErrorCode, Operation};
 use crate::clock::now;
 use crate::downstream::body::HeldBody;
 use crate::downstream::http1::GuardedStream;
-use crate::fleet::{InflightGuard, Outcome, Probe};
+use crate::fleet::{InflightGuard, Outcome, PermitRequest};
 use crate::routing::Way;
 use crate::units::{Timestamp, to_micros};
 use crate::upstream::failure::{ConnectError, Failure};
@@ -138,7 +138,11 @@ fn reserve(
     let fleet = ctx.generation.fleet.topology();
     let decision = decide_by_name(ctx, &fleet, name)?;
     let serving = decision.serving(&fleet).ok_or_else(|| is_busy(name))?;
-    let permit = InflightGuard::try_reserve(&serving.state, serving.max_in_flight, Probe::None);
+    let permit = InflightGuard::try_reserve(
+        &serving.state,
+        serving.max_in_flight,
+        &PermitRequest::default(),
+    );
     let permit = permit.ok_or_else(|| is_busy(name))?;
     ctx.record.attempts += 1;
     let request = ScannedRequest::direct(ctx, Operation::Passthrough, fleet, no_body);
