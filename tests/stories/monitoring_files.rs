@@ -23,7 +23,9 @@ const COMPLETE_FAMILIES: [&str; 4] =
 
 /// The metrics page of a mock engine.
 const ENGINE_METRICS: &str = "vllm:num_requests_running 3\nvllm:num_requests_waiting 2\n\
-                    vllm:kv_cache_usage_perc 0.25\nprocess_start_time_seconds 100\n";
+                    vllm:kv_cache_usage_perc 0.25\nprocess_start_time_seconds 100\n\
+                    vllm:lora_requests_info{running_lora_adapters=\"x\",\
+                    waiting_lora_adapters=\"\",max_lora=\"2\"} 1\n";
 
 fn conf(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf").join(name);

@@ -112,8 +112,7 @@ fn dropped_models(scrape: &Scrape<'_>) -> Samples {
     let backends = scrape.fleet.backends.iter();
     let rows = backends.flat_map(|backend| {
         let reasons = backend.state.listing.dropped().by_reason().into_iter();
-        let counts = reasons.filter(|(_, count)| *count > 0);
-        counts.map(|(reason, count)| number(&[&backend.state.name, reason], count.into()))
+        reasons.map(|(reason, count)| number(&[&backend.state.name, reason], count.into()))
     });
     rows.collect()
 }
