@@ -1,6 +1,7 @@
 """What models there are: the list, one model, discovery."""
 from urllib.parse import quote
 
+import anthropic
 import openai
 
 import wire
@@ -41,6 +42,25 @@ def case_models_retrieve_unknown(env: Env) -> None:
         env.openai().models.retrieve("no/such:model")
     except openai.NotFoundError as error:
         assert error.code == "model_not_found", error.body
+    else:
+        raise AssertionError("no error")
+
+
+def case_anthropic_models(env: Env) -> None:
+    """Anthropic's SDK pages through the same models, with all fields of its API."""
+    env.proxy()
+    client = env.anthropic()
+    models = list(client.models.list(limit=2))
+    assert {model.id for model in models} == {PLAIN, TOOLS, EMBED, SLOW, "gpt-4"}, models
+    assert len(models) == 5, "a page was read twice"
+    for model in models:
+        assert (model.type, model.display_name) == ("model", model.id), model
+        assert model.created_at.year >= 2026, model
+    assert client.models.retrieve(PLAIN).id == PLAIN
+    try:
+        client.models.retrieve("no/such:model")
+    except anthropic.NotFoundError as error:
+        assert error.request_id and error.body["request_id"] == error.request_id, error.body
     else:
         raise AssertionError("no error")
 
