@@ -26,6 +26,7 @@ use pingora::apps::http_app::{HttpServer, ServeHttp};
 use pingora::protocols::http::ServerSession;
 
 use crate::discovery::ScrapeBudget;
+use crate::downstream::client::Client;
 use crate::lifecycle::CommandSender;
 use crate::observe::access_log::AccessLog;
 use crate::observe::decision_log::DecisionLog;
@@ -227,6 +228,10 @@ impl Admin {
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         session.set_write_timeout(Some(WRITE_TIMEOUT));
+        let head = session.req_header();
+        if !Client::keeps_alive(head.version, &head.headers) {
+            session.set_keepalive(None);
+        }
         // Do not wait long for a body that no endpoint reads.
         let generation = self.proxy.generation();
         session.set_total_drain_timeout(Some(generation.config.admin.header_timeout));

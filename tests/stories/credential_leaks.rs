@@ -157,8 +157,8 @@ fn data_port_serves_no_admin_endpoint() {
     for line in lines {
         let mut words = line.split_whitespace();
         let (verb, path) = (words.next().unwrap(), words.next().unwrap().replace("{name}", "a"));
-        // The path both ports have shows counts only.
-        if path == "/health" {
+        // Of the paths both ports have, one shows counts only, and one nothing about the fleet.
+        if path == "/health" || path == "/" {
             continue;
         }
         let response = request(fleet.penstock.data, verb, &path, &[], b"");
@@ -171,6 +171,10 @@ fn data_port_serves_no_admin_endpoint() {
     }
     assert!(count >= 11, "{count} paths");
     assert_eq!(fleet.fact("a", "health"), "healthy", "no backend was drained");
+    let root = fleet.penstock.get("/").json();
+    let mut keys: Vec<&String> = root.as_object().unwrap().keys().collect();
+    keys.sort();
+    assert_eq!(keys, ["description", "documentation", "health", "models", "name"], "{root}");
     let health = fleet.penstock.get("/health").json();
     assert_eq!(health, json!({"status": "healthy", "backends": {"total": 1, "healthy": 1}}));
 }

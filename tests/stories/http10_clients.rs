@@ -12,6 +12,7 @@ use crate::support::fleet::{CHAT, Fleet, Setup, reference};
 crate::trials![
     connection_closes_unless_keep_alive_is_requested,
     requested_keep_alive_is_kept,
+    admin_port_does_the_same,
     streams_end_with_the_connection,
     http11_close_is_obeyed,
 ];
@@ -64,6 +65,22 @@ fn requested_keep_alive_is_kept() {
     }
     client.send_bytes(b"GET /health HTTP/1.0\r\n\r\n");
     assert!(read_to_end(&mut client).0.contains("healthy"));
+}
+
+fn admin_port_does_the_same() {
+    let fleet = Fleet::start(1, Setup::default());
+    for path in ["/metrics", "/health/live", "/nowhere"] {
+        let mut client = Client::connect(fleet.penstock.admin);
+        client.send_bytes(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes());
+        let (text, took) = read_to_end(&mut client);
+        assert!(text.to_lowercase().contains("\r\nconnection: close\r\n"), "{text}");
+        assert!(took < Duration::from_secs(5), "{path}: {took:?}");
+    }
+    let mut client = Client::connect(fleet.penstock.admin);
+    for _ in 0..2 {
+        client.send_bytes(b"GET /health/live HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+        assert_eq!(client.read_response().unwrap().header("connection"), Some("keep-alive"));
+    }
 }
 
 fn streams_end_with_the_connection() {
