@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from hosted import LIMITED, LIMITED_ONCE, SILENT, Hosted
 from recorder import Recorder
+from services import Services
 from wire import DeadPort
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ SLOW = "tiny-slow"
 LOCKED = "tiny/locked:1"
 DOOMED = "tiny-doomed"
 CACHED = "tiny-cached"
+VOICE = "hosted-voice"
+RANKER = "hosted-ranker"
 
 KEY_LIMITED = "sk-limited-0001"
 KEY_FREE = "sk-free-0002"
@@ -149,6 +152,27 @@ def hosted(env: "Env") -> Setup:
     return Setup(config, set(models))
 
 
+def services(env: "Env") -> Setup:
+    """An engine and a hosted API with what it lacks; defaults, patterns and forwarded paths."""
+    env.services = env.keep(Services())
+    config = {
+        "routing": {
+            "default_model": {"chat": TOOLS},
+            "aliases": {"gpt-*": TOOLS},
+            "passthrough": {"/v1/files*": "services", "/v1/realtime": "by-model"},
+        },
+        "health": HEALTH,
+        "backends": [
+            {"name": "tools", "url": env.engines["tools"].url},
+            {
+                "name": "services", "url": env.services.url, "engine": "openai",
+                "models": [VOICE, RANKER],
+            },
+        ],
+    }
+    return Setup(config, {TOOLS, VOICE, RANKER})
+
+
 def cached(env: "Env", routing: dict[str, Any]) -> Setup:
     """Four engines that keep the KV cache of the last prompts of their slots."""
     backends = []
@@ -188,6 +212,7 @@ def telemetry(env: "Env") -> Setup:
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
     "hosted": hosted,
+    "services": services,
     "cached-in-turn": cached_in_turn,
     "cached-by-prefix": cached_by_prefix,
     "tls": tls,

@@ -23,7 +23,7 @@ sys.dont_write_bytecode = True
 
 MODULES = (
     "catalogue", "chat", "operations", "fidelity", "routing", "errors", "limits", "auth", "cancel",
-    "load", "faults", "tls", "dashboard", "prefix", "telemetry",
+    "load", "faults", "paths", "tls", "dashboard", "prefix", "telemetry",
 )
 NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "yaml", "h2")
 CASE_LIMIT = 25.0
