@@ -1,5 +1,6 @@
 //! The reliability contract, row by row, with the tests that hold it: every row has one, and every
-//! test named here exists. A row is a fault, an attack or a limit; `SECURITY.md` says what for.
+//! test named here exists. A row is a fault, an attack or a limit; `SECURITY.md` says what for. Rows of
+//! other contracts are listed where a test was written for them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -378,6 +379,106 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     ("H2", "two hundred SDK streams at once work", &["tests/e2e/cases/load.py::case_200_streams"]),
 ];
 
+/// Rows on the analysis of requests (N, C) and on scoring (B, INV), in the same way.
+const OTHER_ROWS: &[(&str, &str, &[&str])] = &[
+    (
+        "N16, C32",
+        "the token estimate is within 25 % for every kind of text",
+        &[
+            "src/scan/tests/estimate.rs::auto_is_within_a_quarter_for_every_kind_of_text",
+            "src/scan/tests/allocations.rs::a_scan_allocates_nothing",
+            "explain::explain_honours_the_token_estimate",
+        ],
+    ),
+    (
+        "N45, C29",
+        "an incapable fleet is refused with all that some candidate lacks, and what each lacks",
+        &[
+            "src/routing/tests/errors.rs::capability_mismatch_lists_all_that_some_candidate_lacks",
+            "src/routing/tests/errors.rs::capability_mismatch_names_at_most_five_candidates",
+            "capability_routing::capability_mismatch_lists_what_is_missing",
+        ],
+    ),
+    (
+        "N15, N50",
+        "analysis and decision take at most 2 ms",
+        &["src/routing/tests/strategies.rs::analysis_and_decision_take_less_than_two_milliseconds"],
+    ),
+    (
+        "N51",
+        "an alias takes 100 bytes, a chain 200",
+        &["src/routing/tests/allocations.rs::aliases_and_chains_are_small"],
+    ),
+    (
+        "N13, N52",
+        "a decision calls nothing outside and takes no lock but the index's",
+        &[
+            "tests/architecture.rs::pure_folders_name_no_io_and_no_clock",
+            "tests/architecture.rs::decisions_take_no_lock_but_the_index",
+        ],
+    ),
+    (
+        "C30, B20",
+        "the grammar of scorers is exact",
+        &[
+            "src/scoring/tests.rs::lists_that_make_no_sense_are_refused_in_words",
+            "src/config/tests/scorers.rs::invalid_scorers_are_refused_with_position",
+            "src/cli/score/tests.rs::error_names_the_path_of_the_invalid_value",
+        ],
+    ),
+    (
+        "INV-3",
+        "equal input gives equal decisions, one by one and over a whole run",
+        &[
+            "src/scoring/tests/properties.rs::decisions_are_the_same_every_time",
+            "src/routing/tests/sweep.rs::same_seed_gives_the_same_decisions_and_scores",
+        ],
+    ),
+    (
+        "INV-4",
+        "a burst sees its own first decision",
+        &[
+            "src/routing/tests/weighted.rs::burst_sees_its_own_first_decision",
+            "weighted_scorers::burst_of_equal_prompts_sees_the_first_decision",
+        ],
+    ),
+    (
+        "INV-6",
+        "only ratios of weights count",
+        &[
+            "src/scoring/tests/properties.rs::whole_multiples_of_all_weights_change_nothing",
+            "src/scoring/tests/properties.rs::any_multiple_of_all_weights_changes_no_total",
+            "src/routing/tests/sweep.rs::multiples_of_weights_decide_alike_and_rounded_ones_nearly",
+        ],
+    ),
+    (
+        "INV-7, C31",
+        "the models of a backend hold at most its capacity together",
+        &[
+            "src/prefix/model_index.rs::models_of_a_backend_share_its_capacity",
+            "src/fleet/cache_sharing.rs::models_of_one_engine_share_its_cache",
+        ],
+    ),
+    (
+        "B15",
+        "16 tokens per block, 31,250 blocks per backend",
+        &["src/scoring/tests.rs::prefix_defaults_are_those_of_the_contract"],
+    ),
+    (
+        "B22",
+        "requests concentrate as prefixes count more, with live samples",
+        &["src/routing/tests/sweep.rs::requests_concentrate_as_prefixes_count_more"],
+    ),
+    (
+        "B 2.1",
+        "salts, models and tools seed the chain; reported cached tokens correct the index",
+        &[
+            "src/prefix/prompt/tests.rs::salts_models_and_tools_share_no_blocks",
+            "prefix_cache::reported_cached_tokens_correct_the_prediction",
+        ],
+    ),
+];
+
 fn source(test: &str) -> (String, String) {
     let (place, name) = test.rsplit_once("::").unwrap();
     let is_in_stories = !place.contains('/');
@@ -385,23 +486,27 @@ fn source(test: &str) -> (String, String) {
     (file, name.to_owned())
 }
 
+fn assert_tests_exist(row: &str, what: &str, tests: &[&str]) {
+    assert!(!tests.is_empty(), "{row} ({what}) has no test");
+    for test in tests {
+        let (file, name) = source(test);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&file);
+        let text = fs::read_to_string(path).unwrap_or_else(|error| {
+            panic!("{row} ({what}): {file}: {error}");
+        });
+        let exists = [format!("fn {name}("), format!("def {name}(")]
+            .iter()
+            .any(|definition| text.contains(definition.as_str()));
+        assert!(exists, "{row} ({what}): {test} does not exist");
+    }
+}
+
 #[test]
 fn every_contract_row_names_existing_tests() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
     for (row, what, tests) in ROWS {
-        assert!(!tests.is_empty(), "R.{row} ({what}) has no test");
         *rows.entry(row).or_default() += 1;
-        for test in *tests {
-            let (file, name) = source(test);
-            let text = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| {
-                panic!("R.{row} ({what}): {file}: {error}");
-            });
-            let exists = [format!("fn {name}("), format!("def {name}(")]
-                .iter()
-                .any(|definition| text.contains(definition.as_str()));
-            assert!(exists, "R.{row} ({what}): {test} does not exist");
-        }
+        assert_tests_exist(row, what, tests);
     }
     let expected =
         PARTS.iter().flat_map(|(part, count)| (1..=*count).map(move |row| format!("{part}{row}")));
@@ -410,6 +515,9 @@ fn every_contract_row_names_existing_tests() {
         assert_eq!(count, 1, "rows called R.{row}");
     }
     assert!(rows.is_empty(), "rows the contract does not have: {rows:?}");
+    for (row, what, tests) in OTHER_ROWS {
+        assert_tests_exist(row, what, tests);
+    }
 }
 
 #[test]

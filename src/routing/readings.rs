@@ -97,13 +97,12 @@ fn adapter(serving: &Serving, standing: Standing) -> Adapter {
     let Some(details) = serving.state.telemetry.details() else { return Adapter::Unknown };
     let Some(adapters) = &details.adapters else { return Adapter::Unknown };
     let name = serving.adapter_name();
-    let has = |list: &[Box<str>]| list.iter().any(|one| **one == *name);
     let used = adapters.running.len() + adapters.waiting.len();
-    if has(&adapters.running) {
+    if adapters.running.iter().any(|one| **one == *name) {
         Adapter::Active
     } else if adapters.max.is_some_and(|max| used < max as usize) {
         Adapter::FreeSlot
-    } else if has(&adapters.waiting) {
+    } else if adapters.waiting.iter().any(|one| **one == *name) {
         Adapter::Waiting
     } else {
         Adapter::Absent

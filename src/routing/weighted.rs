@@ -19,13 +19,7 @@ pub enum SessionField {
 impl SessionField {
     /// The one that the parameters of session-affinity name.
     fn of(spec: &ScorerSpec) -> Self {
-        let text = |wanted| {
-            spec.params.iter().find_map(|(name, value)| match value {
-                Value::Text(text) if name == wanted => Some(text.clone()),
-                Value::Text(_) | Value::Number(_) => None,
-            })
-        };
-        match (text("header"), text("cookie")) {
+        match (text_of(spec, "header"), text_of(spec, "cookie")) {
             (None, Some(cookie)) => Self::Cookie(cookie),
             (header, _) => Self::Header(header.unwrap_or_else(|| "x-session-id".to_owned())),
         }
@@ -47,6 +41,13 @@ impl SessionField {
         };
         (!named.is_empty()).then(|| xxhash_rust::xxh3::xxh3_64(named))
     }
+}
+
+fn text_of(spec: &ScorerSpec, param: &str) -> Option<String> {
+    spec.params.iter().find_map(|(name, value)| match value {
+        Value::Text(text) if name == param => Some(text.clone()),
+        Value::Text(_) | Value::Number(_) => None,
+    })
 }
 
 /// Decides by weighted scores.

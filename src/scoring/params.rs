@@ -138,12 +138,10 @@ impl Params {
         name: &'static str,
         expected: &'static str,
     ) -> Result<Option<&str>, ParamError> {
-        // Those of RFC 9110.
-        let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         match self.0.get(name) {
             None => Ok(None),
             Some(Value::Text(text))
-                if !text.trim().is_empty() && text.trim().bytes().all(is_fit) =>
+                if !text.trim().is_empty() && text.trim().bytes().all(is_token_byte) =>
             {
                 Ok(Some(text.trim()))
             }
@@ -154,4 +152,9 @@ impl Params {
 
 fn expected_above(above: f64) -> &'static str {
     if above >= 1.0 { "a number above 1" } else { "a number above 0" }
+}
+
+/// Whether a byte may be in a token of RFC 9110.
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

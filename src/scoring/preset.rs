@@ -73,15 +73,15 @@ impl Preset {
     /// The one that a list of scorers comes to, whatever their parameters and the weight of a single
     /// one.
     pub(crate) fn like(specs: &[ScorerSpec]) -> Option<&'static Self> {
-        let is_like = |preset: &&Self| {
-            let weighs_alike = |one: f64, other: f64| specs.len() == 1 || one == other;
-            let mut pairs = preset.scorers.iter().zip(specs);
-            preset.scorers.len() == specs.len()
-                && pairs.all(|((name, weight), spec)| {
-                    spec.is(name) && weighs_alike(*weight, spec.weight)
-                })
-        };
-        PRESETS.iter().find(is_like)
+        PRESETS.iter().find(|preset| preset.is_like(specs))
+    }
+
+    fn is_like(&self, specs: &[ScorerSpec]) -> bool {
+        let mut pairs = self.scorers.iter().zip(specs);
+        self.scorers.len() == specs.len()
+            && pairs.all(|((name, weight), spec)| {
+                spec.is(name) && (specs.len() == 1 || *weight == spec.weight)
+            })
     }
 
     /// Its scorers.

@@ -51,7 +51,7 @@ fn errors_name_the_path() {
             "'routing.shadow.weights' must sum to 100, not 101",
         ),
         (
-            "{ strategy: weighted, preset: llm-d, scorers: \"queue-depth\" }",
+            "{ strategy: weighted, preset: llm-d, scorers: \"queue-depth:1\" }",
             "either 'routing.shadow.scorers' or 'routing.shadow.preset'",
         ),
         ("{ strategy: weighted, queue: 9 }", "unknown key 'queue' in 'routing.shadow'"),

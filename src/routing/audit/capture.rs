@@ -146,9 +146,11 @@ impl<'de> Visitor<'de> for CandidateVisitor {
                 "row" => readings.row = fields.next_value()?,
                 _ => {
                     let reading = READINGS.iter().find(|reading| reading.key == key);
-                    let unknown = || A::Error::custom(format!("unknown reading '{key}'"));
                     let value: Value = fields.next_value()?;
-                    if !(reading.ok_or_else(unknown)?.set)(&mut readings, &value) {
+                    let Some(reading) = reading else {
+                        return Err(A::Error::custom(format!("unknown reading '{key}'")));
+                    };
+                    if !(reading.set)(&mut readings, &value) {
                         return Err(A::Error::custom(format!("'{key}' cannot be {value}")));
                     }
                 }
@@ -230,10 +232,8 @@ impl Router {
             .unwrap_or_else(|| readings::features(input, PrefixParams::default().block_tokens));
         let candidates = pass.map_or(&[][..], |pass| &pass.candidates);
         let rejected = trace.passes().iter().flat_map(|pass| {
-            let of_pass = |(row, reason): &(u32, RejectReason)| {
-                RejectedRecord::of(pass.model, *row, *reason, input)
-            };
-            pass.rejected.iter().map(of_pass)
+            let rejected = pass.rejected.iter();
+            rejected.map(|(row, reason)| RejectedRecord::of(pass.model, *row, *reason, input))
         });
         Capture {
             version: VERSION,

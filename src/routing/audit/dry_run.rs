@@ -5,8 +5,8 @@ mod request;
 mod text;
 
 pub use request::{DEFAULT_PATH, DryRunRequest, DryRunRequestError};
-pub(super) use text::candidate_lines;
 pub use text::render_text;
+pub(super) use text::{candidate_lines, number, text};
 
 use serde_json::{Map, Value, json};
 

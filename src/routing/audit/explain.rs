@@ -113,11 +113,11 @@ impl Router {
         let scores = weighted.and_then(|weighted| pass.scores(one.row, weighted.profile()));
         let is_scored = scores.is_some();
         let is_candidate = pass.reason(one.row).is_none();
-        let points = || f64::from(smart::points(&one, self.weights())) / 100.0;
         CandidateReport {
             backend: String::new(),
             model: model.to_owned(),
-            score: (is_candidate && self.strategy() == Strategy::Smart).then(points),
+            score: (is_candidate && self.strategy() == Strategy::Smart)
+                .then(|| f64::from(smart::points(&one, self.weights())) / 100.0),
             scores: scores.map(BTreeMap::from_iter),
             total: pass.total(one.row),
             matched_blocks: is_scored.then_some(one.matched_blocks),

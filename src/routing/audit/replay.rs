@@ -31,8 +31,8 @@ pub struct Replayed {
 impl Replayed {
     /// Whether it is bit by bit what was decided then.
     pub fn is_identical(&self, capture: &Capture) -> bool {
-        let bits = |total: f64| total.to_bits();
-        self.goes_there(capture) && self.total.map(bits) == capture.total().map(bits)
+        let [total, recorded] = [self.total, capture.total()].map(|all| all.map(f64::to_bits));
+        self.goes_there(capture) && total == recorded
     }
 
     /// Whether the request would go where it went.
@@ -115,7 +115,7 @@ impl Router {
     }
 
     fn replay_reports(&self, capture: &Capture, pass: &Pass) -> Vec<CandidateReport> {
-        let report = |one: &super::capture::CandidateRecord| {
+        let reports = capture.candidates.iter().map(|one| {
             let reason = pass.reason(one.readings.row);
             let readings = pass.candidate(one.readings.row).unwrap_or(&one.readings);
             CandidateReport {
@@ -123,7 +123,7 @@ impl Router {
                 excluded: reason.map(RejectReason::name),
                 ..self.report(&capture.model, pass, readings)
             }
-        };
-        capture.candidates.iter().map(report).collect()
+        });
+        reports.collect()
     }
 }

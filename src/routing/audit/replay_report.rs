@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::capture::Capture;
-use super::dry_run::candidate_lines;
+use super::dry_run::{candidate_lines, number, text};
 use super::replay::Replayed;
 use crate::routing::Router;
 
@@ -51,19 +51,8 @@ fn candidates(capture: &Capture, again: &Replayed) -> Vec<Value> {
 
 /// The text of what [`replay`] returned, without a trailing newline.
 pub fn render_replay(report: &Value) -> String {
-    let text = |value: &Value, key: &str| {
-        value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
-    };
-    let number = |key| report.get(key).and_then(Value::as_u64).unwrap_or_default();
-    let side = |key| {
-        let side = report.get(key).unwrap_or(&Value::Null);
-        let total = side.get("total").and_then(Value::as_f64);
-        let total = total.map_or_else(String::new, |total| format!(", total {total:.3}"));
-        let backend = side.get("backend").and_then(Value::as_str).unwrap_or("no backend");
-        format!("{backend} by {}{total}", text(side, "strategy"))
-    };
-    let is = |key| report.get(key).and_then(Value::as_bool);
-    let verdict = match (is("identical"), is("moved")) {
+    let [identical, moved] = ["identical", "moved"].map(|key| report.get(key)?.as_bool());
+    let verdict = match (identical, moved) {
         (Some(true), _) => "identical",
         (Some(false), _) => "NOT identical",
         (None, Some(true)) => "another backend",
@@ -75,14 +64,23 @@ pub fn render_replay(report: &Value) -> String {
     let all = report.get("candidates").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let mut lines = vec![format!(
         "decision    {}, {} with '{}', attempt {} of {}",
-        number("number"),
+        number(report, "number"),
         text(report, "operation"),
         text(report, "asked"),
-        number("attempt"),
+        number(report, "attempt"),
         text(report, "request_id"),
     )];
     lines.extend(candidate_lines(all, picked.as_ref()));
-    lines.push(format!("recorded    {}", side("recorded")));
-    lines.push(format!("replayed    {}: {verdict}", side("replayed")));
+    lines.push(format!("recorded    {}", side_text(report, "recorded")));
+    lines.push(format!("replayed    {}: {verdict}", side_text(report, "replayed")));
     lines.join("\n")
+}
+
+/// `b0 by weighted, total 0.830`.
+fn side_text(report: &Value, key: &str) -> String {
+    let side = report.get(key).unwrap_or(&Value::Null);
+    let total = side.get("total").and_then(Value::as_f64);
+    let total = total.map_or_else(String::new, |total| format!(", total {total:.3}"));
+    let backend = side.get("backend").and_then(Value::as_str).unwrap_or("no backend");
+    format!("{backend} by {}{total}", text(side, "strategy"))
 }

@@ -77,8 +77,9 @@ impl Pass {
     pub(super) fn scores(&self, row: u32, profile: &Profile) -> Option<Vec<(&'static str, f64)>> {
         let index = self.scored.iter().position(|other| *other == row)?;
         let names = profile.weights().map(|(name, _)| name).enumerate();
-        let score = |number: usize| self.matrix.scores(number).get(index).copied();
-        Some(names.filter_map(|(number, name)| Some((name, score(number)?))).collect())
+        let scores = names
+            .filter_map(|(number, name)| Some((name, *self.matrix.scores(number).get(index)?)));
+        Some(scores.collect())
     }
 }
 

@@ -29,8 +29,8 @@ const IN_FLIGHT: usize = 50;
 /// Requests in flight that fill an engine's KV cache.
 const FULL: f32 = 20.0;
 
-/// The prompts of a seed, in order: a prefix of 64 blocks, shared in 70 %, then 1 to 32 blocks of their
-/// own, so that the part which is shared differs from prompt to prompt.
+/// The prompts of a seed, in order: a prefix of 64 blocks, shared in 70 %, then 1 to 32 unique
+/// blocks, so that the part which is shared differs from prompt to prompt.
 fn traffic(seed: u64) -> Vec<Chain> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let prompts = (0..DECISIONS).map(|number| {

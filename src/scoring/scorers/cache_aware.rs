@@ -28,8 +28,9 @@ struct CacheAware {
 
 impl Scorer for CacheAware {
     fn score(&self, _: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
-        let loads = || candidates.iter().map(Candidate::load_or_in_flight);
-        let (least, most) = (loads().fold(f64::INFINITY, f64::min), loads().fold(0.0, f64::max));
+        let loads = candidates.iter().map(Candidate::load_or_in_flight);
+        let least = loads.clone().fold(f64::INFINITY, f64::min);
+        let most = loads.fold(0.0, f64::max);
         let is_uneven = most - least > self.imbalance && most > self.ratio * least;
         let best = candidates.iter().map(|one| one.match_ratio()).fold(0.0, f64::max);
         if is_uneven || best <= self.threshold {

@@ -35,14 +35,20 @@ fn is_stale(one: &Candidate) -> bool {
 /// The median of the KV utilizations that are known; of an even number the mean of both in the
 /// middle.
 fn median(candidates: &[Candidate]) -> Option<f64> {
-    let known =
-        || candidates.iter().filter(|one| !is_stale(one)).filter_map(|one| one.kv_utilization);
-    let count = known().count();
-    // Candidates are few: counting how many are below each one needs no sorting and no allocation.
-    let below = |part: f64| known().filter(|other| *other < part).count();
-    let at_rank = |rank: usize| known().filter(|part| below(*part) <= rank).reduce(f64::max);
-    let (low, high) = (at_rank(count.saturating_sub(1) / 2), at_rank(count / 2));
-    low.zip(high).map(|(low, high)| f64::midpoint(low, high))
+    let known = candidates.iter().filter(|one| !is_stale(one)).filter_map(|one| one.kv_utilization);
+    let count = known.clone().count();
+    let low = at_rank(known.clone(), count.saturating_sub(1) / 2)?;
+    let high = at_rank(known, count / 2)?;
+    Some(f64::midpoint(low, high))
+}
+
+/// The value that `rank` others precede in order of size.
+// Candidates are few: counting how many are below each one needs no sorting and no allocation.
+fn at_rank(values: impl Iterator<Item = f64> + Clone, rank: usize) -> Option<f64> {
+    let others = values.clone();
+    let reached =
+        values.filter(|value| others.clone().filter(|other| other < value).count() <= rank);
+    reached.reduce(f64::max)
 }
 
 #[cfg(test)]

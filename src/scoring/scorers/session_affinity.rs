@@ -30,8 +30,11 @@ struct SessionAffinity;
 impl Scorer for SessionAffinity {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         let Some(session) = features.session else { return scores.fill(f64::NAN) };
-        let rank = |one: &Candidate| xxh3_64_with_seed(&one.key.to_le_bytes(), session);
-        let home = candidates.iter().map(rank).max();
-        each(candidates, scores, |one| Some(f64::from(u8::from(Some(rank(one)) == home))));
+        let home = candidates.iter().map(|one| rank(one, session)).max();
+        each(candidates, scores, |one| Some(f64::from(u8::from(Some(rank(one, session)) == home))));
     }
+}
+
+fn rank(candidate: &Candidate, session: u64) -> u64 {
+    xxh3_64_with_seed(&candidate.key.to_le_bytes(), session)
 }

@@ -115,7 +115,7 @@ fn run(seed: u64, mut choose: impl FnMut(usize, usize, &[Candidate]) -> usize) -
     fleet
 }
 
-/// The default profile and the published rule each decide about the same requests, on a fleet of their own.
+/// The default profile and the published rule each decide about the same requests, each on its own fleet.
 #[test]
 fn default_profile_decides_as_the_published_formulas() {
     let profile = profile("prefix-affinity:3,queue-depth:2,kv-utilization:2");

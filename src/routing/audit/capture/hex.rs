@@ -19,8 +19,9 @@ impl<'de> Deserialize<'de> for Hex {
         let text = String::deserialize(from)?;
         let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let value = u64::from_str_radix(&text, 16).ok().filter(|_| is_hex);
-        let wrong = || D::Error::custom(format!("'{text}' is not 16 hexadecimal digits"));
-        value.map(Self).ok_or_else(wrong)
+        value
+            .map(Self)
+            .ok_or_else(|| D::Error::custom(format!("'{text}' is not 16 hexadecimal digits")))
     }
 }
 

@@ -79,10 +79,10 @@ impl StrategyRecord {
     /// # Errors
     /// [`CaptureError`] when there is no such strategy.
     pub(in crate::routing::audit) fn to_routing(&self) -> Result<RoutingConfig, CaptureError> {
-        let strategy = Strategy::from_name(&self.name);
-        let unknown = || CaptureError::Strategy { given: self.name.clone() };
-        let mut routing =
-            RoutingConfig { strategy: strategy.ok_or_else(unknown)?, ..RoutingConfig::default() };
+        let Some(strategy) = Strategy::from_name(&self.name) else {
+            return Err(CaptureError::Strategy { given: self.name.clone() });
+        };
+        let mut routing = RoutingConfig { strategy, ..RoutingConfig::default() };
         if let Some(WeightsRecord { priority, load, latency }) = self.weights {
             if [priority, load, latency].iter().map(|one| u64::from(*one)).sum::<u64>() != 100 {
                 return Err(CaptureError::Weights);
@@ -103,18 +103,14 @@ impl StrategyRecord {
 
 impl ScorerRecord {
     fn of(spec: &ScorerSpec) -> Self {
-        let param = |(name, value): (&str, &Value)| {
+        let params = spec.params.iter().map(|(name, value)| {
             let value = match value {
                 Value::Number(number) => Param::Number(*number),
                 Value::Text(text) => Param::Text(text.clone()),
             };
             (name.to_owned(), value)
-        };
-        Self {
-            name: normalize(&spec.name),
-            weight: spec.weight,
-            params: spec.params.iter().map(param).collect(),
-        }
+        });
+        Self { name: normalize(&spec.name), weight: spec.weight, params: params.collect() }
     }
 
     fn to_spec(&self) -> ScorerSpec {

@@ -84,8 +84,9 @@ impl DryRunRequest {
             Err(_) => fields.insert("body_b64".to_owned(), STANDARD.encode(&self.body).into()),
         };
         if !self.headers.is_empty() {
-            let pair = |(name, value): &(String, String)| Value::from(vec![&**name, &**value]);
-            fields.insert("headers".to_owned(), self.headers.iter().map(pair).collect());
+            let pairs =
+                self.headers.iter().map(|(name, value)| Value::from(vec![&**name, &**value]));
+            fields.insert("headers".to_owned(), pairs.collect());
         }
         Value::Object(fields).to_string()
     }

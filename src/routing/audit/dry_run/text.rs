@@ -46,12 +46,12 @@ pub(in crate::routing::audit) fn candidate_lines(
     if candidates.is_empty() {
         return vec!["candidates  none".to_owned()];
     }
-    let width = |key| candidates.iter().map(|one| text(one, key).chars().count()).max();
-    let (backend, model) = (width("backend").unwrap_or(0), width("model").unwrap_or(0));
+    let (backend, model) = (width(candidates, "backend"), width(candidates, "model"));
     let is_probe = decision.is_some_and(|picked| is_true(picked, "next_probe"));
-    let line = |candidate: &Value| {
-        let same = |key| decision.is_some_and(|picked| picked.get(key) == candidate.get(key));
-        let is_picked = same("backend") && same("model");
+    let lines = candidates.iter().map(|candidate| {
+        let is_picked = decision.is_some_and(|picked| {
+            ["backend", "model"].iter().all(|key| picked.get(key) == candidate.get(key))
+        });
         format!(
             "  {} {:backend$}  {:model$}  {}",
             if is_picked { '*' } else { ' ' },
@@ -59,8 +59,13 @@ pub(in crate::routing::audit) fn candidate_lines(
             text(candidate, "model"),
             verdict(candidate, is_picked, is_probe),
         )
-    };
-    std::iter::once("candidates".to_owned()).chain(candidates.iter().map(line)).collect()
+    });
+    std::iter::once("candidates".to_owned()).chain(lines).collect()
+}
+
+/// The width of the column `key`, in characters.
+fn width(candidates: &[Value], key: &str) -> usize {
+    candidates.iter().map(|one| text(one, key).chars().count()).max().unwrap_or(0)
 }
 
 /// `total 0.83 (prefix-affinity 0.50 with 10/20 blocks, queue-depth 1.00), `; empty without scorers.
@@ -71,7 +76,7 @@ fn scores_text(candidate: &Value) -> String {
     ) else {
         return String::new();
     };
-    let one = |(name, score): (&String, &Value)| {
+    let scores = scores.iter().map(|(name, score)| {
         let blocks = match name.as_str() {
             "prefix-affinity" => {
                 let (matched, all) = ("matched_blocks", "prompt_blocks");
@@ -79,10 +84,9 @@ fn scores_text(candidate: &Value) -> String {
             }
             _ => String::new(),
         };
-        format!("{name} {:.2}{blocks}", score.as_f64().unwrap_or_default())
-    };
-    let scores: Vec<String> = scores.iter().map(one).collect();
-    format!("total {total:.3} ({}), ", scores.join(", "))
+        format!("{name} {:.2}{blocks}", score.as_f64().unwrap_or(0.0))
+    });
+    format!("total {total:.3} ({}), ", scores.collect::<Vec<_>>().join(", "))
 }
 
 fn verdict(candidate: &Value, is_picked: bool, is_probe: bool) -> String {
@@ -101,7 +105,7 @@ fn verdict(candidate: &Value, is_picked: bool, is_probe: bool) -> String {
         "{score}{scores}priority {}, {} in flight, {:.1} ms{}{assumed}",
         number(candidate, "priority"),
         number(candidate, "in_flight"),
-        candidate.get("latency_ms").and_then(Value::as_f64).unwrap_or_default(),
+        candidate.get("latency_ms").and_then(Value::as_f64).unwrap_or(0.0),
         telemetry_text(candidate),
     )
 }
@@ -135,14 +139,16 @@ fn error_text(result: &Value) -> String {
     format!("{} {}: {}", number(error, "status"), text(error, "code"), text(error, "message"))
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value.get(key).and_then(Value::as_str).unwrap_or_default()
+/// A text of a report; empty where it has none.
+pub(in crate::routing::audit) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or("")
 }
 
-fn number(value: &Value, key: &str) -> u64 {
-    value.get(key).and_then(Value::as_u64).unwrap_or_default()
+/// A number of a report; 0 where it has none.
+pub(in crate::routing::audit) fn number(value: &Value, key: &str) -> u64 {
+    value.get(key).and_then(Value::as_u64).unwrap_or(0)
 }
 
 fn is_true(value: &Value, key: &str) -> bool {
-    value.get(key).and_then(Value::as_bool).unwrap_or_default()
+    value.get(key).and_then(Value::as_bool).unwrap_or(false)
 }

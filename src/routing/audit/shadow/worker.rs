@@ -50,8 +50,10 @@ impl Worker {
         [live_pool, shadow_pool]: [Arc<MemoryBudget>; 2],
         counters: Arc<Counters>,
     ) -> Self {
-        let usual = |weighted: &Weighted| weighted.prefix_params(&Topology::default(), "");
-        let params = router.weighted().or(live.weighted()).map(usual).unwrap_or_default();
+        let weighted = router.weighted().or(live.weighted());
+        let params = weighted
+            .map(|weighted| weighted.prefix_params(&Topology::default(), ""))
+            .unwrap_or_default();
         Self {
             router,
             tracking: Tracking { params, sample },
