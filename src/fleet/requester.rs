@@ -1,4 +1,4 @@
-//! Who sends a request, as far as failure handling tells requests apart.
+//! Who sends a request, as far as failure handling distinguishes senders.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

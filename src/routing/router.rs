@@ -103,7 +103,7 @@ impl Router {
         if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
             return Ok(decision);
         }
-        // A retry is no probe: the backends in cooldown would be asked by every refused request.
+        // A retry is no probe: or every refused request would reach the backends in cooldown.
         if input.tried.is_empty()
             && let Some(decision) = self.pick_next_probe(target, input, recorder)
         {

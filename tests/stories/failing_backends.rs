@@ -59,7 +59,8 @@ fn send(fleet: &Fleet, host: u8, prompt: &str) -> Option<Response> {
     client.read_response().ok()
 }
 
-/// When the requests failed that an open loop of [`RATE`] sent, each with a prompt of its own.
+/// Sends requests in an open loop of [`RATE`], each with a different prompt; returns when those were sent
+/// that failed.
 fn open_loop(fleet: &Fleet, clients: u32) -> Vec<Duration> {
     let failures = parking_lot::Mutex::new(Vec::new());
     let started = Instant::now();
