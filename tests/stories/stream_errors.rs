@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::support::block_on;
 use crate::support::client::{Client, chat, streaming_chat};
-use crate::support::fleet::{CHAT, Fleet, Leave, Setup, begin, read_until, reference};
+use crate::support::fleet::{
+    CHAT, FAULTS_FORGOTTEN, Fleet, Leave, Setup, begin, read_until, reference,
+};
 
 crate::trials![
     broken_stream_ends_with_error_in_its_dialect,
@@ -94,7 +96,7 @@ fn broken_stream_ends_with_error_in_its_dialect() {
 }
 
 fn broken_response_is_visibly_broken() {
-    let fleet = Fleet::start(2, Setup::default());
+    let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
     let whole = reference("a", CHAT, &chat("m", "hello")).text();
     for how in CUTS {
         fleet.a().script([Fault::CutResponse { how }]);
@@ -110,7 +112,7 @@ fn broken_response_is_visibly_broken() {
 
 fn started_response_is_never_retried() {
     let routing = "retry_unanswered: true, retry_5xx: true";
-    let fleet = Fleet::start(2, Setup { routing, ..Setup::default() });
+    let fleet = Fleet::start(2, Setup { routing, health: FAULTS_FORGOTTEN, ..Setup::default() });
     let mut sent = 0;
     for how in CUTS {
         for after_events in [0, 1, 5] {
@@ -140,7 +142,7 @@ fn engine_error_is_relayed_unchanged() {
 }
 
 fn invalid_response_is_502() {
-    let fleet = Fleet::start(2, Setup::default());
+    let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, ..Setup::default() });
     for fault in [Fault::Garbage, Fault::Http09, Fault::Switching101, Fault::TwoLengths] {
         for body in [chat("m", "hello"), streaming_chat("m", "hello")] {
             assert_eq!(fleet.chat().status, 200, "a warm connection");

@@ -299,7 +299,8 @@ fn refused_http2_stream_fails_over() {
     let other = engine("other", &["m"]);
     let yaml = format!(
         "routing: {{ strategy: priority_only }}\n\
-         health: {{ interval: 60s, fast_interval: 60s, unhealthy_interval: 60s }}\n\
+         health: {{ interval: 60s, fast_interval: 60s, unhealthy_interval: 60s, \
+         breaker: {{ open: 1us, max_open: 1us }} }}\n\
          backends:\n  - {{ name: a, url: \"http://{}\", models: [m], http2: true, priority: 1 }}\n  \
          - {{ name: b, url: \"{}\", models: [m], priority: 2 }}\n",
         refusing.address,
