@@ -299,10 +299,16 @@ fn simple_chunks(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     loop {
         let (line, after) = simple_line(rest)?;
         rest = after;
-        trailers += line.len();
         if line.is_empty() {
             return (trailers <= 8192).then_some((payload, rest));
         }
+        let colon = line.iter().position(|byte| *byte == b':').filter(|at| *at > 0)?;
+        let is_token =
+            |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+        if !line[..colon].iter().all(is_token) {
+            return None;
+        }
+        trailers += line.len() - 1;
     }
 }
 

@@ -58,7 +58,7 @@ class Services:
                 if self.path == "/v1/files":
                     self._send(FILE)
                 elif self.path.startswith("/v1/audio/transcriptions"):
-                    self._send({"text": f"heard {len(re.search(rb'RIFF', body)[0])} bytes"})
+                    self._send({"text": f"received {len(re.search(rb'RIFF', body)[0])} bytes"})
                 elif self.path == "/v1/audio/speech":
                     self._send_bytes(b"RIFF", "audio/wav")
                 elif self.path == "/v1/rerank":

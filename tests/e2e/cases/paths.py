@@ -92,8 +92,8 @@ def case_audio(env: Env) -> None:
     client = env.openai(proxy="services")
     spoken = client.audio.speech.create(model=configs.VOICE, input="one", voice="alloy").content
     assert spoken == b"RIFF", spoken
-    heard = client.audio.transcriptions.create(model=configs.VOICE, file=io.BytesIO(b"RIFF"))
-    assert heard.text == "heard 4 bytes", heard
+    transcript = client.audio.transcriptions.create(model=configs.VOICE, file=io.BytesIO(b"RIFF"))
+    assert transcript.text == "received 4 bytes", transcript
 
 
 def case_rerank_paths(env: Env) -> None:
