@@ -19,4 +19,5 @@ pub mod request_writer;
 pub mod response_head;
 pub(crate) mod response_monitor;
 pub(crate) mod retry_safety;
+pub(crate) mod shortage;
 pub mod splice;

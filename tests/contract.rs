@@ -295,6 +295,7 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         &[
             "hostile_clients::connections_over_the_limit_get_503_immediately",
             "cooldown::buffered_bodies_are_bounded_before_reading",
+            "resource_limits::few_descriptors_refuse_clients_and_blame_no_backend",
         ],
     ),
     (

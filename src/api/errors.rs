@@ -32,6 +32,7 @@ pub enum ErrorCode {
     DiscoveryPending,
     BodyMemoryFull,
     TooManyConnections,
+    OutOfResources,
     ConnectFailed,
     ConnectTimeout,
     FirstTokenTimeout,
@@ -195,6 +196,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "too_many_connections",
         503,
         "client connections reached `limits.connections`",
+    ),
+    error(
+        ErrorCode::OutOfResources,
+        "out_of_resources",
+        503,
+        "penstock itself has run out of file descriptors, local ports or memory; the message names which",
     ),
     error(ErrorCode::ConnectFailed, "connect_failed", 503, "no backend accepted a connection"),
     error(

@@ -28,6 +28,9 @@ pub enum DiscoveryError {
     /// Connecting failed, or the connection broke.
     #[error("the connection failed: {0}")]
     Connection(&'static str),
+    /// This machine has run out of something: nothing is known about the backend.
+    #[error("{0}")]
+    OutOf(&'static str),
     /// The response is larger than what is read.
     #[error("the response is larger than 8 MiB")]
     TooLarge,
@@ -106,6 +109,7 @@ fn no_connection(error: ConnectError) -> DiscoveryError {
     match error {
         ConnectError::NoAddress => DiscoveryError::NoAddress,
         ConnectError::TimedOut => DiscoveryError::TimedOut,
+        ConnectError::OutOf(_) => DiscoveryError::OutOf(error.text()),
         ConnectError::Refused
         | ConnectError::Tls
         | ConnectError::Http2

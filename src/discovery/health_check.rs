@@ -67,7 +67,12 @@ impl HealthChecks {
                 Ok(Some(end)) => {
                     ended += 1;
                     let is_passed = end.is_ok();
-                    change = self.checker.learn(end).or(change);
+                    // What is short on this machine says nothing about the backend. Only the first check
+                    // counts all the same: an address may be out of reach for good (IPv6 without a route).
+                    let is_known = self.checker.backend.state.health.status() != Health::Unknown;
+                    if !(is_known && matches!(end, Err(DiscoveryError::OutOf(_)))) {
+                        change = self.checker.learn(end).or(change);
+                    }
                     // The set aborts the others when it is dropped.
                     if is_passed || change.is_some() || ended == started {
                         return change;

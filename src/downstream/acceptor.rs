@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::accepted::AcceptedConnection;
 use super::clients::Clients;
 use super::close_reasons::CloseReason;
-use super::connection_limit::{ConnectionLimit, OnRefused};
+use super::connection_limit::{ConnectionLimit, Excess, OnRefused};
 use super::counted::Counted;
 use super::http1::{GuardedStream, HeadWait, Http1Connection};
 use super::http2;
@@ -140,11 +140,16 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for Acceptor<A> {
         let generation = (self.current)();
         let limits = ConnectionLimits::of(&generation.config);
         let port = self.clients.ports.of(&stream)?;
-        let excess = open.count().saturating_sub(limits.max_connections);
+        let affordable = self.clients.affordable();
+        let excess = open.count().saturating_sub(limits.max_connections.min(affordable));
         if excess > 0 {
+            let reason = match affordable < limits.max_connections {
+                true => Excess::OfOpenFiles(excess),
+                false => Excess::OfConnections(excess),
+            };
             let trusted = &generation.config.server.trusted_proxies;
             // Boxed: a handshake may be in it, for which other connections need no room.
-            Box::pin(self.connection_limit.refuse(stream, port, trusted, excess)).await;
+            Box::pin(self.connection_limit.refuse(stream, port, trusted, reason)).await;
             return None;
         }
         if let Some(bytes) = limits.send_buffer

@@ -20,6 +20,8 @@ pub struct Clients {
     pub(crate) refused_drains: Arc<AtomicUsize>,
     pub(crate) close_reasons: CloseReasons,
     certificate_failures: AtomicU64,
+    /// The most connections that the limit of open files leaves room for.
+    affordable: AtomicUsize,
 }
 
 impl Clients {
@@ -35,7 +37,18 @@ impl Clients {
             refused_drains: Arc::default(),
             close_reasons: CloseReasons::default(),
             certificate_failures: AtomicU64::new(0),
+            affordable: AtomicUsize::new(usize::MAX),
         })
+    }
+
+    /// Sets how many client connections the limit of open files leaves room for.
+    pub(crate) fn set_affordable(&self, connections: usize) {
+        self.affordable.store(connections, Ordering::Relaxed);
+    }
+
+    /// How many client connections the limit of open files leaves room for.
+    pub(crate) fn affordable(&self) -> usize {
+        self.affordable.load(Ordering::Relaxed)
     }
 
     /// Open client connections.

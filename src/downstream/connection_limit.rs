@@ -24,9 +24,19 @@ const HANDSHAKES_AT_ONCE: usize = 16;
 /// Called with the reason of every refusal, and the client's address where it is known.
 pub(crate) type OnRefused = Box<dyn Fn(ErrorCode, Option<IpAddr>) + Send + Sync>;
 
+/// By how much a limit is exceeded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Excess {
+    /// `limits.connections`.
+    OfConnections(usize),
+    /// The limit of open files, which leaves room for fewer.
+    OfOpenFiles(usize),
+}
+
 /// Responds to connections over the limit.
 pub(crate) struct ConnectionLimit {
     too_many_connections: RawResponse,
+    too_few_files: RawResponse,
     handshakes: Arc<AtomicUsize>,
     on_refused: OnRefused,
 }
@@ -35,23 +45,31 @@ impl ConnectionLimit {
     pub(crate) fn new(on_refused: OnRefused) -> Self {
         let message = "Too many connections (limits.connections)";
         let too_many_connections = RawResponse::new(ErrorCode::TooManyConnections, message);
-        Self { too_many_connections, handshakes: Arc::default(), on_refused }
+        let message = "Too many connections for the limit of open files (LimitNOFILE, ulimit -n)";
+        let too_few_files = RawResponse::new(ErrorCode::OutOfResources, message);
+        Self { too_many_connections, too_few_files, handshakes: Arc::default(), on_refused }
     }
 
-    /// Refuses a connection, `excess` of which are open at once.
+    /// Refuses a connection.
     pub(crate) async fn refuse(
         &self,
         mut stream: Stream,
         port: &Port,
         trusted: &[TrustedProxy],
-        excess: usize,
+        excess: Excess,
     ) {
-        (self.on_refused)(ErrorCode::TooManyConnections, port.peer(&stream).address());
+        let (excess, code, refusal) = match excess {
+            Excess::OfConnections(excess) => {
+                (excess, ErrorCode::TooManyConnections, &self.too_many_connections)
+            }
+            Excess::OfOpenFiles(excess) => (excess, ErrorCode::OutOfResources, &self.too_few_files),
+        };
+        (self.on_refused)(code, port.peer(&stream).address());
         if excess > REFUSED_AT_ONCE {
             return;
         }
         if !port.is_encrypted() {
-            return self.too_many_connections.send(&mut stream).await;
+            return refusal.send(&mut stream).await;
         }
         let handshake = Counted::new(&self.handshakes);
         if handshake.count() > HANDSHAKES_AT_ONCE {
@@ -60,9 +78,9 @@ impl ConnectionLimit {
         let Ok(accepted) = port.accept(stream, trusted, REFUSAL_TIMEOUT).await else { return };
         let AcceptedConnection { mut stream, ahead, is_http2, .. } = accepted;
         if !is_http2 {
-            return self.too_many_connections.send(&mut stream).await;
+            return refusal.send(&mut stream).await;
         }
-        let response = self.too_many_connections.to_response();
+        let response = refusal.to_response();
         let refused = http2::refuse(PrefixedStream { ahead, stream }, response);
         if tokio::time::timeout(REFUSAL_TIMEOUT, refused).await.is_err() {
             tracing::debug!("refused client did not close in time");

@@ -307,7 +307,11 @@ impl BackendState {
             Outcome::Ok | Outcome::Client if source.probe == Probe::Client => {
                 self.evidence.learn_passed(source.requester.client);
             }
-            Outcome::Ok | Outcome::Client | Outcome::Unreachable | Outcome::Cancel => {}
+            Outcome::Ok
+            | Outcome::Client
+            | Outcome::Unreachable
+            | Outcome::Cancel
+            | Outcome::Shortage => {}
         }
         if matches!(outcome, Outcome::Fault | Outcome::Unreachable) {
             self.request_check();

@@ -22,8 +22,9 @@
 //! again, for longer. A passed health check shortens the wait to nothing, unless faults opened the
 //! breaker, which a check cannot disprove.
 //!
-//! **What it never learns from.** A cancelled request. A 429 or 503 proves that the backend is
-//! reachable and starts a separate [`super::Cooldowns`]. A 4xx counts as a good response.
+//! **What it never learns from.** A cancelled request, and one for which this machine lacked resources. A
+//! 429 or 503 proves that the backend is reachable and starts a separate [`super::Cooldowns`]. A 4xx counts
+//! as a good response.
 //!
 //! **What would break it.** `open_until` alone decides what a request meets; the other fields only
 //! decide its next value, so relaxed ordering and lost increments cost a late or early trip and no
@@ -211,7 +212,7 @@ impl CircuitBreaker {
     ) -> Option<BreakerTransition> {
         let is_probe = source.probe == Probe::Breaker;
         match outcome {
-            Outcome::Cancel => None,
+            Outcome::Cancel | Outcome::Shortage => None,
             Outcome::Ok | Outcome::Client => {
                 self.window.count(source, false, config.window);
                 self.streak.end(source.started);

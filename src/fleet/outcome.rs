@@ -28,6 +28,8 @@ pub enum Outcome {
     Fault,
     /// The client disconnected: nothing is learned.
     Cancel,
+    /// This machine has run out of descriptors, ports or memory: nothing is learned.
+    Shortage,
 }
 
 impl Outcome {
@@ -36,7 +38,7 @@ impl Outcome {
         match self {
             Self::Ok => "ok",
             Self::Client => "client",
-            Self::Busy { .. } => "busy",
+            Self::Busy { .. } | Self::Shortage => "busy",
             Self::Unreachable | Self::Fault => "fault",
             Self::Cancel => "cancel",
         }

@@ -7,6 +7,9 @@ use crate::config::Config;
 /// Sockets and files other than those of clients and backends.
 const OTHERS: u64 = 256;
 
+/// The most descriptors that are not for clients and their backends.
+const MAX_RESERVE: usize = 256;
+
 /// Raises the soft limit to the hard limit, and warns if that is too low for `limits.connections`.
 pub fn raise_limit(config: &Config) {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
@@ -21,6 +24,21 @@ pub fn raise_limit(config: &Config) {
              or `ulimit -n`, or lower `limits.connections`"
         );
     }
+}
+
+/// How many client connections the limit of open files leaves room for, each with one to a backend, when
+/// `in_use` sockets belong to clients and backends now. Descriptors for health checks, logs and the
+/// refusal of further clients stay in reserve.
+pub(super) fn affordable_clients(in_use: usize) -> usize {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    affordable(limit, open.saturating_sub(in_use))
+}
+
+fn affordable(limit: usize, others: usize) -> usize {
+    let reserve = (limit / 8).min(MAX_RESERVE);
+    (limit.saturating_sub(others).saturating_sub(reserve) / 2).max(1)
 }
 
 /// Two sockets per client: its connection, and one to a backend.
@@ -40,6 +58,14 @@ mod tests {
         config.limits.connections = 1000;
         config.admin.connections = 100;
         assert_eq!(needed(&config), 2356);
+    }
+
+    #[test]
+    fn open_files_bound_the_clients() {
+        assert_eq!(affordable(64, 36), 10);
+        assert_eq!(affordable(1024, 40), 428);
+        assert!(affordable(usize::MAX, 40) > 1 << 30);
+        assert_eq!(affordable(16, 36), 1, "one at a time, whatever happens");
     }
 
     #[test]

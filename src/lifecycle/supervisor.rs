@@ -17,6 +17,7 @@ use pingora::services::background::BackgroundService;
 use tokio::runtime::Handle;
 
 use super::control::ControlLoop;
+use super::file_limit::affordable_clients;
 use super::listener_service::Sockets;
 use super::shutdown::{LEEWAY, Shutdown, TerminationSignals};
 use super::upgrade::InheritedSockets;
@@ -82,6 +83,7 @@ impl Supervisor {
         while self.waiting.load(Ordering::Acquire) > 0 && now() < until {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+        self.limit_clients();
         self.take_over().await;
         self.sockets.start_accepting();
         self.notifier.notify(&[State::Ready, State::Status(&self.status())]);
@@ -100,6 +102,20 @@ impl Supervisor {
             }
             Err(error) => tracing::error!(%error, "the previous process was not notified"),
         }
+    }
+
+    /// Keeps descriptors for backends in reserve where the limit of open files is low.
+    fn limit_clients(&self) {
+        let clients = self.proxy.clients();
+        // All services of the process have their descriptors by now.
+        let affordable = affordable_clients(clients.connections() + clients.in_flight());
+        if affordable < self.proxy.config().limits.connections {
+            tracing::warn!(
+                connections = affordable,
+                "the limit of open files leaves room for this many client connections"
+            );
+        }
+        clients.set_affordable(affordable);
     }
 
     async fn tick(&self, shutdown: &mut ShutdownWatch) {

@@ -13,6 +13,7 @@ use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure};
 /// pauses it.
 pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
     match failure {
+        Failure::NotSent(ConnectError::OutOf(_)) => Outcome::Shortage,
         Failure::NotSent(_) => Outcome::Unreachable,
         Failure::NoResponse { .. }
         | Failure::TimedOut(_)
@@ -27,6 +28,7 @@ pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
 pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
     match failure {
         Failure::NotSent(ConnectError::TimedOut) => ErrorCode::ConnectTimeout,
+        Failure::NotSent(ConnectError::OutOf(_)) => ErrorCode::OutOfResources,
         Failure::NotSent(
             ConnectError::NoAddress
             | ConnectError::Refused
@@ -49,6 +51,7 @@ fn message_of(failure: &Failure) -> String {
         Failure::NotSent(ConnectError::TimedOut) => {
             timeout_message(ErrorCode::ConnectTimeout).to_owned()
         }
+        Failure::NotSent(error @ ConnectError::OutOf(_)) => error.text().to_owned(),
         Failure::NotSent(
             ConnectError::NoAddress
             | ConnectError::Refused

@@ -66,11 +66,6 @@ pub(crate) async fn make_attempt(
         Ok(reply) => deliver(proxy, session, ctx, request, reply).await,
         Err(failure) => AttemptEnd::Failed(failure),
     };
-    if let AttemptEnd::Failed(failure) = &end
-        && failure.is_suspicious()
-    {
-        attempt.serving.state.request_check();
-    }
     let result = AttemptResult::of(&end, ctx, proxy.seeds.next_share());
     record_outcome(&attempt, &result, &ctx.generation.router, &proxy.observers);
     end

@@ -2,6 +2,7 @@
 //! connector, TLS by the backend's own settings, and HTTP/2 where it is configured, which then looks
 //! like a separate connection per request (`http2/stream.rs`).
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use super::failure::ConnectError;
 use super::http2::Http2Connections;
+use super::shortage::Shortage;
 use crate::clock::now;
 use crate::fleet::Backend;
 use crate::tls::ClientTls;
@@ -39,25 +41,30 @@ impl Connector {
         timeout: Duration,
     ) -> Result<Stream, ConnectError> {
         let until = now().after(timeout);
-        let connecting = async {
-            if !backend.config.http2 {
-                return self.open(backend, until).await;
-            }
-            if let Some(stream) = self.http2.open_stream(backend) {
-                return Ok(stream);
-            }
-            let transport = self.open(backend, until).await?;
-            if backend.config.url.https && transport.selected_alpn_proto() != Some(ALPN::H2) {
-                return Err(ConnectError::Http2);
-            }
-            self.http2.start(backend, transport).await
-        };
-        let connected = tokio::time::timeout(timeout, connecting).await;
+        let connected = tokio::time::timeout(timeout, self.connect_until(backend, until)).await;
         let connected = connected.unwrap_or(Err(ConnectError::TimedOut));
         if let Err(error) = connected {
             tracing::debug!(backend = %backend.state.name, reason = error.text(), "connect failed");
         }
         connected
+    }
+
+    async fn connect_until(
+        &self,
+        backend: &Backend,
+        until: Timestamp,
+    ) -> Result<Stream, ConnectError> {
+        if !backend.config.http2 {
+            return self.open(backend, until).await;
+        }
+        if let Some(stream) = self.http2.open_stream(backend) {
+            return Ok(stream);
+        }
+        let transport = self.open(backend, until).await?;
+        if backend.config.url.https && transport.selected_alpn_proto() != Some(ALPN::H2) {
+            return Err(ConnectError::Http2);
+        }
+        self.http2.start(backend, transport).await
     }
 
     /// A connection to another port of a backend, without TLS.
@@ -110,8 +117,8 @@ impl Connector {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
-            // Another port says nothing about the one requests go to.
-            if port.is_none() {
+            // Another port says nothing about the one requests go to, and neither does a shortage here.
+            if port.is_none() && !matches!(failed, ConnectError::OutOf(_)) {
                 backend.state.addresses.note_failure(*address);
             }
         }
@@ -126,9 +133,16 @@ impl Connector {
     ) -> Result<Stream, ConnectError> {
         let peer = HttpPeer::new(address, false, backend.config.url.host.clone());
         let connected = self.tcp.new_stream(&peer).await;
-        connected.map_err(|error| match error.etype() {
-            ErrorType::ConnectTimedout => ConnectError::TimedOut,
-            _ => ConnectError::Refused,
+        connected.map_err(|error| {
+            let cause = error.root_cause().downcast_ref::<io::Error>();
+            match (cause.and_then(Shortage::of), error.etype()) {
+                (Some(shortage), _) => {
+                    shortage.log();
+                    ConnectError::OutOf(shortage)
+                }
+                (None, ErrorType::ConnectTimedout) => ConnectError::TimedOut,
+                (None, _) => ConnectError::Refused,
+            }
         })
     }
 }

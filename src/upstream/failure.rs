@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pingora::http::ResponseHeader;
 
 use super::response_head::BadResponse;
+use super::shortage::Shortage;
 use crate::api::ErrorCode;
 
 /// Why there is no connection.
@@ -23,6 +24,8 @@ pub(crate) enum ConnectError {
     Http2,
     /// Connected, and closed before the whole request was written.
     ClosedEarly,
+    /// This machine has run out of something: no fault of the backend.
+    OutOf(Shortage),
 }
 
 impl ConnectError {
@@ -37,6 +40,7 @@ impl ConnectError {
             Self::ClosedEarly => {
                 "the backend closed the connection before it had the whole request"
             }
+            Self::OutOf(shortage) => shortage.text(),
         }
     }
 }
@@ -112,18 +116,5 @@ impl Failure {
             self,
             Self::NotSent(ConnectError::ClosedEarly) | Self::NoResponse { is_unread: true, .. }
         )
-    }
-
-    /// Whether it suggests that the backend is down, frozen or broken, so that a health check should
-    /// follow at once.
-    pub(crate) fn is_suspicious(&self) -> bool {
-        match self {
-            Self::NotSent(_)
-            | Self::NoResponse { .. }
-            | Self::TimedOut(_)
-            | Self::BadResponse(_)
-            | Self::ServerError(_) => true,
-            Self::Refused(_) | Self::ClientGone => false,
-        }
     }
 }

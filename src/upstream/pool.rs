@@ -27,11 +27,15 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::connect::Connector;
 use super::connection::{Connection, READ_CHUNK};
 use super::failure::ConnectError;
+use super::shortage::Shortage;
 use crate::clock::now;
 use crate::config::LimitsConfig;
 use crate::config::MAX_BACKENDS;
 use crate::fleet::{Backend, BackendId, BackendState};
 use crate::units::{Timestamp, to_micros};
+
+/// The pause before the next attempt when this machine has run out of descriptors or memory.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The share of a backend's own idle timeout in which a connection is reused: the backend measures from
 /// the end of the response, and a request has to arrive before it closes.
@@ -113,13 +117,28 @@ impl ConnectionPool {
         None
     }
 
-    /// A new connection.
+    /// A new connection. When descriptors or memory have run out, idle connections to all backends give
+    /// way to it, and it waits for what becomes free.
     pub(crate) async fn connect(
         &self,
         backend: &Backend,
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
-        let stream = self.connector.connect(backend, timeout).await?;
+        let until = now().after(timeout);
+        let stream = loop {
+            match self.connector.connect(backend, until.since(now())).await {
+                Ok(stream) => break stream,
+                // The next descriptor that becomes free is ours: the accept loop pauses for a second
+                // when it finds none.
+                Err(ConnectError::OutOf(Shortage::Descriptors | Shortage::Memory))
+                    if now().after(SHORTAGE_PAUSE) < until =>
+                {
+                    self.close_idle();
+                    tokio::time::sleep(SHORTAGE_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
         let is_tls = backend.config.url.https;
         let read = BytesMut::with_capacity(READ_CHUNK);
         Ok(Connection { stream, read, is_reused: false, is_tls, request_end: 0 })
@@ -168,6 +187,14 @@ impl ConnectionPool {
                 } else {
                     set.count.fetch_sub(1, Ordering::Relaxed);
                 }
+            }
+        }
+    }
+
+    fn close_idle(&self) {
+        for set in self.idle.iter().filter_map(OnceCell::get) {
+            while let Some(_closed) = set.node.get_any() {
+                set.count.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }

@@ -22,8 +22,9 @@
 //! but it may have been. Both are ambiguous.
 
 use super::connection::Connection;
-use super::failure::{ConnectionEnd, ExchangeError, Failure};
+use super::failure::{ConnectError, ConnectionEnd, ExchangeError, Failure};
 use super::http2::stream::Http2Stream;
+use super::shortage::Shortage;
 
 /// Whether the same request may be sent to another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub(crate) enum RetrySafety {
     Safe,
     /// An engine may have started on it: only where the operator allows it.
     IfUnansweredAllowed,
-    /// Never.
+    /// Never, or in vain.
     Unsafe,
 }
 
@@ -40,6 +41,10 @@ impl RetrySafety {
     /// The rule for each failure.
     pub(crate) fn of(failure: &Failure) -> Self {
         match failure {
+            // What is short here is short for every backend; only ports are short towards one.
+            Failure::NotSent(ConnectError::OutOf(Shortage::Descriptors | Shortage::Memory)) => {
+                Self::Unsafe
+            }
             Failure::NotSent(_)
             | Failure::Refused(_)
             | Failure::ServerError(_)
@@ -73,7 +78,6 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::failure::ConnectError;
     use super::super::http1::Exchange;
     use super::super::interrupt::{ClientWatch, Interrupts};
     use super::super::pool::ConnectionPool;
@@ -222,6 +226,9 @@ mod tests {
     fn only_requests_no_engine_can_have_started_are_safe_to_retry() {
         let of = |failure: Failure| RetrySafety::of(&failure);
         assert_eq!(of(Failure::NotSent(ConnectError::Refused)), RetrySafety::Safe);
+        let out_of = |shortage| of(Failure::NotSent(ConnectError::OutOf(shortage)));
+        assert_eq!(out_of(Shortage::Descriptors), RetrySafety::Unsafe);
+        assert_eq!(out_of(Shortage::Ports), RetrySafety::Safe, "towards one address");
         for end in [ConnectionEnd::Closed, ConnectionEnd::Reset] {
             assert_eq!(of(Failure::NoResponse { end, is_unread: true }), RetrySafety::Safe);
             let unanswered = Failure::NoResponse { end, is_unread: false };

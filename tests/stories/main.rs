@@ -58,6 +58,7 @@ mod paths_and_methods;
 mod prefix_cache;
 mod request_smuggling;
 mod request_validation;
+mod resource_limits;
 mod shadow_routing;
 mod slow_start;
 mod stored_responses;
@@ -101,6 +102,7 @@ fn main() {
         failover,
         upstream_tls,
         request_validation,
+        resource_limits,
         prefix_cache,
         capability_routing,
         chaos,

@@ -84,6 +84,16 @@ impl Penstock {
         penstock
     }
 
+    /// The same with a limit of open files.
+    pub fn start_with_files(limit: u32, yaml: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" \"$@\"")]);
+        command.arg(binary().get_program());
+        let penstock = Self::spawn_by(command, ("", ""), yaml, &[]);
+        penstock.wait_ready();
+        penstock
+    }
+
     /// The same, without waiting.
     pub fn start_unready(yaml: &str) -> Self {
         Self::spawn(yaml, &[])
@@ -101,7 +111,12 @@ impl Penstock {
         Self::spawn_listening(("", ""), yaml, environment)
     }
 
-    fn spawn_listening(
+    fn spawn_listening(listening: (&str, &str), yaml: &str, environment: &[(&str, &str)]) -> Self {
+        Self::spawn_by(binary(), listening, yaml, environment)
+    }
+
+    fn spawn_by(
+        mut command: Command,
         (listeners, server): (&str, &str),
         yaml: &str,
         environment: &[(&str, &str)],
@@ -111,7 +126,7 @@ impl Penstock {
         let log = config.with_extension("log");
         let text = whole_with((data, admin), (listeners, server), yaml);
         std::fs::write(&config, text).unwrap();
-        let child = binary()
+        let child = command
             .args(["serve", "--config"])
             .arg(&config)
             .envs(environment.iter().copied())

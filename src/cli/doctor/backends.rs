@@ -55,6 +55,7 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
                 DiscoveryError::Status { status: 401 | 403, .. } => "set the correct api_key",
                 DiscoveryError::Status { status: 404, .. } => "set its engine, or its health.path",
                 DiscoveryError::Status { .. } => "the server runs but is not ready: see its log",
+                DiscoveryError::OutOf(_) => "free or add what this machine has run out of",
                 DiscoveryError::NoAddress
                 | DiscoveryError::TimedOut
                 | DiscoveryError::Connection(_)

@@ -17,7 +17,7 @@ impl OutcomeId {
         match outcome {
             Outcome::Ok => Self::OK,
             Outcome::Client => Self(1),
-            Outcome::Busy { .. } => Self(2),
+            Outcome::Busy { .. } | Outcome::Shortage => Self(2),
             Outcome::Unreachable | Outcome::Fault => Self(3),
             Outcome::Cancel => Self(4),
         }
@@ -55,6 +55,7 @@ mod tests {
             Outcome::Unreachable,
             Outcome::Fault,
             Outcome::Cancel,
+            Outcome::Shortage,
         ] {
             assert_eq!(OutcomeId::of(outcome).name(), outcome.name());
         }

@@ -141,7 +141,8 @@ fn error_type(outcome: Outcome, code: Option<&'static str>) -> Option<&'static s
         | Outcome::Busy { .. }
         | Outcome::Unreachable
         | Outcome::Fault
-        | Outcome::Cancel => code.or(Some(outcome.name())),
+        | Outcome::Cancel
+        | Outcome::Shortage => code.or(Some(outcome.name())),
     }
 }
 

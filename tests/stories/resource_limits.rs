@@ -1,0 +1,101 @@
+//! What this machine runs out of is not blamed on a backend: clients that fit are served, the others get a
+//! response that names the reason, and nothing is learned about the backends.
+
+use std::thread;
+use std::time::Duration;
+
+use penstock::mock::{EngineModel, EngineSpec, Pace};
+use serde_json::json;
+
+use crate::support::client::{self, Client, chat, streaming_chat};
+use crate::support::engines::{backend, backends, start};
+use crate::support::fleet::CHAT;
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    few_descriptors_refuse_clients_and_blame_no_backend,
+    idle_connections_give_way_when_descriptors_run_out,
+];
+
+const CLIENTS: usize = 100;
+
+fn few_descriptors_refuse_clients_and_blame_no_backend() {
+    let pace = Pace {
+        first_token: Duration::from_millis(200),
+        per_token: Duration::from_millis(100),
+        tokens: 8,
+    };
+    let engine = start(EngineSpec { pace, ..EngineSpec::new("one", [EngineModel::new("m")]) });
+    let yaml = format!(
+        "health: {{ interval: 200ms }}\nbackends:\n{}",
+        backend(&engine, "engine: vllm, models: [m]")
+    );
+    let penstock = Penstock::start_with_files(64, &yaml);
+    let address = penstock.data;
+    let responses: Vec<_> = thread::scope(|scope| {
+        let stream = || client::post(address, CHAT, &streaming_chat("m", "hello"));
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(stream)).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    let (mut served, mut over_limit) = (0, 0);
+    for response in &responses {
+        match response.status {
+            200 => {
+                assert!(response.is_whole && response.text().contains("[DONE]"));
+                served += 1;
+            }
+            503 => {
+                assert_eq!(response.error_code(), "out_of_resources", "{}", response.text());
+                assert!(response.header("retry-after").is_some());
+                over_limit += usize::from(response.text().contains("limit of open files"));
+            }
+            status => panic!("{status}: {}", response.text()),
+        }
+    }
+    assert!(
+        served >= 8,
+        "{served} of {CLIENTS} served, about 14 connections of 64 files are others'"
+    );
+    assert!(over_limit > 0, "the descriptors for backends are in reserve");
+    let state = penstock.backend("one");
+    assert_eq!((&state["breaker"], &state["health"]), (&json!("closed"), &json!("healthy")));
+    assert!(penstock.log().contains("the limit of open files"), "{}", penstock.log());
+    for _ in 0..3 {
+        assert_eq!(client::post(address, CHAT, &streaming_chat("m", "hello")).status, 200);
+    }
+}
+
+/// Twelve backends times six clients are more connections than 64 files allow.
+fn idle_connections_give_way_when_descriptors_run_out() {
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+    let slow = Pace { first_token: Duration::from_millis(20), ..Pace::at_once(1) };
+    let engines = names.map(|name| {
+        start(EngineSpec { pace: slow, ..EngineSpec::new(name, [EngineModel::new("m")]) })
+    });
+    let refs: Vec<_> = engines.iter().collect();
+    let yaml = format!(
+        "routing: {{ strategy: random }}\nlimits: {{ idle_timeout: 60s }}\n\
+         health: {{ interval: 100ms }}\n{}",
+        backends(&refs, "engine: vllm, models: [m]")
+    );
+    let penstock = Penstock::start_with_files(64, &yaml);
+    let address = penstock.data;
+    let chat_often = || {
+        let mut client = Client::connect(address);
+        for turn in 0..40 {
+            let body = chat("m", "hello").to_string();
+            client.send("POST", CHAT, &[], body.as_bytes());
+            let response = client.read_response().unwrap();
+            assert_eq!(response.status, 200, "turn {turn}: {}", response.text());
+        }
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..6).map(|_| scope.spawn(chat_often)).collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+    });
+    assert!(penstock.log().contains("no file descriptors left"), "{}", penstock.log());
+    for name in names {
+        let state = penstock.backend(name);
+        assert_eq!((&state["breaker"], &state["health"]), (&json!("closed"), &json!("healthy")));
+    }
+}
