@@ -96,6 +96,7 @@ impl<'a> Decider<'a> {
 
     fn decide_for(&mut self, profile: &RequestProfile, model: &str) -> u16 {
         let input = RouteInput {
+            split: penstock::routing::SplitPoint::default(),
             request: profile,
             model,
             tokens: TokenCount(profile.estimated_tokens.0),

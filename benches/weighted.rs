@@ -95,6 +95,7 @@ impl<'a> Decider<'a> {
         prompt_chain(profile, body, "m", terms, &mut self.chain);
         let tried = BackendSet::default();
         let input = RouteInput {
+            split: penstock::routing::SplitPoint::default(),
             request: profile,
             model: "m",
             tokens: profile.estimated_tokens,

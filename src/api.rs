@@ -14,7 +14,7 @@ mod prompt;
 mod trace;
 
 pub use capabilities::Capabilities;
-pub(crate) use credentials::bearer_token;
+pub(crate) use credentials::{bearer_token, token_of};
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
 pub use offer::Offer;

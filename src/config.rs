@@ -22,6 +22,7 @@ pub use overridable::known_variables;
 pub use sections::Config;
 pub use sections::access_log::{AccessLogConfig, LogTarget};
 pub use sections::admin::AdminConfig;
+pub use sections::aliases::{AliasTarget, AliasTargets, SplitBy};
 pub use sections::auth::{AuthConfig, ClientKey};
 pub use sections::backends::{AuthorizationPolicy, BackendConfig, BackendTls, Engine};
 pub use sections::default_model::DefaultModel;

@@ -112,8 +112,10 @@ impl Fleet {
                 let before = before.find(|backend| Arc::ptr_eq(&backend.state, &state));
                 let discovered = before.and_then(|backend| backend.discovered.clone());
                 // Unless the file changes `drain`, the operator's last command stays in force.
-                if before.is_none_or(|backend| backend.config.drain != config.drain) {
-                    state.draining.store(config.drain, Ordering::Relaxed);
+                if before.is_none_or(|backend| {
+                    backend.config.starts_drained() != config.starts_drained()
+                }) {
+                    state.draining.store(config.starts_drained(), Ordering::Relaxed);
                 }
                 let declared = config.models.as_deref();
                 Backend {

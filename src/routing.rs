@@ -19,6 +19,7 @@ mod resolve;
 mod router;
 mod scratch;
 mod shadow_observer;
+mod split;
 mod strategies;
 mod weighted;
 
@@ -36,10 +37,11 @@ pub use random::{Live, Peek, RandomSource, Replay};
 pub use record::{ScoreRecord, ScorerNames};
 pub use recorder::{NoRecord, Recorder};
 pub use requested_model::RequestedModel;
-pub use resolve::Names;
+pub use resolve::{Names, Split};
 pub use router::Router;
 pub use scratch::Scratch;
 pub use shadow_observer::ShadowObserver;
+pub use split::SplitPoint;
 pub use weighted::{SessionField, Weighted};
 
 use crate::config::Strategy;
@@ -55,6 +57,8 @@ pub struct RouteInput<'a> {
     pub request: &'a RequestProfile,
     /// The requested model, decoded.
     pub model: &'a str,
+    /// What decides its model where an alias leads to several.
+    pub split: SplitPoint,
     /// The tokens that must fit a context: the estimate, with the reserved output where configured.
     pub tokens: TokenCount,
     /// Who serves what.

@@ -9,7 +9,7 @@ use super::source::ConfigArgs;
 use crate::api::{escape, show_names};
 use crate::config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
 use crate::observe::access_log::AccessLog;
-use crate::routing::Generation;
+use crate::routing::{Generation, Split};
 
 const AFTER_HELP: &str = "\
 Prints all errors and warnings with file:line:column on standard error, and a summary on standard
@@ -59,7 +59,10 @@ fn summarize(generation: &Generation) -> Vec<String> {
         let address = backend.url.to_string();
         format!("  {:name$}  {address:url$}  {}", backend.name, models(config, backend))
     }));
-    let mut aliases: Vec<(&str, &str)> = generation.router.names.aliases().collect();
+    let names = &generation.router.names;
+    let splits = names.splits().map(|(alias, split)| (alias, shares(split)));
+    let mut aliases: Vec<(&str, String)> =
+        names.aliases().map(|(alias, target)| (alias, target.to_owned())).chain(splits).collect();
     aliases.sort_unstable();
     lines.push(format!("aliases     {}", aliases.len()));
     lines.extend(aliases.iter().map(|(alias, target)| format!("  {alias} -> {target}")));
@@ -70,6 +73,12 @@ fn summarize(generation: &Generation) -> Vec<String> {
     lines.push(format!("keys        {}", keys(config)));
     lines.push(format!("warnings    {}", config.warnings.len()));
     lines
+}
+
+/// The models that an alias leads to, with their weights.
+fn shares(split: Split<'_>) -> String {
+    let shares = split.branches().map(|(model, weight)| format!("{model} {weight}"));
+    shares.collect::<Vec<_>>().join(", ")
 }
 
 fn listeners(config: &Config) -> String {

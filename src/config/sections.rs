@@ -2,6 +2,7 @@
 
 pub(super) mod access_log;
 pub(super) mod admin;
+pub(super) mod aliases;
 pub(super) mod auth;
 pub(super) mod backends;
 pub(super) mod default_model;

@@ -35,7 +35,7 @@ impl Fleet {
         let rows = topology.backends.iter().filter_map(|backend| {
             let draining = backend.state.draining.load(Ordering::Acquire);
             let identity = Identity::of(&backend.config);
-            (draining != backend.config.drain).then(|| ManualDrain {
+            (draining != backend.config.starts_drained()).then(|| ManualDrain {
                 engine: identity.engine.name().to_owned(),
                 name: identity.name,
                 url: identity.url,

@@ -82,6 +82,10 @@ pub struct Serving {
     pub id: BackendId,
     /// Lower is better.
     pub priority: u32,
+    /// Its share of the requests; at least 1, because a backend of weight 0 is drained.
+    pub weight: u32,
+    /// The largest weight among the backends of the model; 0 where all have the same.
+    pub most_weight: u32,
     /// The most requests in flight; `u32::MAX` without a limit.
     pub max_in_flight: u32,
     /// What the model is known to do here.
@@ -131,6 +135,17 @@ impl Serving {
     pub fn cooldown_scope(&self, requester: Requester) -> CooldownScope {
         let credential = if self.passes_credentials { requester.credential } else { 0 };
         CooldownScope { credential, ..self.cooldown }
+    }
+
+    /// A count in relation to the backend's weight: that of a backend with half the largest weight counts
+    /// double.
+    #[inline(always)]
+    pub fn by_weight(&self, count: u32) -> u32 {
+        if self.most_weight == 0 {
+            return count;
+        }
+        let scaled = u64::from(count) * u64::from(self.most_weight) / u64::from(self.weight.max(1));
+        u32::try_from(scaled).unwrap_or(u32::MAX)
     }
 
     /// The name an engine's adapters know the model by.
@@ -236,8 +251,11 @@ impl Topology {
         let fresh = || Arc::new(ModelIndex::new(Arc::clone(memory)));
         let prefixes = carried.prefixes.get(&name).cloned().unwrap_or_else(fresh);
         let slots = prefixes.assign(serving.iter().map(|row| row.state.serial));
+        let most = serving.iter().map(|row| row.weight).max().unwrap_or_default();
+        let is_even = serving.iter().all(|row| row.weight == most);
         for (row, slot) in serving.iter_mut().zip(slots) {
             row.slot = slot;
+            row.most_weight = if is_even { 0 } else { most };
         }
         prefixes.share(serving.iter().map(|row| (row.slot, &row.state.cache)));
         self.by_name.insert(name.clone(), ModelId(number));
@@ -327,6 +345,8 @@ fn serve(
         backend: u16::try_from(index).unwrap_or(u16::MAX),
         id: backend.state.id,
         priority: backend.config.priority,
+        weight: backend.config.weight.max(1),
+        most_weight: 0,
         max_in_flight: backend.config.max_in_flight.unwrap_or(u32::MAX),
         known,
         usable,

@@ -11,8 +11,8 @@ use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Topology};
-use crate::routing::Generation;
 use crate::routing::RoutingDecision;
+use crate::routing::{Generation, SplitPoint};
 use crate::scan::RequestProfile;
 use crate::units::{Timestamp, TokenCount};
 
@@ -103,6 +103,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) tried: BackendSet,
     /// A hash of what identifies its session, where the strategy reads it.
     pub(crate) session: Option<u64>,
+    /// What decides its model where an alias leads to several.
+    pub(crate) split: SplitPoint,
     pub(crate) decision: Option<RoutingDecision>,
     /// The backend that holds what the request continues; the first attempt goes there if it can.
     pub(crate) preferred: Option<BackendId>,
@@ -125,6 +127,7 @@ impl ScannedRequest {
             body: Some(body),
             fleet,
             tried: BackendSet::default(),
+            split: SplitPoint::default(),
             session: None,
             decision: None,
             preferred: None,

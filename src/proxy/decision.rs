@@ -130,6 +130,7 @@ fn reserve(
         let input = RouteInput {
             request: &request.profile,
             model: &request.model,
+            split: request.split,
             tokens: router.tokens_to_fit(&request.profile),
             fleet: &request.fleet,
             tried,
@@ -183,7 +184,7 @@ fn read_prompt(
     weighted: &Weighted,
     chain: &mut Chain,
 ) {
-    let model = ctx.generation.router.names.resolve(&request.model, &request.fleet);
+    let model = ctx.generation.router.names.resolve(&request.model, &request.fleet, request.split);
     let terms = weighted.prefix_params(&request.fleet, model);
     prompt_chain(&request.profile, request.body(), model, terms, chain);
 }

@@ -11,7 +11,7 @@ use super::failure::OwnError;
 use crate::api::{Capabilities, Dialect, ErrorCode};
 use crate::clock::now;
 use crate::fleet::{Model, Topology};
-use crate::routing::RouteError;
+use crate::routing::{RouteError, SplitPoint};
 
 /// The models on a page of Anthropic's list, and the most a client may ask for.
 const PAGE: usize = 20;
@@ -52,8 +52,13 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
     let name = percent_decode(id);
     let snapshot = ctx.generation.fleet.topology();
     let topology: &Topology = &snapshot;
-    let target = ctx.generation.router.names.resolve(&name, topology);
-    let known = topology.model_id(target).or_else(|| topology.model_id(&name));
+    let names = &ctx.generation.router.names;
+    let target = names.resolve(&name, topology, SplitPoint::default());
+    let mut targets = names.split(&name, topology).into_iter().flat_map(|split| split.branches());
+    let known = topology
+        .model_id(target)
+        .or_else(|| targets.find_map(|(target, _)| topology.model_id(target)))
+        .or_else(|| topology.model_id(&name));
     let allowed = auth::may_use(&ctx.generation.config.auth, ctx.key, &name);
     match known.and_then(|id| topology.model(id)).filter(|_| allowed) {
         Some(_) if ctx.dialect == Dialect::Anthropic => Ok(anthropic_model(&name, created)),
@@ -75,7 +80,12 @@ fn visible_models<'a>(
 ) -> Vec<(&'a str, &'a Model)> {
     let auth = &ctx.generation.config.auth;
     let own = topology.models().iter().map(|model| (&*model.name, model));
-    let aliases = ctx.generation.router.names.aliases().filter_map(|(alias, target)| {
+    let names = &ctx.generation.router.names;
+    let splits = names.splits().filter_map(|(alias, split)| {
+        let mut targets = split.branches().map(|(target, _)| target);
+        Some((alias, targets.find(|target| topology.model_id(target).is_some())?))
+    });
+    let aliases = names.aliases().chain(splits).filter_map(|(alias, target)| {
         let model = topology.model_id(target).and_then(|id| topology.model(id))?;
         topology.model_id(alias).is_none().then_some((alias, model))
     });

@@ -16,6 +16,7 @@ use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::fleet::{BackendSet, Requester};
+use crate::routing::SplitPoint;
 use crate::scan::{RequestProfile, ScanError, ScanOptions, scan};
 
 /// Reads the body; a client that waits for `100 Continue` gets it first.
@@ -91,7 +92,8 @@ pub(crate) fn admit(
     ctx.requester.prompt = Requester::prompt_of(&body.bytes);
     ctx.record.requested_model = Some(Arc::clone(&model));
     ctx.record.estimated_tokens = Some(profile.estimated_tokens);
-    let target = router.names.resolve(&model, &fleet);
+    let split = split_of(ctx, headers);
+    let target = router.names.resolve(&model, &fleet, split);
     let known = fleet.model_id(target).and_then(|id| fleet.model(id));
     ctx.record.model = known.map(|model| model.name.clone());
     ctx.record.is_streaming = profile.streaming;
@@ -108,6 +110,7 @@ pub(crate) fn admit(
         body: Some(body),
         fleet,
         session: session_of(ctx, headers),
+        split,
         tried: BackendSet::default(),
         decision: None,
         preferred,
@@ -117,6 +120,14 @@ pub(crate) fn admit(
 
 pub(crate) fn scan_error(error: &ScanError) -> OwnError {
     OwnError::new(error.code(), error.to_string()).about(error.param())
+}
+
+/// What decides the model where an alias leads to several.
+fn split_of(ctx: &RequestContext, headers: &HeaderMap) -> SplitPoint {
+    let keys = &ctx.generation.config.auth.keys;
+    let key = ctx.key.and_then(|position| keys.get(position)).map(|key| key.name.as_str());
+    let values = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    ctx.generation.router.split_point(values, key, ctx.request_id().as_bytes())
 }
 
 /// A hash of what identifies the request's session, where the strategy reads it (sticky sessions).

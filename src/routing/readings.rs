@@ -66,6 +66,10 @@ fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candi
     one.telemetry_age = telemetry.age;
     one.in_flight = f64::from(state.load.in_flight());
     one.priority = serving.priority;
+    if serving.most_weight > 0 {
+        one.weight = Some(serving.weight.into());
+        one.most_weight = Some(serving.most_weight.into());
+    }
     if needs.contains(Needs::TOKENS) {
         one.tokens_in_flight = state.work.tokens() as f64;
         one.prefill_tokens = state.work.prefill_tokens() as f64;

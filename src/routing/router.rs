@@ -8,10 +8,11 @@ use super::readings;
 use super::recorder::Recorder;
 use super::resolve::Names;
 use super::scratch::Scratch;
+use super::split::SplitPoint;
 use super::strategies::{LiveReading, Picked, Rules, weighted};
-use super::weighted::Weighted;
+use super::weighted::{SessionField, Weighted};
 use super::{RouteInput, RoutingDecision};
-use crate::config::{DefaultModel, RoutingConfig, Strategy, Weights};
+use crate::config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
 use crate::fleet::{BackendState, BreakerState, Health, Model, ModelId, Probe, Serving};
 use crate::scan::RequestProfile;
 use crate::scoring::{Needs, PrefixParams, RequestFeatures};
@@ -27,6 +28,8 @@ pub struct Router {
     /// Where unknown paths lead.
     pub passthrough: Passthrough,
     pub(super) default_model: DefaultModel,
+    split_by: SplitBy,
+    session: SessionField,
     fallback_on_saturation: bool,
     reserve_output: bool,
     panic_threshold: f64,
@@ -57,6 +60,8 @@ impl Router {
             weights: config.weights.clone(),
             default_model: config.default_model.clone(),
             passthrough: Passthrough::new(&config.passthrough),
+            split_by: config.split_by,
+            session: SessionField::for_splits(config),
             fallback_on_saturation: config.fallback_on_saturation,
             reserve_output: config.reserve_output,
             panic_threshold: config.panic_threshold,
@@ -69,6 +74,23 @@ impl Router {
     /// The weighted strategy, where it is in use.
     pub fn weighted(&self) -> Option<&Weighted> {
         self.weighted.as_ref()
+    }
+
+    /// What splits of an alias go by: the request's session, its key, or `id`, which is its own.
+    /// `values` are those of any of its headers.
+    pub fn split_point<'a, V: Iterator<Item = &'a [u8]>>(
+        &self,
+        values: impl FnOnce(&str) -> V,
+        key: Option<&str>,
+        id: &[u8],
+    ) -> SplitPoint {
+        let session = || self.session.read(values).map(SplitPoint);
+        let sticky = match (self.split_by, key) {
+            (SplitBy::Request, _) => None,
+            (SplitBy::Key, Some(key)) => Some(SplitPoint::of(key.as_bytes())),
+            (SplitBy::Key, None) | (SplitBy::Session, _) => session(),
+        };
+        sticky.unwrap_or_else(|| SplitPoint::of(id))
     }
 
     /// The strategy in use.
@@ -99,7 +121,7 @@ impl Router {
         scratch: &mut Scratch,
         recorder: &mut impl Recorder,
     ) -> Result<RoutingDecision, RouteError> {
-        let target = self.names.resolve(input.model, input.fleet);
+        let target = self.names.resolve(input.model, input.fleet, input.split);
         if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
             return Ok(decision);
         }
@@ -109,13 +131,13 @@ impl Router {
         {
             return Ok(decision);
         }
-        let chain = self.names.chain(input.model, input.fleet);
+        let chain = self.names.chain(input.model, input.fleet, input.split);
         let error = RouteError::explain(target, input, chain);
         if !self.may_fall_back(&error) {
             return Err(error);
         }
         for entry in chain {
-            let target = self.names.resolve(entry, input.fleet);
+            let target = self.names.resolve(entry, input.fleet, input.split);
             if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
                 return Ok(RoutingDecision { is_fallback: true, ..decision });
             }

@@ -27,7 +27,7 @@ impl Scratch {
             self.rows.resize(most, 0);
             self.keys.resize(most, 0);
         }
-        let rows = Rows { room: &mut self.rows, keys: &mut self.keys, count: 0 };
+        let rows = Rows { room: &mut self.rows, keys: &mut self.keys, count: 0, total: 0 };
         (rows, &mut self.readings)
     }
 
@@ -44,6 +44,8 @@ pub(super) struct Rows<'a> {
     room: &'a mut [u32],
     keys: &'a mut [u64],
     count: usize,
+    /// The sum of the weights; the keys hold the sums up to each row. 0 without weights.
+    total: u64,
 }
 
 impl Rows<'_> {
@@ -62,6 +64,24 @@ impl Rows<'_> {
             *slot = key;
         }
         self.add(row);
+    }
+
+    /// Adds a row with its weight.
+    #[inline(always)]
+    pub(super) fn add_weighted(&mut self, row: u32, weight: u32) {
+        self.total += u64::from(weight);
+        self.add_keyed(row, self.total);
+    }
+
+    /// Whether the rows have weights that differ from 1.
+    fn is_weighted(&self) -> bool {
+        self.total > u64::from(self.count())
+    }
+
+    /// The row at a position below the sum of the weights.
+    fn at_weight(&self, position: u64) -> Option<u32> {
+        let sums = self.keys.get(..self.count)?;
+        self.room.get(sums.partition_point(|sum| *sum <= position)).copied()
     }
 
     /// Keeps the rows that were added with this key.
@@ -84,16 +104,71 @@ impl Rows<'_> {
         u32::try_from(self.count).unwrap_or(u32::MAX)
     }
 
-    /// The row whose turn it is.
+    /// The row whose turn it is. With weights, as many turns as their sum give each row as many as its
+    /// weight, spread evenly.
     #[inline(always)]
     pub(super) fn at_turn(&self, turn: u64) -> Option<u32> {
+        if self.is_weighted() {
+            return self.at_weight(spread(turn, self.total));
+        }
         let index = turn.checked_rem(u64::try_from(self.count).ok()?)?;
         self.room.get(usize::try_from(index).ok()?).copied()
     }
 
-    /// One of the rows, each as likely as the others. A single one is not drawn.
+    /// One of the rows, each as likely as its weight says. A single one is not drawn.
     pub(super) fn at_random(&self, rng: &mut impl Rng) -> Option<u32> {
+        if self.is_weighted() && self.count > 1 {
+            return self.at_weight(rng.random_range(0..self.total));
+        }
         let at = if self.count > 1 { rng.random_range(0..self.count) } else { 0 };
         self.room.get(at).copied().filter(|_| self.count > 0)
+    }
+}
+
+/// A permutation of `0..total`, one number per turn, in which neighbours are far apart: steps of the golden
+/// ratio, so that no stretch of turns favours a row for long.
+fn spread(turn: u64, total: u64) -> u64 {
+    const GOLDEN: f64 = 0.618_033_988_749_895;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below total")]
+    let start = ((total as f64 * GOLDEN) as u64).max(1);
+    let step = (start..=total).find(|step| gcd(*step, total) == 1).unwrap_or(1);
+    let product = u128::from(turn % total.max(1)) * u128::from(step) % u128::from(total.max(1));
+    u64::try_from(product).unwrap_or_default()
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_follow_the_weights_and_are_spread() {
+        for weights in [&[5, 1, 1][..], &[3, 1], &[2, 2], &[95, 5], &[1, 2, 3, 4], &[100]] {
+            let mut scratch = Scratch::default();
+            let (mut rows, _) = scratch.split(weights.len());
+            (0..).zip(weights).for_each(|(row, weight)| rows.add_weighted(row, *weight));
+            let total: u32 = weights.iter().sum();
+            for first in [0, 17, 1_000_003] {
+                let mut counts = vec![0_u32; weights.len()];
+                for turn in first..first + u64::from(total) {
+                    counts[rows.at_turn(turn).unwrap() as usize] += 1;
+                }
+                assert_eq!(counts, weights, "a round from turn {first}");
+            }
+            // In each tenth of many rounds the shares are those of the weights, within two turns.
+            let many = u64::from(total) * 100;
+            let mut counts = vec![0_u32; weights.len()];
+            for turn in 0..many {
+                counts[rows.at_turn(turn).unwrap() as usize] += 1;
+                let passed = f64::from(u32::try_from(turn).unwrap() + 1);
+                for (count, weight) in counts.iter().zip(weights) {
+                    let ideal = passed * f64::from(*weight) / f64::from(total);
+                    assert!((f64::from(*count) - ideal).abs() < 3.0, "{weights:?} at {turn}");
+                }
+            }
+        }
     }
 }

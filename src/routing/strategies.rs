@@ -22,8 +22,10 @@ pub(super) trait Reading {
     fn row(&self) -> u32;
     /// Lower is better.
     fn priority(&self) -> u32;
-    /// Requests in flight.
+    /// Requests in flight, by weight.
     fn in_flight(&self) -> u32;
+    /// Its weight; the same for all where the model has no weights.
+    fn weight(&self) -> u32;
     /// The latency `smart` scores it by, in microseconds.
     fn latency_micros(&self) -> u32;
 }
@@ -50,7 +52,12 @@ impl Reading for LiveReading<'_> {
 
     #[inline(always)]
     fn in_flight(&self) -> u32 {
-        self.serving.state.load.in_flight()
+        self.serving.by_weight(self.serving.state.load.in_flight())
+    }
+
+    #[inline(always)]
+    fn weight(&self) -> u32 {
+        if self.serving.most_weight == 0 { 1 } else { self.serving.weight }
     }
 
     #[inline(always)]
@@ -70,7 +77,19 @@ impl Reading for &Candidate {
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a count")]
     fn in_flight(&self) -> u32 {
-        self.in_flight as u32
+        let count = self.in_flight as u32;
+        match (self.weight, self.most_weight) {
+            (Some(weight), Some(most)) => {
+                let scaled = u64::from(count) * most as u64 / (weight as u64).max(1);
+                u32::try_from(scaled).unwrap_or(u32::MAX)
+            }
+            _ => count,
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a count")]
+    fn weight(&self) -> u32 {
+        self.weight.map_or(1, |weight| weight as u32).max(1)
     }
 
     fn latency_micros(&self) -> u32 {

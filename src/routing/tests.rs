@@ -114,6 +114,7 @@ impl Fleet {
         let snapshot = self.live.topology();
         let profile = ask.profile();
         let input = RouteInput {
+            split: crate::routing::SplitPoint::default(),
             request: &profile,
             model: ask.model,
             tokens: self.router.tokens_to_fit(&profile),

@@ -7,6 +7,9 @@ use crate::fleet::Topology;
 use crate::prefix::{Chain, Predicted};
 use crate::scoring::{PrefixParams, Profile, ScorerSpec, Value};
 
+/// The header that names a session, unless another field is configured.
+const SESSION_HEADER: &str = "x-session-id";
+
 /// Where a request says which session it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionField {
@@ -21,8 +24,15 @@ impl SessionField {
     fn of(spec: &ScorerSpec) -> Self {
         match (text_of(spec, "header"), text_of(spec, "cookie")) {
             (None, Some(cookie)) => Self::Cookie(cookie),
-            (header, _) => Self::Header(header.unwrap_or_else(|| "x-session-id".to_owned())),
+            (header, _) => Self::Header(header.unwrap_or_else(|| SESSION_HEADER.to_owned())),
         }
+    }
+
+    /// The one that splits of aliases go by: that of session-affinity, where configured.
+    pub(super) fn for_splits(config: &RoutingConfig) -> Self {
+        let specs = config.scorer_specs();
+        let spec = specs.iter().find(|spec| spec.is("session-affinity"));
+        spec.map_or_else(|| Self::Header(SESSION_HEADER.to_owned()), Self::of)
     }
 
     /// A hash of what names the session, given the values of any header.

@@ -44,6 +44,10 @@ macro_rules! readings {
 readings! {
     /// Lower is better.
     priority: u32 = "priority", score "priority": "0 where it is missing";
+    /// Its configured weight; `None` where all backends of the model have the same.
+    weight: Option<f64> = "weight";
+    /// The largest weight among them.
+    most_weight: Option<f64> = "most_weight";
     /// Requests this process has in flight there; NaN where `penstock score` is not given them.
     in_flight: f64 = "in_flight", score "in_flight": "requests of ours; pending where it is missing. Not known without both: 0 from the scorers that go by it, but latency takes it for none";
     /// Tokens of those requests: prompts and expected output. NaN as above.
@@ -292,9 +296,27 @@ impl Candidate {
         f64::from(self.matched_blocks.min(self.prompt_blocks)) / f64::from(self.prompt_blocks)
     }
 
-    /// The effective load, or our own requests in flight where it is unknown.
+    /// The effective load, or our own requests in flight where it is unknown; by weight.
     pub fn load_or_in_flight(&self) -> f64 {
-        self.load.unwrap_or(self.in_flight)
+        self.load.unwrap_or(self.in_flight) * self.load_factor()
+    }
+
+    /// The effective load by weight.
+    pub fn load_by_weight(&self) -> Option<f64> {
+        Some(self.load? * self.load_factor())
+    }
+
+    /// Our own requests in flight by weight.
+    pub fn in_flight_by_weight(&self) -> f64 {
+        self.in_flight * self.load_factor()
+    }
+
+    /// By how much its load counts: double with half the largest weight.
+    fn load_factor(&self) -> f64 {
+        match (self.weight, self.most_weight) {
+            (Some(weight), Some(most)) if weight > 0.0 && most > 0.0 => most / weight,
+            _ => 1.0,
+        }
     }
 
     /// A finite reading, at least 0; anything else is unknown.

@@ -7,6 +7,7 @@ use penstock::mock::MockEngine;
 use serde_json::json;
 
 use crate::support::client::{self, chat};
+use crate::support::command::{file, run};
 use crate::support::engines::{backend, engine, last_body, shares};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
@@ -20,6 +21,9 @@ crate::trials![
     exhausted_fallback_chain_lists_every_model,
     unserved_alias_error_names_alias_and_target,
     patterns_cover_names_that_no_backend_serves,
+    alias_splits_requests_by_weight,
+    split_is_sticky_by_session_and_key,
+    split_is_explained_and_replayed,
 ];
 
 const CHAT: &str = "/v1/chat/completions";
@@ -201,4 +205,105 @@ fn patterns_cover_names_that_no_backend_serves() {
         Some("c"),
         "the fallback of the model behind it"
     );
+}
+
+const SPLIT: &str = "aliases: { gpt: [{ to: a, weight: 3 }, { to: b, weight: 1 }] }";
+
+fn served_by(fleet: &Fleet, headers: &[(&str, &str)]) -> String {
+    let mut headers = headers.to_vec();
+    headers.push(("content-type", "application/json"));
+    let body = chat("gpt", "hello").to_string();
+    let response = client::request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes());
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.header("x-penstock-backend").unwrap().to_owned()
+}
+
+fn alias_splits_requests_by_weight() {
+    let fleet = Fleet::start(SPLIT, &[]);
+    let all = 400;
+    let on_b = (0..all).filter(|_| served_by(&fleet, &[]) == "b").count();
+    // Within five standard deviations of 100.
+    assert!((57..=143).contains(&on_b), "{on_b} of {all}");
+    assert_eq!(fleet.shares(), [all - on_b, on_b, 0]);
+    let body: serde_json::Value = serde_json::from_slice(&last_body(&fleet.b)).unwrap();
+    assert_eq!(body["model"], "b", "the engine gets its own model");
+    let listed = fleet.penstock.get("/v1/models").json();
+    let listed = listed["data"].as_array().unwrap();
+    assert_eq!(listed.iter().filter(|one| one["id"] == "gpt").count(), 1, "{listed:?}");
+
+    // Weight 0 gets nothing, and a failing model's requests go to its own fallbacks.
+    let fleet = Fleet::start(
+        "aliases: { gpt: [{ to: a, weight: 0 }, { to: b }] }, fallbacks: { b: [c] }",
+        &["b"],
+    );
+    assert!((0..20).all(|_| served_by(&fleet, &[]) == "c"));
+}
+
+fn split_is_sticky_by_session_and_key() {
+    let fleet = Fleet::start(SPLIT, &[]);
+    let mut seen = [0, 0];
+    for number in 0..40 {
+        let session = format!("session-{number}");
+        let first = served_by(&fleet, &[("x-session-id", &session)]);
+        for _ in 0..4 {
+            assert_eq!(served_by(&fleet, &[("x-session-id", &session)]), first, "{session}");
+        }
+        seen[usize::from(first == "b")] += 1;
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+
+    let keys: String = (0..20).map(|key| format!("{{ name: k{key}, key: sk-{key} }}, ")).collect();
+    let engines = ["a", "b"].map(|name| engine(name, &[name]));
+    let penstock = Penstock::start(&format!(
+        "auth: {{ keys: [{keys}] }}\nrouting: {{ {SPLIT}, split_by: key, expose_decision: true }}\nbackends:\n{}{}",
+        backend(&engines[0], "models: [a]"),
+        backend(&engines[1], "models: [b]")
+    ));
+    let [a, b] = engines;
+    let fleet = Fleet { a, b, c: engine("c", &["c"]), penstock };
+    let mut seen = [0, 0];
+    for key in 0..20 {
+        let bearer = format!("Bearer sk-{key}");
+        let header = ("authorization", bearer.as_str());
+        let first = served_by(&fleet, &[header]);
+        for session in ["x", "y", "z"] {
+            assert_eq!(served_by(&fleet, &[header, ("x-session-id", session)]), first, "{key}");
+        }
+        seen[usize::from(first == "b")] += 1;
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+fn split_is_explained_and_replayed() {
+    let fleet = Fleet::start(SPLIT, &[]);
+    assert_eq!(fleet.penstock.admin("/decisions?capture=true").status, 200);
+    let session = ("x-session-id", "session-7");
+    let backend = served_by(&fleet, &[session]);
+    (0..30).for_each(|_| _ = served_by(&fleet, &[]));
+    let request = file("request.json", chat("gpt", "hello").to_string());
+    let explain = |more: &[&str]| {
+        let fixed = ["explain", request.to_str().unwrap(), "--config"];
+        let config = fleet.penstock.config.to_str().unwrap();
+        run(fixed.iter().chain(&[config]).chain(more))
+    };
+    let ran = explain(&["--json", "--header", "x-session-id: session-7"]);
+    let value: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(value["split"]["model"], backend.as_str(), "{value:#}");
+    assert_eq!(value["split"]["branches"][1], json!({"model": "b", "weight": 1}));
+    let text = explain(&["--seed", "3"]).stdout;
+    assert!(text.contains("split       gpt -> ") && text.contains("(of a 3, b 1)"), "{text}");
+    assert_eq!(explain(&["--seed", "3"]).stdout, text);
+
+    let captured = fleet.penstock.admin("/decisions?capture=true").text();
+    let replay = |text: &str| {
+        let decisions = file("captured.json", text);
+        run(["explain", "--decision", decisions.to_str().unwrap()])
+    };
+    let ran = replay(&captured);
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    assert!(ran.stdout.contains("31 decisions, 31 identical"), "{}", ran.stdout);
+    let swapped = captured.replace("\"weight\":1}", "\"weight\":3000}");
+    assert_ne!(swapped, captured, "{captured}");
+    let ran = replay(&swapped);
+    assert_eq!(ran.code, Some(1), "other weights decide for another model: {}", ran.stdout);
 }

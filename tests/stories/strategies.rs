@@ -5,11 +5,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use penstock::mock::{Fault, Gate, MockEngine};
+use penstock::mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
 use serde_json::json;
 
-use crate::support::client::{Client, Response, chat};
-use crate::support::engines::{backend, backends, engine, shares};
+use crate::support::client::{Client, Response, chat, streaming_chat};
+use crate::support::engines::{self, backend, backends, engine, shares};
+use crate::support::fleet::{CHAT, begin};
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
@@ -18,6 +19,8 @@ crate::trials![
     priority_only_picks_the_lowest_number,
     random_reaches_every_backend,
     smart_prefers_the_fewest_in_flight,
+    weights_share_requests,
+    load_counts_by_weight,
     unknown_strategy_falls_back_to_smart_with_a_warning,
     max_in_flight_holds_under_parallel_requests,
     saturated_model_falls_back_when_configured,
@@ -52,6 +55,71 @@ fn round_robin_rotates_per_model() {
         chats(&penstock, "n", 1);
     }
     assert_eq!(shares(&engines.each_ref()), [4, 4, 4], "models rotate on their own");
+}
+
+fn weights_share_requests() {
+    let engines = three();
+    let [a, b, c] = &engines;
+    let yaml = |strategy: &str| {
+        format!(
+            "routing: {{ strategy: {strategy} }}\nbackends:\n{}{}{}",
+            backend(a, "weight: 3, models: [m]"),
+            backend(b, "models: [m]"),
+            backend(c, "weight: 0, models: [m]")
+        )
+    };
+    let penstock = Penstock::start(&yaml("round_robin"));
+    chats(&penstock, "m", 8);
+    assert_eq!(shares(&engines.each_ref()), [6, 2, 0], "one round of four turns, twice");
+    assert_eq!(penstock.backend("c")["health"], "draining", "weight 0 drains");
+    let resume =
+        |name: &str| crate::support::client::request(penstock.admin, "POST", name, &[], b"").status;
+    assert_eq!(resume("/backends/c/resume"), 200);
+    chats(&penstock, "m", 5);
+    assert_eq!(shares(&engines.each_ref()), [9, 3, 1], "resumed it counts as 1");
+    assert_eq!(resume("/backends/c/drain"), 200);
+    penstock.rewrite(&yaml("random"));
+    assert_eq!(penstock.reload().status, 200);
+    chats(&penstock, "m", 400);
+    let [on_a, on_b, on_c] = shares(&engines.each_ref())[..] else { panic!() };
+    assert_eq!((on_a + on_b, on_c), (412, 1));
+    // Within five standard deviations of 100.
+    assert!((60..=146).contains(&on_b), "{on_b} of 400");
+}
+
+fn load_counts_by_weight() {
+    let pace = Pace { first_token: Duration::from_secs(2), ..Pace::at_once(3) };
+    let engines = ["a", "b"].map(|name| {
+        engines::start(EngineSpec { pace, ..EngineSpec::new(name, [EngineModel::new("m")]) })
+    });
+    for routing in [
+        "strategy: smart, weights: { priority: 50, load: 50, latency: 0 }",
+        "strategy: weighted, scorers: \"queue-depth:1\"",
+    ] {
+        let before = shares(&engines.each_ref());
+        let penstock = Penstock::start(&format!(
+            "routing: {{ {routing} }}\nhealth: {{ slow_start: 0s }}\nbackends:\n{}{}",
+            backend(&engines[0], "weight: 3, models: [m]"),
+            backend(&engines[1], "models: [m]")
+        ));
+        let body = streaming_chat("m", "hello");
+        // Each is in flight before the next is decided.
+        let _streams: Vec<Client> = (1..=12)
+            .map(|count| {
+                let stream = begin(penstock.data, CHAT, &body);
+                let in_flight = || {
+                    ["a", "b"]
+                        .iter()
+                        .map(|name| penstock.backend(name)["in_flight"].as_u64().unwrap())
+                        .sum::<u64>()
+                };
+                eventually("it is in flight", Duration::from_secs(5), || in_flight() == count);
+                stream
+            })
+            .collect();
+        let after = shares(&engines.each_ref());
+        assert_eq!([after[0] - before[0], after[1] - before[1]], [9, 3], "{routing}");
+    }
 }
 
 fn priority_only_picks_the_lowest_number() {

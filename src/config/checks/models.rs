@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::config::sections::Config;
+use crate::config::sections::aliases::AliasTargets;
 use crate::config::sections::backends::BackendConfig;
 use crate::config::sections::routing::{BY_MODEL, RoutingConfig};
 use crate::config::syntax::document::Node;
@@ -30,18 +31,29 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-/// The names that `alias` resolves to, itself first. Ends at a name that is no alias, or at the first
-/// repeated name.
-fn alias_path<'a>(routing: &'a RoutingConfig, alias: &'a str) -> Vec<&'a str> {
-    let mut path = vec![alias];
-    let mut seen = BTreeSet::from([alias]);
-    while let Some(next) = path.last().and_then(|name| routing.aliases.get(*name)) {
-        path.push(next);
-        if !seen.insert(next) {
-            break;
+/// The ways from `alias` along the aliases, itself first: one for each model that shares its requests.
+/// Each ends at a name that is no alias, or at the first repeated name.
+fn alias_paths<'a>(routing: &'a RoutingConfig, alias: &'a str) -> Vec<Vec<&'a str>> {
+    let mut open = vec![vec![alias]];
+    let mut ended = Vec::new();
+    let mut has_split = false;
+    while let Some(path) = open.pop() {
+        let targets = path.last().and_then(|name| routing.aliases.get(*name));
+        let targets = targets.map(|targets| targets.0.as_slice()).unwrap_or_default();
+        // A second split is refused elsewhere; following it could take exponential time.
+        let followed = if has_split { 1 } else { targets.len() };
+        has_split |= targets.len() > 1;
+        if targets.is_empty() {
+            ended.push(path);
+            continue;
+        }
+        for target in targets.iter().take(followed).rev() {
+            let is_repeated = path.contains(&target.to.as_str());
+            let longer = path.iter().copied().chain([target.to.as_str()]).collect();
+            if is_repeated { ended.push(longer) } else { open.push(longer) }
         }
     }
-    path
+    ended
 }
 
 fn check_passthrough(config: &Config, node: &Node, reader: &mut Reader) {
@@ -61,25 +73,19 @@ fn check_passthrough(config: &Config, node: &Node, reader: &mut Reader) {
 }
 
 fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
+    let routing = &config.routing;
     let mut in_cycles: BTreeSet<&str> = BTreeSet::new();
-    for alias in config.routing.aliases.keys() {
+    for (alias, targets) in &routing.aliases {
         let place = node.key_place(alias);
-        let path = alias_path(&config.routing, alias);
-        let returns =
-            path.last().filter(|last| path.iter().filter(|name| name == last).count() > 1);
-        if let Some(last) = returns {
-            // Reported once, and not for aliases that only lead into the cycle.
-            if last == alias && !in_cycles.contains(alias.as_str()) {
-                in_cycles.extend(&path);
-                let cycle = path.iter().map(|name| (*name).to_owned()).collect();
-                reader.fault(place, Problem::AliasCycle { cycle });
+        for path in alias_paths(routing, alias) {
+            check_path(&path, place, &mut in_cycles, reader);
+            let splits =
+                |name: &&&str| routing.aliases.get(**name).is_some_and(AliasTargets::is_split);
+            if let (true, Some(target)) = (targets.is_split(), path.iter().skip(1).find(splits)) {
+                let (alias, target) = (alias.clone(), (*target).to_owned());
+                reader.fault(place, Problem::NestedSplit { alias, target });
+                break;
             }
-            continue;
-        }
-        let hops = path.len() - 1;
-        if let (true, Some(reached)) = (hops > ALIAS_HOPS, path.get(ALIAS_HOPS)) {
-            let (alias, reached) = (alias.clone(), (*reached).to_owned());
-            reader.warn(place, Warning::LongAliasChain { alias, hops, limit: ALIAS_HOPS, reached });
         }
         if let Some(backend) = config.backends.iter().find(|backend| declares(backend, alias)) {
             let (alias, backend) = (alias.clone(), backend.name.clone());
@@ -88,13 +94,39 @@ fn check_aliases(config: &Config, node: &Node, reader: &mut Reader) {
     }
 }
 
+/// Refuses a cycle, and warns of a way that is longer than routing follows.
+fn check_path<'a>(
+    path: &[&'a str],
+    place: &Place,
+    in_cycles: &mut BTreeSet<&'a str>,
+    reader: &mut Reader,
+) {
+    let Some((alias, last)) = path.first().zip(path.last()) else { return };
+    if path.iter().filter(|name| *name == last).count() > 1 {
+        // Reported once, and not for aliases that only lead into the cycle.
+        if last == alias && !in_cycles.contains(alias) {
+            in_cycles.extend(path);
+            let cycle = path.iter().map(|name| (*name).to_owned()).collect();
+            reader.fault(place, Problem::AliasCycle { cycle });
+        }
+        return;
+    }
+    let hops = path.len() - 1;
+    if let (true, Some(reached)) = (hops > ALIAS_HOPS, path.get(ALIAS_HOPS)) {
+        let (alias, reached) = ((*alias).to_owned(), (*reached).to_owned());
+        reader.warn(place, Warning::LongAliasChain { alias, hops, limit: ALIAS_HOPS, reached });
+    }
+}
+
 fn declares(backend: &BackendConfig, id: &str) -> bool {
     backend.models.iter().flatten().any(|model| model.id == id)
 }
 
-/// The model that a name resolves to, after at most [`ALIAS_HOPS`] aliases.
-fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> &'a str {
-    alias_path(routing, name).into_iter().take(ALIAS_HOPS + 1).next_back().unwrap_or(name)
+/// The models that a name resolves to, after at most [`ALIAS_HOPS`] aliases.
+fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> BTreeSet<&'a str> {
+    let paths = alias_paths(routing, name);
+    let reached = paths.iter().filter_map(|path| path.iter().take(ALIAS_HOPS + 1).next_back());
+    reached.copied().collect()
 }
 
 /// Every declared model; `None` if a backend relies on discovery.
@@ -113,12 +145,13 @@ fn check_targets(
     reader: &mut Reader,
 ) {
     for alias in routing.aliases.keys() {
-        let path = alias_path(routing, alias);
-        let target = resolve(routing, alias);
-        let has_chain = path.iter().any(|name| routing.fallbacks.contains_key(*name));
-        if !declared.contains(target) && !has_chain {
-            let (place, target) = (node.key_place(alias), target.to_owned());
-            reader.warn(place, Warning::DeadAlias { alias: alias.clone(), target });
+        for path in alias_paths(routing, alias) {
+            let target = path.iter().take(ALIAS_HOPS + 1).next_back().copied().unwrap_or(alias);
+            let has_chain = path.iter().any(|name| routing.fallbacks.contains_key(*name));
+            if !declared.contains(target) && !has_chain {
+                let (place, target) = (node.key_place(alias), target.to_owned());
+                reader.warn(place, Warning::DeadAlias { alias: alias.clone(), target });
+            }
         }
     }
 }
@@ -142,7 +175,7 @@ fn check_fallbacks(
                 (model.clone(), fallback.clone(), resolve(routing, fallback));
             if reached == resolve(routing, &model) {
                 reader.warn(&item.place, Warning::SelfFallback { model, fallback });
-            } else if declared.is_some_and(|declared| !declared.contains(reached)) {
+            } else if declared.is_some_and(|declared| reached.is_disjoint(declared)) {
                 reader.warn(&item.place, Warning::UnknownFallback { model, fallback });
             } else {
                 served += 1;
@@ -156,7 +189,7 @@ fn check_fallbacks(
 
 /// Routing looks for a chain at the target first, then back along the aliases.
 fn check_shadow(routing: &RoutingConfig, alias: &str, place: &Place, reader: &mut Reader) {
-    let path = alias_path(routing, alias);
+    let path = alias_paths(routing, alias).into_iter().next().unwrap_or_default();
     let has_chain =
         |name: &&&str| routing.fallbacks.get(**name).is_some_and(|chain| !chain.is_empty());
     if let Some(target) = path.iter().take(ALIAS_HOPS + 1).skip(1).rev().find(has_chain) {

@@ -83,6 +83,11 @@ section! {
 }
 
 impl BackendConfig {
+    /// Whether it gets no new requests, unless the admin port resumes it.
+    pub fn starts_drained(&self) -> bool {
+        self.drain || self.weight == 0
+    }
+
     /// Builds the TLS settings of connections to this backend.
     ///
     /// # Errors
@@ -123,6 +128,8 @@ section! {
         pub engine: Engine = Engine::Auto,
         /// The priority. Lower is preferred.
         pub priority: u32 = 50,
+        /// Its share of the requests in relation to the other backends of a model; 0 drains it.
+        pub weight: u32 = 1,
         /// The maximum number of requests in flight. Default: no limit.
         pub max_in_flight: Option<u32> ["max_in_flight" as Maybe<AtLeastOne<u32>>] = None,
         /// Whether the backend gets no new requests. A reload applies a changed value; until then

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::aliases::{AliasTargets, SplitBy};
 use super::default_model::DefaultModel;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::shadow::ShadowConfig;
@@ -67,7 +68,12 @@ section! {
         pub weights: Weights = Weights::default(),
         /// Model aliases. An alias with the wildcards * and ? stands for all names that fit it and
         /// that no backend serves; the most specific one counts.
-        pub aliases: BTreeMap<String, String> ["aliases" as Table<String>] = BTreeMap::new(),
+        /// A list of `{ to, weight }` splits its requests among several models.
+        pub aliases: BTreeMap<String, AliasTargets> ["aliases" as Table<AliasTargets>] =
+            BTreeMap::new(),
+        /// Which requests for an alias with several models go to the same one: those of one session,
+        /// of one client key, or none.
+        pub split_by: SplitBy = SplitBy::Session,
         /// The model of requests that name none: a model, one per operation, `auto` for the fleet's only
         /// model, or none.
         pub default_model: DefaultModel = DefaultModel::Auto,

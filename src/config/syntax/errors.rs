@@ -196,6 +196,10 @@ pub enum Problem {
     PassthroughPath { path: String },
     #[error("'routing.passthrough' sends '{path}' to '{given}', which is neither a backend nor 'by-model'{}", suggest(suggestion.as_deref()))]
     PassthroughTarget { path: String, given: String, suggestion: Option<String> },
+    #[error("'{key}': the weights must not all be 0")]
+    NoWeight { key: String },
+    #[error("alias '{alias}' splits requests and leads to '{target}', which splits them again")]
+    NestedSplit { alias: String, target: String },
     #[error("'{low}' must not exceed '{high}'")]
     OutOfOrder { low: String, high: String },
     #[error("duplicate backend '{name}'")]

@@ -10,8 +10,8 @@ use crate::config::syntax::document::{Content, Node, parse_document};
 use crate::config::syntax::setting::{Section, Setting};
 use crate::config::syntax::shape::Shape;
 use crate::config::{
-    BackendConfig, Config, ConfigError, Environment, ModelConfig, Problem, json_schema,
-    known_variables,
+    AliasTargets, BackendConfig, Config, ConfigError, Environment, ModelConfig, Problem,
+    json_schema, known_variables,
 };
 
 fn conf() -> PathBuf {
@@ -169,7 +169,7 @@ proptest! {
     fn any_name_survives_the_dump(key in "\\PC{1,12}", value in "\\PC{1,12}") {
         prop_assume!(!value.trim().is_empty());
         let mut config = load("- http://a").unwrap();
-        config.routing.aliases.insert(key, "target".to_owned());
+        config.routing.aliases.insert(key, AliasTargets::from("target"));
         config.models.insert(value.clone(), ModelConfig::default());
         config.routing.fallbacks.insert("target".to_owned(), vec![value]);
         let yaml = config.to_masked_yaml();

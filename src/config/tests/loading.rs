@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use super::{load, load_more, load_with, refusal};
 use crate::api::{Capabilities, Operation, Operations};
 use crate::config::{
-    AuthorizationPolicy, Config, Cors, Engine, Environment, HealthConfig, ServerConfig, Strategy,
+    AliasTargets, AuthorizationPolicy, Config, Cors, Engine, Environment, HealthConfig,
+    ServerConfig, Strategy,
 };
 use crate::units::ByteSize;
 
@@ -80,7 +81,7 @@ backends:
     assert_eq!(config.limits.min_body_rate, ByteSize::kib(2));
     assert_eq!(config.admin.listen, None);
     assert_eq!(config.routing.strategy, Strategy::RoundRobin);
-    assert_eq!(config.routing.aliases["1.10"], "other");
+    assert_eq!(config.routing.aliases["1.10"], AliasTargets::from("other"));
     assert_eq!(config.timeouts.total, Some(Duration::from_secs(3600)));
     let timeouts = config.timeouts.with(&config.models["m:1"].timeouts);
     assert_eq!((timeouts.total, timeouts.response), (None, Duration::from_secs(5)));

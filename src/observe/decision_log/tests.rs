@@ -34,6 +34,7 @@ impl Story {
         fleet.backends[0].state.health.set(Health::Healthy);
         let profile = scan(Operation::Chat, None, BODY.as_bytes(), ScanOptions::default()).unwrap();
         let input = RouteInput {
+            split: crate::routing::SplitPoint::default(),
             request: &profile,
             model: "gpt",
             tokens: profile.estimated_tokens,

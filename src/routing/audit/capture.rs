@@ -3,6 +3,7 @@
 
 mod file;
 mod hex;
+mod split;
 mod strategy;
 
 use std::fmt;
@@ -16,11 +17,12 @@ use serde_json::Value;
 use super::trace::Trace;
 use crate::fleet::{ModelId, Probe, Topology};
 use crate::routing::filters::RejectReason;
-use crate::routing::{RouteInput, Router, RoutingDecision, readings};
+use crate::routing::{Names, RouteInput, Router, RoutingDecision, readings};
 use crate::scoring::{Candidate, PrefixParams, READINGS, RequestFeatures};
 use crate::units::{Timestamp, to_micros};
 pub use file::CaptureError;
 pub(super) use hex::Hex;
+use split::SplitRecord;
 use strategy::StrategyRecord;
 
 /// The version of [`Capture`]; files of another one are refused.
@@ -88,6 +90,9 @@ struct RequestRecord {
     tokens_to_fit: u32,
     needs: Vec<String>,
     streaming: bool,
+    /// How the alias it names splits requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    split: Option<SplitRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session: Option<Hex>,
     prompt: PromptRecord,
@@ -241,7 +246,7 @@ impl Router {
             request_id: of.request_id.to_owned(),
             attempt: of.attempt,
             at_us: input.now.0,
-            request: RequestRecord::of(input, &features),
+            request: RequestRecord::of(&self.names, input, &features),
             strategy: StrategyRecord::of(self),
             seed: Hex(of.seed),
             turn: trace.turn(),
@@ -298,6 +303,11 @@ impl Capture {
         }
     }
 
+    /// The model that the split of the alias gives it; the recorded model without a split.
+    pub(super) fn split_model(&self) -> &str {
+        self.request.split.as_ref().map_or(&*self.model, |split| split.model(&self.model))
+    }
+
     /// The operation, and the model as the client named it.
     pub fn asked(&self) -> (&str, &str) {
         (&self.request.operation, &self.request.model)
@@ -311,7 +321,7 @@ impl Capture {
 }
 
 impl RequestRecord {
-    fn of(input: &RouteInput<'_>, features: &RequestFeatures) -> Self {
+    fn of(names: &Names, input: &RouteInput<'_>, features: &RequestFeatures) -> Self {
         let request = input.request;
         Self {
             operation: request.operation.name().to_owned(),
@@ -320,6 +330,7 @@ impl RequestRecord {
             tokens_to_fit: input.tokens.0,
             needs: request.needs.names().map(str::to_owned).collect(),
             streaming: request.streaming,
+            split: names.split(input.model, input.fleet).map(|split| SplitRecord::of(split, input)),
             session: features.session.map(Hex),
             prompt: PromptRecord {
                 blocks: features.prompt_blocks,

@@ -8,6 +8,7 @@ pub use request::{DEFAULT_PATH, DryRunRequest, DryRunRequestError};
 pub use text::render_text;
 pub(super) use text::{candidate_lines, number, text};
 
+use rand::Rng;
 use serde_json::{Map, Value, json};
 
 use super::explain::CandidateReport;
@@ -15,7 +16,9 @@ use crate::api::{ErrorCode, Operation};
 use crate::config::Config;
 use crate::fleet::{BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
-use crate::routing::{RandomSource, RouteInput, Router, RoutingDecision, Weighted};
+use crate::routing::{
+    RandomSource, RouteInput, Router, RoutingDecision, Split, SplitPoint, Weighted,
+};
 use crate::scan::{ScanOptions, scan};
 use crate::units::Timestamp;
 
@@ -55,15 +58,19 @@ impl DryRun<'_> {
             Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
         };
         let model = requested.name;
+        let point = self.split_point(sample, &model, random);
+        let split = router.names.split(&model, topology);
+        let target = router.names.resolve(&model, topology, point);
+        let split = split.map(|split| split_value(split, target));
         let mut prompt = Chain::default();
         if let Some(weighted) = router.weighted() {
-            let name = router.names.resolve(&model, topology);
-            let params = weighted.prefix_params(topology, name);
-            prompt_chain(&profile, body, name, params, &mut prompt);
+            let params = weighted.prefix_params(topology, target);
+            prompt_chain(&profile, body, target, params, &mut prompt);
         }
         let input = RouteInput {
             request: &profile,
             model: &model,
+            split: point,
             tokens: router.tokens_to_fit(&profile),
             fleet: topology,
             tried: &BackendSet::default(),
@@ -80,7 +87,7 @@ impl DryRun<'_> {
             weighted.record(topology, decision, &prompt);
         }
         let requirements = profile.to_requirements(&model);
-        match explanation.result {
+        let mut value = match explanation.result {
             Ok(decision) => json!({
                 "requirements": requirements,
                 "decision": decision_value(router, topology, &decision, &explanation.candidates),
@@ -90,8 +97,37 @@ impl DryRun<'_> {
                 "error": error_value(error.code(), &error.to_string()),
                 "candidates": explanation.candidates,
             }),
+        };
+        if let (Some(split), Some(fields)) = (split, value.as_object_mut()) {
+            fields.insert("split".to_owned(), split);
         }
+        value
     }
+
+    /// What decides the model of a request for `model`, where that is an alias of several: its headers,
+    /// else chance.
+    fn split_point(
+        &self,
+        sample: &DryRunRequest,
+        model: &str,
+        random: &mut impl RandomSource,
+    ) -> SplitPoint {
+        let Self { config, router, topology, .. } = *self;
+        if router.names.split(model, topology).is_none() {
+            // Random picks draw from the same numbers.
+            return SplitPoint::default();
+        }
+        let id = random.rng().random::<u64>().to_le_bytes();
+        let headers = |name: &str| sample.header(name).map(str::as_bytes).into_iter();
+        router.split_point(headers, sample.client_key(config), &id)
+    }
+}
+
+/// How an alias splits requests, and the model that this request goes to.
+fn split_value(split: Split<'_>, model: &str) -> Value {
+    let branches =
+        split.branches().map(|(model, weight)| json!({ "model": model, "weight": weight }));
+    json!({ "alias": split.alias, "model": model, "branches": branches.collect::<Vec<_>>() })
 }
 
 /// The session that the request's headers name, where the strategy reads it.

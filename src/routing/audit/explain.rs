@@ -11,7 +11,7 @@ use crate::config::Strategy;
 use crate::fleet::Model;
 use crate::routing::filters::RejectReason;
 use crate::routing::random::{Peek, RandomSource};
-use crate::routing::strategies::{Reading, smart};
+use crate::routing::strategies::smart;
 use crate::routing::{RouteError, RouteInput, Router, RoutingDecision, Scratch, filters, readings};
 use crate::scoring::Candidate;
 use crate::units::to_millis;
@@ -50,6 +50,9 @@ pub struct CandidateReport {
     pub priority: u32,
     /// Requests in flight.
     pub in_flight: u32,
+    /// Its weight, where those of the model's backends differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
     /// The latency it is scored by.
     pub latency_ms: f64,
     /// Why it was rejected: a short name.
@@ -69,6 +72,11 @@ pub struct Explanation {
     pub candidates: Vec<CandidateReport>,
 }
 
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a count")]
+fn to_count(reading: f64) -> u32 {
+    reading as u32
+}
+
 impl Router {
     /// Decides as [`Router::route`] does, and says why.
     pub fn explain(&self, input: &RouteInput<'_>, random: &mut impl RandomSource) -> Explanation {
@@ -76,8 +84,8 @@ impl Router {
         let result = self.route(input, random, &mut scratch, &mut trace);
         // Fallbacks that were not needed are shown as they would have been considered.
         let mut peek = Peek { topology: input.fleet, rng: SmallRng::seed_from_u64(0) };
-        for entry in self.names.chain(input.model, input.fleet) {
-            let name = self.names.resolve(entry, input.fleet);
+        for entry in self.names.chain(input.model, input.fleet, input.split) {
+            let name = self.names.resolve(entry, input.fleet, input.split);
             let id = input.fleet.model_id(name);
             if id.is_some_and(|id| trace.pass(id).is_none()) {
                 self.pick(name, input, &mut peek, &mut scratch, &mut trace);
@@ -128,7 +136,8 @@ impl Router {
             telemetry: weighted.map(|_| one.telemetry.name()),
             assumed: false,
             priority: one.priority,
-            in_flight: one.in_flight(),
+            in_flight: to_count(one.in_flight),
+            weight: one.weight.map(to_count),
             latency_ms: to_millis(one.latency.to_duration()),
             excluded: None,
             reason: None,

@@ -24,6 +24,8 @@ pub struct Replayed {
     pub backend: Option<String>,
     /// The sum of its scores by weight, where scorers decide.
     pub total: Option<f64>,
+    /// The model that the split of its alias gives it.
+    pub model: String,
     /// Every candidate with its scores.
     pub candidates: Vec<CandidateReport>,
 }
@@ -37,7 +39,7 @@ impl Replayed {
 
     /// Whether the request would go where it went.
     pub fn goes_there(&self, capture: &Capture) -> bool {
-        self.backend.as_deref() == Some(&capture.decision.backend)
+        self.backend.as_deref() == Some(&capture.decision.backend) && self.model == capture.model
     }
 }
 
@@ -91,9 +93,10 @@ impl Router {
     /// Decides by the readings of a captured decision. `turn` is the model's turn where the captured
     /// strategy took none.
     pub fn replay(&self, capture: &Capture, turn: u64) -> Replayed {
+        let model = capture.split_model().to_owned();
         if capture.decision.next_probe {
             let backend = capture.next_probe().map(str::to_owned);
-            return Replayed { backend, total: None, candidates: Vec::new() };
+            return Replayed { backend, total: None, model, candidates: Vec::new() };
         }
         let candidates = capture.readings();
         let (mut scratch, mut trace) = (Scratch::default(), Trace::default());
@@ -109,6 +112,7 @@ impl Router {
         let found = capture.candidates.iter().find(|one| Some(one.readings.row) == row);
         Replayed {
             backend: found.map(|one| one.backend.clone()),
+            model,
             total: row.and_then(|row| pass?.total(row)),
             candidates: pass.map(|pass| self.replay_reports(capture, pass)).unwrap_or_default(),
         }

@@ -1,4 +1,4 @@
-//! `random`: each candidate is as likely as the others.
+//! `random`: each candidate is as likely as its weight says.
 
 use super::{Picked, Reading};
 use crate::routing::random::RandomSource;
@@ -10,7 +10,7 @@ pub(super) fn pick<R: Reading>(
     mut rows: Rows<'_>,
     random: &mut impl RandomSource,
 ) -> Option<Picked> {
-    candidates.for_each(|one| rows.add(one.row()));
+    candidates.for_each(|one| rows.add_weighted(one.row(), one.weight()));
     let row = rows.at_random(random.rng())?;
     Some(Picked::plain(row, rows.count()))
 }

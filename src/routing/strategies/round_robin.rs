@@ -1,4 +1,4 @@
-//! `round_robin`: the candidates take turns, model by model.
+//! `round_robin`: the candidates take turns by weight, model by model.
 
 use super::{Picked, Reading};
 use crate::fleet::ModelId;
@@ -12,7 +12,7 @@ pub(super) fn pick<R: Reading>(
     random: &mut impl RandomSource,
     model: ModelId,
 ) -> Option<Picked> {
-    candidates.for_each(|one| rows.add(one.row()));
+    candidates.for_each(|one| rows.add_weighted(one.row(), one.weight()));
     let count = rows.count();
     in_turn(&rows, count, random, model)
 }

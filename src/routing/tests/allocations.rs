@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use super::{Fleet, NOW, TestRequest, alike};
+use crate::config::AliasTargets;
 use crate::routing::{Live, Names, NoRecord, RouteInput};
 
 #[test]
@@ -18,6 +19,7 @@ fn decisions_allocate_nothing() {
         let request = TestRequest::of("m").profile();
         let mut route = |model: &str| {
             let input = RouteInput {
+                split: crate::routing::SplitPoint::default(),
                 request: &request,
                 model,
                 tokens: request.estimated_tokens,
@@ -59,8 +61,9 @@ fn aliases_and_chains_are_small() {
     let counts = (500..1000).step_by(20);
     let (mut all, mut most) = ([0, 0], [0, 0]);
     for count in counts.clone() {
-        let aliases: BTreeMap<String, String> =
-            (0..count).map(|index| (name("alias", index), name("model", index))).collect();
+        let target = |index| AliasTargets::from(name("model", index).as_str());
+        let aliases: BTreeMap<String, AliasTargets> =
+            (0..count).map(|index| (name("alias", index), target(index))).collect();
         let chains: BTreeMap<String, Vec<String>> = (0..count)
             .map(|index| (name("model", index), vec![name("spare", index), name("other", index)]))
             .collect();

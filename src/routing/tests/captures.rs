@@ -143,6 +143,7 @@ fn decide(
     let profile = ask.profile();
     let chain = Chain::of(hashes(8), 16);
     let input = RouteInput {
+        split: crate::routing::SplitPoint::default(),
         request: &profile,
         model: ask.model,
         tokens: fleet.router.tokens_to_fit(&profile),
@@ -273,6 +274,7 @@ fn failing_telemetry_excludes_a_backend_in_decision_explanation_and_replay() {
     let topology = &*snapshot;
     let profile = TestRequest::of("m").profile();
     let input = RouteInput {
+        split: crate::routing::SplitPoint::default(),
         request: &profile,
         model: "m",
         tokens: profile.estimated_tokens,

@@ -20,6 +20,7 @@ fn explain_admits_its_pick_when_only_slow_start_is_left() {
             let topology = fleet.live.topology();
             let request = TestRequest::of("m").profile();
             let input = RouteInput {
+                split: crate::routing::SplitPoint::default(),
                 request: &request,
                 model: "m",
                 tokens: request.estimated_tokens,

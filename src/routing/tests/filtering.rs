@@ -240,6 +240,7 @@ proptest! {
         let profile = TestRequest { needs: can_all(needs), tokens, operation, ..TestRequest::of("m") }.profile();
         let snapshot = fleet.live.topology();
         let input = RouteInput {
+            split: crate::routing::SplitPoint::default(),
             request: &profile,
             model: "m",
             tokens: TokenCount(tokens),

@@ -32,6 +32,7 @@ impl<'a> Decider<'a> {
         let tried = BackendSet::default();
         let tokens = request.estimated_tokens;
         let input = RouteInput {
+            split: crate::routing::SplitPoint::default(),
             request: &request,
             model,
             tokens,

@@ -55,6 +55,7 @@ pub(super) fn decide(
 ) -> RoutingDecision {
     let snapshot = fleet.live.topology();
     let input = RouteInput {
+        split: crate::routing::SplitPoint::default(),
         request: profile,
         model,
         tokens: fleet.router.tokens_to_fit(profile),
@@ -237,6 +238,7 @@ fn decisions_over_prompts_allocate_nothing() {
         let terms = weighted.prefix_params(&snapshot, "m");
         prompt_chain(&profile, body.as_bytes(), "m", terms, &mut chain);
         let input = RouteInput {
+            split: crate::routing::SplitPoint::default(),
             request: &profile,
             model: "m",
             tokens: profile.estimated_tokens,

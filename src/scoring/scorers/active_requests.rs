@@ -21,10 +21,10 @@ struct ActiveRequests {
 
 impl Scorer for ActiveRequests {
     fn score(&self, _: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
-        let most = candidates.iter().map(|one| one.in_flight).fold(0.0, f64::max);
+        let most = candidates.iter().map(|one| one.in_flight_by_weight()).fold(0.0, f64::max);
         each(candidates, scores, |one| {
-            let is_idle = one.in_flight <= 0.0;
-            Some(if is_idle { 1.0 } else { (most - one.in_flight) / most * self.busy })
+            let is_idle = one.in_flight_by_weight() <= 0.0;
+            Some(if is_idle { 1.0 } else { (most - one.in_flight_by_weight()) / most * self.busy })
         });
     }
 }

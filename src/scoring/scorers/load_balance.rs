@@ -18,6 +18,6 @@ struct LoadBalance;
 
 impl Scorer for LoadBalance {
     fn score(&self, _: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
-        each(candidates, scores, |one| Some(1.0 / (1.0 + one.load?)));
+        each(candidates, scores, |one| Some(1.0 / (1.0 + one.load_by_weight()?)));
     }
 }

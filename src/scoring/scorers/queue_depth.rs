@@ -18,6 +18,6 @@ struct QueueDepth;
 
 impl Scorer for QueueDepth {
     fn score(&self, _: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
-        least_is_best(candidates, scores, |one| one.load);
+        least_is_best(candidates, scores, Candidate::load_by_weight);
     }
 }

@@ -5,6 +5,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde_json::{Map, Value};
 
+use crate::api::token_of;
+use crate::config::Config;
+
 /// The path of a request that names none.
 pub const DEFAULT_PATH: &str = "/v1/chat/completions";
 
@@ -15,7 +18,7 @@ pub struct DryRunRequest {
     pub path: String,
     /// The body, byte for byte.
     pub body: Vec<u8>,
-    /// Its headers; only `content-type` and `content-encoding` count.
+    /// Its headers; those count that name its content, its session and its key.
     pub headers: Vec<(String, String)>,
 }
 
@@ -89,6 +92,14 @@ impl DryRunRequest {
             fields.insert("headers".to_owned(), pairs.collect());
         }
         Value::Object(fields).to_string()
+    }
+
+    /// The name of the client key it carries.
+    pub(super) fn client_key<'a>(&self, config: &'a Config) -> Option<&'a str> {
+        let given = self.header("x-api-key").map(str::as_bytes);
+        let given = given.or_else(|| token_of(self.header("authorization")?.as_bytes()))?;
+        let mut keys = config.auth.keys.iter();
+        keys.find(|key| key.key.reveal().as_bytes() == given).map(|key| key.name.as_str())
     }
 
     /// The value of a header, by its name in lower case.

@@ -8,6 +8,9 @@ pub fn render_text(result: &Value) -> String {
     if let Some(requirements) = result.get("requirements") {
         lines.extend(requirement_lines(requirements));
     }
+    if let Some(split) = result.get("split") {
+        lines.push(format!("split       {}", split_text(split)));
+    }
     let decision = result.get("decision");
     let candidates = decision.unwrap_or(result).get("candidates").and_then(Value::as_array);
     if let Some(candidates) = candidates {
@@ -18,6 +21,16 @@ pub fn render_text(result: &Value) -> String {
         None => lines.push(format!("refused     {}", error_text(result))),
     }
     lines.join("\n")
+}
+
+fn split_text(split: &Value) -> String {
+    let branches = split.get("branches").and_then(Value::as_array);
+    let shares: Vec<String> = branches
+        .into_iter()
+        .flatten()
+        .map(|branch| format!("{} {}", text(branch, "model"), number(branch, "weight")))
+        .collect();
+    format!("{} -> {} (of {})", text(split, "alias"), text(split, "model"), shares.join(", "))
 }
 
 fn requirement_lines(requirements: &Value) -> [String; 3] {

@@ -57,6 +57,7 @@ impl Trial {
         let request = scan(Operation::Chat, json, &body, ScanOptions::default()).unwrap();
         let topology = self.fleet.topology();
         let input = RouteInput {
+            split: crate::routing::SplitPoint::default(),
             request: &request,
             model: "m",
             tokens: request.estimated_tokens,
