@@ -178,7 +178,10 @@ const ROWS: &[(&str, &str, &[&str])] = &[
     (
         "B6",
         "legal but unusual heads are served",
-        &["request_smuggling::unusual_but_valid_requests_are_served"],
+        &[
+            "request_smuggling::unusual_but_valid_requests_are_served",
+            "http10_clients::connection_closes_unless_keep_alive_is_requested",
+        ],
     ),
     (
         "B7",
@@ -219,11 +222,21 @@ const ROWS: &[(&str, &str, &[&str])] = &[
         "an oversized body is a readable 413",
         &["request_validation::oversized_bodies_get_a_readable_413"],
     ),
-    ("C4", "a compressed body is a 415", &["request_validation::compressed_bodies_get_415"]),
+    (
+        "C4",
+        "a compressed body, or one of another media type, is a 415",
+        &[
+            "request_validation::compressed_bodies_get_415",
+            "request_validation::other_media_types_get_415",
+        ],
+    ),
     (
         "C5",
         "bodies are forwarded byte for byte",
-        &["chat_completions::bodies_of_every_size_arrive_byte_for_byte"],
+        &[
+            "chat_completions::bodies_of_every_size_arrive_byte_for_byte",
+            "request_validation::byte_order_mark_is_skipped_and_forwarded",
+        ],
     ),
     (
         "D1",

@@ -137,7 +137,7 @@ def down(env: "Env") -> Setup:
 
 
 def hosted(env: "Env") -> Setup:
-    """A stand-in for a hosted API: rate limits and silence."""
+    """A mock of a hosted API: rate limits and silence."""
     env.hosted = env.keep(Hosted())
     models = [LIMITED, LIMITED_ONCE, SILENT]
     config = {

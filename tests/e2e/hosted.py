@@ -1,4 +1,4 @@
-"""A stand-in for a hosted API that limits rates and falls silent, as its model's name says."""
+"""A mock of a hosted API that limits rates and falls silent, as the name of its model says."""
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
