@@ -28,6 +28,8 @@ class Services:
         self.models: list[str | None] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
+        # A health check may leave at any time.
+        self._server.handle_error = lambda *_: None
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -80,7 +82,9 @@ class Services:
                 self.end_headers()
                 self.wfile.flush()
                 frame = self.rfile.read(11)
-                self.wfile.write(b"\x81\x05" + frame[6:])
+                mask, masked = frame[2:6], frame[6:]
+                text = bytes(byte ^ mask[index % 4] for index, byte in enumerate(masked))
+                self.wfile.write(b"\x81\x05" + text)
                 self.close_connection = True
 
             def _send(self, body: object) -> None:
