@@ -414,6 +414,31 @@ const OTHER_ROWS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
+        "C26",
+        "a request goes to engines that serve its operation; where none does, a 400 names it",
+        &[
+            "client_paths::every_path_of_an_operation_is_served",
+            "client_paths::requests_go_to_engines_that_serve_the_operation",
+            "client_paths::operations_no_engine_serves_are_named",
+        ],
+    ),
+    (
+        "C33",
+        "a request without a model gets the default, the only model, or the one that serves it",
+        &[
+            "default_model::the_only_model_is_the_default",
+            "default_model::configured_default_serves_any_operation",
+            "default_model::defaults_can_differ_by_operation",
+            "default_model::optional_models_go_where_the_operation_is_served",
+            "default_model::without_a_default_the_error_names_the_field",
+        ],
+    ),
+    (
+        "C34",
+        "patterns in aliases: exact names first, the most specific next, never listed",
+        &["aliases_and_fallbacks::patterns_cover_names_that_no_backend_serves"],
+    ),
+    (
         "N15, N50",
         "analysis and decision take at most 2 ms",
         &["src/routing/tests/strategies.rs::analysis_and_decision_take_less_than_two_milliseconds"],
