@@ -203,4 +203,6 @@ fn websockets_are_closed_in_order_on_shutdown() {
     assert_eq!(client.read_raw().unwrap(), b"", "an orderly end, no reset");
     assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
     assert!(penstock.wait_end(Duration::from_secs(10)).success());
+    let log = penstock.log();
+    assert!(log.contains("drained, exiting"), "it ended before the timeout cut it: {log}");
 }
