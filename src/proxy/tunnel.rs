@@ -19,7 +19,7 @@ use super::decision::{Decided, Undecided, decide};
 use super::failure::OwnError;
 use super::forward::exchange;
 use super::outcome::{AttemptResult, record_outcome};
-use super::own_response::{add_common_fields, send_error};
+use super::own_response::{add_common_fields, keep_upstream_id, send_error};
 use super::passthrough::{by_model, decide_by_name, is_busy};
 use super::response::{Reply, record_backend, relay};
 use crate::api::{ErrorCode, Operation};
@@ -165,6 +165,7 @@ async fn switch(
         return ctx.client_gone();
     };
     let mut header = head.header;
+    keep_upstream_id(&mut header, ctx)?;
     add_common_fields(&mut header, ctx)?;
     header.insert_header(header::CONNECTION, HeaderValue::from_static("Upgrade"))?;
     header.insert_header(header::UPGRADE, protocol)?;

@@ -124,7 +124,12 @@ fn websockets_pass_bytes_both_ways() {
         let head = read_until(&mut client, &format!("{server}:"));
         assert!(head.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{head}");
         let lower = head.to_ascii_lowercase();
-        for field in ["connection: upgrade", "upgrade: websocket", "sec-websocket-accept: s3p"] {
+        for field in [
+            "connection: upgrade",
+            "upgrade: websocket",
+            "sec-websocket-accept: s3p",
+            "x-upstream-request-id: req_open",
+        ] {
             assert!(lower.contains(field), "{field} in {head}");
         }
         client.send_bytes(b"ping\x00\xff");

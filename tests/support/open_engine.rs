@@ -81,6 +81,7 @@ fn serve(stream: TcpStream, name: &str, state: &Mutex<State>) -> std::io::Result
             write!(
                 writer,
                 "HTTP/1.1 101 Switching Protocols\r\nUpgrade: {protocol}\r\nConnection: Upgrade\r\n\
+                 X-Request-Id: req_open\r\n\
                  {accept}\r\n\r\n{name}:"
             )?;
             return echo(&mut reader, &mut writer);
