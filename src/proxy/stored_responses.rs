@@ -44,6 +44,10 @@ pub(crate) async fn serve_stored(
             DirectEnd::Ended(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
             DirectEnd::Ended(AttemptEnd::Failed(failure)) => last_failure = Some(failure),
         }
+        if last_failure.is_some() && owner == Some(*backend) {
+            // Others do not have it: their 404 would say that it is gone.
+            break;
+        }
     }
     match last_failure {
         Some(failure) => send_error(proxy, session, ctx, OwnError::from_failure(&failure)).await,

@@ -3,7 +3,9 @@
 
 use serde_json::{Value, json};
 
+use crate::support::block_on;
 use crate::support::client::{Response, post, request};
+use crate::support::engines::{backend, engine};
 use crate::support::fleet::metric;
 use crate::support::open_engine::OpenEngine;
 use crate::support::penstock::Penstock;
@@ -14,6 +16,7 @@ crate::trials![
     ids_of_streams_are_known_before_they_end,
     continued_responses_prefer_the_backend_that_made_them,
     remembered_ids_are_bounded,
+    failure_of_the_owner_is_no_404,
 ];
 
 struct Fleet {
@@ -87,8 +90,8 @@ fn unknown_ids_are_found_on_any_backend() {
 }
 
 fn ids_of_streams_are_known_before_they_end() {
-    let engine = crate::support::engines::engine("one", &["m"]);
-    let items = crate::support::engines::backend(&engine, "models: [m]");
+    let engine = engine("one", &["m"]);
+    let items = backend(&engine, "models: [m]");
     let penstock = Penstock::start(&format!("backends:\n{items}"));
     let body = json!({"model": "m", "input": "x", "stream": true});
     let response = post(penstock.data, "/v1/responses", &body);
@@ -114,6 +117,19 @@ fn continued_responses_prefer_the_backend_that_made_them() {
     assert_eq!(drained.status, 200, "{}", drained.text());
     let body = json!({"model": "m", "input": "x", "previous_response_id": id});
     assert_eq!(post(fleet.penstock.data, "/v1/responses", &body).status, 200, "a preference only");
+}
+
+fn failure_of_the_owner_is_no_404() {
+    let engines = ["a", "b"].map(|name| engine(name, &["m"]));
+    let items: String = engines.iter().map(|one| backend(one, "models: [m]")).collect();
+    let penstock = Penstock::start(&format!("backends:\n{items}"));
+    let made = post(penstock.data, "/v1/responses", &json!({"model": "m", "input": "x"}));
+    let path = format!("/v1/responses/{}", made.json()["id"].as_str().unwrap());
+    let owner = engines.iter().find(|one| one.counters().requests == 1).unwrap();
+    block_on(owner.kill()).unwrap();
+    let response = request(penstock.data, "GET", &path, &[], b"");
+    assert_eq!(response.status, 503, "{}", response.text());
+    assert_eq!(response.error_code(), "connect_failed");
 }
 
 fn remembered_ids_are_bounded() {
