@@ -1,4 +1,4 @@
-"""A stand-in for a hosted API with the operations that llama.cpp lacks."""
+"""A placeholder of a hosted API with the operations that llama.cpp lacks."""
 import base64
 import hashlib
 import json
