@@ -328,7 +328,7 @@ fn recoverable_faults_stay_hidden_as_they_change() {
         .map(|exchange| format!("{} {}", exchange.response.status, exchange.response.text()))
         .collect();
     println!("chaos, hidden faults: {good} of {} right", exchanges.len());
-    println!("  {} of {} visible", visible.len(), exchanges.len());
+    println!("  {} of {} visible: {visible:?}", visible.len(), exchanges.len());
     assert!(visible.len() * 2000 <= exchanges.len(), "{}: {visible:?}", visible.len());
     assert_eq!(good + visible.len(), exchanges.len());
     let sent = fleet.requests();
