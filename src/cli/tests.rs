@@ -82,6 +82,8 @@ fn invalid_arguments_and_files_exit_with_2() {
         (words(&["launch"]), "unrecognized subcommand"),
         (words(&["explain"]), "nothing to explain: pass a request"),
         (words(&["serve", "--config"]), "a value is required"),
+        (words(&["serve", "--routing-cache-weight", "0.5"]), "'--routing-cache-weight' found"),
+        (words(&["serve", "--routing-load-weight", "0.5"]), "'--routing-load-weight' found"),
         (words(&["check", "--config", "/nonexistent/p.yaml"]), "cannot read /nonexistent/p.yaml"),
         (words(&["check", "--config", bad.path()]), "bad.yaml:2:1: unknown key 'routign'"),
         (words(&["serve", "--config", bad.path()]), "did you mean 'routing'?"),

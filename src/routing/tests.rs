@@ -3,6 +3,7 @@
 
 mod allocations;
 mod captures;
+mod duration;
 mod errors;
 mod explanations;
 mod fallbacks;

@@ -9,7 +9,7 @@ use super::{load, load_more, load_with, refusal};
 use crate::api::{Capabilities, Operation, Operations};
 use crate::config::{
     AliasTargets, AuthorizationPolicy, Config, Cors, Engine, Environment, HealthConfig,
-    ServerConfig, Strategy,
+    ServerConfig, Strategy, TokenEstimate,
 };
 use crate::units::ByteSize;
 
@@ -44,6 +44,9 @@ fn defaults_match_the_design() {
     let config = load_more("").unwrap();
     assert_eq!(config.routing.strategy, Strategy::Smart);
     assert_eq!(config.routing.max_retries, 2);
+    let weights = config.routing.weights;
+    assert_eq!((weights.priority, weights.load, weights.latency), (50, 30, 20));
+    assert_eq!(config.routing.token_estimate, TokenEstimate::Auto);
     assert_eq!(config.limits.max_body_size, ByteSize::mib(32));
     assert_eq!(config.limits.buffered_bodies, ByteSize(1 << 30));
     assert_eq!(config.timeouts.total, None);

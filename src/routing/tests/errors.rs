@@ -187,6 +187,30 @@ fn next_probe_goes_to_the_first_to_leave_cooldown() {
     );
 }
 
+/// C24.
+#[test]
+fn next_probe_goes_to_a_backend_known_to_be_capable() {
+    let yaml = format!(
+        "backends:\n{}{}",
+        backend("assumed", 1, "models: [m]"),
+        backend("known", 2, "models: [{ id: m, capabilities: [vision] }]")
+    );
+    let mut fleet = Fleet::of(&yaml);
+    for (name, seconds) in [("assumed", 5), ("known", 30)] {
+        let until = NOW.after(Duration::from_secs(seconds));
+        fleet.state(name).cooldowns.start(CooldownScope::BACKEND, until, 429, NOW);
+    }
+    let image = TestRequest { needs: Capabilities::VISION, ..TestRequest::of("m") };
+    let decision = fleet.route(image).unwrap();
+    assert_eq!((decision.probe, decision.is_assumed), (Probe::Cooldown, false));
+    assert_eq!(fleet.backend_for(image), "known", "though its cooldown ends later");
+    assert_eq!(fleet.backend_for(TestRequest::of("m")), "assumed", "nothing is needed");
+    fleet.set_health("known", Health::Unhealthy);
+    let decision = fleet.route(image).unwrap();
+    assert_eq!((decision.probe, decision.is_assumed), (Probe::Cooldown, true));
+    assert_eq!(fleet.backend_for(image), "assumed");
+}
+
 #[test]
 fn one_cooldown_after_a_503_makes_the_status_503() {
     let mut fleet = Fleet::of(&alike(2, "m"));

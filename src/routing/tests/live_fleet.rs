@@ -168,3 +168,40 @@ fn the_sets_of_backends_hold_as_many_as_a_configuration_may() {
     set.insert(crate::fleet::BackendId(u16::MAX));
     assert!(!set.contains(crate::fleet::BackendId(u16::MAX)), "beyond the set: never in it");
 }
+
+/// N50: 100 backends and 1,000 models, while other threads decide over the same fleet. This build is not
+/// optimised; the bound finds a call, a lock held by another or a pass over models.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "it measures")]
+fn decision_is_fast_beside_others() {
+    let backends: String = (0..100)
+        .map(|index| {
+            let own: String = (0..10).map(|model| format!(", own-{index}-{model}")).collect();
+            backend(&format!("b{index}"), 8000 + index, &format!("models: [m0{own}]"))
+        })
+        .collect();
+    let fleet = Fleet::of(&format!("backends:\n{backends}"));
+    let (snapshot, router) = (fleet.live.topology(), &fleet.router);
+    let is_over = AtomicBool::new(false);
+    let mut durations = Vec::new();
+    thread::scope(|scope| {
+        for seed in 0..3 {
+            let (snapshot, is_over) = (&snapshot, &is_over);
+            scope.spawn(move || {
+                let mut decider = Decider::new(router, seed);
+                while !is_over.load(Ordering::Relaxed) {
+                    decider.decide(snapshot, "m0").unwrap();
+                }
+            });
+        }
+        let mut decider = Decider::new(router, 3);
+        for _ in 0..200 {
+            let started = std::time::Instant::now();
+            decider.decide(&snapshot, "m0").unwrap();
+            durations.push(started.elapsed());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    durations.sort_unstable();
+    assert!(durations[100] < std::time::Duration::from_millis(2), "median {:?}", durations[100]);
+}
