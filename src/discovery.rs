@@ -23,7 +23,6 @@ pub use metrics::{read_props, read_slots};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -42,12 +41,8 @@ use crate::units::Timestamp;
 use check_schedule::CheckSchedule;
 use health_check::HealthChecks;
 
-/// How often names are resolved again.
-const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 /// The most models in one log line.
 const SHOWN_MODELS: usize = 20;
-/// How soon after a failed resolution.
-const RESOLVE_RETRY: Duration = Duration::from_secs(2);
 
 /// Runs every backend's checks and discovery, in one background service.
 #[derive(Clone)]
@@ -202,19 +197,24 @@ struct Watcher {
 }
 
 impl Watcher {
-    async fn run(mut self) {
+    async fn run(self) {
         self.backend.state.await_models(now());
+        let is_resolved = dns::resolve(&self.backend).await;
+        let (backend, interval) = (self.backend.clone(), self.discovery.dns_interval);
+        // Both run until the task is aborted.
+        tokio::select! {
+            () = dns::follow(&backend, interval, is_resolved) => {}
+            () = self.check() => {}
+        }
+    }
+
+    async fn check(mut self) {
         let mut checks = HealthChecks::new(&self.backend, Arc::clone(&self.client));
-        let mut resolve_at = Timestamp::default();
         let mut discover_at = Timestamp::default();
         if self.first.is_none() {
             self.schedule.wait_at_start().await;
         }
         loop {
-            if now() >= resolve_at {
-                let found = dns::resolve(&self.backend).await;
-                resolve_at = now().after(if found { RESOLVE_EVERY } else { RESOLVE_RETRY });
-            }
             let change = checks.run().await;
             if change == Some(Health::Unhealthy) {
                 self.fleet.record_outage(self.backend.state.id);

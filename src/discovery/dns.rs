@@ -1,15 +1,20 @@
 //! Resolves backend names in the background, so that the hot path finds addresses ready.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use crate::fleet::Backend;
+use crate::fleet::{Backend, Health};
+
+/// The longest pause while the name does not resolve or the backend is not healthy: its addresses may have
+/// moved.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// Resolves a backend's name; returns whether any address was found. A name that stops resolving keeps
 /// its last addresses.
 pub(super) async fn resolve(backend: &Backend) -> bool {
     let url = &backend.config.url;
-    if let Ok(address) = url.host.parse::<IpAddr>() {
-        backend.state.addresses.publish(vec![SocketAddr::new(address, url.port)]);
+    if let Some(address) = literal(backend) {
+        backend.state.addresses.publish(vec![address]);
         return true;
     }
     match tokio::net::lookup_host((url.host.as_str(), url.port)).await {
@@ -19,7 +24,10 @@ pub(super) async fn resolve(backend: &Backend) -> bool {
             found.dedup();
             let is_found = !found.is_empty();
             if is_found {
-                backend.state.addresses.publish(found);
+                let shown = format!("{found:?}");
+                if backend.state.addresses.publish(found) {
+                    tracing::info!(backend = %backend.state.name, addresses = shown, "addresses changed");
+                }
             }
             is_found
         }
@@ -27,5 +35,71 @@ pub(super) async fn resolve(backend: &Backend) -> bool {
             tracing::warn!(backend = %backend.state.name, %error, "name resolution failed");
             false
         }
+    }
+}
+
+/// Resolves the name again and again, at most `interval` apart. Never ends.
+pub(super) async fn follow(backend: &Backend, interval: Duration, mut is_resolved: bool) {
+    if literal(backend).is_some() {
+        return std::future::pending().await;
+    }
+    // In steps of equal length: a backend that fails during a long pause is resolved soon.
+    let steps = interval.as_millis().div_ceil(RETRY.as_millis()).max(1);
+    let step = interval / u32::try_from(steps).unwrap_or(u32::MAX);
+    let mut waited = Duration::ZERO;
+    loop {
+        tokio::time::sleep(step).await;
+        waited += step;
+        if waited + step / 2 >= pause(interval, is_resolved, backend.state.health.status()) {
+            is_resolved = resolve(backend).await;
+            waited = Duration::ZERO;
+        }
+    }
+}
+
+fn pause(interval: Duration, is_resolved: bool, health: Health) -> Duration {
+    if is_resolved && health == Health::Healthy { interval } else { interval.min(RETRY) }
+}
+
+/// The address of a backend whose URL has no name.
+fn literal(backend: &Backend) -> Option<SocketAddr> {
+    let url = &backend.config.url;
+    Some(SocketAddr::new(url.host.parse::<IpAddr>().ok()?, url.port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Config, Environment};
+    use crate::fleet::Fleet;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn names_of_unhealthy_backends_are_resolved_sooner() {
+        assert_eq!(pause(SECOND * 10, true, Health::Healthy), SECOND * 10);
+        assert_eq!(pause(SECOND * 10, true, Health::Unhealthy), RETRY);
+        assert_eq!(pause(SECOND * 10, false, Health::Healthy), RETRY);
+        assert_eq!(pause(SECOND / 2, false, Health::Unhealthy), SECOND / 2);
+    }
+
+    #[tokio::test]
+    async fn changed_addresses_are_published_within_the_interval() {
+        let environment = Environment::default();
+        let yaml = "backends: [http://localhost:8000]";
+        let config = Config::parse(yaml, "x", Path::new("."), &environment).unwrap();
+        let backend = Fleet::new(&config).topology().backends[0].clone();
+        assert!(resolve(&backend).await);
+        let resolved = backend.state.addresses.first().unwrap();
+        assert!(resolved.ip().is_loopback());
+        // As if the name had pointed elsewhere before.
+        let moved: SocketAddr = "192.0.2.1:8000".parse().unwrap();
+        assert!(backend.state.addresses.publish(vec![moved]), "other addresses are a change");
+        let following = follow(&backend, Duration::from_millis(20), true);
+        let followed = tokio::time::timeout(Duration::from_millis(500), following).await;
+        assert!(followed.is_err(), "it never ends");
+        assert_eq!(backend.state.addresses.first(), Some(resolved));
     }
 }

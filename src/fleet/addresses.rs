@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 pub struct Addresses {
     known: ArcSwapOption<Known>,
     next: AtomicU32,
+    epoch: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -29,15 +30,23 @@ impl Known {
 }
 
 impl Addresses {
-    /// Replaces the addresses with what the name resolves to now, and forgets which failed.
-    pub fn publish(&self, all: Vec<SocketAddr>) {
-        match &*self.known.load() {
-            Some(known) if *known.all == *all => known.failed.store(0, Ordering::Relaxed),
-            Some(_) | None => {
-                let known = Known { all: all.into(), failed: AtomicU64::new(0) };
-                self.known.store(Some(Arc::new(known)));
-            }
+    /// Replaces the addresses with what the name resolves to now, and forgets which failed. Returns whether
+    /// others were known before.
+    pub fn publish(&self, all: Vec<SocketAddr>) -> bool {
+        let before = self.known.load();
+        if let Some(known) = before.as_ref().filter(|known| *known.all == *all) {
+            known.failed.store(0, Ordering::Relaxed);
+            return false;
         }
+        let known = Known { all: all.into(), failed: AtomicU64::new(0) };
+        self.known.store(Some(Arc::new(known)));
+        self.epoch.fetch_add(1, Ordering::Release);
+        before.is_some()
+    }
+
+    /// Counts the changes: a connection of another epoch may lead to an address that is gone.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// The first address; `None` until the name has been resolved.
@@ -85,7 +94,10 @@ mod tests {
     fn addresses_rotate() {
         let addresses = Addresses::default();
         assert!(ports(&addresses).is_empty() && addresses.first().is_none());
-        addresses.publish(vec![at(1), at(2), at(3)]);
+        assert!(!addresses.publish(vec![at(1), at(2), at(3)]), "the first are no change");
+        let epoch = addresses.epoch();
+        assert!(!addresses.publish(vec![at(1), at(2), at(3)]));
+        assert_eq!(addresses.epoch(), epoch, "the same addresses are the same epoch");
         assert_eq!(ports(&addresses), [1, 2, 3]);
         assert_eq!(ports(&addresses), [2, 3, 1]);
         assert_eq!(ports(&addresses), [3, 1, 2]);

@@ -17,6 +17,8 @@ pub(crate) struct Connection {
     /// Whether it has carried a request before.
     pub(crate) is_reused: bool,
     pub(crate) is_tls: bool,
+    /// That of the backend's addresses when it was opened.
+    pub(super) epoch: u32,
     /// Where the last request ends, in the kernel's count of acknowledged bytes: as long as that count is
     /// smaller, the end of the request is not acknowledged.
     ///

@@ -51,6 +51,8 @@ struct IdleConnection {
     keep_alive: Option<Duration>,
     is_tls: bool,
     request_end: u64,
+    /// That of the backend's addresses when it was opened.
+    epoch: u32,
 }
 
 impl IdleConnection {
@@ -109,9 +111,17 @@ impl ConnectionPool {
         let timeout = self.idle_timeout();
         while let Some((_, mut idle)) = set.node.get_any() {
             set.count.fetch_sub(1, Ordering::Relaxed);
-            if idle.serial == state.serial && idle.is_usable(now, timeout) {
-                let IdleConnection { stream, read, is_tls, request_end, .. } = idle;
-                return Some(Connection { stream, read, is_reused: true, is_tls, request_end });
+            let is_current = idle.epoch == state.addresses.epoch();
+            if idle.serial == state.serial && is_current && idle.is_usable(now, timeout) {
+                let IdleConnection { stream, read, is_tls, request_end, epoch, .. } = idle;
+                return Some(Connection {
+                    stream,
+                    read,
+                    is_reused: true,
+                    is_tls,
+                    epoch,
+                    request_end,
+                });
             }
         }
         None
@@ -125,6 +135,7 @@ impl ConnectionPool {
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
         let until = now().after(timeout);
+        let epoch = backend.state.addresses.epoch();
         let stream = loop {
             match self.connector.connect(backend, until.since(now())).await {
                 Ok(stream) => break stream,
@@ -141,7 +152,7 @@ impl ConnectionPool {
         };
         let is_tls = backend.config.url.https;
         let read = BytesMut::with_capacity(READ_CHUNK);
-        Ok(Connection { stream, read, is_reused: false, is_tls, request_end: 0 })
+        Ok(Connection { stream, read, is_reused: false, is_tls, epoch, request_end: 0 })
     }
 
     /// Keeps a connection whose response has been read to its end, no longer than the backend promised
@@ -166,10 +177,11 @@ impl ConnectionPool {
         if counted.is_err() {
             return;
         }
-        let Connection { stream, read, is_tls, request_end, .. } = connection;
+        let Connection { stream, read, is_tls, request_end, epoch, .. } = connection;
         let descriptor = stream.id();
         let (serial, since) = (state.serial, now());
-        let idle = IdleConnection { serial, stream, read, since, keep_alive, is_tls, request_end };
+        let idle =
+            IdleConnection { serial, stream, read, since, keep_alive, is_tls, request_end, epoch };
         set.node.insert(descriptor, idle);
     }
 

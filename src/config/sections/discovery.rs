@@ -12,6 +12,9 @@ section! {
         pub enabled: bool = true,
         /// Time between two queries.
         pub interval: Duration ["interval" as Positive] = Duration::from_secs(30),
+        /// Time between two name resolutions of a backend; 2s at most while it is not healthy or its name
+        /// does not resolve.
+        pub dns_interval: Duration ["dns_interval" as Positive] = Duration::from_secs(10),
         /// Timeout of a query.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_secs(5),
         /// How long an unknown model is a 503 while a backend has never reported its models; then it is a
