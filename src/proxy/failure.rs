@@ -91,6 +91,19 @@ pub(crate) fn timeout_message(code: ErrorCode) -> &'static str {
     }
 }
 
+/// The most bytes of a message: it may quote a name that a client made up, of any length.
+const MAX_MESSAGE: usize = 2048;
+
+/// A message of at most [`MAX_MESSAGE`] bytes.
+fn bounded(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE {
+        let end = (0..=MAX_MESSAGE).rev().find(|end| message.is_char_boundary(*end));
+        message.truncate(end.unwrap_or(0));
+        message.push('…');
+    }
+    message
+}
+
 /// An error penstock responds with itself.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnError {
@@ -107,7 +120,8 @@ impl OwnError {
         // Nothing was started anywhere, so an early retry is safe.
         let is_safe = code.row().status == 503 || code == ErrorCode::ConnectTimeout;
         let retry_after = is_safe.then_some(Duration::from_secs(1));
-        Self { code, message: message.into(), param: None, retry_after, closes: false }
+        let message = bounded(message.into());
+        Self { code, message, param: None, retry_after, closes: false }
     }
 
     pub(crate) fn about(self, param: Option<&'static str>) -> Self {
@@ -149,5 +163,18 @@ impl OwnError {
             | RouteError::DiscoveryPending { .. }
             | RouteError::AllTried { .. } => own,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_bounded_at_a_character() {
+        let error = OwnError::new(ErrorCode::ModelNotFound, "é".repeat(5000));
+        assert_eq!(error.message.len(), MAX_MESSAGE + '…'.len_utf8());
+        assert!(error.message.ends_with("é…"));
+        assert_eq!(bounded("short".to_owned()), "short");
     }
 }
