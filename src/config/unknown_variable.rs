@@ -7,10 +7,14 @@ use super::syntax::errors::Problem;
 /// Names the configuration file; read by the command line.
 const CONFIG: &str = "PENSTOCK_CONFIG";
 
+/// Variables of the project's own tests: a shell that runs the tests may run the program as well.
+const OF_TESTS: [&str; 5] =
+    ["PENSTOCK_BINARY", "PENSTOCK_BLESS", "PENSTOCK_E2E", "PENSTOCK_FUZZ_SECONDS", "PENSTOCK_LONG"];
+
 /// Why a variable that is none of the `known` overrides is an error; `None` for one that somebody else
 /// sets.
 pub(super) fn unknown_variable(name: &str, value: &str, known: &[Override]) -> Option<Problem> {
-    if name == CONFIG || is_service_link(name, value) {
+    if name == CONFIG || OF_TESTS.contains(&name) || is_service_link(name, value) {
         return None;
     }
     let file_only = file_only_settings().into_iter().find(|setting| {
@@ -55,6 +59,12 @@ fn is_service_link(name: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_of_the_tests_are_no_mistakes() {
+        assert!(unknown_variable("PENSTOCK_E2E", "required", &[]).is_none());
+        assert!(unknown_variable("PENSTOCK_E2F", "required", &[]).is_some());
+    }
 
     #[test]
     fn service_links_differ_from_settings_by_their_form() {
