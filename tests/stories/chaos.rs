@@ -329,7 +329,9 @@ fn recoverable_faults_stay_hidden_as_they_change() {
         .collect();
     println!("chaos, hidden faults: {good} of {} right", exchanges.len());
     println!("  {} of {} visible: {visible:?}", visible.len(), exchanges.len());
-    assert!(visible.len() * 2000 <= exchanges.len(), "{}: {visible:?}", visible.len());
+    // 0.05 %, and one more: a request that crosses the close of its connection is ambiguous.
+    let most = 1 + exchanges.len() / 2000;
+    assert!(visible.len() <= most, "{} of at most {most}: {visible:?}", visible.len());
     assert_eq!(good + visible.len(), exchanges.len());
     let sent = fleet.requests();
     assert!(sent * 4 <= exchanges.len() * 5, "{sent} requests for {}", exchanges.len());
