@@ -11,9 +11,12 @@
     reason = "criterion's macros, a bench's own data, and a report of percentiles"
 )]
 
+#[path = "support/percentiles.rs"]
+mod percentiles;
+
 use std::fmt::Write as _;
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::api::{Capabilities, Operation};
@@ -119,13 +122,16 @@ fn route(criterion: &mut Criterion) {
     for strategy in
         [Strategy::Smart, Strategy::RoundRobin, Strategy::PriorityOnly, Strategy::Random]
     {
-        for (backends, models) in [(5, 1), (25, 1), (100, 1), (25, 1000), (100, 1000)] {
-            // A model of a thousand needs one of a fleet that has model-7.
-            let generation = generation(strategy, backends, models.max(8));
+        for (backends, models) in [(5, 8), (25, 8), (100, 8), (25, 1000), (100, 1000)] {
+            let generation = generation(strategy, backends, models);
             let mut decider = Decider::new(&generation);
             decider.decide();
             let name = format!("{}/{backends} backends/{models} models", strategy.name());
             group.bench_function(name, |bencher| bencher.iter(|| black_box(decider.decide())));
+            if backends == 25 && models == 8 {
+                let name = format!("route/{}/25 backends", strategy.name());
+                percentiles::report(&name, timed(|| decider.decide()));
+            }
             let allocated = allocation_counter::measure(|| {
                 for _ in 0..1000 {
                     black_box(decider.decide());
@@ -183,8 +189,9 @@ fn route_on_two_threads(criterion: &mut Criterion) {
     });
 }
 
-/// 100 messages against 50 backends, with the 95th percentile of single decisions.
-fn percentile(criterion: &mut Criterion) {
+/// 100 messages against 50 backends, with the percentiles of single requests; and those of decisions alone,
+/// which include the reading of the clock.
+fn percentiles_of_requests(criterion: &mut Criterion) {
     let mut body = String::from(r#"{"model":"model-7","messages":["#);
     for index in 0..100 {
         let comma = if index == 0 { "" } else { "," };
@@ -199,18 +206,20 @@ fn percentile(criterion: &mut Criterion) {
         let model = profile.model_name(body.as_bytes());
         decider.decide_for(&profile, &model)
     };
-    let mut nanos: Vec<u128> = (0..20_000)
-        .map(|_| {
-            let started = Instant::now();
-            black_box(once());
-            started.elapsed().as_nanos()
-        })
-        .collect();
-    nanos.sort_unstable();
-    println!("100 messages x 50 backends: p50 {} ns, p95 {} ns", nanos[10_000], nanos[19_000]);
+    percentiles::report("scan + route/100 messages/50 backends", timed(&mut once));
     criterion.bench_function("scan + route/100 messages/50 backends", |bencher| {
         bencher.iter(&mut once);
     });
+}
+
+/// The durations of single calls.
+fn timed<T>(mut call: impl FnMut() -> T) -> Vec<Duration> {
+    let time = |_| {
+        let started = Instant::now();
+        black_box(call());
+        started.elapsed()
+    };
+    (0..20_000).map(time).collect()
 }
 
 criterion_group!(
@@ -219,6 +228,6 @@ criterion_group!(
     route_by_capability,
     scan_and_route,
     route_on_two_threads,
-    percentile
+    percentiles_of_requests
 );
 criterion_main!(benches);

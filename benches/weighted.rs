@@ -10,6 +10,9 @@
     reason = "criterion's macros, a bench's own data, and a report of percentiles"
 )]
 
+#[path = "support/percentiles.rs"]
+mod percentiles;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,20 +172,13 @@ fn companion() -> Duration {
     began.elapsed()
 }
 
-fn print_spread(of: &str, timed: Vec<Timed>) {
+fn report(of: &str, timed: Vec<Timed>) {
     let usual = Duration::from_nanos(FASTEST.load(Ordering::Relaxed)).mul_f64(1.15);
-    let spread = |timed: &mut dyn Iterator<Item = &Timed>| {
-        let mut took: Vec<Duration> = timed.map(|one| one.decision).collect();
-        took.sort();
-        if took.is_empty() {
-            return "none".to_owned();
-        }
-        let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
-        format!("p50 {p50:?}, p99 {p99:?} ({} decisions)", took.len())
-    };
-    println!("weighted/decision {of}: {}", spread(&mut timed.iter()));
-    let undisturbed = spread(&mut timed.iter().filter(|one| one.companion <= usual));
-    println!("weighted/decision {of}, with the core to itself: {undisturbed}");
+    let undisturbed = timed.iter().filter(|one| one.companion <= usual);
+    let undisturbed = undisturbed.map(|one| one.decision).collect();
+    percentiles::report(&format!("weighted/decision {of}, with the core to itself"), undisturbed);
+    let all = timed.into_iter().map(|one| one.decision).collect();
+    percentiles::report(&format!("weighted/decision {of}"), all);
 }
 
 fn decision(criterion: &mut Criterion) {
@@ -216,8 +212,8 @@ fn decision(criterion: &mut Criterion) {
         just_scanned.push(Timed::of(|| decider.decide(&profile, &arrived)));
         scanned_before.push(Timed::of(|| decider.decide(before, body)));
     }
-    print_spread("on a body just scanned", just_scanned);
-    print_spread("on a body scanned 32 decisions ago", scanned_before);
+    report("on a body just scanned", just_scanned);
+    report("on a body scanned 32 decisions ago", scanned_before);
     criterion.bench_function("weighted/decision and record", |bencher| {
         bencher.iter(|| black_box(decider.decide_and_record(first, body)));
     });
@@ -236,7 +232,7 @@ fn new_prompts(criterion: &mut Criterion) {
         let unseen = profile(&arrived);
         fresh.push(Timed::of(|| decider.decide(&unseen, &arrived)));
     }
-    print_spread("on a prompt never seen", fresh);
+    report("on a prompt never seen", fresh);
     let (first, body) = &bodies[0];
     criterion.bench_function("weighted/decision on an empty index", |bencher| {
         bencher.iter(|| black_box(decider.decide(first, body)));

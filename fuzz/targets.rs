@@ -14,11 +14,13 @@
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
-use penstock::api::{OPERATIONS, Operation};
-use penstock::config::{BackendConfig, Config, Environment};
+use penstock::api::{EventForm, OPERATIONS, Operation, StreamFraming};
+use penstock::config::{BackendConfig, Config, Engine, Environment};
+use penstock::dialect::{self, ReplyContext, RequestTerms, ResponseConverter};
 use penstock::discovery::{EnginePage, PageReader, read_props, read_slots};
 use penstock::downstream::head_check;
 use penstock::downstream::http2::frame_deadline::{FrameWatcher, Progress};
@@ -72,7 +74,11 @@ pub fn scan_json(bytes: &[u8]) {
     assert!(is_too_deep || is_json == verdict.is_some(), "{scanned:?}");
     let (Ok(profile), Some(value)) = (scanned, verdict) else { return };
     assert_eq!(profile.model_name(body), value["model"].as_str().unwrap_or(""));
-    assert_eq!(profile.streaming, value["stream"] == true);
+    let streams = match &value["stream"] {
+        Value::Null => operation.row().streams_by_default,
+        given => *given == true,
+    };
+    assert_eq!(profile.streaming, streams);
     // Another name in its place changes nothing else.
     let wire = wire_name(&profile, body, OTHER_NAME);
     let spliced = splice(body, &profile, &wire).concat();
@@ -137,9 +143,13 @@ pub fn load_config(bytes: &[u8]) {
 pub fn watch_stream(bytes: &[u8]) {
     let [first, size, stream @ ..] = bytes else { return };
     let operation = operation(*first);
-    let mut whole = EventScanner::new(operation);
+    let framing = match operation.row().events {
+        EventForm::JsonLine => StreamFraming::Lines,
+        _ => StreamFraming::Events,
+    };
+    let mut whole = EventScanner::new(operation, framing);
     let at_once = whole.feed(stream);
-    let mut parts = EventScanner::new(operation);
+    let mut parts = EventScanner::new(operation, framing);
     let mut tokens = 0;
     let mut last = parts.feed(b"");
     for part in stream.chunks(usize::from(*size) + 1) {
@@ -492,5 +502,75 @@ fn unfinished(bytes: &[u8]) -> Option<Unfinished> {
             return Some(unfinished);
         }
         at += 9 + length;
+    }
+}
+
+/// Clients and backends whose dialects are converted, for the first byte to pick from.
+fn conversion(byte: u8) -> (Operation, Operation) {
+    let pairs: Vec<_> = OPERATIONS
+        .iter()
+        .flat_map(|row| row.converts_to.iter().map(|target| (row.operation, *target)))
+        .collect();
+    pairs[usize::from(byte) % pairs.len()]
+}
+
+/// A request that every client of [`conversion`] may send, but those of responses.
+const ANY_REQUEST: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":1,"prompt":"x","input":"x","stream":true}"#;
+/// A request for a response, with a tool that takes any text.
+const RESPONSES_REQUEST: &[u8] =
+    br#"{"model":"m","input":"x","stream":true,"tools":[{"type":"custom","name":"p"}]}"#;
+
+const TERMS: RequestTerms<'_> = RequestTerms { model: "other \"m\"", engine: Engine::LlamaCpp };
+
+/// The first byte picks the conversion, the rest is the request's body.
+pub fn convert_request(bytes: &[u8]) {
+    let Some((first, body)) = bytes.split_first() else { return };
+    let (from, to) = conversion(*first);
+    let Ok(converted) = dialect::convert_request(from, to, body, &TERMS) else { return };
+    let value: Value = serde_json::from_slice(&converted.body).unwrap();
+    assert_eq!(value["model"], TERMS.model);
+    // What it became is what the backend reads: the same again gives the same.
+    let again = dialect::convert_request(from, to, body, &TERMS).unwrap();
+    assert_eq!(again, converted);
+}
+
+/// The first byte picks the conversion, the second the length of the chunks, the rest is the backend's
+/// stream. The client's events do not depend on the chunks, and each is complete.
+pub fn convert_stream(bytes: &[u8]) {
+    let [first, size, stream @ ..] = bytes else { return };
+    let (client, backend) = conversion(*first);
+    let Ok(request) = dialect::convert_request(client, backend, ANY_REQUEST, &TERMS) else {
+        return;
+    };
+    let run = |size: usize| {
+        let reply = request.reply.clone();
+        let mut converter =
+            ResponseConverter::new(client, request.operation, reply, ReplyContext::default());
+        let mut out = Vec::new();
+        for chunk in stream.chunks(size) {
+            if let Err(error) = converter.feed(chunk, Duration::ZERO, &mut out) {
+                return (out, Some(error));
+            }
+        }
+        let error = converter.finish(Duration::ZERO, &mut out).err();
+        (out, error)
+    };
+    let (whole, error) = run(stream.len().max(1));
+    let (pieces, other) = run(usize::from(*size) + 1);
+    assert_eq!(error.is_some(), other.is_some(), "{error:?} {other:?}");
+    if error.is_none() {
+        assert_eq!(whole.escape_ascii().to_string(), pieces.escape_ascii().to_string());
+    }
+    let text = String::from_utf8(whole).unwrap();
+    let is_lines = client.row().dialect == penstock::api::Dialect::Ollama;
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let data = if is_lines { Some(line) } else { line.strip_prefix("data: ") };
+        if let Some(data) = data.filter(|data| *data != "[DONE]") {
+            serde_json::from_str::<Value>(data).unwrap();
+        }
+    }
+    if error.is_none() && matches!(client, Operation::OllamaChat | Operation::OllamaGenerate) {
+        let ends = |line: &&str| line.contains("\"done\":true") || line.starts_with("{\"error\"");
+        assert_eq!(text.lines().filter(ends).count(), 1, "one end: {text}");
     }
 }

@@ -6,6 +6,7 @@ mod access_control;
 mod connection_limit;
 mod dashboard;
 mod decisions;
+mod event_stream;
 mod fleet;
 mod health;
 mod lifecycle;
@@ -20,11 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::{HeaderMap, Method, Response, header};
-use pingora::apps::ServerApp;
-use pingora::apps::http_app::{HttpServer, ServeHttp};
+use http::{HeaderMap, Method, header};
+use pingora::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream, ServerApp};
 use pingora::protocols::http::ServerSession;
+use pingora::server::ShutdownWatch;
 
+use crate::api::{UsageCall, UsageRequest};
 use crate::discovery::ScrapeBudget;
 use crate::downstream::client::Client;
 use crate::lifecycle::CommandSender;
@@ -32,6 +34,7 @@ use crate::observe::access_log::AccessLog;
 use crate::observe::decision_log::DecisionLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::otlp::SpanExporter;
+use crate::observe::usage::{LiveUsage, UsageReply, UsageStream};
 use crate::proxy::Proxy;
 use crate::routing::Generation;
 use access_control::Access;
@@ -40,6 +43,9 @@ use response::{AdminResponse, Refusal};
 
 /// How long a client may stall while it reads a response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Whether a connection is kept; for how many seconds is up to `connection_limit`.
+const KEEP_ALIVE: u64 = 60;
 
 /// What the admin port reports and controls.
 pub struct Admin {
@@ -53,6 +59,8 @@ pub struct Admin {
     pub access_log: Option<Arc<AccessLog>>,
     /// The span exporter, if configured.
     pub spans: Option<Arc<SpanExporter>>,
+    /// Live usage and the token ledger.
+    pub usage: Arc<LiveUsage>,
     /// Backends whose first health check has not finished.
     pub waiting: Arc<AtomicUsize>,
     /// The cost of scraping engines.
@@ -114,6 +122,7 @@ type PendingResponse = Pin<Box<dyn Future<Output = Result<AdminResponse, Refusal
 enum Handler {
     Sync(fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>),
     Async(fn(&Admin) -> PendingResponse),
+    Usage(UsageCall),
 }
 
 const fn get(
@@ -140,6 +149,11 @@ const fn command(
 ) -> Endpoint {
     let handle = Handler::Async(handle);
     Endpoint { verb: Verb::Post, paths, access: Access::Token, about, handle }
+}
+
+const fn usage(call: UsageCall, paths: &'static [&'static str], about: &'static str) -> Endpoint {
+    let verb = if call.is_post() { Verb::Post } else { Verb::Get };
+    Endpoint { verb, paths, access: Access::Token, about, handle: Handler::Usage(call) }
 }
 
 const fn open(endpoint: Endpoint) -> Endpoint {
@@ -178,6 +192,38 @@ static ENDPOINTS: &[Endpoint] = &[
         decisions::explain,
         r#"a dry run of {"path", "body" or "body_b64", "headers"?}: the decision and its reasons"#,
     ),
+    usage(
+        UsageCall::Usage,
+        &["/api/usage"],
+        "requests in flight and tokens per backend (by its URL) and model",
+    ),
+    usage(
+        UsageCall::Stream,
+        &["/api/usage-stream"],
+        "the same as server-sent events: the state at once, then whenever it changes",
+    ),
+    usage(
+        UsageCall::TokenCounts,
+        &["/api/token_counts"],
+        "input and output tokens per backend and model, those not yet written among them",
+    ),
+    usage(
+        UsageCall::Stats,
+        &["/api/stats"],
+        r#"the tokens of a model, {"model"} or ?model=, by minute and backend, newest first"#,
+    ),
+    usage(UsageCall::Config, &["/api/config"], "the backends and their health"),
+    usage(
+        UsageCall::Days,
+        &["/api/aggregate_time_series_days"],
+        r#"{"days"?, "trim_old"?}: the daily sums that are older; trim_old deletes their minutes"#,
+    ),
+    usage(
+        UsageCall::CacheStats,
+        &["/api/cache/stats"],
+        "for clients of the NOMYO Router: penstock caches no responses",
+    ),
+    usage(UsageCall::InvalidateCache, &["/api/cache/invalidate"], "the same"),
     get(&["/config"], fleet::config, "the configuration in force, secrets masked"),
     post(&["/backends/{name}/drain"], fleet::drain, "stop sending new requests to a backend"),
     post(&["/backends/{name}/resume"], fleet::resume, "send requests to it again"),
@@ -193,10 +239,10 @@ impl Admin {
     /// The Pingora application of the admin port's listener.
     pub fn into_app(self) -> impl ServerApp + Send + Sync + 'static {
         let (proxy, metrics) = (Arc::clone(&self.proxy), Arc::clone(&self.metrics));
-        ConnectionLimit::new(HttpServer::new_app(self), proxy, metrics)
+        ConnectionLimit::new(self, proxy, metrics)
     }
 
-    async fn respond(&self, session: &mut ServerSession) -> Result<AdminResponse, Refusal> {
+    async fn respond(&self, session: &mut ServerSession) -> Result<Reply, Refusal> {
         let generation = self.proxy.generation();
         let head = session.req_header();
         let verb = Verb::of(&head.method);
@@ -217,18 +263,49 @@ impl Admin {
         let query = query.as_deref().unwrap_or_default();
         match endpoint.handle {
             Handler::Sync(handle) => {
-                handle(self, &Call { generation: &generation, query, name, body: &body })
+                let call = Call { generation: &generation, query, name, body: &body };
+                handle(self, &call).map(Reply::Whole)
             }
-            Handler::Async(handle) => handle(self).await,
+            Handler::Async(handle) => handle(self).await.map(Reply::Whole),
+            Handler::Usage(call) => {
+                match self.usage.respond(UsageRequest { call, query, body: &body }).await? {
+                    UsageReply::Page(page) => {
+                        Ok(Reply::Whole(AdminResponse::of_bytes("application/json", page)))
+                    }
+                    UsageReply::Stream(stream) => Ok(Reply::Stream(stream)),
+                }
+            }
         }
     }
 }
 
+/// What a request gets.
+enum Reply {
+    Whole(AdminResponse),
+    Stream(UsageStream),
+}
+
 #[async_trait]
-impl ServeHttp for Admin {
-    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+impl HttpServerApp for Admin {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        match session.read_request().await {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => {
+                tracing::debug!(%error, "admin port: the request cannot be read");
+                return None;
+            }
+        }
+        // How long an idle connection is kept is up to `connection_limit`.
+        let keep_alive = if *shutdown.borrow() { None } else { Some(KEEP_ALIVE) };
+        session.set_keepalive(keep_alive);
         session.set_write_timeout(Some(WRITE_TIMEOUT));
         let head = session.req_header();
+        let is_head = head.method == Method::HEAD;
         if !Client::keeps_alive(head.version, &head.headers) {
             session.set_keepalive(None);
         }
@@ -236,12 +313,22 @@ impl ServeHttp for Admin {
         let generation = self.proxy.generation();
         session.set_total_drain_timeout(Some(generation.config.admin.header_timeout));
         drop(generation);
-        let response = self.respond(session).await.unwrap_or_else(|refusal| {
-            // Unread body bytes must not be parsed as the next request.
-            session.set_keepalive(None);
-            refusal.to_response()
-        });
-        response.into_response(session.req_header().method == Method::HEAD)
+        let sent = match self.respond(&mut session).await {
+            Ok(Reply::Whole(response)) => response.send(&mut session, is_head).await,
+            Ok(Reply::Stream(stream)) => event_stream::send(stream, &mut session, is_head).await,
+            Err(refusal) => {
+                // Unread body bytes must not be parsed as the next request.
+                session.set_keepalive(None);
+                refusal.to_response().send(&mut session, is_head).await
+            }
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "admin port: the client left");
+            return None;
+        }
+        let settings = HttpPersistentSettings::for_session(&session);
+        let stream = session.finish().await.ok()??;
+        Some(ReusedHttpStream::from_reusable_stream(stream, settings))
     }
 }
 
@@ -287,7 +374,7 @@ fn index(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let mut text = format!("penstock {}\n\n", env!("CARGO_PKG_VERSION"));
     for endpoint in ENDPOINTS {
         for path in endpoint.paths.iter().take(1) {
-            let line = format!("{:<5}{path:<25}{}\n", endpoint.verb.name(), endpoint.about);
+            let line = format!("{:<5}{path:<33} {}\n", endpoint.verb.name(), endpoint.about);
             text.push_str(&line);
         }
     }

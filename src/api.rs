@@ -6,22 +6,32 @@ mod credentials;
 mod dialect;
 mod errors;
 pub(crate) mod hex;
+mod model_name;
 mod offer;
+mod ollama_route;
 mod operation;
 mod operations;
 mod printable;
 mod prompt;
+mod query;
+mod stream;
 mod trace;
+mod usage_call;
 
 pub use capabilities::Capabilities;
 pub(crate) use credentials::{bearer_token, token_of};
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
+pub use model_name::{CanonicalName, canonical_name, is_same_model};
 pub use offer::Offer;
+pub use ollama_route::{ModelCommand, OLLAMA_ROUTES, OllamaRoute, OllamaRow};
 pub use operation::{
     BodyFormat, EventForm, OPERATIONS, Operation, OperationRow, Work, error_event,
 };
 pub use operations::Operations;
 pub use printable::{MAX_NAME, escape, is_unprintable, show_names};
 pub use prompt::{Layout, PROMPT_FIELDS, Place, PromptField};
+pub use query::{percent_decode, query_value, query_without};
+pub use stream::StreamFraming;
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
+pub use usage_call::{UsageCall, UsageRequest};

@@ -20,6 +20,7 @@ mod score;
 mod serve;
 mod source;
 mod top;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -81,6 +82,8 @@ commands! {
     Doctor(doctor::DoctorArgs),
     /// Show backends, rates, latencies and errors of a running penstock
     Top(top::TopArgs),
+    /// Print or export the tokens that the ledger counted
+    Usage(usage::UsageArgs),
     /// Run the load balancer with three mock engines
     Demo(demo::DemoArgs),
     /// Print the effective configuration, or its schema

@@ -4,6 +4,7 @@
 
 mod changes;
 mod checks;
+mod native_operations;
 mod overridable;
 mod overrides;
 mod sections;
@@ -24,25 +25,29 @@ pub use sections::access_log::{AccessLogConfig, LogTarget};
 pub use sections::admin::AdminConfig;
 pub use sections::aliases::{AliasTarget, AliasTargets, SplitBy};
 pub use sections::auth::{AuthConfig, ClientKey};
-pub use sections::backends::{AuthorizationPolicy, BackendConfig, BackendTls, Engine};
+pub use sections::backends::{AuthorizationPolicy, BackendConfig, BackendTls, Engine, Resolve};
 pub use sections::default_model::DefaultModel;
 pub use sections::discovery::DiscoveryConfig;
 pub use sections::health::{BreakerConfig, HealthConfig};
+pub use sections::ledger::{LedgerConfig, RequestUsage};
 pub use sections::limits::{Http2Limits, LimitsConfig};
 pub use sections::listener::{ClientCertificates, ListenAddress, Listener, ListenerTls};
 pub use sections::log::{LogConfig, LogFormat, LogLevel};
 pub use sections::model::{ModelConfig, ModelEntry};
+pub use sections::ollama::OllamaConfig;
+pub use sections::price::Price;
 pub use sections::proxies::TrustedProxy;
 pub use sections::routing::BY_MODEL;
 pub use sections::routing::{
     CooldownConfig, RetryBudget, RoutingConfig, TokenEstimate, UnknownCapability,
 };
-pub use sections::server::{Cors, ForwardedFor, ServerConfig};
+pub use sections::server::{Compat, Cors, ForwardedFor, ServerConfig};
 pub use sections::shadow::ShadowConfig;
 pub use sections::strategy::{Strategy, Weights};
 pub use sections::telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};
 pub use sections::timeouts::{TimeoutOverrides, TimeoutsConfig};
 pub use sections::tracing::TracingConfig;
+pub use sections::usage::UsageConfig;
 pub use source::ConfigSource;
 pub use syntax::environment::Environment;
 pub(crate) use syntax::errors::without_position;

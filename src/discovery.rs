@@ -1,6 +1,7 @@
 //! Service discovery in the background: health checks, model discovery, DNS, engine metrics. Results go
 //! into the fleet; the hot path never waits for any of it.
 
+mod catalogue_watch;
 mod check_schedule;
 mod client;
 mod dns;
@@ -8,11 +9,14 @@ mod engines;
 mod examination;
 mod health_check;
 mod idle_connection;
+mod json;
 mod listed_models;
+mod loaded;
 mod metrics;
 mod models;
 
 pub use client::{DiscoveryClient, DiscoveryError};
+pub use dns::look_up_groups;
 pub use examination::{Examination, MetricsPage};
 pub use idle_connection::KeepAlive;
 pub use listed_models::ListedModels;
@@ -30,19 +34,15 @@ use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::api::show_names;
 use crate::clock::now;
-use crate::config::{Config, DiscoveryConfig, ModelEntry};
-use crate::fleet::{Backend, DroppedModels, Fleet, Health};
-use crate::units::Timestamp;
+use crate::config::{Config, DiscoveryConfig};
+use crate::fleet::{Backend, Fleet, Health};
+use catalogue_watch::{CatalogueWatch, Reachable};
 use check_schedule::CheckSchedule;
 use health_check::HealthChecks;
-
-/// The most models in one log line.
-const SHOWN_MODELS: usize = 20;
 
 /// Runs every backend's checks and discovery, in one background service.
 #[derive(Clone)]
@@ -199,18 +199,29 @@ struct Watcher {
 impl Watcher {
     async fn run(self) {
         self.backend.state.await_models(now());
-        let is_resolved = dns::resolve(&self.backend).await;
+        let resolver = dns::Resolver::new(&self.discovery);
+        let is_resolved = dns::resolve(&self.backend, &resolver).await;
         let (backend, interval) = (self.backend.clone(), self.discovery.dns_interval);
-        // Both run until the task is aborted.
+        let catalogue = CatalogueWatch::new(
+            self.backend.clone(),
+            Arc::clone(&self.fleet),
+            self.discovery.clone(),
+            Arc::clone(&self.client),
+        );
+        let (reachable, changes) = watch::channel(Reachable::default());
+        let (first, listed) = oneshot::channel();
+        // All run until the task is aborted.
         tokio::select! {
-            () = dns::follow(&backend, interval, is_resolved) => {}
-            () = self.check() => {}
+            () = dns::follow(&backend, &resolver, interval, is_resolved) => {}
+            () = self.check(reachable, listed) => {}
+            () = catalogue.follow(changes, first) => {}
         }
     }
 
-    async fn check(mut self) {
+    /// Runs the health checks. `listed` ends once the models of a backend that is up have been queried.
+    async fn check(mut self, reachable: watch::Sender<Reachable>, listed: oneshot::Receiver<()>) {
         let mut checks = HealthChecks::new(&self.backend, Arc::clone(&self.client));
-        let mut discover_at = Timestamp::default();
+        let mut listed = Some(listed);
         if self.first.is_none() {
             self.schedule.wait_at_start().await;
         }
@@ -218,64 +229,19 @@ impl Watcher {
             let change = checks.run().await;
             if change == Some(Health::Unhealthy) {
                 self.fleet.record_outage(self.backend.state.id);
+                self.fleet.forget_loaded(self.backend.state.id);
             }
             self.fleet.limit_caches(self.backend.state.id);
             let is_up = checks.is_passing();
-            // A backend that recovers may serve other models than before.
-            if is_up && self.discovers_models() && (change.is_some() || now() >= discover_at) {
-                discover_at = now().after(self.discovery.interval);
-                self.discover().await;
-            }
+            reachable.send_if_modified(|it| it.update(is_up, change.is_some()));
             if let Some(round) = self.first.take() {
+                if let Some(listed) = listed.take().filter(|_| is_up) {
+                    // Its sender is dropped after the first query, whatever came of it.
+                    _ = listed.await;
+                }
                 round.end_one();
             }
             self.schedule.wait().await;
-        }
-    }
-
-    /// Declared models count as they are; discovery only fills in what they leave out, and how many slots
-    /// an engine has.
-    fn discovers_models(&self) -> bool {
-        let declared = self.backend.config.models.as_ref();
-        let is_open =
-            |entry: &ModelEntry| entry.context_length.is_none() || entry.capabilities.is_none();
-        let has_slots = engines::facts(self.backend.config.engine).props_path.is_some();
-        self.discovery.enabled
-            && (has_slots || declared.is_none_or(|models| models.iter().any(is_open)))
-    }
-
-    /// Warns of ids that are not used, once per change of the list.
-    fn record_dropped(&self, dropped: DroppedModels) {
-        let is_new = self.backend.state.listing.record(dropped);
-        if is_new && dropped != DroppedModels::default() {
-            let DroppedModels { too_long, unprintable, duplicate, over_limit } = dropped;
-            tracing::warn!(
-                backend = %self.backend.state.name, too_long, unprintable, duplicate, over_limit,
-                "the backend lists model ids that are not used"
-            );
-        }
-    }
-
-    async fn discover(&self) {
-        let limit = self.discovery.timeout;
-        let found = models::discover(&self.client, &self.backend, limit).await;
-        match found {
-            Ok(ListedModels { models, dropped }) => {
-                self.record_dropped(dropped);
-                if self.fleet.learn_models(self.backend.state.id, &models) {
-                    let count = models.len();
-                    let names = models.iter().map(|model| model.id.as_str());
-                    let models = show_names(names, SHOWN_MODELS);
-                    tracing::info!(backend = %self.backend.state.name, count, models, "models discovered");
-                }
-            }
-            // The last list stays: a backend that cannot list its models may still serve them.
-            Err(error) if self.backend.config.models.is_some() => {
-                tracing::debug!(backend = %self.backend.state.name, %error, "discovery failed, declared models stay in use");
-            }
-            Err(error) => {
-                tracing::warn!(backend = %self.backend.state.name, %error, "discovery failed");
-            }
         }
     }
 }

@@ -10,6 +10,7 @@ mod accepted;
 pub(crate) mod acceptor;
 pub(crate) mod body;
 pub(crate) mod body_reader;
+pub(crate) mod body_stream;
 pub(crate) mod client;
 pub mod clients;
 pub mod close_reasons;

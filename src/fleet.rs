@@ -4,48 +4,65 @@
 
 mod addresses;
 mod backend;
+mod backend_memory;
 mod cache_sharing;
+mod catalogue;
+mod catalogue_request;
 mod check_request;
 mod circuit_breaker;
 mod client_evidence;
 mod cooldown;
 mod drain_estimate;
 pub mod dump;
+mod engine_pages;
+mod groups;
 mod health;
 mod inflight_guard;
 mod latency;
+mod learned_context;
 mod load;
 mod manual_drain;
 mod model_listing;
+mod model_names;
+mod model_state;
 mod outcome;
+mod permits;
 mod requester;
+mod slots;
 mod slow_start;
 mod telemetry;
 mod topology;
 
 pub use addresses::Addresses;
 pub use backend::{BackendId, BackendSet, BackendState, CheckVerdict, SharedBackend};
+pub use backend_memory::BackendMemory;
+pub use catalogue_request::OutdatedCatalogue;
 pub use circuit_breaker::{BreakerState, BreakerTransition, CircuitBreaker, OpenReason};
 pub use client_evidence::ClientEvidence;
-pub use cooldown::{Cooldown, CooldownScope, Cooldowns};
+pub use cooldown::{Cooldown, CooldownCause, CooldownScope, Cooldowns};
 pub use drain_estimate::{DrainEstimate, ExpectedResponse, SlotId};
-pub use health::{CheckResult, Health, HealthTracker};
-pub use inflight_guard::{InflightGuard, PermitRequest};
+pub use engine_pages::{EnginePages, ModelPages};
+pub use groups::{Group, GroupAddress, GroupLookups, Groups};
+pub use health::{CheckOutcome, CheckResult, Health, HealthTracker};
+pub use inflight_guard::{InflightGuard, PermitLimits, PermitRequest};
 pub use latency::ModelLatency;
+pub use learned_context::{ContextLimit, LearnedContext};
 pub use load::{Load, Probe, TokensInFlight};
 pub use manual_drain::ManualDrain;
 pub use model_listing::{DroppedModels, ModelListing};
+pub use model_state::{LoadedModel, ModelState};
 pub use outcome::{Outcome, OutcomeSource};
+pub use permits::ReachedLimit;
 pub use requester::Requester;
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
 pub use topology::{Backend, Model, ModelId, Serving, Topology, TopologyRules};
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+use crate::api::is_same_model;
 use crate::config::{BackendConfig, Config, Engine, ModelEntry};
 use crate::prefix::MemoryBudget;
 
@@ -81,42 +98,58 @@ impl Fleet {
     /// The fleet of a configuration. Models that are not declared stay unknown until
     /// [`Fleet::learn_models`].
     pub fn new(config: &Config) -> Self {
-        Self::build(config, Arc::default(), Arc::default(), Arc::default())
+        Self::with_groups(config, Groups::default())
+    }
+
+    /// The same with what the groups of the configuration resolve to.
+    pub fn with_groups(config: &Config, groups: Groups) -> Self {
+        Self::build(config, groups, Arc::default(), Arc::default(), Arc::default())
     }
 
     /// The fleet of the configuration that replaces this one. A backend with the same name, URL and
     /// engine keeps everything learned about it: health, breaker, load, latencies, discovered models.
     #[must_use]
-    pub fn succeeded_by(&self, config: &Config) -> Self {
+    pub fn succeeded_by(&self, config: &Config, groups: Groups) -> Self {
         let memory = Arc::clone(&self.rules.prefix_memory);
-        Self::build(config, Arc::clone(&self.known), self.topology(), memory)
+        Self::build(config, groups, Arc::clone(&self.known), self.topology(), memory)
+    }
+
+    /// What the groups of the configuration resolve to.
+    pub fn groups(&self) -> &Groups {
+        &self.rules.groups
     }
 
     fn build(
         config: &Config,
+        groups: Groups,
         known: Known,
         previous: Arc<Topology>,
         memory: Arc<MemoryBudget>,
     ) -> Self {
+        let groups = Groups::of(config, &groups);
+        let members = groups.expand(config);
         let fleet = Self {
             current: ArcSwap::new(Arc::clone(&previous)),
             known,
-            rules: TopologyRules::new(config, memory),
+            rules: TopologyRules::new(config, groups, memory),
         };
-        let backends = config
-            .backends
-            .iter()
+        let backends = members
+            .into_iter()
             .map(|config| {
-                let state = fleet.adopt(config);
+                let state = fleet.adopt(&config);
                 let mut before = previous.backends.iter();
                 let before = before.find(|backend| Arc::ptr_eq(&backend.state, &state));
+                if before.is_none() && !previous.backends.is_empty() {
+                    state.expect_slow_start();
+                }
                 let discovered = before.and_then(|backend| backend.discovered.clone());
                 // Unless the file changes `drain`, the operator's last command stays in force.
                 if before.is_none_or(|backend| {
                     backend.config.starts_drained() != config.starts_drained()
                 }) {
-                    state.draining.store(config.starts_drained(), Ordering::Relaxed);
+                    state.set_draining(config.starts_drained());
                 }
+                state.memory.set_capacity(config.vram);
                 let declared = config.models.as_deref();
                 Backend {
                     models: match &discovered {
@@ -126,7 +159,9 @@ impl Fleet {
                     discovered,
                     authority: config.url.host_field().into(),
                     tls: config.client_tls.0.clone(),
-                    config: Arc::new(config.clone()),
+                    config: before
+                        .map_or_else(|| Arc::new(config.clone()), |one| one.kept(&config)),
+                    slots: state.slots(),
                     state,
                 }
             })
@@ -171,7 +206,9 @@ impl Fleet {
                 let mut backend = backend.clone();
                 if backend.state.id == id {
                     let merged = merge(backend.config.models.as_deref(), models);
-                    changed = backend.models.as_deref() != Some(&merged);
+                    let slots = backend.state.slots();
+                    changed = backend.models.as_deref() != Some(&merged) || backend.slots != slots;
+                    backend.slots = slots;
                     backend.models = Some(Arc::new(merged));
                     backend.discovered = Some(Arc::new(models.to_vec()));
                 }
@@ -216,7 +253,9 @@ fn merge(declared: Option<&[ModelEntry]>, discovered: &[ModelEntry]) -> Vec<Mode
         .iter()
         .map(|entry| {
             let upstream = entry.upstream_id.as_deref().unwrap_or(&entry.id);
-            let Some(fact) = discovered.iter().find(|fact| fact.id == upstream) else {
+            let exact = discovered.iter().find(|fact| fact.id == upstream);
+            let same = || discovered.iter().find(|fact| is_same_model(&fact.id, upstream));
+            let Some(fact) = exact.or_else(same) else {
                 return entry.clone();
             };
             ModelEntry {
@@ -225,6 +264,7 @@ fn merge(declared: Option<&[ModelEntry]>, discovered: &[ModelEntry]) -> Vec<Mode
                 context_length: entry.context_length.or(fact.context_length),
                 capabilities: entry.capabilities.or(fact.capabilities),
                 operations: entry.operations.or(fact.operations),
+                max_in_flight: entry.max_in_flight,
             }
         })
         .collect()

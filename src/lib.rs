@@ -9,6 +9,7 @@ pub mod api;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod dialect;
 pub mod discovery;
 pub mod downstream;
 pub mod fleet;

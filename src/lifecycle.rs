@@ -12,6 +12,7 @@
 mod control;
 pub(crate) mod detached_launcher;
 mod file_limit;
+mod group_watch;
 mod listener_service;
 mod manual_state;
 mod reload;
@@ -24,6 +25,7 @@ mod upgrade;
 
 pub use control::{CommandReceiver, CommandSender, ControlLoop};
 pub use file_limit::raise_limit;
+pub use group_watch::look_up_at_start;
 pub use listener_service::{ListenerService, Sockets, StopAccepting};
 pub use manual_state::ManualState;
 pub use reload::{ApplyLog, BackendsReport, ReloadError, ReloadReport, Reloader};

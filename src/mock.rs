@@ -8,6 +8,8 @@ mod examples;
 mod fault;
 mod gate;
 mod info;
+mod library;
+mod memory;
 mod plan;
 mod received;
 mod records;

@@ -1,46 +1,48 @@
 //! The data plane: what all its requests share, and the order in which a request passes its files.
 //!
 //! Life of a request: `phases` receives it from Pingora once `downstream` has a whole, checked head.
-//! `request_head` identifies it and rejects what the head alone decides (401, 404, 405, 413, 415), with
-//! keys checked by `auth`; `local_response` and `model_list` serve what needs no backend. `request_body` reads and
-//! scans the body. `retry` runs the attempts: `decision` picks a backend and takes its in-flight
-//! permit, `forward` connects, sends and reads the response's head, `response` relays it, `outcome`
-//! reports to the backend's health, circuit breaker and latency. A request that fails ends in
-//! `own_response`, with its status from `failure`. `observers` reports all of it.
+//! `request_head` identifies it and rejects what the head alone decides (401, 404, 405, 413, 415);
+//! `local_response` serves what needs no backend, `direct` what is for one backend rather than a model,
+//! `broadcast` what is for all Ollama backends.
+//! `request_body` reads and scans the body. `retry` runs the attempts: `decision` picks a backend and
+//! takes its in-flight permit, `conversion` converts the request where the backend does not serve its API,
+//! `forward` connects, sends and reads the response's head, `response` relays it, `context_shift` shortens
+//! a conversation that no backend has room for, `outcome` reports to the backend's health, circuit breaker and latency. A request that fails ends
+//! in `own_response`, with its status from `failure`. `observers` reports all of it.
 
 mod attempt;
 mod auth;
+mod broadcast;
 mod context;
+mod context_shift;
+mod conversion;
 mod decision;
 mod direct;
 mod failure;
 mod forward;
 mod local_response;
-mod model_list;
 mod observers;
 mod outcome;
 mod own_response;
-mod passthrough;
 mod phases;
 mod request_body;
 mod request_head;
+mod residency;
 mod response;
-mod response_ids;
 mod retry;
-mod retry_budget;
 mod seeds;
-mod stored_responses;
+mod shift_state;
 mod target;
-mod trace;
-mod tunnel;
 
 pub use context::RequestContext;
+pub use local_response::usage::{EventSource, UsageApi, UsageRefusal, UsageResponse};
 pub use phases::DataPlane;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
+use once_cell::sync::OnceCell;
 
 use crate::clock::unix_seconds;
 use crate::config::Config;
@@ -50,9 +52,10 @@ use crate::fleet::BackendId;
 use crate::routing::{Generation, Lease, RequestObserver};
 use crate::tls::{Look, TlsError};
 use crate::upstream::pool::ConnectionPool;
+use broadcast::Broadcasts;
+use direct::response_ids::ResponseIds;
 use observers::Observers;
-use response_ids::ResponseIds;
-use retry_budget::RetryCredit;
+use retry::budget::RetryCredit;
 use seeds::Seeds;
 
 /// The balancer's data plane, shared by all its connections.
@@ -62,12 +65,15 @@ pub struct Proxy {
     clients: Arc<Clients>,
     bodies: Arc<BodyBudget>,
     pool: ConnectionPool,
+    broadcasts: Broadcasts,
     retries: RetryCredit,
     observers: Observers,
     captures: Lease,
     response_ids: ResponseIds,
     seeds: Seeds,
     stopping: Arc<AtomicBool>,
+    /// Serves live usage, where `server.compat` asks for it.
+    usage: OnceCell<Box<dyn UsageApi>>,
     /// In seconds since 1970: what models were `created` at, since no engine reports it.
     started_at: u64,
 }
@@ -87,16 +93,24 @@ impl Proxy {
             clients: Arc::new(Clients::new(&config.server.listen)?),
             bodies: Arc::default(),
             pool: ConnectionPool::new(&config.limits),
+            broadcasts: Broadcasts::default(),
             retries: RetryCredit::new(&config.routing.retry_budget),
             observers: Observers::new(observers),
             captures: Lease::default(),
             response_ids: ResponseIds::default(),
             seeds: Seeds::new(seed),
             stopping: Arc::default(),
+            usage: OnceCell::new(),
             started_at: unix_seconds(),
             started_with: config.clone(),
             generation: ArcSwap::new(generation),
         })
+    }
+
+    /// Serves live usage from now on; the first call counts.
+    pub fn set_usage_api(&self, usage: Box<dyn UsageApi>) {
+        let is_first = self.usage.set(usage).is_ok();
+        debug_assert!(is_first, "a process has one of it");
     }
 
     /// The configuration in force.

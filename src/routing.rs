@@ -92,6 +92,8 @@ pub struct RoutingDecision {
     pub is_assumed: bool,
     /// Whether unhealthy backends counted as candidates, because too few are healthy.
     pub in_panic: bool,
+    /// Whether every limit of the model was reached, so that the request exceeds one.
+    pub spills: bool,
     /// How many candidates there were to pick from.
     pub candidates: u32,
     /// The probe slot that the attempt must hold.
@@ -101,6 +103,23 @@ pub struct RoutingDecision {
 }
 
 impl RoutingDecision {
+    /// A decision that no strategy made: for one backend, by its row of a model.
+    pub const fn direct(backend: BackendId, model: ModelId, row: u32) -> Self {
+        Self {
+            backend,
+            model,
+            row,
+            strategy: Strategy::PriorityOnly,
+            is_fallback: false,
+            is_assumed: false,
+            in_panic: false,
+            spills: false,
+            candidates: 1,
+            probe: Probe::None,
+            scores: None,
+        }
+    }
+
     /// The candidate that was picked, in the topology the decision was made on.
     pub fn serving<'a>(&self, topology: &'a Topology) -> Option<&'a Serving> {
         topology.serving(self.model, self.row)

@@ -6,8 +6,10 @@ mod bytes;
 mod cursor;
 mod decode;
 mod json;
+mod json_line;
 mod marks;
 mod multipart;
+mod ollama;
 mod outline;
 mod part;
 mod pieces;
@@ -17,6 +19,7 @@ mod response_id;
 mod scalar;
 mod sink;
 mod sse;
+mod stream_options;
 mod text;
 mod unescape;
 mod usage;
@@ -24,11 +27,14 @@ mod usage;
 pub use cursor::Syntax;
 pub use multipart::MultipartSyntax;
 pub use outline::Outline;
-pub use profile::{ModelForm, PromptPlaces, RequestProfile, RequestRequirements, TokenEstimate};
+pub use profile::{
+    ModelForm, PromptPlaces, RequestProfile, RequestRequirements, ResidencyChange, TokenEstimate,
+    UsageEdit,
+};
 pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
-pub use usage::{Usage, find_usage};
+pub use usage::{Usage, find_counts, find_usage};
 
 use crate::api::{BodyFormat, ErrorCode, Operation};
 use crate::units::{Timestamp, TokenCount};

@@ -24,12 +24,14 @@ use crate::lifecycle::systemd::Notifier;
 use crate::lifecycle::{
     ApplyLog, CommandSender, ControlLoop, InheritedSockets, ListenerService, Reloader, SHADOW_HOST,
     Shutdown, ShutdownHook, ShutdownTrigger, Socket, Sockets, StopAccepting, Successor, Supervisor,
-    check_threads, install_signal_handlers, raise_limit,
+    check_threads, install_signal_handlers, look_up_at_start, raise_limit,
 };
 use crate::observe::access_log::{AccessLog, AccessLogError};
 use crate::observe::decision_log::DecisionLog;
+use crate::observe::ledger::Ledger;
 use crate::observe::metrics::Metrics;
 use crate::observe::otlp::SpanExporter;
+use crate::observe::usage::LiveUsage;
 use crate::proxy::{DataPlane, Proxy};
 use crate::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
 use crate::tls::TlsError;
@@ -38,6 +40,8 @@ use crate::tls::TlsError;
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long a shutdown hook may flush its queue.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+/// The same for the ledger, whose file another process may hold locked.
+const LEDGER_FLUSH_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -59,9 +63,15 @@ pub enum ServerError {
     /// The span exporter has no thread.
     #[error("cannot start the span exporter: {0}")]
     Spans(std::io::Error),
+    /// The token ledger has no thread.
+    #[error("cannot start the token ledger: {0}")]
+    Ledger(std::io::Error),
     /// The shadow strategy has no thread.
     #[error("cannot start the shadow strategy: {0}")]
     Shadow(std::io::Error),
+    /// No name can be looked up.
+    #[error("cannot look up the names of backends: {0}")]
+    Lookup(#[source] std::io::Error),
     /// The system refuses a thread.
     #[error(
         "cannot start its threads: {0}; raise the limit of memory (`ulimit -v`) or of tasks, or lower \
@@ -137,6 +147,7 @@ struct Parts {
     decisions: Arc<DecisionLog>,
     access_log: Option<Arc<AccessLog>>,
     spans: Option<Arc<SpanExporter>>,
+    usage: Arc<LiveUsage>,
     sockets: Arc<Sockets>,
     stop: Arc<Shutdown>,
     notifier: Arc<Notifier>,
@@ -144,17 +155,20 @@ struct Parts {
 
 impl Parts {
     fn new(config: Config, seed: u64, sockets: Arc<Sockets>) -> Result<Self, ServerError> {
-        let generation =
-            Generation::new(config).with_shadow(None, SHADOW_HOST).map_err(ServerError::Shadow)?;
+        let groups = look_up_at_start(&config).map_err(ServerError::Lookup)?;
+        let generation = Generation::with_groups(config, groups);
+        let generation = generation.with_shadow(None, SHADOW_HOST).map_err(ServerError::Shadow)?;
         let generation = Arc::new(generation);
         let metrics = Arc::new(Metrics::new(&generation)?);
         let decisions = Arc::new(DecisionLog::default());
         let access_log = AccessLog::start(&generation.config.access_log)?.map(Arc::new);
+        let ledger = Arc::new(Ledger::start(&generation).map_err(ServerError::Ledger)?);
         let mut observers: Vec<Box<dyn RequestObserver>> = vec![
             Box::new(PrefixObserver),
             Box::new(ShadowObserver),
             Box::new(Arc::clone(&metrics)),
             Box::new(Arc::clone(&decisions)),
+            Box::new(Arc::clone(&ledger)),
         ];
         if let Some(log) = &access_log {
             observers.push(Box::new(Arc::clone(log)));
@@ -165,10 +179,22 @@ impl Parts {
             observers.push(Box::new(Arc::clone(spans)));
         }
         let prober = DiscoveryService::new(&generation.fleet, &generation.config, seed);
-        let proxy = Arc::new(Proxy::new(generation, observers, seed)?);
-        let stop = Arc::new(Shutdown::new(shutdown_hooks(access_log.as_ref(), spans.as_ref())));
-        let notifier = Arc::new(Notifier::of_process());
-        Ok(Self { proxy, prober, metrics, decisions, access_log, spans, sockets, stop, notifier })
+        let proxy = Arc::new(Proxy::new(Arc::clone(&generation), observers, seed)?);
+        let usage = Arc::new(LiveUsage::new(Arc::clone(&ledger), generation, proxy.stopping()));
+        proxy.set_usage_api(Box::new(Arc::clone(&usage)));
+        let hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
+        Ok(Self {
+            proxy,
+            prober,
+            metrics,
+            decisions,
+            access_log,
+            spans,
+            usage,
+            sockets,
+            stop: Arc::new(Shutdown::new(hooks)),
+            notifier: Arc::new(Notifier::of_process()),
+        })
     }
 
     fn add_to(self, server: &mut Server, options: ServeOptions) {
@@ -183,6 +209,7 @@ impl Parts {
                 decisions: Arc::clone(&self.decisions),
                 access_log: self.access_log.clone(),
                 spans: self.spans.clone(),
+                usage: Arc::clone(&self.usage),
                 waiting: self.prober.waiting(),
                 scraping: self.prober.scraper().budget(),
                 stopping: self.proxy.stopping(),
@@ -209,6 +236,7 @@ impl Parts {
                 proxy: Arc::clone(&self.proxy),
                 prober: self.prober,
                 metrics: self.metrics,
+                usage: self.usage,
             },
             successor: options.successor,
             sockets: Arc::clone(&self.sockets),
@@ -243,12 +271,17 @@ impl Parts {
     }
 }
 
-/// Flushes the queues of log lines and spans before the process exits.
+/// Writes the counts of the ledger and the queues of log lines and spans before the process exits.
 fn shutdown_hooks(
     log: Option<&Arc<AccessLog>>,
     spans: Option<&Arc<SpanExporter>>,
+    ledger: &Arc<Ledger>,
 ) -> Vec<ShutdownHook> {
-    let mut all: Vec<ShutdownHook> = Vec::new();
+    let ledger = Arc::clone(ledger);
+    let mut all: Vec<ShutdownHook> = vec![Box::new(move || {
+        let is_written = ledger.flush(LEDGER_FLUSH_LIMIT);
+        tracing::debug!(is_written, "token ledger closed");
+    })];
     if let Some(log) = log.cloned() {
         all.push(Box::new(move || log.flush(FLUSH_LIMIT)));
     }

@@ -30,6 +30,7 @@ const LAYERS: &[&[&str]] = &[
     &["prefix"],
     &["fleet"],
     &["routing"],
+    &["dialect"],
     &["upstream"],
     &["discovery"],
     &["downstream"],
@@ -48,7 +49,7 @@ const NAMES_PINGORA: &[&str] =
 
 /// Folders whose code is given time and randomness and does no I/O.
 const PURE: &[&str] =
-    &["scan", "prefix", "scoring", "fleet", "predict", "routing", "admission", "sim"];
+    &["scan", "prefix", "scoring", "fleet", "predict", "routing", "admission", "dialect", "sim"];
 /// What pure code does not name: runtimes, sockets, files, the time, and the system's randomness.
 const IMPURE: &[&str] = &[
     "tokio",

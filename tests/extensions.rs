@@ -21,7 +21,7 @@ const PAGES: &[(&str, usize)] = &[
     // Also the table of readings, and the place where the fleet is read.
     ("add-a-scorer-with-a-new-reading.md", 4),
     ("add-an-engine.md", 2),
-    ("add-a-dialect.md", 3),
+    ("add-a-dialect.md", 4),
     ("add-a-strategy.md", 3),
     ("add-a-metric.md", 2),
     ("add-an-admin-endpoint.md", 2),

@@ -1,7 +1,5 @@
 //! The fleet, the configuration in force, and drain and resume of backends.
 
-use std::sync::atomic::Ordering;
-
 use serde_json::json;
 
 use super::response::{AdminResponse, Refusal};
@@ -37,7 +35,7 @@ fn set_draining(call: &Call<'_>, draining: bool) -> Result<AdminResponse, Refusa
         return Err(Refusal::UnknownBackend { name: call.name.to_owned() });
     };
     let state = &backend.state;
-    let before = state.draining.swap(draining, Ordering::AcqRel);
+    let before = state.set_draining(draining);
     let in_flight = state.load.in_flight();
     if before != draining {
         tracing::info!(backend = %state.name, draining, in_flight, "drain state changed via admin API");

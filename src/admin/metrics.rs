@@ -15,6 +15,7 @@ pub(super) fn page(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refu
         scraping: &admin.scraping,
         access_log: admin.access_log.as_deref(),
         spans: admin.spans.as_deref(),
+        usage: Some(&admin.usage),
     });
     Ok(AdminResponse::of("text/plain; version=0.0.4; charset=utf-8", page))
 }

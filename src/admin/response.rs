@@ -1,11 +1,14 @@
 //! Responses of the admin port, and the table of its errors.
 
+use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::lifecycle::{ReloadError, UpgradeError};
+use crate::observe::usage::UsageError;
 use crate::routing::audit::DryRunRequestError;
 use crate::units::ByteSize;
 
@@ -33,7 +36,12 @@ impl AdminResponse {
 
     /// A body of another content type.
     pub(super) fn of(kind: &'static str, body: String) -> Self {
-        Self { status: StatusCode::OK, kind, body: body.into_bytes(), field: None }
+        Self::of_bytes(kind, body.into_bytes())
+    }
+
+    /// The same, already encoded.
+    pub(super) fn of_bytes(kind: &'static str, body: Vec<u8>) -> Self {
+        Self { status: StatusCode::OK, kind, body, field: None }
     }
 
     /// A value as indented JSON.
@@ -49,20 +57,25 @@ impl AdminResponse {
         Self { status, ..self }
     }
 
-    /// The HTTP response; without a body for a HEAD request.
-    pub(super) fn into_response(self, is_head: bool) -> Response<Vec<u8>> {
-        let length = HeaderValue::from(self.body.len());
-        let mut response = Response::new(if is_head { Vec::new() } else { self.body });
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.kind));
-        headers.insert(header::CONTENT_LENGTH, length);
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    /// Sends it; without its body as a response to HEAD.
+    pub(super) async fn send(
+        self,
+        session: &mut ServerSession,
+        is_head: bool,
+    ) -> pingora::Result<()> {
+        let mut head = ResponseHeader::build(self.status, Some(8))?;
+        head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static(self.kind))?;
+        head.insert_header(header::CONTENT_LENGTH, self.body.len())?;
+        head.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
+        head.insert_header(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))?;
         if let Some((name, value)) = self.field {
-            headers.insert(name, value);
+            head.insert_header(name, value)?;
         }
-        response
+        session.write_response_header(Box::new(head)).await?;
+        if !is_head {
+            session.write_response_body(self.body.into(), true).await?;
+        }
+        Ok(())
     }
 }
 
@@ -91,6 +104,8 @@ pub(super) enum Refusal {
     NotAChoice,
     #[error("{0}")]
     InvalidDryRun(#[from] DryRunRequestError),
+    #[error("{0}")]
+    Usage(#[from] UsageError),
     #[error("the body is larger than {limit} (limits.max_body_size)")]
     BodyTooLarge { limit: ByteSize },
     #[error("the body did not arrive within `limits.body_read_timeout`")]
@@ -120,6 +135,13 @@ impl Refusal {
             Self::UnknownBackend { .. } => (StatusCode::NOT_FOUND, "unknown_backend"),
             Self::NoShadow => (StatusCode::NOT_FOUND, "no_shadow"),
             Self::NotACount | Self::NotAChoice => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::Usage(UsageError::Invalid { .. }) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::Usage(UsageError::UnknownModel { .. }) => {
+                (StatusCode::NOT_FOUND, "model_not_found")
+            }
+            Self::Usage(UsageError::TooManyStreams { .. } | UsageError::Ledger(_)) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "usage_unavailable")
+            }
             Self::InvalidDryRun(_) => (StatusCode::BAD_REQUEST, "invalid_explain_request"),
             Self::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),

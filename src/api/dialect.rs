@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::errors::ErrorCode;
+use super::stream::StreamFraming;
 
 /// The family of wire formats an operation belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +42,8 @@ pub struct DialectRow {
     pub path_prefixes: &'static [&'static str],
     /// What the error of an unknown path adds for these clients.
     pub unknown_path_hint: &'static str,
+    /// How the events of its streams are separated.
+    pub framing: StreamFraming,
     /// The body of an error.
     pub error_body: fn(&ErrorReport<'_>) -> Value,
     /// The event that reports an error to a client whose stream has already started.
@@ -56,6 +59,7 @@ pub const DIALECTS: &[DialectRow] = &[
         name: "OpenAI",
         path_prefixes: &[],
         unknown_path_hint: "",
+        framing: StreamFraming::Events,
         error_body: |report| openai_error(report.code, report.message, report.param),
         stream_error: |code, message| data_event(&openai_error(code, message, None)),
         key_header: None,
@@ -65,6 +69,7 @@ pub const DIALECTS: &[DialectRow] = &[
         name: "Anthropic",
         path_prefixes: &["/v1/messages", "/messages"],
         unknown_path_hint: "",
+        framing: StreamFraming::Events,
         error_body: |report| {
             let mut body = anthropic_error(report.code, report.message);
             if let (Some(id), Some(fields)) = (report.request_id, body.as_object_mut()) {
@@ -79,7 +84,8 @@ pub const DIALECTS: &[DialectRow] = &[
         dialect: Dialect::Ollama,
         name: "Ollama",
         path_prefixes: &["/api/"],
-        unknown_path_hint: " (Ollama's API is not served: use the paths under /v1)",
+        unknown_path_hint: "",
+        framing: StreamFraming::Lines,
         error_body: |report| json!({ "error": report.message }),
         stream_error: |_code, message| line(&json!({ "error": message })),
         key_header: None,
@@ -163,7 +169,7 @@ mod tests {
                 assert_eq!(Dialect::of_path(prefix.as_bytes()), row.dialect);
             }
             let event = (row.stream_error)(ErrorCode::UpstreamClosed, "closed");
-            let end: &[u8] = if row.dialect == Dialect::Ollama { b"}\n" } else { b"\n\n" };
+            let end = row.framing.event_end();
             assert!(event.ends_with(end), "{}: a client can see the end of the event", row.name);
         }
         assert_eq!(Dialect::of_path(b"/v1/messages/batches"), Dialect::Anthropic);

@@ -1,9 +1,13 @@
 //! The operations: what a path asks an engine to do, as one table. A row says where the prompt is,
 //! how the response's events carry tokens, and how the body is framed.
 
-use super::dialect::{self, Dialect};
+mod rows;
+
+use super::dialect::Dialect;
 use super::errors::ErrorCode;
-use super::prompt::{Layout, PromptField, counted, main, system};
+use super::prompt::PromptField;
+use super::stream::StreamFraming;
+pub use rows::OPERATIONS;
 
 /// What a path asks an engine to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,6 +63,14 @@ pub enum Operation {
     Infill,
     /// `POST /v1/fim/completions`
     FillInTheMiddle,
+    /// `POST /api/chat`, in Ollama's own form.
+    OllamaChat,
+    /// `POST /api/generate`, in Ollama's own form.
+    OllamaGenerate,
+    /// `POST /api/embed`, in Ollama's own form.
+    OllamaEmbed,
+    /// `POST /api/embeddings`, the older form of `/api/embed`: one vector per request.
+    OllamaEmbeddings,
     /// Whatever `routing.passthrough` and stored responses forward: any method, the path as it came.
     Passthrough,
 }
@@ -96,6 +108,8 @@ pub enum EventForm {
     BlockDelta,
     /// `content`, a string, until an event has `stop`: llama.cpp's own form.
     Content,
+    /// `message` or `response` of a JSON line, until a line has `done`: Ollama's own form.
+    JsonLine,
     /// Every event counts as a token.
     Any,
 }
@@ -122,244 +136,15 @@ pub struct OperationRow {
     pub model_is_optional: bool,
     /// How its events carry tokens.
     pub events: EventForm,
+    /// Whether its response is a stream unless the request says otherwise.
+    pub streams_by_default: bool,
+    /// What it can be converted to for a backend that does not serve it, the most faithful first.
+    pub converts_to: &'static [Operation],
     /// The event that reports a broken stream, where it is not that of the dialect.
     pub stream_error: Option<fn(ErrorCode, &str) -> Vec<u8>>,
     /// `gen_ai.operation.name` of the OpenTelemetry conventions.
     pub gen_ai_name: &'static str,
 }
-
-const fn row(
-    operation: Operation,
-    name: &'static str,
-    paths: &'static [&'static str],
-    prompt: &'static [PromptField],
-    gen_ai_name: &'static str,
-) -> OperationRow {
-    OperationRow {
-        operation,
-        name,
-        paths,
-        dialect: Dialect::OpenAi,
-        body: BodyFormat::Json,
-        prompt,
-        work: Work::Inference,
-        model_is_optional: false,
-        events: EventForm::Any,
-        stream_error: None,
-        gen_ai_name,
-    }
-}
-
-/// An operation that generates text.
-const fn generation(row: OperationRow, events: EventForm) -> OperationRow {
-    OperationRow { work: Work::Generation, events, ..row }
-}
-
-/// An operation that does not run the model.
-const fn text(row: OperationRow) -> OperationRow {
-    OperationRow { work: Work::Text, ..row }
-}
-
-/// An operation on images. OpenAI picks a model for requests that name none.
-const fn image(
-    operation: Operation,
-    name: &'static str,
-    paths: &'static [&'static str],
-) -> OperationRow {
-    let row = row(operation, name, paths, &[], "generate_content");
-    OperationRow { body: BodyFormat::Multipart, model_is_optional: true, ..row }
-}
-
-/// An operation on an audio file.
-const fn audio(
-    operation: Operation,
-    name: &'static str,
-    paths: &'static [&'static str],
-) -> OperationRow {
-    let row = row(operation, name, paths, &[], "generate_content");
-    OperationRow { body: BodyFormat::Multipart, ..row }
-}
-
-const CHAT_PROMPT: &[PromptField] = &[main("messages", Layout::Messages)];
-const PLAIN_PROMPT: &[PromptField] = &[main("prompt", Layout::Plain)];
-const PLAIN_INPUT: &[PromptField] = &[main("input", Layout::Plain)];
-const MESSAGES_PROMPT: &[PromptField] =
-    &[main("messages", Layout::Messages), system("system", Layout::Content)];
-const RESPONSES_PROMPT: &[PromptField] =
-    &[main("input", Layout::Items), system("instructions", Layout::Content)];
-const RERANK_PROMPT: &[PromptField] = &[counted("query"), counted("documents")];
-const SCORE_PROMPT: &[PromptField] =
-    &[counted("text_1"), counted("text_2"), counted("query"), counted("documents")];
-const POOLING_PROMPT: &[PromptField] =
-    &[main("input", Layout::Plain), main("messages", Layout::Items)];
-const TOKENIZE_PROMPT: &[PromptField] =
-    &[counted("content"), counted("prompt"), main("messages", Layout::Items)];
-const EMBEDDING_PROMPT: &[PromptField] = &[counted("content"), counted("input")];
-/// The files of `input_extra` come first in what the model reads.
-const INFILL_PROMPT: &[PromptField] = &[
-    main("input_prefix", Layout::Plain),
-    system("input_extra", Layout::Plain),
-    counted("input_suffix"),
-    counted("prompt"),
-];
-const MIDDLE_PROMPT: &[PromptField] = &[main("prompt", Layout::Plain), counted("suffix")];
-
-/// Every operation, in the order of [`Operation`].
-pub const OPERATIONS: &[OperationRow] = &[
-    generation(
-        row(
-            Operation::Chat,
-            "chat",
-            &["/v1/chat/completions", "/chat/completions"],
-            CHAT_PROMPT,
-            "chat",
-        ),
-        EventForm::ChatDelta,
-    ),
-    generation(
-        row(
-            Operation::Completions,
-            "completions",
-            &["/v1/completions"],
-            PLAIN_PROMPT,
-            "text_completion",
-        ),
-        EventForm::CompletionText,
-    ),
-    row(Operation::Embeddings, "embeddings", &["/v1/embeddings"], PLAIN_INPUT, "embeddings"),
-    OperationRow {
-        stream_error: Some(dialect::response_failed),
-        ..generation(
-            row(
-                Operation::Responses,
-                "responses",
-                &["/v1/responses", "/responses"],
-                RESPONSES_PROMPT,
-                "chat",
-            ),
-            EventForm::TypedDelta,
-        )
-    },
-    OperationRow {
-        dialect: Dialect::Anthropic,
-        ..generation(
-            row(
-                Operation::Messages,
-                "messages",
-                &["/v1/messages", "/messages"],
-                MESSAGES_PROMPT,
-                "chat",
-            ),
-            EventForm::BlockDelta,
-        )
-    },
-    row(
-        Operation::Rerank,
-        "rerank",
-        &["/v1/rerank", "/rerank", "/v2/rerank", "/v1/reranking", "/reranking"],
-        RERANK_PROMPT,
-        "rerank",
-    ),
-    row(Operation::Score, "score", &["/v1/score", "/score"], SCORE_PROMPT, "score"),
-    OperationRow {
-        model_is_optional: true,
-        ..row(
-            Operation::Moderations,
-            "moderations",
-            &["/v1/moderations"],
-            PLAIN_INPUT,
-            "moderation",
-        )
-    },
-    row(Operation::Speech, "speech", &["/v1/audio/speech"], PLAIN_INPUT, "generate_content"),
-    audio(Operation::Transcriptions, "transcriptions", &["/v1/audio/transcriptions"]),
-    audio(Operation::Translations, "translations", &["/v1/audio/translations"]),
-    OperationRow {
-        body: BodyFormat::Json,
-        prompt: PLAIN_PROMPT,
-        ..image(Operation::ImageGenerations, "image_generations", &["/v1/images/generations"])
-    },
-    image(Operation::ImageEdits, "image_edits", &["/v1/images/edits"]),
-    image(Operation::ImageVariations, "image_variations", &["/v1/images/variations"]),
-    OperationRow {
-        dialect: Dialect::Anthropic,
-        ..text(row(
-            Operation::CountTokens,
-            "count_tokens",
-            &["/v1/messages/count_tokens", "/messages/count_tokens"],
-            MESSAGES_PROMPT,
-            "count_tokens",
-        ))
-    },
-    text(row(
-        Operation::InputTokens,
-        "input_tokens",
-        &["/v1/responses/input_tokens", "/responses/input_tokens"],
-        RESPONSES_PROMPT,
-        "count_tokens",
-    )),
-    row(
-        Operation::Classify,
-        "classify",
-        &["/classify", "/v1/classify"],
-        POOLING_PROMPT,
-        "classify",
-    ),
-    row(Operation::Pooling, "pooling", &["/pooling"], POOLING_PROMPT, "pooling"),
-    text(row(
-        Operation::Tokenize,
-        "tokenize",
-        &["/tokenize", "/v1/tokenize"],
-        TOKENIZE_PROMPT,
-        "tokenize",
-    )),
-    text(row(
-        Operation::Detokenize,
-        "detokenize",
-        &["/detokenize", "/v1/detokenize"],
-        &[counted("tokens")],
-        "detokenize",
-    )),
-    text(row(
-        Operation::ApplyTemplate,
-        "apply_template",
-        &["/apply-template"],
-        CHAT_PROMPT,
-        "apply_template",
-    )),
-    generation(
-        row(
-            Operation::NativeCompletion,
-            "native_completion",
-            &["/completion", "/completions"],
-            PLAIN_PROMPT,
-            "text_completion",
-        ),
-        EventForm::Content,
-    ),
-    row(
-        Operation::NativeEmbedding,
-        "native_embedding",
-        &["/embedding", "/embeddings"],
-        EMBEDDING_PROMPT,
-        "embeddings",
-    ),
-    generation(
-        row(Operation::Infill, "infill", &["/infill"], INFILL_PROMPT, "text_completion"),
-        EventForm::Content,
-    ),
-    generation(
-        row(
-            Operation::FillInTheMiddle,
-            "fim",
-            &["/v1/fim/completions"],
-            MIDDLE_PROMPT,
-            "text_completion",
-        ),
-        EventForm::ChatDelta,
-    ),
-    text(row(Operation::Passthrough, "passthrough", &[], &[], "passthrough")),
-];
 
 impl Operation {
     /// This operation's row of [`OPERATIONS`].
@@ -390,9 +175,18 @@ impl OperationRow {
 }
 
 /// The event that reports an error to a client whose stream has already started.
-pub fn error_event(operation: Operation, code: ErrorCode, message: &str) -> Vec<u8> {
+pub fn error_event(
+    operation: Operation,
+    framing: StreamFraming,
+    code: ErrorCode,
+    message: &str,
+) -> Vec<u8> {
     let row = operation.row();
-    row.stream_error.unwrap_or(row.dialect.row().stream_error)(code, message)
+    let dialect = match framing {
+        StreamFraming::Events => row.dialect,
+        StreamFraming::Lines => Dialect::Ollama,
+    };
+    row.stream_error.unwrap_or(dialect.row().stream_error)(code, message)
 }
 
 #[cfg(test)]

@@ -54,6 +54,23 @@ impl Operations {
         Self(self.0 | other.0)
     }
 
+    /// What a request for `operation` becomes where these are served: itself if it is one of them, else
+    /// the first that it can be converted to.
+    pub fn target_of(self, operation: Operation) -> Option<Operation> {
+        if self.contains(operation) {
+            return Some(operation);
+        }
+        let mut targets = operation.row().converts_to.iter().copied();
+        targets.find(|target| self.contains(*target))
+    }
+
+    /// The set with every operation that can be converted to one in it.
+    #[must_use]
+    pub fn with_convertible(self) -> Self {
+        let convertible = OPERATIONS.iter().filter(|row| self.target_of(row.operation).is_some());
+        convertible.fold(self, |all, row| all.with(row.operation))
+    }
+
     /// What is in this set and not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {

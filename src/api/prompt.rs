@@ -5,6 +5,8 @@
 pub enum Layout {
     /// An array of objects with `content`; any other type is an error.
     Messages,
+    /// The same, or null; the objects may have `images` beside their content.
+    MessagesWithImages,
     /// A string, or an array of objects with `content`.
     Items,
     /// A string, or an array of content parts.

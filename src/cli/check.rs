@@ -9,6 +9,7 @@ use super::source::ConfigArgs;
 use crate::api::{escape, show_names};
 use crate::config::{BackendConfig, Config, Listener, RoutingConfig, Strategy};
 use crate::observe::access_log::AccessLog;
+use crate::observe::ledger::Ledger;
 use crate::routing::{Generation, Split};
 
 const AFTER_HELP: &str = "\
@@ -33,6 +34,10 @@ pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError>
     let config = args.config.load_and_warn(output)?;
     AccessLog::check(&config.access_log)
         .map_err(|error| CliError::Command { code: USAGE, error: Box::new(error) })?;
+    if let Err(error) = Ledger::check(&config.ledger) {
+        // Only a warning: a start counts in memory until the file can be used.
+        output.complain("warning", format_args!("ledger.path: {error}"));
+    }
     let generation = Generation::new(config);
     output.line(format!("config      {} is valid", args.config.path()?.display()))?;
     for line in summarize(&generation) {
@@ -57,7 +62,8 @@ fn summarize(generation: &Generation) -> Vec<String> {
     lines.push(format!("backends    {}", config.backends.len()));
     lines.extend(config.backends.iter().map(|backend| {
         let address = backend.url.to_string();
-        format!("  {:name$}  {address:url$}  {}", backend.name, models(config, backend))
+        let models = models(config, backend);
+        format!("  {:name$}  {address:url$}  {models}{}", backend.name, members(backend))
     }));
     let names = &generation.router.names;
     let splits = names.splits().map(|(alias, split)| (alias, shares(split)));
@@ -112,6 +118,15 @@ fn models(config: &Config, backend: &BackendConfig) -> String {
         Some(models) => show_names(models.iter().map(|model| model.id.as_str()), SHOWN_MODELS),
         None if config.discovery.enabled => "models by discovery".to_owned(),
         None => "no models: none are listed and discovery is off".to_owned(),
+    }
+}
+
+/// What becomes of a backend with several addresses; check looks none up.
+fn members(backend: &BackendConfig) -> String {
+    match &backend.srv {
+        _ if !backend.is_group() => String::new(),
+        Some(name) => format!("; a backend for each SRV record of {name}"),
+        None => format!("; a backend for each address of {}", backend.url.host),
     }
 }
 

@@ -19,6 +19,7 @@ use super::output::Output;
 use super::source::ConfigArgs;
 use crate::api::escape;
 use crate::discovery::DiscoveryClient;
+use crate::lifecycle::look_up_at_start;
 use crate::routing::Generation;
 use crate::units::{UnitError, parse_duration};
 use backends::Terms;
@@ -77,7 +78,10 @@ fn parse_watch(given: &str) -> Result<Duration, UnitError> {
 
 pub(super) fn run(args: &DoctorArgs, output: &mut Output) -> Result<(), CliError> {
     let path = args.config.path()?.to_owned();
-    let generation = Generation::new(args.config.load()?);
+    let config = args.config.load()?;
+    let runtime = |error| CliError::failure(DoctorError::Runtime(error));
+    let groups = look_up_at_start(&config).map_err(runtime)?;
+    let generation = Generation::with_groups(config, groups);
     let config = &generation.config;
     let admin = args.admin.as_deref();
     let admin = admin.map(|url| AdminPort::new(url, args.admin_token_file.as_deref()));
@@ -87,6 +91,7 @@ pub(super) fn run(args: &DoctorArgs, output: &mut Output) -> Result<(), CliError
     if let Some(admin) = &admin {
         findings.extend(running::look(admin));
     }
+    findings.extend(generation.fleet.groups().iter().map(backends::judge_group));
     findings.extend(examine_backends(&generation, args.watch)?);
     if args.json {
         print_json(&findings, output)?;
@@ -114,8 +119,9 @@ fn examine_backends(
         let client = std::sync::Arc::new(DiscoveryClient::default());
         let examined = fleet.backends.iter().map(|backend| {
             let (client, backend) = (std::sync::Arc::clone(&client), backend.clone());
+            let discovery = config.discovery.clone();
             tokio::spawn(async move {
-                let found = client.examine(&backend, watch).await;
+                let found = client.examine(&backend, &discovery, watch).await;
                 backends::judge(&backend, &found, terms)
             })
         });

@@ -198,18 +198,17 @@ struct Local {
 
 impl Local {
     fn new(args: &ExplainArgs, output: &mut Output) -> Result<Self, CliError> {
-        let generation = Generation::new(args.config.load_and_warn(output)?);
+        let config = args.config.load_and_warn(output)?;
+        let read = |path| read_dump(path).map(|dump| (path, dump));
+        let saved = args.fleet.as_deref().map(read).transpose()?;
+        let groups = saved.as_ref().map(|(_, dump)| dump::groups_of(dump, &config));
+        let generation = Generation::with_groups(config, groups.unwrap_or_default());
         // A dump describes the past, and the clock of this process starts at zero.
         let now = now().after(LONGEST_PAST);
         dump::assume_healthy(&generation.fleet);
-        if let Some(path) = &args.fleet {
-            let mut text = Vec::new();
-            let read = open(path).and_then(|mut file| file.read_to_end(&mut text));
-            read.map_err(unreadable(path))?;
-            let dump: Value = serde_json::from_slice(without_mark(&text))
-                .map_err(|source| CliError::NotJson { path: path.clone(), source })?;
-            dump::overlay(&generation.fleet, &dump, now)
-                .map_err(|source| CliError::Fleet { path: path.clone(), source })?;
+        if let Some((path, dump)) = &saved {
+            dump::overlay(&generation.fleet, dump, now)
+                .map_err(|source| CliError::Fleet { path: path.to_path_buf(), source })?;
         }
         let rng = args.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64);
         Ok(Self { fleet: generation.fleet.topology(), generation, rng, now })
@@ -226,6 +225,15 @@ impl Local {
         };
         dry_run.explain(sample, &mut random)
     }
+}
+
+/// Reads a saved fleet.
+fn read_dump(path: &Path) -> Result<Value, CliError> {
+    let mut text = Vec::new();
+    let read = open(path).and_then(|mut file| file.read_to_end(&mut text));
+    read.map_err(unreadable(path))?;
+    serde_json::from_slice(without_mark(&text))
+        .map_err(|source| CliError::NotJson { path: path.to_owned(), source })
 }
 
 fn parse_header(given: &str) -> Result<(String, String), CliError> {

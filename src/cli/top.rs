@@ -32,10 +32,12 @@ Columns (cut off at the width of the terminal):
   LOAD       share of max_in_flight in use; only with such a limit
   WAIT, RUN  requests queued and running in the engine, from all clients
   KV         share of its KV cache in use; these three only with fresh telemetry
+  VRAM       what the models in memory occupy, in gigabytes; of Ollama
   REQ/S      finished attempts per second; like all further columns of the last interval
   FAIL/S     failed attempts per second, including those hidden from clients by failover
   TTFT P50   median time to first token of streams, then the 95th percentile
   TOK/S      tokens streamed per second
+  MODELS     *name: in memory, where the engine loads models on demand; (2): requests in flight
 
 Examples:
   penstock top

@@ -1,6 +1,7 @@
 //! Rules across several settings. They run on a configuration that was read without errors; the
 //! document tree provides positions.
 
+mod groups;
 pub(super) mod models;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -269,6 +270,7 @@ fn check_backends(config: &Config, root: &Node, reader: &mut Reader) {
         }
         check_spelled_once(item, format!("backends[{index}]"), "api_key", reader);
         check_backend_tls(backend, item, index, reader);
+        groups::check(config, backend, item, reader);
         if let Some(Entry { node, .. }) = item.entry("health") {
             check_health(&backend.health, node, reader);
         }

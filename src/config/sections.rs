@@ -8,10 +8,13 @@ pub(super) mod backends;
 pub(super) mod default_model;
 pub(super) mod discovery;
 pub(super) mod health;
+pub(super) mod ledger;
 pub(super) mod limits;
 pub(super) mod listener;
 pub(super) mod log;
 pub(super) mod model;
+pub(super) mod ollama;
+pub(super) mod price;
 pub(super) mod proxies;
 pub(super) mod routing;
 pub(super) mod scorers;
@@ -21,6 +24,7 @@ pub(super) mod strategy;
 pub(super) mod telemetry;
 pub(super) mod timeouts;
 pub(super) mod tracing;
+pub(super) mod usage;
 
 use std::collections::BTreeMap;
 
@@ -30,15 +34,18 @@ use auth::AuthConfig;
 use backends::{BackendConfig, BackendItem};
 use discovery::DiscoveryConfig;
 use health::HealthConfig;
+use ledger::LedgerConfig;
 use limits::LimitsConfig;
 use log::LogConfig;
 use model::ModelConfig;
+use ollama::OllamaConfig;
 use routing::RoutingConfig;
 use server::ServerConfig;
 use strategy::Strategy;
 use telemetry::{TelemetryConfig, TelemetryUse};
 use timeouts::TimeoutsConfig;
 use tracing::TracingConfig;
+use usage::UsageConfig;
 
 use super::syntax::collections::{List, Table};
 use super::syntax::errors::ConfigWarning;
@@ -59,6 +66,12 @@ section! {
         pub access_log: AccessLogConfig = AccessLogConfig::default(),
         /// Distributed tracing.
         pub tracing: TracingConfig = TracingConfig::default(),
+        /// Tokens per backend, model and client key, in a database.
+        pub ledger: LedgerConfig = LedgerConfig::default(),
+        /// Live usage.
+        pub usage: UsageConfig = UsageConfig::default(),
+        /// Ollama clients that manage models.
+        pub ollama: OllamaConfig = OllamaConfig::default(),
         /// API keys of clients.
         pub auth: AuthConfig = AuthConfig::default(),
         /// How a backend is chosen, and what happens when it fails.

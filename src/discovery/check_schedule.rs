@@ -26,10 +26,15 @@ impl CheckSchedule {
         Self { backend, rng }
     }
 
-    /// Waits for the first check after a reload: the checks of a fleet must not all start at once.
+    /// Waits for the first check after a reload, or after other backends came or went: the schedule before
+    /// it goes on. Checks that are overdue must not all start at once.
     pub(super) async fn wait_at_start(&mut self) {
-        let interval = self.interval().mul_f64(self.rng.random());
-        self.wait_at_most(interval).await;
+        let since = self.backend.state.checked_at().map_or(Duration::MAX, |at| now().since(at));
+        let left = match self.interval().saturating_sub(since) {
+            Duration::ZERO => self.health().fast_interval.mul_f64(self.rng.random()),
+            left => left,
+        };
+        self.wait_at_most(left).await;
     }
 
     /// Waits until the next check is due.
@@ -107,7 +112,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Environment};
-    use crate::fleet::{CheckResult, Fleet};
+    use crate::fleet::{CheckOutcome, CheckResult, Fleet};
 
     fn backend() -> Backend {
         let yaml = "health: { interval: 60s, unhealthy_interval: 60s, fast_interval: 20ms }\n\
@@ -119,9 +124,10 @@ mod tests {
     }
 
     fn learn(backend: &Backend, is_passed: bool) {
-        let passed = is_passed.then_some(Duration::from_millis(1));
+        let passed = CheckOutcome::Passed(Duration::from_millis(1));
+        let outcome = if is_passed { passed } else { CheckOutcome::Failed };
         let _verdict = backend.state.learn_check(
-            CheckResult { at: now(), passed },
+            CheckResult { at: now(), outcome },
             &crate::config::HealthConfig {
                 rise: 2,
                 fall: 3,

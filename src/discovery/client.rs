@@ -9,9 +9,11 @@ use http::header::{self, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
+use crate::config::Engine;
 use crate::fleet::Backend;
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
+use crate::upstream::headers::API_KEY;
 
 /// The most bytes of a response that are read.
 const BODY_LIMIT: usize = 8 << 20;
@@ -25,6 +27,9 @@ pub enum DiscoveryError {
     /// No complete response in time.
     #[error("timed out")]
     TimedOut,
+    /// Nothing accepts connections.
+    #[error("connection refused")]
+    Refused,
     /// Connecting failed, or the connection broke.
     #[error("the connection failed: {0}")]
     Connection(&'static str),
@@ -110,10 +115,10 @@ fn no_connection(error: ConnectError) -> DiscoveryError {
         ConnectError::NoAddress => DiscoveryError::NoAddress,
         ConnectError::TimedOut => DiscoveryError::TimedOut,
         ConnectError::OutOf(_) => DiscoveryError::OutOf(error.text()),
-        ConnectError::Refused
-        | ConnectError::Tls
-        | ConnectError::Http2
-        | ConnectError::ClosedEarly => DiscoveryError::Connection(error.text()),
+        ConnectError::Refused => DiscoveryError::Refused,
+        ConnectError::Tls | ConnectError::Http2 | ConnectError::ClosedEarly => {
+            DiscoveryError::Connection(error.text())
+        }
     }
 }
 
@@ -128,8 +133,17 @@ fn request_head(
         head.insert_header(header::HOST, &*backend.authority)?;
         head.insert_header(header::CONNECTION, HeaderValue::from_static("close"))?;
         head.insert_header(header::USER_AGENT, HeaderValue::from_static("penstock-probe"))?;
-        if let Some(key) = &backend.config.api_key {
-            head.insert_header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()))?;
+        if backend.config.engine == Engine::Anthropic {
+            head.insert_header("anthropic-version", "2023-06-01")?;
+        }
+        match &backend.config.api_key {
+            Some(key) if backend.config.engine == Engine::Anthropic => {
+                head.insert_header(API_KEY, key.reveal())?;
+            }
+            Some(key) => {
+                head.insert_header(header::AUTHORIZATION, format!("Bearer {}", key.reveal()))?;
+            }
+            None => {}
         }
         if let Some(body) = request.body {
             head.insert_header(header::CONTENT_TYPE, "application/json")?;

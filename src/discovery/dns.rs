@@ -1,5 +1,13 @@
 //! Resolves backend names in the background, so that the hot path finds addresses ready.
 
+mod groups;
+mod message;
+mod resolv_conf;
+mod resolver;
+
+pub use groups::look_up_groups;
+pub(crate) use resolver::Resolver;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -11,25 +19,23 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Resolves a backend's name; returns whether any address was found. A name that stops resolving keeps
 /// its last addresses.
-pub(super) async fn resolve(backend: &Backend) -> bool {
-    let url = &backend.config.url;
+pub(super) async fn resolve(backend: &Backend, resolver: &Resolver) -> bool {
     if let Some(address) = literal(backend) {
         backend.state.addresses.publish(vec![address]);
         return true;
     }
-    match tokio::net::lookup_host((url.host.as_str(), url.port)).await {
+    let url = &backend.config.url;
+    match resolver.host(&url.host).await {
         Ok(found) => {
-            let mut found: Vec<SocketAddr> = found.collect();
+            let addresses = found.into_iter().map(|ip| SocketAddr::new(ip, url.port));
+            let mut found: Vec<SocketAddr> = addresses.collect();
             found.sort_unstable();
             found.dedup();
-            let is_found = !found.is_empty();
-            if is_found {
-                let shown = format!("{found:?}");
-                if backend.state.addresses.publish(found) {
-                    tracing::info!(backend = %backend.state.name, addresses = shown, "addresses changed");
-                }
+            let shown = format!("{found:?}");
+            if backend.state.addresses.publish(found) {
+                tracing::info!(backend = %backend.state.name, addresses = shown, "addresses changed");
             }
-            is_found
+            true
         }
         Err(error) => {
             tracing::warn!(backend = %backend.state.name, %error, "name resolution failed");
@@ -39,7 +45,12 @@ pub(super) async fn resolve(backend: &Backend) -> bool {
 }
 
 /// Resolves the name again and again, at most `interval` apart. Never ends.
-pub(super) async fn follow(backend: &Backend, interval: Duration, mut is_resolved: bool) {
+pub(super) async fn follow(
+    backend: &Backend,
+    resolver: &Resolver,
+    interval: Duration,
+    mut is_resolved: bool,
+) {
     if literal(backend).is_some() {
         return std::future::pending().await;
     }
@@ -51,7 +62,7 @@ pub(super) async fn follow(backend: &Backend, interval: Duration, mut is_resolve
         tokio::time::sleep(step).await;
         waited += step;
         if waited + step / 2 >= pause(interval, is_resolved, backend.state.health.status()) {
-            is_resolved = resolve(backend).await;
+            is_resolved = resolve(backend, resolver).await;
             waited = Duration::ZERO;
         }
     }
@@ -61,10 +72,11 @@ fn pause(interval: Duration, is_resolved: bool, health: Health) -> Duration {
     if is_resolved && health == Health::Healthy { interval } else { interval.min(RETRY) }
 }
 
-/// The address of a backend whose URL has no name.
+/// The address of a backend that has no name, or is one of the addresses of a name.
 fn literal(backend: &Backend) -> Option<SocketAddr> {
     let url = &backend.config.url;
-    Some(SocketAddr::new(url.host.parse::<IpAddr>().ok()?, url.port))
+    let of_url = || Some(SocketAddr::new(url.host.parse::<IpAddr>().ok()?, url.port));
+    backend.config.address.or_else(of_url)
 }
 
 #[cfg(test)]
@@ -91,13 +103,14 @@ mod tests {
         let yaml = "backends: [http://localhost:8000]";
         let config = Config::parse(yaml, "x", Path::new("."), &environment).unwrap();
         let backend = Fleet::new(&config).topology().backends[0].clone();
-        assert!(resolve(&backend).await);
+        let resolver = Resolver::new(&config.discovery);
+        assert!(resolve(&backend, &resolver).await);
         let resolved = backend.state.addresses.first().unwrap();
         assert!(resolved.ip().is_loopback());
         // As if the name had pointed elsewhere before.
         let moved: SocketAddr = "192.0.2.1:8000".parse().unwrap();
         assert!(backend.state.addresses.publish(vec![moved]), "other addresses are a change");
-        let following = follow(&backend, Duration::from_millis(20), true);
+        let following = follow(&backend, &resolver, Duration::from_millis(20), true);
         let followed = tokio::time::timeout(Duration::from_millis(500), following).await;
         assert!(followed.is_err(), "it never ends");
         assert_eq!(backend.state.addresses.first(), Some(resolved));

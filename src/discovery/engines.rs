@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use crate::api::{Operation, Operations};
 use crate::config::Engine;
 
 /// What is known about one engine.
@@ -15,6 +14,7 @@ pub(super) struct EngineFacts {
     /// A path that responds 200 when the engine can take requests.
     pub(super) health_path: &'static str,
     pub(super) model_list: ModelList,
+    pub(super) loaded: LoadedSource,
     /// The path that reports the version, and the JSON pointer to it.
     pub(super) version: Option<(&'static str, &'static str)>,
     /// Where its metrics may be, the likeliest first.
@@ -30,8 +30,6 @@ pub(super) struct EngineFacts {
     pub(super) reported: &'static [Fact],
     /// How to make it report them.
     pub(super) metrics_remedy: &'static str,
-    /// The operations it is known not to serve, in any version: no request for them is tried there.
-    pub(super) lacks: Operations,
 }
 
 /// How an engine lists its models.
@@ -43,6 +41,21 @@ pub(super) enum ModelList {
     OpenAiWithProps,
     /// `/api/tags` and `/api/show`.
     Ollama,
+}
+
+/// How an engine reports which of its models are in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoadedSource {
+    /// All it lists are.
+    Always,
+    /// `/api/ps`.
+    OllamaPs,
+    /// LM Studio's `/api/v0/models`.
+    LmStudio,
+    /// A status in `/v1/models`, or `/props` where there is one model.
+    LlamaCpp,
+    /// `/is_sleeping`, where it is served.
+    SleepPage,
 }
 
 /// How often an engine may be scraped.
@@ -108,6 +121,7 @@ const fn openai_like(engine: Engine) -> EngineFacts {
         // Every engine we know lists its models, and the list needs the key that requests need.
         health_path: "/v1/models",
         model_list: ModelList::OpenAi,
+        loaded: LoadedSource::Always,
         version: None,
         metrics_paths: &["/metrics"],
         slots_path: None,
@@ -116,48 +130,8 @@ const fn openai_like(engine: Engine) -> EngineFacts {
         families: &[],
         reported: &[],
         metrics_remedy: "",
-        lacks: Operations::of(&[]),
     }
 }
-
-/// What only llama.cpp and its kin serve.
-const LLAMACPP_ONLY: Operations = Operations::of(&[
-    Operation::NativeCompletion,
-    Operation::NativeEmbedding,
-    Operation::Infill,
-    Operation::ApplyTemplate,
-    Operation::InputTokens,
-]);
-/// What vLLM and SGLang serve beyond OpenAI's operations.
-const POOLING: Operations =
-    Operations::of(&[Operation::Score, Operation::Classify, Operation::Pooling]);
-const TOKENIZERS: Operations = Operations::of(&[Operation::Tokenize, Operation::Detokenize]);
-const IMAGES: Operations = Operations::of(&[
-    Operation::ImageGenerations,
-    Operation::ImageEdits,
-    Operation::ImageVariations,
-]);
-/// What only hosted services and gateways serve.
-const HOSTED: Operations = Operations::of(&[Operation::Moderations, Operation::FillInTheMiddle]);
-const LLAMACPP_LACKS: Operations = POOLING
-    .union(IMAGES)
-    .union(HOSTED)
-    .union(Operations::of(&[Operation::Speech, Operation::Translations]));
-const OLLAMA_LACKS: Operations =
-    LLAMACPP_ONLY.union(POOLING).union(TOKENIZERS).union(HOSTED).union(Operations::of(&[
-        Operation::Rerank,
-        Operation::CountTokens,
-        Operation::ImageEdits,
-        Operation::ImageVariations,
-        Operation::Speech,
-        Operation::Translations,
-    ]));
-const TEXT_ONLY_LACKS: Operations = LLAMACPP_ONLY
-    .union(POOLING)
-    .union(TOKENIZERS)
-    .union(HOSTED)
-    .union(IMAGES)
-    .union(Operations::of(&[Operation::Rerank, Operation::CountTokens, Operation::Speech]));
 
 /// Triton's TensorRT-LLM backend reports several facts as one family.
 const TRITON_REQUESTS: Fact =
@@ -178,6 +152,7 @@ const ENGINES: &[EngineFacts] = &[
         owned_by: Some("vllm"),
         health_path: "/health",
         version: Some(("/version", "/version")),
+        loaded: LoadedSource::SleepPage,
         families: &[
             family(Fact::Waiting, "vllm:num_requests_waiting"),
             family(Fact::Running, "vllm:num_requests_running"),
@@ -196,7 +171,6 @@ const ENGINES: &[EngineFacts] = &[
         ],
         reported: LOAD,
         metrics_remedy: "start vLLM without --disable-log-stats",
-        lacks: LLAMACPP_ONLY.union(HOSTED).union(IMAGES),
         ..openai_like(Engine::Vllm)
     },
     EngineFacts {
@@ -217,13 +191,13 @@ const ENGINES: &[EngineFacts] = &[
         ],
         reported: LOAD,
         metrics_remedy: "start SGLang with --enable-metrics",
-        lacks: LLAMACPP_ONLY.union(HOSTED).union(Operations::of(&[Operation::Pooling])),
         ..openai_like(Engine::Sglang)
     },
     EngineFacts {
         owned_by: Some("llamacpp"),
         health_path: "/health",
         model_list: ModelList::OpenAiWithProps,
+        loaded: LoadedSource::LlamaCpp,
         version: Some(("/props", "/build_info")),
         slots_path: Some("/slots"),
         props_path: Some("/props"),
@@ -236,19 +210,24 @@ const ENGINES: &[EngineFacts] = &[
         ],
         reported: &[Fact::Running, Fact::Waiting],
         metrics_remedy: "start llama-server with --metrics",
-        lacks: LLAMACPP_LACKS,
         ..openai_like(Engine::LlamaCpp)
     },
     EngineFacts {
         owned_by: Some("library"),
         health_path: "/api/version",
         model_list: ModelList::Ollama,
+        loaded: LoadedSource::OllamaPs,
         version: Some(("/api/version", "/version")),
         metrics_paths: &[],
-        lacks: OLLAMA_LACKS,
         ..openai_like(Engine::Ollama)
     },
-    EngineFacts { metrics_paths: &[], lacks: LLAMACPP_ONLY, ..openai_like(Engine::OpenAi) },
+    EngineFacts {
+        loaded: LoadedSource::LmStudio,
+        metrics_paths: &[],
+        ..openai_like(Engine::LmStudio)
+    },
+    EngineFacts { metrics_paths: &[], ..openai_like(Engine::OpenAi) },
+    EngineFacts { metrics_paths: &[], ..openai_like(Engine::Anthropic) },
     EngineFacts {
         health_path: "/health",
         families: &[
@@ -256,7 +235,6 @@ const ENGINES: &[EngineFacts] = &[
             family(Fact::Running, "tgi_batch_current_size"),
             family(Fact::Work, "tgi_request_count"),
         ],
-        lacks: TEXT_ONLY_LACKS,
         ..openai_like(Engine::Tgi)
     },
     EngineFacts {
@@ -272,7 +250,6 @@ const ENGINES: &[EngineFacts] = &[
             family(TRITON_REQUESTS, "nv_trt_llm_request_metrics"),
             family(TRITON_CACHE, "nv_trt_llm_kv_cache_block_metrics"),
         ],
-        lacks: TEXT_ONLY_LACKS,
         ..openai_like(Engine::TrtLlm)
     },
     EngineFacts { scrape_pace: ScrapePace::Idle(LLAMACPP_PAUSE), ..openai_like(Engine::Other) },

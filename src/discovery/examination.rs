@@ -9,10 +9,11 @@ use super::engines::{EngineFacts, detect, facts};
 use super::idle_connection::{KeepAlive, watch_idle};
 use super::listed_models::ListedModels;
 use super::metrics::read_slots;
+use super::models::ShownModels;
 use super::{dns, models};
 use crate::api::escape;
 use crate::clock::now;
-use crate::config::Engine;
+use crate::config::{DiscoveryConfig, Engine};
 use crate::fleet::Backend;
 
 /// The longest version that is shown, in bytes.
@@ -52,14 +53,19 @@ pub struct MetricsPage {
 
 impl DiscoveryClient {
     /// Examines a backend. An idle connection is watched for `watch`, which takes as long.
-    pub async fn examine(&self, backend: &Backend, watch: Duration) -> Examination {
-        let resolves = dns::resolve(backend).await;
+    pub async fn examine(
+        &self,
+        backend: &Backend,
+        discovery: &DiscoveryConfig,
+        watch: Duration,
+    ) -> Examination {
+        let resolves = dns::resolve(backend, &dns::Resolver::new(discovery)).await;
         let timeout = backend.config.health.timeout;
         let path = backend.config.health.path.as_deref();
         let check =
             self.check(backend, path.unwrap_or_else(|| facts(backend.config.engine).health_path));
         let check = check.await;
-        let models = models::discover(self, backend, timeout).await;
+        let models = models::discover(self, backend, timeout, &mut ShownModels::default()).await;
         let engine = match backend.config.engine {
             Engine::Auto => self.identify(backend).await,
             known => known,

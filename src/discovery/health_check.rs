@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::facts;
 use crate::clock::now;
-use crate::fleet::{Backend, CheckResult, CheckVerdict, Health};
+use crate::fleet::{Backend, CheckOutcome, CheckResult, CheckVerdict, Health};
 
 /// The health checks of one backend.
 pub(super) struct HealthChecks {
@@ -159,14 +159,20 @@ impl Checker {
     /// Records a result; returns the new verdict when it changed.
     fn learn(&self, result: CheckEnd) -> Option<Health> {
         let health = &self.backend.config.health;
-        let check = CheckResult { at: now(), passed: result.as_ref().ok().copied() };
+        let outcome = match &result {
+            Ok(took) => CheckOutcome::Passed(*took),
+            Err(DiscoveryError::Refused) => CheckOutcome::Refused,
+            Err(_) => CheckOutcome::Failed,
+        };
+        let check = CheckResult { at: now(), outcome };
         let was_away = self.backend.state.health.status() == Health::Unhealthy;
         let CheckVerdict { health: change, breaker } =
             self.backend.state.learn_check(check, health);
         if let Some(transition) = breaker {
             transition.log(&self.backend.state.name);
         }
-        if was_away && change == Some(Health::Healthy) {
+        let is_up = change == Some(Health::Healthy);
+        if is_up && (self.backend.state.takes_slow_start() || was_away) {
             self.backend.state.begin_slow_start(check.at, health.slow_start);
         }
         let name = &self.backend.state.name;

@@ -104,7 +104,7 @@ pub(in crate::discovery) mod tests {
         let yaml = format!("backends: [{{ url: 'http://{address}', {rest} }}]");
         let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
         let backend = Fleet::new(&config).topology().backends[0].clone();
-        assert!(dns::resolve(&backend).await);
+        assert!(dns::resolve(&backend, &dns::Resolver::new(&config.discovery)).await);
         (listener, backend)
     }
 

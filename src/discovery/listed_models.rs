@@ -6,6 +6,7 @@ use ahash::HashSet;
 use crate::api::{MAX_NAME, is_unprintable};
 use crate::config::ModelEntry;
 use crate::fleet::DroppedModels;
+use crate::units::ByteSize;
 
 /// The most models taken from one backend.
 const MODEL_LIMIT: usize = 10_000;
@@ -17,6 +18,8 @@ pub struct ListedModels {
     pub models: Vec<ModelEntry>,
     /// Those that are not.
     pub dropped: DroppedModels,
+    /// How large they are, where the engine reports it.
+    pub sizes: Vec<(String, ByteSize)>,
 }
 
 impl ListedModels {

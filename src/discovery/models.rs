@@ -2,32 +2,36 @@
 
 use std::time::Duration;
 
+use ahash::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{ModelList, detect, facts};
+use super::json::{text, to_tokens};
 use super::listed_models::ListedModels;
-use crate::api::{Capabilities, Operations};
+use crate::api::Capabilities;
 use crate::config::{Engine, ModelEntry};
 use crate::fleet::Backend;
+use crate::units::ByteSize;
 
 /// The models a backend serves, with whatever it reports about them.
 pub(super) async fn discover(
     client: &DiscoveryClient,
     backend: &Backend,
     timeout: Duration,
+    shown: &mut ShownModels,
 ) -> Result<ListedModels, DiscoveryError> {
     let queries = Queries { client, backend, timeout };
     let configured = backend.config.engine;
     if facts(configured).model_list == ModelList::Ollama {
-        return Ok(with_operations(queries.ollama().await?, Engine::Ollama));
+        return Ok(with_operations(queries.ollama(shown).await?, Engine::Ollama));
     }
     let listed = queries.get("/v1/models").await;
     let list = match listed {
         Ok(list) => list,
         // An unknown engine without OpenAI's list may still be an Ollama.
         Err(error) if configured == Engine::Auto => {
-            let models = queries.ollama().await.map_err(|_not_ollama| error)?;
+            let models = queries.ollama(shown).await.map_err(|_not_ollama| error)?;
             backend.state.detect_engine(Engine::Ollama);
             return Ok(with_operations(models, Engine::Ollama));
         }
@@ -35,8 +39,12 @@ pub(super) async fn discover(
     };
     let data = list.get("data").or_else(|| list.get("models")).and_then(Value::as_array);
     let data = data.ok_or_else(|| DiscoveryError::NotJson { path: "/v1/models".to_owned() })?;
+    backend.state.pages.learn_listed(data);
     let engine = match configured {
-        Engine::Auto => owner(&list).and_then(detect).unwrap_or(Engine::Auto),
+        Engine::Auto => match owner(&list).and_then(detect) {
+            Some(engine) => engine,
+            None => queries.without_owner().await,
+        },
         known => known,
     };
     if engine != Engine::Auto {
@@ -44,24 +52,22 @@ pub(super) async fn discover(
     }
     let style = facts(engine).model_list;
     if style == ModelList::Ollama
-        && let Ok(listed) = queries.ollama().await
+        && let Ok(listed) = queries.ollama(shown).await
     {
         return Ok(with_operations(listed, engine));
     }
     let mut listed = ListedModels::new(data.iter().filter_map(read_listed));
+    listed.sizes = data.iter().filter_map(|model| read_size(model, "/id", "/meta/size")).collect();
     if style == ModelList::OpenAiWithProps {
         queries.add_llamacpp_props(&mut listed.models).await;
     }
     Ok(with_operations(listed, engine))
 }
 
-/// The models with the operations their engine may serve, where it is known that it lacks some.
+/// The models with the operations that their engine may serve.
 fn with_operations(mut listed: ListedModels, engine: Engine) -> ListedModels {
-    let lacks = facts(engine).lacks;
-    if !lacks.is_empty() {
-        for model in &mut listed.models {
-            model.operations = Some(Operations::ALL.without(lacks));
-        }
+    for model in &mut listed.models {
+        model.operations = Some(engine.operations());
     }
     listed
 }
@@ -83,12 +89,28 @@ fn read_listed(model: &Value) -> Option<ModelEntry> {
     })
 }
 
-fn text<'a>(value: &'a Value, at: &str) -> Option<&'a str> {
-    value.pointer(at)?.as_str()
+/// What Ollama showed of its models, so that only those that changed are read again.
+#[derive(Debug, Default)]
+pub(super) struct ShownModels(HashMap<String, (String, ModelEntry)>);
+
+impl ShownModels {
+    /// What it showed of a model with that digest.
+    fn get(&self, id: &str, digest: &str) -> Option<&ModelEntry> {
+        let (known, entry) = self.0.get(id)?;
+        (known == digest).then_some(entry)
+    }
+
+    /// Keeps only the models that are still listed.
+    fn retain(&mut self, listed: &[ModelEntry]) {
+        let ids: HashSet<&str> = listed.iter().map(|model| model.id.as_str()).collect();
+        self.0.retain(|id, _| ids.contains(id.as_str()));
+    }
 }
 
-fn to_tokens(value: &Value) -> Option<u32> {
-    value.as_u64().and_then(|tokens| u32::try_from(tokens).ok()).filter(|tokens| *tokens > 0)
+/// The name and the size of a listed model.
+fn read_size(model: &Value, name: &str, size: &str) -> Option<(String, ByteSize)> {
+    let size = model.pointer(size)?.as_u64()?;
+    Some((text(model, name)?.to_owned(), ByteSize(size)))
 }
 
 struct Queries<'a> {
@@ -112,6 +134,16 @@ impl Queries<'_> {
         read.map_err(|_not_json| DiscoveryError::NotJson { path: path.to_owned() })
     }
 
+    /// The engine of a list that names no known owner: LM Studio has a separate list, too.
+    async fn without_owner(&self) -> Engine {
+        let list = self.get("/api/v0/models").await.unwrap_or_default();
+        let state = list.pointer("/data/0/state").and_then(Value::as_str);
+        match state {
+            Some("loaded" | "not-loaded") => Engine::LmStudio,
+            Some(_) | None => Engine::Auto,
+        }
+    }
+
     /// llama.cpp reports the real context of one slot, and the modalities, in `/props`.
     async fn add_llamacpp_props(&self, models: &mut [ModelEntry]) {
         let props = match self.get("/props").await {
@@ -121,6 +153,7 @@ impl Queries<'_> {
                 return;
             }
         };
+        self.backend.state.pages.learn_properties(&props);
         if let Some(slots) = props.pointer("/total_slots").and_then(to_tokens) {
             self.backend.state.set_slots(slots);
         }
@@ -138,24 +171,52 @@ impl Queries<'_> {
         }
     }
 
+    /// Ollama's version; it may have been upgraded since the last query.
+    async fn learn_version(&self) {
+        let page = self.get("/api/version").await;
+        if let Ok(page) = page
+            && let Some(version) = text(&page, "/version")
+        {
+            self.backend.state.pages.learn_version(version);
+        }
+    }
+
     /// Ollama lists tags, and shows each model's capabilities and context on request.
-    async fn ollama(&self) -> Result<ListedModels, DiscoveryError> {
+    async fn ollama(&self, shown: &mut ShownModels) -> Result<ListedModels, DiscoveryError> {
         let path = "/api/tags";
         let tags = self.get(path).await?;
         let tags = tags.get("models").and_then(Value::as_array).cloned();
         let tags = tags.ok_or_else(|| DiscoveryError::NotJson { path: path.to_owned() })?;
+        self.backend.state.pages.learn_listed(&tags);
+        self.learn_version().await;
         let named = tags.iter().filter_map(|tag| {
             let id = text(tag, "/model").or_else(|| text(tag, "/name"))?.to_owned();
             Some(ModelEntry { id, ..ModelEntry::default() })
         });
         let mut listed = ListedModels::new(named);
+        listed.sizes = tags.iter().filter_map(|tag| read_size(tag, "/model", "/size")).collect();
+        let digests: HashMap<&str, &str> = tags
+            .iter()
+            .filter_map(|tag| Some((text(tag, "/model")?, text(tag, "/digest")?)))
+            .collect();
         for model in &mut listed.models {
+            let digest = digests.get(model.id.as_str()).copied().unwrap_or_default();
+            if let Some(known) = shown.get(&model.id, digest) {
+                model.clone_from(known);
+                continue;
+            }
             let request = serde_json::json!({"model": model.id}).to_string();
             match self.send("/api/show", Some(&request)).await {
-                Ok(shown) => read_shown(&shown, model),
+                Ok(details) => {
+                    read_shown(&details, model);
+                    if !digest.is_empty() {
+                        shown.0.insert(model.id.clone(), (digest.to_owned(), model.clone()));
+                    }
+                }
                 Err(error) => tracing::debug!(model = %model.id, %error, "Ollama shows no details"),
             }
         }
+        shown.retain(&listed.models);
         Ok(listed)
     }
 }

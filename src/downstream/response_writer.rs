@@ -75,12 +75,7 @@ impl RawResponse {
         // RFC 9112 §4: the reason phrase may be empty.
         let reason = self.status.canonical_reason().unwrap_or("");
         let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", self.status.as_u16()).into_bytes();
-        for (name, value) in &self.fields {
-            bytes.extend_from_slice(name.as_str().as_bytes());
-            bytes.extend_from_slice(b": ");
-            bytes.extend_from_slice(value.as_bytes());
-            bytes.extend_from_slice(b"\r\n");
-        }
+        write_fields(self.fields.iter().map(|(name, value)| (name, value)), &mut bytes);
         bytes.extend_from_slice(b"connection: close\r\n\r\n");
         bytes.extend_from_slice(&self.body);
         bytes
@@ -147,6 +142,18 @@ pub(crate) async fn drain(client: &Client, refused_drains: &Arc<AtomicUsize>) {
         Ok(Ok(bytes)) => tracing::debug!(bytes, "drained a client after an early response"),
         Ok(Err(error)) => tracing::debug!(%error, "client reset after an early response"),
         Err(_elapsed) => tracing::debug!("client kept sending after an early response"),
+    }
+}
+
+/// Writes the fields of a head, one per line.
+pub(crate) fn write_fields<'a>(
+    fields: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
+    out: &mut Vec<u8>,
+) {
+    for (name, value) in fields {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            out.extend_from_slice(part);
+        }
     }
 }
 

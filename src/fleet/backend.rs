@@ -7,12 +7,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::addresses::Addresses;
+use super::backend_memory::BackendMemory;
+use super::catalogue_request::{CatalogueRequest, OutdatedCatalogue};
 use super::check_request::CheckRequest;
 use super::circuit_breaker::{BreakerState, BreakerTransition, CircuitBreaker};
 use super::client_evidence::ClientEvidence;
-use super::cooldown::Cooldowns;
+use super::cooldown::{CooldownCause, Cooldowns};
 use super::drain_estimate::DrainEstimate;
-use super::health::{CheckResult, Health, HealthTracker};
+use super::engine_pages::EnginePages;
+use super::health::{CheckOutcome, CheckResult, Health, HealthTracker};
 use super::load::{Load, Probe, TokensInFlight};
 use super::model_listing::ModelListing;
 use super::outcome::{Outcome, OutcomeSource};
@@ -45,6 +48,20 @@ impl BackendSet {
         }
     }
 
+    /// Adds every backend of another set.
+    pub fn insert_all(&mut self, other: &Self) {
+        for (word, added) in self.0.iter_mut().zip(other.0) {
+            *word |= added;
+        }
+    }
+
+    /// Removes every backend of another set.
+    pub fn remove_all(&mut self, other: &Self) {
+        for (word, removed) in self.0.iter_mut().zip(other.0) {
+            *word &= !removed;
+        }
+    }
+
     /// Whether no backend is in the set.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
@@ -66,10 +83,6 @@ pub struct BackendState {
     pub load: Load,
     /// The verdict of the health checks.
     pub health: HealthTracker,
-    /// Set by the admin API or the configuration: it receives no new requests.
-    pub draining: AtomicBool,
-    /// Whether a slow start may be going on; spares decisions a look at `slow_start`.
-    in_slow_start: AtomicBool,
     check_micros: AtomicU32,
     /// The pauses it requested with a 429 or 503.
     pub cooldowns: Cooldowns,
@@ -95,9 +108,16 @@ pub struct BackendState {
     pub telemetry: Telemetry,
     /// What its models are believed to hold of its engine's prefix cache.
     pub cache: Arc<EngineCache>,
+    /// What its information pages contain.
+    pub pages: EnginePages,
     /// What its last model list contained that is not used.
     pub listing: ModelListing,
+    /// What it has in memory.
+    pub memory: BackendMemory,
+    catalogue_request: CatalogueRequest,
     slow_start: SlowStart,
+    /// Whether its first passed check begins a slow start.
+    starts_slowly: AtomicBool,
     checked_at: AtomicU64,
     check_request: CheckRequest,
     /// 0 is unknown.
@@ -133,12 +153,14 @@ impl BackendState {
             faults_until: AtomicU64::new(0),
             evidence: ClientEvidence::default(),
             slow_start: SlowStart::default(),
+            starts_slowly: AtomicBool::new(false),
             drain_estimate: DrainEstimate::default(),
             telemetry: Telemetry::default(),
             cache: Arc::default(),
+            pages: EnginePages::default(),
             listing: ModelListing::default(),
-            draining: AtomicBool::new(false),
-            in_slow_start: AtomicBool::new(false),
+            memory: BackendMemory::default(),
+            catalogue_request: CatalogueRequest::default(),
             addresses: Addresses::default(),
             check_micros: AtomicU32::new(0),
             checked_at: AtomicU64::new(0),
@@ -152,30 +174,60 @@ impl BackendState {
 
     /// The state to show: draining wins over the verdict of the health checks.
     pub fn status(&self) -> Health {
-        if self.draining.load(Ordering::Relaxed) { Health::Draining } else { self.health.status() }
+        if self.is_draining() { Health::Draining } else { self.health.status() }
+    }
+
+    /// Whether it receives no new requests, by the admin API or the configuration.
+    pub fn is_draining(&self) -> bool {
+        self.health.is_draining()
+    }
+
+    /// Starts or ends a drain. Returns whether it drained before.
+    pub fn set_draining(&self, draining: bool) -> bool {
+        self.health.set_draining(draining)
+    }
+
+    /// Whether nothing but its load may keep a request away: of most backends in most decisions. Where
+    /// it is false, each of the states below has its own test.
+    #[inline(always)]
+    pub fn is_unimpaired(&self, now: Timestamp) -> bool {
+        self.health.is_unimpaired()
+            && self.breaker.is_closed()
+            && !self.cooldowns.is_active(now)
+            && !self.has_recent_faults(now)
     }
 
     /// Begins a slow start: the backend's share of the requests grows for `duration`.
     pub fn begin_slow_start(&self, now: Timestamp, duration: Duration) {
         if !duration.is_zero() {
             self.slow_start.start(now, duration);
-            self.in_slow_start.store(true, Ordering::Release);
+            self.health.set_slow_start(true);
         }
+    }
+
+    /// Has its first passed check begin a slow start, because it joined a running fleet.
+    pub fn expect_slow_start(&self) {
+        self.starts_slowly.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its first passed check begins a slow start; no later one does.
+    pub fn takes_slow_start(&self) -> bool {
+        self.starts_slowly.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a slow start may be going on; [`BackendState::share`] knows.
     pub fn is_in_slow_start(&self) -> bool {
-        self.in_slow_start.load(Ordering::Relaxed)
+        self.health.is_in_slow_start()
     }
 
     /// The part of its usual share that it may receive now: 1 outside a slow start.
     pub fn share(&self, now: Timestamp) -> f32 {
-        if !self.in_slow_start.load(Ordering::Acquire) {
+        if !self.health.is_in_slow_start() {
             return 1.0;
         }
         let share = self.slow_start.share(now);
         if share >= 1.0 {
-            self.in_slow_start.store(false, Ordering::Relaxed);
+            self.health.set_slow_start(false);
         }
         share
     }
@@ -230,6 +282,27 @@ impl BackendState {
         self.check_request.poll_take(cx)
     }
 
+    /// How many requests an engine with slots runs at a time; `None` where it has not reported that.
+    pub fn slots(&self) -> Option<u32> {
+        Some(self.slots.load(Ordering::Relaxed)).filter(|slots| *slots > 0)
+    }
+
+    /// What is known of its models is outdated: its list and what it has in memory are read again at once.
+    /// Until then, what was known stays in use.
+    pub fn invalidate_models(&self) {
+        self.catalogue_request.set_all();
+    }
+
+    /// The same for what it has in memory alone: a response showed that it changed.
+    pub fn invalidate_loaded(&self) {
+        self.catalogue_request.set_loaded();
+    }
+
+    /// Ready once something is outdated, which takes the request. Only the backend's discovery polls it.
+    pub fn poll_outdated(&self, cx: &Context<'_>) -> Poll<OutdatedCatalogue> {
+        self.catalogue_request.poll_take(cx)
+    }
+
     /// A response made progress: a head or tokens arrived.
     pub fn note_response(&self, now: Timestamp) {
         // Stored a few times a second at most: every stream of the backend writes here.
@@ -276,14 +349,14 @@ impl BackendState {
     /// Records a health check.
     pub fn learn_check(&self, check: CheckResult, config: &HealthConfig) -> CheckVerdict {
         self.checked_at.store(check.at.0.max(1), Ordering::Relaxed);
-        if let Some(took) = check.passed {
+        let is_passed = matches!(check.outcome, CheckOutcome::Passed(_));
+        if let CheckOutcome::Passed(took) = check.outcome {
             let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
             self.check_micros.store(micros.max(1), Ordering::Relaxed);
         }
-        let passed = check.passed.is_some();
         CheckVerdict {
-            breaker: self.breaker.learn_check(passed, check.at, &config.breaker),
-            health: self.health.learn(passed, config.rise, config.fall),
+            breaker: self.breaker.learn_check(check, &config.breaker),
+            health: self.health.learn(is_passed, config.rise, config.fall),
         }
     }
 
@@ -298,7 +371,8 @@ impl BackendState {
         let mut is_evidence = false;
         match outcome {
             Outcome::Busy { cooldown, status } => {
-                self.cooldowns.start(source.scope, source.at.after(cooldown), status, source.at);
+                let cause = CooldownCause { status, client: source.requester.client };
+                self.cooldowns.start(source.scope, source.at.after(cooldown), cause, source.at);
             }
             Outcome::Fault => {
                 is_evidence = self.evidence.learn_fault(source.requester, source.at, config);

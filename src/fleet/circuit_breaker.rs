@@ -7,14 +7,20 @@
 //! **When it opens.** On `breaker.connect_failures` failures in a row to connect; on
 //! [`STREAK`] faults in a row that count as evidence, seen by at least two clients; when at least
 //! `breaker.error_share` of at least `breaker.min_responses` responses within `breaker.window` were such
-//! faults; and when a health check fails after a fault. What counts as evidence is decided by
+//! faults; and when a health check confirms a failure. What counts as evidence is decided by
 //! [`super::ClientEvidence`]: vLLM returns 500 for over-long prompts, and without that condition one
 //! client could take a backend away from everybody else. A response to a request that was sent before
 //! the first fault of a row does not end the row: it proves nothing about the time after.
 //!
-//! **Suspicion.** The second fault in a row makes the backend suspect: for half of `breaker.open` it gets
-//! requests only where no other backend can take them. That bounds what an engine that fails fast can
-//! draw before the breaker opens.
+//! **What a failed check confirms.** One that failed because nothing accepts connections confirms any
+//! failure. So does any failed check after a failure to connect, which no prompt can cause, or after
+//! faults of two clients. Faults of one client need [`CHECKS`] failed checks in a row: an engine that is
+//! only busy misses the timeout of one, and that client's prompts may be what keeps it busy.
+//!
+//! **Suspicion.** The second fault in a row, when it is another client's than the first, makes the
+//! backend suspect: for half of `breaker.open` it gets requests only where no other backend can take
+//! them. That bounds what an engine that fails fast can draw before the breaker opens. Faults of one
+//! client steer that client alone.
 //!
 //! **How it recovers.** Open lasts `breaker.open`, doubled each time it opens without having closed, up
 //! to `breaker.max_open` (exponential backoff). Then it is half-open: one request at a time may probe,
@@ -31,18 +37,26 @@
 //! more. The probe slot is the exception: it is taken by one swap and must be freed by the request that
 //! took it ([`super::InflightGuard`] does so when it drops), or the breaker stays open for good.
 
+mod fault_counts;
+mod transition;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use self::fault_counts::{Streak, Window};
+use super::health::{CheckOutcome, CheckResult};
 use super::load::Probe;
 use super::outcome::{Outcome, OutcomeSource};
 use crate::config::BreakerConfig;
-use crate::units::{Timestamp, to_micros};
+use crate::units::Timestamp;
+pub use transition::{BreakerTransition, OpenReason};
 
 /// Doublings of the open state beyond which it grows no further; `max_open` is reached long before.
 const MAX_DOUBLINGS: u32 = 16;
 /// Faults in a row that open the breaker.
 const STREAK: u32 = 3;
+/// Failed checks in a row that confirm faults of one client.
+const CHECKS: u32 = 2;
 
 /// What a new request meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,61 +69,6 @@ pub enum BreakerState {
     Open,
 }
 
-/// Why a breaker opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenReason {
-    /// Connect failures in a row.
-    Unreachable,
-    /// Faults in a row, or too large a share of faults.
-    Faults,
-    /// A health check failed after a fault.
-    HealthCheck,
-    /// The probe of the half-open breaker failed.
-    Probe,
-}
-
-impl OpenReason {
-    /// Every reason.
-    pub const ALL: [Self; 4] = [Self::Unreachable, Self::Faults, Self::HealthCheck, Self::Probe];
-
-    /// The name in metrics and log lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::Faults => "faults",
-            Self::HealthCheck => "health_check",
-            Self::Probe => "probe",
-        }
-    }
-}
-
-/// A breaker that opened or closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BreakerTransition {
-    /// It opened.
-    Opened {
-        /// Why.
-        reason: OpenReason,
-        /// For how long.
-        pause: Duration,
-    },
-    /// A probe closed it.
-    Closed,
-}
-
-impl BreakerTransition {
-    /// Writes it to the log, as one line.
-    pub fn log(self, backend: &str) {
-        match self {
-            Self::Opened { reason, pause } => {
-                let (reason, open_s) = (reason.name(), pause.as_secs_f64());
-                tracing::warn!(backend, reason, open_s, "circuit breaker opened");
-            }
-            Self::Closed => tracing::info!(backend, "circuit breaker closed"),
-        }
-    }
-}
-
 /// The circuit breaker of one backend.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -120,6 +79,8 @@ pub struct CircuitBreaker {
     times_opened: AtomicU32,
     /// Failures in a row to reach the backend.
     unreachable: AtomicU32,
+    /// Failed checks in a row.
+    failed_checks: AtomicU32,
     probing: AtomicBool,
     opened_by_faults: AtomicBool,
     streak: Streak,
@@ -174,23 +135,31 @@ impl CircuitBreaker {
         self.open_until.store(until, Ordering::Relaxed);
     }
 
-    /// Records a health check. One that reached the backend makes a breaker half-open that faults did
-    /// not open; one that failed opens the breaker where a fault was seen since the last good response.
+    /// Records a health check. One that passed makes a breaker half-open that faults did not open; one
+    /// that confirms a failure seen since the last good response opens the breaker.
     pub(super) fn learn_check(
         &self,
-        passed: bool,
-        now: Timestamp,
+        check: CheckResult,
         config: &BreakerConfig,
     ) -> Option<BreakerTransition> {
-        if !passed {
-            let is_confirmed = self.streak.count() > 0;
-            return is_confirmed.then(|| self.open(OpenReason::HealthCheck, now, config)).flatten();
+        if matches!(check.outcome, CheckOutcome::Passed(_)) {
+            self.failed_checks.store(0, Ordering::Relaxed);
+            let is_open = self.open_until.load(Ordering::Relaxed) > check.at.0;
+            if is_open && !self.opened_by_faults.load(Ordering::Relaxed) {
+                self.open_until.store(check.at.0.max(1), Ordering::Relaxed);
+            }
+            return None;
         }
-        let is_open = self.open_until.load(Ordering::Relaxed) > now.0;
-        if is_open && !self.opened_by_faults.load(Ordering::Relaxed) {
-            self.open_until.store(now.0.max(1), Ordering::Relaxed);
-        }
-        None
+        let failed_checks = self.failed_checks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let is_sound = check.outcome == CheckOutcome::Refused
+            || failed_checks >= CHECKS
+            || self.streak.has_two_clients();
+        let is_confirmed = self.is_unreachable() || (self.streak.count() > 0 && is_sound);
+        is_confirmed.then(|| self.open(OpenReason::HealthCheck, check.at, config)).flatten()
+    }
+
+    fn is_unreachable(&self) -> bool {
+        self.unreachable.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn try_take_probe(&self) -> bool {
@@ -232,12 +201,13 @@ impl CircuitBreaker {
             Outcome::Fault if is_evidence => {
                 self.window.count(source, true, config.window);
                 let streak = self.streak.add(source);
-                if streak == STREAK - 1 {
+                let is_of_two = self.streak.has_two_clients();
+                if streak == STREAK - 1 && is_of_two {
                     let until = source.at.after(config.open / 2).0;
                     self.suspect_until.store(until, Ordering::Relaxed);
                 }
-                let is_bad = (streak >= STREAK && self.streak.has_two_clients())
-                    || self.window.is_bad(source.at, config);
+                let is_bad =
+                    (streak >= STREAK && is_of_two) || self.window.is_bad(source.at, config);
                 is_bad.then(|| self.open_by_faults(OpenReason::Faults, source, config)).flatten()
             }
             Outcome::Fault => None,
@@ -246,7 +216,7 @@ impl CircuitBreaker {
 
     fn responded(&self, is_probe: bool) -> Option<BreakerTransition> {
         // Loads before stores: the common case must not dirty the cache line.
-        if self.unreachable.load(Ordering::Relaxed) != 0 {
+        if self.is_unreachable() {
             self.unreachable.store(0, Ordering::Relaxed);
         }
         if !is_probe {
@@ -296,121 +266,6 @@ impl CircuitBreaker {
 /// The pause after a failure that follows `times` others: exponential backoff.
 pub(super) fn pause(config: &BreakerConfig, times: u32) -> Duration {
     config.open.saturating_mul(1 << times.min(MAX_DOUBLINGS)).min(config.max_open)
-}
-
-/// Faults in a row that count as evidence.
-#[derive(Debug, Default)]
-struct Streak {
-    count: AtomicU32,
-    /// One bit per client that saw one, by hash.
-    clients: AtomicU64,
-    /// When the first of them was seen.
-    began_at: AtomicU64,
-}
-
-impl Streak {
-    fn count(&self) -> u32 {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    fn has_two_clients(&self) -> bool {
-        self.clients.load(Ordering::Relaxed).count_ones() >= 2
-    }
-
-    /// Adds a fault. Returns how many there are.
-    fn add(&self, source: OutcomeSource) -> u32 {
-        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        if count == 1 {
-            self.began_at.store(source.at.0, Ordering::Relaxed);
-            self.clients.store(0, Ordering::Relaxed);
-        }
-        self.clients.fetch_or(1 << (source.requester.client % 64), Ordering::Relaxed);
-        count
-    }
-
-    /// A good response to a request sent at `started` ends the row, unless it was sent before.
-    fn end(&self, started: Timestamp) {
-        // A load before the store: the common case must not dirty the cache line.
-        if self.count() != 0 && started.0 >= self.began_at.load(Ordering::Relaxed) {
-            self.count.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-const BUCKETS: usize = 6;
-
-/// Responses and faults within `breaker.window`: a ring of buckets, each reused once the sixth of the
-/// window it counted has passed.
-#[derive(Debug, Default)]
-struct Window([Bucket; BUCKETS]);
-
-#[derive(Debug, Default)]
-struct Bucket {
-    /// The number of the sixth that the counts belong to; 0 is unused.
-    epoch: AtomicU64,
-    responses: AtomicU32,
-    faults: AtomicU32,
-    /// One bit per client that saw a fault, by hash.
-    clients: AtomicU64,
-}
-
-impl Window {
-    fn epoch(at: Timestamp, window: Duration) -> u64 {
-        let buckets = BUCKETS as u64;
-        at.0 / (to_micros(window).max(buckets) / buckets) + 1
-    }
-
-    fn bucket(&self, epoch: u64) -> &Bucket {
-        let [first, ..] = &self.0;
-        let index = usize::try_from(epoch % BUCKETS as u64).ok();
-        let bucket = index.and_then(|index| self.0.get(index));
-        debug_assert!(bucket.is_some(), "a remainder is an index");
-        bucket.unwrap_or(first)
-    }
-
-    fn count(&self, source: OutcomeSource, is_fault: bool, window: Duration) {
-        let epoch = Self::epoch(source.at, window);
-        let bucket = self.bucket(epoch);
-        let seen = bucket.epoch.load(Ordering::Relaxed);
-        // Two threads that turn a bucket over at once may lose a count or two; a share of many
-        // responses is not sensitive to that.
-        let relaxed = Ordering::Relaxed;
-        if seen != epoch && bucket.epoch.compare_exchange(seen, epoch, relaxed, relaxed).is_ok() {
-            bucket.clear();
-        }
-        bucket.responses.fetch_add(1, Ordering::Relaxed);
-        if is_fault {
-            bucket.faults.fetch_add(1, Ordering::Relaxed);
-            bucket.clients.fetch_or(1 << (source.requester.client % 64), Ordering::Relaxed);
-        }
-    }
-
-    fn is_bad(&self, now: Timestamp, config: &BreakerConfig) -> bool {
-        let newest = Self::epoch(now, config.window);
-        let (mut responses, mut faults, mut clients) = (0_u32, 0_u32, 0_u64);
-        for bucket in &self.0 {
-            if newest.saturating_sub(bucket.epoch.load(Ordering::Relaxed)) < BUCKETS as u64 {
-                responses += bucket.responses.load(Ordering::Relaxed);
-                faults += bucket.faults.load(Ordering::Relaxed);
-                clients |= bucket.clients.load(Ordering::Relaxed);
-            }
-        }
-        responses >= config.min_responses
-            && f64::from(faults) >= config.error_share * f64::from(responses)
-            && clients.count_ones() >= 2
-    }
-
-    fn clear(&self) {
-        self.0.iter().for_each(Bucket::clear);
-    }
-}
-
-impl Bucket {
-    fn clear(&self) {
-        self.responses.store(0, Ordering::Relaxed);
-        self.faults.store(0, Ordering::Relaxed);
-        self.clients.store(0, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]

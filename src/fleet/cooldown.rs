@@ -13,6 +13,10 @@
 //! early with a complete response to the probe described below. Responses to requests that were sent
 //! before the cooldown do not end it: they prove nothing about new ones.
 //!
+//! **How many there are.** At most [`MAX_COOLDOWNS`] of one backend. A client that sends ever new
+//! credentials gets ever new cooldowns: beyond the limit, the client with the most of them makes room
+//! for the new one, so that it cannot push out those of others.
+//!
 //! **When everything is in cooldown** one request at a time probes the backend whose cooldown expires
 //! first, holding its probe slot; all others are refused at once with the remaining time. Without the
 //! slot every waiting request would hit the same backend in the same moment (thundering herd).
@@ -22,6 +26,7 @@
 //! refusal and read without a lock. As with the breaker, a probe slot that is not freed would end all
 //! probing: [`super::InflightGuard`] frees it when it drops.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -29,7 +34,7 @@ use arc_swap::ArcSwap;
 
 use crate::units::Timestamp;
 
-/// The most cooldowns of one backend; beyond, the one that ends first makes room.
+/// The most cooldowns of one backend; beyond, the client with the most loses the one that ends first.
 const MAX_COOLDOWNS: usize = 64;
 
 /// The requests that a cooldown covers.
@@ -56,10 +61,28 @@ impl CooldownScope {
     }
 }
 
+/// What started a cooldown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CooldownCause {
+    /// 429 or 503.
+    pub status: u16,
+    /// The client of [`super::Requester`] whose request was refused; 0 where it is not known.
+    pub client: u64,
+}
+
+impl CooldownCause {
+    /// A refusal of an unknown client: for `explain` on a saved fleet and for tests.
+    pub fn of_status(status: u16) -> Self {
+        Self { status, client: 0 }
+    }
+}
+
 /// One cooldown of a backend.
 #[derive(Debug)]
 pub struct Cooldown {
     scope: CooldownScope,
+    /// The client whose request started it.
+    client: u64,
     until: AtomicU64,
     status: AtomicU32,
     probing: AtomicBool,
@@ -137,8 +160,14 @@ impl Cooldowns {
 
     /// Starts a cooldown that lasts until then; one of all models where another model is already in
     /// cooldown.
-    pub fn start(&self, scope: CooldownScope, until: Timestamp, status: u16, now: Timestamp) {
-        self.set(scope, until, status, now);
+    pub fn start(
+        &self,
+        scope: CooldownScope,
+        until: Timestamp,
+        cause: CooldownCause,
+        now: Timestamp,
+    ) {
+        self.set(scope, until, cause, now);
         let list = self.list.load();
         let is_other = |one: &&Arc<Cooldown>| {
             one.ends_at() > now
@@ -147,28 +176,26 @@ impl Cooldowns {
                 && one.scope.model != scope.model
         };
         if scope.model != 0 && list.iter().any(|one| is_other(&one)) {
-            self.set(CooldownScope { model: 0, ..scope }, until, status, now);
+            self.set(CooldownScope { model: 0, ..scope }, until, cause, now);
         }
     }
 
-    fn set(&self, scope: CooldownScope, until: Timestamp, status: u16, now: Timestamp) {
+    fn set(&self, scope: CooldownScope, until: Timestamp, cause: CooldownCause, now: Timestamp) {
         if let Some(known) = self.list.load().iter().find(|one| one.scope == scope) {
-            known.set(until, status);
+            known.set(until, cause.status);
         } else {
             let added = Arc::new(Cooldown {
                 scope,
+                client: cause.client,
                 until: AtomicU64::new(until.0),
-                status: AtomicU32::new(status.into()),
+                status: AtomicU32::new(cause.status.into()),
                 probing: AtomicBool::new(false),
             });
             self.list.rcu(|list| {
                 let in_force = list.iter().filter(|one| one.ends_at() > now).cloned();
                 let mut list: Vec<Arc<Cooldown>> = in_force.collect();
                 if list.len() >= MAX_COOLDOWNS {
-                    let first = list.iter().enumerate().min_by_key(|(_, one)| one.ends_at());
-                    if let Some((index, _)) = first {
-                        list.swap_remove(index);
-                    }
+                    remove_one(&mut list);
                 }
                 list.push(Arc::clone(&added));
                 list
@@ -188,6 +215,16 @@ impl Cooldowns {
     }
 }
 
+/// Removes one of the client that started the most: of those, the one that ends first.
+fn remove_one(list: &mut Vec<Arc<Cooldown>>) {
+    let started_by = |client| list.iter().filter(|one| one.client == client).count();
+    let order = |one: &Cooldown| (Reverse(started_by(one.client)), one.ends_at());
+    let found = list.iter().enumerate().min_by_key(|(_, one)| order(one));
+    if let Some((index, _)) = found {
+        list.swap_remove(index);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,7 +239,7 @@ mod tests {
     #[test]
     fn cooldown_covers_its_model_and_credential_only() {
         let cooldowns = Cooldowns::default();
-        cooldowns.start(scope(1, 7), LATER, 429, NOW);
+        cooldowns.start(scope(1, 7), LATER, CooldownCause::of_status(429), NOW);
         let covers = |model, credential| {
             let found = cooldowns.covering(scope(model, credential), NOW);
             found.map(|one| (one.ends_at(), one.status()))
@@ -215,10 +252,10 @@ mod tests {
     #[test]
     fn two_models_in_cooldown_pause_the_backend_for_that_credential() {
         let cooldowns = Cooldowns::default();
-        cooldowns.start(scope(1, 7), LATER, 429, NOW);
-        cooldowns.start(scope(2, 8), LATER, 429, NOW);
+        cooldowns.start(scope(1, 7), LATER, CooldownCause::of_status(429), NOW);
+        cooldowns.start(scope(2, 8), LATER, CooldownCause::of_status(429), NOW);
         assert!(cooldowns.covering(scope(3, 7), NOW).is_none(), "two clients, one model each");
-        cooldowns.start(scope(2, 7), LATER, 503, NOW);
+        cooldowns.start(scope(2, 7), LATER, CooldownCause::of_status(503), NOW);
         assert!(cooldowns.covering(scope(3, 7), NOW).is_some());
         assert!(cooldowns.covering(scope(3, 8), NOW).is_none());
         cooldowns.clear(scope(3, 7));
@@ -231,11 +268,29 @@ mod tests {
     }
 
     #[test]
+    fn client_with_many_credentials_pushes_out_only_its_own_cooldowns() {
+        let cooldowns = Cooldowns::default();
+        let of = |client| CooldownCause { status: 429, client };
+        for other in 1..=8 {
+            cooldowns.start(scope(1, other), LATER, of(other), NOW);
+        }
+        for credential in 1000..1200 {
+            cooldowns.start(scope(1, credential), Timestamp(LATER.0 + 1), of(99), NOW);
+        }
+        assert_eq!(cooldowns.count_of_credentials(NOW), MAX_COOLDOWNS);
+        let others = (1..=8).filter(|other| cooldowns.covering(scope(1, *other), NOW).is_some());
+        assert_eq!(others.count(), 8, "theirs end first, and stay");
+        cooldowns.start(scope(1, 9), LATER, of(9), NOW);
+        assert!(cooldowns.covering(scope(1, 9), NOW).is_some(), "a newcomer gets room");
+        assert_eq!(cooldowns.count_of_credentials(NOW), MAX_COOLDOWNS);
+    }
+
+    #[test]
     fn number_of_cooldowns_is_bounded() {
         let cooldowns = Cooldowns::default();
         for credential in 1..=100 {
             let until = Timestamp(LATER.0 + credential);
-            cooldowns.start(scope(1, credential), until, 429, NOW);
+            cooldowns.start(scope(1, credential), until, CooldownCause::of_status(429), NOW);
         }
         assert_eq!(cooldowns.count_of_credentials(NOW), MAX_COOLDOWNS);
         assert!(cooldowns.covering(scope(1, 1), NOW).is_none(), "the first to end made room");

@@ -4,24 +4,28 @@
 mod rows;
 mod telemetry;
 
-use std::sync::atomic::Ordering;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::api::{Capabilities, Operations};
-use crate::config::{ModelEntry, nearest};
-use crate::fleet::{Backend, BreakerState, CooldownScope, Fleet, Health, Topology};
-use crate::units::Timestamp;
+use crate::config::{Config, ModelEntry, nearest};
+use crate::fleet::groups::split_member;
+use crate::fleet::{
+    Backend, BreakerState, CooldownCause, CooldownScope, Fleet, GroupAddress, Groups, Health,
+    LoadedModel, ModelState, Topology,
+};
+use crate::units::{ByteSize, Timestamp, TokenCount};
 pub use rows::empty_in;
-use rows::{BackendRow, BreakerName, HealthName, ModelRow};
+use rows::{BackendRow, BreakerName, GroupRow, HealthName, ModelRow};
 
 /// Why a dump cannot be applied to a fleet.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum FleetError {
-    #[error("the fleet is not an object with one key, 'backends', that holds a list")]
+    #[error("the fleet is not an object with a list 'backends', and no other key but 'groups'")]
     NotAFleet,
     #[error("backends[{index}]: {source}")]
     Backend { index: usize, source: serde_json::Error },
@@ -45,7 +49,23 @@ pub fn dump(fleet: &Fleet, now: Timestamp) -> Value {
     let topology = &*fleet.topology();
     let rows: Vec<BackendRow> =
         topology.backends.iter().map(|backend| BackendRow::of(topology, backend, now)).collect();
-    json!({ "backends": rows })
+    if topology.groups.is_empty() {
+        return json!({ "backends": rows });
+    }
+    let groups: Vec<GroupRow> = topology.groups.iter().map(GroupRow::of).collect();
+    json!({ "backends": rows, "groups": groups })
+}
+
+/// What the groups of `config` resolved to in the fleet that `dump` describes: its backends say it by their
+/// names.
+pub fn groups_of(dump: &Value, config: &Config) -> Groups {
+    let rows = dump.get("backends").and_then(Value::as_array).into_iter().flatten();
+    let names = rows.filter_map(|row| row.get("name")?.as_str());
+    let members: Vec<(&str, SocketAddr)> = names.filter_map(split_member).collect();
+    Groups::of(config, &Groups::default()).with_addresses(config, |group| {
+        let mine = members.iter().filter(|(name, _)| **name == *group.name);
+        Some(mine.map(|(_, address)| GroupAddress::plain(*address)).collect())
+    })
 }
 
 /// Assumes that every backend is healthy and idle. Models that are not declared stay unknown.
@@ -78,7 +98,8 @@ pub fn overlay(fleet: &Fleet, dump: &Value, now: Timestamp) -> Result<(), FleetE
 }
 
 fn rows_of(dump: &Value) -> Result<&[Value], FleetError> {
-    let fields = dump.as_object().filter(|fields| fields.len() == 1);
+    let is_known = |key: &String| key == "backends" || key == "groups";
+    let fields = dump.as_object().filter(|fields| fields.keys().all(is_known));
     let rows = fields.and_then(|fields| fields.get("backends")).and_then(Value::as_array);
     rows.map(Vec::as_slice).ok_or(FleetError::NotAFleet)
 }
@@ -92,7 +113,7 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
     };
     let state = &*backend.state;
     if let Some(health) = row.health {
-        state.draining.store(matches!(health, HealthName::Draining), Ordering::Relaxed);
+        state.set_draining(matches!(health, HealthName::Draining));
         // A dump shows `draining` instead of the health verdict; such a backend was up.
         state.health.set(match health {
             HealthName::Healthy | HealthName::Draining => Health::Healthy,
@@ -106,13 +127,16 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
     if let Some(took) = duration_of(&row.name, "latency_ms", row.latency_ms.map(|ms| ms / 1e3))? {
         state.set_check_latency(took);
     }
+    if let Some(models) = row.models_in_memory {
+        state.memory.learn(models, ByteSize(row.vram_used_bytes.unwrap_or_default()));
+    }
     if let Some(telemetry) = &row.telemetry {
         telemetry.overlay(&row.name, state, now)?;
     }
     let remaining = duration_of(&row.name, "cooldown_remaining_s", row.cooldown_remaining_s)?;
     if let Some(remaining) = remaining {
         let (until, status) = (now.after(remaining), row.cooldown_status.unwrap_or(503));
-        state.cooldowns.start(CooldownScope::BACKEND, until, status, now);
+        state.cooldowns.start(CooldownScope::BACKEND, until, CooldownCause::of_status(status), now);
     }
     if let Some(breaker) = row.breaker {
         let breaker_state = match breaker {
@@ -175,13 +199,44 @@ fn overlay_model(
     let seconds = model.cooldown_remaining_s;
     if let Some(remaining) = duration_of(&row.name, "cooldown_remaining_s", seconds)? {
         let (until, status) = (now.after(remaining), model.cooldown_status.unwrap_or(503));
-        serving.state.cooldowns.start(serving.model_scope(), until, status, now);
+        serving.state.cooldowns.start(
+            serving.model_scope(),
+            until,
+            CooldownCause::of_status(status),
+            now,
+        );
     }
     if let Some(took) = first_token {
         serving.latency.learn_first_token(took, now);
     }
     if let Some(took) = response {
         serving.latency.learn_response(took, now);
+    }
+    overlay_residency(&serving.model_state, row, model, now)
+}
+
+fn overlay_residency(
+    state: &ModelState,
+    row: &BackendRow,
+    model: &ModelRow,
+    now: Timestamp,
+) -> Result<(), FleetError> {
+    if let Some(in_flight) = model.in_flight {
+        state.set_in_flight(in_flight);
+    }
+    if let Some(size) = model.size_bytes {
+        state.set_size(ByteSize(size));
+    }
+    if let Some(residency) = model.residency {
+        let expires_in = duration_of(&row.name, "expires_in_s", model.expires_in_s)?;
+        let loaded = LoadedModel {
+            name: model.id.clone(),
+            residency: residency.into(),
+            vram: model.vram_bytes.map(ByteSize),
+            expires_at: expires_in.map(|left| now.after(left)),
+            context_length: model.loaded_context_length.map(TokenCount),
+        };
+        state.learn_probe(Some(&loaded), now);
     }
     Ok(())
 }
@@ -217,6 +272,7 @@ fn to_entry(row: &BackendRow, model: &ModelRow) -> Result<ModelEntry, FleetError
         context_length: model.context_length,
         capabilities,
         operations,
+        max_in_flight: None,
     })
 }
 

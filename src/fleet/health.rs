@@ -3,8 +3,11 @@
 //!
 //! The first check decides at once, so that a start needs one round of checks and no more. From then
 //! on the verdict changes after `health.rise` passed or `health.fall` failed checks in a row; a single
-//! check of the other kind resets the streak. One task per backend writes, so the two atomics need no
+//! check of the other kind resets the streak. One task per backend learns, so the two atomics need no
 //! lock; with two writers a streak could count the same check twice.
+//!
+//! The byte of the verdict also holds whether the backend drains and whether a slow start may be going
+//! on, so that a decision tests all three with one load. Each writer changes its own bits only.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
@@ -44,21 +47,60 @@ impl Health {
     }
 }
 
-/// Counts consecutive checks that contradict the verdict.
+/// The bits of the verdict.
+const VERDICT: u8 = 0b11;
+/// An operator drains the backend.
+const DRAINING: u8 = 0b100;
+/// A slow start may be going on.
+const SLOW_START: u8 = 0b1000;
+
+/// The verdict, and the count of consecutive checks that contradict it.
 #[derive(Debug, Default)]
 pub struct HealthTracker {
-    status: AtomicU8,
+    bits: AtomicU8,
     streak: AtomicU32,
 }
 
 impl HealthTracker {
     /// The current verdict; never [`Health::Draining`].
     pub fn status(&self) -> Health {
-        match self.status.load(Ordering::Relaxed) {
+        match self.bits.load(Ordering::Relaxed) & VERDICT {
             1 => Health::Healthy,
             2 => Health::Unhealthy,
             _ => Health::Unknown,
         }
+    }
+
+    /// Whether the checks pass, no operator drains the backend, and no slow start is going on.
+    #[inline(always)]
+    pub(super) fn is_unimpaired(&self) -> bool {
+        self.bits.load(Ordering::Relaxed) == Health::Healthy as u8
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.bits.load(Ordering::Acquire) & DRAINING != 0
+    }
+
+    /// Returns what it was before.
+    pub(super) fn set_draining(&self, draining: bool) -> bool {
+        self.set_bit(DRAINING, draining)
+    }
+
+    pub(super) fn is_in_slow_start(&self) -> bool {
+        self.bits.load(Ordering::Acquire) & SLOW_START != 0
+    }
+
+    pub(super) fn set_slow_start(&self, in_slow_start: bool) {
+        self.set_bit(SLOW_START, in_slow_start);
+    }
+
+    fn set_bit(&self, bit: u8, on: bool) -> bool {
+        let before = if on {
+            self.bits.fetch_or(bit, Ordering::AcqRel)
+        } else {
+            self.bits.fetch_and(!bit, Ordering::AcqRel)
+        };
+        before & bit != 0
     }
 
     /// Whether the last check contradicts the verdict, which did not change yet.
@@ -68,7 +110,11 @@ impl HealthTracker {
 
     /// Sets the verdict: for `explain` on a saved fleet and for tests.
     pub fn set(&self, status: Health) {
-        self.status.store(status as u8, Ordering::Relaxed);
+        let verdict = status as u8 & VERDICT;
+        let replaced = self.bits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bits| {
+            Some(bits & !VERDICT | verdict)
+        });
+        debug_assert!(replaced.is_ok(), "the closure always returns bits");
         self.streak.store(0, Ordering::Relaxed);
     }
 
@@ -95,13 +141,44 @@ impl HealthTracker {
 pub struct CheckResult {
     /// When it ended.
     pub at: Timestamp,
-    /// How long it took; `None` when it failed.
-    pub passed: Option<Duration>,
+    /// What it found.
+    pub outcome: CheckOutcome,
+}
+
+/// What a health check found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckOutcome {
+    /// A success, after that time.
+    Passed(Duration),
+    /// Nothing accepts connections: however busy an engine is, it does not refuse them.
+    Refused,
+    /// A bad response or none in time, which an engine that is only busy may cause, too.
+    Failed,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drain_slow_start_and_verdict_keep_each_other() {
+        let tracker = HealthTracker::default();
+        assert!(!tracker.is_unimpaired(), "not checked yet");
+        tracker.learn(true, 1, 1);
+        assert!(tracker.is_unimpaired());
+        for (drains, starts) in [(true, false), (true, true), (false, true), (false, false)] {
+            let before = tracker.is_draining();
+            assert_eq!(tracker.set_draining(drains), before, "it returns what it was");
+            tracker.set_slow_start(starts);
+            for passed in [false, true] {
+                tracker.learn(passed, 1, 1);
+                let verdict = if passed { Health::Healthy } else { Health::Unhealthy };
+                assert_eq!(tracker.status(), verdict);
+                assert_eq!((tracker.is_draining(), tracker.is_in_slow_start()), (drains, starts));
+                assert_eq!(tracker.is_unimpaired(), passed && !drains && !starts);
+            }
+        }
+    }
 
     #[test]
     fn first_check_decides_and_later_changes_need_a_streak() {

@@ -11,6 +11,7 @@ use super::client_evidence::Evidence;
 use super::cooldown::{Cooldown, CooldownScope};
 use super::drain_estimate::{ExpectedResponse, SlotId};
 use super::load::Probe;
+use super::model_state::ModelState;
 use crate::units::Timestamp;
 
 /// What a permit is taken for.
@@ -24,6 +25,25 @@ pub struct PermitRequest {
     pub client: u64,
     /// Now.
     pub now: Timestamp,
+    /// The limits that apply.
+    pub limits: PermitLimits,
+}
+
+/// The limits that a permit must stay within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PermitLimits {
+    /// That of the backend and that of the model on it.
+    #[default]
+    All,
+    /// That of the backend alone: the request spills over the limit of the model.
+    Backend,
+}
+
+/// A model on a backend, and how many requests it may have in flight there.
+#[derive(Debug)]
+pub(super) struct ModelPermit<'a> {
+    pub(super) state: &'a Arc<ModelState>,
+    pub(super) limit: u32,
 }
 
 /// A probe slot that is held.
@@ -72,6 +92,8 @@ impl HeldProbe {
 #[derive(Debug)]
 pub struct InflightGuard {
     state: Arc<BackendState>,
+    /// Where the request counts for a model, too.
+    model: Option<Arc<ModelState>>,
     probe: HeldProbe,
     drain_slot: Option<SlotId>,
     /// What the request adds to the tokens in flight.
@@ -92,10 +114,35 @@ impl InflightGuard {
         let probe = HeldProbe::try_take(state, request)?;
         if state.load.try_begin(limit) {
             let state = Arc::clone(state);
-            return Some(Self { state, probe, drain_slot: None, tokens: 0, prefill_tokens: 0 });
+            return Some(Self {
+                state,
+                model: None,
+                probe,
+                drain_slot: None,
+                tokens: 0,
+                prefill_tokens: 0,
+            });
         }
         probe.free(state);
         None
+    }
+
+    /// The same with a permit of a model on the backend: both or none.
+    pub(super) fn try_reserve_model(
+        state: &Arc<BackendState>,
+        limit: u32,
+        model: &ModelPermit<'_>,
+        request: &PermitRequest,
+    ) -> Option<Self> {
+        if !model.state.try_begin(model.limit) {
+            return None;
+        }
+        let Some(mut guard) = Self::try_reserve(state, limit, request) else {
+            model.state.end();
+            return None;
+        };
+        guard.model = Some(Arc::clone(model.state));
+        Some(guard)
     }
 
     /// The backend it belongs to.
@@ -141,6 +188,9 @@ impl Drop for InflightGuard {
             self.state.work.end(self.tokens);
         }
         self.state.load.end();
+        if let Some(model) = &self.model {
+            model.end();
+        }
         self.probe.free(&self.state);
         if let Some(slot) = self.drain_slot {
             self.state.drain_estimate.free(slot);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::drain_estimate::ExpectedResponse;
+use super::learned_context::LearnedContext;
 use crate::units::{Timestamp, TokenCount, to_micros};
 
 /// The time in which a peak falls to 1/e of its value: 10 s, as in Finagle.
@@ -20,13 +21,15 @@ const HALF_LIFE_BITS: u32 = 10;
 /// start there, or a backend would be avoided the longer the slower it was.
 const MAX_COUNTED: u32 = 1_000_000;
 
-/// Measured latencies of one model on one backend, as moving averages.
+/// What is learned of one model on one backend: its latencies, as moving averages, and its context.
 #[derive(Debug, Default)]
 pub struct ModelLatency {
     first_token: Average,
     response: Average,
     stream_tokens: AtomicU32,
     peak: Peak,
+    /// Its context, where prompts were refused for their length.
+    pub context: LearnedContext,
 }
 
 impl ModelLatency {
@@ -81,6 +84,7 @@ impl ModelLatency {
     /// Forgets everything: the engine restarted.
     pub fn forget(&self) {
         self.stream_tokens.store(0, Ordering::Relaxed);
+        self.context.forget();
         for packed in [&self.first_token.0, &self.response.0, &self.peak.0] {
             packed.store(0, Ordering::Relaxed);
         }

@@ -1,8 +1,6 @@
 //! Drains and resumes by hand: the state of a backend where it differs from `drain` in the configuration.
 //! An upgrade passes them to the new process.
 
-use std::sync::atomic::Ordering;
-
 use serde::{Deserialize, Serialize};
 
 use super::{Fleet, Identity};
@@ -33,7 +31,7 @@ impl Fleet {
     pub fn manual_drains(&self) -> Vec<ManualDrain> {
         let topology = self.topology();
         let rows = topology.backends.iter().filter_map(|backend| {
-            let draining = backend.state.draining.load(Ordering::Acquire);
+            let draining = backend.state.is_draining();
             let identity = Identity::of(&backend.config);
             (draining != backend.config.starts_drained()).then(|| ManualDrain {
                 engine: identity.engine.name().to_owned(),
@@ -53,7 +51,7 @@ impl Fleet {
         for backend in &topology.backends {
             let identity = Identity::of(&backend.config);
             if let Some(drain) = drains.iter().find(|drain| drain.is_of(&identity))
-                && backend.state.draining.swap(drain.draining, Ordering::AcqRel) != drain.draining
+                && backend.state.set_draining(drain.draining) != drain.draining
             {
                 changed.push(identity.name);
             }

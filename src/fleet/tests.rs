@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{
-    BackendId, CheckResult, Fleet, Health, InflightGuard, Model, Outcome, OutcomeSource, Probe,
-    Topology,
+    BackendId, CheckOutcome, CheckResult, Fleet, Health, InflightGuard, Model, Outcome,
+    OutcomeSource, Probe, Topology,
 };
-use super::{CooldownScope, PermitRequest, Requester};
+use super::{CooldownCause, CooldownScope, PermitRequest, Requester};
 use crate::api::{Capabilities, Operations};
-use crate::config::{Config, Environment, ModelEntry};
+use crate::config::{Config, Engine, Environment, ModelEntry};
 use crate::units::{Timestamp, TokenCount};
 
 fn config(yaml: &str) -> Config {
@@ -108,7 +108,8 @@ fn unknown_capabilities_are_assumed_or_denied() {
     let fleet = fleet_of(yaml).topology();
     let row = &model(&fleet, "m").serving[0];
     assert_eq!((row.known, row.usable), (Capabilities::NONE, Capabilities::ALL));
-    assert_eq!(row.usable_operations, Operations::ALL);
+    assert_eq!(row.native_operations, Engine::Auto.operations());
+    assert_eq!(row.usable_operations, Engine::Auto.operations().with_convertible());
     assert_eq!((row.max_in_flight, row.priority), (u32::MAX, 50));
     let fleet = fleet_of(&format!("routing: {{unknown_capability: deny}}\n{yaml}")).topology();
     assert_eq!(model(&fleet, "m").serving[0].usable, Capabilities::NONE);
@@ -217,11 +218,11 @@ fn probe_slot_is_exclusive_and_freed_on_drop() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
     let (scope, client, now) = (CooldownScope::BACKEND, 7, Timestamp(1));
-    state.cooldowns.start(scope, Timestamp(9_000_000), 429, now);
+    state.cooldowns.start(scope, Timestamp(9_000_000), CooldownCause::of_status(429), now);
     let fault = source(now, Requester { client, ..Requester::default() });
     state.learn_outcome(Outcome::Fault, fault, &fleet.backends[0].config.health.breaker);
     for probe in [Probe::Breaker, Probe::Cooldown, Probe::Client] {
-        let probe = PermitRequest { probe, scope, client, now };
+        let probe = PermitRequest { probe, scope, client, now, ..PermitRequest::default() };
         let held = InflightGuard::try_reserve(state, 9, &probe).unwrap();
         assert!(InflightGuard::try_reserve(state, 9, &probe).is_none(), "{probe:?} is taken");
         drop(held);
@@ -254,14 +255,15 @@ fn passed_check_half_opens_the_breaker() {
     let at = Timestamp(1_000_000);
     assert_eq!(state.checked_at(), None);
     let health = &backend.config.health;
-    let failed = CheckResult { at, passed: None };
+    let failed = CheckResult { at, outcome: CheckOutcome::Failed };
     assert_eq!(state.learn_check(failed, health).health, Some(Health::Unhealthy));
     let from = source(at, Requester::default());
     for _ in 0..3 {
         state.learn_outcome(Outcome::Unreachable, from, &backend.config.health.breaker);
     }
     assert_eq!(state.breaker.state(at), super::BreakerState::Open);
-    let passed = CheckResult { at, passed: Some(Duration::from_millis(3)) };
+    let outcome = CheckOutcome::Passed(Duration::from_millis(3));
+    let passed = CheckResult { at, outcome };
     assert_eq!(state.learn_check(passed, health).health, None);
     assert_eq!(state.learn_check(passed, health).health, Some(Health::Healthy));
     assert_eq!(state.breaker.state(at), super::BreakerState::HalfOpen);
@@ -274,7 +276,7 @@ fn draining_hides_the_health_verdict() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
     state.health.set(Health::Healthy);
-    state.draining.store(true, Ordering::Relaxed);
+    state.set_draining(true);
     assert_eq!(state.status(), Health::Draining);
     assert_eq!(state.health.status(), Health::Healthy, "it comes back as it was");
 }

@@ -10,12 +10,16 @@ use ahash::HashMap;
 
 use super::backend::{BackendId, SharedBackend};
 use super::cooldown::CooldownScope;
+use super::groups::Groups;
 use super::latency::ModelLatency;
+use super::model_names::ModelNames;
+use super::model_state::ModelState;
 use super::requester::Requester;
-use crate::api::{Capabilities, Offer, Operations};
+use super::slots::{ModelLimits, initial_residency};
+use crate::api::{CanonicalName, Capabilities, Offer, Operation, Operations, canonical_name};
 use crate::config::{
-    AuthorizationPolicy, BackendConfig, Config, ModelConfig, ModelEntry, TimeoutsConfig,
-    UnknownCapability,
+    AuthorizationPolicy, BackendConfig, Config, Engine, ModelConfig, ModelEntry, Strategy,
+    TimeoutsConfig, UnknownCapability,
 };
 use crate::prefix::{CacheState, MemoryBudget, ModelIndex, Slot};
 use crate::scoring::{Candidate, PrefixParams};
@@ -33,12 +37,15 @@ pub struct TopologyRules {
     timeouts: TimeoutsConfig,
     models: BTreeMap<String, ModelConfig>,
     give_up: Duration,
+    pub(super) groups: Arc<Groups>,
+    /// Whether a request waits for a free slot rather than in its engine.
+    limits_to_slots: bool,
     pub(super) prefix_memory: Arc<MemoryBudget>,
 }
 
 impl TopologyRules {
-    /// The rules of a configuration, its prefix indexes of `prefix_memory`.
-    pub fn new(config: &Config, prefix_memory: Arc<MemoryBudget>) -> Self {
+    /// The rules of a configuration, its groups of backends, its prefix indexes of `prefix_memory`.
+    pub fn new(config: &Config, groups: Groups, prefix_memory: Arc<MemoryBudget>) -> Self {
         prefix_memory.set_limit(config.limits.prefix_memory.to_usize());
         Self {
             prefix_memory,
@@ -46,6 +53,8 @@ impl TopologyRules {
             timeouts: config.timeouts.clone(),
             models: config.models.clone(),
             give_up: config.discovery.give_up,
+            groups: Arc::new(groups),
+            limits_to_slots: config.routing.strategy == Strategy::Deployment,
         }
     }
 
@@ -67,10 +76,26 @@ pub struct Backend {
     pub models: Option<Arc<Vec<ModelEntry>>>,
     /// What discovery found, whatever is declared.
     pub discovered: Option<Arc<Vec<ModelEntry>>>,
+    /// How many requests its engine runs at a time, as far as it reported that.
+    pub slots: Option<u32>,
     /// Host and port, as in the Host header.
     pub authority: Arc<str>,
     /// TLS of connections to it; `None` for plain HTTP.
     pub tls: Option<Arc<ClientTls>>,
+}
+
+impl Backend {
+    /// Whether its engine is Ollama, configured or detected.
+    pub fn is_ollama(&self) -> bool {
+        self.state.engine(self.config.engine) == Engine::Ollama
+    }
+
+    /// Its configuration, or `config` where that differs: connections are kept by it.
+    pub(super) fn kept(&self, config: &BackendConfig) -> Arc<BackendConfig> {
+        let tls = |config: &BackendConfig| config.client_tls.0.as_ref().map(Arc::as_ptr);
+        let is_same = *self.config == *config && tls(&self.config) == tls(config);
+        if is_same { Arc::clone(&self.config) } else { Arc::new(config.clone()) }
+    }
 }
 
 /// One model on one backend: a candidate of routing.
@@ -87,10 +112,13 @@ pub struct Serving {
     pub state: SharedBackend,
     /// What is learned about the model on this backend.
     pub latency: Arc<ModelLatency>,
+    /// The model on this backend: its requests in flight, and whether it is in memory.
+    pub model_state: Arc<ModelState>,
     /// The longest context; the largest number when it is unknown.
     pub window: TokenCount,
-    /// The most requests in flight; `u32::MAX` without a limit.
-    pub max_in_flight: u32,
+    /// Below so many requests in flight on the backend neither its limit nor that of the model is reached;
+    /// spares decisions a look at both.
+    pub(super) least_limit: u32,
     /// Lower is better.
     pub priority: u32,
     /// Its share of the requests; at least 1, because a backend of weight 0 is drained.
@@ -101,13 +129,19 @@ pub struct Serving {
     pub id: BackendId,
     /// Index of the backend in [`Topology::backends`].
     pub backend: u16,
+    /// The most requests in flight on the backend; `u32::MAX` without a limit.
+    pub max_in_flight: u32,
+    /// The same for the model on it.
+    pub max_in_flight_of_model: u32,
     /// What the model is known to do here.
     pub known: Capabilities,
     /// What it is known or assumed to do here.
     pub usable: Capabilities,
     /// Operations that it is declared to serve here.
     pub known_operations: Operations,
-    /// Operations it is known or assumed to serve here.
+    /// Operations the backend is known or assumed to serve itself.
+    pub native_operations: Operations,
+    /// The same, and those whose requests can be converted to one of them.
     pub usable_operations: Operations,
     /// The longest context; `None` when unknown.
     pub context_length: Option<TokenCount>,
@@ -140,6 +174,12 @@ impl Serving {
     pub fn cooldown_scope(&self, requester: Requester) -> CooldownScope {
         let credential = if self.passes_credentials { requester.credential } else { 0 };
         CooldownScope { credential, ..self.cooldown }
+    }
+
+    /// What a request for `operation` is converted to; `None` where the backend serves it itself.
+    pub fn conversion(&self, operation: Operation) -> Option<Operation> {
+        let target = self.native_operations.target_of(operation)?;
+        (target != operation).then_some(target)
     }
 
     /// A count in relation to the backend's weight: that of a backend with half the largest weight counts
@@ -186,6 +226,11 @@ pub struct Model {
 }
 
 impl Model {
+    /// Whether its backends differ in weight.
+    pub fn has_weights(&self) -> bool {
+        self.serving.first().is_some_and(|row| row.most_weight > 0)
+    }
+
     /// Has prompts cut into blocks as large as the engines'; as the largest where they differ, for
     /// none of them keeps less than a whole one.
     pub(super) fn follow_blocks(&self) {
@@ -200,6 +245,16 @@ struct Carried {
     turns: HashMap<Box<str>, Arc<AtomicU64>>,
     prefixes: HashMap<Box<str>, Arc<ModelIndex>>,
     latencies: HashMap<(BackendId, Box<str>), Arc<ModelLatency>>,
+    /// By the backend's own name: several names for one model share its state.
+    states: HashMap<(BackendId, Box<str>), Arc<ModelState>>,
+}
+
+impl Carried {
+    /// What is known of a model on a backend, whatever name it has there for clients.
+    fn state(&mut self, backend: BackendId, entry: &ModelEntry) -> Arc<ModelState> {
+        let own_name = canonical_name(entry.upstream_id.as_deref().unwrap_or(&entry.id));
+        Arc::clone(self.states.entry((backend, own_name)).or_default())
+    }
 }
 
 /// Every backend and model known at one moment.
@@ -209,23 +264,31 @@ pub struct Topology {
     pub backends: Vec<Backend>,
     models: Vec<Model>,
     by_name: HashMap<Box<str>, ModelId>,
+    /// By what the names of a model have in common.
+    by_key: HashMap<Box<str>, ModelId>,
     is_complete: bool,
     /// `discovery.give_up`.
     give_up: Duration,
+    /// The groups that some of the backends are members of.
+    pub groups: Arc<Groups>,
 }
 
 impl Topology {
     /// Builds the topology of `backends`, keeping what `previous` had learned about the same
     /// models.
     pub fn build(backends: Vec<Backend>, rules: &TopologyRules, previous: &Self) -> Self {
-        let carried = previous.carry();
+        let mut carried = previous.carry();
+        let names = ModelNames::of(
+            backends.iter().filter_map(|one| one.models.as_deref().map(Vec::as_slice)),
+        );
         let mut order: Vec<Box<str>> = Vec::new();
         let mut serving: HashMap<Box<str>, Vec<Serving>> = HashMap::default();
         for (index, backend) in backends.iter().enumerate() {
             for entry in backend.models.iter().flat_map(|models| models.iter()) {
-                let row = serve(index, backend, entry, rules, &carried);
-                let rows = serving.entry(entry.id.as_str().into()).or_insert_with(|| {
-                    order.push(entry.id.as_str().into());
+                let row = serve(index, backend, entry, rules, &mut carried);
+                let key = names.key(&entry.id);
+                let rows = serving.entry(key).or_insert_with_key(|key| {
+                    order.push(key.clone());
                     Vec::new()
                 });
                 // A backend that lists a model twice serves it once; the first entry counts.
@@ -234,24 +297,34 @@ impl Topology {
                 }
             }
         }
-        let is_complete = backends.iter().all(|backend| backend.models.is_some());
+        let groups = Arc::clone(&rules.groups);
+        let is_complete = backends.iter().all(|backend| backend.models.is_some())
+            && groups.iter().all(|group| !group.addresses.is_empty());
         let give_up = rules.give_up;
-        let mut topology = Self { backends, is_complete, give_up, ..Self::default() };
-        for name in order {
-            let rows = serving.remove(&name).unwrap_or_default();
-            topology.add(name, rows, &carried, &rules.prefix_memory);
+        let mut topology = Self { backends, is_complete, give_up, groups, ..Self::default() };
+        for key in order {
+            let rows = serving.remove(&key).unwrap_or_default();
+            topology.add(key, rows, &carried, &rules.prefix_memory);
         }
         topology
     }
 
+    /// Adds a model, named as its first backend lists it.
     fn add(
         &mut self,
-        name: Box<str>,
+        key: Box<str>,
         mut serving: Vec<Serving>,
         carried: &Carried,
         memory: &Arc<MemoryBudget>,
     ) {
         let Ok(number) = u32::try_from(self.models.len()) else { return };
+        let Some(name) = serving.first().map(|row| row.model.clone()) else { return };
+        self.by_key.insert(key, ModelId(number));
+        for row in serving.iter_mut().filter(|row| row.model != name) {
+            self.by_name.insert(row.model.clone(), ModelId(number));
+            // It knows the model by its own spelling.
+            row.upstream_id.get_or_insert_with(|| row.model.clone());
+        }
         let turn = carried.turns.get(&name).cloned().unwrap_or_default();
         let fresh = || Arc::new(ModelIndex::new(Arc::clone(memory)));
         let prefixes = carried.prefixes.get(&name).cloned().unwrap_or_else(fresh);
@@ -275,15 +348,18 @@ impl Topology {
             carried.turns.insert(model.name.clone(), Arc::clone(&model.turn));
             carried.prefixes.insert(model.name.clone(), Arc::clone(&model.prefixes));
             for row in &model.serving {
-                carried.latencies.insert((row.id, model.name.clone()), Arc::clone(&row.latency));
+                carried.latencies.insert((row.id, row.model.clone()), Arc::clone(&row.latency));
+                let own_name = (row.id, canonical_name(row.adapter_name()));
+                carried.states.insert(own_name, Arc::clone(&row.model_state));
             }
         }
         carried
     }
 
-    /// The model called `name`.
+    /// The model called `name`, or by a name that means the same: another case, with or without `:latest`.
     pub fn model_id(&self, name: &str) -> Option<ModelId> {
-        self.by_name.get(name).copied()
+        let exact = self.by_name.get(name).copied();
+        exact.or_else(|| self.by_key.get(CanonicalName::new(name)?.as_str()).copied())
     }
 
     /// Has prompts of every model cut into blocks as large as its engines'.
@@ -314,7 +390,8 @@ impl Topology {
     /// Whether a model that no backend lists may still be reported by one whose models are unknown.
     pub fn awaits_models(&self, now: Timestamp) -> bool {
         !self.is_complete
-            && self.unreported().any(|backend| backend.state.awaits_models(now, self.give_up))
+            && (self.unreported().any(|backend| backend.state.awaits_models(now, self.give_up))
+                || self.groups.iter().any(|group| group.awaits_members(now, self.give_up)))
     }
 
     /// The backends that have never reported their models.
@@ -333,7 +410,7 @@ fn serve(
     backend: &Backend,
     entry: &ModelEntry,
     rules: &TopologyRules,
-    carried: &Carried,
+    carried: &mut Carried,
 ) -> Serving {
     let assumed = rules.unknown_capability == UnknownCapability::Assume;
     let known = entry.capabilities.unwrap_or(Capabilities::NONE);
@@ -343,19 +420,31 @@ fn serve(
         None if assumed => Capabilities::ALL,
         None | Some(_) => known,
     };
-    // An operation is no property of the prompt: without a list every one is tried.
-    let usable_operations = entry.operations.unwrap_or(Operations::ALL);
+    // An operation is no property of the prompt: without a list every one the engine may have is tried.
+    let engine = backend.state.engine(backend.config.engine);
+    let native_operations = entry.operations.unwrap_or(engine.operations());
+    let usable_operations = native_operations.with_convertible();
     let key = (backend.state.id, Box::from(entry.id.as_str()));
+    let limits = ModelLimits::of(&backend.config, &backend.state, declared, rules.limits_to_slots);
+    let model_state = carried.state(backend.state.id, entry);
+    model_state.settle_residency(initial_residency(engine));
+    model_state.set_slots(limits.slots);
+    let max_in_flight = backend.config.max_in_flight.unwrap_or(u32::MAX);
     Serving {
         backend: u16::try_from(index).unwrap_or(u16::MAX),
         id: backend.state.id,
         priority: backend.config.priority,
         weight: backend.config.weight.max(1),
         most_weight: 0,
-        max_in_flight: backend.config.max_in_flight.unwrap_or(u32::MAX),
+        // A model has no more requests in flight than its backend.
+        least_limit: max_in_flight.min(limits.most),
+        max_in_flight,
+        max_in_flight_of_model: limits.most,
+        model_state,
         known,
         usable,
         known_operations,
+        native_operations,
         usable_operations,
         usable_offer: Offer::new(usable_operations, usable),
         known_offer: Offer::new(usable_operations, known),

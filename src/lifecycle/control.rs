@@ -6,11 +6,13 @@ use std::sync::Arc;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
 
+use super::group_watch::GroupWatch;
 use super::listener_service::Sockets;
 use super::manual_state::ManualState;
 use super::reload::{ReloadError, ReloadReport, Reloader};
 use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
+use crate::fleet::Groups;
 use crate::lifecycle::systemd::{Notifier, State};
 
 /// How many commands may wait; more are refused.
@@ -77,12 +79,23 @@ impl ControlLoop {
     /// Executes commands until the last sender is dropped.
     pub async fn run(mut self) {
         let mut hangup = watch_signal(SignalKind::hangup());
+        let mut groups = GroupWatch::default();
+        let mut watched = None;
         loop {
+            let generation = self.reloader.proxy.generation();
+            if watched.as_ref().is_none_or(|watched| !Arc::ptr_eq(watched, &generation)) {
+                groups.follow(&generation);
+                watched = Some(Arc::clone(&generation));
+            }
             tokio::select! {
                 command = self.receiver.0.recv() => match command {
                     None => return,
                     Some(command) => self.execute(command).await,
                 },
+                found = groups.changed() => {
+                    self.replace_members(found).await;
+                    watched = None;
+                }
                 // A signal has no reply channel; the outcome is logged.
                 () = next(&mut hangup) => drop(self.reload().await),
             }
@@ -95,6 +108,14 @@ impl ControlLoop {
             Command::Upgrade(result) => result.send(self.upgrade().await).is_ok(),
         };
         tracing::debug!(is_delivered, "command completed");
+    }
+
+    async fn replace_members(&self, groups: Groups) {
+        if !self.reloader.proxy.is_stopping()
+            && let Err(error) = self.reloader.replace_members(groups).await
+        {
+            tracing::error!(%error, "the new addresses are not used");
+        }
     }
 
     async fn reload(&self) -> Result<ReloadReport, ReloadError> {

@@ -8,11 +8,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::clock::now;
-use crate::config::{Change, Changes, ConfigError, ConfigSource, LogConfig};
-use crate::discovery::DiscoveryService;
-use crate::fleet::Health;
+use crate::config::{Change, Changes, Config, ConfigError, ConfigSource, LogConfig};
+use crate::discovery::{DiscoveryService, look_up_groups};
+use crate::fleet::{Groups, Health};
 use crate::lifecycle::SHADOW_HOST;
 use crate::observe::metrics::Metrics;
+use crate::observe::usage::LiveUsage;
 use crate::proxy::Proxy;
 use crate::routing::Generation;
 use crate::tls::Look;
@@ -82,6 +83,8 @@ pub struct Reloader {
     pub prober: DiscoveryService,
     /// Counts reloads.
     pub metrics: Arc<Metrics>,
+    /// Counts tokens by the backends and prices of the configuration.
+    pub usage: Arc<LiveUsage>,
 }
 
 impl Reloader {
@@ -110,14 +113,8 @@ impl Reloader {
         let before = self.proxy.generation();
         let changes = Changes::between(&before.config, &config);
         let restart = Changes::between(self.proxy.config(), &config);
-        let generation = before.succeeded_by(config).with_shadow(Some(&before), SHADOW_HOST);
-        let generation = Arc::new(generation.map_err(ReloadError::Shadow)?);
-        let first_checks = self.prober.watch(&generation.fleet, &generation.config);
-        let is_checked = tokio::time::timeout(FIRST_CHECKS, first_checks).await.is_ok();
-        tracing::debug!(is_checked, "applying the new configuration");
-        // Counters first: an attempt on a new backend needs them.
-        self.metrics.learn_backends(&generation.fleet.topology());
-        self.proxy.adopt(Arc::clone(&generation));
+        let groups = look_up_groups(&config, before.fleet.groups()).await;
+        let generation = self.adopt(&before, config, groups).await?;
         self.proxy.clients().refresh_certificates(Look::Requested);
         if let Some(apply) = &self.apply_log {
             apply(&generation.config.log);
@@ -135,6 +132,36 @@ impl Reloader {
             warnings: generation.config.warnings.iter().map(ToString::to_string).collect(),
             took_ms: to_millis(now().since(started)),
         })
+    }
+
+    /// Replaces the members of the groups of the configuration in force.
+    ///
+    /// # Errors
+    /// Why the members in force stay.
+    pub async fn replace_members(&self, groups: Groups) -> Result<(), ReloadError> {
+        let before = self.proxy.generation();
+        self.adopt(&before, before.config.clone(), groups).await?;
+        Ok(())
+    }
+
+    /// Puts a configuration in force, once its new backends have been checked.
+    async fn adopt(
+        &self,
+        before: &Generation,
+        config: Config,
+        groups: Groups,
+    ) -> Result<Arc<Generation>, ReloadError> {
+        let generation = before.succeeded_by(config, groups);
+        let generation = generation.with_shadow(Some(before), SHADOW_HOST);
+        let generation = Arc::new(generation.map_err(ReloadError::Shadow)?);
+        let first_checks = self.prober.watch(&generation.fleet, &generation.config);
+        let is_checked = tokio::time::timeout(FIRST_CHECKS, first_checks).await.is_ok();
+        tracing::debug!(is_checked, "applying the new configuration");
+        // Counters first: an attempt on a new backend needs them.
+        self.metrics.learn_backends(&generation.fleet.topology());
+        self.usage.adopt(Arc::clone(&generation));
+        self.proxy.adopt(Arc::clone(&generation));
+        Ok(generation)
     }
 }
 

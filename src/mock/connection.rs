@@ -72,6 +72,11 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
     };
     request.set_body(body.clone());
     let fault = fault.or_else(|| shared.script.fault_of_body(&body).filter(|_| !is_probe));
+    if let Some(memory) = shared.memory.as_ref().filter(|_| !is_probe)
+        && memory.use_model_of(&body)
+    {
+        shared.records.count(|counters| counters.loads += 1);
+    }
     let response = response(shared, &head, &body);
     drop(body);
     let mut delivery = Delivery::new(wire, &shared.records, &head);
@@ -100,13 +105,23 @@ fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
     if let Some(text) = shared.script.page(path).filter(|_| head.is_probe()) {
         return Response::Whole(Whole::text(text));
     }
+    if let Some(memory) = shared.memory.as_ref().filter(|_| path == "/api/ps") {
+        return Response::Whole(Whole::value(200, &memory.page()));
+    }
+    let changed = shared.library.as_ref().map(|library| library.apply(&shared.spec));
+    let spec = changed.as_ref().unwrap_or(&shared.spec);
+    let line = (head.method.as_str(), path);
+    let managed = shared.library.as_ref().and_then(|library| library.response(spec, line, body));
+    if let Some(response) = managed {
+        return response;
+    }
     if head.is_probe() {
-        return Response::Whole(info::page(&shared.spec, shared.script.health(), path, body));
+        return Response::Whole(info::page(spec, shared.script.health(), path, body));
     }
     match operation {
         Some(operation) if head.method == "POST" => {
             let content_type = head.header("content-type").unwrap_or("");
-            responses::response(&shared.spec, operation, content_type, body)
+            responses::response(spec, operation, content_type, body)
         }
         Some(_) => {
             let message = "Method Not Allowed";

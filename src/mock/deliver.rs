@@ -156,7 +156,7 @@ impl<'a> Delivery<'a> {
                 given
             }
         };
-        let mut head = self.head(plan, 200, "text/event-stream", &framing);
+        let mut head = self.head(plan, 200, events.content_type, &framing);
         head.extend_from_slice(b"Cache-Control: no-cache\r\n\r\n");
         self.wire.write(&head).await?;
         let mut rest = events.list.peekable();

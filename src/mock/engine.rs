@@ -9,6 +9,8 @@ use tokio::task::JoinHandle;
 
 use super::connection;
 use super::fault::Fault;
+use super::library::Library;
+use super::memory::Memory;
 use super::received::{Cancelled, Counters, Malformed, Received};
 use super::records::Records;
 use super::script::Script;
@@ -46,6 +48,8 @@ impl MockEngine {
         let shared = Arc::new(Shared {
             script: Script::new(),
             records: Records::new(spec.keep_bodies),
+            memory: spec.memory.map(Memory::new),
+            library: Library::of(&spec),
             spec,
             connections: Mutex::default(),
         });

@@ -95,6 +95,8 @@ pub struct Counters {
     pub faults: usize,
     /// Events of streams written.
     pub events: usize,
+    /// Models loaded because they were not in memory; only with [`super::EngineSpec::memory`].
+    pub loads: usize,
     /// Information requests.
     pub probes: usize,
     /// Requests that were not well-formed.

@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod messages;
 mod native;
+mod ollama;
 mod others;
 mod reply;
 mod request;
@@ -46,6 +47,7 @@ pub(super) struct Whole {
 /// A response made of events, drawn one by one so that a long one needs no memory.
 pub(super) struct Events {
     pub(super) list: Box<dyn Iterator<Item = Event> + Send>,
+    pub(super) content_type: &'static str,
     /// The dialect's keep-alive event.
     pub(super) ping: Vec<u8>,
     /// The dialect's error event in mid-stream.
@@ -99,11 +101,18 @@ impl Whole {
 impl Events {
     fn new(operation: Operation, list: impl Iterator<Item = Event> + Send + 'static) -> Self {
         let error = error_value(Some(operation), 500, "engine_failed", "The engine failed.");
-        let (ping, error) = match operation.row().dialect {
-            Dialect::OpenAi | Dialect::Ollama => (b": ping\n\n".to_vec(), unnamed_event(&error)),
-            Dialect::Anthropic => (named_event(&json!({"type": "ping"})), named_event(&error)),
+        let events = "text/event-stream";
+        let (content_type, ping, error) = match operation.row().dialect {
+            Dialect::OpenAi => (events, b": ping\n\n".to_vec(), unnamed_event(&error)),
+            Dialect::Anthropic => {
+                (events, named_event(&json!({"type": "ping"})), named_event(&error))
+            }
+            // JSON lines have no pings: an empty line would be an error for some clients.
+            Dialect::Ollama => {
+                ("application/x-ndjson", Vec::new(), format!("{error}\n").into_bytes())
+            }
         };
-        Self { list: Box::new(list), ping, error }
+        Self { list: Box::new(list), content_type, ping, error }
     }
 }
 
@@ -129,7 +138,11 @@ pub(super) fn response(
         Err(refusal) => return Response::Whole(refusal),
     };
     let wait = spec.pace.first_token;
-    let streams = request.body.get("stream").and_then(Value::as_bool).unwrap_or(false);
+    let streams = request.body.get("stream").and_then(Value::as_bool);
+    let streams = streams.unwrap_or(operation.row().streams_by_default);
+    if let Some(change) = ollama::residency(&request, operation) {
+        return Response::Whole(Whole { wait, ..Whole::value(200, &change) });
+    }
     let (whole, events) = match writer(operation) {
         Writer::Generated { whole, events } => (whole, events),
         Writer::Whole(write) => return Response::Whole(Whole { wait, ..write(&request) }),
@@ -184,6 +197,14 @@ fn writer(operation: Operation) -> Writer {
         Operation::Tokenize => Writer::Whole(text::tokenize),
         Operation::Detokenize => Writer::Whole(text::detokenize),
         Operation::ApplyTemplate => Writer::Whole(text::apply_template),
+        Operation::OllamaChat => {
+            Writer::Generated { whole: ollama::chat, events: ollama::chat_lines }
+        }
+        Operation::OllamaGenerate => {
+            Writer::Generated { whole: ollama::generate, events: ollama::generate_lines }
+        }
+        Operation::OllamaEmbed => Writer::Whole(ollama::embed),
+        Operation::OllamaEmbeddings => Writer::Whole(ollama::embeddings),
         Operation::Passthrough => Writer::Whole(text::nothing),
     }
 }

@@ -4,6 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::task::JoinSet;
 
+use super::library::Library;
+use super::memory::Memory;
 use super::records::Records;
 use super::script::Script;
 use super::spec::EngineSpec;
@@ -14,6 +16,8 @@ pub(super) struct Shared {
     pub(super) spec: EngineSpec,
     pub(super) script: Script,
     pub(super) records: Records,
+    pub(super) memory: Option<Memory>,
+    pub(super) library: Option<Library>,
     pub(super) connections: Mutex<Connections>,
 }
 

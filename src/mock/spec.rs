@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::api::Capabilities;
+use crate::api::{Capabilities, is_same_model};
 
 /// One mock engine.
 #[derive(Debug, Clone)]
@@ -17,6 +17,9 @@ pub struct EngineSpec {
     pub flavour: Flavour,
     /// The key it wants on `/v1` and `/api`, as a bearer token or in `x-api-key`.
     pub api_key: Option<String>,
+    /// How many models fit into its memory, where it loads them on demand; it then reports them at
+    /// `/api/ps`.
+    pub memory: Option<usize>,
     /// Whether [`super::Received::body`] keeps the bytes; off where only the responses matter.
     pub keep_bodies: bool,
 }
@@ -65,12 +68,15 @@ impl EngineSpec {
             pace: Pace::at_once(8),
             flavour: Flavour::Plain,
             api_key: None,
+            memory: None,
             keep_bodies: true,
         }
     }
 
     pub(super) fn model(&self, id: &str) -> Option<&EngineModel> {
-        self.models.iter().find(|model| model.id == id)
+        let takes_any = self.flavour == Flavour::Ollama;
+        let is_meant = |known: &str| known == id || (takes_any && is_same_model(known, id));
+        self.models.iter().find(|model| is_meant(&model.id))
     }
 }
 

@@ -60,8 +60,10 @@ struct Entry {
     strategy: Strategy,
     is_fallback: bool,
     is_assumed: bool,
+    converted_to: Option<Operation>,
     candidates: u32,
     attempt: u32,
+    dropped_messages: Option<u32>,
     estimated_tokens: TokenCount,
     needs: Capabilities,
     streaming: bool,
@@ -92,10 +94,16 @@ pub struct DecisionReport {
     pub fallback: bool,
     /// Whether a capability was assumed.
     pub assumed: bool,
+    /// The operation that it was converted to, where the backend does not serve its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub converted_to: Option<&'static str>,
     /// The number of candidates.
     pub candidates: u32,
     /// 1 for the first attempt of a request.
     pub attempt: u32,
+    /// The messages that were dropped to fit a context, if it was shortened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped_messages: Option<u32>,
     /// What the scorers of the weighted strategy made of the backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scoring: Option<ScoringReport>,
@@ -195,8 +203,10 @@ impl Entry {
             strategy: decision.strategy,
             is_fallback: decision.is_fallback,
             is_assumed: decision.is_assumed,
+            converted_to: serving.and_then(|serving| serving.conversion(request.operation)),
             candidates: decision.candidates,
             attempt: event.attempt,
+            dropped_messages: event.dropped_messages,
             estimated_tokens: request.estimated_tokens,
             needs: request.needs,
             streaming: request.streaming,
@@ -225,8 +235,10 @@ impl Entry {
             strategy: self.strategy.name(),
             fallback: self.is_fallback,
             assumed: self.is_assumed,
+            converted_to: self.converted_to.map(Operation::name),
             candidates: self.candidates,
             attempt: self.attempt,
+            dropped_messages: self.dropped_messages,
             scoring: self.scores.map(|scores| ScoringReport {
                 total: widen(scores.total),
                 scores: names.zip(scores.scores().iter().copied().map(widen)).collect(),

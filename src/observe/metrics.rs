@@ -4,8 +4,8 @@
 
 mod admin_connections;
 mod backends;
+mod conversions;
 mod distribution;
-mod names;
 mod outcome;
 mod page;
 mod process;
@@ -13,7 +13,6 @@ mod reloads;
 mod requests;
 mod row;
 mod samples;
-mod series;
 mod table;
 
 pub use admin_connections::AdminConnections;
@@ -30,13 +29,15 @@ use crate::config::MAX_BACKENDS;
 use crate::discovery::ScrapeBudget;
 use crate::fleet::{BackendId, Topology};
 use crate::observe::access_log::AccessLog;
+use crate::observe::names::Names;
 use crate::observe::otlp::SpanExporter;
+use crate::observe::usage::LiveUsage;
 use crate::proxy::Proxy;
 use crate::routing::{AttemptEnded, Generation, RequestObserver, RequestOutcome, Routed};
 use crate::units::Timestamp;
 use backends::Backends;
+use conversions::Conversions;
 use distribution::{Distributions, observe};
-use names::Names;
 use outcome::{OutcomeId, status_label};
 use requests::{RequestKey, Requests};
 
@@ -56,6 +57,8 @@ pub struct Scrape<'a> {
     pub access_log: Option<&'a AccessLog>,
     /// The span exporter, if configured.
     pub spans: Option<&'a SpanExporter>,
+    /// Live usage and the token ledger, where they run.
+    pub usage: Option<&'a LiveUsage>,
 }
 
 /// All counters, shared by the data plane and the admin port.
@@ -67,8 +70,11 @@ pub struct Metrics {
     backends: Backends,
     requests: Requests,
     errors: [AtomicU64; ERROR_CODES.len()],
+    conversions: Conversions,
     retries: AtomicU64,
     fallbacks: AtomicU64,
+    context_shifts: AtomicU64,
+    dropped_messages: AtomicU64,
     assumed: AtomicU64,
     panics: AtomicU64,
     without_telemetry: AtomicU64,
@@ -94,8 +100,11 @@ impl Metrics {
             backends: Backends::default(),
             requests: Requests::default(),
             errors: std::array::from_fn(|_| AtomicU64::new(0)),
+            conversions: Conversions::default(),
             retries: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
+            context_shifts: AtomicU64::new(0),
+            dropped_messages: AtomicU64::new(0),
             assumed: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             without_telemetry: AtomicU64::new(0),
@@ -154,6 +163,9 @@ impl RequestObserver for Metrics {
     }
 
     fn attempt_ended(&self, event: &AttemptEnded<'_>) {
+        if let Some((from, to)) = event.conversion {
+            self.conversions.count(from, to);
+        }
         self.backends.with(event.backend, |series| {
             series.count_attempt(OutcomeId::of(event.outcome), event.code);
         });
@@ -165,6 +177,10 @@ impl RequestObserver for Metrics {
         }
         if outcome.is_fallback {
             self.fallbacks.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(dropped) = outcome.dropped_messages {
+            self.context_shifts.fetch_add(1, Ordering::Relaxed);
+            self.dropped_messages.fetch_add(dropped.into(), Ordering::Relaxed);
         }
         let (backend, provider) = match outcome.backend {
             None => (Names::PLACEHOLDER, None),

@@ -3,9 +3,12 @@
 use parking_lot::Mutex;
 
 use super::context::{RequestContext, Served};
+use super::conversion::NotConverted;
 use super::seeds::Seeds;
-use crate::api::TraceContext;
+use super::shift_state::TooLong;
+use crate::api::{Operation, TraceContext};
 use crate::clock::now;
+use crate::config::Engine;
 use crate::downstream::client::Client;
 use crate::fleet::{Backend, InflightGuard, Serving, Topology};
 use crate::routing::RoutingDecision;
@@ -20,6 +23,14 @@ pub(crate) enum AttemptEnd {
     Failed(Failure),
 }
 
+/// Why a backend cannot take a request that another one, or a changed one, may be taken by.
+pub(crate) enum Unsuited {
+    /// Its API has no form for the request; it has got nothing.
+    NotConverted(NotConverted),
+    /// Its engine has no room for the prompt, and the request may be shortened.
+    TooLong(Box<TooLong>),
+}
+
 /// The fixed parts of one attempt.
 pub(crate) struct Attempt<'a> {
     pub(crate) decision: &'a RoutingDecision,
@@ -32,6 +43,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) number: u32,
     /// The request's trace, and the attempt's own span in it.
     pub(crate) trace: Option<(TraceContext, u64)>,
+    /// The request's operation and what it became, where the backend does not serve it.
+    pub(crate) conversion: Option<(Operation, Operation)>,
     /// The in-flight permit; gone once the backend's part is over.
     pub(crate) permit: Mutex<Option<InflightGuard>>,
 }
@@ -56,8 +69,19 @@ impl<'a> Attempt<'a> {
             started: now(),
             number: ctx.record.attempts,
             trace: ctx.trace.map(|trace| (trace, seeds.next().max(1))),
+            conversion: None,
             permit: Mutex::new(Some(permit)),
         })
+    }
+
+    /// What the request became for this backend, where that does not serve its operation.
+    pub(crate) fn converted_to(&self) -> Option<Operation> {
+        self.conversion.map(|(_, to)| to)
+    }
+
+    /// The backend's engine, configured or detected.
+    pub(crate) fn engine(&self) -> Engine {
+        self.serving.state.engine(self.backend.config.engine)
     }
 
     /// The engine has computed the prompt: its tokens no longer count as waiting.

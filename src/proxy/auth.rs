@@ -1,34 +1,61 @@
 //! Who may call: client keys, compared in constant time, and the models each may use.
 
-use http::HeaderMap;
+use std::borrow::Cow;
+
+use http::{HeaderMap, Uri};
+use pingora::http::RequestHeader;
 use subtle::ConstantTimeEq;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::failure::OwnError;
-use crate::api::{ErrorCode, bearer_token};
-use crate::config::AuthConfig;
+use crate::api::{ErrorCode, bearer_token, query_value, query_without};
+use crate::config::{AuthConfig, Compat, Config};
 use crate::upstream::headers::API_KEY;
+
+/// The query parameter that clients of the NOMYO Router send their key in.
+const QUERY_KEY: &str = "api_key";
 
 /// The position of the client's key, or `None` where no keys are configured.
 ///
 /// # Errors
 /// When the key is missing or unknown.
-pub(crate) fn check_key(auth: &AuthConfig, headers: &HeaderMap) -> Result<Option<usize>, OwnError> {
+pub(crate) fn check_key(config: &Config, head: &RequestHeader) -> Result<Option<usize>, OwnError> {
+    let (auth, is_nomyo) = (&config.auth, config.server.compat == Compat::Nomyo);
     if auth.keys.is_empty() {
         return Ok(None);
     }
-    let Some(given) = given_key(headers) else {
+    let in_query = || query_value(head.uri.query().filter(|_| is_nomyo)?, QUERY_KEY);
+    let given = given_key(&head.headers).map(Cow::Borrowed);
+    let Some(given) = given.or_else(|| in_query().map(|key| Cow::Owned(key.into_bytes()))) else {
         let message = "No API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
         return Err(OwnError::new(ErrorCode::InvalidApiKey, message).closing());
     };
     let mut found = None;
     // Every key is compared, so the time taken does not reveal which one came close.
     for (position, client) in auth.keys.iter().enumerate() {
-        if bool::from(client.key.reveal().as_bytes().ct_eq(given)) {
+        if bool::from(client.key.reveal().as_bytes().ct_eq(&given)) {
             found = Some(position);
         }
     }
-    let unknown = || OwnError::new(ErrorCode::InvalidApiKey, "The API key is not valid").closing();
+    let code = if is_nomyo { ErrorCode::WrongApiKey } else { ErrorCode::InvalidApiKey };
+    let unknown = || OwnError::new(code, "The API key is not valid").closing();
     found.map(Some).ok_or_else(unknown)
+}
+
+/// Removes the key from the query, so that no backend, log or trace gets it.
+pub(crate) fn remove_query_key(head: &mut RequestHeader) {
+    let Some(query) = head.uri.query() else { return };
+    if query_value(query, QUERY_KEY).is_none() {
+        return;
+    }
+    let target = match query_without(query, QUERY_KEY) {
+        Some(query) => format!("{}?{query}", head.uri.path()),
+        None => head.uri.path().to_owned(),
+    };
+    match Uri::builder().path_and_query(target).build() {
+        Ok(uri) => head.set_uri(uri),
+        Err(error) => debug_assert!(false, "a part of a query is one, too: {error}"),
+    }
 }
 
 fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
@@ -40,4 +67,24 @@ fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
 pub(crate) fn may_use(auth: &AuthConfig, position: Option<usize>, model: &str) -> bool {
     let Some(client) = position.and_then(|position| auth.keys.get(position)) else { return true };
     client.models.is_empty() || client.models.iter().any(|glob| glob.matches(model))
+}
+
+/// The owner of a client's responses: a hash of its key's name. Without one, where no keys are configured,
+/// they are everybody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeyOwner(Option<u64>);
+
+impl KeyOwner {
+    /// Everybody.
+    pub(crate) const ANYONE: Self = Self(None);
+
+    /// The clients whose key has that name: a new key under the same name reads what the old one made.
+    pub(crate) fn of(key_name: &str) -> Self {
+        Self(Some(xxh3_64(key_name.as_bytes())))
+    }
+
+    /// Whether these clients may read what was made for `made_by`.
+    pub(crate) fn may_read(self, made_by: Self) -> bool {
+        made_by == Self::ANYONE || self == made_by
+    }
 }

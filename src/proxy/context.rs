@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use http::header::HeaderValue;
 
+use super::auth::KeyOwner;
+use super::conversion::Conversion;
+use super::shift_state::ContextShift;
 use crate::api::{Dialect, ErrorCode, Operation, TraceContext};
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::client::Client;
@@ -53,6 +56,13 @@ impl RequestContext {
         pingora::Error::e_explain(pingora::ErrorType::ConnectionClosed, "the client left")
     }
 
+    /// Whose the responses are that are stored for it.
+    pub(crate) fn key_owner(&self) -> KeyOwner {
+        let keys = &self.generation.config.auth.keys;
+        let key = self.key.and_then(|position| keys.get(position));
+        key.map_or(KeyOwner::ANYONE, |key| KeyOwner::of(&key.name))
+    }
+
     /// The request id as text.
     pub(crate) fn request_id(&self) -> &str {
         let id = self.request_id.to_str();
@@ -65,6 +75,8 @@ impl RequestContext {
 #[derive(Default)]
 pub(crate) struct RequestRecord {
     pub(crate) is_streaming: bool,
+    /// Whether the request unloads its model.
+    pub(crate) unloads_model: bool,
     /// The requested model, as the client wrote it.
     pub(crate) requested_model: Option<Arc<str>>,
     pub(crate) model: Option<Box<str>>,
@@ -84,6 +96,8 @@ pub(crate) struct RequestRecord {
     /// had.
     pub(crate) expected_cached: Option<u32>,
     pub(crate) estimated_tokens: Option<TokenCount>,
+    /// Messages that were dropped to fit a context.
+    pub(crate) dropped_messages: Option<u32>,
     /// Bytes of the request's body.
     pub(crate) bytes_in: usize,
     /// Method and path of a refused head, which Pingora has not seen.
@@ -97,6 +111,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) model: Arc<str>,
     /// Whether a body without a model gets its name.
     pub(crate) inserts_model: bool,
+    /// Whether the query names the model, and the body does not.
+    pub(crate) is_model_in_query: bool,
     /// The body; released once a response has started.
     pub(crate) body: Option<HeldBody>,
     pub(crate) fleet: Arc<Topology>,
@@ -108,8 +124,14 @@ pub(crate) struct ScannedRequest {
     pub(crate) decision: Option<RoutingDecision>,
     /// The backend that holds what the request continues; the first attempt goes there if it can.
     pub(crate) preferred: Option<BackendId>,
+    /// The request as backends get it that do not serve its operation.
+    pub(crate) conversion: Option<Box<Conversion>>,
+    /// Whether its stream is to end with usage that the client did not request.
+    pub(crate) adds_usage: bool,
     /// The protocol that the client asks to switch to (`Upgrade`).
     pub(crate) upgrade: Option<HeaderValue>,
+    /// How it is shortened, where it may be.
+    pub(crate) shift: Option<Box<ContextShift>>,
 }
 
 impl ScannedRequest {
@@ -124,6 +146,7 @@ impl ScannedRequest {
             profile: RequestProfile::opaque(operation, ctx.arrived_at),
             model: Arc::from(""),
             inserts_model: false,
+            is_model_in_query: false,
             body: Some(body),
             fleet,
             tried: BackendSet::default(),
@@ -131,7 +154,10 @@ impl ScannedRequest {
             session: None,
             decision: None,
             preferred: None,
+            conversion: None,
+            adds_usage: false,
             upgrade: None,
+            shift: None,
         }
     }
 

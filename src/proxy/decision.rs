@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use super::Proxy;
 use super::context::{RequestContext, ScannedRequest};
 use crate::clock::now;
-use crate::fleet::{BackendSet, InflightGuard, PermitRequest};
+use crate::fleet::{BackendSet, InflightGuard, PermitLimits, PermitRequest};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     Capture, CapturedAttempt, Live, NoRecord, RouteError, RouteInput, Routed, RoutingDecision,
@@ -92,6 +92,7 @@ pub(crate) fn decide(
             prompt,
             trace: reserved.trace.as_ref(),
             attempt: ctx.record.attempts,
+            dropped_messages: ctx.record.dropped_messages,
             scorer_names: router.weighted().map(Weighted::scorer_names).unwrap_or_default(),
             captured: reserved.captured.as_deref(),
         });
@@ -158,9 +159,9 @@ fn reserve(
             scope: serving.cooldown_scope(ctx.requester),
             client: ctx.requester.client,
             now: input.now,
+            limits: if decision.spills { PermitLimits::Backend } else { PermitLimits::All },
         };
-        let permit = InflightGuard::try_reserve(&serving.state, serving.max_in_flight, &wanted);
-        if let Some(mut permit) = permit {
+        if let Some(mut permit) = serving.try_reserve(&wanted) {
             let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
             let expected = serving.latency.expect(streaming, limit);
             permit.count_tokens(request.profile.prefill_tokens().0, expected.tokens.0);

@@ -1,6 +1,12 @@
 //! Requests for one backend rather than for a model: no strategy picks it, and nothing is retried
 //! elsewhere. It is otherwise an attempt like any other: in flight, timed, its outcome recorded.
 
+pub(super) mod passthrough;
+pub(super) mod response_ids;
+pub(super) mod show;
+pub(super) mod stored_responses;
+pub(super) mod tunnel;
+
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -9,8 +15,7 @@ use super::context::{RequestContext, ScannedRequest};
 use super::forward::{exchange, hold};
 use super::outcome::{AttemptResult, record_outcome};
 use super::response::relay;
-use crate::config::Strategy;
-use crate::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Probe, Topology};
+use crate::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
 use crate::routing::RoutingDecision;
 use crate::upstream::failure::{ConnectError, Failure};
 
@@ -37,18 +42,7 @@ pub(crate) struct DirectTerms {
 pub(crate) fn decide_for(fleet: &Topology, backend: BackendId) -> Option<RoutingDecision> {
     (0..).zip(fleet.models()).find_map(|(number, model)| {
         let row = model.serving.iter().position(|row| row.id == backend)?;
-        Some(RoutingDecision {
-            backend,
-            model: ModelId(number),
-            row: u32::try_from(row).ok()?,
-            strategy: Strategy::PriorityOnly,
-            is_fallback: false,
-            is_assumed: false,
-            in_panic: false,
-            candidates: 1,
-            probe: Probe::None,
-            scores: None,
-        })
+        Some(RoutingDecision::direct(backend, ModelId(number), u32::try_from(row).ok()?))
     })
 }
 
@@ -85,7 +79,7 @@ pub(crate) async fn attempt_directly(
         }
         Ok(reply) => {
             request.body = None;
-            Some(AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply).await))
+            Some(AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, None).await))
         }
         Err(failure) => Some(AttemptEnd::Failed(failure)),
     };

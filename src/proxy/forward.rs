@@ -12,11 +12,19 @@ use http::{Method, Uri};
 use pingora_proxy::Session;
 
 use super::Proxy;
-use super::attempt::{Attempt, AttemptEnd};
+use super::attempt::{Attempt, AttemptEnd, Unsuited};
 use super::context::{RequestContext, ScannedRequest};
+use super::conversion::{Conversion, NotConverted, Terms, convert_held};
 use super::outcome::{AttemptResult, record_outcome, retry_after};
-use super::response::{Reply, relay};
-use crate::api::{ErrorCode, Operation};
+use super::own_response::send_held;
+use super::residency;
+use super::response::{Reply, record_backend, relay};
+use super::shift_state::TooLong;
+use super::target::with_query_model;
+use crate::api::{Dialect, ErrorCode, Operation, is_same_model};
+use crate::config::Engine;
+use crate::dialect::read_refusal;
+use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
 use crate::fleet::InflightGuard;
 use crate::routing::RoutingDecision;
@@ -26,13 +34,15 @@ use crate::upstream::failure::{ConnectError, ExchangeError, Failure, HeldRespons
 use crate::upstream::http1::Exchange;
 use crate::upstream::interrupt::{ClientWatch, Interrupts};
 use crate::upstream::pool::ConnectionPool;
-use crate::upstream::request_writer::{Forwarding, OwnFields, RequestBytes};
+use crate::upstream::request_writer::{Forwarding, KeyForm, OwnFields, RequestBytes};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
-use crate::upstream::splice::{splice, total_len, wire_name};
+use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
 
 /// The most bytes of a refusal that are held back.
 const HELD_LIMIT: usize = 64 * 1024;
+/// The same as a `content-length`.
+const HELD_LENGTH: u64 = HELD_LIMIT as u64;
 
 impl ClientWatch for Client {
     fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
@@ -45,6 +55,9 @@ impl ClientWatch for Client {
 }
 
 /// Makes one attempt at a decision, and reports its outcome to the backend's state.
+///
+/// # Errors
+/// [`Unsuited`] when the backend's API has no form for the request, or its engine no room.
 pub(crate) async fn make_attempt(
     proxy: &Proxy,
     session: &mut Session,
@@ -52,23 +65,63 @@ pub(crate) async fn make_attempt(
     request: &mut ScannedRequest,
     decision: &RoutingDecision,
     permit: InflightGuard,
-) -> AttemptEnd {
+) -> Result<AttemptEnd, Unsuited> {
     let fleet = Arc::clone(&request.fleet);
     let client = ctx.client.clone();
     let attempt = client
         .as_ref()
         .and_then(|client| Attempt::start(ctx, decision, &fleet, client, permit, &proxy.seeds));
-    let Some(attempt) = attempt else {
+    let Some(mut attempt) = attempt else {
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
-        return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
+        return Ok(AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress)));
     };
-    let end = match exchange(proxy, session, ctx, request, &attempt).await {
-        Ok(reply) => deliver(proxy, session, ctx, request, reply).await,
-        Err(failure) => AttemptEnd::Failed(failure),
+    if let Some(change) = residency::change_of(request, &attempt) {
+        return Ok(residency::respond(proxy, session, ctx, request, &attempt, change).await);
+    }
+    let end = match prepare(proxy, ctx, request, &attempt) {
+        Ok(conversion) => {
+            attempt.conversion = conversion;
+            match exchange(proxy, session, ctx, request, &attempt).await {
+                Ok(reply) => deliver(proxy, session, ctx, request, reply).await,
+                Err(failure) => Ok(AttemptEnd::Failed(failure)),
+            }
+        }
+        Err(reason) => Err(Unsuited::NotConverted(reason)),
     };
-    let result = AttemptResult::of(&end, ctx, proxy.seeds.next_share());
+    let result = match &end {
+        Ok(end) => AttemptResult::of(end, ctx, proxy.seeds.next_share()),
+        Err(reason) => AttemptResult::unsuited(reason, ctx),
+    };
     record_outcome(&attempt, &result, &ctx.generation.router, &proxy.observers);
     end
+}
+
+/// Converts the request if the backend does not serve its operation. Returns what it was and became.
+fn prepare(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    request: &mut ScannedRequest,
+    attempt: &Attempt<'_>,
+) -> Result<Option<(Operation, Operation)>, NotConverted> {
+    let from = request.profile.operation;
+    let Some(target) = attempt.serving.conversion(from) else {
+        request.conversion = None;
+        return Ok(None);
+    };
+    let model = upstream_name(request, attempt).unwrap_or(&request.model).into();
+    let terms = Terms { target, engine: attempt.engine(), model };
+    let conversion = match request.conversion.take() {
+        // Of an earlier attempt.
+        Some(kept) if kept.fits(&terms) => kept,
+        _ => {
+            let limit = ctx.generation.config.limits.buffered_bodies.to_usize();
+            let claim = |bytes| BodyClaim::take(&proxy.bodies, bytes, limit);
+            Box::new(Conversion::new(from, request.body(), terms, claim)?)
+        }
+    };
+    let became = conversion.operation();
+    request.conversion = Some(conversion);
+    Ok(Some((from, became)))
 }
 
 /// Sends the request and reads the response's head.
@@ -149,20 +202,18 @@ async fn send(
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
 ) -> Result<ResponseHead, ExchangeError> {
-    let body = request.body();
-    let name = upstream_name(request, attempt);
-    let wire_name = wire_name(&request.profile, body, name);
-    // Compared decoded: a name the client wrote with escapes is still that name.
-    let keeps_body = match request.profile.names_model() {
-        true => *name == *request.model,
-        false => !request.inserts_model,
-    };
-    let body = match keeps_body {
-        true => [body, &[], &[]],
-        false => splice(body, &request.profile, &wire_name),
-    };
+    let model = upstream_name(request, attempt);
+    let wire_name = wire_name(&request.profile, request.body(), model.unwrap_or(&request.model));
+    let body = body_for(request, model.unwrap_or(&request.model), &wire_name);
     let client = session.req_header();
-    let target = upstream_target(&client.uri, request.profile.operation);
+    let operation = request.conversion.as_ref().map(|conversion| conversion.operation());
+    let target = match operation.and_then(|operation| operation.row().path()) {
+        Some(path) => path.into(),
+        None => upstream_target(&client.uri, request.profile.operation),
+    };
+    let name = model.unwrap_or(&request.model);
+    let is_renamed = request.is_model_in_query && *name != *request.model;
+    let target = if is_renamed { with_query_model(&target, name).into() } else { target };
     let own = OwnFields {
         method: client.method.as_str(),
         authority: &attempt.backend.authority,
@@ -170,12 +221,43 @@ async fn send(
         request_id: &ctx.request_id,
         trace: attempt.trace,
         upgrade: request.upgrade.as_ref(),
-        key_header: ctx.dialect.row().key_header,
+        key_form: key_form(ctx.dialect, operation, attempt.engine()),
+        is_converted: operation.is_some(),
         forwarding: forwarding(ctx, attempt.client),
     };
     let config = &attempt.backend.config;
     let bytes = RequestBytes::write(&target, &client.headers, config, own, body);
     exchange.request(bytes.parts()).await
+}
+
+/// The body as this backend gets it.
+fn body_for<'a>(request: &'a ScannedRequest, model: &str, wire_name: &'a str) -> BodyParts<'a> {
+    if let Some(conversion) = &request.conversion {
+        return whole(conversion.body());
+    }
+    let body = request.body();
+    // Compared decoded: a name the client wrote with escapes is still that name.
+    let keeps_name = match request.profile.names_model() {
+        true => *model == *request.model,
+        false => !request.inserts_model,
+    };
+    match (request.adds_usage, keeps_name) {
+        (false, true) => whole(body),
+        (false, false) => splice(body, &request.profile, wire_name),
+        (true, keeps_name) => {
+            splice_usage(body, &request.profile, (!keeps_name).then_some(wire_name))
+        }
+    }
+}
+
+/// How the backend takes its key. `converted`: what the request has become.
+fn key_form(client: Dialect, converted: Option<Operation>, engine: Engine) -> KeyForm {
+    let dialect = converted.map_or(client, |operation| operation.row().dialect);
+    match (engine, dialect.row().key_header) {
+        (Engine::Anthropic, _) => KeyForm::Anthropic,
+        (_, Some(name)) => KeyForm::Also(name),
+        (_, None) => KeyForm::Bearer,
+    }
 }
 
 fn forwarding(ctx: &RequestContext, client: &Client) -> Forwarding {
@@ -198,36 +280,61 @@ fn upstream_target(uri: &Uri, operation: Operation) -> Cow<'_, str> {
     }
 }
 
-/// The backend's name for the model.
-fn upstream_name<'a>(request: &'a ScannedRequest, attempt: &Attempt<'a>) -> &'a str {
+/// The backend's name for the model; `None` for the name that the client sent.
+fn upstream_name<'a>(request: &'a ScannedRequest, attempt: &Attempt<'a>) -> Option<&'a str> {
     let decision = request.decision.as_ref();
     let resolved = decision.and_then(|decision| request.fleet.model(decision.model));
     let configured = attempt.serving.upstream_id.as_deref();
-    configured.or(resolved.map(|model| &*model.name)).unwrap_or(&request.model)
+    let name = configured.or(resolved.map(|model| &*model.name));
+    // Ollama takes every spelling, and responds with the one it was sent.
+    let takes_any = attempt.engine() == Engine::Ollama;
+    name.filter(|name| !(takes_any && is_same_model(name, &request.model)))
 }
 
-/// Holds a refusal back, because another backend may do better; relays everything else.
+/// Holds a refusal back, because another backend may do better, and an error that has to be converted;
+/// relays everything else.
 async fn deliver(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
     reply: Reply<'_>,
-) -> AttemptEnd {
+) -> Result<AttemptEnd, Unsuited> {
     let retries_5xx = ctx.generation.config.routing.retry_5xx;
     let status = reply.head.status;
     let is_refusal = matches!(status, 429 | 503);
-    let is_held = is_refusal || (retries_5xx && matches!(status, 500..=599));
-    if !is_held {
+    let is_retried = is_refusal || (retries_5xx && matches!(status, 500..=599));
+    let is_foreign_error = request.conversion.is_some() && !matches!(status, 200..=299);
+    let is_short = !matches!(reply.head.framing, Framing::Length(length) if length > HELD_LENGTH);
+    let may_be_too_long =
+        is_short && request.shift.as_ref().is_some_and(|shift| shift.reads(status));
+    if !is_retried && !is_foreign_error && !may_be_too_long {
         // From here on there is no retry, so the body is released.
         request.body = None;
-        return AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply).await);
+        let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
+        return Ok(AttemptEnd::Relayed(relay(proxy, session, ctx, request, reply, way_back).await));
     }
-    match hold(proxy, reply).await {
-        Ok(held) if is_refusal => AttemptEnd::Failed(Failure::Refused(held)),
-        Ok(held) => AttemptEnd::Failed(Failure::ServerError(held)),
-        Err(client_gone) => AttemptEnd::Failed(client_gone),
+    let (serving, backend) = (reply.attempt.serving, reply.attempt.backend);
+    let held = match hold(proxy, reply).await {
+        Ok(held) => held,
+        Err(client_gone) => return Ok(AttemptEnd::Failed(client_gone)),
+    };
+    let refusal = if may_be_too_long { read_refusal(&held.body) } else { None };
+    let held = match request.conversion {
+        Some(_) => convert_held(held, request.profile.operation),
+        None => held,
+    };
+    if let Some(refusal) = refusal {
+        return Err(Unsuited::TooLong(Box::new(TooLong { held, refusal })));
     }
+    Ok(if is_refusal {
+        AttemptEnd::Failed(Failure::Refused(held))
+    } else if is_retried {
+        AttemptEnd::Failed(Failure::ServerError(held))
+    } else {
+        record_backend(ctx, serving, backend);
+        AttemptEnd::Relayed(send_held(proxy, session, ctx, held, false).await)
+    })
 }
 
 pub(super) async fn hold(proxy: &Proxy, reply: Reply<'_>) -> Result<HeldResponse, Failure> {

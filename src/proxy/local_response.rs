@@ -1,6 +1,12 @@
 //! Responses that need no backend: CORS preflights, the lists of models, the public health page, and what
 //! penstock is.
 
+pub(super) mod model_list;
+pub(super) mod ollama_model;
+mod ollama_pages;
+mod ollama_version;
+pub(super) mod usage;
+
 use bytes::Bytes;
 use http::header;
 use pingora::http::ResponseHeader;
@@ -9,10 +15,21 @@ use serde_json::{Value, json};
 
 use super::Proxy;
 use super::context::{RequestContext, Served};
-use super::model_list::{list_models, one_model};
 use super::own_response::{OwnResponse, send, send_error};
 use super::target::Target;
+use crate::api::OllamaRoute;
 use crate::fleet::Health;
+use model_list::{list_models, one_model};
+use ollama_pages::{list_loaded, list_loaded_details, list_tags};
+use ollama_version::lowest_version;
+
+/// What Ollama's clients look for at `/`.
+const ROOT_TEXT: &str = "Ollama is running";
+/// What browsers show at `/`.
+const ROOT_PAGE: &str = "<!doctype html><html lang=\"en\"><title>penstock</title><h1>penstock</h1>\
+    <p>A load balancer for LLM servers. It speaks OpenAI's, Anthropic's and Ollama's APIs.</p>\
+    <ul><li><a href=\"/v1/models\">/v1/models</a><li><a href=\"/api/tags\">/api/tags</a>\
+    <li><a href=\"/health\">/health</a></ul></html>\n";
 
 /// Responds to a GET on one of our own paths.
 pub(crate) async fn send_local(
@@ -21,13 +38,23 @@ pub(crate) async fn send_local(
     ctx: &mut RequestContext,
     target: Target<'_>,
 ) -> Served {
+    if let (Target::Health, Some(page)) = (target, usage::health(proxy, ctx)) {
+        return usage::send_page(proxy, session, ctx, page).await;
+    }
+    let created = proxy.started_at;
     let body = match target {
-        Target::Models => list_models(ctx, session.req_header().uri.query(), proxy.started_at),
-        Target::Model(id) => one_model(ctx, id, proxy.started_at),
-        Target::Root => Ok(describe_self()),
-        Target::Health
+        Target::Models => list_models(ctx, session.req_header().uri.query(), created),
+        Target::Model(id) => one_model(ctx, id, created),
+        Target::Root => return send_root(proxy, session, ctx).await,
+        Target::Ollama(OllamaRoute::Version) => Ok(version(ctx)),
+        Target::Ollama(OllamaRoute::Tags) => Ok(list_tags(ctx, created)),
+        Target::Ollama(OllamaRoute::Loaded) => Ok(list_loaded(ctx, created)),
+        Target::Ollama(OllamaRoute::LoadedDetails) => Ok(list_loaded_details(ctx, created)),
+        Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_))
+        | Target::Health
         | Target::Operation(_)
         | Target::StoredResponse { .. }
+        | Target::Usage(_)
         | Target::Passthrough(_)
         | Target::Unknown => Ok(health(ctx)),
     };
@@ -60,6 +87,31 @@ pub(crate) async fn send_preflight(
     }
     let response = OwnResponse { head, body: Bytes::new(), closes: false };
     send(proxy, session, ctx, response).await
+}
+
+/// Responds to a GET of `/`: to Ollama's clients, which look for this text, as Ollama does; to others, by their
+/// `Accept`, with what penstock is.
+async fn send_root(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) -> Served {
+    let accepted = session.req_header().headers.get(header::ACCEPT);
+    let accepted = accepted.and_then(|value| value.to_str().ok()).unwrap_or("");
+    let wants = |kind: &str| accepted.to_ascii_lowercase().contains(kind);
+    let (kind, body) = if wants("text/html") {
+        ("text/html; charset=utf-8", ROOT_PAGE.to_owned())
+    } else if wants("application/json") {
+        ("application/json", describe_self().to_string())
+    } else {
+        ("text/plain; charset=utf-8", ROOT_TEXT.to_owned())
+    };
+    ctx.record.status = 200;
+    let mut head = ResponseHeader::build(200, Some(8))?;
+    head.insert_header(header::CONTENT_TYPE, kind)?;
+    head.insert_header(header::VARY, "accept")?;
+    let response = OwnResponse { head, body: Bytes::from(body), closes: false };
+    send(proxy, session, ctx, response).await
+}
+
+fn version(ctx: &RequestContext) -> Value {
+    json!({"version": lowest_version(&ctx.generation.fleet.topology())})
 }
 
 /// What penstock is, for people who open its address and clients that look whether somebody is there.

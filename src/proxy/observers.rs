@@ -99,6 +99,7 @@ fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome
         took: Duration::ZERO,
         usage: record.usage,
         expected_cached: record.expected_cached,
+        dropped_messages: record.dropped_messages,
         token_events: record.token_events,
         about,
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pingora::http::ResponseHeader;
 
-use super::attempt::{Attempt, AttemptEnd};
+use super::attempt::{Attempt, AttemptEnd, Unsuited};
 use super::context::RequestContext;
 use super::failure::{code_of, outcome_of};
 use super::observers::Observers;
@@ -33,6 +33,10 @@ pub(crate) struct AttemptResult {
     pub(crate) is_relayed: bool,
     /// Tokens the engine counted.
     pub(crate) usage: Option<Usage>,
+    /// Whether the backend did not find what was requested.
+    pub(crate) is_not_found: bool,
+    /// Whether the request unloads the model.
+    pub(crate) unloads: bool,
     /// Whether the model ran: other responses say nothing about its latency.
     pub(crate) runs_model: bool,
 }
@@ -53,8 +57,20 @@ impl AttemptResult {
             first_token: ctx.record.first_token,
             is_relayed: true,
             usage: ctx.record.usage,
+            is_not_found: status == 404,
+            unloads: ctx.record.unloads_model,
             runs_model: ctx.operation.is_some_and(|it| it.row().work != Work::Text),
         }
+    }
+
+    /// The result of an attempt on a backend that cannot take the request.
+    pub(crate) fn unsuited(reason: &Unsuited, ctx: &RequestContext) -> Self {
+        let code = Some(match reason {
+            Unsuited::NotConverted(reason) => reason.to_error().code,
+            Unsuited::TooLong(_) => ErrorCode::ContextLengthExceeded,
+        });
+        let by_status = Self::by_status(ctx.record.status, ctx);
+        Self { outcome: Outcome::Client, code, is_relayed: false, ..by_status }
     }
 
     /// The result of an attempt that has ended. `jitter` in 0..1 lengthens a cooldown.
@@ -120,6 +136,7 @@ pub(crate) fn record_outcome(
             (false, _) => {}
         }
     }
+    learn_models(attempt, result, at);
     observers.attempt_ended(&AttemptEnded {
         backend: attempt.serving.id,
         name: &attempt.serving.state.name,
@@ -133,9 +150,27 @@ pub(crate) fn record_outcome(
         is_relayed: result.is_relayed,
         usage: result.usage,
         outcome,
+        conversion: attempt.conversion,
         code: result.code,
         took: at.since(attempt.started),
     });
+}
+
+/// What a response shows of the backend's models: that this one is in memory or not, or that what is known of
+/// them is outdated.
+fn learn_models(attempt: &Attempt<'_>, result: &AttemptResult, at: Timestamp) {
+    let state = &attempt.serving.state;
+    if !result.runs_model {
+        return;
+    }
+    if result.is_not_found {
+        state.invalidate_models();
+    } else if result.outcome == Outcome::Ok
+        // What a loaded model pushed out is in memory no longer.
+        && (result.unloads || attempt.serving.model_state.learn_response(at))
+    {
+        state.invalidate_loaded();
+    }
 }
 
 /// How long a refusal pauses a backend: what its `Retry-After` says, within the configured bounds. Up

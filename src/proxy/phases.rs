@@ -13,19 +13,22 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora_proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
 
 use super::Proxy;
+use super::broadcast::{serve_blob, serve_command};
 use super::context::{RequestContext, RequestRecord, Served};
+use super::direct::passthrough::serve_passthrough;
+use super::direct::show::serve_show;
+use super::direct::stored_responses::serve_stored;
+use super::direct::tunnel::{Upgrade, requested_protocol, serve_tunnel};
 use super::failure::OwnError;
+use super::local_response::usage::send_usage;
 use super::own_response::{send_error, send_refusal};
-use super::passthrough::serve_passthrough;
 use super::request_body::{read_body, scan_request};
 use super::request_head::{Forwarded, read_head};
 use super::retry::serve;
-use super::stored_responses::serve_stored;
-use super::tunnel::{Upgrade, requested_protocol, serve_tunnel};
 use crate::api::{Dialect, ErrorCode};
 use crate::clock::now;
 use crate::downstream::acceptor::Acceptor;
-use crate::downstream::body::BodyLength;
+use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::body_reader;
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
@@ -149,6 +152,13 @@ async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) 
         }
         return Ok(());
     };
+    if let Forwarded::Blob = forwarded {
+        // Its body is not held.
+        if ctx.body_length == BodyLength::None {
+            client.expect_head();
+        }
+        return serve_blob(proxy, session, ctx).await;
+    }
     let body = match read_body(session, ctx, &client, &proxy.bodies).await {
         Ok(body) => body,
         Err(error) => match OwnError::from_body(&error) {
@@ -158,8 +168,26 @@ async fn handle(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContext) 
     };
     ctx.body_is_read = true;
     ctx.record.bytes_in = body.bytes.len();
+    forward(proxy, session, ctx, forwarded, body).await
+}
+
+/// A request that needs a backend, with its body.
+async fn forward(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    forwarded: Forwarded,
+    body: HeldBody,
+) -> Served {
     let operation = match forwarded {
         Forwarded::Operation(operation) => operation,
+        Forwarded::Usage(call) => return send_usage(proxy, session, ctx, call, &body.bytes).await,
+        Forwarded::Show => return serve_show(proxy, session, ctx, body).await,
+        Forwarded::Command(kind) => return serve_command(proxy, session, ctx, kind, body).await,
+        Forwarded::Blob => {
+            debug_assert!(false, "its body is not held");
+            return Ok(());
+        }
         Forwarded::StoredResponse => return serve_stored(proxy, session, ctx, body).await,
         Forwarded::Passthrough(way) => {
             return match requested_protocol(session) {

@@ -10,14 +10,16 @@ use pingora_proxy::Session;
 use super::Proxy;
 use super::auth;
 use super::context::{RequestContext, ScannedRequest};
+use super::context_shift::shift_of;
 use super::failure::OwnError;
 use crate::api::{ErrorCode, Operation};
+use crate::config::Config;
 use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::fleet::{BackendSet, Requester};
 use crate::routing::SplitPoint;
-use crate::scan::{RequestProfile, ScanError, ScanOptions, scan};
+use crate::scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 
 /// Reads the body; a client that waits for `100 Continue` gets it first.
 ///
@@ -65,7 +67,17 @@ pub(crate) fn scan_request(
     let model: Arc<str> = requested.name.as_ref().into();
     let inserts_model = requested.must_be_inserted;
     let request = admit(proxy, session, ctx, Named { profile, model }, body)?;
-    Ok(ScannedRequest { inserts_model, ..request })
+    let adds_usage = adds_usage(&ctx.generation.config, &profile);
+    let shift = shift_of(ctx, headers, &profile);
+    Ok(ScannedRequest { inserts_model, adds_usage, shift, ..request })
+}
+
+/// Whether the request's stream is to end with usage, although its client did not request that.
+fn adds_usage(config: &Config, profile: &RequestProfile) -> bool {
+    profile.streaming
+        && profile.usage_edit.is_some()
+        && matches!(profile.operation, Operation::Chat | Operation::Completions)
+        && config.ledger.requests_usage()
 }
 
 /// What a request is, and the model it is for.
@@ -97,16 +109,19 @@ pub(crate) fn admit(
     let known = fleet.model_id(target).and_then(|id| fleet.model(id));
     ctx.record.model = known.map(|model| model.name.clone());
     ctx.record.is_streaming = profile.streaming;
+    ctx.record.unloads_model = profile.residency_change == Some(ResidencyChange::Unload);
     if !auth::may_use(&config.auth, ctx.key, &model) {
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
     let previous = profile.previous_response.of(&body.bytes);
-    let preferred = if previous.is_empty() { None } else { proxy.response_ids.owner(previous) };
+    let preferred = proxy.response_ids.backend_of(previous, ctx.key_owner());
+    let preferred = preferred.map_err(|error| error.about(Some("previous_response_id")))?;
     Ok(ScannedRequest {
         profile,
         model,
         inserts_model: false,
+        is_model_in_query: false,
         body: Some(body),
         fleet,
         session: session_of(ctx, headers),
@@ -114,7 +129,10 @@ pub(crate) fn admit(
         tried: BackendSet::default(),
         decision: None,
         preferred,
+        conversion: None,
+        adds_usage: false,
         upgrade: None,
+        shift: None,
     })
 }
 

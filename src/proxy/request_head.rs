@@ -1,6 +1,8 @@
 //! The head of a request: it is identified, checked, and served where no backend is needed, before
 //! its body is read.
 
+mod trace;
+
 use std::sync::Arc;
 
 use http::header::{self, HeaderName, HeaderValue};
@@ -15,20 +17,26 @@ use super::failure::OwnError;
 use super::local_response::{send_local, send_preflight};
 use super::own_response::{send_error, send_wrong_method};
 use super::target::Target;
-use super::trace::trace_of;
-use crate::api::{Dialect, ErrorCode, Operation};
-use crate::config::Cors;
+use crate::api::{Dialect, ErrorCode, ModelCommand, OllamaRoute, Operation, UsageCall};
+use crate::config::{Compat, Cors};
 use crate::downstream::body::BodyLength;
 use crate::downstream::head_check::MAX_TARGET;
 use crate::routing::Way;
 use crate::upstream::headers::{API_KEY, REQUEST_ID};
+use trace::trace_of;
 
 const MAX_REQUEST_ID: usize = 128;
 
 /// A request that needs a backend.
 pub(crate) enum Forwarded {
     Operation(Operation),
+    Usage(UsageCall),
     StoredResponse,
+    /// Ollama's `/api/show`.
+    Show,
+    Command(ModelCommand),
+    /// `/api/blobs/{digest}`, whose body is not held.
+    Blob,
     Passthrough(Way),
 }
 
@@ -42,8 +50,58 @@ pub(crate) async fn read_head(
     identify(proxy, session, ctx);
     let path = session.req_header().uri.path().to_owned();
     let generation = Arc::clone(&ctx.generation);
-    let target = Target::of(&path, &generation.router.passthrough);
-    if let Target::StoredResponse { .. } | Target::Passthrough(_) = target {
+    let compat = generation.config.server.compat;
+    let target = Target::of(&path, &generation.router.passthrough, compat);
+    classify(session, ctx, target, &path);
+    let checked = check_head(proxy, session, ctx, target);
+    if compat == Compat::Nomyo {
+        auth::remove_query_key(session.req_header_mut());
+    }
+    match checked {
+        Err(error) if error.code == ErrorCode::MethodNotAllowed => {
+            send_wrong_method(proxy, session, ctx, target, error).await?;
+        }
+        Err(error) => send_error(proxy, session, ctx, error).await?,
+        Ok(()) if session.req_header().method == Method::OPTIONS => {
+            send_preflight(proxy, session, ctx, target).await?;
+        }
+        Ok(()) => match target {
+            Target::Operation(operation) => return Ok(Some(Forwarded::Operation(operation))),
+            Target::Usage(call) => return Ok(Some(Forwarded::Usage(call))),
+            Target::StoredResponse { .. } => return Ok(Some(Forwarded::StoredResponse)),
+            Target::Passthrough(way) => return Ok(Some(Forwarded::Passthrough(way.clone()))),
+            Target::Ollama(OllamaRoute::Show) => return Ok(Some(Forwarded::Show)),
+            Target::Ollama(OllamaRoute::Command(command)) => {
+                return Ok(Some(Forwarded::Command(command)));
+            }
+            Target::Ollama(OllamaRoute::Blob(_)) => return Ok(Some(Forwarded::Blob)),
+            Target::Models
+            | Target::Model(_)
+            | Target::Health
+            | Target::Root
+            | Target::Ollama(
+                OllamaRoute::Version
+                | OllamaRoute::Tags
+                | OllamaRoute::Loaded
+                | OllamaRoute::LoadedDetails,
+            )
+            | Target::Unknown => {
+                send_local(proxy, session, ctx, target).await?;
+            }
+        },
+    }
+    Ok(None)
+}
+
+/// Notes the operation and the dialect of a request.
+fn classify(session: &Session, ctx: &mut RequestContext, target: Target<'_>, path: &str) {
+    let is_forwarded = matches!(
+        target,
+        Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_))
+            | Target::StoredResponse { .. }
+            | Target::Passthrough(_)
+    );
+    if is_forwarded {
         ctx.operation = Some(Operation::Passthrough);
     }
     if let Target::Operation(operation) = target {
@@ -60,24 +118,6 @@ pub(crate) async fn read_head(
             _ => Dialect::of_path(path.as_bytes()),
         };
     }
-    match check_head(proxy, session, ctx, target) {
-        Err(error) if error.code == ErrorCode::MethodNotAllowed => {
-            send_wrong_method(proxy, session, ctx, target, error).await?;
-        }
-        Err(error) => send_error(proxy, session, ctx, error).await?,
-        Ok(()) if session.req_header().method == Method::OPTIONS => {
-            send_preflight(proxy, session, ctx, target).await?;
-        }
-        Ok(()) => match target {
-            Target::Operation(operation) => return Ok(Some(Forwarded::Operation(operation))),
-            Target::StoredResponse { .. } => return Ok(Some(Forwarded::StoredResponse)),
-            Target::Passthrough(way) => return Ok(Some(Forwarded::Passthrough(way.clone()))),
-            Target::Models | Target::Model(_) | Target::Health | Target::Root | Target::Unknown => {
-                send_local(proxy, session, ctx, target).await?;
-            }
-        },
-    }
-    Ok(None)
 }
 
 fn identify(proxy: &Proxy, session: &Session, ctx: &mut RequestContext) {
@@ -131,8 +171,11 @@ fn check_head(
         return Err(OwnError::new(ErrorCode::InvalidRequest, message).closing());
     }
     if !is_preflight && !target.is_public() {
-        let key = auth::check_key(&config.auth, &head.headers);
+        let key = auth::check_key(config, head);
         ctx.key = key.map_err(|error| OwnError { closes: has_body, ..error })?;
+    } else if config.server.compat == Compat::Nomyo {
+        // A public page may say more to those who send a key.
+        ctx.key = auth::check_key(config, head).ok().flatten();
     }
     ctx.requester.client = proxy.seeds.hash_client(ctx.key, ctx.client_address);
     ctx.requester.credential = proxy.seeds.hash_credential(&head.headers);

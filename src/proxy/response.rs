@@ -1,26 +1,32 @@
 //! The way of a backend's response to the client: its head completed, its body relayed, and a visible
 //! end where the backend broke off.
 
-use bytes::Bytes;
+mod converted;
+mod usage_filter;
+
 use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora_proxy::Session;
 
 use super::Proxy;
 use super::attempt::Attempt;
+use super::auth::KeyOwner;
 use super::context::{RequestContext, ScannedRequest, Served};
+use super::conversion::WayBack;
 use super::failure::timeout_message;
 use super::outcome::{AttemptResult, record_outcome};
 use super::own_response::{add_common_fields, keep_upstream_id};
-use crate::api::{ErrorCode, error_event};
+use super::shift_state::CONTEXT_SHIFT;
+use crate::api::{ErrorCode, Operation, StreamFraming, error_event};
 use crate::clock::now;
 use crate::fleet::{Backend, InflightGuard, Outcome, Serving, SlotId};
 use crate::routing::Router;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::http1::Exchange;
-use crate::upstream::relay::{RelayEnd, RelayObserver, RelayTerms};
+use crate::upstream::relay::{RelayEnd, RelayObserver, RelayTerms, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
+use usage_filter::UsageFilter;
 
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
 const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
@@ -33,42 +39,39 @@ pub(crate) struct Reply<'a> {
     pub(crate) attempt: &'a Attempt<'a>,
 }
 
-/// Relays a response to the client.
+/// Relays a response to the client. `way_back`: how it is converted.
 pub(crate) async fn relay(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
     request: &ScannedRequest,
-    reply: Reply<'_>,
+    mut reply: Reply<'_>,
+    way_back: Option<WayBack>,
 ) -> Served {
-    let Reply { mut exchange, mut head, attempt } = reply;
-    let is_stream = head.is_event_stream;
-    record_head(ctx, request, &head, attempt);
-    if request.profile.streaming && !is_stream {
-        // A stream was requested and a whole response came: its timeout applies.
-        let limit = attempt.serving.timeouts.response;
-        exchange.interrupts.deadline.set(attempt.started, limit, ErrorCode::ResponseTimeout);
+    record_head(ctx, request, &reply.head, reply.attempt);
+    let is_stream = reply.head.stream.is_some();
+    expect_whole(request, &mut reply);
+    keep_upstream_id(&mut reply.head.header, ctx)?;
+    match way_back {
+        Some(way_back) if !way_back.is_stream() => {
+            return converted::relay_whole(proxy, session, ctx, request, reply, way_back).await;
+        }
+        _ => {}
     }
-    keep_upstream_id(&mut head.header, ctx)?;
+    let operation = way_back.as_ref().map_or(request.profile.operation, WayBack::operation);
+    let mut transform = transform_of(&mut reply.head, ctx, request, way_back)?;
+    let Reply { mut exchange, mut head, attempt } = reply;
     finish_head(&mut head, ctx, session, request, attempt)?;
     if is_stream {
         attempt.client.shrink();
     }
-    let mut monitor = ResponseMonitor::new(request.profile.operation, is_stream);
-    let progress = Progress {
-        proxy,
-        id_limit: ctx.generation.config.limits.response_ids,
-        router: &ctx.generation.router,
-        attempt,
-        arrived_at: ctx.arrived_at,
-        drain_slot: attempt.permit.lock().as_ref().and_then(InflightGuard::drain_slot),
-        result: AttemptResult { first_token: None, ..AttemptResult::by_status(head.status, ctx) },
-        is_stream,
-    };
+    let mut monitor = ResponseMonitor::new(operation, head.stream);
+    let progress = Progress::new(proxy, ctx, attempt, &head);
     let terms = RelayTerms {
         framing: head.framing,
         timeouts: &attempt.serving.timeouts,
         observer: &progress,
+        transform: transform.as_deref_mut(),
     };
     let downstream = session.as_downstream_mut();
     if downstream.write_response_header(head.header).await.is_err() {
@@ -96,9 +99,38 @@ pub(crate) async fn relay(
             drop(exchange);
             ctx.record.code = Some(code);
             ctx.record.outcome = Some(Outcome::Fault);
-            break_off(session, ctx, code, &monitor).await
+            break_off(session, ctx, code, &monitor, transform).await
         }
     }
+}
+
+/// Has the timeout of whole responses apply where a stream was requested and a whole one came.
+fn expect_whole(request: &ScannedRequest, reply: &mut Reply<'_>) {
+    if request.profile.streaming && reply.head.stream.is_none() {
+        let limit = reply.attempt.serving.timeouts.response;
+        let deadline = &mut reply.exchange.interrupts.deadline;
+        deadline.set(reply.attempt.started, limit, ErrorCode::ResponseTimeout);
+    }
+}
+
+/// What changes the payload on its way, with the head changed to match.
+fn transform_of(
+    head: &mut ResponseHead,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    way_back: Option<WayBack>,
+) -> pingora::Result<Option<Box<dyn Transform>>> {
+    if let Some(way_back) = way_back {
+        let converter = converted::converter(way_back, ctx, request);
+        converted::describe(head, converter.content_type())?;
+        return Ok(Some(Box::new(converter)));
+    }
+    let filters = request.adds_usage && head.stream == Some(StreamFraming::Events);
+    if !filters {
+        return Ok(None);
+    }
+    head.header.remove_header(&header::CONTENT_LENGTH);
+    Ok(Some(Box::new(UsageFilter::new(request.profile.operation))))
 }
 
 /// Reports the progress of one relay to the backend's state and the observers.
@@ -106,6 +138,8 @@ struct Progress<'a> {
     proxy: &'a Proxy,
     /// The most ids of stored responses that are kept.
     id_limit: usize,
+    /// Whose a stored response is.
+    owner: KeyOwner,
     router: &'a Router,
     attempt: &'a Attempt<'a>,
     arrived_at: Timestamp,
@@ -140,11 +174,34 @@ impl RelayObserver for Progress<'_> {
     }
 }
 
-impl Progress<'_> {
+impl<'a> Progress<'a> {
+    fn new(
+        proxy: &'a Proxy,
+        ctx: &'a RequestContext,
+        attempt: &'a Attempt<'a>,
+        head: &ResponseHead,
+    ) -> Self {
+        Self {
+            proxy,
+            id_limit: ctx.generation.config.limits.response_ids,
+            owner: ctx.key_owner(),
+            router: &ctx.generation.router,
+            attempt,
+            arrived_at: ctx.arrived_at,
+            drain_slot: attempt.permit.lock().as_ref().and_then(InflightGuard::drain_slot),
+            result: AttemptResult {
+                first_token: None,
+                ..AttemptResult::by_status(head.status, ctx)
+            },
+            is_stream: head.stream.is_some(),
+        }
+    }
+
     /// Remembers where the response is stored.
     fn learn_id(&self, monitor: &ResponseMonitor) {
         if let Some(id) = monitor.response_id() {
-            self.proxy.response_ids.learn(id, self.attempt.serving.id, self.id_limit);
+            let backend = self.attempt.serving.id;
+            self.proxy.response_ids.learn(id, backend, self.owner, self.id_limit);
         }
     }
 }
@@ -157,11 +214,11 @@ fn record_head(
 ) {
     let now = now();
     attempt.serving.state.note_response(now);
-    if !head.is_event_stream {
+    if head.stream.is_none() {
         attempt.prompt_done();
     }
     ctx.record.status = head.status;
-    ctx.record.first_token = (!head.is_event_stream).then_some(now);
+    ctx.record.first_token = head.stream.is_none().then_some(now);
     record_backend(ctx, attempt.serving, attempt.backend);
     if let Some(decision) = &request.decision {
         ctx.record.is_fallback = decision.is_fallback;
@@ -188,20 +245,25 @@ fn finish_head(
 ) -> pingora::Result<()> {
     let header = &mut head.header;
     add_common_fields(header, ctx)?;
-    if head.is_event_stream {
+    if head.stream.is_some() {
         header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
         header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))?;
+    }
+    if let Some(dropped) = ctx.record.dropped_messages {
+        header.insert_header(CONTEXT_SHIFT, format!("dropped={dropped}"))?;
     }
     if ctx.generation.config.routing.expose_decision {
         header.insert_header(BACKEND, &*attempt.serving.state.name)?;
         if let Some(decision) = &request.decision {
             let mut code = format!(
-                "{};candidates={};attempt={}{}{}",
+                "{};candidates={};attempt={}{}{}{}{}",
                 decision.strategy.name(),
                 decision.candidates,
                 ctx.record.attempts,
                 if decision.is_fallback { ";fallback" } else { "" },
                 if decision.is_assumed { ";assumed" } else { "" },
+                if attempt.conversion.is_some() { ";converted=" } else { "" },
+                attempt.converted_to().map_or("", Operation::name),
             );
             if let Some(weighted) = ctx.generation.router.weighted() {
                 code.extend(decision.scores.map(|scores| weighted.to_text(&scores)));
@@ -229,20 +291,26 @@ async fn break_off(
     ctx: &RequestContext,
     code: ErrorCode,
     monitor: &ResponseMonitor,
+    transform: Option<Box<dyn Transform>>,
 ) -> Served {
-    let operation = ctx.operation.filter(|_| monitor.is_stream());
-    let Some(operation) = operation else {
-        let cut = pingora::ErrorType::ConnectionClosed;
-        return pingora::Error::e_explain(cut, "the backend's response broke off");
-    };
-    let mut event = Vec::new();
-    if !monitor.is_between_events() {
-        // A half-sent event must end before the error can be read.
-        event.extend_from_slice(b"\n\n");
-    }
     let message = timeout_message(code);
-    event.extend_from_slice(&error_event(operation, code, message));
+    let end = match (transform, ctx.operation.zip(monitor.stream())) {
+        (Some(mut transform), _) => transform.cut(code, message),
+        (None, Some((operation, framing))) => {
+            let mut event = Vec::new();
+            if !monitor.is_between_events() {
+                // A half-sent event must end before the error can be read.
+                event.extend_from_slice(framing.event_end());
+            }
+            event.extend_from_slice(&error_event(operation, framing, code, message));
+            event.into()
+        }
+        (None, None) => {
+            let cut = pingora::ErrorType::ConnectionClosed;
+            return pingora::Error::e_explain(cut, "the backend's response broke off");
+        }
+    };
     let downstream = session.as_downstream_mut();
     downstream.set_keepalive(None);
-    downstream.write_response_body(Bytes::from(event), true).await
+    downstream.write_response_body(end, true).await
 }

@@ -1,18 +1,23 @@
 //! From a scanned request to a response: decide, attempt, and retry on another backend (failover)
 //! where the failure is safe to retry and the budget allows it.
 
+pub(super) mod budget;
+
 use std::time::Duration;
 
 use pingora_proxy::Session;
 
 use super::Proxy;
-use super::attempt::AttemptEnd;
+use super::attempt::{AttemptEnd, Unsuited};
 use super::context::{RequestContext, ScannedRequest, Served};
+use super::context_shift::{learn_refusal, pass_over_small, send_refusal, shorten_for};
+use super::conversion::NotConverted;
 use super::decision::{Decided, Undecided, decide};
 use super::failure::OwnError;
 use super::forward::make_attempt;
 use super::own_response::{send_error, send_held};
 use super::response::record_backend;
+use crate::api::Dialect;
 use crate::clock::now;
 use crate::fleet::{Outcome, Topology};
 use crate::routing::{RouteError, RoutingDecision};
@@ -28,31 +33,46 @@ pub(crate) async fn serve(
 ) -> Served {
     proxy.retries.earn(&ctx.generation.config.routing.retry_budget);
     let mut last_failure = None;
+    let mut not_converted = None;
     let mut has_met_limit = false;
     loop {
+        pass_over_small(ctx, &mut request);
         let headers = &session.req_header().headers;
         let Decided { decision, permit } = match decide(proxy, ctx, headers, &request) {
             Ok(decided) => decided,
             Err(Undecided::ClientGone) => return ctx.client_gone(),
+            Err(Undecided::NoRoute(error)) if shorten_for(ctx, &mut request, &error) => continue,
             Err(Undecided::NoRoute(error)) => {
-                return match last_failure {
-                    Some(failure) => {
-                        let last =
-                            LastAttempt { failure, decided: request.decision, is_last: true };
-                        send_failure(proxy, session, ctx, &request.fleet, last).await
-                    }
-                    None => send_route_error(proxy, session, ctx, &error).await,
+                let reason = match (last_failure, not_converted) {
+                    (Some(failure), _) => Unserved::Failed(failure),
+                    (None, Some(reason)) => Unserved::NotConverted(reason),
+                    (None, None) => Unserved::NoRoute(error),
                 };
+                return send_unserved(proxy, session, ctx, &mut request, reason).await;
             }
         };
         request.decision = Some(decision);
-        match make_attempt(proxy, session, ctx, &mut request, &decision, permit).await {
-            AttemptEnd::Relayed(served) => {
+        let end = make_attempt(proxy, session, ctx, &mut request, &decision, permit).await;
+        match end {
+            // A backend that serves the operation itself may take the request.
+            Err(Unsuited::NotConverted(reason)) => {
+                request.tried.insert(decision.backend);
+                not_converted = Some(reason);
+            }
+            Ok(AttemptEnd::Relayed(served)) => {
                 record_expected_cached(ctx, &decision);
                 return served;
             }
-            AttemptEnd::Failed(Failure::ClientGone) => return ctx.client_gone(),
-            AttemptEnd::Failed(failure) => {
+            Err(Unsuited::TooLong(too_long)) => {
+                request.tried.insert(decision.backend);
+                if !learn_refusal(ctx, &mut request, decision, *too_long)
+                    && let Some(served) = send_refusal(proxy, session, ctx, &mut request).await
+                {
+                    return served;
+                }
+            }
+            Ok(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
+            Ok(AttemptEnd::Failed(failure)) => {
                 request.tried.insert(decision.backend);
                 let is_refused_again = has_met_limit && matches!(failure, Failure::Refused(_));
                 if is_refused_again || !may_retry(proxy, ctx, &failure) {
@@ -93,6 +113,36 @@ struct LastAttempt {
     decided: Option<RoutingDecision>,
     /// Whether every backend that could take the request has been tried.
     is_last: bool,
+}
+
+/// Why a request ends without a response that was relayed.
+enum Unserved {
+    Failed(Failure),
+    NotConverted(NotConverted),
+    NoRoute(RouteError),
+}
+
+/// Responds to a request that no backend is left for.
+async fn send_unserved(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    reason: Unserved,
+) -> Served {
+    if let Some(served) = send_refusal(proxy, session, ctx, request).await {
+        return served;
+    }
+    match reason {
+        Unserved::Failed(failure) => {
+            let last = LastAttempt { failure, decided: request.decision, is_last: true };
+            send_failure(proxy, session, ctx, &request.fleet, last).await
+        }
+        Unserved::NotConverted(reason) => {
+            send_error(proxy, session, ctx, NotConverted::to_error(reason)).await
+        }
+        Unserved::NoRoute(error) => send_route_error(proxy, session, ctx, &error).await,
+    }
 }
 
 /// Responds with what the last attempt failed with: a backend's own refusal where it sent one.
@@ -138,7 +188,15 @@ async fn send_route_error(
     ctx: &mut RequestContext,
     error: &RouteError,
 ) -> Served {
-    send_error(proxy, session, ctx, OwnError::from_route(error, now())).await
+    let own = OwnError::from_route(error, now());
+    let own = match (error, ctx.dialect) {
+        // Ollama's clients look for these words.
+        (RouteError::ModelNotFound { alias, .. }, Dialect::Ollama) => {
+            OwnError::new(own.code, format!("model '{alias}' not found"))
+        }
+        _ => own,
+    };
+    send_error(proxy, session, ctx, own).await
 }
 
 /// Records how many tokens of the prompt were expected in the cache, beside the engine's count of them.

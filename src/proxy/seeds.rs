@@ -43,12 +43,14 @@ impl Seeds {
     }
 
     /// Identifies a client by the position of its key, else by its address: the circuit breaker counts
-    /// how many clients saw a fault.
+    /// how many clients saw a fault. Of an IPv6 address the network counts: one host commonly has all
+    /// addresses of a /64, and must not pass for many clients.
     pub(crate) fn hash_client(&self, key: Option<usize>, address: Option<IpAddr>) -> u64 {
         let mut hasher = self.hashes.build_hasher();
-        match (key, address) {
+        match (key, address.map(|address| address.to_canonical())) {
             (Some(key), _) => key.hash(&mut hasher),
-            (None, Some(address)) => address.hash(&mut hasher),
+            (None, Some(IpAddr::V4(address))) => address.hash(&mut hasher),
+            (None, Some(IpAddr::V6(address))) => (address.to_bits() >> 64).hash(&mut hasher),
             (None, None) => {}
         }
         hasher.finish()
@@ -73,6 +75,17 @@ fn to_share(random: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_client() {
+        let seeds = Seeds::new(1);
+        let hash = |address: &str| seeds.hash_client(None, Some(address.parse().unwrap()));
+        assert_eq!(hash("2001:db8:0:1::1"), hash("2001:db8:0:1:ffff::2"));
+        assert_ne!(hash("2001:db8:0:1::1"), hash("2001:db8:0:2::1"));
+        assert_ne!(hash("192.0.2.1"), hash("192.0.2.2"));
+        assert_ne!(hash("::ffff:192.0.2.1"), hash("::ffff:192.0.2.2"), "not IPv6");
+        assert_eq!(hash("::ffff:192.0.2.1"), hash("192.0.2.1"));
+    }
 
     #[test]
     fn shares_are_below_one() {

@@ -1,8 +1,9 @@
-//! What a request's path stands for, and which methods it takes.
+//! What a request's path stands for, which methods it takes, and the model that a query names.
 
-use http::Method;
+use http::{Method, Uri};
 
-use crate::api::Operation;
+use crate::api::{OllamaRoute, Operation, UsageCall, hex, query_value};
+use crate::config::Compat;
 use crate::routing::{Passthrough, Way};
 
 /// What is requested of a stored response.
@@ -46,6 +47,10 @@ pub(crate) enum Target<'a> {
         id: &'a str,
         part: StoredPart,
     },
+    /// Live usage, where `server.compat` asks for it.
+    Usage(UsageCall),
+    /// One of Ollama's routes beside its operations.
+    Ollama(OllamaRoute<'a>),
     /// A path that `routing.passthrough` forwards.
     Passthrough(&'a Way),
     /// `/`: what this is.
@@ -54,7 +59,10 @@ pub(crate) enum Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    pub(crate) fn of(path: &'a str, passthrough: &'a Passthrough) -> Self {
+    pub(crate) fn of(path: &'a str, passthrough: &'a Passthrough, compat: Compat) -> Self {
+        if let (Compat::Nomyo, Some(call)) = (compat, UsageCall::of_path(path)) {
+            return Self::Usage(call);
+        }
         match Self::own(path) {
             Self::Unknown => passthrough.find(path).map_or(Self::Unknown, Self::Passthrough),
             own => own,
@@ -64,6 +72,9 @@ impl<'a> Target<'a> {
     fn own(path: &'a str) -> Self {
         if let Some(operation) = Operation::from_path(path) {
             return Self::Operation(operation);
+        }
+        if let Some(route) = OllamaRoute::of(path) {
+            return Self::Ollama(route);
         }
         match path {
             "/v1/models" | "/models" => Self::Models,
@@ -98,7 +109,12 @@ impl<'a> Target<'a> {
                 "GET, HEAD, OPTIONS"
             }
             (Self::Models | Self::Model(_) | Self::Health | Self::Root, false) => "GET, HEAD",
+            (Self::Usage(call), true) if call.is_post() => "POST, OPTIONS",
+            (Self::Usage(call), false) if call.is_post() => "POST",
+            (Self::Usage(_), true) => "GET, OPTIONS",
+            (Self::Usage(_), false) => "GET",
             (Self::StoredResponse { part, .. }, _) => part.methods(has_cors),
+            (Self::Ollama(route), _) => route.methods(has_cors),
             (Self::Passthrough(_), _) => "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
             (Self::Unknown, _) => "",
         }
@@ -116,9 +132,52 @@ impl<'a> Target<'a> {
             Self::Models | Self::Model(_) | Self::Health | Self::Root => {
                 *method == Method::GET || *method == Method::HEAD
             }
+            Self::Usage(call) => *method == if call.is_post() { Method::POST } else { Method::GET },
             Self::StoredResponse { part, .. } => part.takes(method),
+            Self::Ollama(route) => route.takes(method.as_str()),
             Self::Passthrough(_) => true,
             Self::Unknown => false,
+        }
+    }
+}
+
+/// How the values of `model` in a query begin, as realtime clients name it.
+const QUERY_MODEL: &str = "model=";
+
+/// The model that a query names.
+pub(crate) fn query_model(uri: &Uri) -> Option<String> {
+    query_value(uri.query()?, "model").filter(|model| !model.is_empty())
+}
+
+/// A path and query in which the model is called `name`; everything else stays as it came.
+pub(crate) fn with_query_model(target: &str, name: &str) -> String {
+    let Some((path, query)) = target.split_once('?') else { return target.to_owned() };
+    let mut written = format!("{path}?");
+    let mut is_named = false;
+    for pair in query.split_inclusive('&') {
+        let value = pair.strip_prefix(QUERY_MODEL).filter(|_| !is_named);
+        let Some(value) = value else {
+            written.push_str(pair);
+            continue;
+        };
+        is_named = true;
+        written.push_str(QUERY_MODEL);
+        percent_encode(name, &mut written);
+        written.push_str(if value.ends_with('&') { "&" } else { "" });
+    }
+    written
+}
+
+/// Writes a value of a query; what commonly stands in the name of a model stays readable.
+fn percent_encode(value: &str, written: &mut String) {
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:/@".contains(&byte) {
+            written.push(char::from(byte));
+        } else {
+            let mut digits = [0; 2];
+            hex::write(&[byte], &mut digits);
+            written.push('%');
+            written.extend(digits.map(|digit| char::from(digit.to_ascii_uppercase())));
         }
     }
 }
@@ -126,6 +185,23 @@ impl<'a> Target<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn query_names_the_model_of_the_backend() {
+        for (target, expected) in [
+            ("/rt?model=gpt", "/rt?model=a/b:c%20%26"),
+            ("/rt?x=1&model=gpt&y=%20", "/rt?x=1&model=a/b:c%20%26&y=%20"),
+            ("/rt?model=gpt&model=2", "/rt?model=a/b:c%20%26&model=2"),
+            ("/rt?submodel=1", "/rt?submodel=1"),
+            ("/rt", "/rt"),
+        ] {
+            let written = with_query_model(target, "a/b:c &");
+            assert_eq!(written, expected, "{target}");
+            let read = query_model(&written.parse().unwrap());
+            let is_named = expected.contains("?model") || expected.contains("&model");
+            assert_eq!(read.as_deref(), is_named.then_some("a/b:c &"), "{target}");
+        }
+    }
 
     #[test]
     fn paths_are_matched_exactly() {

@@ -158,10 +158,12 @@ impl RouteError {
     }
 
     fn not_found(alias: &str, target: &str, fleet: &Topology) -> Self {
+        let backends = fleet.unreported().map(|backend| backend.config.name.clone());
+        let groups = fleet.groups.iter().filter(|group| group.addresses.is_empty());
         Self::ModelNotFound {
             alias: alias.to_owned(),
             target: target.to_owned(),
-            unreported: fleet.unreported().map(|backend| backend.config.name.clone()).collect(),
+            unreported: backends.chain(groups.map(|group| group.name.to_string())).collect(),
         }
     }
 
@@ -209,7 +211,8 @@ impl Seen {
             }
             Err(reason) => {
                 self.capable = true;
-                self.full |= matches!(reason, RejectReason::Full { .. });
+                self.full |=
+                    matches!(reason, RejectReason::Full { .. } | RejectReason::ModelFull { .. });
                 self.tried |= reason == RejectReason::Tried;
                 if let RejectReason::Cooldown { until, status, .. } = reason {
                     let (first, worst) = self.cooldown.unwrap_or((until, status));

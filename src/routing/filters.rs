@@ -1,11 +1,9 @@
 //! Which backends may take a request: one function decides for live decisions, explanations, captures
 //! and errors.
 
-use std::sync::atomic::Ordering;
-
 use super::RouteInput;
 use crate::api::{Capabilities, Offer};
-use crate::fleet::{BackendState, BreakerState, Health, Model, Serving};
+use crate::fleet::{BackendState, BreakerState, Health, Model, ReachedLimit, Serving};
 use crate::mix::mix;
 use crate::units::{Timestamp, TokenCount};
 
@@ -42,6 +40,11 @@ pub enum RejectReason {
         /// The limit.
         limit: u32,
     },
+    /// It has as many requests for the model in flight as it may.
+    ModelFull {
+        /// The limit.
+        limit: u32,
+    },
     /// It is in slow start and skips this request.
     SlowStart {
         /// The part of its share that it gets now, in percent.
@@ -68,6 +71,7 @@ impl RejectReason {
             Self::RecentFaults => "recent_faults",
             Self::SlowStart { .. } => "slow_start",
             Self::Full { .. } => "full",
+            Self::ModelFull { .. } => "model_full",
             Self::Telemetry => "telemetry",
         }
     }
@@ -99,6 +103,9 @@ impl RejectReason {
             }
             Self::SlowStart { percent } => format!("in slow start at {percent} %"),
             Self::Full { limit } => format!("has {limit} requests in flight, its limit"),
+            Self::ModelFull { limit } => {
+                format!("has {limit} requests for the model in flight, its limit")
+            }
             Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
         }
     }
@@ -155,15 +162,27 @@ pub(super) struct Conditions {
     pub(super) ignores_slow_start: bool,
     /// Whether backends count whose last responses were faults, because there are no others.
     pub(super) ignores_faults: bool,
+    /// Whether the limits of models count for nothing, because all of them are reached.
+    pub(super) spills: bool,
 }
 
 impl Conditions {
+    /// The ones that are tried first.
+    pub(super) const STRICT: Self = Self {
+        candidacy: Candidacy::Known,
+        in_panic: false,
+        ignores_slow_start: false,
+        ignores_faults: false,
+        spills: false,
+    };
+
     /// The least strict ones of a fleet that is not in panic.
     pub(super) const LENIENT: Self = Self {
         candidacy: Candidacy::Usable,
         in_panic: false,
         ignores_slow_start: true,
         ignores_faults: true,
+        spills: false,
     };
 }
 
@@ -190,7 +209,7 @@ impl<'a> Filters<'a> {
     /// Whether `candidate` may take the request now; else the first reason why not, lasting ones
     /// before passing ones.
     // Runs for every backend of every decision. What is rarely true is checked out of line, so that it
-    // takes no registers from the rest.
+    // takes no registers from the rest, and costs one test where it is not.
     #[inline(always)]
     pub(super) fn check<V: Verdict>(&self, candidate: &Serving) -> V {
         let Self { input, conditions, .. } = self;
@@ -205,7 +224,23 @@ impl<'a> Filters<'a> {
             return V::reject(|| RejectReason::Tried);
         }
         let state = &*candidate.state;
-        if state.draining.load(Ordering::Relaxed) {
+        if !state.is_unimpaired(input.now) {
+            return self.check_impaired(candidate);
+        }
+        if candidate.may_be_full()
+            && let Some(reason) = self.limit(candidate)
+        {
+            return V::reject(|| reason);
+        }
+        V::admit()
+    }
+
+    /// The rest of [`Filters::check`] for a backend that something may keep the request from.
+    #[cold]
+    #[inline(never)]
+    fn check_impaired<V: Verdict>(&self, candidate: &Serving) -> V {
+        let (input, state) = (self.input, &*candidate.state);
+        if state.is_draining() {
             return V::reject(|| RejectReason::Health(Health::Draining));
         }
         let health = state.health.status();
@@ -220,8 +255,10 @@ impl<'a> Filters<'a> {
         {
             return V::reject(|| reason);
         }
-        if state.load.in_flight() >= candidate.max_in_flight {
-            return V::reject(|| RejectReason::Full { limit: candidate.max_in_flight });
+        if candidate.may_be_full()
+            && let Some(reason) = self.limit(candidate)
+        {
+            return V::reject(|| reason);
         }
         if state.has_recent_faults(input.now) && self.avoids(candidate) {
             return V::reject(|| RejectReason::RecentFaults);
@@ -235,15 +272,11 @@ impl<'a> Filters<'a> {
     }
 
     /// Whether a backend that is not healthy is excluded.
-    #[cold]
-    #[inline(never)]
     fn is_excluded(&self, health: Health) -> bool {
         !self.conditions.in_panic || health != Health::Unhealthy
     }
 
     /// The cooldown that covers the request on a backend.
-    #[cold]
-    #[inline(never)]
     fn cooldown(&self, candidate: &Serving) -> Option<RejectReason> {
         let input = self.input;
         let scope = candidate.cooldown_scope(input.requester);
@@ -255,9 +288,19 @@ impl<'a> Filters<'a> {
         })
     }
 
-    /// Whether other backends are preferred because of recent faults.
+    /// The limit of requests in flight that a backend, or the model on it, has reached.
     #[cold]
     #[inline(never)]
+    fn limit(&self, candidate: &Serving) -> Option<RejectReason> {
+        match candidate.limit_reached()? {
+            ReachedLimit::Backend(limit) => Some(RejectReason::Full { limit }),
+            ReachedLimit::Model(limit) => {
+                (!self.conditions.spills).then_some(RejectReason::ModelFull { limit })
+            }
+        }
+    }
+
+    /// Whether other backends are preferred because of recent faults.
     fn avoids(&self, candidate: &Serving) -> bool {
         let Self { input, conditions, .. } = self;
         let state = candidate.state.evidence_against(input.requester, input.now);
@@ -266,8 +309,6 @@ impl<'a> Filters<'a> {
 
     /// Whether a backend in slow start skips this decision. Drawn from the time of the decision, so that a
     /// second pass and an explanation come to the same.
-    #[cold]
-    #[inline(never)]
     fn skips(&self, candidate: &Serving) -> bool {
         let now = self.input.now;
         let share = candidate.state.share(now);
@@ -305,8 +346,6 @@ pub(super) fn is_known(input: &RouteInput<'_>, candidate: &Serving) -> bool {
     candidate.known.contains(input.request.needs)
 }
 
-#[cold]
-#[inline(never)]
 fn is_open(state: &BackendState, input: &RouteInput<'_>) -> bool {
     state.breaker.state(input.now) == BreakerState::Open
 }
@@ -332,7 +371,7 @@ pub(super) fn next_probe(rejected: impl Iterator<Item = (u32, RejectReason)>) ->
                     first = Some((rank, row));
                 }
             }
-            RejectReason::Full { .. } => return None,
+            RejectReason::Full { .. } | RejectReason::ModelFull { .. } => return None,
             _ => {}
         }
     }

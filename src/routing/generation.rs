@@ -5,14 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Groups};
 use crate::routing::Router;
 use crate::routing::audit::{Shadow, ShadowHost};
 
 /// A configuration in force.
 #[derive(Debug)]
 pub struct Generation {
-    /// What was configured.
+    /// What was configured, groups as they were written.
     pub config: Config,
     /// Decides by that configuration.
     pub router: Router,
@@ -23,16 +23,21 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Builds everything a configuration asks for.
+    /// Builds everything a configuration asks for. Its groups have no members yet.
     pub fn new(config: Config) -> Self {
-        let fleet = Arc::new(Fleet::new(&config));
+        Self::with_groups(config, Groups::default())
+    }
+
+    /// The same with what the groups of the configuration resolve to.
+    pub fn with_groups(config: Config, groups: Groups) -> Self {
+        let fleet = Arc::new(Fleet::with_groups(&config, groups));
         Self::of(config, fleet)
     }
 
     /// Builds the generation after this one, which keeps what was learned about backends.
     #[must_use]
-    pub fn succeeded_by(&self, config: Config) -> Self {
-        let fleet = Arc::new(self.fleet.succeeded_by(&config));
+    pub fn succeeded_by(&self, config: Config, groups: Groups) -> Self {
+        let fleet = Arc::new(self.fleet.succeeded_by(&config, groups));
         Self::of(config, fleet)
     }
 

@@ -45,6 +45,8 @@ pub struct Routed<'a> {
     pub trace: Option<&'a RefCell<Trace>>,
     /// 1 for the first attempt.
     pub attempt: u32,
+    /// Messages that were dropped to fit a context.
+    pub dropped_messages: Option<u32>,
     /// The names and weights of the decision's scores.
     pub scorer_names: ScorerNames,
     /// What the decision read, where that is captured.
@@ -78,6 +80,8 @@ pub struct AttemptEnded<'a> {
     pub usage: Option<Usage>,
     /// What health and breaker learn from it.
     pub outcome: Outcome,
+    /// The request's operation and what it became, where the backend does not serve it.
+    pub conversion: Option<(Operation, Operation)>,
     /// Why it failed, when it did.
     pub code: Option<ErrorCode>,
     /// How long it took.
@@ -113,6 +117,8 @@ pub struct RequestOutcome<'a> {
     pub usage: Option<Usage>,
     /// Tokens of the prompt the engine was believed to have cached; only beside its own count.
     pub expected_cached: Option<u32>,
+    /// Messages that were dropped to fit a context.
+    pub dropped_messages: Option<u32>,
     /// Events that carried tokens, counted in the stream.
     pub token_events: u32,
     /// What nothing is counted by.

@@ -3,7 +3,7 @@
 
 use super::RouteInput;
 use super::scratch::Readings;
-use super::strategies::smart;
+use super::strategies::{Placement, smart};
 use crate::fleet::{Model, Serving, Standing};
 use crate::prefix::{Chain, ModelIndex, SLOTS, Slot};
 use crate::scoring::{Adapter, Candidate, Needs, RequestFeatures};
@@ -79,6 +79,13 @@ fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candi
     }
     if needs.contains(Needs::ADAPTERS) {
         one.adapter = adapter(serving, telemetry.standing);
+    }
+    if needs.contains(Needs::RESIDENCY) {
+        let placement = Placement::of(serving, input.now);
+        one.model_in_flight = Some(placement.model_in_flight.into());
+        one.slots = Some(placement.slots).filter(|slots| *slots != u32::MAX).map(f64::from);
+        one.residency = placement.residency;
+        one.eviction = placement.eviction;
     }
     if needs.contains(Needs::RESPONSE_TIMES) {
         let micros = smart::latency_micros(serving, input.request.streaming, input.now);

@@ -131,7 +131,11 @@ impl Names {
     /// The model behind `name`: `name` itself unless it is an alias. An exact alias counts first, then
     /// the model of that name, then the most specific pattern. `point` decides where an alias leads to
     /// several models.
+    #[inline]
     pub fn resolve<'a>(&'a self, name: &'a str, fleet: &Topology, point: SplitPoint) -> &'a str {
+        if self.aliases.is_empty() && self.splits.is_empty() && self.patterns.is_empty() {
+            return name;
+        }
         self.hops(name, fleet, point).last().map_or(name, |target| target)
     }
 

@@ -1,21 +1,20 @@
 //! The router of one configuration: names, filters, strategy, fallbacks, in this order.
 
+mod passes;
+
 use super::error::RouteError;
-use super::filters::{self, Candidacy, Conditions, Filters, RejectReason, Verdict};
+use super::filters::{self, Candidacy, Conditions, RejectReason, Verdict};
 use super::passthrough::Passthrough;
 use super::random::RandomSource;
-use super::readings;
 use super::recorder::Recorder;
 use super::resolve::Names;
 use super::scratch::Scratch;
 use super::split::SplitPoint;
-use super::strategies::{LiveReading, Picked, Rules, weighted};
 use super::weighted::{SessionField, Weighted};
 use super::{RouteInput, RoutingDecision};
 use crate::config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
-use crate::fleet::{BackendState, BreakerState, Health, Model, ModelId, Probe, Serving};
+use crate::fleet::{BreakerState, Health, Model, ModelId, Probe, Serving};
 use crate::scan::RequestProfile;
-use crate::scoring::{Needs, PrefixParams, RequestFeatures};
 use crate::units::TokenCount;
 
 /// Decides by one configuration.
@@ -31,6 +30,7 @@ pub struct Router {
     split_by: SplitBy,
     session: SessionField,
     fallback_on_saturation: bool,
+    spills: bool,
     reserve_output: bool,
     panic_threshold: f64,
     weighted: Option<Weighted>,
@@ -63,6 +63,7 @@ impl Router {
             split_by: config.split_by,
             session: SessionField::for_splits(config),
             fallback_on_saturation: config.fallback_on_saturation,
+            spills: config.spill,
             reserve_output: config.reserve_output,
             panic_threshold: config.panic_threshold,
             weighted: (config.strategy == Strategy::Weighted)
@@ -171,15 +172,15 @@ impl Router {
         let considered = Considered::find(input, name)?;
         let Considered { model, id, .. } = considered;
         let in_panic = self.is_in_panic(model);
+        let strict = Conditions { in_panic, ..Conditions::STRICT };
         // Backends that are assumed to have a capability only count when none is known to.
-        let known = self.pick_of(considered, Candidacy::Known, in_panic, random, scratch, recorder);
-        let is_assumed = known.is_none() && !input.request.needs.is_empty();
-        let picked = match known {
-            Some(picked) => picked,
-            None => {
-                self.pick_of(considered, Candidacy::Usable, in_panic, random, scratch, recorder)?
-            }
+        let known = self.pick_of(considered, strict, random, scratch, recorder);
+        let (picked, conditions) = match known {
+            Some(picked) => (picked, strict),
+            None => self.pick_assumed_or_spill(considered, strict, random, scratch, recorder)?,
         };
+        let is_assumed =
+            conditions.candidacy == Candidacy::Usable && !input.request.needs.is_empty();
         let backend = model.serving.get(picked.row as usize)?;
         let probe = probe_of(backend, input);
         Some(RoutingDecision {
@@ -190,123 +191,11 @@ impl Router {
             is_fallback: false,
             is_assumed,
             in_panic,
+            spills: conditions.spills,
             candidates: picked.candidates,
             probe,
             scores: picked.scores,
         })
-    }
-
-    fn pick_of(
-        &self,
-        considered: Considered<'_>,
-        candidacy: Candidacy,
-        in_panic: bool,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
-    ) -> Option<Picked> {
-        let strict =
-            Conditions { candidacy, in_panic, ignores_slow_start: false, ignores_faults: false };
-        if let Some(picked) = self.pass(considered, strict, random, scratch, recorder) {
-            return Some(picked);
-        }
-        // Where only backends in slow start are left, they take every request; where only those are
-        // left whose last responses were faults, they do.
-        let states = || considered.model.serving.iter().map(|one| &*one.state);
-        let has_faults = states().any(|state| state.has_recent_faults(considered.input.now));
-        if has_faults || states().any(BackendState::is_in_slow_start) {
-            let conditions = Conditions { ignores_slow_start: true, ..strict };
-            let picked = self.pass(considered, conditions, random, scratch, recorder);
-            if picked.is_some() || !has_faults {
-                return picked;
-            }
-            let conditions = Conditions { ignores_faults: true, ..conditions };
-            return self.pass(considered, conditions, random, scratch, recorder);
-        }
-        None
-    }
-
-    /// One pass over the backends of a model: filters, readings, strategy.
-    fn pass<R: Recorder>(
-        &self,
-        considered: Considered<'_>,
-        conditions: Conditions,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut R,
-    ) -> Option<Picked> {
-        if !R::RECORDS && self.weighted.is_none() {
-            return self.pick_unrecorded(considered, conditions, random, scratch);
-        }
-        let Considered { input, model, id } = considered;
-        recorder.start_pass(id);
-        let filters = Filters::new(input, conditions);
-        let readings = &mut scratch.readings;
-        readings.rows.clear();
-        readings.rows.extend((0_u32..).zip(&model.serving).filter_map(|(row, candidate)| {
-            recorder.filtered(row, filters.check(candidate)).then_some(row)
-        }));
-        if readings.rows.is_empty() {
-            return None;
-        }
-        let weighted = self.weighted.as_ref();
-        let needs = weighted.map_or(Needs::NONE, |weighted| weighted.profile().needs());
-        let needs = if R::RECORDS { needs.with(Needs::RECORDED) } else { needs };
-        readings::gather(input, model, needs, readings);
-        let block_tokens = weighted.map(Weighted::block_tokens);
-        let block_tokens = block_tokens.unwrap_or(PrefixParams::default().block_tokens);
-        let features = readings::features(input, block_tokens);
-        recorder.read(&features, &readings.candidates);
-        self.choose(&features, id, random, scratch, recorder)
-    }
-
-    /// The unobserved pass of a strategy without scorers: it reads the backends while it passes
-    /// over them.
-    // A separate function, so that the rest of a pass takes none of its registers.
-    #[inline(never)]
-    fn pick_unrecorded(
-        &self,
-        considered: Considered<'_>,
-        conditions: Conditions,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-    ) -> Option<Picked> {
-        let Considered { input, model, id } = considered;
-        let filters = Filters::new(input, conditions);
-        let rules = Rules { strategy: self.strategy, weights: &self.weights };
-        let (is_streaming, now) = (input.request.streaming, input.now);
-        let admitted = (0_u32..).zip(&model.serving);
-        let admitted = admitted.filter(|(_, candidate)| filters.check::<bool>(candidate));
-        let readings =
-            admitted.map(|(row, serving)| LiveReading { row, serving, is_streaming, now });
-        let (rows, _) = scratch.split(model.serving.len());
-        rules.pick(readings, rows, random, id)
-    }
-
-    /// Picks one of the candidates in `scratch` by their readings alone: those of a live decision, or
-    /// recorded ones.
-    pub(super) fn choose(
-        &self,
-        features: &RequestFeatures,
-        model: ModelId,
-        random: &mut impl RandomSource,
-        scratch: &mut Scratch,
-        recorder: &mut impl Recorder,
-    ) -> Option<Picked> {
-        let (rows, readings) = scratch.split_for_readings();
-        let picked = match &self.weighted {
-            Some(weighted) => {
-                weighted::pick(weighted.profile(), features, readings, model, random, recorder)
-            }
-            None => {
-                let rules = Rules { strategy: self.strategy, weights: &self.weights };
-                rules.pick(readings.candidates.iter(), rows, random, model)
-            }
-        };
-        if let Some(turn) = picked.as_ref().and_then(|picked| picked.turn) {
-            recorder.took_turn(turn);
-        }
-        picked
     }
 
     /// Whether so few of the model's backends are healthy that the checks are not believed (Envoy's
@@ -360,6 +249,7 @@ impl Router {
             is_fallback: false,
             is_assumed: !is_known,
             in_panic: false,
+            spills: false,
             candidates: 1,
             probe: Probe::Cooldown,
             scores: None,

@@ -3,6 +3,7 @@
 
 mod allocations;
 mod captures;
+mod deployment;
 mod duration;
 mod errors;
 mod explanations;
@@ -61,6 +62,9 @@ impl<'a> TestRequest<'a> {
             streaming: self.streaming,
             estimated_tokens: TokenCount(self.tokens),
             max_tokens: self.max_tokens.map(TokenCount),
+            context_length: None,
+            residency_change: None,
+            usage_edit: None,
             needs: self.needs,
             prompt: PromptPlaces::default(),
             previous_response: ByteSpan::default(),

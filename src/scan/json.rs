@@ -3,11 +3,13 @@
 
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Syntax};
-use super::profile::ModelForm;
+use super::ollama::{self, OllamaFacts, OllamaMember};
+use super::profile::{ModelForm, ResidencyChange};
 use super::prompt::{Prompt, read_prompt};
+use super::stream_options::StreamOptions;
 use super::text::Text;
 use super::{PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
-use crate::api::{Capabilities, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
+use crate::api::{Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, Place, PromptField};
 use crate::units::{ByteSpan, TokenCount};
 
 /// U+FEFF in UTF-8.
@@ -38,6 +40,7 @@ struct Facts {
     insertion: u32,
     previous_response: ByteSpan,
     streaming: bool,
+    streams_by_default: bool,
     tools: bool,
     functions: bool,
     response_format: bool,
@@ -46,6 +49,8 @@ struct Facts {
     limits: [Option<u32>; 3],
     prompts: [Prompt; PROMPT_FIELDS],
     messages_are_wrong: bool,
+    ollama: OllamaFacts,
+    stream_options: StreamOptions,
     places: PromptPlaces,
 }
 
@@ -64,7 +69,8 @@ pub(super) fn scan(
         model: Model::Missing,
         insertion: 0,
         previous_response: ByteSpan::default(),
-        streaming: false,
+        streaming: operation.row().streams_by_default,
+        streams_by_default: operation.row().streams_by_default,
         tools: false,
         functions: false,
         response_format: false,
@@ -72,6 +78,8 @@ pub(super) fn scan(
         limits: [None; 3],
         prompts: [Prompt::default(); PROMPT_FIELDS],
         messages_are_wrong: false,
+        ollama: OllamaFacts::default(),
+        stream_options: StreamOptions::Missing,
         places: PromptPlaces::default(),
     };
     let walked = walk(&mut cursor, operation, &mut facts);
@@ -110,6 +118,9 @@ enum Member {
     Limit(usize),
     Salt,
     PreviousResponse,
+    StreamOptions,
+    /// A member that only Ollama's own API has.
+    Ollama(OllamaMember),
     Prompt(usize, PromptField),
     /// `messages`: the prompt of operations that have this field, ignored in others.
     Messages,
@@ -134,6 +145,10 @@ impl Member {
             b"max_tokens" => Self::Limit(2),
             b"cache_salt" => Self::Salt,
             b"previous_response_id" => Self::PreviousResponse,
+            b"stream_options" => Self::StreamOptions,
+            _ if operation.row().dialect == Dialect::Ollama => {
+                OllamaMember::of(name).map_or(Self::Other, Self::Ollama)
+            }
             _ => Self::Other,
         }
     }
@@ -170,7 +185,8 @@ impl Member {
         match self {
             Self::Model => facts.read_model(cursor, kind),
             Self::Stream => {
-                facts.streaming = kind == b't';
+                let is_default = kind == b'n' && facts.streams_by_default;
+                facts.streaming = kind == b't' || is_default;
                 cursor.skip(kind)
             }
             Self::Tools => {
@@ -204,8 +220,12 @@ impl Member {
                 if is_number { Ok(()) } else { cursor.skip(kind) }
             }
             Self::Prompt(index, PromptField { layout, .. }) => {
-                if layout == Layout::Messages {
-                    facts.messages_are_wrong = kind != b'[';
+                match layout {
+                    Layout::Messages => facts.messages_are_wrong = kind != b'[',
+                    Layout::MessagesWithImages => {
+                        facts.messages_are_wrong = !matches!(kind, b'[' | b'n');
+                    }
+                    Layout::Items | Layout::Content | Layout::Plain => {}
                 }
                 match facts.prompts.get_mut(index) {
                     Some(slot) => read_prompt(cursor, kind, layout, slot),
@@ -213,6 +233,11 @@ impl Member {
                 }
             }
             Self::PreviousResponse => facts.read_previous(cursor, kind),
+            Self::StreamOptions => {
+                facts.stream_options = StreamOptions::read(cursor, kind)?;
+                Ok(())
+            }
+            Self::Ollama(member) => facts.ollama.read(member, cursor, kind),
             Self::Salt | Self::Messages | Self::Other => cursor.skip(kind),
         }
     }
@@ -283,9 +308,12 @@ impl Facts {
         }
         let mut needs = Capabilities::NONE;
         for (needed, capability) in [
-            (prompt.has_image, Capabilities::VISION),
-            (self.tools || self.functions, Capabilities::TOOLS),
-            (self.response_format || self.text_format, Capabilities::JSON_MODE),
+            (prompt.has_image || self.ollama.has_images, Capabilities::VISION),
+            (self.has_tools(cursor.bytes) || self.functions, Capabilities::TOOLS),
+            (
+                self.response_format || self.text_format || self.ollama.wants_json,
+                Capabilities::JSON_MODE,
+            ),
         ] {
             if needed {
                 needs = needs.union(capability);
@@ -299,10 +327,35 @@ impl Facts {
             model_form,
             streaming: self.streaming,
             estimated_tokens: super::to_tokens(prompt.text),
-            max_tokens: self.limits.into_iter().flatten().next().map(TokenCount),
+            max_tokens: self.max_tokens(operation).map(TokenCount),
+            context_length: self.ollama.num_ctx.map(TokenCount),
+            residency_change: self.residency_change(cursor.bytes),
+            usage_edit: self.stream_options.usage_edit(self.insertion),
             needs,
             prompt: self.places,
             previous_response: self.previous_response,
+        })
+    }
+
+    /// Whether tools are offered. Ollama's clients send an empty list with every chat; in the other APIs a
+    /// client that sends one relies on tools.
+    fn has_tools(&self, body: &[u8]) -> bool {
+        self.tools && !(self.streams_by_default && ollama::is_empty(self.places.tools.of(body)))
+    }
+
+    fn max_tokens(&self, operation: Operation) -> Option<u32> {
+        if operation.row().dialect == Dialect::Ollama {
+            return self.ollama.num_predict;
+        }
+        self.limits.into_iter().flatten().next()
+    }
+
+    /// What a request of Ollama's API without a prompt is for.
+    fn residency_change(&self, body: &[u8]) -> Option<ResidencyChange> {
+        let is_change = self.streams_by_default && ollama::is_empty(self.places.main.of(body));
+        is_change.then_some(match self.ollama.unloads {
+            true => ResidencyChange::Unload,
+            false => ResidencyChange::Load,
         })
     }
 

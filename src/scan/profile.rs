@@ -30,12 +30,36 @@ pub struct RequestProfile {
     pub estimated_tokens: TokenCount,
     /// The client's limit on the tokens of the response.
     pub max_tokens: Option<TokenCount>,
+    /// The context length that the client asks for (`options.num_ctx`).
+    pub context_length: Option<TokenCount>,
+    /// What a request without a prompt is for, in Ollama's own API.
+    pub residency_change: Option<ResidencyChange>,
     /// The capabilities that the model must have.
     pub needs: Capabilities,
     /// The spans of the prompt in a JSON body.
     pub prompt: PromptPlaces,
+    /// What makes a stream end with its usage; `None` if the client requested that.
+    pub usage_edit: Option<UsageEdit>,
     /// The span of `previous_response_id`, between its quotes; empty without it.
     pub previous_response: ByteSpan,
+}
+
+/// The edit of a body that sets `stream_options.include_usage`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsageEdit {
+    /// What is replaced.
+    pub span: ByteSpan,
+    /// What goes there.
+    pub text: &'static str,
+}
+
+/// What an Ollama request without a prompt is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResidencyChange {
+    /// The model is to be loaded.
+    Load,
+    /// The model is to be unloaded (`keep_alive: 0`).
+    Unload,
 }
 
 /// How a body names its model.
@@ -78,8 +102,11 @@ impl RequestProfile {
             streaming: false,
             estimated_tokens: TokenCount::default(),
             max_tokens: None,
+            context_length: None,
+            residency_change: None,
             needs: Capabilities::NONE,
             prompt: PromptPlaces::default(),
+            usage_edit: None,
             previous_response: ByteSpan::default(),
         }
     }

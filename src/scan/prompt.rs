@@ -1,6 +1,7 @@
 //! Reads the prompt in a JSON body: the members that the operation's row names, each in its layout.
 
 use super::cursor::{Cursor, Members, Syntax};
+use super::ollama::is_filled;
 use super::part::{Part, PartKind, PartMember};
 use super::text::Text;
 use crate::api::Layout;
@@ -39,7 +40,8 @@ pub(super) fn read_prompt(
 ) -> Result<(), Syntax> {
     *into = Prompt::default();
     match layout {
-        Layout::Messages | Layout::Items => messages(cursor, kind, into),
+        Layout::Messages | Layout::Items => messages(cursor, kind, false, into),
+        Layout::MessagesWithImages => messages(cursor, kind, true, into),
         Layout::Content => content(cursor, kind, Nesting::Outer, into),
         Layout::Plain => plain_prompt(cursor, kind, into),
     }
@@ -52,11 +54,25 @@ const OPENINGS: [&[u8]; 3] = [
     br#"{"role":"system","content":"#,
 ];
 
-/// Whether a member of a message is its content.
-const LIKELY_IN_MESSAGE: [(&[u8], bool); 2] = [(b"role\":", false), (b"content\":", true)];
+/// A member of a message.
+#[derive(Clone, Copy)]
+enum MessageMember {
+    Content,
+    /// Ollama's own API has images beside the text.
+    Images,
+    Other,
+}
 
-/// Consumes a string, or an array of objects with `content`.
-fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), Syntax> {
+const LIKELY_IN_MESSAGE: [(&[u8], MessageMember); 2] =
+    [(b"role\":", MessageMember::Other), (b"content\":", MessageMember::Content)];
+
+/// Consumes a string, or an array of objects with `content` and, where `has_images`, `images`.
+fn messages(
+    cursor: &mut Cursor<'_>,
+    kind: u8,
+    has_images: bool,
+    into: &mut Prompt,
+) -> Result<(), Syntax> {
     match kind {
         b'"' => {
             let text = cursor.text()?;
@@ -76,26 +92,38 @@ fn messages(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Result<(), 
             let kind = cursor.peek();
             content(cursor, kind, Nesting::Outer, &mut found)?;
         }
-        let members = Members::with_likely(&LIKELY_IN_MESSAGE, is_content);
-        let visit = |cursor: &mut Cursor<'_>, is_content: bool, kind| {
-            if !is_content {
-                return cursor.skip(kind);
+        let mut sees = false;
+        let members = Members::with_likely(&LIKELY_IN_MESSAGE, MessageMember::of);
+        let visit = |cursor: &mut Cursor<'_>, member: MessageMember, kind| match member {
+            MessageMember::Content => {
+                found = Prompt::default();
+                content(cursor, kind, Nesting::Outer, &mut found)
             }
-            found = Prompt::default();
-            content(cursor, kind, Nesting::Outer, &mut found)
+            MessageMember::Images if has_images => {
+                sees = is_filled(cursor, kind)?;
+                Ok(())
+            }
+            MessageMember::Images | MessageMember::Other => cursor.skip(kind),
         };
         if has_content {
             cursor.rest_of_members(true, members, visit)?;
         } else {
             cursor.members(members, visit)?;
         }
+        found.has_image |= sees;
         into.add(found);
         Ok(())
     })
 }
 
-fn is_content(name: &[u8]) -> bool {
-    name == b"content"
+impl MessageMember {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"content" => Self::Content,
+            b"images" => Self::Images,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Consumes the start of a message if it is one of [`OPENINGS`]. Returns whether it was.

@@ -1,6 +1,6 @@
-//! Observes a stream of server-sent events: which events carry tokens, whether the stream has completed
-//! or failed, and the usage it reports. The scanner reads lines in place and copies only those that a
-//! chunk boundary splits; the relay forwards the bytes regardless.
+//! Observes a stream of server-sent events or JSON lines: which events carry tokens, whether the stream
+//! has completed or failed, and the usage it reports. The scanner reads lines in place and copies only
+//! those that a chunk boundary splits; the relay forwards the bytes regardless.
 
 use std::sync::LazyLock;
 
@@ -8,8 +8,9 @@ use memchr::memchr2;
 use memchr::memmem::Finder;
 
 use super::cursor::{Cursor, Members, Syntax};
-use super::{TokenEstimate, Usage, find_usage};
-use crate::api::{EventForm, Operation};
+use super::json_line::JsonLine;
+use super::{TokenEstimate, Usage, find_counts, find_usage};
+use crate::api::{EventForm, Operation, StreamFraming};
 use crate::wire::split_at;
 
 static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
@@ -19,6 +20,8 @@ static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\"
 
 /// The longest line that is read whole. Of a longer line only the end is read, to find the usage.
 const LONGEST_LINE: usize = 16 << 10;
+/// The bytes of a longer JSON line that are read for tokens.
+const LINE_START: usize = 4 << 10;
 /// The bytes kept of a longer line.
 const LINE_TAIL: usize = 4 << 10;
 
@@ -38,6 +41,7 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct EventScanner {
     form: EventForm,
+    framing: StreamFraming,
     /// The start of a line whose end has not arrived yet.
     partial: Vec<u8>,
     partial_is_long: bool,
@@ -53,9 +57,10 @@ pub struct EventScanner {
 
 impl EventScanner {
     /// A scanner for the response stream of `operation`.
-    pub fn new(operation: Operation) -> Self {
+    pub fn new(operation: Operation, framing: StreamFraming) -> Self {
         Self {
             form: operation.row().events,
+            framing,
             partial: Vec::new(),
             partial_is_long: false,
             after_carriage_return: false,
@@ -98,6 +103,11 @@ impl EventScanner {
         self.usage
     }
 
+    /// How the stream is framed.
+    pub fn framing(&self) -> StreamFraming {
+        self.framing
+    }
+
     /// Whether no event is incomplete, so that penstock may insert another event here.
     pub fn at_boundary(&self) -> bool {
         self.at_boundary
@@ -114,10 +124,7 @@ impl EventScanner {
         }
         if !self.partial_is_long {
             self.partial_is_long = true;
-            let start = self.partial.iter().chain(piece).copied().take(DATA.len());
-            if start.eq(DATA.iter().copied()) {
-                self.count_long_line();
-            }
+            self.begin_long_line(piece);
         }
         // A piece longer than `LINE_TAIL` replaces everything before it.
         let tail = piece.get(piece.len().saturating_sub(LINE_TAIL)..).unwrap_or(piece);
@@ -135,7 +142,16 @@ impl EventScanner {
         let mut whole = std::mem::take(&mut self.partial);
         if self.partial_is_long {
             let tail = whole.get(whole.len().saturating_sub(LINE_TAIL)..).unwrap_or(&whole);
-            self.add_usage(tail);
+            match self.framing {
+                StreamFraming::Events => {
+                    self.add_usage(find_usage(tail).or_else(|| find_counts(tail)));
+                }
+                StreamFraming::Lines => {
+                    let counts = find_counts(tail);
+                    self.done |= counts.is_some();
+                    self.add_usage(counts);
+                }
+            }
         } else {
             self.read_line(&whole);
         }
@@ -145,11 +161,27 @@ impl EventScanner {
     }
 
     /// Counts a line that is too long to read: it is a token unless its event ends the stream.
-    fn count_long_line(&mut self) {
-        self.tokens += u32::from(!self.event_ends);
+    fn begin_long_line(&mut self, piece: &[u8]) {
+        let has_token = match self.framing {
+            StreamFraming::Events => {
+                let start = self.partial.iter().chain(piece).copied().take(DATA.len());
+                start.eq(DATA.iter().copied()) && !self.event_ends
+            }
+            // The last line of Ollama's API may carry the tokens of the whole context.
+            StreamFraming::Lines => {
+                let line = self.partial.iter().chain(piece).copied();
+                let start: Vec<u8> = line.take(LINE_START).collect();
+                self.form == EventForm::Any || JsonLine::read(&start).has_token
+            }
+        };
+        self.tokens += u32::from(has_token);
     }
 
     fn read_line(&mut self, line: &[u8]) {
+        if self.framing == StreamFraming::Lines {
+            self.at_boundary = true;
+            return self.read_json_line(line);
+        }
         self.at_boundary = line.is_empty();
         if let Some(data) = line.strip_prefix(DATA) {
             self.read_data(data.strip_prefix(b" ").unwrap_or(data));
@@ -172,18 +204,34 @@ impl EventScanner {
             EventForm::TypedDelta => {
                 has_string_at(&DELTA, data) && DELTA_EVENT.find(data).is_some()
             }
-            EventForm::Any => true,
+            EventForm::JsonLine | EventForm::Any => true,
         };
         self.tokens += u32::from(has_token);
-        if !has_token || matches!(self.form, EventForm::Any | EventForm::Content) {
+        if !has_token
+            || matches!(self.form, EventForm::Any | EventForm::JsonLine | EventForm::Content)
+        {
             // Few events have no token, so the cost of parsing them whole is small.
             _ = self.read_rest(data);
         }
-        self.add_usage(data);
+        let usage = find_usage(data);
+        // llama.cpp's own counts are five searches more. Only the last event has them, and no token.
+        self.add_usage(if has_token { usage } else { usage.or_else(|| find_counts(data)) });
     }
 
-    fn add_usage(&mut self, data: &[u8]) {
-        if let Some(usage) = find_usage(data) {
+    fn read_json_line(&mut self, line: &[u8]) {
+        if line.trim_ascii().is_empty() {
+            return;
+        }
+        let read = JsonLine::read(line);
+        let counts_all = self.form == EventForm::Any && !read.is_error;
+        self.tokens += u32::from(read.has_token || counts_all);
+        self.done |= read.is_done;
+        self.error |= read.is_error;
+        self.add_usage(read.usage);
+    }
+
+    fn add_usage(&mut self, found: Option<Usage>) {
+        if let Some(usage) = found {
             self.usage = Some(self.usage.map_or(usage, |earlier| usage.or(earlier)));
         }
     }

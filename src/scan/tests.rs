@@ -1,5 +1,5 @@
 //! Tests of the scanner: its rules in `rules`, forms in `form`, comparison with `serde_json` in `oracle`,
-//! rejected bodies in `malformed`, escapes in `escapes`, counted allocations in `allocations`, and the
+//! rejected bodies in `malformed`, Ollama's own API in `ollama`, escapes in `escapes`, counted allocations in `allocations`, and the
 //! token estimate compared with real counts in `estimate`.
 
 mod allocations;
@@ -8,6 +8,7 @@ mod escapes;
 mod estimate;
 mod form;
 mod malformed;
+mod ollama;
 mod oracle;
 mod rules;
 

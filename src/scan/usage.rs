@@ -1,5 +1,8 @@
 //! Finds the token counts that a backend reports, in the last bytes of a response or in one event of a
 //! stream. The response itself is not stored, and counts that cannot be parsed are not an error.
+//!
+//! Three forms exist: the `usage` object of OpenAI and Anthropic, and the counts that llama.cpp and Ollama
+//! put beside the text in their own dialects, llama.cpp also as `timings`.
 
 use std::sync::LazyLock;
 
@@ -8,11 +11,17 @@ use memchr::memmem::{Finder, FinderRev};
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Syntax};
 
-/// Most events have no usage. The forward search is vectorised, so it rules them out faster.
-static ANY_USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
-static LAST_USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(b"\"usage\""));
+static USAGE: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"usage\""));
+static TIMINGS: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"timings\""));
+/// The prompt's tokens, as llama.cpp and Ollama name them.
+static PROMPT: LazyLock<[MemberName; 2]> = LazyLock::new(|| {
+    [MemberName::new("\"tokens_evaluated\""), MemberName::new("\"prompt_eval_count\"")]
+});
+/// The response's tokens, as llama.cpp and Ollama name them.
+static COMPLETION: LazyLock<[MemberName; 2]> =
+    LazyLock::new(|| [MemberName::new("\"tokens_predicted\""), MemberName::new("\"eval_count\"")]);
 
-/// The number of `usage` members tried in one tail. It bounds the work for a hostile response.
+/// The number of members of one name that are tried in one tail. It bounds the work for a hostile response.
 const ATTEMPTS: usize = 16;
 
 /// The token counts that a backend reported for a request.
@@ -55,6 +64,40 @@ impl Usage {
             Count::PromptDetails | Count::Other => cursor.skip(kind),
         })
     }
+
+    /// Reads llama.cpp's `timings`, which count the cached part of the prompt separately.
+    fn read_timings(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Syntax> {
+        let mut processed = None;
+        cursor.members(Members::named(Timing::of), |cursor, timing, kind| match timing {
+            Timing::Processed => read_count(cursor, kind, &mut processed),
+            Timing::Cached => read_count(cursor, kind, &mut self.cached_tokens),
+            Timing::Predicted => read_count(cursor, kind, &mut self.completion_tokens),
+            Timing::Other => cursor.skip(kind),
+        })?;
+        let cached = self.cached_tokens.unwrap_or(0);
+        self.prompt_tokens = processed.map(|count: u32| count.saturating_add(cached));
+        Ok(())
+    }
+}
+
+/// A member of `timings`.
+#[derive(Clone, Copy)]
+enum Timing {
+    Processed,
+    Cached,
+    Predicted,
+    Other,
+}
+
+impl Timing {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"prompt_n" => Self::Processed,
+            b"cache_n" => Self::Cached,
+            b"predicted_n" => Self::Predicted,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// A member of `usage`.
@@ -91,35 +134,82 @@ fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Res
     Ok(())
 }
 
+/// The quoted name of a member, prepared for searches.
+struct MemberName {
+    /// Most texts do not contain it. The forward search is vectorised, so it rules them out faster.
+    any: Finder<'static>,
+    last: FinderRev<'static>,
+}
+
+impl MemberName {
+    fn new(quoted: &'static str) -> Self {
+        Self { any: Finder::new(quoted), last: FinderRev::new(quoted) }
+    }
+
+    /// The last value of a member of that name in `tail` that `read` accepts.
+    fn find_last<T>(
+        &self,
+        tail: &[u8],
+        read: impl Fn(&mut Cursor<'_>, u8) -> Option<T>,
+    ) -> Option<T> {
+        self.any.find(tail)?;
+        let mut before = tail;
+        for _ in 0..ATTEMPTS {
+            let at = self.last.rfind(before)?;
+            let mut cursor = Cursor::new(tail.get(at..)?, TokenEstimate::Chars);
+            if cursor.string().is_ok() && cursor.peek() == b':' {
+                cursor.at += 1;
+                let kind = cursor.peek();
+                if let Some(value) = read(&mut cursor, kind) {
+                    return Some(value);
+                }
+            }
+            before = tail.get(..at)?;
+        }
+        None
+    }
+}
+
 /// The counts in the last valid `usage` object of `tail`, which is the end of a response or the data of
 /// one event.
 pub fn find_usage(tail: &[u8]) -> Option<Usage> {
-    ANY_USAGE.find(tail)?;
-    let mut before = tail;
-    for _ in 0..ATTEMPTS {
-        let at = LAST_USAGE.rfind(before)?;
-        if let Some(usage) = tail.get(at..).and_then(usage_of) {
-            return Some(usage);
-        }
-        before = tail.get(..at)?;
-    }
-    None
+    USAGE.find_last(tail, |cursor, kind| read_object(cursor, kind, Usage::read))
 }
 
-/// Reads `"usage": {…}`; `None` if it is incomplete, null, or has no counts.
-fn usage_of(member: &[u8]) -> Option<Usage> {
-    let mut cursor = Cursor::new(member, TokenEstimate::Chars);
-    cursor.string().ok()?;
-    if cursor.peek() != b':' {
-        return None;
-    }
-    cursor.at += 1;
-    if cursor.peek() != b'{' {
-        return None;
-    }
-    let mut usage = Usage::default();
-    usage.read(&mut cursor).ok()?;
+/// The counts in `tail` of llama.cpp's and Ollama's own APIs, which have no `usage`.
+pub fn find_counts(tail: &[u8]) -> Option<Usage> {
+    let timings =
+        TIMINGS.find_last(tail, |cursor, kind| read_object(cursor, kind, Usage::read_timings));
+    let count =
+        |names: &[MemberName]| names.iter().find_map(|name| name.find_last(tail, whole_count));
+    let usage = Usage {
+        prompt_tokens: count(&*PROMPT),
+        completion_tokens: count(&*COMPLETION),
+        cached_tokens: None,
+    };
+    let usage = timings.map_or(usage, |timings| usage.or(timings));
     (usage != Usage::default()).then_some(usage)
+}
+
+/// Reads an object of counts; `None` if it is incomplete, null, or has none.
+fn read_object(
+    cursor: &mut Cursor<'_>,
+    kind: u8,
+    read: impl Fn(&mut Usage, &mut Cursor<'_>) -> Result<(), Syntax>,
+) -> Option<Usage> {
+    let mut usage = Usage::default();
+    if kind != b'{' {
+        return None;
+    }
+    read(&mut usage, cursor).ok()?;
+    (usage != Usage::default()).then_some(usage)
+}
+
+/// Reads a count that another member or the end of the object follows.
+fn whole_count(cursor: &mut Cursor<'_>, kind: u8) -> Option<u32> {
+    let mut count = None;
+    read_count(cursor, kind, &mut count).ok()?;
+    count.filter(|_| matches!(cursor.peek(), b',' | b'}'))
 }
 
 #[cfg(test)]
@@ -168,6 +258,35 @@ mod tests {
     }
 
     #[test]
+    fn native_dialects_count_beside_the_text() {
+        let timings = r#""timings":{"cache_n":4,"prompt_n":3,"prompt_ms":1.5,"predicted_n":2}"#;
+        let evaluated = r#""tokens_predicted":2,"tokens_evaluated":7,"truncated":false"#;
+        for (tail, expected) in [
+            (
+                format!(r#"{{"content":"x",{evaluated},"tokens_cached":8,{timings}}}"#),
+                counts(7, 2, Some(4)),
+            ),
+            (format!(r#"{{"choices":[],{timings}}}"#), counts(7, 2, Some(4))),
+            (format!(r#"{{"content":"x",{evaluated}}}"#), counts(7, 2, None)),
+            (
+                r#"{"done":true,"total_duration":9,"prompt_eval_count":7,"eval_count": 2 }"#
+                    .to_owned(),
+                counts(7, 2, None),
+            ),
+        ] {
+            assert_eq!(find_counts(tail.as_bytes()), expected, "{tail}");
+        }
+        for tail in [
+            r#"{"content":"\"eval_count\":9,"}"#,
+            r#"{"timings":{"prompt_n":7,"#,
+            r#"{"timings":null,"eval_count":-1,"prompt_eval_count":7"#,
+            r#"{"response":"eval_count","done":true}"#,
+        ] {
+            assert_eq!(find_counts(tail.as_bytes()), None, "{tail}");
+        }
+    }
+
+    #[test]
     fn last_valid_usage_counts() {
         let earlier = r#"{"usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
         for last in [
@@ -191,9 +310,10 @@ mod tests {
         #[test]
         fn garbage_never_panics(pieces in prop::collection::vec(prop_oneof![
             Just(b"\"usage\":{".to_vec()), Just(b"\"prompt_tokens\":".to_vec()), Just(b"1}".to_vec()),
+            Just(b"\"timings\":{\"prompt_n\":".to_vec()), Just(b"\"eval_count\":".to_vec()),
             prop::collection::vec(any::<u8>(), 0..6),
         ], 0..40)) {
-            _ = find_usage(&pieces.concat());
+            _ = (find_usage(&pieces.concat()), find_counts(&pieces.concat()));
         }
     }
 }

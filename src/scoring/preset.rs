@@ -56,6 +56,13 @@ pub const PRESETS: &[Preset] = &[
         warning: None,
     },
     Preset {
+        name: "resident",
+        about: "a free slot before a model in memory before few requests: the strategy deployment as \
+                scores, to be mixed with others",
+        scorers: &[("free-slot", 4.0), ("resident", 2.0), ("active-requests", 1.0)],
+        warning: None,
+    },
+    Preset {
         name: "always-busiest",
         about: "the most loaded backend",
         scorers: &[("busiest", 1.0)],

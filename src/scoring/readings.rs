@@ -4,6 +4,7 @@
 
 use serde_json::{Value, json};
 
+use super::residency::{Eviction, Residency};
 use crate::units::Micros;
 
 /// Declares [`Candidate`] and [`READINGS`] as `field: type = "key in captures"`; `score "key": "about"`
@@ -72,6 +73,14 @@ readings! {
     telemetry_age: Option<Micros> = "telemetry_age_ms";
     /// Where the request's adapter is loaded.
     adapter: Adapter = "adapter", score "adapter": "where the adapter of the request stands; not known: 0 from lora-affinity";
+    /// Requests for the model that this process has in flight there.
+    model_in_flight: Option<f64> = "model_in_flight", score "model_in_flight": "requests of ours for the model; 0 where it is missing";
+    /// How many requests for the model it runs at a time.
+    slots: Option<f64> = "slots", score "slots": "how many requests for the model it runs at a time; not known: 0 from free-slot";
+    /// Whether it has the model in memory.
+    residency: Residency = "residency", score "residency": "where the model stands; not known: 0 from resident";
+    /// What loading the model would push out.
+    eviction: Eviction = "evicts", score "evicts": "what loading the model pushes out of its memory; nothing where it is missing";
     /// Leading blocks of the prompt that it is believed to have cached.
     matched_blocks: u32 = "matched_blocks";
 }
@@ -268,6 +277,37 @@ impl ReadingValue for Standing {
     }
 }
 
+impl ReadingValue for Residency {
+    const SCHEMA: &'static str =
+        "\"enum\": [\"unknown\", \"loadable\", \"sleeping\", \"resident\", null]";
+
+    fn to_json(&self) -> Option<Value> {
+        (*self != Self::Unknown).then(|| Value::from(self.name()))
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        if given.is_null() {
+            return Some(Self::Unknown);
+        }
+        Self::from_name(given.as_str()?)
+    }
+}
+
+impl ReadingValue for Eviction {
+    const SCHEMA: &'static str = "\"enum\": [\"nothing\", \"idle\", \"in_use\", null]";
+
+    fn to_json(&self) -> Option<Value> {
+        (*self != Self::Nothing).then(|| Value::from(self.name()))
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        if given.is_null() {
+            return Some(Self::Nothing);
+        }
+        Self::ALL.into_iter().find(|one| given.as_str() == Some(one.name()))
+    }
+}
+
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -309,6 +349,11 @@ impl Candidate {
     /// Our own requests in flight by weight.
     pub fn in_flight_by_weight(&self) -> f64 {
         self.in_flight * self.load_factor()
+    }
+
+    /// Whether it can start another request for the model at once; `None` where its slots are not known.
+    pub fn has_free_slot(&self) -> Option<bool> {
+        self.slots.map(|slots| self.model_in_flight.unwrap_or(0.0) < slots)
     }
 
     /// By how much its load counts: double with half the largest weight.
@@ -353,6 +398,7 @@ mod tests {
             (load, kv, tokens) in (0.0..1e9_f64, 0.0..=1.0_f64, 0..u64::MAX),
             (in_flight, matched, micros) in (0..u32::MAX, any::<u32>(), 0..1_u64 << 50),
             (adapter, standing) in (0..4_usize, 0..4_usize),
+            (residency, eviction, slots) in (0..4_usize, 0..3_usize, 1..u32::MAX),
         ) {
             let candidate = Candidate {
                 load: Some(load),
@@ -364,6 +410,10 @@ mod tests {
                 telemetry: Standing::ALL[standing],
                 adapter: ADAPTERS[adapter].0,
                 matched_blocks: matched,
+                residency: Residency::ALL[residency],
+                eviction: Eviction::ALL[eviction],
+                slots: Some(slots.into()),
+                model_in_flight: Some(in_flight.into()),
                 ..Candidate::new("a")
             };
             prop_assert_eq!(through_json(&candidate), candidate);

@@ -5,6 +5,7 @@ mod active_requests;
 mod bounded_hash;
 mod busiest;
 mod cache_aware;
+mod free_slot;
 mod kv_utilization;
 mod latency;
 mod load_balance;
@@ -14,6 +15,7 @@ mod prefill_cost;
 mod prefix_affinity;
 mod priority;
 mod queue_depth;
+mod resident;
 mod running_requests;
 mod session_affinity;
 mod token_load;
@@ -54,10 +56,17 @@ impl Needs {
     pub const ADAPTERS: Self = Self(1 << 4);
     /// The latency that the strategy `smart` scores by.
     pub const RESPONSE_TIMES: Self = Self(1 << 5);
+    /// Whether the model is in memory, and its free slots.
+    pub const RESIDENCY: Self = Self(1 << 6);
     /// All that a recorded decision keeps besides. Not the prefixes: ties between equals are broken by
     /// them, so reading them would change the decision.
-    pub const RECORDED: Self =
-        Self(Self::TOKENS.0 | Self::LATENCIES.0 | Self::ADAPTERS.0 | Self::RESPONSE_TIMES.0);
+    pub const RECORDED: Self = Self(
+        Self::TOKENS.0
+            | Self::LATENCIES.0
+            | Self::ADAPTERS.0
+            | Self::RESPONSE_TIMES.0
+            | Self::RESIDENCY.0,
+    );
 
     /// Both.
     #[must_use]
@@ -116,6 +125,8 @@ pub const SCORERS: &[ScorerRow] = &[
     session_affinity::ROW,
     priority::ROW,
     latency::ROW,
+    resident::ROW,
+    free_slot::ROW,
     cache_aware::ROW,
     bounded_hash::ROW,
     busiest::ROW,

@@ -60,11 +60,12 @@ impl Connector {
         if let Some(stream) = self.http2.open_stream(backend) {
             return Ok(stream);
         }
+        let epoch = backend.state.addresses.epoch();
         let transport = self.open(backend, until).await?;
         if backend.config.url.https && transport.selected_alpn_proto() != Some(ALPN::H2) {
             return Err(ConnectError::Http2);
         }
-        self.http2.start(backend, transport).await
+        self.http2.start(backend, epoch, transport).await
     }
 
     /// A connection to another port of a backend, without TLS.
@@ -217,6 +218,33 @@ mod tests {
             connector.connect(&backend_at(&[]), PATIENCE).await.err(),
             Some(ConnectError::NoAddress)
         );
+    }
+
+    /// Accepts one HTTP/2 connection.
+    async fn serve(listener: &TcpListener) {
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(socket).await.unwrap();
+        tokio::spawn(async move { while connection.accept().await.is_some() {} });
+    }
+
+    #[tokio::test]
+    async fn http2_connection_to_an_old_address_takes_no_new_request() {
+        let yaml = "backends: [{ url: 'http://engines.test:8000', engine: vllm, http2: true }]";
+        let config = Config::parse(yaml, "x", Path::new("."), &Environment::default()).unwrap();
+        let backend = Fleet::new(&config).topology().backends[0].clone();
+        let listen = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
+        let (old, new) = (listen().await, listen().await);
+        let address = |listener: &TcpListener| vec![listener.local_addr().unwrap()];
+        let connector = Connector::new(PATIENCE);
+        backend.state.addresses.publish(address(&old));
+        let (first, ()) = tokio::join!(connector.connect(&backend, PATIENCE), serve(&old));
+        assert!(first.is_ok());
+        assert!(connector.http2.open_stream(&backend).is_some(), "requests share a connection");
+        backend.state.addresses.publish(address(&new));
+        assert!(connector.http2.open_stream(&backend).is_none(), "it leads to the old address");
+        let (second, ()) = tokio::join!(connector.connect(&backend, PATIENCE), serve(&new));
+        assert!(second.is_ok());
+        assert!(connector.http2.open_stream(&backend).is_some());
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ use tokio::io::AsyncWrite;
 use super::connection::{Connection, READ_CHUNK};
 use super::failure::{ConnectionEnd, ExchangeError};
 use super::interrupt::Interrupts;
+use super::request_writer::RequestParts;
 use super::response_head::{BadResponse, HeadReader, ResponseHead};
 use crate::wire::poll_read_into;
 
@@ -36,7 +37,7 @@ impl<'a> Exchange<'a> {
     /// engine may respond before it has read everything; its connection cannot be reused then.
     pub(crate) async fn request(
         &mut self,
-        parts: [&[u8]; 4],
+        parts: RequestParts<'_>,
     ) -> Result<ResponseHead, ExchangeError> {
         if self.connection.is_reused && !self.connection.is_silent() {
             return Err(ExchangeError::ClosedWhileSending);
@@ -79,7 +80,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    async fn send(&mut self, parts: [&[u8]; 4]) -> Result<(), ExchangeError> {
+    async fn send(&mut self, parts: RequestParts<'_>) -> Result<(), ExchangeError> {
         let Self { connection, interrupts, .. } = self;
         let mut rest = parts;
         let sent = poll_fn(|cx| {
@@ -122,7 +123,7 @@ fn end_of(error: &io::Error) -> ConnectionEnd {
 fn poll_send(
     stream: &mut Stream,
     cx: &mut Context<'_>,
-    rest: &mut [&[u8]; 4],
+    rest: &mut RequestParts<'_>,
 ) -> Poll<io::Result<()>> {
     loop {
         if rest.iter().all(|part| part.is_empty()) {

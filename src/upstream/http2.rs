@@ -37,11 +37,18 @@ struct Http2Connection {
     /// The backend, and the settings the connection was made with: a reload that changes them makes
     /// another `Arc`, and new requests open new connections.
     config: Arc<BackendConfig>,
+    /// That of the backend's addresses when it was opened.
+    epoch: u32,
     requests: SendRequest<Bytes>,
     usage: Arc<ConnectionUsage>,
 }
 
 impl Http2Connection {
+    /// Whether new requests to the backend may use it.
+    fn is_of(&self, backend: &Backend) -> bool {
+        Arc::ptr_eq(&self.config, &backend.config) && self.epoch == backend.state.addresses.epoch()
+    }
+
     /// A stream for one more request, unless the connection is full.
     fn open_stream(&self, backend: &Backend) -> Option<Stream> {
         let limit = self.requests.current_max_send_streams().min(MAX_STREAMS);
@@ -70,14 +77,16 @@ impl Http2Connections {
         let mut open = self.open.lock();
         open.retain(|connection| !connection.usage.is_over(self.idle_timeout()));
         open.iter()
-            .filter(|connection| Arc::ptr_eq(&connection.config, &backend.config))
+            .filter(|connection| connection.is_of(backend))
             .find_map(|connection| connection.open_stream(backend))
     }
 
-    /// The first stream on a new connection over `transport`, which later requests share.
+    /// The first stream on a new connection over `transport`, which later requests share. It was opened
+    /// in `epoch` of the backend's addresses.
     pub(crate) async fn start(
         &self,
         backend: &Backend,
+        epoch: u32,
         transport: Stream,
     ) -> Result<Stream, ConnectError> {
         let handshake = Builder::new()
@@ -96,7 +105,8 @@ impl Http2Connections {
             }
             driven.close();
         });
-        let connection = Http2Connection { config: Arc::clone(&backend.config), requests, usage };
+        let config = Arc::clone(&backend.config);
+        let connection = Http2Connection { config, epoch, requests, usage };
         let stream = connection.open_stream(backend).ok_or(ConnectError::Http2)?;
         self.open.lock().push(connection);
         Ok(stream)

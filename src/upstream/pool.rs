@@ -227,3 +227,38 @@ fn is_open_and_silent(stream: &mut Stream) -> bool {
     let mut cx = Context::from_waker(Waker::noop());
     Pin::new(stream).poll_read(&mut cx, &mut buffer).is_pending()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::config::{Config, Environment};
+    use crate::fleet::Fleet;
+
+    #[tokio::test]
+    async fn idle_connection_to_an_old_address_is_not_reused() {
+        let yaml = "backends: [{ url: 'http://engines.test:8000', engine: vllm }]";
+        let config = Config::parse(yaml, "x", Path::new("."), &Environment::default()).unwrap();
+        let backend = Fleet::new(&config).topology().backends[0].clone();
+        let (old, new) = (TcpListener::bind("127.0.0.1:0"), TcpListener::bind("127.0.0.1:0"));
+        let (old, new) = (old.await.unwrap(), new.await.unwrap());
+        let addresses = &backend.state.addresses;
+        addresses.publish(vec![old.local_addr().unwrap()]);
+        let pool = ConnectionPool::new(&config.limits);
+        let connect = || async { pool.connect(&backend, Duration::from_secs(2)).await.unwrap() };
+        pool.keep(&backend.state, connect().await, None);
+        let reused = pool.take_idle(&backend.state, now()).expect("it is open and idle");
+        // In use while the address changes, and while it is idle.
+        let in_use = connect().await;
+        pool.keep(&backend.state, reused, None);
+        addresses.publish(vec![new.local_addr().unwrap()]);
+        pool.keep(&backend.state, in_use, None);
+        assert!(pool.take_idle(&backend.state, now()).is_none(), "both lead to the old address");
+        pool.keep(&backend.state, connect().await, None);
+        assert!(pool.take_idle(&backend.state, now()).is_some());
+        assert_eq!(pool.idle_count(backend.state.id), 0);
+    }
+}

@@ -1,11 +1,11 @@
-//! The way of a response to the client: as it comes, unbuffered and unchanged, with tokens counted
-//! on the way and every broken end made visible.
+//! The way of a response to the client: as it comes, unbuffered and, unless a [`Transform`] says
+//! otherwise, unchanged, with tokens counted on the way and every broken end made visible.
 
 use bytes::{Bytes, BytesMut};
 use pingora_proxy::Session;
 
 use super::body_decoder::BodyDecoder;
-use super::failure::ExchangeError;
+use super::failure::{ConnectionEnd, ExchangeError};
 use super::http1::Exchange;
 use super::response_head::Framing;
 use super::response_monitor::ResponseMonitor;
@@ -34,11 +34,43 @@ pub(crate) trait RelayObserver: Sync {
     fn response_read(&self, monitor: &ResponseMonitor);
 }
 
+/// Changes the payload of a response on its way to the client.
+pub(crate) trait Transform: Send {
+    /// What the client gets for a part of the payload, which may be nothing. `is_last`: the response
+    /// ends with it.
+    ///
+    /// # Errors
+    /// When the response cannot be continued; [`Transform::cut`] ends it.
+    fn apply(&mut self, payload: Bytes, is_last: bool, now: Timestamp) -> Result<Bytes, ErrorCode>;
+
+    /// What ends the response as a visible failure, so that the client takes it for no whole one.
+    fn cut(&mut self, code: ErrorCode, message: &str) -> Bytes;
+}
+
 /// How one response is relayed.
 pub(crate) struct RelayTerms<'a> {
     pub(crate) framing: Framing,
     pub(crate) timeouts: &'a TimeoutsConfig,
     pub(crate) observer: &'a dyn RelayObserver,
+    pub(crate) transform: Option<&'a mut (dyn Transform + 'static)>,
+}
+
+impl RelayTerms<'_> {
+    fn transform(&mut self, payload: Bytes, is_last: bool) -> Result<Bytes, ErrorCode> {
+        match &mut self.transform {
+            None => Ok(payload),
+            Some(transform) => transform.apply(payload, is_last, now()),
+        }
+    }
+}
+
+/// Why a body could not be read whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadWholeError {
+    /// It is larger than the limit.
+    TooLarge,
+    /// It ended early.
+    Broken(ExchangeError),
 }
 
 impl Exchange<'_> {
@@ -47,7 +79,7 @@ impl Exchange<'_> {
         &mut self,
         session: &mut Session,
         monitor: &mut ResponseMonitor,
-        terms: RelayTerms<'_>,
+        mut terms: RelayTerms<'_>,
     ) -> RelayEnd {
         let mut decoder = BodyDecoder::new(terms.framing);
         loop {
@@ -65,8 +97,13 @@ impl Exchange<'_> {
             }
             // A malformed chunk may follow good ones in the same read: the next turn finds it.
             let is_more_read = !payload.is_empty() && !self.connection.read.is_empty();
+            let payload = match terms.transform(payload, is_last) {
+                Ok(payload) => payload,
+                Err(code) => return RelayEnd::Cut(code),
+            };
             let client = session.as_downstream_mut();
-            if client.write_response_body(payload, is_last).await.is_err() {
+            let is_skipped = payload.is_empty() && terms.transform.is_some() && !is_last;
+            if !is_skipped && client.write_response_body(payload, is_last).await.is_err() {
                 return RelayEnd::ClientGone;
             }
             if is_last {
@@ -80,7 +117,11 @@ impl Exchange<'_> {
                 Ok(0) if matches!(terms.framing, Framing::UntilClose) && monitor.has_ended() => {
                     monitor.observe(&[], true);
                     terms.observer.response_read(monitor);
-                    let ended = client.write_response_body(Bytes::new(), true).await;
+                    let payload = match terms.transform(Bytes::new(), true) {
+                        Ok(payload) => payload,
+                        Err(code) => return RelayEnd::Cut(code),
+                    };
+                    let ended = client.write_response_body(payload, true).await;
                     return if ended.is_ok() { RelayEnd::Complete } else { RelayEnd::ClientGone };
                 }
                 Ok(0) | Err(ExchangeError::Ended(_) | ExchangeError::ClosedWhileSending) => {
@@ -119,22 +160,41 @@ impl Exchange<'_> {
         framing: Framing,
         limit: usize,
     ) -> Result<Option<Bytes>, ExchangeError> {
+        match self.read_whole(framing, limit).await {
+            Ok(body) => Ok(Some(body)),
+            Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => {
+                Err(ExchangeError::ClientGone)
+            }
+            Err(ReadWholeError::TooLarge | ReadWholeError::Broken(_)) => Ok(None),
+        }
+    }
+
+    /// Reads a whole body of at most `limit` bytes.
+    pub(crate) async fn read_whole(
+        &mut self,
+        framing: Framing,
+        limit: usize,
+    ) -> Result<Bytes, ReadWholeError> {
         let mut decoder = BodyDecoder::new(framing);
         let mut held = BytesMut::new();
         loop {
-            let Ok(payload) = decoder.take(&mut self.connection.read) else { return Ok(None) };
+            let payload = decoder
+                .take(&mut self.connection.read)
+                .map_err(|bad| ReadWholeError::Broken(ExchangeError::BadResponse(bad)))?;
             held.extend_from_slice(&payload);
             if held.len() > limit {
-                return Ok(None);
+                return Err(ReadWholeError::TooLarge);
             }
             if decoder.is_done() {
-                return Ok(Some(held.freeze()));
+                return Ok(held.freeze());
             }
-            match self.read_more().await {
-                Ok(1..) => {}
-                Ok(0) if matches!(framing, Framing::UntilClose) => return Ok(Some(held.freeze())),
-                Err(ExchangeError::ClientGone) => return Err(ExchangeError::ClientGone),
-                Ok(0) | Err(_) => return Ok(None),
+            match self.read_more().await.map_err(ReadWholeError::Broken)? {
+                0 if matches!(framing, Framing::UntilClose) => return Ok(held.freeze()),
+                0 => {
+                    let ended = ExchangeError::Ended(ConnectionEnd::Closed);
+                    return Err(ReadWholeError::Broken(ended));
+                }
+                1.. => {}
             }
         }
     }

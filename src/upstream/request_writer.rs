@@ -8,9 +8,12 @@ use http::header::{self, HeaderName, HeaderValue};
 
 use super::headers::{API_KEY, REQUEST_ID, is_hop_by_hop};
 use super::splice::{BodyParts, total_len};
-use crate::api::{TRACEPARENT, TRACESTATE, TraceContext};
+use crate::api::{TRACEPARENT, TRACESTATE, TraceContext, bearer_token};
 use crate::config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
 use crate::wire::FORWARDED_FOR;
+
+/// A request as it goes out: its head, and the parts of its body.
+pub(crate) type RequestParts<'a> = [&'a [u8]; 6];
 
 /// A request ready to be sent.
 pub(crate) struct RequestBytes<'a> {
@@ -34,9 +37,9 @@ impl<'a> RequestBytes<'a> {
     }
 
     /// All of it, for one vectored write.
-    pub(crate) fn parts(&self) -> [&[u8]; 4] {
-        let [before, name, after] = self.body;
-        [&self.head, before, name, after]
+    pub(crate) fn parts(&self) -> RequestParts<'_> {
+        let [first, second, third, fourth, fifth] = self.body;
+        [&self.head, first, second, third, fourth, fifth]
     }
 }
 
@@ -64,6 +67,11 @@ fn is_replaced(name: &HeaderName) -> bool {
         || *name == header::ACCEPT_ENCODING
         || *name == header::PROXY_AUTHORIZATION
         || *name == REQUEST_ID
+}
+
+/// Fields that describe the client's body, or the response it expects.
+fn describes_body(name: &HeaderName) -> bool {
+    *name == header::CONTENT_TYPE || *name == header::ACCEPT
 }
 
 /// Fields that say where a request came from: a client may claim anything there, engines have no use
@@ -158,6 +166,7 @@ fn write_head(
             || is_replaced(name)
             || is_ambiguous(name)
             || is_traced
+            || (own.is_converted && describes_body(name))
             || own.forwarding.withholds(name)
             || (is_key && !passes_key)
             || (nominates && is_nominated(client, name));
@@ -167,15 +176,27 @@ fn write_head(
         write_field(out, name.as_str(), value.as_bytes());
     }
     own.forwarding.write(out, client);
-    if let (AuthorizationPolicy::Replace, Some(key)) = (backend.authorization, &backend.api_key) {
-        if let Some(name) = own.key_header {
-            write_field(out, name, key.reveal().as_bytes());
-        }
-        out.extend_from_slice(b"authorization: Bearer ");
-        out.extend_from_slice(key.reveal().as_bytes());
-        out.extend_from_slice(b"\r\n");
+    write_key(out, client, backend, own);
+    if own.is_converted {
+        write_field(out, header::CONTENT_TYPE.as_str(), b"application/json");
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the key that the backend gets beside the client's fields.
+fn write_key(out: &mut Vec<u8>, client: &HeaderMap, backend: &BackendConfig, own: &OwnFields<'_>) {
+    match (backend.authorization, &backend.api_key) {
+        (AuthorizationPolicy::Replace, Some(key)) => {
+            own.key_form.write(out, key.reveal().as_bytes());
+        }
+        (AuthorizationPolicy::Pass, _) if own.is_converted => {
+            own.key_form.write_other(out, client);
+        }
+        _ => {}
+    }
+    if own.key_form == KeyForm::Anthropic && !client.contains_key(ANTHROPIC_VERSION) {
+        write_field(out, ANTHROPIC_VERSION, b"2023-06-01");
+    }
 }
 
 /// The head a backend gets for a chat request with these client fields and a body of seven bytes: for
@@ -188,7 +209,8 @@ pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
         request_id: &HeaderValue::from_static("id-1"),
         trace: None,
         upgrade: None,
-        key_header: None,
+        key_form: KeyForm::Bearer,
+        is_converted: false,
         forwarding: Forwarding {
             policy: ForwardedFor::Off,
             is_trusted: false,
@@ -199,6 +221,48 @@ pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
     let mut out = Vec::new();
     write_head(&mut out, "/v1/chat/completions", client, backend, &own);
     out
+}
+
+/// The version of its API that Anthropic wants to be named.
+const ANTHROPIC_VERSION: &str = "anthropic-version";
+
+/// How a backend takes its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyForm {
+    /// `Authorization: Bearer`.
+    Bearer,
+    /// That, and the header of the request's dialect.
+    Also(&'static str),
+    /// Anthropic's own API: `x-api-key` alone.
+    Anthropic,
+}
+
+impl KeyForm {
+    fn write(self, out: &mut Vec<u8>, key: &[u8]) {
+        match self {
+            Self::Bearer => {}
+            Self::Also(name) => write_field(out, name, key),
+            Self::Anthropic => return write_field(out, API_KEY.as_str(), key),
+        }
+        write_bearer(out, key);
+    }
+
+    /// Writes the client's key where the backend looks for it, if the client sent it elsewhere.
+    fn write_other(self, out: &mut Vec<u8>, client: &HeaderMap) {
+        match (self, bearer_token(client), client.get(&API_KEY)) {
+            (Self::Anthropic | Self::Also(_), Some(token), None) => {
+                write_field(out, API_KEY.as_str(), token);
+            }
+            (Self::Bearer, None, Some(key)) => write_bearer(out, key.as_bytes()),
+            _ => {}
+        }
+    }
+}
+
+fn write_bearer(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(b"authorization: Bearer ");
+    out.extend_from_slice(key);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// What penstock itself puts into a request's head.
@@ -212,8 +276,9 @@ pub(crate) struct OwnFields<'a> {
     pub(crate) trace: Option<(TraceContext, u64)>,
     /// The protocol to switch to.
     pub(crate) upgrade: Option<&'a HeaderValue>,
-    /// The dialect's header for a key, beside `authorization`.
-    pub(crate) key_header: Option<&'static str>,
+    pub(crate) key_form: KeyForm,
+    /// Whether the body is not the client's: fields that describe the client's do not go with it.
+    pub(crate) is_converted: bool,
     pub(crate) forwarding: Forwarding,
 }
 

@@ -13,6 +13,8 @@
 //! values), or if the buffer were advanced between parsing and splitting. Then a span lies outside
 //! the head: the debug assertion fires, and a release build refuses the response.
 
+mod fields;
+
 use std::ops::Range;
 use std::time::Duration;
 
@@ -21,26 +23,15 @@ use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 use smallvec::SmallVec;
 
-use super::headers::is_hop_by_hop;
+use self::fields::Facts;
+pub use self::fields::{BadResponse, Framing};
+use crate::api::StreamFraming;
 
 /// The most bytes of a response's head.
 const HEAD_LIMIT: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
 /// More interim (1xx) responses than any engine has a reason to send.
 const INTERIM_LIMIT: u32 = 1024;
-
-/// How the body of a response ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Framing {
-    /// There is none.
-    Empty,
-    /// After so many bytes.
-    Length(u64),
-    /// With the last chunk.
-    Chunked,
-    /// With the connection.
-    UntilClose,
-}
 
 /// The head of a response, ready to be relayed.
 #[derive(Debug)]
@@ -55,31 +46,8 @@ pub struct ResponseHead {
     pub keeps_alive: bool,
     /// How long the backend keeps it idle, by its `Keep-Alive` field.
     pub keep_alive: Option<Duration>,
-    /// Whether the body is a stream of server-sent events.
-    pub is_event_stream: bool,
-}
-
-/// Why a response cannot be relayed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadResponse {
-    /// Not an HTTP/1 head.
-    #[error("The backend's response is not HTTP")]
-    NotHttp,
-    /// More than 64 KiB or 128 fields.
-    #[error("The head of the backend's response is too large")]
-    HeadTooLarge,
-    /// 101.
-    #[error("The backend switched protocols without a request to do so")]
-    Switching,
-    /// Two lengths, or a length and chunks.
-    #[error("The backend's response has contradictory framing")]
-    Framing,
-    /// Interim responses without an end.
-    #[error("The backend sent too many interim responses")]
-    Interim,
-    /// Malformed chunks.
-    #[error("The chunks of the backend's response are malformed")]
-    Chunks,
+    /// The framing of a body that is a stream of events.
+    pub stream: Option<StreamFraming>,
 }
 
 /// Reads heads off the front of a buffer, skipping interim ones.
@@ -248,92 +216,10 @@ fn to_head(
         framing,
         keeps_alive: facts.keeps_alive && framing != Framing::UntilClose,
         keep_alive: facts.keep_alive,
-        is_event_stream: facts.is_event_stream,
+        stream: facts.stream,
         header: Box::new(header),
     })
 }
-
-/// What the fields of a head say about its body and its connection.
-#[derive(Default)]
-struct Facts {
-    keeps_alive: bool,
-    keep_alive: Option<Duration>,
-    length: Option<u64>,
-    is_chunked: bool,
-    is_event_stream: bool,
-    nominated: SmallVec<[HeaderName; 2]>,
-}
-
-impl Facts {
-    /// Reads one field; returns whether the client gets it.
-    fn read_field(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<bool, BadResponse> {
-        if *name == header::CONTENT_LENGTH {
-            let digits = value.as_bytes();
-            let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-            let length = value.to_str().ok().filter(|_| is_number).and_then(|v| v.parse().ok());
-            let length = length.ok_or(BadResponse::Framing)?;
-            if self.length.is_some_and(|other| other != length) {
-                return Err(BadResponse::Framing);
-            }
-            self.length = Some(length);
-            return Ok(false);
-        }
-        if *name == header::TRANSFER_ENCODING {
-            if self.is_chunked || !value.as_bytes().eq_ignore_ascii_case(b"chunked") {
-                return Err(BadResponse::Framing);
-            }
-            self.is_chunked = true;
-            return Ok(false);
-        }
-        if *name == header::CONNECTION {
-            self.read_connection(value);
-            return Ok(false);
-        }
-        if name.as_str() == "keep-alive" {
-            self.keep_alive = value.to_str().ok().and_then(keep_alive_timeout);
-            return Ok(false);
-        }
-        if *name == header::CONTENT_TYPE {
-            let kind = value.as_bytes().get(..EVENT_STREAM.len());
-            self.is_event_stream = kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM));
-        }
-        Ok(!is_hop_by_hop(name))
-    }
-
-    fn read_connection(&mut self, value: &HeaderValue) {
-        // A value that is not text nominates nothing.
-        let Ok(tokens) = value.to_str() else { return };
-        for token in tokens.split(',').map(str::trim) {
-            if token.eq_ignore_ascii_case("close") {
-                self.keeps_alive = false;
-            } else if token.eq_ignore_ascii_case("keep-alive") {
-                self.keeps_alive = true;
-            } else if let Ok(name) = HeaderName::from_bytes(token.as_bytes()) {
-                self.nominated.push(name);
-            }
-        }
-    }
-
-    fn framing(&self, status: u16) -> Result<Framing, BadResponse> {
-        match (self.is_chunked, self.length) {
-            // Two framings: two parsers would see two different bodies.
-            (true, Some(_)) => Err(BadResponse::Framing),
-            _ if matches!(status, 204 | 304) => Ok(Framing::Empty),
-            (true, None) => Ok(Framing::Chunked),
-            (false, Some(length)) => Ok(Framing::Length(length)),
-            (false, None) => Ok(Framing::UntilClose),
-        }
-    }
-}
-
-/// The `timeout` parameter of a `Keep-Alive` field, in seconds.
-fn keep_alive_timeout(value: &str) -> Option<Duration> {
-    let mut parameters = value.split(',').filter_map(|parameter| parameter.split_once('='));
-    let (_, timeout) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("timeout"))?;
-    timeout.trim().trim_matches('"').parse().ok().map(Duration::from_secs)
-}
-
-const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 #[cfg(test)]
 mod tests {
@@ -401,7 +287,7 @@ mod tests {
                     charset=utf-8\r\n\r\n";
         let head = parse(text).unwrap().unwrap();
         assert!(!head.keeps_alive);
-        assert!(head.is_event_stream);
+        assert_eq!(head.stream, Some(StreamFraming::Events));
         assert!(head.header.headers.get("x-private").is_none());
         assert!(head.header.headers.get("keep-alive").is_none());
         assert_eq!(head.header.headers["x-kept"], "2");

@@ -2,8 +2,8 @@
 
 use bytes::{Buf, BytesMut};
 
-use crate::api::Operation;
-use crate::scan::{EventScanner, ResponseIdFinder, Usage, find_usage};
+use crate::api::{Operation, StreamFraming};
+use crate::scan::{EventScanner, ResponseIdFinder, Usage, find_counts, find_usage};
 use crate::units::Timestamp;
 
 /// How much of a response's end is kept to find its `usage`.
@@ -25,10 +25,11 @@ pub(crate) struct ResponseMonitor {
 }
 
 impl ResponseMonitor {
-    pub(crate) fn new(operation: Operation, is_event_stream: bool) -> Self {
+    /// `stream` is the framing of a response that is a stream.
+    pub(crate) fn new(operation: Operation, stream: Option<StreamFraming>) -> Self {
         Self {
-            events: is_event_stream.then(|| EventScanner::new(operation)),
-            has_ended: !is_event_stream,
+            events: stream.map(|framing| EventScanner::new(operation, framing)),
+            has_ended: stream.is_none(),
             tail: BytesMut::new(),
             usage: None,
             id: (operation == Operation::Responses).then(ResponseIdFinder::default),
@@ -50,7 +51,7 @@ impl ResponseMonitor {
         }
         if is_last && self.tail.is_empty() {
             // The common case, a body in one read: nothing is copied.
-            self.usage = find_usage(last_bytes(payload));
+            self.usage = usage_in(last_bytes(payload));
             return 0;
         }
         let keep = last_bytes(payload);
@@ -58,7 +59,7 @@ impl ResponseMonitor {
         self.tail.advance(surplus.min(self.tail.len()));
         self.tail.extend_from_slice(keep);
         if is_last {
-            self.usage = find_usage(&self.tail);
+            self.usage = usage_in(&self.tail);
         }
         0
     }
@@ -83,10 +84,14 @@ impl ResponseMonitor {
         self.events.as_ref().is_some_and(EventScanner::at_boundary)
     }
 
-    /// Whether the response is an event stream.
-    pub(crate) fn is_stream(&self) -> bool {
-        self.events.is_some()
+    /// The framing of a response that is a stream.
+    pub(crate) fn stream(&self) -> Option<StreamFraming> {
+        self.events.as_ref().map(EventScanner::framing)
     }
+}
+
+fn usage_in(tail: &[u8]) -> Option<Usage> {
+    find_usage(tail).or_else(|| find_counts(tail))
 }
 
 fn last_bytes(payload: &[u8]) -> &[u8] {

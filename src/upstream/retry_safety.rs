@@ -123,7 +123,8 @@ mod tests {
 
     /// Sends a request of `length` bytes and says whether its end proves that it was not read.
     async fn is_unread(exchange: &mut Exchange<'_>, length: usize) -> (ExchangeError, bool) {
-        let error = exchange.request([&vec![b'x'; length], &[], &[], &[]]).await.unwrap_err();
+        let error =
+            exchange.request([&vec![b'x'; length], &[], &[], &[], &[], &[]]).await.unwrap_err();
         (error, request_is_unread(&exchange.connection, error))
     }
 
@@ -137,7 +138,7 @@ mod tests {
             backend.read_exact(&mut [0; 10]).await.unwrap();
             backend.write_all(b"HTTP/1.1 204 No\r\n\r\n").await.unwrap();
         };
-        let request: [&[u8]; 4] = [b"0123456789", &[], &[], &[]];
+        let request: [&[u8]; 6] = [b"0123456789", &[], &[], &[], &[], &[]];
         let (response, ()) = tokio::join!(exchange.request(request), responding);
         assert_eq!(response.unwrap().status, 204);
     }

@@ -1,14 +1,28 @@
-//! The one edit a body may see: another model name in place of the client's. Nothing is copied: the
-//! body is sent as the bytes before the name, the new name, and the bytes after it.
+//! The edits a body may see: another model name in place of the client's, and the option that a stream
+//! ends with its usage. Nothing is copied: the body is sent as the bytes around the edits and between
+//! them.
 
 use std::borrow::Cow;
 
 use crate::api::BodyFormat;
 use crate::scan::{ModelForm, RequestProfile};
+use crate::units::ByteSpan;
 use crate::wire::after;
 
-/// A body as it goes out: up to three slices, in order.
-pub type BodyParts<'a> = [&'a [u8]; 3];
+/// A body as it goes out: up to five slices, in order.
+pub type BodyParts<'a> = [&'a [u8]; 5];
+
+/// A body that is sent as it is.
+pub fn whole(body: &[u8]) -> BodyParts<'_> {
+    [body, &[], &[], &[], &[]]
+}
+
+/// One edit: other bytes in place of those in a span.
+#[derive(Debug, Clone, Copy)]
+struct Edit<'a> {
+    span: ByteSpan,
+    text: &'a [u8],
+}
 
 /// The name as it is written in the body: inside the quotes of a JSON string or as the value of a form's
 /// field. Where the body names no model, the whole member or part that does.
@@ -47,20 +61,104 @@ fn escape(format: BodyFormat, name: &str) -> Cow<'_, str> {
 /// The body with `name` (as [`wire_name`] gives it) in place of the model's. The same bytes come
 /// back when the name is already there.
 pub fn splice<'a>(body: &'a [u8], profile: &RequestProfile, name: &'a str) -> BodyParts<'a> {
-    let span = profile.model.range();
-    if body.get(span.clone()) == Some(name.as_bytes()) {
-        return [body, &[], &[]];
+    if profile.model.of(body) == name.as_bytes() {
+        return whole(body);
     }
-    match (body.get(..span.start), body.get(span.end..)) {
-        (Some(before), Some(after)) => [before, name.as_bytes(), after],
-        _ => {
-            debug_assert!(false, "the scan's span of the model lies outside the body");
-            [body, &[], &[]]
+    edited(body, [Some(Edit { span: profile.model, text: name.as_bytes() }), None])
+}
+
+/// The body with the option that its stream ends with usage and, if there is one, another `name` (as
+/// [`wire_name`] gives it).
+pub fn splice_usage<'a>(
+    body: &'a [u8],
+    profile: &RequestProfile,
+    name: Option<&'a str>,
+) -> BodyParts<'a> {
+    let name = name.map(|name| Edit { span: profile.model, text: name.as_bytes() });
+    let usage = profile.usage_edit.map(|edit| Edit { span: edit.span, text: edit.text.as_bytes() });
+    edited(body, [name, usage])
+}
+
+fn edited<'a>(body: &'a [u8], edits: [Option<Edit<'a>>; 2]) -> BodyParts<'a> {
+    let edits = match edits {
+        [Some(first), Some(second)] if second.span.start < first.span.start => {
+            [Some(second), Some(first)]
         }
+        edits => edits,
+    };
+    let mut parts = whole(&[]);
+    let mut slots = parts.iter_mut();
+    let mut at = 0;
+    for Edit { span, text } in edits.into_iter().flatten() {
+        let span = span.range();
+        let (Some(before), Some(slot), Some(next)) =
+            (body.get(at..span.start), slots.next(), slots.next())
+        else {
+            debug_assert!(false, "the spans of the edits lie outside the body, or in each other");
+            return whole(body);
+        };
+        (*slot, *next, at) = (before, text, span.end);
     }
+    if let Some(slot) = slots.next() {
+        *slot = after(body, at);
+    }
+    parts
 }
 
 /// The length of a body in parts.
 pub fn total_len(parts: &BodyParts<'_>) -> usize {
     parts.iter().map(|part| part.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Operation;
+    use crate::scan::{ScanOptions, scan};
+
+    fn with_usage(body: &str, name: Option<&str>) -> String {
+        let profile = scan(Operation::Chat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+        let name = name.map(|name| wire_name(&profile, body.as_bytes(), name));
+        let parts = splice_usage(body.as_bytes(), &profile, name.as_deref());
+        assert_eq!(total_len(&parts), parts.concat().len());
+        String::from_utf8(parts.concat()).unwrap()
+    }
+
+    #[test]
+    fn usage_is_requested_in_place() {
+        let option = r#""stream_options":{"include_usage":true}"#;
+        for (body, expected) in [
+            (r#"{"model":"m"}"#.to_owned(), format!(r#"{{{option},"model":"m"}}"#)),
+            (
+                r#"{"model":"m","stream_options":null}"#.to_owned(),
+                format!(r#"{{"model":"m",{option}}}"#),
+            ),
+            (
+                r#"{"model":"m","stream_options":{}}"#.to_owned(),
+                format!(r#"{{"model":"m",{option}}}"#),
+            ),
+            (
+                r#"{"stream_options":{"include_usage":false,"x":1},"model":"m"}"#.to_owned(),
+                r#"{"stream_options":{"include_usage":true,"x":1},"model":"m"}"#.to_owned(),
+            ),
+            (
+                r#"{"stream_options":{ "x":1},"model":"m"}"#.to_owned(),
+                r#"{"stream_options":{"include_usage":true, "x":1},"model":"m"}"#.to_owned(),
+            ),
+            (
+                r#"{"stream_options":{"include_usage":true},"model":"m"}"#.to_owned(),
+                r#"{"stream_options":{"include_usage":true},"model":"m"}"#.to_owned(),
+            ),
+        ] {
+            assert_eq!(with_usage(&body, None), expected, "{body}");
+            let renamed = expected.replace("\"m\"", "\"other\"");
+            assert_eq!(with_usage(&body, Some("other")), renamed, "{body}");
+        }
+        let unnamed = with_usage(r#"{"stream":true}"#, Some("m"));
+        let read: serde_json::Value = serde_json::from_str(&unnamed).unwrap();
+        assert_eq!(
+            (&read["model"], &read["stream_options"]["include_usage"]),
+            (&"m".into(), &true.into())
+        );
+    }
 }

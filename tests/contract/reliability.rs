@@ -4,7 +4,16 @@ use super::{Part, Row};
 
 pub(super) const PART: Part = Part {
     name: "R",
-    rows: &[("A", 18), ("B", 12), ("C", 5), ("D", 4), ("E", 7), ("F", 4), ("G", 7), ("H", 2)],
+    rows: &[
+        ("A", 1..=18),
+        ("B", 1..=12),
+        ("C", 1..=5),
+        ("D", 1..=4),
+        ("E", 1..=7),
+        ("F", 1..=4),
+        ("G", 1..=7),
+        ("H", 1..=2),
+    ],
     held: ROWS,
 };
 
@@ -150,7 +159,7 @@ const ROWS: &[Row] = &[
         "malformed chunks are refused",
         &[
             "request_smuggling::ambiguous_chunks_are_refused",
-            "request_validation::malformed_chunks_reach_no_backend",
+            "request_bodies::malformed_chunks_reach_no_backend",
         ],
     ),
     (
@@ -188,7 +197,7 @@ const ROWS: &[Row] = &[
         "B10",
         "leftover body bytes never become a request",
         &[
-            "request_validation::unread_bodies_are_not_parsed_as_requests",
+            "request_bodies::unread_bodies_are_not_parsed_as_requests",
             "stream_errors::early_response_is_relayed_and_its_connection_closed",
         ],
     ),
@@ -210,17 +219,17 @@ const ROWS: &[Row] = &[
         "invalid JSON is a 400",
         &["request_validation::malformed_json_gets_400_and_reaches_no_backend"],
     ),
-    ("C2", "deeply nested JSON is cheap", &["request_validation::depth_bombs_are_cheap"]),
+    ("C2", "deeply nested JSON is cheap", &["request_bodies::depth_bombs_are_cheap"]),
     (
         "C3",
         "an oversized body is a readable 413",
-        &["request_validation::oversized_bodies_get_a_readable_413"],
+        &["request_bodies::oversized_bodies_get_a_readable_413"],
     ),
     (
         "C4",
         "a compressed body, or one of another media type, is a 415",
         &[
-            "request_validation::compressed_bodies_get_415",
+            "request_bodies::compressed_bodies_get_415",
             "request_validation::other_media_types_get_415",
         ],
     ),
@@ -260,7 +269,7 @@ const ROWS: &[Row] = &[
         "slow senders time out",
         &[
             "hostile_clients::slow_heads_and_bodies_time_out",
-            "request_validation::missing_body_times_out",
+            "request_bodies::missing_body_times_out",
         ],
     ),
     (

@@ -18,6 +18,7 @@ SLOW = "tiny-slow"
 LOCKED = "tiny/locked:1"
 DOOMED = "tiny-doomed"
 CACHED = "tiny-cached"
+SHORT = "short"
 VOICE = "hosted-voice"
 RANKER = "hosted-ranker"
 
@@ -191,7 +192,12 @@ def cached_in_turn(env: "Env") -> Setup:
 
 
 def cached_by_prefix(env: "Env") -> Setup:
-    """The same, scored by cached prefixes against load."""
+    """The same, by the default profile of `weighted`."""
+    return cached(env, {"strategy": "weighted"})
+
+
+def cached_by_load(env: "Env") -> Setup:
+    """The same, by cached prefixes against load: unlike by default, load outweighs a long prefix."""
     return cached(env, {"strategy": "weighted", "preset": "lmetric"})
 
 
@@ -209,12 +215,40 @@ def telemetry(env: "Env") -> Setup:
     return Setup(config, {SLOW})
 
 
+def converted(env: "Env") -> Setup:
+    """One engine, declared to serve fewer APIs than it does: the others are converted."""
+    models = [
+        {"id": PLAIN, "operations": ["chat"]},
+        {"id": "messages-only", "upstream_id": PLAIN, "operations": ["messages"]},
+    ]
+    backend = {"name": "few", "url": env.engines["plain-a"].url, "models": models}
+    return Setup({"health": HEALTH, "backends": [backend]}, {PLAIN, "messages-only"})
+
+
+def short_context(env: "Env") -> Setup:
+    """One engine with a context of 512 tokens, whose conversations may be shortened: under one name by
+    what the engine reports of it, under the other only when it refuses."""
+    if "short" not in env.engines:
+        env.add_engine("short", SHORT, parallel=1, ctx=512)
+    url = env.engines["short"].url
+    names = {SHORT, "short-unknown"}
+    config = {
+        "health": HEALTH,
+        "models": {name: {"context_shift": True} for name in names},
+        "backends": [{"name": "short", "url": url, "engine": "llamacpp", "models": [
+            {"id": SHORT, "context_length": 512}, {"id": "short-unknown", "upstream_id": SHORT}]}],
+    }
+    return Setup(config, names)
+
+
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
     "hosted": hosted,
-    "services": services,
+    "services": services, "short_context": short_context,
     "cached-in-turn": cached_in_turn,
     "cached-by-prefix": cached_by_prefix,
+    "cached-by-load": cached_by_load,
     "tls": tls,
     "telemetry": telemetry,
+    "converted": converted,
 }

@@ -23,9 +23,9 @@ sys.dont_write_bytecode = True
 
 MODULES = (
     "catalogue", "chat", "operations", "fidelity", "routing", "errors", "limits", "auth", "cancel",
-    "load", "faults", "paths", "tls", "dashboard", "prefix", "telemetry",
+    "load", "faults", "paths", "tls", "dashboard", "prefix", "telemetry", "ollama", "context",
 )
-NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "yaml", "h2")
+NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "ollama", "yaml", "h2")
 CASE_LIMIT = 25.0
 RUN_LIMIT = 88.0
 

@@ -146,6 +146,7 @@ fn every_strategy_replays_identically() {
         ("smart", "weights: { priority: 0, load: 80, latency: 20 }"),
         ("random", ""),
         ("round_robin", ""),
+        ("weighted", "preset: resident"),
         ("weighted", "preset: least-loaded"),
         ("weighted", "preset: lmetric, picker: power-of-two"),
         ("weighted", "picker: { name: softmax, temperature: 0.3 }"),

@@ -21,6 +21,8 @@ use crate::support::{block_on, eventually};
 
 crate::trials![
     models_of_each_engine_are_discovered,
+    lm_studio_is_detected_by_its_own_list,
+    anthropic_is_probed_with_its_own_headers,
     discovered_facts_decide_routing,
     declared_facts_win,
     unknown_model_waits_for_discovery,
@@ -43,6 +45,28 @@ fn flavoured(
     models: impl IntoIterator<Item = EngineModel>,
 ) -> MockEngine {
     start(EngineSpec { flavour, ..EngineSpec::new(name, models) })
+}
+
+fn lm_studio_is_detected_by_its_own_list() {
+    let studio = flavoured("studio", Flavour::Plain, [model("m", 100, Capabilities::ALL)]);
+    let list = json!({"object": "list", "data": [{"id": "m", "state": "not-loaded"}]});
+    studio.set_page("/api/v0/models", Some(&list.to_string()));
+    let penstock = Penstock::start(&format!("backends:\n{}", backend(&studio, "engine: auto")));
+    assert_eq!(penstock.backend("studio")["engine"], "lmstudio");
+    let response = penstock.post("/tokenize", &json!({"model": "m", "prompt": "x"}));
+    assert_eq!(response.error_code(), "capability_mismatch", "it has no such operation");
+}
+
+fn anthropic_is_probed_with_its_own_headers() {
+    let hosted = flavoured("hosted", Flavour::Plain, [model("m", 100, Capabilities::ALL)]);
+    let rest = "engine: anthropic, api_key: sk-1, models: [m]";
+    let penstock = Penstock::start(&format!("backends:\n{}", backend(&hosted, rest)));
+    assert_eq!(penstock.chat("m").status, 200, "chat is converted to messages");
+    assert_eq!(hosted.received().pop().unwrap().path(), "/v1/messages");
+    let probe = hosted.probes().pop().unwrap();
+    assert_eq!(probe.header("x-api-key"), Some("sk-1"));
+    assert_eq!(probe.header("anthropic-version"), Some("2023-06-01"));
+    assert_eq!(probe.header("authorization"), None);
 }
 
 fn models_of_each_engine_are_discovered() {
@@ -418,12 +442,15 @@ fn model_ids_of_backends_are_bounded() {
     assert!(doctor.stdout.lines().all(|line| line.len() < 2000), "a long line of doctor");
 }
 
+/// A model about which discovery has nothing to find out.
+const DECLARED: &str = "{ id: m, context_length: 4096, capabilities: [] }";
+
 /// The idle connections to a backend after `count` requests at one time, whose responses have been read.
 fn idle_after_a_burst(flavour: Flavour, engine_name: &str, count: usize) -> f64 {
     let engine = flavoured("one", flavour, [EngineModel::new("m")]);
     let yaml = format!(
         "limits: {{ idle_timeout: 60s }}\nbackends:\n{}",
-        backend(&engine, &format!("engine: {engine_name}, models: [m]"))
+        backend(&engine, &format!("engine: {engine_name}, models: [{DECLARED}]"))
     );
     let penstock = Penstock::start(&yaml);
     let gate = Gate::new();
@@ -445,6 +472,8 @@ fn idle_after_a_burst(flavour: Flavour, engine_name: &str, count: usize) -> f64 
 fn idle_connections_to_llamacpp_leave_its_slots_free() {
     let kept = idle_after_a_burst(Flavour::LlamaCpp, "llamacpp", 12);
     assert!((1.0..=4.0).contains(&kept), "{kept} kept of 12, for 4 slots");
+    let kept = idle_after_a_burst(Flavour::LlamaCpp, "auto", 12);
+    assert!((1.0..=4.0).contains(&kept), "{kept} kept of 12, for 4 slots of a detected llama.cpp");
     let kept = idle_after_a_burst(Flavour::Vllm, "vllm", 12);
     assert!(kept > 4.0, "{kept} kept of 12, for an engine without slots");
 }

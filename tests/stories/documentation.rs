@@ -3,6 +3,7 @@
 
 mod layers;
 mod pages;
+mod performance;
 mod reference;
 
 use std::collections::BTreeSet;

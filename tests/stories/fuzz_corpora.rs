@@ -21,7 +21,9 @@ crate::trials![
     chunked_bodies,
     proxy_headers,
     metrics_pages,
-    http2_frames
+    http2_frames,
+    converted_requests,
+    converted_streams
 ];
 
 /// Mutations of each file of a corpus: always the same ones.
@@ -113,4 +115,12 @@ fn metrics_pages() {
 
 fn http2_frames() {
     replay("frame_watcher", targets::frame_watcher);
+}
+
+fn converted_requests() {
+    replay("convert_request", targets::convert_request);
+}
+
+fn converted_streams() {
+    replay("convert_stream", targets::convert_stream);
 }

@@ -135,8 +135,9 @@ fn slow_engine_stays_healthy() {
 
 fn health_path_is_per_backend() {
     let engines = two_engines();
-    let text = yaml(&engines, &["m", "m"], Setup { health: CHECKS, ..Setup::default() });
-    let text = text.replacen("models: [m], ", "models: [m], health: { path: /health }", 1);
+    let setup = Setup { health: CHECKS, backend: "engine: other", ..Setup::default() };
+    let text = yaml(&engines, &["m", "m"], setup);
+    let text = text.replacen("models: [m], ", "models: [m], health: { path: /health }, ", 1);
     let penstock = Penstock::start(&text);
     let paths = |engine: &MockEngine| {
         engine.probes().iter().map(|probe| probe.target.clone()).collect::<Vec<String>>()
@@ -168,6 +169,16 @@ fn rejected_key_is_logged_once() {
     assert!(lines[0].contains('a') && lines[0].contains("401"), "{}", lines[0]);
     assert!(!log.contains("sk-wrong"), "a key in the log: {log}");
     assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
+}
+
+/// Starts the first engine again, and waits until it is used without a probe: a gate that holds the only
+/// probe would be reached by no other request.
+fn resume_first(fleet: &Fleet) {
+    let before = fleet.a().counters().requests;
+    block_on(fleet.a().resume()).unwrap();
+    let is_used = || fleet.a().counters().requests > before;
+    eventually("the engine is used again", Duration::from_secs(3), is_used);
+    eventually("its breaker closes", SOON, || fleet.fact("a", "breaker") == json!("closed"));
 }
 
 fn killed_engine_fails_over_and_is_used_after_restart() {
@@ -219,10 +230,7 @@ fn killed_engine_fails_over_and_is_used_after_restart() {
             go_on(60);
             block_on(fleet.a().kill()).unwrap();
             go_on(60);
-            let before = fleet.a().counters().requests;
-            block_on(fleet.a().resume()).unwrap();
-            let is_used = || fleet.a().counters().requests > before;
-            eventually("the engine is used again", Duration::from_secs(3), is_used);
+            resume_first(&fleet);
         }
         go_on(60);
         is_over.store(true, Ordering::Relaxed);

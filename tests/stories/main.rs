@@ -28,11 +28,15 @@ mod chat_completions;
 mod client_disconnects;
 mod client_paths;
 mod config_and_cli;
+mod context_shift;
+mod conversion;
 mod cooldown;
 mod credential_leaks;
 mod decision_replay;
 mod default_model;
+mod deployment;
 mod discovery;
+mod dns_addresses;
 mod doctor;
 mod documentation;
 mod end_to_end;
@@ -53,9 +57,12 @@ mod http2_clients;
 mod listener_tls;
 mod model_routing;
 mod monitoring_files;
+mod ollama_api;
+mod ollama_management;
 mod passthrough;
 mod paths_and_methods;
 mod prefix_cache;
+mod request_bodies;
 mod request_smuggling;
 mod request_validation;
 mod resource_limits;
@@ -66,9 +73,11 @@ mod strategies;
 mod stream_errors;
 mod systemd_notify;
 mod timeouts;
+mod token_ledger;
 mod top_and_demo;
 mod tracing;
 mod upstream_tls;
+mod usage_stream;
 mod weighted_scorers;
 mod zlib_shim;
 
@@ -110,9 +119,13 @@ fn main() {
         client_paths,
         timeouts,
         config_and_cli,
+        context_shift,
+        conversion,
         decision_replay,
         default_model,
+        deployment,
         discovery,
+        dns_addresses,
         engine_metrics,
         explain,
         faults_under_load,
@@ -129,14 +142,19 @@ fn main() {
         monitoring_files,
         credential_leaks,
         chat_completions,
+        token_ledger,
         top_and_demo,
+        usage_stream,
         cooldown,
+        ollama_api,
+        ollama_management,
         passthrough,
         paths_and_methods,
         documentation,
         slow_start,
         hot_reload,
         access_log,
+        request_bodies,
         request_smuggling,
         graceful_shutdown,
         weighted_scorers,

@@ -8,7 +8,7 @@ use penstock::mock::{EngineModel, EngineSpec, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, chat, request};
-use crate::support::engines::{backend, engine, last_body, shares};
+use crate::support::engines::{backend, engine, last_body, serving_all, shares};
 use crate::support::fleet::SOON;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
@@ -71,6 +71,9 @@ fn json_body(name: &str) -> Value {
         "detokenize" => json!({"model": "m", "tokens": [1, 2]}),
         "native_completion" | "fim" => json!({"model": "m", "prompt": "hello"}),
         "infill" => json!({"model": "m", "input_prefix": "hello", "input_suffix": "bye"}),
+        "ollama_chat" => json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]}),
+        "ollama_generate" | "ollama_embeddings" => json!({"model": "m", "prompt": "hello"}),
+        "ollama_embed" => json!({"model": "m", "input": "hello"}),
         other => panic!("{other} has no JSON body"),
     }
 }
@@ -93,7 +96,8 @@ fn form(model: &str) -> Vec<u8> {
 fn every_operation_reaches_the_engine_unchanged() {
     let engine = engine("one", &["m", "renamed"]);
     let routing = "routing: { aliases: { alias: renamed } }\n";
-    let items = backend(&engine, "models: [m, renamed]");
+    let models = format!("models: [{}, renamed]", serving_all("m"));
+    let items = backend(&engine, &models);
     let penstock = Penstock::start(&format!("{routing}backends:\n{items}"));
     for row in OPERATIONS {
         let Some(path) = row.path() else { continue };

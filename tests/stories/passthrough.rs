@@ -26,7 +26,7 @@ crate::trials![
 
 fn start(more: &str) -> (OpenEngine, OpenEngine, Penstock) {
     let (one, two) = (OpenEngine::start("one"), OpenEngine::start("two"));
-    let items = one.item("models: [m, a]") + &two.item("models: [n]");
+    let items = one.item("engine: other, models: [m, a]") + &two.item("engine: other, models: [n]");
     let routing = "routing: { passthrough: { \"/v1/files*\": two, \"/v1/realtime\": by-model, \
                    \"/x/*\": by-model, \"/ws\": one }, aliases: { alias: n } }\n";
     let penstock = Penstock::start(&format!("{routing}{more}backends:\n{items}"));
@@ -70,6 +70,8 @@ fn paths_are_forwarded_by_model() {
         let path = format!("/v1/realtime?model={model}");
         let response = request(penstock.data, "GET", &path, &[], b"");
         assert_eq!(response.json()["served_by"], server, "{path}: {}", response.text());
+        let target = response.json()["target"].as_str().unwrap().to_owned();
+        assert_eq!(target, format!("/v1/realtime?model={wanted}"), "the backend's own name");
     }
     let unnamed = request(penstock.data, "GET", "/v1/realtime", &[], b"");
     assert_eq!((unnamed.status, unnamed.error_code().as_str()), (400, "missing_model"));
@@ -146,7 +148,8 @@ fn websockets_pass_bytes_both_ways() {
         assert_eq!(client.read_raw().unwrap(), b"", "the other side closes, too");
     }
     assert_eq!(one.take_requests(), ["UPGRADE /ws?x=1"]);
-    assert_eq!(two.take_requests().len(), 2);
+    let named = "UPGRADE /v1/realtime?model=n";
+    assert_eq!(two.take_requests(), [named, named], "an alias is replaced");
 }
 
 fn websockets_count_as_in_flight_and_end_when_idle() {

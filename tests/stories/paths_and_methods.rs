@@ -81,14 +81,15 @@ fn root_says_what_this_is() {
     let keys = "auth: { keys: [{ name: team, key: secret-key-of-team }] }";
     let yaml = format!("{keys}\nbackends:\n{}", backend(&engine, "models: [m]"));
     let penstock = Penstock::start(&yaml);
-    let response = penstock.get("/");
+    let json = [("accept", "application/json")];
+    let response = request(penstock.data, "GET", "/", &json, b"");
     assert_eq!(response.status, 200, "{}", response.text());
     let page = response.json();
     assert_eq!((&page["name"], &page["models"]), (&json!("penstock"), &json!("/v1/models")));
     assert!(page["documentation"].is_string() && page["description"].is_string(), "{page}");
     assert!(!response.text().contains("gpu-a"), "nothing about the fleet");
     let mut client = Client::connect(penstock.data);
-    client.send("HEAD", "/", &[], b"");
+    client.send("HEAD", "/", &json, b"");
     let (status, headers) = client.read_head().unwrap();
     let length = ("content-length".to_owned(), response.body.len().to_string());
     assert!(status == 200 && headers.contains(&length), "{status} {headers:?}");

@@ -17,6 +17,7 @@ crate::trials![
     continued_responses_prefer_the_backend_that_made_them,
     remembered_ids_are_bounded,
     failure_of_the_owner_is_no_404,
+    responses_belong_to_the_key_that_made_them,
 ];
 
 struct Fleet {
@@ -141,4 +142,35 @@ fn remembered_ids_are_bounded() {
     assert_eq!(metric(&fleet.penstock, "penstock_response_ids_evicted_total"), 1.0);
     let response = fleet.send("GET", &format!("/v1/responses/{first}"));
     assert_eq!(response.status, 200, "still found: {}", response.text());
+}
+
+fn responses_belong_to_the_key_that_made_them() {
+    let (of_a, of_b) = ("Bearer 0123456789abcdef000a", "Bearer 0123456789abcdef000b");
+    let keys = "auth: { keys: [{ name: a, key: 0123456789abcdef000a }, \
+                { name: b, key: 0123456789abcdef000b }] }\n";
+    let fleet = Fleet::start(keys);
+    let send = |key: &str, method: &str, path: &str, body: &str| {
+        let fields = [("content-type", "application/json"), ("authorization", key)];
+        request(fleet.penstock.data, method, path, &fields, body.as_bytes())
+    };
+    let made = send(of_a, "POST", "/v1/responses", r#"{"model":"m","input":"x"}"#);
+    let id = made.json()["id"].as_str().unwrap().to_owned();
+    fleet.sent();
+    for (method, path) in [
+        ("GET", format!("/v1/responses/{id}")),
+        ("GET", format!("/v1/responses/{id}/input_items")),
+        ("POST", format!("/v1/responses/{id}/cancel")),
+        ("DELETE", format!("/v1/responses/{id}")),
+    ] {
+        let refused = send(of_b, method, &path, "");
+        assert_eq!((refused.status, refused.error_code().as_str()), (404, "response_not_found"));
+        assert_eq!(fleet.sent(), [], "no engine is queried");
+        assert_eq!(send(of_a, method, &path, "").status, 200, "{method} {path}");
+        fleet.sent();
+    }
+    let next = format!(r#"{{"model":"m","input":"x","previous_response_id":"{id}"}}"#);
+    let refused = send(of_b, "POST", "/v1/responses", &next);
+    assert_eq!((refused.status, refused.error_code().as_str()), (404, "response_not_found"));
+    assert_eq!(refused.json()["error"]["param"], "previous_response_id");
+    assert_eq!(send(of_a, "POST", "/v1/responses", &next).status, 200);
 }

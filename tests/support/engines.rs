@@ -1,6 +1,6 @@
 //! Mock engines and the configuration lines for them.
 
-use penstock::api::Capabilities;
+use penstock::api::{Capabilities, OPERATIONS};
 use penstock::mock::{EngineModel, EngineSpec, MockEngine};
 
 use super::block_on;
@@ -24,6 +24,12 @@ pub fn model(id: &str, context_length: u32, capabilities: Capabilities) -> Engin
 pub fn backend(engine: &MockEngine, rest: &str) -> String {
     let (name, url) = (&engine.spec().name, engine.url());
     format!("  - {{ name: {name}, url: \"{url}\", {rest} }}\n")
+}
+
+/// An item of `models:` that is declared to serve every operation, so that none is converted.
+pub fn serving_all(model: &str) -> String {
+    let names: Vec<&str> = OPERATIONS.iter().map(|row| row.name).collect();
+    format!("{{ id: {model}, operations: [{}] }}", names.join(", "))
 }
 
 /// A whole `backends:` section of engines that are described alike.

@@ -1,6 +1,7 @@
-//! What there is on a page of documentation.
+//! What there is on a page of documentation, and how a table is written there.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 /// A fenced block: its language and its text.
 pub struct Block {
@@ -64,4 +65,14 @@ pub fn calls(line: &str) -> Vec<Vec<String>> {
             is_ours.then(|| until_redirection.map(str::to_owned).collect())
         })
         .collect()
+}
+
+/// A table, with the bars in its cells escaped.
+pub fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut text = format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
+    for row in rows {
+        let cells: Vec<String> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        writeln!(text, "| {} |", cells.join(" | ")).unwrap();
+    }
+    text
 }

@@ -86,8 +86,13 @@ impl Penstock {
 
     /// The same with a limit of open files.
     pub fn start_with_files(limit: u32, yaml: &str) -> Self {
+        Self::start_by_shell(&format!("ulimit -n {limit}"), yaml)
+    }
+
+    /// The same after some commands of a shell.
+    pub fn start_by_shell(commands: &str, yaml: &str) -> Self {
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" \"$@\"")]);
+        command.args(["-c", &format!("{commands}; exec \"$0\" \"$@\"")]);
         command.arg(binary().get_program());
         let penstock = Self::spawn_by(command, ("", ""), yaml, &[]);
         penstock.wait_ready();

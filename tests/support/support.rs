@@ -3,6 +3,7 @@
 pub mod certificates;
 pub mod client;
 pub mod command;
+pub mod dns_server;
 pub mod engines;
 pub mod fleet;
 pub mod http2;

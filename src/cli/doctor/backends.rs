@@ -7,7 +7,7 @@ use crate::api::show_names;
 use crate::clock::unix_seconds;
 use crate::config::{BackendConfig, Engine};
 use crate::discovery::{DiscoveryError, Examination, KeepAlive, ListedModels, MetricsPage};
-use crate::fleet::Backend;
+use crate::fleet::{Backend, Group};
 use crate::units::{show_duration, to_millis};
 
 /// Tolerated clock skew in seconds: the Date header has whole seconds.
@@ -46,6 +46,24 @@ pub(super) fn judge(backend: &Backend, found: &Examination, terms: Terms) -> Vec
     findings
 }
 
+/// A backend that stands for every address of a name.
+pub(super) fn judge_group(group: &Group) -> Finding {
+    let (name, target, count) = (&group.name, &group.target, group.addresses.len());
+    match group.unused {
+        _ if count == 0 => Finding::warn(
+            name,
+            format!("{target} has no addresses: there is no backend yet"),
+            "start its engines, correct its url or srv, or fix DNS",
+        ),
+        0 => Finding::ok(name, format!("{target} has {count} addresses, each is a backend")),
+        unused => Finding::warn(
+            name,
+            format!("{target} has {unused} addresses more than the {count} that are used"),
+            "raise discovery.max_addresses",
+        ),
+    }
+}
+
 fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
     let (name, url) = (&config.name, &config.url);
     let took = match &found.check {
@@ -58,6 +76,7 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
                 DiscoveryError::OutOf(_) => "free or add what this machine has run out of",
                 DiscoveryError::NoAddress
                 | DiscoveryError::TimedOut
+                | DiscoveryError::Refused
                 | DiscoveryError::Connection(_)
                 | DiscoveryError::TooLarge
                 | DiscoveryError::NotJson { .. } => {
@@ -95,7 +114,7 @@ fn models(config: &BackendConfig, listed: &Result<ListedModels, DiscoveryError>)
             return Finding::fail(name, message, "list them under its 'models'");
         }
     };
-    let ListedModels { models: listed, dropped } = listed;
+    let ListedModels { models: listed, dropped, .. } = listed;
     let ids: Vec<&str> = listed.iter().map(|model| model.id.as_str()).collect();
     let declared = config.models.iter().flatten();
     let missing: Vec<&str> = declared

@@ -160,7 +160,7 @@ struct Row {
     failures: Tone,
 }
 
-const COLUMNS: usize = 14;
+const COLUMNS: usize = 15;
 const HEADS: [&str; COLUMNS] = [
     "BACKEND",
     "STATE",
@@ -170,6 +170,7 @@ const HEADS: [&str; COLUMNS] = [
     "WAIT",
     "RUN",
     "KV",
+    "VRAM",
     "REQ/S",
     "FAIL/S",
     "TTFT P50",
@@ -178,11 +179,11 @@ const HEADS: [&str; COLUMNS] = [
     "MODELS",
 ];
 /// Right-aligned columns.
-const NUMBERS: std::ops::RangeInclusive<usize> = 4..=12;
+const NUMBERS: std::ops::RangeInclusive<usize> = 4..=13;
 /// Columns that are shown only if a backend has a value for them.
-const OPTIONAL: std::ops::RangeInclusive<usize> = 4..=7;
+const OPTIONAL: std::ops::RangeInclusive<usize> = 4..=8;
 const STATE: usize = 1;
-const FAILURES: usize = 9;
+const FAILURES: usize = 10;
 
 impl Row {
     fn of(backend: &Value, figures: &Figures<'_>) -> Self {
@@ -194,9 +195,12 @@ impl Row {
         let reading = |key: &str| telemetry?.get(key)?.as_f64();
         let failures = figures.failures(name);
         let models = backend.get("models").and_then(Value::as_array);
-        let models = models.into_iter().flatten();
-        let models: Vec<&str> =
-            models.filter_map(|model| model.get("id").and_then(Value::as_str)).collect();
+        let vram = backend.get("vram_used_bytes").and_then(Value::as_u64);
+        let loads_models = backend.get("models_in_memory").is_some();
+        let mut models: Vec<&Value> = models.into_iter().flatten().collect();
+        models.sort_by_key(|model| !is_resident(model));
+        let models: Vec<String> =
+            models.into_iter().map(|model| show_model(model, loads_models)).collect();
         let cells = [
             printable(name),
             state,
@@ -206,6 +210,7 @@ impl Row {
             reading("waiting").map_or_else(String::new, |count| format!("{count:.0}")),
             reading("running").map_or_else(String::new, |count| format!("{count:.0}")),
             reading("kv_utilization").map_or_else(String::new, show_share),
+            vram.map_or_else(String::new, show_gigabytes),
             show_rate(figures.attempts(name)),
             show_rate(failures),
             show_latency(figures.first_token(0.5, Some(name))),
@@ -275,6 +280,22 @@ fn state(backend: &Value) -> (String, Tone) {
         ("healthy", ..) => ("ready".to_owned(), Tone::Good),
         _ => ("unchecked".to_owned(), Tone::Dim),
     }
+}
+
+fn is_resident(model: &Value) -> bool {
+    text_of(model, "residency") == "resident"
+}
+
+/// `*llama3:8b(2)`: in memory where the backend loads models on demand, two requests in flight.
+fn show_model(model: &Value, loads_models: bool) -> String {
+    let mark = if loads_models && is_resident(model) { "*" } else { "" };
+    let in_flight = model.get("in_flight").and_then(Value::as_u64);
+    let in_flight = in_flight.map_or_else(String::new, |count| format!("({count})"));
+    format!("{mark}{}{in_flight}", text_of(model, "id"))
+}
+
+fn show_gigabytes(bytes: u64) -> String {
+    format!("{:.1}G", bytes as f64 / 1e9)
 }
 
 /// Without a space, to save width.

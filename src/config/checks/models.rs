@@ -62,7 +62,8 @@ fn check_passthrough(config: &Config, node: &Node, reader: &mut Reader) {
         if !path.starts_with('/') {
             reader.fault(place, Problem::PassthroughPath { path: path.clone() });
         }
-        let names = config.backends.iter().map(|backend| backend.name.as_str());
+        let single = config.backends.iter().filter(|backend| !backend.is_group());
+        let names = single.map(|backend| backend.name.as_str());
         let known: Vec<&str> = names.chain([BY_MODEL]).collect();
         if !known.contains(&to.as_str()) {
             let suggestion = nearest(to, known.into_iter()).map(str::to_owned);

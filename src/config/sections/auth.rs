@@ -1,6 +1,6 @@
 //! `auth:` API keys of clients.
 
-use crate::config::syntax::collections::List;
+use crate::config::syntax::collections::{List, Maybe};
 use crate::config::syntax::glob::ModelGlob;
 use crate::config::syntax::secret::{InlineSecret, Needed, Secret, SecretFile};
 use crate::config::syntax::setting::section;
@@ -25,5 +25,9 @@ section! {
             Secret::missing(),
         /// The models the key may use, with the wildcards * and ?. An empty list means all.
         pub models: Vec<ModelGlob> ["models" as List<ModelGlob>] = Vec::new(),
+        /// Whether the key may manage the models of Ollama backends: pull, create, copy, delete and push.
+        pub manage_models: bool = false,
+        /// Whether conversations of this key are shortened to fit a context. Default: as their model says.
+        pub context_shift: Option<bool> ["context_shift" as Maybe<bool>] = None,
     }
 }

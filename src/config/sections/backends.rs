@@ -1,5 +1,6 @@
 //! `backends:` the servers that requests are sent to.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,8 +16,9 @@ use crate::config::syntax::secret::{InlineSecret, Secret, SecretFile};
 use crate::config::syntax::setting::{Setting, choice, section};
 use crate::config::syntax::shape::Shape;
 use crate::config::syntax::url::BackendUrl;
-use crate::config::syntax::values::{AtLeastOne, FilePath, Name};
+use crate::config::syntax::values::{AtLeastOne, DnsName, FilePath, Name};
 use crate::tls::{ClientTls, ClientTlsFiles, TlsError};
+use crate::units::ByteSize;
 
 choice! {
     /// The software a backend runs.
@@ -31,8 +33,12 @@ choice! {
         LlamaCpp = "llamacpp",
         /// Ollama
         Ollama = "ollama",
+        /// LM Studio
+        LmStudio = "lmstudio",
         /// OpenAI's own API, or a compatible service
         OpenAi = "openai",
+        /// Anthropic's own API
+        Anthropic = "anthropic",
         /// Text Generation Inference
         Tgi = "tgi",
         /// TensorRT-LLM
@@ -66,6 +72,17 @@ choice! {
 }
 choice!(@setting AuthorizationPolicy);
 
+choice! {
+    /// What the addresses of a name make.
+    pub enum Resolve {
+        /// One backend; its connections use all of them.
+        Together = "together",
+        /// A backend for each.
+        Each = "each",
+    }
+}
+choice!(@setting Resolve);
+
 section! {
     /// TLS settings of connections to a backend.
     pub struct BackendTls {
@@ -83,6 +100,11 @@ section! {
 }
 
 impl BackendConfig {
+    /// Whether it stands for a group of backends: one for each address that a name resolves to.
+    pub fn is_group(&self) -> bool {
+        self.address.is_none() && (self.resolve == Resolve::Each || self.srv.is_some())
+    }
+
     /// Whether it gets no new requests, unless the admin port resumes it.
     pub fn starts_drained(&self) -> bool {
         self.drain || self.weight == 0
@@ -124,7 +146,16 @@ section! {
         pub name: String ["name" as Name] = String::new(),
         /// The address. A base path or a trailing /v1 is allowed.
         pub url: BackendUrl = BackendUrl::default(),
-        /// The engine: auto, vllm, sglang, llamacpp, ollama, openai, tgi, trtllm or other.
+        /// What the addresses of the URL's host name make: together one backend, or each a backend called
+        /// name@address:port.
+        pub resolve: Resolve = Resolve::Together,
+        /// A DNS name whose SRV records give the addresses and ports, such as _http._tcp.engines.example.
+        /// Each is a separate backend; the Host header and the TLS server name stay those of the URL.
+        pub srv: Option<String> ["srv" as Maybe<DnsName>] = None,
+        /// Its address, where it is one of a group.
+        pub address: Option<SocketAddr> [] = None,
+        /// The engine: auto, vllm, sglang, llamacpp, ollama, lmstudio, openai, anthropic, tgi,
+        /// trtllm or other.
         pub engine: Engine = Engine::Auto,
         /// The priority. Lower is preferred.
         pub priority: u32 = 50,
@@ -132,6 +163,15 @@ section! {
         pub weight: u32 = 1,
         /// The maximum number of requests in flight. Default: no limit.
         pub max_in_flight: Option<u32> ["max_in_flight" as Maybe<AtLeastOne<u32>>] = None,
+        /// The maximum number of requests in flight for each of its models. Default: no limit; with the
+        /// strategy deployment as many as the engine runs at a time.
+        pub max_in_flight_per_model: Option<u32>
+            ["max_in_flight_per_model" as Maybe<AtLeastOne<u32>>] = None,
+        /// How many requests of a model the engine runs at a time (OLLAMA_NUM_PARALLEL). Default: what
+        /// llama.cpp reports, 1 for Ollama, else not known.
+        pub num_parallel: Option<u32> ["num_parallel" as Maybe<AtLeastOne<u32>>] = None,
+        /// The VRAM that its models share: decides whether another one fits. Default: not known.
+        pub vram: Option<ByteSize> ["vram" as Maybe<ByteSize>] = None,
         /// Whether the backend gets no new requests. A reload applies a changed value; until then
         /// the admin port's drain and resume override it.
         pub drain: bool = false,

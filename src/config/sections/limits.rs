@@ -22,6 +22,8 @@ section! {
         pub response_ids: usize = 65_536,
         /// Memory for all request bodies held at one time.
         pub buffered_bodies: ByteSize = ByteSize::mib(1024),
+        /// The largest response that is converted whole, from one API to another.
+        pub converted_response: ByteSize = ByteSize::mib(64),
         /// Time to receive a request head or to finish a TLS handshake.
         pub header_timeout: Duration ["header_timeout" as Positive] = Duration::from_secs(30),
         /// Time to receive a request body.

@@ -1,5 +1,6 @@
 //! Settings of models: `models:` for all backends, and the list of each backend.
 
+use super::price::Price;
 use super::timeouts::TimeoutOverrides;
 use crate::api::{Capabilities, OPERATIONS, Operations};
 use crate::config::syntax::collections::{List, Maybe};
@@ -15,6 +16,12 @@ section! {
     pub struct ModelConfig {
         /// Overrides of the global `timeouts` section.
         pub timeouts: TimeoutOverrides = TimeoutOverrides::default(),
+        /// The price of its tokens, for the ledger.
+        pub price: Option<Price> ["price" as Maybe<Price>] = None,
+        /// Whether the oldest messages of a conversation are dropped when no backend has room for all.
+        pub context_shift: bool = false,
+        /// Whether the tools are dropped as well, when a conversation is still too long after that.
+        pub context_shift_drops_tools: bool = false,
     }
 }
 
@@ -31,6 +38,9 @@ section! {
         pub capabilities: Option<Capabilities> ["capabilities" as Maybe<CapabilityNames>] = None,
         /// Supported operations: chat, completions, embeddings and so on.
         pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
+        /// The maximum number of requests for it in flight on the backend. Default: the backend's
+        /// `max_in_flight_per_model`.
+        pub max_in_flight: Option<u32> ["max_in_flight" as Maybe<AtLeastOne<u32>>] = None,
     }
 }
 

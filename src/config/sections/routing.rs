@@ -51,7 +51,7 @@ pub const BY_MODEL: &str = "by-model";
 section! {
     /// How a backend is chosen, and what happens when it fails.
     pub struct RoutingConfig {
-        /// The strategy: smart, round_robin, priority_only, random or weighted.
+        /// The strategy: smart, round_robin, priority_only, random, deployment or weighted.
         pub strategy: Strategy = Strategy::Smart,
         /// Scorers of the weighted strategy: name, weight and parameters. Without scorers and
         /// preset, the preset llm-d applies (3 : 2 : 2).
@@ -98,6 +98,9 @@ section! {
         pub expose_decision: bool = false,
         /// Whether to use fallback models when every backend is saturated.
         pub fallback_on_saturation: bool = false,
+        /// Whether requests exceed the limits of a model on its backends once all of them are reached; never
+        /// those of a backend.
+        pub spill: bool = false,
         /// Whether `max_tokens` counts towards the context length that a request needs.
         pub reserve_output: bool = false,
         /// How long a backend pauses after its own 429 or 503.

@@ -34,10 +34,24 @@ section! {
         pub drain_timeout: Duration = Duration::from_secs(300),
         /// Allowed browser origins: off, "*" or a list.
         pub cors: Cors = Cors::Off,
+        /// Which further API the data port has: off, or nomyo for that of the NOMYO Router: /api/usage,
+        /// /api/token_counts and so on, and keys as `?api_key=`.
+        pub compat: Compat = Compat::Off,
         /// Idle timeout of client connections.
         pub keep_alive: Duration ["keep_alive" as Positive] = Duration::from_secs(75),
     }
 }
+
+choice! {
+    /// Another router's API on the data port.
+    pub enum Compat {
+        /// None.
+        Off = "off",
+        /// That of the NOMYO Router.
+        Nomyo = "nomyo",
+    }
+}
+choice!(@setting Compat);
 
 choice! {
     /// What happens to X-Forwarded-* headers.

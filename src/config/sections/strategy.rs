@@ -19,6 +19,8 @@ choice! {
         PriorityOnly = "priority_only",
         /// A random one.
         Random = "random",
+        /// Where the model is in memory and a slot is free.
+        Deployment = "deployment",
         /// The highest sum of weighted scores.
         Weighted = "weighted",
     }

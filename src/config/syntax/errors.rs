@@ -210,6 +210,14 @@ pub enum Problem {
     ModelTwice { id: String, backend: String },
     #[error("backend '{name}' sets 'authorization: replace' without an 'api_key'")]
     NothingToReplaceWith { name: String },
+    #[error("backend '{name}' sets 'resolve: each', but its URL has an address instead of a name")]
+    NothingToResolve { name: String },
+    #[error("backend '{name}' sets 'srv' and 'resolve: together': each SRV record is a backend")]
+    SrvTogether { name: String },
+    #[error(
+        "backend '{name}' is named like an address of '{group}', which has 'resolve: each' or 'srv'"
+    )]
+    NamedLikeAddress { name: String, group: String },
 }
 
 /// Why a string is not a valid secret.
@@ -324,4 +332,9 @@ pub enum Warning {
         "backends '{first}' and '{second}' have the same URL: the engine's load is counted twice"
     )]
     SameUrl { first: String, second: String },
+    #[error(
+        "the URL of backend '{backend}' has the name of a service, '{host}': SRV records are looked up \
+         with 'srv: {host}'"
+    )]
+    ServiceHost { backend: String, host: String },
 }

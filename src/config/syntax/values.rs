@@ -1,6 +1,6 @@
 //! Single values: numbers, durations, sizes, addresses, names.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -308,6 +308,58 @@ impl Setting for Name {
 
     fn dump(value: &String) -> Dump {
         Dump::text(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
+
+/// A name that DNS can look up, in lower case and without a dot at its end.
+pub(crate) struct DnsName;
+
+impl Setting for DnsName {
+    type Value = String;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
+        const EXPECTED: &str = "a DNS name such as _http._tcp.engines.example";
+        let text = reader.scalar(node, EXPECTED)?;
+        let name = text.trim().trim_end_matches('.').to_ascii_lowercase();
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        if name.len() > 253 || !name.split('.').all(is_label) {
+            return reader.refuse_value(node, text, EXPECTED);
+        }
+        Some(name)
+    }
+
+    fn dump(value: &String) -> Dump {
+        Dump::text(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
+
+/// The address of a DNS server; port 53 unless given.
+pub(crate) struct NameServer;
+
+impl Setting for NameServer {
+    type Value = SocketAddr;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<SocketAddr> {
+        const EXPECTED: &str = "an IP address such as 10.0.0.10, or with a port 127.0.0.1:8600";
+        let text = reader.scalar(node, EXPECTED)?.trim();
+        let with_port = text.parse().ok();
+        let address = with_port.or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 53)));
+        address.or_else(|| reader.refuse_value(node, text, EXPECTED))
+    }
+
+    fn dump(value: &SocketAddr) -> Dump {
+        Dump::Text(value.to_string())
     }
 
     fn shape() -> Shape {

@@ -90,16 +90,55 @@ fn faults_that_are_no_evidence_open_nothing() {
     assert!(breaker.is_closed() && !breaker.is_suspect(seconds(1)));
 }
 
-#[test]
-fn failed_check_confirms_a_fault_and_a_passed_one_half_opens() {
-    let breaker = CircuitBreaker::default();
-    assert_eq!(breaker.learn_check(false, seconds(1), &config()), None, "no request failed");
-    learn(&breaker, Outcome::Fault, by(7, seconds(1)));
-    let opened = breaker.learn_check(false, seconds(1), &config());
+fn check(breaker: &CircuitBreaker, outcome: CheckOutcome, at: Timestamp) -> bool {
+    let transition = breaker.learn_check(CheckResult { at, outcome }, &config());
     let (reason, pause) = (OpenReason::HealthCheck, Duration::from_secs(2));
-    assert_eq!(opened, Some(BreakerTransition::Opened { reason, pause }));
-    assert_eq!(breaker.times_opened(reason), 1);
-    breaker.learn_check(true, seconds(2), &config());
+    let opened = transition == Some(BreakerTransition::Opened { reason, pause });
+    assert_eq!(opened, transition.is_some(), "{transition:?}");
+    opened
+}
+
+const PASSED: CheckOutcome = CheckOutcome::Passed(Duration::from_millis(1));
+
+#[test]
+fn failed_check_confirms_faults_of_two_clients() {
+    let breaker = CircuitBreaker::default();
+    assert!(!check(&breaker, CheckOutcome::Failed, seconds(1)), "no request failed");
+    assert!(!check(&breaker, PASSED, seconds(1)));
+    learn(&breaker, Outcome::Fault, by(7, seconds(1)));
+    learn(&breaker, Outcome::Fault, by(8, seconds(1)));
+    assert!(check(&breaker, CheckOutcome::Failed, seconds(1)));
+    assert_eq!(breaker.times_opened(OpenReason::HealthCheck), 1);
+}
+
+#[test]
+fn faults_of_one_client_need_two_failed_checks_in_a_row() {
+    let breaker = CircuitBreaker::default();
+    learn(&breaker, Outcome::Fault, by(7, seconds(1)));
+    assert!(!check(&breaker, CheckOutcome::Failed, seconds(1)), "the engine may only be busy");
+    assert!(!check(&breaker, PASSED, seconds(1)));
+    assert!(!check(&breaker, CheckOutcome::Failed, seconds(1)), "not in a row");
+    assert!(check(&breaker, CheckOutcome::Failed, seconds(1)));
+}
+
+#[test]
+fn refused_check_confirms_one_fault_and_any_failed_one_a_failure_to_connect() {
+    let breaker = CircuitBreaker::default();
+    assert!(!check(&breaker, CheckOutcome::Refused, seconds(1)), "no request failed");
+    assert!(!check(&breaker, PASSED, seconds(1)));
+    learn(&breaker, Outcome::Fault, by(7, seconds(1)));
+    assert!(check(&breaker, CheckOutcome::Refused, seconds(1)));
+    let breaker = CircuitBreaker::default();
+    learn(&breaker, Outcome::Unreachable, by(7, seconds(1)));
+    assert!(check(&breaker, CheckOutcome::Failed, seconds(1)), "no prompt can cause it");
+}
+
+#[test]
+fn passed_check_half_opens_what_a_check_opened() {
+    let breaker = CircuitBreaker::default();
+    learn(&breaker, Outcome::Unreachable, by(7, seconds(1)));
+    assert!(check(&breaker, CheckOutcome::Refused, seconds(1)));
+    assert!(!check(&breaker, PASSED, seconds(2)));
     assert_eq!(breaker.state(seconds(2)), BreakerState::HalfOpen);
     let probe = OutcomeSource { probe: Probe::Breaker, ..by(7, seconds(2)) };
     assert_eq!(
@@ -107,6 +146,16 @@ fn failed_check_confirms_a_fault_and_a_passed_one_half_opens() {
         Some(BreakerTransition::Closed)
     );
     assert_eq!(breaker.times_closed(), 1);
+}
+
+#[test]
+fn faults_of_one_client_make_no_backend_suspect() {
+    let breaker = CircuitBreaker::default();
+    learn(&breaker, Outcome::Fault, by(7, seconds(1)));
+    learn(&breaker, Outcome::Fault, by(7, seconds(1)));
+    assert!(!breaker.is_suspect(seconds(1)));
+    learn(&breaker, Outcome::Fault, by(8, seconds(1)));
+    assert!(!breaker.is_closed(), "the third, of another client");
 }
 
 /// Faults of many clients, each followed by a good response, so that none are in a row.

@@ -9,9 +9,11 @@ use serde_json::{Value, json};
 use super::telemetry::TelemetryRow;
 use crate::api::Operation;
 use crate::config::ModelEntry;
+use crate::fleet::groups::member_name;
 use crate::fleet::{
-    Backend, BackendState, BreakerState, Cooldown, CooldownScope, Health, Serving, Topology,
+    Backend, BackendState, BreakerState, Cooldown, CooldownScope, Group, Health, Serving, Topology,
 };
+use crate::scoring::Residency;
 use crate::units::{Timestamp, to_millis};
 
 /// A backend in a dump. All but the name may be left out of one written by hand; what only
@@ -40,6 +42,11 @@ pub(super) struct BackendRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) clients_avoiding: Option<usize>,
     pub(super) models: Option<Vec<Value>>,
+    /// As its last probe showed it; absent before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) models_in_memory: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vram_used_bytes: Option<u64>,
     pub(super) checked_s_ago: Option<f64>,
     pub(super) requests_total: Option<u64>,
     /// Absent before the first scrape.
@@ -63,6 +70,28 @@ pub(super) struct ModelRow {
     pub(super) capabilities: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) operations: Option<Vec<String>>,
+    /// Where it stands; absent while that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) residency: Option<ResidencyName>,
+    /// Requests for it in flight; absent when there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) in_flight: Option<u32>,
+    /// How many of them the backend runs at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) slots: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_in_flight: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) size_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vram_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires_in_s: Option<f64>,
+    /// The context length it is loaded with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) loaded_context_length: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) used_s_ago: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) first_token_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,6 +117,73 @@ pub(super) enum BreakerName {
     Closed,
     HalfOpen,
     Open,
+}
+
+/// A group in a dump: a backend of the configuration that stands for every address of a name.
+#[derive(Debug, Serialize)]
+pub(super) struct GroupRow {
+    name: String,
+    target: String,
+    backends: Vec<String>,
+    /// Absent when all addresses are used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unused_addresses: Option<usize>,
+    lookups_found: u64,
+    lookups_failed: u64,
+    is_failing: bool,
+}
+
+impl GroupRow {
+    /// What is known of a group now.
+    pub(super) fn of(group: &Group) -> Self {
+        let (lookups_found, lookups_failed) = group.lookups.counts();
+        let members = group.addresses.iter();
+        Self {
+            name: group.name.to_string(),
+            target: group.target.to_string(),
+            backends: members.map(|member| member_name(&group.name, member.address)).collect(),
+            unused_addresses: some_if_any(group.unused),
+            lookups_found,
+            lookups_failed,
+            is_failing: group.lookups.is_failing(),
+        }
+    }
+}
+
+/// Whether there is such a limit.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "Option::filter asks so")]
+fn is_limit(limit: &u32) -> bool {
+    *limit != u32::MAX
+}
+
+/// A known [`Residency`].
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ResidencyName {
+    Loadable,
+    Sleeping,
+    Resident,
+}
+
+impl ResidencyName {
+    fn of(residency: Residency) -> Option<Self> {
+        match residency {
+            Residency::Unknown => None,
+            Residency::Loadable => Some(Self::Loadable),
+            Residency::Sleeping => Some(Self::Sleeping),
+            Residency::Resident => Some(Self::Resident),
+        }
+    }
+}
+
+impl From<ResidencyName> for Residency {
+    fn from(name: ResidencyName) -> Self {
+        match name {
+            ResidencyName::Loadable => Self::Loadable,
+            ResidencyName::Sleeping => Self::Sleeping,
+            ResidencyName::Resident => Self::Resident,
+        }
+    }
 }
 
 impl BackendRow {
@@ -124,6 +220,8 @@ impl BackendRow {
                 let row = |entry| json!(ModelRow::of(topology, backend, entry, now));
                 models.iter().map(row).collect()
             }),
+            models_in_memory: state.memory.models(),
+            vram_used_bytes: state.memory.used().map(|used| used.0),
             checked_s_ago: state.checked_at().map(|at| now.since(at).as_secs_f64()),
             requests_total: Some(state.load.total()),
             telemetry: TelemetryRow::of(state, now),
@@ -178,6 +276,7 @@ impl ModelRow {
         let here = |one: &&Serving| one.id == backend.state.id;
         let serving = served.and_then(|served| served.serving.iter().find(here));
         let latency = serving.map(|one| &one.latency);
+        let model = serving.map(|one| &one.model_state);
         let cooldown = serving.and_then(|one| one.state.cooldowns.shown(one.model_scope(), now));
         let words =
             |names: &mut dyn Iterator<Item = &'static str>| names.map(str::to_owned).collect();
@@ -187,6 +286,21 @@ impl ModelRow {
             context_length: entry.context_length,
             capabilities: entry.capabilities.map(|some| words(&mut some.names())),
             operations: entry.operations.map(|some| words(&mut some.iter().map(Operation::name))),
+            residency: model.and_then(|model| ResidencyName::of(model.residency(now))),
+            in_flight: model.map(|model| model.in_flight()).filter(|count| *count > 0),
+            slots: model.map(|model| model.slots()).filter(is_limit),
+            max_in_flight: serving.map(|one| one.max_in_flight_of_model).filter(is_limit),
+            size_bytes: model.and_then(|model| model.size()).map(|size| size.0),
+            vram_bytes: model.and_then(|model| model.vram()).map(|size| size.0),
+            expires_in_s: model
+                .and_then(|model| model.expires_at())
+                .map(|at| at.since(now).as_secs_f64()),
+            loaded_context_length: model
+                .and_then(|model| model.context_length())
+                .map(|length| length.0),
+            used_s_ago: model
+                .and_then(|model| model.last_used())
+                .map(|at| now.since(at).as_secs_f64()),
             first_token_ms: latency.and_then(|latency| latency.first_token()).map(to_millis),
             response_ms: latency.and_then(|latency| latency.response()).map(to_millis),
             cooldown_remaining_s: cooldown.as_ref().map(|one| remaining(one, now)),

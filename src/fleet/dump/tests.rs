@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::{Config, Environment};
-use crate::fleet::{CheckResult, CooldownScope, Serving};
+use crate::fleet::{CheckOutcome, CheckResult, CooldownCause, CooldownScope, Serving};
+use crate::scoring::Residency;
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
@@ -52,6 +53,7 @@ fn new_fleet_dumps_as_unknown() {
         json!([{
             "id": "big", "upstream_id": "org/big", "capabilities": ["tools"],
             "operations": ["chat", "speech", "transcriptions", "translations"],
+            "residency": "resident",
         }])
     );
     assert!(!rows.to_string().contains("sekret"));
@@ -64,13 +66,18 @@ fn applied_dump_dumps_the_same() {
     let fleet = live.topology();
     let [a, b] = &fleet.backends[..] else { panic!("two backends") };
     a.state.learn_check(
-        CheckResult { at: NOW, passed: Some(Duration::from_millis(12)) },
+        CheckResult { at: NOW, outcome: CheckOutcome::Passed(Duration::from_millis(12)) },
         &crate::config::HealthConfig { rise: 1, fall: 1, ..crate::config::HealthConfig::default() },
     );
     a.state.load.set_in_flight(3);
-    a.state.cooldowns.start(CooldownScope::BACKEND, NOW.after(Duration::from_secs(5)), 429, NOW);
+    a.state.cooldowns.start(
+        CooldownScope::BACKEND,
+        NOW.after(Duration::from_secs(5)),
+        CooldownCause::of_status(429),
+        NOW,
+    );
     a.state.breaker.set(BreakerState::HalfOpen, NOW);
-    b.state.draining.store(true, Ordering::Relaxed);
+    b.state.set_draining(true);
     b.state.breaker.set(BreakerState::Open, NOW);
     let model =
         ModelEntry { id: "small".to_owned(), context_length: Some(64), ..Default::default() };
@@ -85,6 +92,20 @@ fn applied_dump_dumps_the_same() {
         row.latency.learn_response(Duration::from_millis(900), Timestamp(0))
     });
 
+    with_serving(&live, "small", |row| {
+        row.model_state.set_in_flight(2);
+        row.model_state.set_size(ByteSize::mib(5));
+        let loaded = LoadedModel {
+            name: "small".to_owned(),
+            residency: Residency::Resident,
+            vram: Some(ByteSize::mib(6)),
+            expires_at: Some(NOW.after(Duration::from_secs(4))),
+            context_length: Some(TokenCount(32)),
+        };
+        row.model_state.learn_probe(Some(&loaded), NOW);
+        row.state.memory.learn(3, ByteSize::mib(9));
+    });
+
     let mut saved = dump(&live, NOW);
     let mut copy = dump(&lay(&saved).unwrap(), NOW);
     for rows in [&mut saved, &mut copy] {
@@ -94,6 +115,9 @@ fn applied_dump_dumps_the_same() {
     }
     assert_eq!(saved, copy);
     assert_eq!(copy["backends"][0]["models"][0]["first_token_ms"], 40.0);
+    assert_eq!(copy["backends"][0]["models"][0]["in_flight"], 2);
+    assert_eq!(copy["backends"][0]["models"][0]["vram_bytes"], 6 << 20);
+    assert_eq!(copy["backends"][0]["models_in_memory"], 3);
     assert_eq!(copy["backends"][1]["models"][0]["context_length"], 4096);
     assert_eq!(copy["backends"][1]["health"], "draining");
 }
@@ -127,7 +151,7 @@ fn assumed_fleet_is_healthy_with_undeclared_models_unknown() {
 fn invalid_dump_names_the_place() {
     for (dump, reason) in [
         (json!([]), "'backends'"),
-        (json!({"backends": [], "models": []}), "one key, 'backends'"),
+        (json!({"backends": [], "models": []}), "no other key"),
         (json!({"backends": [{}]}), "backends[0]: missing field `name`"),
         (json!({"backends": [{"name": "gpu-a", "helth": "healthy"}]}), "unknown field `helth`"),
         (json!({"backends": [{"name": "gpu-a", "health": "fine"}]}), "unknown variant `fine`"),

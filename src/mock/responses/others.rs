@@ -35,7 +35,7 @@ pub(super) fn native_embedding(request: &Request<'_>) -> Whole {
     ok(&Value::Array(vectors.collect()))
 }
 
-fn vector(input: &Value, dimensions: usize) -> Vec<f64> {
+pub(super) fn vector(input: &Value, dimensions: usize) -> Vec<f64> {
     let text = input.to_string();
     (0..dimensions).map(|dimension| fraction(&format!("{text}{dimension}")) * 2.0 - 1.0).collect()
 }
@@ -73,7 +73,7 @@ fn ok(value: &Value) -> Whole {
 }
 
 /// The inputs to embed: one text or one list of token numbers, or a list of either.
-fn inputs(request: &Request<'_>) -> Vec<Value> {
+pub(super) fn inputs(request: &Request<'_>) -> Vec<Value> {
     match request.body.get("input").or_else(|| request.body.get("content")) {
         Some(Value::Array(items)) if !items.first().is_some_and(Value::is_number) => items.clone(),
         Some(one) => vec![one.clone()],

@@ -86,9 +86,9 @@ impl<'a> Request<'a> {
 
     /// The longest response the request allows, if it says.
     pub(super) fn max_tokens(&self) -> Option<u32> {
-        ["max_completion_tokens", "max_tokens", "max_output_tokens"]
+        ["/max_completion_tokens", "/max_tokens", "/max_output_tokens", "/options/num_predict"]
             .iter()
-            .find_map(|field| self.body.get(field)?.as_u64())
+            .find_map(|at| self.body.pointer(at)?.as_u64())
             .map(|most| u32::try_from(most).unwrap_or(u32::MAX))
     }
 }
@@ -98,8 +98,15 @@ impl Wants {
         if let Some(tool) = wanted_tool(body) {
             return tool;
         }
-        // Chat and completions have the first, Responses the second.
+        // Chat and completions have the first, Responses the second, Ollama's own API `format`.
         let format = body.get("response_format").or_else(|| body.pointer("/text/format"));
+        match body.get("format") {
+            Some(Value::String(format)) if format == "json" => return Self::Json { schema: None },
+            Some(schema @ Value::Object(_)) => {
+                return Self::Json { schema: Some(schema.clone()) };
+            }
+            Some(_) | None => {}
+        }
         let kind = format.and_then(|format| format.get("type")).and_then(Value::as_str);
         match kind {
             Some("json_object") => Self::Json { schema: None },
@@ -209,8 +216,16 @@ fn has_image(body: &Value) -> bool {
         let kind = part.get("type").and_then(Value::as_str);
         matches!(kind, Some("image_url" | "input_image" | "image"))
     }
+    fn has_images(value: &Value) -> bool {
+        value.get("images").and_then(Value::as_array).is_some_and(|images| !images.is_empty())
+    }
     let turns = ["messages", "input"].iter().filter_map(|field| body.get(field)?.as_array());
-    turns.flatten().filter_map(|turn| turn.get("content")?.as_array()).flatten().any(is_image)
+    let mut turns = turns.flatten();
+    let sees = |turn: &Value| {
+        let parts = turn.get("content").and_then(Value::as_array);
+        has_images(turn) || parts.is_some_and(|parts| parts.iter().any(is_image))
+    };
+    has_images(body) || turns.any(sees)
 }
 
 /// The text fields of a form.

@@ -27,6 +27,7 @@ fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
         took: Duration::from_millis(900),
         usage: None,
         expected_cached: None,
+        dropped_messages: None,
         token_events: 11,
         about,
     }

@@ -66,6 +66,7 @@ impl Story {
             prompt: None,
             trace: None,
             attempt: 1,
+            dropped_messages: None,
             scorer_names: ScorerNames::default(),
             captured: None,
         }

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use prometheus::Histogram;
 
 use super::distribution::Distribution;
-use super::names::{NameId, Names};
 use super::outcome::{OUTCOMES, OutcomeId};
 use crate::api::{ERROR_CODES, ErrorCode};
 use crate::fleet::{Backend, BackendId, Topology};
+use crate::observe::names::{NameId, Names, OTHER};
 
 /// One column per error code, and one for attempts without an error.
 const CODES: usize = ERROR_CODES.len() + 1;
@@ -33,7 +33,10 @@ impl BackendSeries {
     fn new(backend: &Backend, label: NameId, first_token: Histogram) -> Self {
         Self {
             label,
-            name: backend.state.name.clone(),
+            name: match label {
+                Names::OTHER => OTHER.into(),
+                _ => backend.state.name.clone(),
+            },
             provider: backend.config.engine.provider(),
             first_token,
             stream_tokens: AtomicU64::new(0),
@@ -85,9 +88,11 @@ impl Backends {
         let _one_writer = self.writer.lock();
         let mut table = Table::clone(&self.table.load());
         for backend in &topology.backends {
-            let found = table.all.iter().find(|series| series.name == backend.state.name);
+            let label = names.id(&backend.state.name);
+            // Names over the limit share one series: backends of a group come and go.
+            let is_same = |series: &&Arc<BackendSeries>| series.label == label;
+            let found = table.all.iter().find(is_same);
             let series = found.cloned().unwrap_or_else(|| {
-                let label = names.id(&backend.state.name);
                 let series = Arc::new(BackendSeries::new(backend, label, kind.make()));
                 table.all.push(Arc::clone(&series));
                 series

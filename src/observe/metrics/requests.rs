@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus::Histogram;
 
 use super::distribution::{Distributions, observe};
-use super::names::{NameId, Names};
 use super::outcome::OutcomeId;
-use super::series::SeriesMap;
 use crate::api::Operation;
+use crate::observe::names::{NameId, Names};
+use crate::observe::series::SeriesMap;
 use crate::routing::RequestOutcome;
 
 /// The labels of a request.

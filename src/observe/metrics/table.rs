@@ -6,6 +6,9 @@ mod backends;
 mod connections;
 mod engines;
 mod gen_ai;
+mod groups;
+mod ledger;
+mod models;
 mod prefix;
 mod process;
 mod requests;
@@ -22,12 +25,15 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricRow> + Clone {
     [
         requests::ROWS,
         backends::ROWS,
+        groups::ROWS,
+        models::ROWS,
         engines::ROWS,
         prefix::ROWS,
         shadow::ROWS,
         connections::ROWS,
         admin_connections::ROWS,
         sinks::ROWS,
+        ledger::ROWS,
         reloads::ROWS,
         process::ROWS,
         gen_ai::ROWS,

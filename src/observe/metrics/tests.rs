@@ -10,12 +10,12 @@ use crate::api::Operation;
 use crate::config::{Config, Environment, Strategy};
 use crate::discovery::ScrapeBudget;
 use crate::fleet::{
-    Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Probe, Topology,
+    Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Topology,
 };
 use crate::routing::audit::ShadowHost;
 use crate::routing::{About, RoutingDecision};
 use crate::scan::Usage;
-use crate::units::Timestamp;
+use crate::units::{ByteSize, Timestamp};
 
 fn generation(yaml: &str) -> Arc<Generation> {
     let config = Config::parse(yaml, "test.yaml", Path::new("."), &Environment::default());
@@ -28,7 +28,8 @@ fn two_backends() -> Arc<Generation> {
          routing: { shadow: { strategy: weighted } }\n\
          backends:\n\
          - { name: a, url: 'http://127.0.0.1:1', engine: vllm, max_in_flight: 4, models: [{ id: m }] }\n\
-         - { name: 1a, url: 'http://127.0.0.1:2', models: [{ id: m }, { id: m1 }] }\n",
+         - { name: 1a, url: 'http://127.0.0.1:2', models: [{ id: m }, { id: m1 }] }\n\
+         - { name: g, url: 'http://engines.test:3', resolve: each }\n",
     )
 }
 
@@ -51,6 +52,7 @@ fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a
             cached_tokens: Some(64),
         }),
         expected_cached: Some(48),
+        dropped_messages: None,
         token_events: 11,
         about: About::default(),
     }
@@ -60,16 +62,8 @@ fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a
 static ROUTED_BY: LazyLock<Arc<Generation>> = LazyLock::new(two_backends);
 static ROUTED_ON: LazyLock<Arc<Topology>> = LazyLock::new(|| ROUTED_BY.fleet.topology());
 const DECISION: RoutingDecision = RoutingDecision {
-    backend: BackendId(0),
-    model: ModelId(0),
-    row: 0,
     strategy: Strategy::Smart,
-    is_fallback: false,
-    is_assumed: false,
-    in_panic: false,
-    candidates: 1,
-    probe: Probe::None,
-    scores: None,
+    ..RoutingDecision::direct(BackendId(0), ModelId(0), 0)
 };
 
 fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
@@ -87,6 +81,7 @@ fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
         is_relayed: true,
         usage: None,
         outcome,
+        conversion: Some((Operation::OllamaChat, Operation::Chat)),
         code,
         took,
     }
@@ -102,6 +97,7 @@ fn page(metrics: &Metrics, generation: &Arc<Generation>) -> String {
         scraping: &ScrapeBudget::default(),
         access_log: None,
         spans: None,
+        usage: None,
     })
 }
 
@@ -113,7 +109,8 @@ fn assert_has(page: &str, line: &str) {
 fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let state = generation.fleet.topology().backends[0].state.clone();
     let at = Timestamp(5);
-    let check = crate::fleet::CheckResult { at, passed: Some(Duration::from_millis(2)) };
+    let passed = crate::fleet::CheckOutcome::Passed(Duration::from_millis(2));
+    let check = crate::fleet::CheckResult { at, outcome: passed };
     state.learn_check(
         check,
         &crate::config::HealthConfig { rise: 1, fall: 1, ..crate::config::HealthConfig::default() },
@@ -129,6 +126,9 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
         sent_at: Timestamp(900_000),
         interval: Duration::from_secs(1),
     });
+    let model = generation.fleet.topology().models()[0].serving[0].model_state.clone();
+    model.set_in_flight(1);
+    model.set_vram(ByteSize::mib(8));
     metrics.first_token(BackendId(0), Duration::from_millis(30));
     metrics.progress(BackendId(0), 3);
     let code = Some(ErrorCode::ConnectFailed);

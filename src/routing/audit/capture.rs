@@ -200,6 +200,9 @@ pub struct DecisionRecord {
     assumed: bool,
     #[serde(default, skip_serializing_if = "is_false")]
     in_panic: bool,
+    /// Whether it exceeded the limit of the model, because all were reached.
+    #[serde(default, skip_serializing_if = "is_false")]
+    spill: bool,
     /// The sum of its scores by weight, where scorers decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) total: Option<f64>,
@@ -267,6 +270,7 @@ impl Router {
                 fallback: decision.is_fallback,
                 assumed: decision.is_assumed,
                 in_panic: decision.in_panic,
+                spill: decision.spills,
                 total: pass.and_then(|pass| pass.total(decision.row)),
             },
         }

@@ -7,13 +7,14 @@ use rand::rngs::SmallRng;
 use serde::Serialize;
 
 use super::trace::{Pass, Trace};
+use crate::api::Operation;
 use crate::config::Strategy;
 use crate::fleet::Model;
 use crate::routing::filters::RejectReason;
 use crate::routing::random::{Peek, RandomSource};
 use crate::routing::strategies::smart;
 use crate::routing::{RouteError, RouteInput, Router, RoutingDecision, Scratch, filters, readings};
-use crate::scoring::Candidate;
+use crate::scoring::{Candidate, Needs};
 use crate::units::to_millis;
 
 /// One backend that serves a model in question.
@@ -44,6 +45,9 @@ pub struct CandidateReport {
     /// How far that can be relied on: unknown, fresh, stale or failing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<&'static str>,
+    /// The operation that the request is converted to, where the backend does not serve its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub converted_to: Option<&'static str>,
     /// Whether a needed capability is assumed, not known.
     pub assumed: bool,
     /// Its priority.
@@ -55,6 +59,19 @@ pub struct CandidateReport {
     pub weight: Option<u32>,
     /// The latency it is scored by.
     pub latency_ms: f64,
+    /// Where the model stands there: unknown, loadable, sleeping or resident; this and the next three only
+    /// where the strategy reads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub residency: Option<&'static str>,
+    /// What loading it would push out: nothing, idle or in_use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evicts: Option<&'static str>,
+    /// Requests for the model in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_in_flight: Option<u32>,
+    /// How many of them run at a time; absent where that is not known, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
     /// Why it was rejected: a short name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excluded: Option<&'static str>,
@@ -107,6 +124,7 @@ impl Router {
                 backend: serving.state.name.to_string(),
                 assumed: reason.is_none_or(|reason| reason == RejectReason::Assumed)
                     && !filters::is_known(input, serving),
+                converted_to: serving.conversion(input.request.operation).map(Operation::name),
                 excluded: reason.map(|reason| reason.name()),
                 reason: reason.map(|reason| reason.to_text(input)),
                 ..self.report(&model.name, pass, &one)
@@ -121,6 +139,10 @@ impl Router {
         let scores = weighted.and_then(|weighted| pass.scores(one.row, weighted.profile()));
         let is_scored = scores.is_some();
         let is_candidate = pass.reason(one.row).is_none();
+        let reads_residency = self.strategy() == Strategy::Deployment
+            || weighted
+                .is_some_and(|weighted| weighted.profile().needs().contains(Needs::RESIDENCY));
+        let shown = Some(one).filter(|_| reads_residency);
         CandidateReport {
             backend: String::new(),
             model: model.to_owned(),
@@ -134,11 +156,16 @@ impl Router {
                 .and(one.telemetry_age)
                 .map(|age| to_millis(age.to_duration())),
             telemetry: weighted.map(|_| one.telemetry.name()),
+            converted_to: None,
             assumed: false,
             priority: one.priority,
             in_flight: to_count(one.in_flight),
             weight: one.weight.map(to_count),
             latency_ms: to_millis(one.latency.to_duration()),
+            residency: shown.map(|one| one.residency.name()),
+            evicts: shown.map(|one| one.eviction.name()),
+            model_in_flight: shown.and_then(|one| one.model_in_flight).map(to_count),
+            slots: shown.and_then(|one| one.slots).map(to_count),
             excluded: None,
             reason: None,
         }

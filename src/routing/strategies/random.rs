@@ -1,6 +1,6 @@
 //! `random`: each candidate is as likely as its weight says.
 
-use super::{Picked, Reading};
+use super::{Picked, Reading, collect};
 use crate::routing::random::RandomSource;
 use crate::routing::scratch::Rows;
 
@@ -10,7 +10,7 @@ pub(super) fn pick<R: Reading>(
     mut rows: Rows<'_>,
     random: &mut impl RandomSource,
 ) -> Option<Picked> {
-    candidates.for_each(|one| rows.add_weighted(one.row(), one.weight()));
+    collect(candidates, &mut rows);
     let row = rows.at_random(random.rng())?;
     Some(Picked::plain(row, rows.count()))
 }

@@ -1,6 +1,6 @@
 //! `round_robin`: the candidates take turns by weight, model by model.
 
-use super::{Picked, Reading};
+use super::{Picked, Reading, collect};
 use crate::fleet::ModelId;
 use crate::routing::random::RandomSource;
 use crate::routing::scratch::Rows;
@@ -12,7 +12,7 @@ pub(super) fn pick<R: Reading>(
     random: &mut impl RandomSource,
     model: ModelId,
 ) -> Option<Picked> {
-    candidates.for_each(|one| rows.add_weighted(one.row(), one.weight()));
+    collect(candidates, &mut rows);
     let count = rows.count();
     in_turn(&rows, count, random, model)
 }

@@ -10,7 +10,7 @@ use crate::routing::{Live, Names, NoRecord, RouteInput};
 
 #[test]
 fn decisions_allocate_nothing() {
-    for strategy in ["smart", "round_robin", "priority_only", "random", "weighted"] {
+    for strategy in ["smart", "round_robin", "priority_only", "random", "deployment", "weighted"] {
         let routing = format!(
             "routing: {{ strategy: {strategy}, aliases: {{ gpt-4: m, old: gpt-4 }}, fallbacks: {{ ghost: [m] }} }}"
         );
@@ -37,6 +37,7 @@ fn decisions_allocate_nothing() {
         let counted = allocation_counter::measure(|| {
             for _ in 0..100 {
                 assert!(black_box(route("m")) && black_box(route("old")));
+                assert!(black_box(route("M:latest")), "another spelling");
             }
         });
         assert_eq!(counted.count_total, 0, "{strategy}");

@@ -9,18 +9,20 @@ use rand::rngs::SmallRng;
 
 use super::{Fleet, NOW, TestRequest, backend};
 use crate::api::Capabilities;
-use crate::fleet::{CooldownScope, EngineSample, Health, Probe, Requester};
+use crate::fleet::{
+    CooldownCause, CooldownScope, EngineSample, Health, LoadedModel, Probe, Requester, Serving,
+};
 use crate::prefix::Chain;
 use crate::routing::{
     CandidateReport, Capture, CaptureError, CapturedAttempt, Live, NoRecord, RouteInput, Router,
     RoutingDecision, Scratch, Trace,
 };
-use crate::scoring::{PICKERS, PRESETS, SCORERS};
+use crate::scoring::{PICKERS, PRESETS, Residency, SCORERS};
 use crate::units::Timestamp;
 
 /// Every strategy, every preset with every picker, and every scorer with another one.
 fn routings() -> Vec<String> {
-    let mut all: Vec<String> = ["smart", "round_robin", "priority_only", "random"]
+    let mut all: Vec<String> = ["smart", "round_robin", "priority_only", "random", "deployment"]
         .map(|name| format!("strategy: {name}"))
         .into();
     for picker in PICKERS {
@@ -35,6 +37,7 @@ fn routings() -> Vec<String> {
             all.push(format!("strategy: weighted, scorers: {scorers}"));
         }
     }
+    all.push("strategy: deployment, spill: true".to_owned());
     all.push("weights: { priority: 10, load: 20, latency: 70 }".to_owned());
     all.push("strategy: weighted, picker: { name: softmax, temperature: 0.37 }".to_owned());
     all
@@ -53,24 +56,31 @@ struct One {
     sample: Option<(f32, f32, f32, u64, bool)>,
     knows: usize,
     cooldown_ms: u64,
+    /// Where the model stands, requests for it, and how many of them run at a time.
+    model: (usize, u32, u32),
 }
 
 fn one() -> impl Strategy<Value = One> {
     let sample = (0.0..50_f32, 0.0..50_f32, 0.0..1_f32, 0..4000_u64, any::<bool>());
     let load = (0..5_u32, 0..40_u32, 1..60_u32, 0..900_u64, 0..900_u64);
     let state = (0..5_u8, 0..12_u8, 0..8_u8, prop::option::of(sample), 0..9_usize, 0..6000_u64);
-    (load, state).prop_map(|(load, (can, health, slow_start, sample, knows, cooldown))| One {
-        priority: load.0,
-        in_flight: load.1,
-        limit: load.2,
-        latency_ms: load.3,
-        first_token_ms: load.4,
-        can,
-        health,
-        is_in_slow_start: slow_start == 0,
-        sample,
-        knows,
-        cooldown_ms: cooldown.saturating_sub(4000),
+    let model = (0..4_usize, 0..4_u32, 1..4_u32);
+    (load, state, model).prop_map(|(load, state, model)| {
+        let (can, health, slow_start, sample, knows, cooldown) = state;
+        One {
+            priority: load.0,
+            in_flight: load.1,
+            limit: load.2,
+            latency_ms: load.3,
+            first_token_ms: load.4,
+            can,
+            health,
+            is_in_slow_start: slow_start == 0,
+            sample,
+            knows,
+            cooldown_ms: cooldown.saturating_sub(4000),
+            model,
+        }
     })
 }
 
@@ -81,9 +91,10 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
         .map(|(index, one)| {
             let can =
                 ["", ", capabilities: []", ", capabilities: [tools]"][usize::from(one.can % 3)];
-            let (priority, limit) = (one.priority, one.limit);
+            let (priority, limit, slots) = (one.priority, one.limit, one.model.2);
             let rest = format!(
-                "priority: {priority}, max_in_flight: {limit}, models: [{{ id: m{can} }}, other]"
+                "priority: {priority}, max_in_flight: {limit}, num_parallel: {slots}, \
+                 models: [{{ id: m{can} }}, other]"
             );
             backend(&format!("b{index}"), 8000 + index, &rest)
         })
@@ -115,17 +126,32 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
             state.cooldowns.start(
                 CooldownScope::BACKEND,
                 NOW.after(Duration::from_millis(one.cooldown_ms)),
-                503,
+                CooldownCause::of_status(503),
                 NOW,
             );
         }
         if one.health == 0 {
             state.health.set(Health::Unhealthy);
         }
-        let latency = &topology.models()[0].serving[index].latency;
-        latency.learn_first_token(Duration::from_millis(one.first_token_ms), Timestamp(0));
+        let row = &topology.models()[0].serving[index];
+        place_model(&fleet, row, one);
+        row.latency.learn_first_token(Duration::from_millis(one.first_token_ms), Timestamp(0));
     }
     fleet
+}
+
+/// Where the model of a row stands, and whether another one is in memory beside it.
+fn place_model(fleet: &Fleet, row: &Serving, one: &One) {
+    let (residency, used, _) = one.model;
+    let residency = Residency::ALL[residency];
+    let other = LoadedModel {
+        name: "other".to_owned(),
+        residency: Residency::Resident,
+        ..LoadedModel::default()
+    };
+    fleet.live.learn_loaded(row.id, &[other][..one.knows % 2], Timestamp(1));
+    row.model_state.set_residency(residency);
+    row.model_state.set_in_flight(used.min(one.in_flight));
 }
 
 fn hashes(count: usize) -> Vec<u64> {
@@ -234,6 +260,7 @@ fn plain(routing: &str) -> (Fleet, Capture) {
         sample: Some((0.3, 1.7, 0.123_456_79, 40, false)),
         knows: 0,
         cooldown_ms: 0,
+        model: (3, 0, 9),
     };
     let fleet = fleet_of(routing, &[healthy(9), healthy(2), healthy(5)]);
     let (_, _, capture) = decide(&fleet, TestRequest::of("m"), (7, 3)).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::api::{Capabilities, ErrorCode, Operation};
-use crate::fleet::{CooldownScope, Health, InflightGuard, PermitRequest, Probe};
+use crate::fleet::{CooldownCause, CooldownScope, Health, InflightGuard, PermitRequest, Probe};
 use crate::routing::RouteError;
 
 fn reported(fleet: &mut Fleet, ask: TestRequest<'_>) -> (ErrorCode, u16, String) {
@@ -160,7 +160,7 @@ fn next_probe_goes_to_the_first_to_leave_cooldown() {
         fleet.state(name).cooldowns.start(
             CooldownScope::BACKEND,
             NOW.after(Duration::from_secs(seconds)),
-            429,
+            CooldownCause::of_status(429),
             NOW,
         );
     }
@@ -198,7 +198,12 @@ fn next_probe_goes_to_a_backend_known_to_be_capable() {
     let mut fleet = Fleet::of(&yaml);
     for (name, seconds) in [("assumed", 5), ("known", 30)] {
         let until = NOW.after(Duration::from_secs(seconds));
-        fleet.state(name).cooldowns.start(CooldownScope::BACKEND, until, 429, NOW);
+        fleet.state(name).cooldowns.start(
+            CooldownScope::BACKEND,
+            until,
+            CooldownCause::of_status(429),
+            NOW,
+        );
     }
     let image = TestRequest { needs: Capabilities::VISION, ..TestRequest::of("m") };
     let decision = fleet.route(image).unwrap();
@@ -217,13 +222,13 @@ fn one_cooldown_after_a_503_makes_the_status_503() {
     fleet.state("b0").cooldowns.start(
         CooldownScope::BACKEND,
         NOW.after(Duration::from_secs(9)),
-        429,
+        CooldownCause::of_status(429),
         NOW,
     );
     fleet.state("b1").cooldowns.start(
         CooldownScope::BACKEND,
         NOW.after(Duration::from_secs(4)),
-        503,
+        CooldownCause::of_status(503),
         NOW,
     );
     let _probe = InflightGuard::try_reserve(
@@ -247,7 +252,7 @@ fn full_backend_causes_no_probe_of_a_backend_in_cooldown() {
     fleet.state("cooldown").cooldowns.start(
         CooldownScope::BACKEND,
         NOW.after(Duration::from_secs(9)),
-        429,
+        CooldownCause::of_status(429),
         NOW,
     );
     assert!(matches!(fleet.error_for(TestRequest::of("m")), RouteError::Saturated { .. }));

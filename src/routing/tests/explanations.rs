@@ -9,7 +9,7 @@ use crate::routing::{Live, RouteInput};
 /// While only backends in slow start are left, the one that takes the request is no rejected one.
 #[test]
 fn explain_admits_its_pick_when_only_slow_start_is_left() {
-    for strategy in ["smart", "round_robin", "priority_only", "random", "weighted"] {
+    for strategy in ["smart", "round_robin", "priority_only", "random", "deployment", "weighted"] {
         let mut fleet =
             Fleet::of(&format!("routing: {{ strategy: {strategy} }}\n{}", alike(2, "m")));
         for name in ["b0", "b1"] {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Fleet, RouteInput, TestRequest, Timestamp, TokenCount, backend};
 use crate::api::{Capabilities, Operation};
-use crate::fleet::{BreakerState, CooldownScope, Health, Probe, Requester};
+use crate::fleet::{BreakerState, CooldownCause, CooldownScope, Health, Probe, Requester};
 use crate::routing::RouteError;
 use crate::routing::filters::{self, Candidacy, Conditions, Filters, RejectReason};
 
@@ -22,7 +22,9 @@ fn only_backends_with_the_exact_model_are_candidates() {
     let mut fleet = Fleet::of(&yaml);
     assert_eq!(fleet.backend_for(TestRequest::of("llama3:8b")), "a");
     assert_eq!(fleet.backend_for(TestRequest::of("llama3")), "b");
-    assert!(matches!(fleet.error_for(TestRequest::of("LLAMA3")), RouteError::ModelNotFound { .. }));
+    assert_eq!(fleet.backend_for(TestRequest::of("LLAMA3")), "b", "in any case, as in Ollama");
+    let other = fleet.error_for(TestRequest::of("llama3:70b"));
+    assert!(matches!(other, RouteError::ModelNotFound { .. }));
 }
 
 #[test]
@@ -35,7 +37,7 @@ fn only_healthy_backends_take_requests() {
         assert_eq!(fleet.backend_for(TestRequest::of("m")), "b", "{health:?}");
     }
     let mut fleet = Fleet::of(&yaml);
-    fleet.state("a").draining.store(true, std::sync::atomic::Ordering::Relaxed);
+    fleet.state("a").set_draining(true);
     assert_eq!(fleet.backend_for(TestRequest::of("m")), "b", "draining");
     let mut fleet = Fleet::of(&yaml);
     fleet.state("a").breaker.set(BreakerState::Open, fleet.now);
@@ -228,10 +230,10 @@ proptest! {
         let mut fleet = Fleet::of(&yaml);
         let state = fleet.state("a");
         state.health.set([Health::Healthy, Health::Unknown, Health::Unhealthy][health]);
-        state.draining.store(draining, std::sync::atomic::Ordering::Relaxed);
+        state.set_draining(draining);
         let breakers = [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open];
         state.breaker.set(breakers[breaker], fleet.now);
-        state.cooldowns.start(CooldownScope::BACKEND, Timestamp(fleet.now.0 + rest - 1), 429, fleet.now);
+        state.cooldowns.start(CooldownScope::BACKEND, Timestamp(fleet.now.0 + rest - 1), CooldownCause::of_status(429), fleet.now);
         state.load.set_in_flight(load);
         if tried {
             fleet.try_again("a");

@@ -84,7 +84,7 @@ fn check(fleet: &Topology, model: &str, decided: Result<RoutingDecision, RouteEr
 
 #[test]
 fn every_decision_is_a_candidate_of_its_snapshot() {
-    for strategy in ["smart", "round_robin", "priority_only", "random"] {
+    for strategy in ["smart", "round_robin", "priority_only", "random", "deployment"] {
         let backends: String =
             (0..6).map(|n| backend(&format!("b{n}"), 8000 + n, "priority: 5")).collect();
         let fleet =
@@ -121,7 +121,7 @@ fn parallel_picks_never_exceed_a_limit() {
             backend(&format!("b{n}"), 8000 + n, &format!("max_in_flight: {limit}, models: [m]"))
         })
         .collect();
-    for strategy in ["smart", "round_robin", "priority_only", "random"] {
+    for strategy in ["smart", "round_robin", "priority_only", "random", "deployment"] {
         let fleet =
             Fleet::of(&format!("routing: {{ strategy: {strategy} }}\nbackends:\n{backends}"));
         let (fleet, router) = (&fleet.live, &fleet.router);

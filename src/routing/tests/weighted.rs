@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::api::Operation;
-use crate::fleet::{EngineDetails, Health, Outcome, Requester, Topology};
+use crate::fleet::{EngineDetails, Groups, Health, Outcome, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     AttemptEnded, Live, NoRecord, PrefixObserver, RequestObserver, RouteInput, RoutingDecision,
@@ -216,11 +216,14 @@ fn a_backend_that_left_and_came_back_has_forgotten() {
     };
     let other = if home == "b0" { 1 } else { 0 };
     let without = backend(&format!("b{other}"), 8000 + other, "models: [m]");
-    let smaller = fleet.live.succeeded_by(&parse(&format!("{PREFIX}backends:\n{without}")));
+    let smaller = fleet
+        .live
+        .succeeded_by(&parse(&format!("{PREFIX}backends:\n{without}")), Groups::default());
     fleet.live = smaller;
     assert_eq!(held(&fleet), None);
     assert_eq!(fleet.live.prefix_memory().used(), 0, "unused memory is returned");
-    fleet.live = fleet.live.succeeded_by(&parse(&format!("{PREFIX}{}", alike(2, "m"))));
+    fleet.live =
+        fleet.live.succeeded_by(&parse(&format!("{PREFIX}{}", alike(2, "m"))), Groups::default());
     assert_eq!(held(&fleet), Some(0));
 }
 
@@ -282,6 +285,7 @@ fn ended<'a>(
         is_relayed: true,
         usage: None,
         outcome: Outcome::Ok,
+        conversion: None,
         code: None,
         took: Duration::ZERO,
     }

@@ -6,9 +6,16 @@ use super::*;
 
 /// Feeds a stream whole; its tokens, and the scanner behind it.
 fn fed(operation: Operation, stream: &str) -> (Progress, EventScanner) {
-    let mut scanner = EventScanner::new(operation);
+    let mut scanner = EventScanner::new(operation, framing_of(operation));
     let progress = scanner.feed(stream.as_bytes());
     (progress, scanner)
+}
+
+fn framing_of(operation: Operation) -> StreamFraming {
+    match operation.row().events {
+        EventForm::JsonLine => StreamFraming::Lines,
+        _ => StreamFraming::Events,
+    }
 }
 
 fn tokens(operation: Operation, data: &str) -> u32 {
@@ -144,8 +151,23 @@ fn usage_is_gathered_from_start_and_end() {
 }
 
 #[test]
+fn native_counts_come_with_the_last_event() {
+    let stream = "data: {\"content\":\"Hi\",\"stop\":false}\n\n\
+        data: {\"content\":\"\",\"stop\":true,\"tokens_predicted\":5,\"tokens_evaluated\":9}\n\n";
+    let (progress, scanner) = fed(Operation::NativeCompletion, stream);
+    let usage = scanner.usage().unwrap();
+    assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(9), Some(5)));
+    assert!(progress.done);
+    let stream = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}],\
+        \"timings\":{\"cache_n\":4,\"prompt_n\":5,\"predicted_n\":6}}\n\n";
+    let usage = fed(Operation::Chat, stream).1.usage().unwrap();
+    assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(9), Some(6)));
+    assert_eq!(usage.cached_tokens, Some(4));
+}
+
+#[test]
 fn a_boundary_is_where_an_event_has_ended() {
-    let mut scanner = EventScanner::new(Operation::Chat);
+    let mut scanner = EventScanner::new(Operation::Chat, StreamFraming::Events);
     assert!(scanner.at_boundary(), "nothing came");
     for (chunk, at_boundary) in [
         ("data: {}", false),
@@ -173,7 +195,7 @@ fn a_line_too_long_to_read_counts_once_and_still_gives_its_usage() {
     let plain = format!("data: {line}\n\ndata: {line}\n\n");
     for step in [1 << 20, 7000, 100] {
         for (stream, expected, done) in [(&named, 0, true), (&plain, 2, false)] {
-            let mut scanner = EventScanner::new(Operation::Responses);
+            let mut scanner = EventScanner::new(Operation::Responses, StreamFraming::Events);
             let mut tokens = 0;
             let mut last = Progress::default();
             for chunk in stream.as_bytes().chunks(step) {
@@ -188,6 +210,29 @@ fn a_line_too_long_to_read_counts_once_and_still_gives_its_usage() {
     }
 }
 
+#[test]
+fn json_lines_carry_tokens_and_end_with_their_counts() {
+    let stream = concat!(
+        "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"Hi\"},\"done\":false}\n",
+        "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":true,",
+        "\"prompt_eval_count\":26,\"eval_count\":2}\n",
+    );
+    let (progress, scanner) = fed(Operation::OllamaChat, stream);
+    assert_eq!(progress, Progress { tokens: 1, done: true, error: false });
+    let usage = scanner.usage().unwrap();
+    assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(26), Some(2)));
+    assert!(scanner.at_boundary());
+    let (progress, scanner) = fed(Operation::OllamaChat, "{\"error\":\"x\"}\n{\"mess");
+    assert_eq!(progress, Progress { tokens: 0, done: false, error: true });
+    assert!(!scanner.at_boundary());
+    let context = "1,".repeat(LONGEST_LINE);
+    let last =
+        format!("{{\"response\":\"\",\"done\":true,\"context\":[{context}1],\"eval_count\":3}}\n");
+    let (progress, scanner) = fed(Operation::OllamaGenerate, &last);
+    assert_eq!((progress.tokens, progress.done), (0, true), "the context may be long");
+    assert_eq!(scanner.usage().unwrap().completion_tokens, Some(3));
+}
+
 fn a_line() -> impl Strategy<Value = String> {
     let delta = prop_oneof![
         Just(r#"{"content":"日本é😀"}"#.to_owned()),
@@ -199,6 +244,10 @@ fn a_line() -> impl Strategy<Value = String> {
         4 => delta.prop_map(|delta| format!("data: {}", chat(&delta))),
         1 => (16_000..17_000_usize).prop_map(|length| format!("data: {}", "x".repeat(length))),
         1 => Just(r#"data: {"choices":[{"text":"Hi"}],"usage":{"prompt_tokens":3}}"#.to_owned()),
+        1 => Just(r#"{"message":{"content":"Hi"},"done":false}"#.to_owned()),
+        1 => (16_000..17_000_usize).prop_map(|length| {
+            format!("{{\"response\":\"\",\"context\":[1{}],\"eval_count\":1}}", ",1".repeat(length / 2))
+        }),
         1 => Just("data: [DONE]".to_owned()),
         1 => Just("event: response.completed".to_owned()),
         3 => Just(String::new()),
@@ -213,7 +262,7 @@ proptest! {
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
         operation in prop::sample::select(vec![
             Operation::Chat, Operation::Completions, Operation::Responses, Operation::Messages,
-            Operation::Speech,
+            Operation::Speech, Operation::OllamaChat,
         ]),
     ) {
         let stream: String = lines.iter().flat_map(|(line, end)| [line.as_str(), *end]).collect();
@@ -221,7 +270,7 @@ proptest! {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
         cuts.extend([0, stream.len()]);
         cuts.sort_unstable();
-        let mut scanner = EventScanner::new(operation);
+        let mut scanner = EventScanner::new(operation, framing_of(operation));
         let mut total = Progress::default();
         for pair in cuts.windows(2) {
             let progress = scanner.feed(&stream.as_bytes()[pair[0]..pair[1]]);
@@ -235,7 +284,7 @@ proptest! {
     #[test]
     fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         for operation in [Operation::Chat, Operation::Responses, Operation::Messages] {
-            let mut scanner = EventScanner::new(operation);
+            let mut scanner = EventScanner::new(operation, StreamFraming::Events);
             scanner.feed(b"data: {\"delta\":");
             scanner.feed(&bytes);
             scanner.feed(b"\n\n");

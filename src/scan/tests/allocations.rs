@@ -15,7 +15,9 @@ fn allocations(body: &str) -> u64 {
     let run = |operation| scan(operation, None, bytes, ScanOptions::default()).unwrap();
     run(Operation::Chat);
     allocation_counter::measure(|| {
-        for operation in [Operation::Chat, Operation::Messages, Operation::Responses] {
+        for operation in
+            [Operation::Chat, Operation::Messages, Operation::Responses, Operation::OllamaChat]
+        {
             std::hint::black_box(run(operation));
         }
     })
@@ -32,6 +34,9 @@ fn a_scan_allocates_nothing() {
     }
     let escaped_names = r#"{"mod\u0065l":"a\/b","messag\u0065s":[{"cont\u0065nt":"x"}]}"#;
     assert_eq!(allocations(escaped_names), 0, "escaped names are decoded on the stack");
+    let own = r#"{"model":"m","messages":[{"role":"user","content":"x","images":["aGk="]}],
+        "format":"json","options":{"num_predict":7},"keep_alive":"5m"}"#;
+    assert_eq!(allocations(own), 0, "members of Ollama's own API");
 }
 
 #[test]

@@ -55,11 +55,12 @@ def case_prefixes_raise_what_engines_find_cached(env: Env) -> None:
 
 
 def case_a_hot_prefix_is_spread(env: Env) -> None:
-    """Many at once with one beginning: no engine gets much more than its part."""
+    """Many at once with one beginning, against load: no engine gets much more than its part."""
     system = words("hot", 80)
+    env.proxy("cached-by-load")
 
     def ask(number: int) -> str:
-        client = env.openai(configs.CACHED, "cached-by-prefix")
+        client = env.openai(configs.CACHED, "cached-by-load")
         raw = client.chat.completions.with_raw_response.create(
             model=configs.CACHED, max_tokens=24, temperature=0, seed=1,
             messages=[{"role": "system", "content": system}, {"role": "user", "content": words(f"hot {number}", 12)}])

@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use penstock::api::{BodyFormat, ERROR_CODES, OPERATIONS};
+use penstock::api::{BodyFormat, ERROR_CODES, OLLAMA_ROUTES, OPERATIONS, OllamaRoute};
 use penstock::config::{json_schema, known_variables};
 use penstock::observe::metrics::metric_rows;
 use penstock::scoring::{PRESETS, SCORERS};
 use serde_json::Value;
 
-use super::succeed;
+use super::{performance, succeed};
+use crate::support::markdown::table;
 use crate::support::penstock::Penstock;
 
 /// Writes one table.
@@ -18,11 +19,16 @@ type Render = fn() -> String;
 
 /// The tables by name.
 pub(super) const TABLES: &[(&str, Render)] = &[
+    ("bench-averages", performance::averages),
+    ("bench-decisions", performance::decisions),
+    ("bench-machine", performance::machine),
+    ("bench-percentiles", performance::percentiles),
     ("cli", cli),
     ("config", config),
     ("endpoints", endpoints),
     ("errors", errors),
     ("metrics", metrics),
+    ("ollama-routes", ollama_routes),
     ("operations", operations),
     ("presets", presets),
     ("scorers", scorers),
@@ -47,15 +53,6 @@ pub(super) fn fill(text: &str) -> (String, Vec<String>) {
     }
     filled.push_str(rest);
     (filled, names)
-}
-
-fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut text = format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
-    for row in rows {
-        let cells: Vec<String> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
-        writeln!(text, "| {} |", cells.join(" | ")).unwrap();
-    }
-    text
 }
 
 fn code(text: &str) -> String {
@@ -106,6 +103,14 @@ fn operations() -> String {
         vec![path, others, code(row.name), dialect.to_owned(), body.to_owned()]
     });
     table(&["path", "also as", "operation", "dialect", "body"], rows)
+}
+
+fn ollama_routes() -> String {
+    let rows = OLLAMA_ROUTES.iter().map(|row| {
+        let rest = if matches!(row.route, OllamaRoute::Blob(_)) { "{digest}" } else { "" };
+        vec![format!("{} `{}{rest}`", row.methods, row.path), row.what.to_owned()]
+    });
+    table(&["path", "response"], rows)
 }
 
 fn scorers() -> String {

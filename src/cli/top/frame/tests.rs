@@ -25,7 +25,10 @@ fn frame_with(more: &str, style: Style) -> Vec<String> {
     let fleet = json!({"backends": [
         {"name": "a", "health": "healthy", "breaker": "closed", "engine": "vllm", "in_flight": 3,
          "max_in_flight": 12, "models": [{"id": "llama3:8b"}, {"id": "evil\u{1b}[2J"}]},
-        {"name": "second", "health": "healthy", "breaker": "open", "in_flight": 0},
+        {"name": "second", "health": "healthy", "breaker": "open", "in_flight": 0,
+         "models_in_memory": 1, "vram_used_bytes": 5_000_000_000_u64,
+         "models": [{"id": "n", "residency": "loadable"},
+                    {"id": "m", "residency": "resident", "in_flight": 2}]},
         {"name": "c", "health": "healthy", "cooldown_remaining_s": 11.6},
         {"name": "d", "health": "unhealthy"},
     ]});
@@ -52,6 +55,8 @@ fn frame_shows_the_state_of_the_fleet() {
         "3/12",
         "  25%  ",
         "llama3:8b evil?[2J",
+        "5.0G",
+        "*m(2) n",
     ] {
         assert!(text.contains(piece), "{piece} in\n{text}");
     }

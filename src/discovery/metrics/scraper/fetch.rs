@@ -29,7 +29,8 @@ pub(super) struct Fetched {
 pub(super) struct Fetcher {
     backend: Backend,
     timeout: Duration,
-    kept: Option<Stream>,
+    /// An idle connection, and the epoch of the backend's addresses when it was opened.
+    kept: Option<(Stream, u32)>,
     /// The last page; its buffer is reused.
     body: Vec<u8>,
 }
@@ -58,8 +59,9 @@ impl Fetcher {
     }
 
     async fn get(&mut self, connector: &Connector, path: &str) -> Result<Fetched, ScrapeError> {
-        if let Some(stream) = self.kept.take() {
-            match self.exchange(stream, path).await {
+        let epoch = self.backend.state.addresses.epoch();
+        if let Some((stream, _)) = self.kept.take().filter(|(_, opened)| *opened == epoch) {
+            match self.exchange(stream, epoch, path).await {
                 // The engine may have closed it in the meantime.
                 Err(ScrapeError::Broken(_)) if self.body.is_empty() => {}
                 done => return done,
@@ -70,10 +72,15 @@ impl Fetcher {
             None => connector.connect(&self.backend, self.timeout).await,
         };
         let stream = stream.map_err(|error| ScrapeError::NoConnection(error.text()))?;
-        self.exchange(stream, path).await
+        self.exchange(stream, epoch, path).await
     }
 
-    async fn exchange(&mut self, stream: Stream, path: &str) -> Result<Fetched, ScrapeError> {
+    async fn exchange(
+        &mut self,
+        stream: Stream,
+        epoch: u32,
+        path: &str,
+    ) -> Result<Fetched, ScrapeError> {
         let broken =
             |error: Box<pingora::Error>| ScrapeError::Broken(error.etype().as_str().into());
         let head = self.head(path).map_err(broken)?;
@@ -91,7 +98,7 @@ impl Fetcher {
         session.respect_keepalive();
         // Over HTTP/2 a connection carries one request, and the connector keeps what is below it.
         if !self.backend.config.http2 || self.backend.config.telemetry.port.is_some() {
-            self.kept = session.reuse().await;
+            self.kept = session.reuse().await.map(|stream| (stream, epoch));
         }
         match status {
             200 => Ok(Fetched { at, in_flight }),

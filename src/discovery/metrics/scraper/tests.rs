@@ -65,7 +65,7 @@ async fn task(url: &str, rest: &str) -> Task {
     let config = Config::parse(&yaml, "x", Path::new("."), &Environment::default()).unwrap();
     let fleet = Arc::new(Fleet::new(&config));
     let backend = fleet.topology().backends[0].clone();
-    assert!(dns::resolve(&backend).await);
+    assert!(dns::resolve(&backend, &dns::Resolver::new(&config.discovery)).await);
     let Scraper(shared) = Scraper::new(1);
     let batch = Batch { fleet, config: config.telemetry.clone() };
     Task {

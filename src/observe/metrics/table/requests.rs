@@ -62,10 +62,31 @@ pub(super) const ROWS: &[MetricRow] = &[
         "retries: further attempts of a request, on another backend",
     ),
     counter(
+        "penstock_conversions_total",
+        &["from", "to"],
+        |metrics, _| {
+            let all = metrics.conversions.all();
+            all.map(|(from, to, count)| number(&[from, to], to_sample(count))).collect()
+        },
+        "attempts whose request was converted to another operation, because the backend does not serve that of the client",
+    ),
+    counter(
         "penstock_fallbacks_total",
         &[],
         |metrics, _| counter_value(&metrics.fallbacks),
         "requests served by a fallback model",
+    ),
+    counter(
+        "penstock_context_shifts_total",
+        &[],
+        |metrics, _| counter_value(&metrics.context_shifts),
+        "requests shortened to fit a context (`context_shift`)",
+    ),
+    counter(
+        "penstock_context_shift_dropped_messages_total",
+        &[],
+        |metrics, _| counter_value(&metrics.dropped_messages),
+        "messages dropped from them",
     ),
     counter(
         "penstock_assumed_capability_total",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{DryRun, DryRunRequest, render_text};
 use crate::config::{Config, Environment};
-use crate::fleet::{CooldownScope, Health, Topology};
+use crate::fleet::{CooldownCause, CooldownScope, Health, Topology};
 use crate::routing::Generation;
 use crate::routing::{Live, Peek};
 use crate::units::Timestamp;
@@ -120,7 +120,7 @@ fn next_probe_is_named_while_all_are_in_cooldown() {
         backend.state.cooldowns.start(
             CooldownScope::BACKEND,
             NOW.after(std::time::Duration::from_secs(cooldown)),
-            503,
+            CooldownCause::of_status(503),
             NOW,
         );
     }

@@ -102,6 +102,23 @@ fn scores_text(candidate: &Value) -> String {
     format!("total {total:.3} ({}), ", scores.collect::<Vec<_>>().join(", "))
 }
 
+/// `loadable (evicts idle), 1 of 2 slots, `; empty where the strategy does not read it.
+fn placement_text(candidate: &Value) -> String {
+    let residency = text(candidate, "residency");
+    if residency.is_empty() {
+        return String::new();
+    }
+    let evicts = match text(candidate, "evicts") {
+        "" | "nothing" => String::new(),
+        what => format!(" (evicts {what})"),
+    };
+    let used = number(candidate, "model_in_flight");
+    match candidate.get("slots") {
+        Some(slots) => format!("{residency}{evicts}, {used} of {slots} slots, "),
+        None => format!("{residency}{evicts}, {used} of the model, "),
+    }
+}
+
 fn verdict(candidate: &Value, is_picked: bool, is_probe: bool) -> String {
     let (excluded, reason) = (text(candidate, "excluded"), text(candidate, "reason"));
     if is_picked && is_probe {
@@ -113,9 +130,14 @@ fn verdict(candidate: &Value, is_picked: bool, is_probe: bool) -> String {
     let score = candidate.get("score").and_then(Value::as_f64);
     let score = score.map_or_else(String::new, |score| format!("score {score:.2}, "));
     let scores = scores_text(candidate);
+    let placement = placement_text(candidate);
     let assumed = if is_true(candidate, "assumed") { ", capabilities assumed" } else { "" };
+    let converted = match text(candidate, "converted_to") {
+        "" => String::new(),
+        target => format!(", converted to {target}"),
+    };
     format!(
-        "{score}{scores}priority {}, {} in flight, {:.1} ms{}{assumed}",
+        "{score}{scores}{placement}priority {}, {} in flight, {:.1} ms{}{assumed}{converted}",
         number(candidate, "priority"),
         number(candidate, "in_flight"),
         candidate.get("latency_ms").and_then(Value::as_f64).unwrap_or(0.0),

@@ -1,0 +1,76 @@
+//! What the token ledger costs each request: `Ledger::finished` as the data plane calls it, by one
+//! thread and by several on the same backend, model and key.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "a benchmark fails by panicking and starts threads"
+)]
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use penstock::api::Operation;
+use penstock::config::{Config, Environment};
+use penstock::fleet::{BackendId, Outcome};
+use penstock::observe::ledger::Ledger;
+use penstock::routing::{About, Generation, RequestObserver, RequestOutcome};
+use penstock::scan::Usage;
+
+const THREADS: u64 = 4;
+
+fn outcome() -> RequestOutcome<'static> {
+    let usage =
+        Usage { prompt_tokens: Some(700), completion_tokens: Some(90), cached_tokens: None };
+    RequestOutcome {
+        operation: Some(Operation::Chat),
+        model: Some("meta-llama/Meta-Llama-3-8B-Instruct"),
+        backend: Some((BackendId(0), "gpu-a")),
+        status: 200,
+        code: None,
+        outcome: Outcome::Ok,
+        is_streaming: true,
+        is_fallback: false,
+        attempts: 1,
+        first_token: None,
+        took: Duration::ZERO,
+        usage: Some(usage),
+        expected_cached: None,
+        token_events: 90,
+        dropped_messages: None,
+        about: About { key: Some("team-a"), ..About::default() },
+    }
+}
+
+fn finished(criterion: &mut Criterion) {
+    let yaml = "backends: [{ name: gpu-a, url: http://127.0.0.1:1 }]";
+    let config = Config::parse(yaml, "bench.yaml", Path::new(""), &Environment::default()).unwrap();
+    let ledger = Arc::new(Ledger::start(&Generation::new(config)).unwrap());
+    criterion.bench_function("ledger/finished", |bencher| {
+        let outcome = outcome();
+        bencher.iter(|| ledger.finished(black_box(&outcome)));
+    });
+    criterion.bench_function("ledger/finished by 4 threads", |bencher| {
+        bencher.iter_custom(|iterations| {
+            let started = Instant::now();
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        let outcome = outcome();
+                        for _ in 0..iterations / THREADS {
+                            ledger.finished(black_box(&outcome));
+                        }
+                    });
+                }
+            });
+            started.elapsed()
+        });
+    });
+}
+
+criterion_group!(benches, finished);
+criterion_main!(benches);

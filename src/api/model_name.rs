@@ -1,0 +1,78 @@
+//! Which names mean the same model: `x` and `x:latest`, in any case, as Ollama takes them.
+
+use super::printable::MAX_NAME;
+
+/// The tag that a name without one stands for.
+const DEFAULT_TAG: &[u8] = b":latest";
+
+/// The one spelling of all names that mean the same model: lower case, without the default tag. Only for
+/// comparison; a backend is sent its own spelling. Made without an allocation, because decisions look
+/// names up by it.
+#[derive(Debug, Clone, Copy)]
+pub struct CanonicalName {
+    bytes: [u8; MAX_NAME],
+    length: usize,
+}
+
+impl CanonicalName {
+    /// That of `name`; `None` for one that is longer than a model's name may be.
+    pub fn new(name: &str) -> Option<Self> {
+        let mut canonical = Self { bytes: [0; MAX_NAME], length: without_tag(name).len() };
+        let bytes = canonical.bytes.get_mut(..canonical.length)?;
+        bytes.copy_from_slice(name.as_bytes().get(..canonical.length)?);
+        bytes.make_ascii_lowercase();
+        Some(canonical)
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        let text = std::str::from_utf8(self.bytes.get(..self.length).unwrap_or_default());
+        debug_assert!(text.is_ok(), "a change of ASCII letters keeps UTF-8");
+        text.unwrap_or_default()
+    }
+}
+
+/// The same, to be kept; of a name of any length.
+pub fn canonical_name(name: &str) -> Box<str> {
+    without_tag(name).to_ascii_lowercase().into()
+}
+
+/// Whether both names mean the same model.
+pub fn is_same_model(one: &str, other: &str) -> bool {
+    without_tag(one).eq_ignore_ascii_case(without_tag(other))
+}
+
+fn without_tag(name: &str) -> &str {
+    let tag = name.len().checked_sub(DEFAULT_TAG.len()).filter(|start| *start > 0);
+    let before = tag.and_then(|start| {
+        let tag = name.as_bytes().get(start..)?;
+        tag.eq_ignore_ascii_case(DEFAULT_TAG).then(|| name.get(..start))?
+    });
+    before.unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_tag_and_case_make_no_other_model() {
+        for (name, canonical) in [
+            ("llama3", "llama3"),
+            ("llama3:latest", "llama3"),
+            ("Llama3:Latest", "llama3"),
+            ("llama3:8b", "llama3:8b"),
+            ("hf.co/Org/Name-GGUF:Q4_K_M", "hf.co/org/name-gguf:q4_k_m"),
+            ("a:latest:b", "a:latest:b"),
+            (":latest", ":latest"),
+            ("Ä:latest", "Ä"),
+            ("", ""),
+        ] {
+            assert_eq!(&*canonical_name(name), canonical);
+            assert_eq!(CanonicalName::new(name).unwrap().as_str(), canonical);
+            assert!(is_same_model(name, canonical), "{name}");
+        }
+        assert!(!is_same_model("llama3:8b", "llama3"));
+        assert!(CanonicalName::new(&"x".repeat(MAX_NAME + 1)).is_none());
+    }
+}

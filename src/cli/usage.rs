@@ -1,0 +1,152 @@
+//! `penstock usage`: prints and exports what the token ledger counted. Reads the database, not a running
+//! process, so it works while penstock runs, after it has ended, and on a copy of the file.
+
+mod export;
+
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::{Args, ValueEnum};
+
+use super::error::{CliError, FAILED, USAGE};
+use super::output::Output;
+use super::source::ConfigArgs;
+use crate::clock::unix_time;
+use crate::observe::ledger::{DatabaseError, Dimension, ReportQuery, report};
+use export::{to_csv, to_json, to_table};
+
+const AFTER_HELP: &str = "\
+Days are those of UTC. ESTIMATED counts the requests whose tokens penstock estimated, because the engine
+reported none or the client left. COST needs models.<id>.price in the configuration; it is computed when
+the tokens are counted. A running penstock writes every ledger.flush_interval, so its latest requests
+appear with that delay.
+
+Examples:
+  penstock usage                                    by day and model, of ledger.path
+  penstock usage --by key,model --since 2026-11-01  since a day
+  penstock usage --by backend --since 7d --format csv > usage.csv
+  penstock usage --file ledger.db --format json
+
+Exit codes: 0 success, 1 the file cannot be read, 2 the arguments or the configuration are wrong.";
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct UsageArgs {
+    /// The database of the ledger [default: ledger.path of the configuration]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// What rows are grouped by, separated by commas
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', default_value = "day,model")]
+    by: Vec<GroupBy>,
+
+    /// The first day: 2026-11-23, or 7d for seven days ago
+    #[arg(long, value_name = "DAY", value_parser = parse_day)]
+    since: Option<String>,
+
+    /// The last day, in the same form
+    #[arg(long, value_name = "DAY", value_parser = parse_day)]
+    until: Option<String>,
+
+    /// The output format
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    format: Format,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum GroupBy {
+    Day,
+    Model,
+    Backend,
+    Key,
+}
+
+impl GroupBy {
+    fn dimension(self) -> Dimension {
+        match self {
+            Self::Day => Dimension::Day,
+            Self::Model => Dimension::Model,
+            Self::Backend => Dimension::Backend,
+            Self::Key => Dimension::Key,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Csv,
+    Json,
+}
+
+/// Why there is nothing to print.
+#[derive(Debug, thiserror::Error)]
+enum UsageError {
+    #[error("the ledger has no file: set ledger.path, or pass --file FILE")]
+    NoFile,
+    #[error("there is no file {}: penstock writes it once it has started with ledger.path", path.display())]
+    Missing { path: PathBuf },
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: DatabaseError },
+}
+
+pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError> {
+    let fail = |code, error: UsageError| CliError::Command { code, error: Box::new(error) };
+    let path = match &args.file {
+        Some(path) => path.clone(),
+        None => args.config.load()?.ledger.path.ok_or_else(|| fail(USAGE, UsageError::NoFile))?,
+    };
+    if !path.exists() {
+        return Err(fail(FAILED, UsageError::Missing { path }));
+    }
+    let mut by: Vec<Dimension> = Vec::new();
+    for dimension in args.by.iter().map(|one| one.dimension()) {
+        if !by.contains(&dimension) {
+            by.push(dimension);
+        }
+    }
+    let query = ReportQuery { by, since: args.since.clone(), until: args.until.clone() };
+    let rows = report(&path, &query)
+        .map_err(|source| fail(FAILED, UsageError::Unreadable { path, source }))?;
+    output.text(match args.format {
+        Format::Table => to_table(&query.by, &rows),
+        Format::Csv => to_csv(&query.by, &rows),
+        Format::Json => to_json(&query.by, &rows),
+    })
+}
+
+/// A day as 2026-11-23, from itself or from a number of days ago (`7d`).
+fn parse_day(given: &str) -> Result<String, String> {
+    if let Some(days) = given.strip_suffix('d') {
+        let days: u32 = days.parse().map_err(|_not_a_number| expected())?;
+        let time = unix_time().saturating_sub(DAY.saturating_mul(days));
+        let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + time).to_string();
+        return text.split('T').next().map(str::to_owned).ok_or_else(expected);
+    }
+    let is_day =
+        given.len() == 10 && humantime::parse_rfc3339(&format!("{given}T00:00:00Z")).is_ok();
+    is_day.then(|| given.to_owned()).ok_or_else(expected)
+}
+
+fn expected() -> String {
+    "write a day as 2026-11-23, or a number of days ago as 7d".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_dates_or_days_ago() {
+        assert_eq!(parse_day("2026-11-23"), Ok("2026-11-23".to_owned()));
+        assert!(parse_day("0d").is_ok_and(|today| today.len() == 10));
+        assert!(parse_day("7d").unwrap() < parse_day("0d").unwrap());
+        for wrong in ["2026-13-01", "2026-1-1", "yesterday", "d", "-1d", "", "2026-11-23T00"] {
+            assert!(parse_day(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! `ollama:` the management of models by Ollama clients.
+
+use std::time::Duration;
+
+use crate::config::syntax::setting::section;
+use crate::config::syntax::values::Positive;
+
+section! {
+    /// Ollama clients that manage models: pull, create, copy, delete and push.
+    pub struct OllamaConfig {
+        /// Whether every client may manage models; where it is false, those whose key has
+        /// `manage_models` may.
+        pub manage_models: bool = false,
+        /// How long a backend may send no progress of a pull, create or push, or take no byte of an
+        /// upload, before it has failed.
+        pub progress_timeout: Duration ["progress_timeout" as Positive] = Duration::from_secs(600),
+    }
+}

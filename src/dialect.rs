@@ -1,0 +1,93 @@
+//! Conversion between the dialects: a request of one API becomes a request of another, and the response
+//! goes back event by event. Readers and writers meet in one typed request and one set of response
+//! events, so a new API is a reader and a writer, not a pair with every other one. Pure: given bytes and
+//! times, it returns bytes. Sits above `api` and `config`, below `proxy`.
+
+mod context_shift;
+mod conversation;
+mod converter;
+mod embeddings;
+mod empty_request;
+mod engine_error;
+mod engine_fields;
+mod error;
+mod event;
+mod framing;
+mod gathered;
+mod image;
+mod json;
+mod limits;
+mod link;
+mod reply;
+mod request_readers;
+mod request_writers;
+mod response_readers;
+mod response_writers;
+
+pub use context_shift::{ContextRefusal, Conversation, Shift, read_refusal, room_in};
+pub use converter::ResponseConverter;
+pub use empty_request::{EmptyReply, empty_reply};
+pub use engine_error::convert_error;
+pub use error::{BadResponse, ConvertError};
+pub use limits::ResponseLimits;
+pub use reply::{ReplyContext, ReplyTerms};
+
+use crate::api::Operation;
+use crate::config::Engine;
+
+/// The backend that a request is converted for.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestTerms<'a> {
+    /// The backend's name for the model.
+    pub model: &'a str,
+    /// Its engine: which extension fields it understands.
+    pub engine: Engine,
+}
+
+/// A converted request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Converted {
+    /// The operation it became: Ollama's raw prompts become completions even where chat was wanted.
+    pub operation: Operation,
+    /// The body.
+    pub body: Vec<u8>,
+    /// What the conversion of the response must know.
+    pub reply: ReplyTerms,
+}
+
+/// Converts a request of `from` to one of `to`.
+///
+/// # Errors
+/// If the body is not what the API of `from` describes, or holds what `to` has no form for. The error
+/// names the field.
+pub fn convert_request(
+    from: Operation,
+    to: Operation,
+    body: &[u8],
+    terms: &RequestTerms<'_>,
+) -> Result<Converted, ConvertError> {
+    let none = ConvertError::NoConversion { from: from.name(), to: to.name() };
+    // What the backend's dialect adds is little more than names.
+    let mut out = Vec::with_capacity(body.len() + body.len() / 8 + 256);
+    if embeddings::is_embedding(from) {
+        let converted = embeddings::convert_request((from, to), body, terms, &mut out);
+        let reply = ReplyTerms { embedding: converted.ok_or(none)??, ..ReplyTerms::default() };
+        return Ok(Converted { operation: to, body: out, reply });
+    }
+    let mut conversation = request_readers::read_request(from, body).ok_or(none)??;
+    link::link_calls(&mut conversation);
+    let operation =
+        request_writers::write_request(to, &conversation, terms, &mut out).ok_or(none)??;
+    let tools = conversation.tools.list.iter().filter(|tool| tool.is_free_form);
+    let reply = ReplyTerms {
+        stream: conversation.stream,
+        include_usage: conversation.include_usage,
+        free_form_tools: tools.map(|tool| tool.name.to_string()).collect(),
+        echo: conversation.echo,
+        ..ReplyTerms::default()
+    };
+    Ok(Converted { operation, body: out, reply })
+}
+
+#[cfg(test)]
+mod tests;

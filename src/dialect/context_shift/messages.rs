@@ -1,0 +1,248 @@
+//! A conversation, as far as a shift must know it: where each message is, how long it is, and which of
+//! them are dropped.
+
+use std::ops::Range;
+
+use serde_json::value::RawValue;
+
+use super::items::{Author, Item, units_of};
+use super::{Shift, cut_items};
+use crate::api::Operation;
+use crate::dialect::json::Fields;
+
+/// What an image or a file in a message counts: about what vision models make of one. Its base64 text is
+/// thousands of times longer than its tokens.
+const FILE_TOKENS: usize = 768;
+/// A string of at least this length without a space is an encoded file.
+const ENCODED_LENGTH: usize = 2048;
+/// The bytes of text that count as one token.
+const TOKEN_BYTES: usize = 4;
+
+/// Members that only have a meaning beside tools.
+const TOOL_MEMBERS: &[&str] =
+    &["tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"];
+
+/// One message.
+#[derive(Debug)]
+struct Message {
+    range: Range<usize>,
+    tokens: usize,
+    author: Author,
+    /// The first message of those that stay or go together.
+    unit: usize,
+}
+
+/// A conversation, as far as a shift must know it.
+#[derive(Debug)]
+pub struct Conversation {
+    messages: Vec<Message>,
+    /// The members of the body, from the start of their names to the end of their values, and whether
+    /// they are about tools.
+    members: Vec<(bool, Range<usize>)>,
+    /// The estimated tokens of instructions beside the messages.
+    instructions: usize,
+    /// The estimated tokens of the tools.
+    tools: usize,
+}
+
+impl Conversation {
+    /// Reads the body of a request. `None` for operations without messages, for bodies that are not what
+    /// their API describes, and for requests that ask to be refused rather than shortened (`truncate` or
+    /// `shift` false, `truncation` disabled).
+    pub fn read(operation: Operation, body: &[u8]) -> Option<Self> {
+        let list = list_name(operation)?;
+        let fields = Fields::of_body(body).ok()?;
+        let mut conversation =
+            Self { messages: Vec::new(), members: Vec::new(), instructions: 0, tools: 0 };
+        let mut end = body.iter().position(|byte| *byte == b'{')?;
+        for (name, value) in fields.iter() {
+            let range = range_in(body, value)?;
+            let start = end + body.get(end..range.start)?.iter().position(|byte| *byte == b'"')?;
+            end = range.end;
+            let is_tool = TOOL_MEMBERS.contains(&name);
+            conversation.members.push((is_tool, start..end));
+            if name == list {
+                conversation.read_list(operation, body, value)?;
+            } else if is_tool {
+                conversation.tools += tokens_of(value.get());
+            } else if matches!(name, "system" | "instructions") {
+                conversation.instructions += tokens_of(value.get());
+            } else if forbids_shift(name, value.get()) {
+                return None;
+            }
+        }
+        Some(conversation)
+    }
+
+    fn read_list(&mut self, operation: Operation, body: &[u8], list: &RawValue) -> Option<()> {
+        let items: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
+        let read: Option<Vec<_>> = items.iter().map(|item| Item::read(operation, item)).collect();
+        let units = units_of(&read?);
+        self.messages.clear();
+        for (raw, (author, unit)) in items.into_iter().zip(units) {
+            let range = range_in(body, raw)?;
+            self.messages.push(Message { range, tokens: tokens_of(raw.get()), author, unit });
+        }
+        Some(())
+    }
+
+    /// The estimated tokens of the prompt. Their proportion to each other matters, not their number: an
+    /// engine's own count sets the scale.
+    pub fn tokens(&self) -> u64 {
+        let messages: usize = self.messages.iter().map(|message| message.tokens).sum();
+        (messages + self.instructions + self.tools) as u64
+    }
+
+    /// Whether it offers tools.
+    pub fn has_tools(&self) -> bool {
+        self.members.iter().any(|(is_tool, _)| *is_tool)
+    }
+
+    /// Drops the oldest messages until at most `target` of its estimated tokens are left, or all that may
+    /// be dropped are. Instructions, the last message of the user and the last message of all stay, and
+    /// so do tool calls whose results stay. The first message that stays is one of the user. `without_tools`: the
+    /// tools go first. `None` when there is nothing to drop.
+    pub fn shift(&self, target: u64, without_tools: bool) -> Option<Shift> {
+        let drops_tools = without_tools && self.has_tools();
+        let mut tokens = self.tokens();
+        if drops_tools {
+            tokens = tokens.saturating_sub(self.tools as u64);
+        }
+        let is_dropped = self.choose(tokens, target);
+        let dropped = is_dropped.iter().filter(|dropped| **dropped).count();
+        if dropped == 0 && !drops_tools {
+            return None;
+        }
+        let ranges: Vec<_> = self.messages.iter().map(|message| message.range.clone()).collect();
+        let mut cuts = cut_items(&ranges, |index| is_dropped.get(index) == Some(&true));
+        if drops_tools {
+            let members: Vec<_> = self.members.iter().map(|(_, range)| range.clone()).collect();
+            let is_tool = |index| self.members.get(index).is_some_and(|(is_tool, _)| *is_tool);
+            cuts.extend(cut_items(&members, is_tool));
+            cuts.sort_by_key(|cut| cut.start);
+        }
+        Some(Shift { cuts, dropped: u32::try_from(dropped).unwrap_or(u32::MAX) })
+    }
+
+    /// Which messages are dropped.
+    fn choose(&self, tokens: u64, target: u64) -> Vec<bool> {
+        let mut left = tokens;
+        let mut is_dropped = vec![false; self.messages.len()];
+        let unit_stays = self.units_that_stay();
+        for first in 0..self.messages.len() {
+            if left <= target {
+                break;
+            }
+            if unit_stays.get(first) == Some(&false) {
+                left = left.saturating_sub(self.drop_unit(first, &mut is_dropped));
+            }
+        }
+        if left < tokens {
+            self.drop_leading(&unit_stays, &mut is_dropped);
+        }
+        is_dropped
+    }
+
+    /// By the number of its first message, whether a unit must stay. Numbers of other messages stand for
+    /// no unit, and stay too.
+    fn units_that_stay(&self) -> Vec<bool> {
+        let mut stays = vec![true; self.messages.len()];
+        for (index, message) in self.messages.iter().enumerate() {
+            if message.unit == index
+                && let Some(stay) = stays.get_mut(index)
+            {
+                *stay = false;
+            }
+        }
+        let last_user = self.messages.iter().rposition(|message| message.author == Author::User);
+        let last = self.messages.len().checked_sub(1);
+        for (index, message) in self.messages.iter().enumerate() {
+            let must_stay =
+                message.author == Author::System || Some(index) == last_user || Some(index) == last;
+            if must_stay && let Some(stay) = stays.get_mut(message.unit) {
+                *stay = true;
+            }
+        }
+        stays
+    }
+
+    /// Drops a unit; returns its tokens.
+    fn drop_unit(&self, unit: usize, is_dropped: &mut [bool]) -> u64 {
+        let mut tokens = 0;
+        for (message, dropped) in self.messages.iter().zip(is_dropped) {
+            if message.unit == unit && !std::mem::replace(dropped, true) {
+                tokens += message.tokens as u64;
+            }
+        }
+        tokens
+    }
+
+    /// Drops what would come before the first message of the user: most templates refuse it.
+    fn drop_leading(&self, unit_stays: &[bool], is_dropped: &mut [bool]) {
+        for (index, message) in self.messages.iter().enumerate() {
+            if message.author == Author::System || is_dropped.get(index) == Some(&true) {
+                continue;
+            }
+            let stays = unit_stays.get(message.unit) != Some(&false);
+            if message.author == Author::User || stays {
+                return;
+            }
+            self.drop_unit(message.unit, is_dropped);
+        }
+    }
+}
+
+/// The member that holds the messages.
+fn list_name(operation: Operation) -> Option<&'static str> {
+    match operation {
+        Operation::Chat | Operation::Messages | Operation::OllamaChat => Some("messages"),
+        Operation::Responses => Some("input"),
+        _ => None,
+    }
+}
+
+/// Whether a member says that the request is not to be shortened.
+fn forbids_shift(name: &str, value: &str) -> bool {
+    matches!((name, value), ("truncate" | "shift", "false") | ("truncation", "\"disabled\""))
+}
+
+/// Where a value is in the body that it was read from.
+fn range_in(body: &[u8], value: &RawValue) -> Option<Range<usize>> {
+    let text = value.get();
+    let start = text.as_ptr().addr().checked_sub(body.as_ptr().addr())?;
+    let range = start..start + text.len();
+    debug_assert_eq!(body.get(range.clone()), Some(text.as_bytes()), "values borrow from the body");
+    body.get(range.clone()).map(|_| range)
+}
+
+/// The estimated tokens of a JSON value.
+fn tokens_of(json: &str) -> usize {
+    let mut encoded = (0, 0);
+    let bytes = json.as_bytes();
+    let mut at = 0;
+    // Strings are read apart: their quotes are never inside each other.
+    while let Some(start) = memchr::memchr(b'"', bytes.get(at..).unwrap_or_default()) {
+        let start = at + start + 1;
+        let end = start + string_length(bytes.get(start..).unwrap_or_default());
+        let head = bytes.get(start..end.min(start + ENCODED_LENGTH)).unwrap_or_default();
+        if end - start >= ENCODED_LENGTH && head.iter().all(|byte| byte.is_ascii_graphic()) {
+            encoded = (encoded.0 + 1, encoded.1 + end - start);
+        }
+        at = end + 1;
+    }
+    let (files, bytes) = encoded;
+    (json.len() - bytes).div_ceil(TOKEN_BYTES) + files * FILE_TOKENS
+}
+
+/// The bytes before the quote that ends a string.
+fn string_length(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(next) = memchr::memchr2(b'"', b'\\', bytes.get(at..).unwrap_or_default()) {
+        at += next;
+        if bytes.get(at) == Some(&b'"') {
+            return at;
+        }
+        at += 2;
+    }
+    bytes.len()
+}

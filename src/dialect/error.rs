@@ -1,0 +1,91 @@
+//! Why a request cannot be converted, and why a response cannot.
+
+/// Why a request cannot be said in the backend's API. The client gets a 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConvertError {
+    /// The body is not a JSON object.
+    #[error("the body is not a valid JSON object")]
+    NotJson,
+    /// A field has the wrong type or an unknown value.
+    #[error("{field} must be {expected}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// An item of a list has the wrong type or an unknown value.
+    #[error("{field}[{index}] must be {expected}")]
+    InvalidItem {
+        /// The list.
+        field: &'static str,
+        /// Which item.
+        index: usize,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// The backend that serves the model has no form for a field.
+    #[error("{field} cannot be served by this model's backend: {reason}")]
+    Unsupported {
+        /// The field.
+        field: &'static str,
+        /// What the backend's API lacks.
+        reason: &'static str,
+    },
+    /// There is nothing to generate: in Ollama's API such a request loads or unloads a model.
+    #[error("{field} is empty")]
+    Empty {
+        /// The field.
+        field: &'static str,
+    },
+    /// No conversion exists between the two operations.
+    #[error("no conversion from {from} to {to} exists")]
+    NoConversion {
+        /// What the client called.
+        from: &'static str,
+        /// What the backend serves.
+        to: &'static str,
+    },
+}
+
+impl ConvertError {
+    /// The field at fault, for `param`.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::NotJson | Self::NoConversion { .. } => None,
+            Self::Invalid { field, .. }
+            | Self::InvalidItem { field, .. }
+            | Self::Unsupported { field, .. }
+            | Self::Empty { field } => Some(field),
+        }
+    }
+}
+
+/// Why a backend's response cannot be converted. What the client has received so far stays valid;
+/// [`cut`](super::ResponseConverter::cut) ends it visibly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadResponse {
+    /// An event, or the whole response, is not what the API describes.
+    #[error("the backend's response is not a valid {expected}")]
+    Malformed {
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// Something that has to be held is longer than its limit.
+    #[error("{held} of the backend's response is larger than {limit} bytes")]
+    TooLarge {
+        /// What is held.
+        held: &'static str,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The stream ended before its last event.
+    #[error("the backend's response ended before its last event")]
+    EndedEarly,
+    /// The pieces of two tool calls are mixed, which the client's API has no form for.
+    #[error("the backend mixes the pieces of several tool calls")]
+    MixedCalls,
+    /// The arguments of a tool call are not a JSON object.
+    #[error("the backend sent a tool call whose arguments are not a JSON object")]
+    BadArguments,
+}

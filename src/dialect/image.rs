@@ -1,0 +1,54 @@
+//! Images in requests: data URLs, and the media type that the first bytes show. Nothing is decoded
+//! beyond these bytes, and no address is ever fetched.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::conversation::Image;
+use super::error::ConvertError;
+use super::json::Text;
+
+/// Characters of base64 that hold the bytes which show the media type.
+const START: usize = 16;
+
+/// An image that the request carries as bare base64.
+pub(super) fn of_base64(base64: Text<'_>) -> Result<Image<'_>, ConvertError> {
+    let media = media_type(&base64).ok_or(ConvertError::Invalid {
+        field: "images",
+        expected: "a list of JPEG, PNG, WebP or GIF files in base64",
+    })?;
+    Ok(Image::Inline { media: media.into(), base64 })
+}
+
+/// The image of an `image_url`.
+pub(super) fn of_url(url: Text<'_>) -> Image<'_> {
+    match split_data_url(&url) {
+        None => Image::Address(url),
+        Some((media, base64)) => {
+            let known = media_type(base64).unwrap_or("image/png");
+            let media = if media.is_empty() { known } else { media };
+            Image::Inline { media: media.to_owned().into(), base64: base64.to_owned().into() }
+        }
+    }
+}
+
+/// The media type and the data of `data:<media>;base64,<data>`.
+fn split_data_url(url: &str) -> Option<(&str, &str)> {
+    let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
+    let media = head.strip_suffix(";base64")?;
+    Some((media.split(';').next().unwrap_or(media), data))
+}
+
+/// The media type that the first bytes show.
+fn media_type(base64: &str) -> Option<&'static str> {
+    let start = base64.get(..base64.len().min(START))?;
+    let whole_groups = start.get(..start.len() / 4 * 4)?;
+    let bytes = STANDARD.decode(whole_groups).ok()?;
+    match bytes.as_slice() {
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
+        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
+    }
+}

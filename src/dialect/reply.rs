@@ -1,0 +1,62 @@
+//! What the conversion of a response needs to know besides the response: of the request, and of the
+//! client that waits for it.
+
+use std::time::Duration;
+
+use super::limits::ResponseLimits;
+use crate::api::Operation;
+
+/// What the response's conversion must know of the request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReplyTerms {
+    /// Whether the response is a stream.
+    pub(super) stream: bool,
+    /// Whether the client wants the usage event of OpenAI's streams.
+    pub(super) include_usage: bool,
+    /// What the response echoes of the request: members of a JSON object, with a comma at their end.
+    pub(super) echo: String,
+    /// Tools that take any text.
+    pub(super) free_form_tools: Vec<String>,
+    /// How it wants embeddings.
+    pub(super) embedding: EmbeddingTerms,
+}
+
+impl ReplyTerms {
+    /// Whether the client receives a stream.
+    pub fn is_stream(&self) -> bool {
+        self.stream
+    }
+}
+
+/// What the response's conversion must know of a request for embeddings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct EmbeddingTerms {
+    /// Whether the client wants the vectors in base64.
+    pub(super) base64: bool,
+    /// How many texts it sent.
+    pub(super) inputs: usize,
+}
+
+/// The client that waits for a response.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReplyContext {
+    /// The model's name as the client sent it.
+    pub model: String,
+    /// The request's id: ids in the response are made of it.
+    pub request_id: String,
+    /// When the request arrived, since the Unix epoch.
+    pub arrived_at: Duration,
+    /// How much of the response may be held.
+    pub limits: ResponseLimits,
+}
+
+/// What a writer of responses knows.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// Of the request.
+    pub(super) terms: ReplyTerms,
+    /// Of the client.
+    pub(super) context: ReplyContext,
+    /// What the backend serves.
+    pub(super) backend: Operation,
+}

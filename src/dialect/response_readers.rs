@@ -1,0 +1,40 @@
+//! Readers of responses: one per operation that backends serve. Each turns the data of an event, or a
+//! whole response, into [`Event`](super::event::Event)s.
+
+mod chat;
+mod completions;
+mod messages;
+mod ollama;
+mod wire;
+
+pub(super) use wire::{Count, OpenAiUsage};
+
+use super::error::BadResponse;
+use super::event::Event;
+use super::framing::Framing;
+use crate::api::Operation;
+
+/// Takes the events of a response.
+pub(super) type Sink<'s> = dyn FnMut(Event<'_>) -> Result<(), BadResponse> + 's;
+
+/// Reads one response.
+pub(super) trait ResponseReader: Send + std::fmt::Debug {
+    /// Reads the data of one event, or a whole response.
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse>;
+}
+
+/// The reader of `operation`'s responses, and how their stream is framed; `None` if there is none.
+pub(super) fn reader_of(operation: Operation) -> Option<(Box<dyn ResponseReader>, Framing)> {
+    let (reader, framing): (Box<dyn ResponseReader>, _) = match operation {
+        Operation::Chat => (Box::<chat::ChatReader>::default(), Framing::Events),
+        Operation::Completions => {
+            (Box::<completions::CompletionsReader>::default(), Framing::Events)
+        }
+        Operation::Messages => (Box::<messages::MessagesReader>::default(), Framing::Events),
+        Operation::OllamaChat | Operation::OllamaGenerate => {
+            (Box::<ollama::OllamaReader>::default(), Framing::Lines)
+        }
+        _ => return None,
+    };
+    Some((reader, framing))
+}

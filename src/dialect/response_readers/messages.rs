@@ -1,0 +1,225 @@
+//! Reads the responses of Anthropic's `/v1/messages`: whole, and as events.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::wire::Count;
+use super::{ResponseReader, Sink};
+use crate::dialect::engine_error;
+use crate::dialect::error::BadResponse;
+use crate::dialect::event::{Event, FinishReason, TokenUsage};
+use crate::dialect::json::Text;
+use crate::dialect::limits::MAX_CALLS;
+
+/// An event, or a whole message: the types tell them apart.
+#[derive(Deserialize)]
+struct Data<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Text<'a>,
+    #[serde(default)]
+    index: Option<Count>,
+    #[serde(default, borrow)]
+    message: Option<Head<'a>>,
+    #[serde(default, borrow)]
+    content_block: Option<Block<'a>>,
+    #[serde(default, borrow)]
+    delta: Option<Delta<'a>>,
+    #[serde(default, borrow)]
+    content: Option<Vec<Block<'a>>>,
+    #[serde(default, borrow)]
+    stop_reason: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    stop_sequence: Option<Text<'a>>,
+    #[serde(default)]
+    usage: Option<AnthropicUsage>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// The message at the start of a stream.
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(default)]
+    usage: Option<AnthropicUsage>,
+    #[serde(default, borrow)]
+    stop_reason: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Text<'a>,
+    #[serde(default, borrow)]
+    text: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    signature: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    id: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    name: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    input: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(default, borrow)]
+    text: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    signature: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    partial_json: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    stop_reason: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    stop_sequence: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct AnthropicUsage {
+    #[serde(default)]
+    input_tokens: Option<Count>,
+    #[serde(default)]
+    cache_read_input_tokens: Option<Count>,
+    #[serde(default)]
+    cache_creation_input_tokens: Option<Count>,
+    #[serde(default)]
+    output_tokens: Option<Count>,
+}
+
+impl From<AnthropicUsage> for TokenUsage {
+    fn from(usage: AnthropicUsage) -> Self {
+        let count = |count: Option<Count>| count.map_or(0, |Count(count)| count);
+        let cached = count(usage.cache_read_input_tokens);
+        let created = count(usage.cache_creation_input_tokens);
+        // Anthropic counts cached tokens apart. A 0 is what some engines send while they do not know.
+        let prompt = count(usage.input_tokens) + cached + created;
+        let output = count(usage.output_tokens);
+        let known = |count: u64| (count > 0).then_some(count);
+        Self { prompt: known(prompt), cached: known(cached), output: known(output), thinking: None }
+    }
+}
+
+/// Reads events and whole messages.
+#[derive(Debug, Default)]
+pub(super) struct MessagesReader {
+    /// The index of the content block of each call.
+    blocks: Vec<u64>,
+}
+
+impl ResponseReader for MessagesReader {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        let data: Data<'_> = serde_json::from_slice(data)
+            .map_err(|_error| BadResponse::Malformed { expected: "event of Anthropic's API" })?;
+        if let Some(error) = data.error {
+            return sink(Event::Error(&engine_error::message_of(error)));
+        }
+        let Count(index) = data.index.unwrap_or(Count(0));
+        match (&*data.kind, data.content_block, data.delta) {
+            ("content_block_start", Some(block), _) => self.start_block(&block, index, sink),
+            ("content_block_delta", _, Some(delta)) => self.read_delta(&delta, index, sink),
+            ("message_delta", _, Some(delta)) => {
+                stop(delta.stop_reason.as_deref(), delta.stop_sequence.as_deref(), sink)?;
+                data.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+            }
+            ("message_start", ..) => {
+                let Some(head) = data.message else { return Ok(()) };
+                stop(head.stop_reason.as_deref(), None, sink)?;
+                head.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+            }
+            ("message_stop", ..) => sink(Event::Done),
+            ("message", ..) => {
+                for (block, index) in data.content.into_iter().flatten().zip(0..) {
+                    self.start_block(&block, index, sink)?;
+                }
+                stop(data.stop_reason.as_deref(), data.stop_sequence.as_deref(), sink)?;
+                data.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+            }
+            // Pings, the ends of blocks, and events to come.
+            _ => Ok(()),
+        }
+    }
+}
+
+impl MessagesReader {
+    fn start_block(
+        &mut self,
+        block: &Block<'_>,
+        index: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        send_text(block.text.as_deref(), sink)?;
+        send_thinking(block.thinking.as_deref(), block.signature.as_deref(), sink)?;
+        if &*block.kind != "tool_use" {
+            return Ok(());
+        }
+        if self.blocks.len() >= MAX_CALLS {
+            return Err(BadResponse::TooLarge { held: "the tool calls", limit: MAX_CALLS });
+        }
+        let place = self.blocks.len();
+        self.blocks.push(index);
+        let id = block.id.as_deref().unwrap_or_default();
+        sink(Event::Call { place, id, name: block.name.as_deref().unwrap_or_default() })?;
+        match block.input.map(RawValue::get) {
+            // In a stream the arguments follow as pieces.
+            None | Some("{}") => Ok(()),
+            Some(piece) => sink(Event::Arguments { place, piece }),
+        }
+    }
+
+    fn read_delta(
+        &self,
+        delta: &Delta<'_>,
+        index: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), BadResponse> {
+        send_text(delta.text.as_deref(), sink)?;
+        send_thinking(delta.thinking.as_deref(), delta.signature.as_deref(), sink)?;
+        match delta.partial_json.as_deref() {
+            None | Some("") => Ok(()),
+            Some(piece) => match self.blocks.iter().rposition(|block| *block == index) {
+                Some(place) => sink(Event::Arguments { place, piece }),
+                None => Err(BadResponse::Malformed { expected: "event of Anthropic's API" }),
+            },
+        }
+    }
+}
+
+fn send_text(text: Option<&str>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    match text {
+        None | Some("") => Ok(()),
+        Some(text) => sink(Event::Text { text, logprobs: None }),
+    }
+}
+
+fn send_thinking(
+    thinking: Option<&str>,
+    signature: Option<&str>,
+    sink: &mut Sink<'_>,
+) -> Result<(), BadResponse> {
+    if let Some(text) = thinking.filter(|text| !text.is_empty()) {
+        sink(Event::Thinking(text))?;
+    }
+    match signature {
+        None | Some("") => Ok(()),
+        Some(signature) => sink(Event::Signature(signature)),
+    }
+}
+
+fn stop(reason: Option<&str>, text: Option<&str>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+    if let Some(text) = text {
+        sink(Event::StopText(text))?;
+    }
+    let reason = match reason {
+        None => return Ok(()),
+        Some("max_tokens" | "model_context_window_exceeded") => FinishReason::Length,
+        Some("tool_use") => FinishReason::ToolCalls,
+        Some("refusal") => FinishReason::ContentFilter,
+        Some(_) => FinishReason::Stop,
+    };
+    sink(Event::Finish(reason))
+}

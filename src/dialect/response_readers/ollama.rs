@@ -1,0 +1,134 @@
+//! Reads the responses of `/api/chat` and `/api/generate`: JSON lines, or one object of the same form.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::wire::Count;
+use super::{ResponseReader, Sink};
+use crate::dialect::engine_error;
+use crate::dialect::error::BadResponse;
+use crate::dialect::event::{Event, FinishReason, Timings, TokenUsage};
+use crate::dialect::json::Text;
+use crate::dialect::limits::MAX_CALLS;
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(default, borrow)]
+    message: Option<LineMessage<'a>>,
+    #[serde(default, borrow)]
+    response: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    logprobs: Option<&'a RawValue>,
+    #[serde(default)]
+    done: bool,
+    #[serde(default, borrow)]
+    done_reason: Option<Text<'a>>,
+    #[serde(default)]
+    load_duration: Option<Count>,
+    #[serde(default)]
+    prompt_eval_count: Option<Count>,
+    #[serde(default)]
+    prompt_eval_duration: Option<Count>,
+    #[serde(default)]
+    eval_count: Option<Count>,
+    #[serde(default)]
+    eval_duration: Option<Count>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct LineMessage<'a> {
+    #[serde(default, borrow)]
+    content: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    thinking: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    tool_calls: Option<Vec<LineCall<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct LineCall<'a> {
+    #[serde(default, borrow)]
+    id: Option<Text<'a>>,
+    #[serde(borrow)]
+    function: LineFunction<'a>,
+}
+
+#[derive(Deserialize)]
+struct LineFunction<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(default, borrow)]
+    arguments: Option<&'a RawValue>,
+}
+
+/// Reads lines and whole responses.
+#[derive(Debug, Default)]
+pub(super) struct OllamaReader {
+    calls: usize,
+}
+
+impl ResponseReader for OllamaReader {
+    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        let line: Line<'_> = serde_json::from_slice(data)
+            .map_err(|_error| BadResponse::Malformed { expected: "line of Ollama's API" })?;
+        if let Some(error) = line.error {
+            return sink(Event::Error(&engine_error::message_of(error)));
+        }
+        let (mut thinking, mut text) = (line.thinking, line.response);
+        let mut calls = None;
+        if let Some(message) = line.message {
+            (thinking, text, calls) = (message.thinking, message.content, message.tool_calls);
+        }
+        if let Some(thinking) = thinking.filter(|thinking| !thinking.is_empty()) {
+            sink(Event::Thinking(&thinking))?;
+        }
+        let text = text.unwrap_or_default();
+        let logprobs = line.logprobs.map(RawValue::get).filter(|list| *list != "[]");
+        if !text.is_empty() || logprobs.is_some() {
+            sink(Event::Text { text: &text, logprobs })?;
+        }
+        for call in calls.into_iter().flatten() {
+            self.read_call(&call, sink)?;
+        }
+        if !line.done {
+            return Ok(());
+        }
+        let reason = match line.done_reason.as_deref() {
+            Some("length") => FinishReason::Length,
+            _ => FinishReason::Stop,
+        };
+        sink(Event::Finish(reason))?;
+        let count = |count: Option<Count>| count.map(|Count(count)| count);
+        let duration = |time: Option<Count>| count(time).map(Duration::from_nanos);
+        sink(Event::Usage(TokenUsage {
+            prompt: count(line.prompt_eval_count),
+            output: count(line.eval_count),
+            ..TokenUsage::default()
+        }))?;
+        sink(Event::Timings(Timings {
+            load: duration(line.load_duration),
+            prompt: duration(line.prompt_eval_duration),
+            output: duration(line.eval_duration),
+        }))?;
+        sink(Event::Done)
+    }
+}
+
+impl OllamaReader {
+    fn read_call(&mut self, call: &LineCall<'_>, sink: &mut Sink<'_>) -> Result<(), BadResponse> {
+        if self.calls >= MAX_CALLS {
+            return Err(BadResponse::TooLarge { held: "the tool calls", limit: MAX_CALLS });
+        }
+        let (place, id) = (self.calls, call.id.as_deref().unwrap_or_default());
+        self.calls += 1;
+        sink(Event::Call { place, id, name: &call.function.name })?;
+        let piece = call.function.arguments.map_or("{}", RawValue::get);
+        sink(Event::Arguments { place, piece })
+    }
+}

@@ -1,0 +1,419 @@
+//! Anthropic's `/v1/messages` on other backends, and other clients on it.
+
+use serde_json::{Value, json};
+
+use super::{
+    convert, convert_for, events, lines, refused, respond, respond_whole, sse, stream_terms,
+    try_respond,
+};
+use crate::api::Operation::{Chat, Messages, OllamaChat};
+use crate::config::Engine;
+use crate::dialect::{BadResponse, ReplyTerms};
+
+fn messages(fields: Value) -> Value {
+    let mut body = json!({
+        "model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}],
+    });
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+#[test]
+fn request_becomes_a_chat_completion() {
+    let body = messages(json!({
+        "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
+        "stop_sequences": ["x"], "temperature": 0.5, "top_k": 4, "stream": true,
+        "metadata": {"user_id": "u"}, "service_tier": "auto",
+        "thinking": {"type": "enabled", "budget_tokens": 2048},
+    }));
+    let (body, converted) = convert_for(Engine::Vllm, Messages, Chat, &body).unwrap();
+    assert!(converted.reply.is_stream());
+    assert_eq!(
+        body,
+        json!({
+            "model": "backend-model",
+            "messages": [
+                {"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"},
+            ],
+            "max_tokens": 9, "stop": ["x"], "temperature": 0.5, "top_k": 4,
+            "chat_template_kwargs": {"enable_thinking": true},
+            "stream": true, "stream_options": {"include_usage": true},
+        })
+    );
+}
+
+#[test]
+fn blocks_become_parts_calls_and_tool_messages() {
+    let body = messages(json!({"messages": [
+        {"role": "user", "content": [
+            {"type": "text", "text": "a"},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+            {"type": "image", "source": {"type": "url", "url": "https://x.example/a.png"}},
+            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "doc"}},
+        ]},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "redacted_thinking", "data": "xx"},
+            {"type": "text", "text": "b"},
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t1", "content": [
+                {"type": "text", "text": "ok"},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "BBBB"}},
+            ]},
+            {"type": "text", "text": "go on"},
+        ]},
+    ]}));
+    let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+    assert_eq!(
+        convert(Messages, Chat, &body)["messages"],
+        json!([
+            {"role": "user", "content": [
+                {"type": "text", "text": "a"},
+                image("data:image/png;base64,AAAA"),
+                image("https://x.example/a.png"),
+                {"type": "text", "text": "doc"},
+            ]},
+            {"role": "assistant", "content": "b", "reasoning_content": "hm", "tool_calls": [
+                {"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}}]},
+            {"role": "tool", "tool_call_id": "t1", "name": "f", "content": "ok"},
+            {"role": "user", "content": [
+                image("data:image/png;base64,BBBB"), {"type": "text", "text": "go on"}]},
+        ])
+    );
+    let ollama = convert_for(Engine::Ollama, Messages, OllamaChat, &body).unwrap_err();
+    assert_eq!(ollama.field(), Some("image_url"), "Ollama takes no addresses");
+}
+
+#[test]
+fn tools_and_choices_become_openais() {
+    let tool = json!({"name": "f", "description": "d", "input_schema": {"type": "object"}});
+    let hosted = json!({"type": "web_search_20250305", "name": "web_search"});
+    for (choice, expected) in [
+        (json!({"type": "auto"}), json!("auto")),
+        (json!({"type": "any"}), json!("required")),
+        (json!({"type": "none"}), json!("none")),
+        (
+            json!({"type": "tool", "name": "f"}),
+            json!({"type": "function", "function": {"name": "f"}}),
+        ),
+    ] {
+        let body = messages(json!({"tools": [tool, hosted], "tool_choice": choice}));
+        let body = convert(Messages, Chat, &body);
+        assert_eq!(
+            body["tools"],
+            json!([{"type": "function", "function": {
+            "name": "f", "description": "d", "parameters": {"type": "object"}}}])
+        );
+        assert_eq!(body["tool_choice"], expected, "{choice}");
+    }
+    let one = json!({"type": "auto", "disable_parallel_tool_use": true});
+    let body = convert(Messages, Chat, &messages(json!({"tools": [tool], "tool_choice": one})));
+    assert_eq!(body["parallel_tool_calls"], false);
+}
+
+#[test]
+fn format_and_effort_come_from_output_config() {
+    let body = messages(json!({"output_config": {
+        "effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}}}));
+    let body = convert(Messages, Chat, &body);
+    assert_eq!(body["reasoning_effort"], "high");
+    assert_eq!(body["response_format"]["json_schema"]["schema"], json!({"type": "object"}));
+}
+
+#[test]
+fn what_other_engines_cannot_do_is_refused() {
+    let content = |block: Value| json!({"messages": [{"role": "user", "content": [block]}]});
+    for (field, fields) in [
+        ("mcp_servers", json!({"mcp_servers": [{"url": "x"}]})),
+        ("messages", content(json!({"type": "server_tool_use", "id": "x"}))),
+        ("messages", content(json!({"type": "image", "source": {"type": "file", "file_id": "x"}}))),
+        (
+            "messages",
+            content(json!({"type": "document", "source": {"type": "base64", "data": "x"}})),
+        ),
+        ("messages", content(json!({"type": "tool_use", "id": "a", "name": "f", "input": "x"}))),
+        ("messages", json!({"messages": []})),
+        ("messages", json!({"messages": [{"role": "tool", "content": "x"}]})),
+        ("tool_choice", json!({"tool_choice": {"type": "tool"}})),
+        ("system", json!({"system": 5})),
+    ] {
+        assert_eq!(refused(Messages, Chat, &messages(fields.clone())), field, "{fields}");
+    }
+}
+
+fn chunk(delta: Value, finish: Option<&str>) -> Value {
+    json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+}
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["type"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn chat_stream_becomes_events_with_indexed_blocks() {
+    let call = json!({"tool_calls": [{"index": 0, "id": "t1", "function": {"name": "f", "arguments": ""}}]});
+    let piece = json!({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]});
+    let stream = sse(&[
+        chunk(json!({"role": "assistant", "content": ""}), None),
+        chunk(json!({"reasoning_content": "hm"}), None),
+        chunk(json!({"content": "a"}), None),
+        chunk(json!({"content": "b"}), None),
+        chunk(call, None),
+        chunk(piece, None),
+        chunk(json!({}), Some("tool_calls")),
+        json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4,
+            "prompt_tokens_details": {"cached_tokens": 5}}}),
+    ]) + "data: [DONE]\n\n";
+    let text = respond((Messages, Chat), &stream_terms(), &stream);
+    assert!(text.starts_with("event: message_start\ndata: {\"type\":\"message_start\""), "{text}");
+    let events = events(&text);
+    assert_eq!(
+        kinds(&events),
+        [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_stop",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_delta",
+            "content_block_stop",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop",
+        ]
+    );
+    let indexes: Vec<Option<u64>> = events.iter().map(|event| event["index"].as_u64()).collect();
+    assert_eq!(indexes[1..11], [0, 0, 0, 1, 1, 1, 1, 2, 2, 2].map(Some));
+    assert_eq!(events[0]["message"]["id"], "msg_r1");
+    assert_eq!(events[0]["message"]["model"], "client-model");
+    assert_eq!(events[2]["delta"], json!({"type": "thinking_delta", "thinking": "hm"}));
+    assert_eq!(events[5]["delta"], json!({"type": "text_delta", "text": "a"}));
+    assert_eq!(
+        events[8]["content_block"],
+        json!({"type": "tool_use", "id": "t1", "name": "f", "input": {}})
+    );
+    assert_eq!(events[9]["delta"], json!({"type": "input_json_delta", "partial_json": "{}"}));
+    assert_eq!(events[11]["delta"], json!({"stop_reason": "tool_use", "stop_sequence": null}));
+    assert_eq!(events[11]["usage"]["input_tokens"], 4);
+    assert_eq!(events[11]["usage"]["cache_read_input_tokens"], 5);
+    assert_eq!(events[11]["usage"]["output_tokens"], 4);
+}
+
+#[test]
+fn empty_responses_have_an_empty_text() {
+    let stream = sse(&[chunk(json!({}), Some("stop"))]);
+    let events = events(&respond((Messages, Chat), &stream_terms(), &stream));
+    let kinds = kinds(&events);
+    let expected = [
+        "message_start",
+        "content_block_start",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ];
+    assert_eq!(kinds, expected);
+}
+
+#[test]
+fn mixed_pieces_of_calls_are_an_error() {
+    let piece = |index: u64, name: Option<&str>| {
+        chunk(
+            json!({"tool_calls": [{"index": index, "function": {"name": name, "arguments": "{"}}]}),
+            None,
+        )
+    };
+    let stream = sse(&[piece(0, Some("f")), piece(1, Some("g")), piece(0, None)]);
+    let (_, result) = try_respond((Messages, Chat), &stream_terms(), &stream);
+    assert_eq!(result, Err(BadResponse::MixedCalls));
+}
+
+#[test]
+fn stop_reasons_become_anthropics() {
+    for (finish, reason) in
+        [("stop", "end_turn"), ("length", "max_tokens"), ("content_filter", "refusal")]
+    {
+        let body = json!({"choices": [{"message": {"content": "a"}, "finish_reason": finish}]});
+        let body = respond_whole((Messages, Chat), &body);
+        assert_eq!(body["stop_reason"], reason);
+        assert_eq!(body["content"], json!([{"type": "text", "text": "a"}]));
+        assert_eq!(body["type"], "message");
+    }
+}
+
+#[test]
+fn errors_in_a_stream_are_events_of_the_name() {
+    let stream = sse(&[json!({"error": {"message": "boom"}})]);
+    let text = respond((Messages, Chat), &stream_terms(), &stream);
+    assert_eq!(
+        text,
+        "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"boom\"}}\n\n"
+    );
+}
+
+#[test]
+fn chat_becomes_a_request_of_anthropics() {
+    let body = json!({"model": "m", "messages": [
+        {"role": "system", "content": "a"},
+        {"role": "user", "content": "hi"},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.example/a"}}]},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}}]},
+        {"role": "tool", "tool_call_id": "t1", "content": "ok"},
+        {"role": "system", "content": "b"},
+        {"role": "user", "content": "and?"},
+    ], "stop": "x", "user": "u", "seed": 5, "presence_penalty": 1, "temperature": 0.2,
+        "parallel_tool_calls": false, "tool_choice": "required", "reasoning_effort": "low",
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}});
+    assert_eq!(
+        convert(Chat, Messages, &body),
+        json!({
+            "model": "backend-model", "max_tokens": 4096, "system": "a\nb", "messages": [
+                {"role": "user", "content": [
+                    {"type": "text", "text": "hi"},
+                    {"type": "image", "source": {"type": "url", "url": "https://x.example/a"}}]},
+                {"role": "assistant", "content": [
+                    {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}}]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "ok"}]},
+                    {"type": "text", "text": "and?"}]},
+            ],
+            "tools": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+            "thinking": {"type": "adaptive"},
+            "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+            "temperature": 0.2, "stop_sequences": ["x"], "stream": false, "metadata": {"user_id": "u"},
+        })
+    );
+    for (field, fields) in [
+        ("format", json!({"response_format": {"type": "json_object"}})),
+        ("logprobs", json!({"logprobs": true})),
+    ] {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        assert_eq!(refused(Chat, Messages, &body), field);
+    }
+    let alone = json!({"model": "m", "messages": [{"role": "system", "content": "x"}]});
+    let alone = convert(Chat, Messages, &alone);
+    assert_eq!(alone.get("system"), None);
+    assert_eq!(alone["messages"][0]["role"], "user", "the API demands a message");
+}
+
+#[test]
+fn results_come_first_in_the_turn_of_the_user() {
+    let call =
+        json!({"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let body = json!({"model": "m", "messages": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "tool_calls": [call]},
+        {"role": "user", "content": "c"},
+        {"role": "tool", "tool_call_id": "t1", "content": "d"},
+    ]});
+    let content = convert(Chat, Messages, &body)["messages"][2]["content"].clone();
+    assert_eq!(content[0]["type"], "tool_result");
+    assert_eq!(content[1], json!({"type": "text", "text": "c"}));
+}
+
+/// A stream as Anthropic sends it.
+fn anthropic_stream() -> String {
+    sse(&[
+        json!({"type": "message_start", "message": {"id": "msg_1", "content": [],
+            "usage": {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 1}}}),
+        json!({"type": "ping"}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s"}}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}}),
+        json!({"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "a"}}),
+        json!({"type": "content_block_stop", "index": 1}),
+        json!({"type": "content_block_start", "index": 2, "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}}),
+        json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": "{\"x\""}}),
+        json!({"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": ":1}"}}),
+        json!({"type": "content_block_stop", "index": 2}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": null}, "usage": {"output_tokens": 9}}),
+        json!({"type": "message_stop"}),
+    ])
+}
+
+#[test]
+fn anthropics_stream_becomes_chunks_and_lines() {
+    let terms = ReplyTerms { include_usage: true, ..stream_terms() };
+    let events = events(&respond((Chat, Messages), &terms, &anthropic_stream()));
+    let deltas: Vec<&Value> =
+        events[..6].iter().map(|event| &event["choices"][0]["delta"]).collect();
+    assert_eq!(deltas[1]["reasoning_content"], "hm");
+    assert_eq!(deltas[2]["content"], "a");
+    assert_eq!(deltas[3]["tool_calls"][0]["id"], "t");
+    assert_eq!(deltas[5]["tool_calls"][0]["function"]["arguments"], ":1}");
+    assert_eq!(events[6]["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!(
+        events[7]["usage"],
+        json!({
+            "prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 19,
+            "prompt_tokens_details": {"cached_tokens": 7},
+        })
+    );
+    assert_eq!(events[8], "[DONE]");
+    let lines = lines(&respond((OllamaChat, Messages), &stream_terms(), &anthropic_stream()));
+    assert_eq!(lines[2]["message"]["tool_calls"][0]["function"]["arguments"], json!({"x": 1}));
+    assert_eq!(lines[3]["prompt_eval_count"], 10);
+}
+
+#[test]
+fn anthropics_whole_message_becomes_a_chat_completion() {
+    let body = json!({
+        "type": "message", "role": "assistant", "content": [
+            {"type": "text", "text": "a"}, {"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}}],
+        "stop_reason": "tool_use", "usage": {"input_tokens": 3, "output_tokens": 4},
+    });
+    let body = respond_whole((Chat, Messages), &body);
+    assert_eq!(body["choices"][0]["message"]["content"], "a");
+    assert_eq!(
+        body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"],
+        "{\"x\":1}"
+    );
+    assert_eq!(body["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!(body["usage"]["total_tokens"], 7);
+}
+
+#[test]
+fn stop_text_survives_where_both_have_it() {
+    let stream = sse(&[
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "a"}}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "stop_sequence", "stop_sequence": "END"}}),
+        json!({"type": "message_stop"}),
+    ]);
+    let events = events(&respond((Chat, Messages), &stream_terms(), &stream));
+    assert_eq!(events[2]["choices"][0]["finish_reason"], "stop");
+}
+
+#[test]
+fn cut_and_failed_streams_of_anthropics_are_visible() {
+    let whole = anthropic_stream();
+    let (start, _) = whole.split_at(whole.find("message_delta").unwrap() - 20);
+    let (_, result) = try_respond((Chat, Messages), &stream_terms(), start);
+    assert_eq!(
+        result,
+        Err(BadResponse::Malformed { expected: "event of Anthropic's API" }),
+        "a torn event is no event"
+    );
+    let (start, _) = whole.split_at(
+        whole
+            .find("data: {\"delta\":{\"stop_reason")
+            .unwrap_or(whole.rfind("data: {\"type\":\"message_delta").unwrap_or(0)),
+    );
+    let (_, result) = try_respond((Chat, Messages), &stream_terms(), start);
+    assert_eq!(result, Err(BadResponse::EndedEarly));
+    let failed = sse(&[
+        json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+    ]);
+    let events = events(&respond((Chat, Messages), &stream_terms(), &failed));
+    assert_eq!(events[0]["error"]["message"], "Overloaded");
+    assert_eq!(events.len(), 1);
+}

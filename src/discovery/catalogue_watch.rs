@@ -1,0 +1,275 @@
+//! Keeps up with what one backend serves and has in memory. Each list has its own schedule: after
+//! `discovery.interval` or `discovery.loaded_interval`, sooner when a request or a command shows that what is
+//! known is outdated, and after `discovery.error_interval` where the last read failed. What is known stays in
+//! use meanwhile, and a failure of one list changes nothing about the other, nor about the backend's health.
+//!
+//! One task per backend reads both, so that neither is read twice at a time.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use super::client::DiscoveryClient;
+use super::engines::{self, LoadedSource};
+use super::listed_models::ListedModels;
+use super::loaded::{LoadedReport, probe_loaded};
+use super::models::{self, ShownModels};
+use crate::api::show_names;
+use crate::clock::now;
+use crate::config::{DiscoveryConfig, Engine, ModelEntry};
+use crate::fleet::{Backend, DroppedModels, Fleet};
+use crate::scoring::Residency;
+use crate::units::Timestamp;
+
+/// The most models in one log line.
+const SHOWN_MODELS: usize = 20;
+/// The time between two reads of a list, however often it is found outdated: clients cause that, too.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// The same for what is in memory, which responses change.
+const MIN_LOADED_PAUSE: Duration = Duration::from_millis(200);
+/// After so many intervals without a report, what was in memory is no longer believed.
+const BELIEVED_INTERVALS: u32 = 3;
+
+/// Whether a backend's health checks pass, as its watcher reports it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Reachable {
+    pub(super) is_up: bool,
+    /// How often it became healthy; it may serve other models each time.
+    pub(super) recoveries: u64,
+}
+
+impl Reachable {
+    /// Takes in a check; returns whether it shows something new.
+    pub(super) fn update(&mut self, is_up: bool, is_changed: bool) -> bool {
+        let is_recovery = is_up && (is_changed || !self.is_up);
+        let is_news = is_recovery || is_up != self.is_up;
+        self.is_up = is_up;
+        self.recoveries += u64::from(is_recovery);
+        is_news
+    }
+}
+
+/// When a list is read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Schedule {
+    due: Timestamp,
+    last: Timestamp,
+}
+
+impl Schedule {
+    fn start(&mut self) -> bool {
+        let at = now();
+        let is_due = at >= self.due;
+        if is_due {
+            self.last = at;
+        }
+        is_due
+    }
+
+    fn wait(&mut self, interval: Duration) {
+        self.due = now().after(interval);
+    }
+
+    /// It is outdated: due as soon as `pause` has passed since the last read.
+    fn hurry(&mut self, pause: Duration) {
+        self.due = self.due.min(self.last.after(pause));
+    }
+}
+
+/// Reads the lists of one backend.
+pub(super) struct CatalogueWatch {
+    backend: Backend,
+    fleet: Arc<Fleet>,
+    discovery: DiscoveryConfig,
+    client: Arc<DiscoveryClient>,
+    shown: ShownModels,
+    models: Schedule,
+    loaded: Schedule,
+    /// When it last reported what is in memory.
+    reported_at: Timestamp,
+    /// Whether this process of it does not report that.
+    is_unreported: bool,
+    /// Whether its models have not been read since it became healthy.
+    is_recovered: bool,
+}
+
+impl CatalogueWatch {
+    pub(super) fn new(
+        backend: Backend,
+        fleet: Arc<Fleet>,
+        discovery: DiscoveryConfig,
+        client: Arc<DiscoveryClient>,
+    ) -> Self {
+        Self {
+            backend,
+            fleet,
+            discovery,
+            client,
+            shown: ShownModels::default(),
+            models: Schedule::default(),
+            loaded: Schedule::default(),
+            reported_at: Timestamp::default(),
+            is_unreported: false,
+            is_recovered: false,
+        }
+    }
+
+    /// Reads the lists while the backend is up; `first` is dropped after the first time. Ends with the sender
+    /// of `reachable`.
+    pub(super) async fn follow(
+        mut self,
+        mut reachable: watch::Receiver<Reachable>,
+        first: oneshot::Sender<()>,
+    ) {
+        let mut first = Some(first);
+        let mut recoveries = 0;
+        loop {
+            let Ok(up) = reachable.wait_for(|it| it.is_up).await.map(|it| *it) else { return };
+            if up.recoveries != recoveries {
+                recoveries = up.recoveries;
+                (self.models.due, self.loaded.due) = (now(), now());
+                (self.is_recovered, self.is_unreported) = (true, false);
+            }
+            self.read_what_is_due().await;
+            drop(first.take());
+            self.wait(&mut reachable).await;
+        }
+    }
+
+    /// Waits until a list is due, is found outdated, or the backend's state changes.
+    async fn wait(&mut self, reachable: &mut watch::Receiver<Reachable>) {
+        let until = self.models.due.min(self.loaded.due);
+        let state = Arc::clone(&self.backend.state);
+        tokio::select! {
+            () = tokio::time::sleep(until.since(now())) => {}
+            outdated = poll_fn(|cx| state.poll_outdated(cx)) => {
+                if outdated.models {
+                    self.models.hurry(MIN_PAUSE);
+                }
+                if outdated.loaded {
+                    self.loaded.hurry(MIN_LOADED_PAUSE);
+                }
+            }
+            // An error is a sender that is gone; the loop sees it, too.
+            _ = reachable.changed() => {}
+        }
+    }
+
+    async fn read_what_is_due(&mut self) {
+        if self.models.start() {
+            let is_read = !self.discovers_models() || self.read_models().await;
+            self.is_recovered = false;
+            self.models.wait(self.pause(self.discovery.interval, is_read));
+        }
+        if self.loaded.start() {
+            let is_read = self.read_loaded().await;
+            self.loaded.wait(self.pause(self.discovery.loaded_interval, is_read));
+        }
+    }
+
+    fn pause(&self, interval: Duration, is_read: bool) -> Duration {
+        if is_read { interval } else { interval.min(self.discovery.error_interval) }
+    }
+
+    /// Declared models count as they are; discovery only fills in what they leave out, and how many slots
+    /// an engine has. Which one has slots is known once it is detected.
+    fn discovers_models(&self) -> bool {
+        let declared = self.backend.config.models.as_ref();
+        let is_open =
+            |entry: &ModelEntry| entry.context_length.is_none() || entry.capabilities.is_none();
+        let engine = self.engine();
+        let is_undetected = self.is_recovered && engine == Engine::Auto;
+        self.discovery.enabled
+            && (is_undetected
+                || engines::facts(engine).props_path.is_some()
+                || declared.is_none_or(|models| models.iter().any(is_open)))
+    }
+
+    /// The configured or detected engine.
+    fn engine(&self) -> Engine {
+        self.backend.state.engine(self.backend.config.engine)
+    }
+
+    /// Reads the list of models; returns whether that worked.
+    async fn read_models(&mut self) -> bool {
+        let limit = self.discovery.timeout;
+        let found = models::discover(&self.client, &self.backend, limit, &mut self.shown).await;
+        let state = &self.backend.state;
+        match found {
+            Ok(ListedModels { models, dropped, sizes }) => {
+                self.record_dropped(dropped);
+                if self.fleet.learn_models(state.id, &models) {
+                    let count = models.len();
+                    let names = models.iter().map(|model| model.id.as_str());
+                    let models = show_names(names, SHOWN_MODELS);
+                    tracing::info!(backend = %state.name, count, models, "models discovered");
+                    // Where the new ones stand is not known.
+                    self.loaded.due = now();
+                }
+                self.fleet.learn_sizes(state.id, &sizes);
+                true
+            }
+            // The last list stays: a backend that cannot list its models may still serve them.
+            Err(error) if self.backend.config.models.is_some() => {
+                tracing::debug!(backend = %state.name, %error, "discovery failed, declared models stay in use");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(backend = %state.name, %error, "discovery failed");
+                false
+            }
+        }
+    }
+
+    /// Warns of ids that are not used, once per change of the list.
+    fn record_dropped(&self, dropped: DroppedModels) {
+        let is_new = self.backend.state.listing.record(dropped);
+        if is_new && dropped != DroppedModels::default() {
+            let DroppedModels { too_long, unprintable, duplicate, over_limit } = dropped;
+            tracing::warn!(
+                backend = %self.backend.state.name, too_long, unprintable, duplicate, over_limit,
+                "the backend lists model ids that are not used"
+            );
+        }
+    }
+
+    /// Reads what is in memory; returns whether that worked.
+    async fn read_loaded(&mut self) -> bool {
+        let state = &self.backend.state;
+        // The engine may have been detected only now.
+        let source = engines::facts(self.engine()).loaded;
+        if !self.discovery.enabled || self.is_unreported || source == LoadedSource::Always {
+            return true;
+        }
+        let asked_at = now();
+        let limit = self.discovery.timeout;
+        match probe_loaded(&self.client, &self.backend, limit, source).await {
+            Ok(report) => {
+                self.reported_at = now();
+                match report {
+                    LoadedReport::Listed(models) => {
+                        self.fleet.learn_loaded(state.id, &models, asked_at);
+                    }
+                    LoadedReport::Every(residency) => {
+                        self.fleet.learn_residency(state.id, residency);
+                    }
+                    LoadedReport::NotServed => {
+                        self.is_unreported = true;
+                        self.fleet.learn_residency(state.id, Residency::Resident);
+                    }
+                }
+                true
+            }
+            Err(error) => {
+                tracing::debug!(backend = %state.name, %error, "cannot read what is in memory");
+                let believed = self.discovery.loaded_interval * BELIEVED_INTERVALS;
+                if now().since(self.reported_at) > believed {
+                    self.fleet.forget_loaded(state.id);
+                }
+                false
+            }
+        }
+    }
+}

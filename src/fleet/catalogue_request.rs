@@ -1,0 +1,81 @@
+//! Requests to read a backend's model list, or what it has in memory, ahead of the schedule: something
+//! showed that what is known is outdated.
+//!
+//! Any number of requests before the next probe are one; the order of flag and waker is that of
+//! [`super::check_request`].
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+
+use atomic_waker::AtomicWaker;
+
+const MODELS: u8 = 1;
+const LOADED: u8 = 1 << 1;
+
+/// What is to be read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OutdatedCatalogue {
+    /// The list of models.
+    pub models: bool,
+    /// What is in memory.
+    pub loaded: bool,
+}
+
+/// What was requested and not read yet.
+#[derive(Debug, Default)]
+pub(super) struct CatalogueRequest {
+    pending: AtomicU8,
+    waker: AtomicWaker,
+}
+
+impl CatalogueRequest {
+    /// Requests the list and what is in memory.
+    pub(super) fn set_all(&self) {
+        self.set(MODELS | LOADED);
+    }
+
+    /// Requests what is in memory.
+    pub(super) fn set_loaded(&self) {
+        self.set(LOADED);
+    }
+
+    fn set(&self, what: u8) {
+        if self.pending.fetch_or(what, Ordering::AcqRel) & what != what {
+            self.waker.wake();
+        }
+    }
+
+    /// Ready once something is requested, which takes the request.
+    pub(super) fn poll_take(&self, cx: &Context<'_>) -> Poll<OutdatedCatalogue> {
+        self.waker.register(cx.waker());
+        match self.pending.swap(0, Ordering::AcqRel) {
+            0 => Poll::Pending,
+            what => Poll::Ready(OutdatedCatalogue {
+                models: what & MODELS != 0,
+                loaded: what & LOADED != 0,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn requests_before_a_probe_are_one() {
+        let request = CatalogueRequest::default();
+        let cx = Context::from_waker(Waker::noop());
+        assert!(request.poll_take(&cx).is_pending());
+        request.set_loaded();
+        let loaded = OutdatedCatalogue { models: false, loaded: true };
+        assert_eq!(request.poll_take(&cx), Poll::Ready(loaded));
+        request.set_loaded();
+        request.set_all();
+        let all = OutdatedCatalogue { models: true, loaded: true };
+        assert_eq!(request.poll_take(&cx), Poll::Ready(all));
+        assert!(request.poll_take(&cx).is_pending(), "the request is taken");
+    }
+}

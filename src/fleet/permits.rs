@@ -1,0 +1,54 @@
+//! The limits of a candidate, the permits within them, and what a request for its model costs the others.
+
+use super::inflight_guard::{InflightGuard, ModelPermit, PermitLimits, PermitRequest};
+use super::topology::Serving;
+use crate::scoring::{Eviction, Residency};
+
+/// A limit of requests in flight that is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReachedLimit {
+    /// That of the backend.
+    Backend(u32),
+    /// That of the model on it.
+    Model(u32),
+}
+
+impl Serving {
+    /// Whether a limit of requests in flight may be reached: [`Serving::limit_reached`] knows.
+    #[inline(always)]
+    pub fn may_be_full(&self) -> bool {
+        self.state.load.in_flight() >= self.least_limit
+    }
+
+    /// Whether the backend, or the model on it, has as many requests in flight as it may.
+    pub fn limit_reached(&self) -> Option<ReachedLimit> {
+        if self.state.load.in_flight() >= self.max_in_flight {
+            return Some(ReachedLimit::Backend(self.max_in_flight));
+        }
+        (self.model_state.in_flight() >= self.max_in_flight_of_model)
+            .then_some(ReachedLimit::Model(self.max_in_flight_of_model))
+    }
+
+    /// Takes a permit for a request of the model; `None` when a limit is reached or another attempt holds
+    /// the probe slot.
+    pub fn try_reserve(&self, request: &PermitRequest) -> Option<InflightGuard> {
+        let limit = match request.limits {
+            PermitLimits::All => self.max_in_flight_of_model,
+            PermitLimits::Backend => u32::MAX,
+        };
+        let model = ModelPermit { state: &self.model_state, limit };
+        InflightGuard::try_reserve_model(&self.state, self.max_in_flight, &model, request)
+    }
+
+    /// What loading the model would push out of the backend's memory.
+    pub fn eviction(&self, residency: Residency) -> Eviction {
+        let is_loaded = matches!(residency, Residency::Resident | Residency::Sleeping);
+        if is_loaded || self.state.memory.has_room_for(self.model_state.size()) {
+            return Eviction::Nothing;
+        }
+        match self.state.load.in_flight() > self.model_state.in_flight() {
+            true => Eviction::InUse,
+            false => Eviction::Idle,
+        }
+    }
+}

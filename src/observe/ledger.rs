@@ -1,0 +1,199 @@
+//! The token ledger: an observer that counts the tokens of every request by backend, model and client
+//! key. Requests write counters without a lock (`cells`); a thread reads them every few seconds into the
+//! `books` and adds them to an SQLite database (`database`), whose totals it reads at start. Without a
+//! file the database is in memory. Whatever happens to the file, no request waits or fails for it.
+
+mod batch;
+mod books;
+mod cells;
+mod counts;
+mod database;
+mod figures;
+mod queries;
+mod report;
+mod writer;
+
+pub use batch::{Pair, Tokens, Totals};
+pub use counts::Counts;
+pub use database::DatabaseError;
+pub use figures::LedgerReport;
+pub use queries::{DailyGroups, Point, TimeSeries};
+pub use report::{Dimension, ReportQuery, ReportRow, report};
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::clock::unix_seconds;
+use crate::config::LedgerConfig;
+use crate::routing::{Generation, RequestObserver, RequestOutcome};
+use books::Books;
+use cells::{Cells, Labels};
+use figures::Figures;
+use writer::{Command, Writer};
+
+/// Queries that wait for the thread; further ones are refused.
+const MAX_COMMANDS: usize = 16;
+
+/// Why a query has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// Too many queries wait.
+    #[error("too many queries wait for the ledger")]
+    Busy,
+    /// The database cannot be read.
+    #[error("the ledger cannot be read: {0}")]
+    Database(#[from] DatabaseError),
+}
+
+/// What requests, readers and the thread share.
+#[derive(Debug)]
+struct Shared {
+    cells: Cells,
+    books: Mutex<Books>,
+    settings: ArcSwap<LedgerConfig>,
+    figures: Figures,
+}
+
+impl Shared {
+    /// Reads the cells into the books.
+    fn collect(&self) {
+        self.books.lock().collect(&self.cells, unix_seconds() / 60);
+    }
+}
+
+/// The token ledger.
+#[derive(Debug)]
+pub struct Ledger {
+    shared: Arc<Shared>,
+    commands: SyncSender<Command>,
+}
+
+impl Ledger {
+    /// Opens the database, reads its totals, and starts the thread. A database that cannot be used is
+    /// logged and tried again with every write.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(generation: &Generation) -> io::Result<Self> {
+        let config = &generation.config;
+        let (commands, receiver) = sync_channel(MAX_COMMANDS);
+        let shared = Arc::new(Shared {
+            cells: Cells::new(config.ledger.max_rows),
+            books: Mutex::new(Books::new(generation)),
+            settings: ArcSwap::from_pointee(config.ledger.clone()),
+            figures: Figures::default(),
+        });
+        let path = config.ledger.path.clone();
+        let mut writer = Writer::new(Arc::clone(&shared), path, receiver);
+        writer.flush();
+        let thread = std::thread::Builder::new().name("token ledger".to_owned());
+        thread.spawn(move || writer.run())?;
+        Ok(Self { shared, commands })
+    }
+
+    /// Whether a start could use the configured file. Creates none.
+    ///
+    /// # Errors
+    /// Why it could not.
+    pub fn check(config: &LedgerConfig) -> Result<(), DatabaseError> {
+        config.path.as_deref().map_or(Ok(()), report::check)
+    }
+
+    /// Applies another configuration; `ledger.path` needs a restart.
+    pub fn adopt(&self, generation: &Generation) {
+        let minute = unix_seconds() / 60;
+        self.shared.books.lock().adopt(generation, &self.shared.cells, minute);
+        self.shared.settings.store(Arc::new(generation.config.ledger.clone()));
+    }
+
+    /// Writes everything counted so far; tries again for at most `limit` while the file is locked.
+    /// Returns whether it is written.
+    pub fn flush(&self, limit: Duration) -> bool {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let mut left = limit;
+        loop {
+            let (done, written) = sync_channel(1);
+            let started = crate::clock::now();
+            if self.commands.try_send(Command::Flush(done)).is_ok()
+                && written.recv_timeout(left).unwrap_or(false)
+            {
+                return true;
+            }
+            std::thread::sleep(PAUSE);
+            left = left.saturating_sub(crate::clock::now().since(started));
+            if left.is_zero() {
+                tracing::error!("shutdown: not all counts of the token ledger were written");
+                return false;
+            }
+        }
+    }
+
+    /// Tokens per backend and model: those of the file and those not yet written.
+    pub fn totals(&self) -> Totals {
+        let minute = unix_seconds() / 60;
+        let mut books = self.shared.books.lock();
+        books.collect(&self.shared.cells, minute);
+        books.totals()
+    }
+
+    /// The tokens of a model by minute and backend, newest first.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the database cannot be read now.
+    pub async fn time_series(&self, model: String) -> Result<TimeSeries, QueryError> {
+        self.query(|response| Command::TimeSeries { model, response }).await
+    }
+
+    /// The number of daily groups before a Unix time; `deletes` removes the rows by minute before it.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the database cannot be used now.
+    pub async fn daily_groups(
+        &self,
+        before: u64,
+        deletes: bool,
+    ) -> Result<DailyGroups, QueryError> {
+        self.query(|response| Command::DailyGroups { before, deletes, response }).await
+    }
+
+    async fn query<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, DatabaseError>>) -> Command,
+    ) -> Result<T, QueryError> {
+        let (sender, response) = oneshot::channel();
+        match self.commands.try_send(command(sender)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                return Err(QueryError::Busy);
+            }
+        }
+        Ok(response.await.map_err(|_gone| QueryError::Busy)??)
+    }
+
+    /// What the metrics show.
+    pub fn figures(&self) -> LedgerReport {
+        let (pending, shrunk) = {
+            let books = self.shared.books.lock();
+            (books.unwritten(), books.shrunk())
+        };
+        self.shared.figures.report(pending, shrunk, self.shared.cells.overflowed())
+    }
+}
+
+impl RequestObserver for Ledger {
+    fn finished(&self, outcome: &RequestOutcome<'_>) {
+        let Some(counts) = Counts::of(outcome) else { return };
+        let Some((_, backend)) = outcome.backend else { return };
+        let labels = Labels { backend, model: outcome.model, key: outcome.about.key };
+        self.shared.cells.add(labels, &counts, unix_seconds() / 60);
+    }
+}
+
+#[cfg(test)]
+mod tests;

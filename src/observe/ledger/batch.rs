@@ -1,0 +1,203 @@
+//! What is counted between two writes: rows by minute and rows by day. Bounded: when the database cannot
+//! be written for long, the rows of the oldest time become part of the next, so that the sums stay right
+//! and only the times get coarser.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::counts::Counts;
+use crate::config::Price;
+
+/// A backend's URL and a model.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pair {
+    /// The backend's URL.
+    pub endpoint: Arc<str>,
+    /// The model's name.
+    pub model: Arc<str>,
+}
+
+/// Input and output tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Tokens of the prompts.
+    pub input: u64,
+    /// Tokens of the responses.
+    pub output: u64,
+}
+
+impl Tokens {
+    /// Input and output together.
+    pub fn total(self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+
+    /// Adds other counts.
+    pub(super) fn add(&mut self, other: Self) {
+        self.input = self.input.saturating_add(other.input);
+        self.output = self.output.saturating_add(other.output);
+    }
+}
+
+/// Tokens per backend and model.
+pub type Totals = BTreeMap<Pair, Tokens>;
+
+/// The key of a row by day.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Account {
+    /// The backend's name.
+    pub(super) backend: Arc<str>,
+    pub(super) model: Arc<str>,
+    /// The name of the client's key; empty without one.
+    pub(super) key: Arc<str>,
+}
+
+/// A row by day.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct DayRow {
+    pub(super) counts: Counts,
+    /// What the tokens cost; `None` for a model without a price.
+    pub(super) cost: Option<f64>,
+}
+
+impl DayRow {
+    pub(super) fn new(counts: Counts, price: Option<&Price>) -> Self {
+        let cost = price.map(|price| price.cost(counts.input_tokens, counts.output_tokens));
+        Self { counts, cost }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.counts.add(&other.counts);
+        self.cost = match (self.cost, other.cost) {
+            (Some(mine), Some(more)) => Some(mine + more),
+            (mine, more) => mine.or(more),
+        };
+    }
+}
+
+/// Rows that wait to be written.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Batch {
+    /// By the minute since 1970.
+    pub(super) minutes: BTreeMap<(u64, Pair), Tokens>,
+    /// By the day since 1970.
+    pub(super) days: BTreeMap<(u64, Account), DayRow>,
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.minutes.is_empty() && self.days.is_empty()
+    }
+
+    /// The number of rows.
+    pub(super) fn len(&self) -> usize {
+        self.minutes.len() + self.days.len()
+    }
+
+    pub(super) fn add_minute(&mut self, minute: u64, pair: Pair, tokens: Tokens) {
+        if tokens != Tokens::default() {
+            self.minutes.entry((minute, pair)).or_default().add(tokens);
+        }
+    }
+
+    pub(super) fn add_day(&mut self, day: u64, account: Account, row: &DayRow) {
+        self.days.entry((day, account)).or_default().add(row);
+    }
+
+    /// Adds the rows of another batch.
+    pub(super) fn merge(&mut self, other: &Self) {
+        for ((minute, pair), tokens) in &other.minutes {
+            self.add_minute(*minute, pair.clone(), *tokens);
+        }
+        for ((day, account), row) in &other.days {
+            self.add_day(*day, account.clone(), row);
+        }
+    }
+
+    /// Makes rows of the oldest times part of the next time until at most `limit` rows of each kind are
+    /// left, or none has a next time. Returns the number of rows that moved.
+    pub(super) fn shrink(&mut self, limit: usize) -> u64 {
+        let minutes = shrink(&mut self.minutes, limit, |mine, more| mine.add(*more));
+        minutes + shrink(&mut self.days, limit, DayRow::add)
+    }
+
+    /// The sums per backend and model.
+    pub(super) fn add_to(&self, totals: &mut Totals) {
+        for ((_, pair), tokens) in &self.minutes {
+            totals.entry(pair.clone()).or_default().add(*tokens);
+        }
+    }
+}
+
+fn shrink<K: Ord + Clone, V: Default>(
+    rows: &mut BTreeMap<(u64, K), V>,
+    limit: usize,
+    add: impl Fn(&mut V, &V),
+) -> u64 {
+    let mut moved = 0;
+    while rows.len() > limit {
+        let mut times = rows.keys().map(|(time, _)| *time);
+        let Some(oldest) = times.next() else { break };
+        let Some(next) = times.find(|time| *time > oldest) else { break };
+        let is_oldest = |((time, _), _): (&(u64, K), &V)| *time == oldest;
+        while rows.len() > limit && rows.first_key_value().is_some_and(is_oldest) {
+            let Some(((_, key), row)) = rows.pop_first() else { break };
+            add(rows.entry((next, key)).or_default(), &row);
+            moved += 1;
+        }
+    }
+    moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(model: &str) -> Pair {
+        Pair { endpoint: "http://a:1".into(), model: model.into() }
+    }
+
+    fn tokens(input: u64) -> Tokens {
+        Tokens { input, output: 1 }
+    }
+
+    #[test]
+    fn oldest_rows_move_to_the_next_time_and_keep_the_sums() {
+        let mut batch = Batch::default();
+        for minute in 1..=5 {
+            batch.add_minute(minute, pair("m"), tokens(minute));
+        }
+        batch.add_minute(2, pair("n"), tokens(100));
+        let mut before = Totals::new();
+        batch.add_to(&mut before);
+        assert_eq!(batch.shrink(3), 4);
+        let mut after = Totals::new();
+        batch.add_to(&mut after);
+        assert_eq!(before, after);
+        let left: Vec<(u64, u64)> =
+            batch.minutes.iter().map(|((minute, _), tokens)| (*minute, tokens.input)).collect();
+        assert_eq!(left, [(3, 100), (4, 10), (5, 5)], "1, 2 and 3 of m are part of 4");
+    }
+
+    #[test]
+    fn rows_of_one_time_are_kept() {
+        let mut batch = Batch::default();
+        batch.add_minute(1, pair("m"), tokens(1));
+        batch.add_minute(1, pair("n"), tokens(1));
+        assert_eq!((batch.shrink(1), batch.minutes.len()), (0, 2));
+    }
+
+    #[test]
+    fn cost_stays_unknown_without_a_price() {
+        let counts = Counts { requests: 1, input_tokens: 2_000_000, ..Counts::default() };
+        let price = Price { input: 1.5, output: 0.0 };
+        let (priced, free) = (DayRow::new(counts, Some(&price)), DayRow::new(counts, None));
+        let mut sum = free;
+        sum.add(&free);
+        assert_eq!(sum.cost, None);
+        sum.add(&priced);
+        sum.add(&priced);
+        assert_eq!(sum.cost, Some(6.0));
+        assert_eq!(sum.counts.requests, 4);
+    }
+}

@@ -1,0 +1,233 @@
+//! Everything counted that is not in a cell: what waits to be written, what is being written, and the
+//! totals of the database when they were last read. Their sum is what is shown. A lock guards the books;
+//! no request takes it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::batch::{Account, Batch, DayRow, Pair, Tokens, Totals};
+use super::cells::{CellKey, Cells, TwoMinutes};
+use super::counts::Counts;
+use crate::config::Price;
+use crate::fleet::Backend;
+use crate::routing::Generation;
+
+const MINUTES_PER_DAY: u64 = 24 * 60;
+
+/// What the configuration says about backends and models.
+#[derive(Debug, Default)]
+struct Directory {
+    /// URLs by the backend's name.
+    endpoints: HashMap<Box<str>, Arc<str>>,
+    /// Prices by the model's name.
+    prices: HashMap<Box<str>, Price>,
+    max_rows: usize,
+}
+
+impl Directory {
+    fn of(generation: &Generation) -> Self {
+        let config = &generation.config;
+        // Of the fleet: a name with several addresses is several backends there.
+        let fleet = generation.fleet.topology();
+        let endpoint = |backend: &Backend| {
+            (backend.state.name.clone(), Arc::from(backend.config.url.to_string()))
+        };
+        let priced = config.models.iter().filter_map(|(id, model)| {
+            model.price.clone().map(|price| (Box::from(id.as_str()), price))
+        });
+        Self {
+            endpoints: fleet.backends.iter().map(endpoint).collect(),
+            prices: priced.collect(),
+            max_rows: config.ledger.max_rows,
+        }
+    }
+}
+
+/// The books.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    /// What was read of each cell.
+    seen: HashMap<CellKey, TwoMinutes>,
+    pending: Batch,
+    writing: Option<Arc<Batch>>,
+    stored: Totals,
+    directory: Directory,
+    /// Rows that became part of a later time.
+    shrunk: u64,
+}
+
+impl Books {
+    pub(super) fn new(generation: &Generation) -> Self {
+        Self { directory: Directory::of(generation), ..Self::default() }
+    }
+
+    /// From now on, these backends and prices apply. What was counted before is counted by the old ones.
+    pub(super) fn adopt(&mut self, generation: &Generation, cells: &Cells, minute: u64) {
+        self.collect(cells, minute);
+        let mut directory = Directory::of(generation);
+        // Requests of the previous generation may still end on backends that are gone.
+        for (name, endpoint) in std::mem::take(&mut self.directory.endpoints) {
+            directory.endpoints.entry(name).or_insert(endpoint);
+        }
+        self.directory = directory;
+    }
+
+    /// Adds what was counted since the last call to what is pending. `minute` is the current one.
+    pub(super) fn collect(&mut self, cells: &Cells, minute: u64) {
+        let Self { seen, pending, directory, .. } = self;
+        cells.read(|key, now| {
+            let before = seen.insert(key, now).unwrap_or_default();
+            let [even, odd] =
+                [0, 1].map(|parity: usize| match (now.get(parity), before.get(parity)) {
+                    (Some(now), Some(before)) => now.since(before),
+                    (None, _) | (_, None) => Counts::default(),
+                });
+            let is_even = minute.is_multiple_of(2);
+            let (current, previous) = if is_even { (even, odd) } else { (odd, even) };
+            for (at, counts) in [(minute, current), (minute.saturating_sub(1), previous)] {
+                if counts.is_zero() {
+                    continue;
+                }
+                let [backend, model, client] = cells.names(key);
+                let endpoint = directory.endpoints.get(&*backend).unwrap_or(&backend);
+                let pair = Pair { endpoint: Arc::clone(endpoint), model: Arc::clone(&model) };
+                let Counts { input_tokens, output_tokens, .. } = counts;
+                pending.add_minute(at, pair, Tokens { input: input_tokens, output: output_tokens });
+                let row = DayRow::new(counts, directory.prices.get(&*model));
+                let account = Account { backend, model, key: client };
+                pending.add_day(at / MINUTES_PER_DAY, account, &row);
+            }
+        });
+        self.shrunk += self.pending.shrink(self.directory.max_rows);
+    }
+
+    /// Takes what is pending, to write it.
+    pub(super) fn begin_write(&mut self) -> Arc<Batch> {
+        let batch = Arc::new(std::mem::take(&mut self.pending));
+        self.writing = Some(Arc::clone(&batch));
+        batch
+    }
+
+    /// The batch is written; `stored` are the totals of the database.
+    pub(super) fn end_write(&mut self, stored: Totals) {
+        self.writing = None;
+        self.stored = stored;
+    }
+
+    /// The batch could not be written.
+    pub(super) fn abort_write(&mut self) {
+        if let Some(batch) = self.writing.take() {
+            self.pending.merge(&batch);
+            self.shrunk += self.pending.shrink(self.directory.max_rows);
+        }
+    }
+
+    /// Tokens per backend and model, whatever of them is written.
+    pub(super) fn totals(&self) -> Totals {
+        let mut totals = self.stored.clone();
+        self.pending.add_to(&mut totals);
+        if let Some(batch) = &self.writing {
+            batch.add_to(&mut totals);
+        }
+        totals
+    }
+
+    /// What waits to be written.
+    pub(super) fn pending(&self) -> &Batch {
+        &self.pending
+    }
+
+    /// The number of rows that are not written yet.
+    pub(super) fn unwritten(&self) -> usize {
+        self.pending.len() + self.writing.as_ref().map_or(0, |batch| batch.len())
+    }
+
+    /// Rows that became part of a later time because too many were pending.
+    pub(super) fn shrunk(&self) -> u64 {
+        self.shrunk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::cells::Labels;
+    use super::*;
+    use crate::config::{Config, Environment};
+
+    fn config(yaml: &str) -> Generation {
+        let environment = Environment::default();
+        Generation::new(Config::parse(yaml, "test.yaml", Path::new(""), &environment).unwrap())
+    }
+
+    fn count(cells: &Cells, minute: u64, input: u64) {
+        let labels = Labels { backend: "a", model: Some("m"), key: Some("k") };
+        let counts = Counts { requests: 1, input_tokens: input, ..Counts::default() };
+        cells.add(labels, &counts, minute);
+    }
+
+    fn minutes(books: &Books) -> Vec<(u64, String, u64)> {
+        let rows = books.pending.minutes.iter();
+        rows.map(|((minute, pair), tokens)| (*minute, pair.endpoint.to_string(), tokens.input))
+            .collect()
+    }
+
+    #[test]
+    fn counts_belong_to_the_minute_they_were_made_in() {
+        let books = &mut Books::new(&config("backends: [{ name: a, url: http://h:1 }]"));
+        let cells = Cells::new(10);
+        count(&cells, 100, 1);
+        books.collect(&cells, 100);
+        count(&cells, 100, 2);
+        count(&cells, 101, 4);
+        books.collect(&cells, 101);
+        books.collect(&cells, 102);
+        let url = || "http://h:1".to_owned();
+        assert_eq!(minutes(books), [(100, url(), 3), (101, url(), 4)]);
+    }
+
+    #[test]
+    fn failed_write_keeps_everything_pending() {
+        let books = &mut Books::new(&config("backends: [{ name: a, url: http://h:1 }]"));
+        let cells = Cells::new(10);
+        count(&cells, 100, 1);
+        books.collect(&cells, 100);
+        let batch = books.begin_write();
+        assert_eq!(books.totals().values().map(|tokens| tokens.input).sum::<u64>(), 1, "shown");
+        count(&cells, 100, 2);
+        books.collect(&cells, 100);
+        books.abort_write();
+        assert_eq!(books.pending.minutes.values().map(|tokens| tokens.input).sum::<u64>(), 3);
+        let mut stored = Totals::new();
+        let merged = books.begin_write();
+        assert_ne!(batch, merged);
+        merged.add_to(&mut stored);
+        books.end_write(stored);
+        assert!(books.pending().is_empty());
+        assert_eq!(books.totals().values().map(|tokens| tokens.input).sum::<u64>(), 3);
+    }
+
+    #[test]
+    fn price_and_url_of_the_time_apply() {
+        let yaml = |url: &str, price: &str| {
+            config(&format!(
+                "models: {{ m: {{ price: {{ input: {price}, output: 0 }} }} }}\n\
+                 backends: [{{ name: a, url: {url} }}]"
+            ))
+        };
+        let books = &mut Books::new(&yaml("http://h:1", "1"));
+        let cells = Cells::new(10);
+        count(&cells, 100, 1_000_000);
+        books.adopt(&yaml("http://h:2", "10"), &cells, 100);
+        count(&cells, 100, 1_000_000);
+        books.adopt(&config("backends: [http://h:3]"), &cells, 100);
+        count(&cells, 100, 1_000_000);
+        books.collect(&cells, 100);
+        let rows =
+            [(100, "http://h:1".to_owned(), 1_000_000), (100, "http://h:2".to_owned(), 2_000_000)];
+        assert_eq!(minutes(books), rows, "a backend that is gone keeps its last URL");
+        let costs: Vec<Option<f64>> = books.pending.days.values().map(|row| row.cost).collect();
+        assert_eq!(costs, [Some(11.0)]);
+    }
+}

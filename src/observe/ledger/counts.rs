@@ -1,0 +1,92 @@
+//! What is counted, and what one request counts for.
+
+use crate::api::{Operation, Work};
+use crate::fleet::Outcome;
+use crate::routing::RequestOutcome;
+
+/// Requests and their tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Successful requests, and cancelled ones of which something was seen.
+    pub requests: u64,
+    /// Those of them whose tokens penstock estimated, at least in part.
+    pub estimated_requests: u64,
+    /// Tokens of the prompts.
+    pub input_tokens: u64,
+    /// Tokens of the responses.
+    pub output_tokens: u64,
+}
+
+impl Counts {
+    /// What a request counts for; `None` when it counts for nothing: it failed, or is none that a model
+    /// serves.
+    ///
+    /// The engine's own counts come first. Where it sent none, the output is the number of stream events
+    /// that carried tokens and the input is the estimate that the request was routed by.
+    pub(super) fn of(outcome: &RequestOutcome<'_>) -> Option<Self> {
+        let operation = outcome.operation?;
+        let seen = outcome.token_events;
+        let is_cancelled = match outcome.outcome {
+            Outcome::Ok if outcome.backend.is_some() => false,
+            // Only what the client got a part of: what was computed before that is unknown.
+            Outcome::Cancel if seen > 0 || outcome.usage.is_some() => true,
+            Outcome::Ok
+            | Outcome::Cancel
+            | Outcome::Client
+            | Outcome::Busy { .. }
+            | Outcome::Fault
+            | Outcome::Unreachable
+            | Outcome::Shortage => return None,
+        };
+        let one = Self { requests: 1, ..Self::default() };
+        // Counting and formatting text computes no token.
+        if operation.row().work == Work::Text || operation == Operation::Passthrough {
+            return Some(one);
+        }
+        let usage = outcome.usage.unwrap_or_default();
+        let estimate = outcome.about.estimated_tokens.map_or(0, |tokens| tokens.0);
+        let input = usage.prompt_tokens.unwrap_or(estimate);
+        // A stream that is cut may have reported a part of its output at its start.
+        let output = match usage.completion_tokens {
+            Some(tokens) if !is_cancelled => tokens,
+            reported => reported.unwrap_or(0).max(seen),
+        };
+        let is_input_known = usage.prompt_tokens.is_some() || estimate == 0;
+        let is_output_known = seen == 0 || (usage.completion_tokens.is_some() && !is_cancelled);
+        Some(Self {
+            estimated_requests: u64::from(!(is_input_known && is_output_known)),
+            input_tokens: input.into(),
+            output_tokens: output.into(),
+            ..one
+        })
+    }
+
+    /// Input and output together.
+    pub fn total_tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+
+    /// Whether nothing was counted.
+    pub(super) fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Adds other counts.
+    pub fn add(&mut self, other: &Self) {
+        let sum = |mine: &mut u64, more: u64| *mine = mine.saturating_add(more);
+        sum(&mut self.requests, other.requests);
+        sum(&mut self.estimated_requests, other.estimated_requests);
+        sum(&mut self.input_tokens, other.input_tokens);
+        sum(&mut self.output_tokens, other.output_tokens);
+    }
+
+    /// What was counted since these were `earlier`.
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            requests: self.requests.wrapping_sub(earlier.requests),
+            estimated_requests: self.estimated_requests.wrapping_sub(earlier.estimated_requests),
+            input_tokens: self.input_tokens.wrapping_sub(earlier.input_tokens),
+            output_tokens: self.output_tokens.wrapping_sub(earlier.output_tokens),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The SQLite database of the ledger: schema, additive upserts, quarantine of a corrupt file. Two
+//! processes may write the same file, as in a graceful upgrade: every write adds to what it finds.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
+
+use super::batch::{Batch, Pair, Tokens, Totals};
+
+/// Marks our files in SQLite's header: "pens".
+pub(super) const APPLICATION_ID: i32 = 0x7065_6e73;
+/// How long a write waits for another process that holds the lock.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Not world-readable: the file holds the names of client keys.
+const MODE: u32 = 0o640;
+/// The steps from one version of the schema to the next. Never change one: add one.
+pub(super) const MIGRATIONS: [&str; 1] = ["
+    CREATE TABLE token_counts (
+        endpoint TEXT NOT NULL,
+        model TEXT NOT NULL,
+        input_tokens INTEGER NOT NULL,
+        output_tokens INTEGER NOT NULL,
+        total_tokens INTEGER NOT NULL,
+        PRIMARY KEY (endpoint, model)
+    );
+    CREATE TABLE time_series (
+        endpoint TEXT NOT NULL,
+        model TEXT NOT NULL,
+        input_tokens INTEGER NOT NULL,
+        output_tokens INTEGER NOT NULL,
+        total_tokens INTEGER NOT NULL,
+        timestamp INTEGER NOT NULL,
+        PRIMARY KEY (endpoint, model, timestamp)
+    );
+    CREATE INDEX time_series_by_timestamp ON time_series (timestamp);
+    CREATE INDEX time_series_by_model ON time_series (model, timestamp);
+    CREATE TABLE usage_by_day (
+        day TEXT NOT NULL,
+        backend TEXT NOT NULL,
+        model TEXT NOT NULL,
+        client_key TEXT NOT NULL,
+        requests INTEGER NOT NULL,
+        estimated_requests INTEGER NOT NULL,
+        input_tokens INTEGER NOT NULL,
+        output_tokens INTEGER NOT NULL,
+        cost REAL,
+        PRIMARY KEY (day, backend, model, client_key)
+    );
+"];
+/// The version of the tables: the number of migrations.
+const VERSION: i64 = MIGRATIONS.len() as i64;
+const ADD_TOTAL: &str = "
+    INSERT INTO token_counts (endpoint, model, input_tokens, output_tokens, total_tokens)
+    VALUES (?1, ?2, ?3, ?4, ?3 + ?4)
+    ON CONFLICT (endpoint, model) DO UPDATE SET
+        input_tokens = input_tokens + excluded.input_tokens,
+        output_tokens = output_tokens + excluded.output_tokens,
+        total_tokens = total_tokens + excluded.total_tokens";
+const ADD_MINUTE: &str = "
+    INSERT INTO time_series (endpoint, model, input_tokens, output_tokens, total_tokens, timestamp)
+    VALUES (?1, ?2, ?3, ?4, ?3 + ?4, ?5)
+    ON CONFLICT (endpoint, model, timestamp) DO UPDATE SET
+        input_tokens = input_tokens + excluded.input_tokens,
+        output_tokens = output_tokens + excluded.output_tokens,
+        total_tokens = total_tokens + excluded.total_tokens";
+const ADD_DAY: &str = "
+    INSERT INTO usage_by_day (day, backend, model, client_key, requests, estimated_requests,
+        input_tokens, output_tokens, cost)
+    VALUES (date(?1 * 86400, 'unixepoch'), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+    ON CONFLICT (day, backend, model, client_key) DO UPDATE SET
+        requests = requests + excluded.requests,
+        estimated_requests = estimated_requests + excluded.estimated_requests,
+        input_tokens = input_tokens + excluded.input_tokens,
+        output_tokens = output_tokens + excluded.output_tokens,
+        cost = CASE WHEN excluded.cost IS NULL THEN cost
+            ELSE coalesce(cost, 0) + excluded.cost END";
+
+/// Why the database cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// SQLite refused.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The file cannot be created.
+    #[error("{0}")]
+    File(#[from] io::Error),
+    /// It is a database of another program.
+    #[error("it is the database of another program")]
+    Foreign,
+    /// Another version of penstock wrote it.
+    #[error("a newer penstock wrote it (version {version} of its tables)")]
+    Newer {
+        /// The version of its tables.
+        version: i64,
+    },
+}
+
+impl DatabaseError {
+    /// Whether the file is damaged, or none of SQLite's.
+    pub(super) fn is_corrupt(&self) -> bool {
+        let Self::Sqlite(error) = self else { return false };
+        matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+        )
+    }
+
+    /// A short name for logs and metrics.
+    pub(super) fn kind(&self) -> FailureKind {
+        match self {
+            Self::Sqlite(error) => match error.sqlite_error_code() {
+                Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FailureKind::Locked,
+                Some(ErrorCode::DiskFull) => FailureKind::Full,
+                _ => FailureKind::Unavailable,
+            },
+            Self::File(error) if error.kind() == io::ErrorKind::StorageFull => FailureKind::Full,
+            Self::File(_) | Self::Foreign | Self::Newer { .. } => FailureKind::Unavailable,
+        }
+    }
+}
+
+/// The kinds of failures that are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FailureKind {
+    /// Another process holds the lock.
+    Locked,
+    /// The disk is full.
+    Full,
+    /// Anything else: no permission, no folder, an I/O error.
+    Unavailable,
+}
+
+impl FailureKind {
+    /// Every kind, in the order of the metric's samples.
+    pub(super) const ALL: [Self; 3] = [Self::Locked, Self::Full, Self::Unavailable];
+
+    /// The value of the metric's label.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Locked => "locked",
+            Self::Full => "full",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// An open database.
+pub(super) struct Database {
+    connection: Connection,
+    /// Device and inode of the file; `None` in memory.
+    identity: Option<(u64, u64)>,
+}
+
+impl Database {
+    /// Opens or creates the file; without a path, a database in memory.
+    pub(super) fn open(path: Option<&Path>) -> Result<Self, DatabaseError> {
+        let Some(path) = path else {
+            return Self::prepare(Connection::open_in_memory()?, None);
+        };
+        // Created here for its permissions. Closed before SQLite opens it: closing any descriptor of a
+        // file gives up the locks that the process has on it.
+        let file = OpenOptions::new().read(true).append(true).create(true).mode(MODE).open(path)?;
+        let found = file.metadata()?;
+        drop(file);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        Self::prepare(connection, Some((found.dev(), found.ino())))
+    }
+
+    fn prepare(
+        mut connection: Connection,
+        identity: Option<(u64, u64)>,
+    ) -> Result<Self, DatabaseError> {
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        migrate(&mut connection)?;
+        // After the check of whose file it is: the journal mode changes the file.
+        connection.pragma_update_and_check(None, "journal_mode", "wal", |_mode| Ok(()))?;
+        connection.pragma_update(None, "synchronous", "normal")?;
+        connection.pragma_update(None, "journal_size_limit", 4 << 20)?;
+        connection.pragma_update(None, "cache_size", -1024)?;
+        Ok(Self { connection, identity })
+    }
+
+    /// Whether the path still leads to the open file.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let found = std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
+        found.is_ok_and(|found| self.identity == Some(found))
+    }
+
+    /// Adds the rows of a batch; returns the totals of the database after it.
+    pub(super) fn add(&mut self, batch: &Batch) -> Result<Totals, DatabaseError> {
+        // Immediate: a lock that is taken late cannot be waited for.
+        let transaction =
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        add_rows(&transaction, batch)?;
+        let totals = totals(&transaction)?;
+        transaction.commit()?;
+        Ok(totals)
+    }
+
+    /// The totals per backend and model.
+    pub(super) fn totals(&self) -> Result<Totals, DatabaseError> {
+        totals(&self.connection)
+    }
+
+    /// A number that changes when another process has written.
+    pub(super) fn foreign_writes(&self) -> Result<i64, DatabaseError> {
+        Ok(self.connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
+    }
+
+    /// The connection, for queries.
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Deletes the rows by minute that are older than a Unix time; returns their number.
+    pub(super) fn delete_before(&self, time: u64) -> Result<usize, DatabaseError> {
+        let delete = "DELETE FROM time_series WHERE timestamp < ?1";
+        Ok(self.connection.execute(delete, [to_i64(time)])?)
+    }
+}
+
+fn migrate(connection: &mut Connection) -> Result<(), DatabaseError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+    let tables: i64 =
+        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if application != i64::from(APPLICATION_ID) && (application != 0 || tables > 0) {
+        return Err(DatabaseError::Foreign);
+    }
+    let Some(missing) = usize::try_from(version).ok().and_then(|done| MIGRATIONS.get(done..))
+    else {
+        return Err(DatabaseError::Newer { version });
+    };
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for step in missing {
+        transaction.execute_batch(step)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    Ok(transaction.commit()?)
+}
+
+fn add_rows(transaction: &Transaction<'_>, batch: &Batch) -> Result<(), DatabaseError> {
+    let mut sums = Totals::new();
+    batch.add_to(&mut sums);
+    let mut add_total = transaction.prepare(ADD_TOTAL)?;
+    for (Pair { endpoint, model }, Tokens { input, output }) in &sums {
+        add_total.execute(params![endpoint, model, to_i64(*input), to_i64(*output)])?;
+    }
+    let mut add_minute = transaction.prepare(ADD_MINUTE)?;
+    for ((minute, Pair { endpoint, model }), Tokens { input, output }) in &batch.minutes {
+        let (input, output) = (to_i64(*input), to_i64(*output));
+        add_minute.execute(params![endpoint, model, input, output, to_i64(minute * 60)])?;
+    }
+    let mut add_day = transaction.prepare(ADD_DAY)?;
+    for ((day, account), row) in &batch.days {
+        add_day.execute(params![
+            to_i64(*day),
+            account.backend,
+            account.model,
+            account.key,
+            to_i64(row.counts.requests),
+            to_i64(row.counts.estimated_requests),
+            to_i64(row.counts.input_tokens),
+            to_i64(row.counts.output_tokens),
+            row.cost,
+        ])?;
+    }
+    Ok(())
+}
+
+fn totals(connection: &Connection) -> Result<Totals, DatabaseError> {
+    let mut select = connection
+        .prepare("SELECT endpoint, model, input_tokens, output_tokens FROM token_counts")?;
+    let rows = select.query_map([], |row| {
+        let pair = Pair { endpoint: row.get(0)?, model: row.get(1)? };
+        Ok((pair, Tokens { input: to_u64(row.get(2)?), output: to_u64(row.get(3)?) }))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Moves a damaged file and its journal aside; returns where the file is now.
+pub(super) fn quarantine(path: &Path, unix_seconds: u64) -> io::Result<PathBuf> {
+    let moved = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        name
+    };
+    let target = moved(&format!(".corrupt-{unix_seconds}"));
+    std::fs::rename(path, &target)?;
+    for journal in ["-wal", "-shm"] {
+        let mut to = target.clone();
+        to.push(journal);
+        match std::fs::rename(moved(journal), to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(target.into())
+}
+
+/// SQLite's integers have a sign.
+pub(super) fn to_i64(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A count of the database; negative ones are not ours.
+pub(super) fn to_u64(count: i64) -> u64 {
+    u64::try_from(count).unwrap_or(0)
+}

@@ -1,0 +1,90 @@
+//! What is read back: tokens of a model over time, days for `POST /api/aggregate_time_series_days`.
+
+use rusqlite::params;
+
+use super::batch::{Batch, Tokens};
+use super::database::{Database, DatabaseError, to_i64, to_u64};
+
+/// The most points of a time series.
+const MAX_POINTS: u32 = 50_000;
+/// Newest first.
+const SERIES: &str = "
+    SELECT endpoint, input_tokens, output_tokens, timestamp FROM time_series
+    WHERE model = ?1 ORDER BY timestamp DESC, endpoint LIMIT ?2";
+const GROUPS: &str = "
+    SELECT count(*) FROM (
+        SELECT 1 FROM usage_by_day WHERE day < date(?1, 'unixepoch') GROUP BY day, backend, model
+    )";
+
+/// The tokens of one backend in one minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Point {
+    /// The backend's URL.
+    pub endpoint: String,
+    /// Its tokens.
+    pub tokens: Tokens,
+    /// The start of the minute, in seconds since 1970.
+    pub timestamp: u64,
+}
+
+/// The tokens of a model, newest first.
+pub type TimeSeries = Vec<Point>;
+
+/// What is known by day about the time before some day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DailyGroups {
+    /// Combinations of day, backend and model.
+    pub groups: u64,
+    /// Rows by minute that were deleted.
+    pub deleted: u64,
+}
+
+/// The newest points of a model, those that wait to be written among them.
+pub(super) fn time_series(
+    database: Option<&Database>,
+    pending: &Batch,
+    model: &str,
+) -> Result<TimeSeries, DatabaseError> {
+    let mut points = match database {
+        Some(database) => stored_points(database, model)?,
+        None => Vec::new(),
+    };
+    for ((minute, pair), tokens) in
+        pending.minutes.iter().filter(|((_, pair), _)| &*pair.model == model)
+    {
+        let (timestamp, endpoint) = (minute * 60, &*pair.endpoint);
+        let same = |point: &&mut Point| point.timestamp == timestamp && point.endpoint == endpoint;
+        match points.iter_mut().find(same) {
+            Some(point) => point.tokens.add(*tokens),
+            None => {
+                points.push(Point { endpoint: endpoint.to_owned(), tokens: *tokens, timestamp })
+            }
+        }
+    }
+    points.sort_by(|one, other| {
+        other.timestamp.cmp(&one.timestamp).then_with(|| one.endpoint.cmp(&other.endpoint))
+    });
+    points.truncate(usize::try_from(MAX_POINTS).unwrap_or(usize::MAX));
+    Ok(points)
+}
+
+fn stored_points(database: &Database, model: &str) -> Result<TimeSeries, DatabaseError> {
+    let mut select = database.connection().prepare(SERIES)?;
+    let rows = select.query_map(params![model, MAX_POINTS], |row| {
+        let tokens = Tokens { input: to_u64(row.get(1)?), output: to_u64(row.get(2)?) };
+        Ok(Point { endpoint: row.get(0)?, tokens, timestamp: to_u64(row.get(3)?) })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The combinations of day, backend and model before a Unix time. The rows by day are kept anyway, so
+/// that nothing is counted twice however often this is called; `deletes` removes the rows by minute.
+pub(super) fn daily_groups(
+    database: &Database,
+    before: u64,
+    deletes: bool,
+) -> Result<DailyGroups, DatabaseError> {
+    let groups = database.connection().query_row(GROUPS, [to_i64(before)], |row| row.get(0))?;
+    let deleted = if deletes { database.delete_before(before)? } else { 0 };
+    Ok(DailyGroups { groups: to_u64(groups), deleted: u64::try_from(deleted).unwrap_or(0) })
+}

@@ -1,0 +1,139 @@
+//! Reads the database of a ledger, also while a process writes it: sums by day, backend, model or key.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags, params_from_iter};
+
+use super::counts::Counts;
+use super::database::{APPLICATION_ID, BUSY_TIMEOUT, DatabaseError, MIGRATIONS, to_u64};
+
+/// What rows are grouped by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dimension {
+    /// The day in UTC.
+    Day,
+    /// The model.
+    Model,
+    /// The backend's name.
+    Backend,
+    /// The name of the client's key.
+    Key,
+}
+
+impl Dimension {
+    /// Every dimension.
+    pub const ALL: [Self; 4] = [Self::Day, Self::Model, Self::Backend, Self::Key];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Model => "model",
+            Self::Backend => "backend",
+            Self::Key => "key",
+        }
+    }
+
+    fn column(self) -> &'static str {
+        match self {
+            Self::Key => "client_key",
+            Self::Day | Self::Model | Self::Backend => self.name(),
+        }
+    }
+}
+
+/// What to sum up.
+#[derive(Debug, Clone, Default)]
+pub struct ReportQuery {
+    /// What rows are grouped by, in this order; one row for everything if empty.
+    pub by: Vec<Dimension>,
+    /// The first day, as 2026-11-23.
+    pub since: Option<String>,
+    /// The last day.
+    pub until: Option<String>,
+}
+
+/// A sum.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReportRow {
+    /// The values of the dimensions, in the order of [`ReportQuery::by`].
+    pub group: Vec<String>,
+    /// What was counted.
+    pub counts: Counts,
+    /// What it cost; `None` where no model has a price.
+    pub cost: Option<f64>,
+}
+
+/// Sums up the database at `path`.
+///
+/// # Errors
+/// When it cannot be read or is no ledger.
+pub fn report(path: &Path, query: &ReportQuery) -> Result<Vec<ReportRow>, DatabaseError> {
+    let connection = open(path)?;
+    let columns: Vec<&str> = query.by.iter().map(|one| one.column()).collect();
+    let (mut conditions, mut values) = (Vec::new(), Vec::new());
+    for (operator, day) in [(">=", &query.since), ("<=", &query.until)] {
+        if let Some(day) = day {
+            values.push(day);
+            conditions.push(format!("day {operator} ?{}", values.len()));
+        }
+    }
+    let list = |words: &[&str]| words.iter().map(|word| format!("{word}, ")).collect::<String>();
+    let mut sql = format!(
+        "SELECT {}sum(requests), sum(estimated_requests), sum(input_tokens), sum(output_tokens), \
+         sum(cost) FROM usage_by_day",
+        list(&columns)
+    );
+    if !conditions.is_empty() {
+        sql.push_str(&format!(" WHERE {}", conditions.join(" AND ")));
+    }
+    if columns.is_empty() {
+        sql.push_str(" HAVING count(*) > 0");
+    } else {
+        let columns = columns.join(", ");
+        sql.push_str(&format!(" GROUP BY {columns} ORDER BY {columns}"));
+    }
+    let mut select = connection.prepare(&sql)?;
+    let groups = columns.len();
+    let rows = select.query_map(params_from_iter(values), |row| {
+        let count = |position: usize| row.get(groups + position).map(to_u64);
+        Ok(ReportRow {
+            group: (0..groups).map(|position| row.get(position)).collect::<Result<_, _>>()?,
+            counts: Counts {
+                requests: count(0)?,
+                estimated_requests: count(1)?,
+                input_tokens: count(2)?,
+                output_tokens: count(3)?,
+            },
+            cost: row.get(groups + 4)?,
+        })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Whether a process could use `path`; a file that does not exist yet needs its folder.
+pub(super) fn check(path: &Path) -> Result<(), DatabaseError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if path.exists() {
+        open(path).map(drop)
+    } else if folder.is_none_or(Path::is_dir) {
+        Ok(())
+    } else {
+        Err(std::io::Error::new(std::io::ErrorKind::NotFound, "its folder does not exist").into())
+    }
+}
+
+fn open(path: &Path) -> Result<Connection, DatabaseError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+    if application != i64::from(APPLICATION_ID) {
+        return Err(DatabaseError::Foreign);
+    }
+    if usize::try_from(version).is_ok_and(|version| version > MIGRATIONS.len()) {
+        return Err(DatabaseError::Newer { version });
+    }
+    Ok(connection)
+}

@@ -1,0 +1,243 @@
+//! The thread that owns the database: writes what is pending, deletes what is too old, runs queries.
+//! No failure of the database reaches a request: what cannot be written stays in the books.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Shared;
+use super::database::{Database, DatabaseError, quarantine};
+use super::queries::{self, DailyGroups, TimeSeries};
+use crate::clock::{now, unix_seconds};
+use crate::units::Timestamp;
+
+/// How often old rows are deleted.
+const DELETE_INTERVAL: Duration = Duration::from_secs(3600);
+/// How long the rows by minute are kept in memory, where there is no file.
+const MEMORY_RETENTION: Duration = Duration::from_secs(24 * 3600);
+/// Cells tell two minutes apart: they are read at least this often.
+const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
+/// Bounds the work for an interval that is set very low.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What the thread is to do.
+pub(super) enum Command {
+    /// Write now; reports whether everything is written.
+    Flush(SyncSender<bool>),
+    /// The tokens of a model over time.
+    TimeSeries { model: String, response: oneshot::Sender<Result<TimeSeries, DatabaseError>> },
+    /// The number of daily groups older than a time, whose rows by minute are deleted if that is wanted.
+    DailyGroups {
+        before: u64,
+        deletes: bool,
+        response: oneshot::Sender<Result<DailyGroups, DatabaseError>>,
+    },
+}
+
+/// The thread's state.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    /// `None`: a database in memory.
+    path: Option<PathBuf>,
+    receiver: Receiver<Command>,
+    database: Option<Database>,
+    /// The number that changes when another process writes, at the last write.
+    foreign_writes: i64,
+    is_failing: bool,
+    next_delete: Timestamp,
+}
+
+impl Writer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        path: Option<PathBuf>,
+        receiver: Receiver<Command>,
+    ) -> Self {
+        let next_delete = now();
+        Self {
+            shared,
+            path,
+            receiver,
+            database: None,
+            foreign_writes: 0,
+            is_failing: false,
+            next_delete,
+        }
+    }
+
+    /// Runs until the ledger is gone.
+    pub(super) fn run(mut self) {
+        let mut next_flush = now().after(self.interval());
+        loop {
+            let wait = next_flush.since(now()).min(COLLECT_INTERVAL);
+            match self.receiver.recv_timeout(wait) {
+                Ok(command) => self.execute(command),
+                Err(RecvTimeoutError::Timeout) => self.shared.collect(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if now() >= next_flush {
+                self.flush();
+                next_flush = now().after(self.interval());
+            }
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        self.shared.settings.load().flush_interval.max(MIN_INTERVAL)
+    }
+
+    fn execute(&mut self, command: Command) {
+        let is_awaited = match command {
+            Command::Flush(done) => {
+                let is_written = self.flush();
+                done.try_send(is_written).is_ok()
+            }
+            Command::TimeSeries { model, response } => {
+                self.flush();
+                let books = self.shared.books.lock();
+                // Without a usable file, what waits for it is all there is.
+                let found = queries::time_series(self.database.as_ref(), books.pending(), &model);
+                response.send(found).is_ok()
+            }
+            Command::DailyGroups { before, deletes, response } => {
+                self.flush();
+                let found =
+                    self.with_database(|database| queries::daily_groups(database, before, deletes));
+                response.send(found).is_ok()
+            }
+        };
+        tracing::trace!(is_awaited, "ledger command executed");
+    }
+
+    /// Writes what is pending; returns whether everything is written.
+    pub(super) fn flush(&mut self) -> bool {
+        self.shared.collect();
+        let written = match self.write() {
+            Err(error) if error.is_corrupt() && self.quarantine(&error) => self.write(),
+            written => written,
+        };
+        self.shared.figures.count_flush(written.as_ref().map_err(DatabaseError::kind).err());
+        match written {
+            Ok(()) => {
+                if std::mem::take(&mut self.is_failing) {
+                    tracing::info!(file = %self.file(), "token ledger: writing resumed");
+                }
+                true
+            }
+            Err(error) => {
+                // Once, not every few seconds: the metric shows whether it goes on.
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    tracing::error!(
+                        file = %self.file(),
+                        "token ledger: cannot write, counts stay in memory until it can: {error}"
+                    );
+                }
+                false
+            }
+        }
+    }
+
+    fn write(&mut self) -> Result<(), DatabaseError> {
+        self.open()?;
+        let Self { shared, database, foreign_writes, .. } = self;
+        let Some(database) = database else { return Ok(()) };
+        let others = database.foreign_writes()?;
+        if shared.books.lock().pending().is_empty() {
+            if std::mem::replace(foreign_writes, others) != others {
+                shared.books.lock().end_write(database.totals()?);
+            }
+            return self.delete_old();
+        }
+        let batch = shared.books.lock().begin_write();
+        match database.add(&batch) {
+            Ok(totals) => {
+                shared.books.lock().end_write(totals);
+                *foreign_writes = others;
+            }
+            Err(error) => {
+                shared.books.lock().abort_write();
+                return Err(error);
+            }
+        }
+        self.delete_old()
+    }
+
+    /// Opens the database, again where its file was removed or replaced.
+    fn open(&mut self) -> Result<(), DatabaseError> {
+        if let (Some(database), Some(path)) = (&self.database, &self.path)
+            && !database.is_at(path)
+        {
+            tracing::warn!(file = %path.display(), "token ledger: the file is gone, a new one is used");
+            self.database = None;
+        }
+        if self.database.is_none() {
+            let database = Database::open(self.path.as_deref())?;
+            self.foreign_writes = database.foreign_writes()?;
+            self.shared.books.lock().end_write(database.totals()?);
+            self.database = Some(database);
+        }
+        Ok(())
+    }
+
+    fn with_database<T>(
+        &mut self,
+        query: impl FnOnce(&Database) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        self.open()?;
+        let Some(database) = &self.database else {
+            return Err(std::io::Error::from(std::io::ErrorKind::NotFound).into());
+        };
+        query(database)
+    }
+
+    fn delete_old(&mut self) -> Result<(), DatabaseError> {
+        if now() < self.next_delete {
+            return Ok(());
+        }
+        let mut retention = self.shared.settings.load().retention;
+        if self.path.is_none() {
+            retention = Some(retention.unwrap_or(MEMORY_RETENTION).min(MEMORY_RETENTION));
+        }
+        if let (Some(retention), Some(database)) = (retention, &self.database) {
+            let rows =
+                database.delete_before(unix_seconds().saturating_sub(retention.as_secs()))?;
+            tracing::debug!(rows, "token ledger: old rows by minute deleted");
+        }
+        self.next_delete = now().after(DELETE_INTERVAL);
+        Ok(())
+    }
+
+    /// Moves the damaged file aside, so that the next write starts another; returns whether it did.
+    fn quarantine(&mut self, error: &DatabaseError) -> bool {
+        let Some(path) = &self.path else { return false };
+        let is_replaced = self.database.as_ref().is_some_and(|database| !database.is_at(path));
+        // Closed first, so that SQLite writes nothing more to it.
+        self.database = None;
+        if is_replaced {
+            // Another process has done it.
+            return true;
+        }
+        match quarantine(path, unix_seconds()) {
+            Ok(moved) => {
+                self.shared.figures.count_quarantine();
+                tracing::error!(
+                    file = %path.display(),
+                    moved_to = %moved.display(),
+                    "token ledger: the file is damaged, a new one is started: {error}"
+                );
+                true
+            }
+            Err(error) => {
+                tracing::error!(file = %path.display(), %error, "token ledger: the damaged file cannot be moved aside");
+                false
+            }
+        }
+    }
+
+    fn file(&self) -> String {
+        self.path.as_ref().map_or_else(|| "memory".to_owned(), |path| path.display().to_string())
+    }
+}

@@ -1,0 +1,255 @@
+//! Live usage: requests in flight and tokens per backend and model, as pages and as event streams.
+//!
+//! Nothing is pushed by requests. Each stream looks every `usage.interval` whether the state differs from
+//! what it sent last; all streams share one rendering of it. So a request pays nothing for subscribers, a
+//! slow reader delays only itself, skips what it missed, and gets the newest state last.
+
+mod pages;
+mod stream;
+
+pub use stream::UsageStream;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::api::{ErrorCode, UsageCall, UsageRequest};
+use crate::clock::now;
+use crate::observe::ledger::{Ledger, QueryError};
+use crate::proxy::{EventSource, UsageApi, UsageRefusal, UsageResponse};
+use crate::routing::Generation;
+use crate::units::Timestamp;
+
+/// The interval grows with the number of open streams: so many events per second at most in all.
+const EVENTS_PER_SECOND: u64 = 1000;
+
+/// Why a call has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum UsageError {
+    /// The body or the query is wrong.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong with it.
+        message: &'static str,
+    },
+    /// Neither the fleet nor the ledger knows the model.
+    #[error("model '{model}' not found")]
+    UnknownModel {
+        /// Its name.
+        model: String,
+    },
+    /// `usage.streams` are open.
+    #[error("too many usage streams are open (usage.streams: {limit})")]
+    TooManyStreams {
+        /// The limit.
+        limit: usize,
+    },
+    /// The ledger cannot be read.
+    #[error("{0}")]
+    Ledger(#[from] QueryError),
+}
+
+/// The response to a request for usage.
+pub enum UsageReply {
+    /// A JSON document.
+    Page(Vec<u8>),
+    /// An event stream.
+    Stream(UsageStream),
+}
+
+/// A rendering of the state.
+#[derive(Debug, Default)]
+struct Snapshot {
+    /// Grows when the state differs from the one before.
+    number: u64,
+    /// The event as it is sent.
+    event: Bytes,
+}
+
+/// Live usage.
+#[derive(Debug)]
+pub struct LiveUsage {
+    ledger: Arc<Ledger>,
+    generation: ArcSwap<Generation>,
+    /// Set when the process shuts down: every stream ends.
+    stopping: Arc<AtomicBool>,
+    snapshot: ArcSwap<Snapshot>,
+    /// When the snapshot was made; held by who makes the next.
+    made_at: Mutex<Option<Timestamp>>,
+    streams: Arc<AtomicUsize>,
+    /// Streams opened so far: spreads their events over the interval.
+    opened: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl LiveUsage {
+    /// The usage of a fleet. `stopping` ends all streams.
+    pub fn new(
+        ledger: Arc<Ledger>,
+        generation: Arc<Generation>,
+        stopping: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            ledger,
+            generation: ArcSwap::new(generation),
+            stopping,
+            snapshot: ArcSwap::default(),
+            made_at: Mutex::default(),
+            streams: Arc::default(),
+            opened: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// From now on, this configuration and its fleet apply; to the ledger, too.
+    pub fn adopt(&self, generation: Arc<Generation>) {
+        self.ledger.adopt(&generation);
+        self.generation.store(generation);
+    }
+
+    /// The ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Open streams.
+    pub fn streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+
+    /// Streams that were refused because of `usage.streams`.
+    pub fn refused_streams(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Responds to a request.
+    ///
+    /// # Errors
+    /// [`UsageError`] when there is nothing to respond with.
+    pub async fn respond(
+        self: &Arc<Self>,
+        request: UsageRequest<'_>,
+    ) -> Result<UsageReply, UsageError> {
+        let page = match request.call {
+            UsageCall::Stream => return Ok(UsageReply::Stream(self.subscribe()?)),
+            UsageCall::Usage => pages::usage(&self.generation.load(), &self.ledger.totals()),
+            UsageCall::TokenCounts => pages::token_counts(&self.ledger.totals()),
+            UsageCall::Stats => self.stats(request).await?,
+            UsageCall::Config => pages::config(&self.generation.load()),
+            UsageCall::Days => self.days(request).await?,
+            UsageCall::CacheStats => pages::CACHE_STATS.to_vec(),
+            UsageCall::InvalidateCache => pages::CACHE_INVALIDATED.to_vec(),
+        };
+        Ok(UsageReply::Page(page))
+    }
+
+    /// The health of the backends by their URLs, as the NOMYO Router reports it, and whether any of them
+    /// is healthy. Without `has_details`, URLs stay private.
+    pub fn health(&self, has_details: bool) -> (bool, Vec<u8>) {
+        pages::health(&self.generation.load(), has_details)
+    }
+
+    fn subscribe(self: &Arc<Self>) -> Result<UsageStream, UsageError> {
+        let limit = self.generation.load().config.usage.streams;
+        let take = |open: usize| (open < limit).then_some(open + 1);
+        if self.streams.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).is_err() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(UsageError::TooManyStreams { limit });
+        }
+        let serial = self.opened.fetch_add(1, Ordering::Relaxed);
+        Ok(UsageStream::new(Arc::clone(self), serial))
+    }
+
+    /// The time between two events of a stream.
+    fn interval(&self) -> Duration {
+        let open = u64::try_from(self.streams()).unwrap_or(u64::MAX);
+        let shared = Duration::from_millis(open.saturating_mul(1000) / EVENTS_PER_SECOND);
+        self.generation.load().config.usage.interval.max(shared)
+    }
+
+    /// The state now, or not long ago: a stream that gets an old one finds the next at its next look.
+    fn snapshot(&self) -> Arc<Snapshot> {
+        let latest = self.snapshot.load_full();
+        let made_at = match latest.number {
+            // The first one is waited for.
+            0 => Some(self.made_at.lock()),
+            _ => self.made_at.try_lock(),
+        };
+        let Some(mut made_at) = made_at else { return latest };
+        let generation = self.generation.load();
+        let fresh = generation.config.usage.interval / 2;
+        if made_at.is_some_and(|at| now().since(at) < fresh) {
+            return self.snapshot.load_full();
+        }
+        let latest = self.snapshot.load_full();
+        let page = pages::usage(&generation, &self.ledger.totals());
+        *made_at = Some(now());
+        let event = [b"data: ", page.as_slice(), b"\n\n"].concat();
+        if *event == *latest.event {
+            return latest;
+        }
+        let next = Arc::new(Snapshot { number: latest.number + 1, event: event.into() });
+        self.snapshot.store(Arc::clone(&next));
+        next
+    }
+
+    async fn stats(&self, request: UsageRequest<'_>) -> Result<Vec<u8>, UsageError> {
+        let asked = pages::requested_model(request.query, request.body)?;
+        let totals = self.ledger.totals();
+        let fleet = self.generation.load().fleet.topology();
+        let known = totals.keys().map(|pair| &*pair.model);
+        let known = known.chain(fleet.models().iter().map(|model| &*model.name));
+        let Some(model) = pages::find_model(known, &asked).map(str::to_owned) else {
+            return Err(UsageError::UnknownModel { model: asked });
+        };
+        let series = self.ledger.time_series(model.clone()).await?;
+        Ok(pages::stats(&model, &totals, &series))
+    }
+
+    async fn days(&self, request: UsageRequest<'_>) -> Result<Vec<u8>, UsageError> {
+        let (days, deletes) = pages::requested_days(request.body)?;
+        let before = crate::clock::unix_seconds().saturating_sub(u64::from(days) * 24 * 3600);
+        // Whole days: the rows by minute of the day itself stay together.
+        let groups = self.ledger.daily_groups(before - before % (24 * 3600), deletes).await?;
+        Ok(pages::days(days, deletes, groups))
+    }
+}
+
+#[async_trait]
+impl UsageApi for Arc<LiveUsage> {
+    async fn respond(&self, request: UsageRequest<'_>) -> Result<UsageResponse, UsageRefusal> {
+        match LiveUsage::respond(self, request).await {
+            Ok(UsageReply::Page(page)) => Ok(UsageResponse::Page(page)),
+            Ok(UsageReply::Stream(stream)) => Ok(UsageResponse::Stream(Box::new(stream))),
+            Err(error) => {
+                let code = match &error {
+                    UsageError::Invalid { .. } => ErrorCode::InvalidRequest,
+                    UsageError::UnknownModel { .. } => ErrorCode::ModelNotFound,
+                    UsageError::TooManyStreams { .. } | UsageError::Ledger(_) => {
+                        ErrorCode::UsageUnavailable
+                    }
+                };
+                Err(UsageRefusal { code, message: error.to_string() })
+            }
+        }
+    }
+
+    fn health(&self, has_details: bool) -> (bool, Vec<u8>) {
+        LiveUsage::health(self, has_details)
+    }
+}
+
+#[async_trait]
+impl EventSource for UsageStream {
+    async fn next(&mut self) -> Option<Bytes> {
+        UsageStream::next(self).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

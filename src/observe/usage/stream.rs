@@ -1,0 +1,75 @@
+//! One subscriber of the usage stream.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::LiveUsage;
+
+/// A stream without events sends a comment this often, so that both sides notice a lost connection.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
+/// The golden ratio: its multiples spread evenly between 0 and 1.
+const GOLDEN_RATIO: f64 = 0.618_033_988_749_895;
+
+/// An open stream; its place is free again when it is dropped.
+#[derive(Debug)]
+pub struct UsageStream {
+    usage: Arc<LiveUsage>,
+    serial: u64,
+    /// The number of the snapshot that was sent last.
+    sent: Option<u64>,
+    /// How long nothing was sent.
+    silent: Duration,
+    looks: u64,
+}
+
+impl UsageStream {
+    pub(super) fn new(usage: Arc<LiveUsage>, serial: u64) -> Self {
+        Self { usage, serial, sent: None, silent: Duration::ZERO, looks: 0 }
+    }
+
+    /// The next event: the state at once, then whenever it has changed, and a comment after some time
+    /// without a change. `None` when the process shuts down.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if self.looks > 0 {
+                let pause = self.pause();
+                tokio::time::sleep(pause).await;
+                self.silent += pause;
+            }
+            self.looks += 1;
+            if self.usage.stopping.load(Ordering::Acquire) {
+                return None;
+            }
+            let snapshot = self.usage.snapshot();
+            if self.sent != Some(snapshot.number) {
+                self.sent = Some(snapshot.number);
+                self.silent = Duration::ZERO;
+                return Some(snapshot.event.clone());
+            }
+            if self.silent >= HEARTBEAT_INTERVAL {
+                self.silent = Duration::ZERO;
+                return Some(HEARTBEAT);
+            }
+        }
+    }
+
+    /// The time until the next look. The first differs from stream to stream, so that those opened
+    /// together do not all write at the same moment.
+    fn pause(&self) -> Duration {
+        let interval = self.usage.interval();
+        if self.looks == 1 {
+            return interval.mul_f64((self.serial as f64 * GOLDEN_RATIO).fract());
+        }
+        interval
+    }
+}
+
+impl Drop for UsageStream {
+    fn drop(&mut self) {
+        self.usage.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+}

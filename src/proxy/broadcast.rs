@@ -1,0 +1,189 @@
+//! Requests of Ollama clients that go to all Ollama backends at once: pull, create, copy, delete, and the files
+//! of models. Each backend has its own exchange in a task; the client reads one merged response. When the client
+//! leaves, the tasks end, and with them the connections, so that the engines stop. Nothing is retried.
+
+mod blobs;
+mod command;
+mod engine_exchange;
+mod progress;
+mod target_task;
+mod targets;
+mod verdict;
+
+pub(super) use blobs::serve_blob;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header;
+use pingora::http::ResponseHeader;
+use pingora_proxy::Session;
+use serde_json::json;
+
+use super::Proxy;
+use super::context::{RequestContext, Served};
+use super::failure::OwnError;
+use super::own_response::{OwnResponse, send, send_error};
+use crate::api::{ErrorCode, ModelCommand};
+use crate::clock::now;
+use crate::downstream::body::HeldBody;
+use crate::fleet::{Backend, Topology};
+use crate::upstream::connect::Connector;
+use command::Command;
+use engine_exchange::EngineRequest;
+use progress::Progress;
+use target_task::TargetTask;
+use targets::{check_right, choose, is_up};
+use verdict::{TargetEnd, Verdict, judge};
+
+/// How long a command that changed the models of backends waits for discovery to see it, so that the client's
+/// next request finds the model.
+const SEEN_WITHIN: Duration = Duration::from_secs(3);
+const SEEN_CHECK: Duration = Duration::from_millis(20);
+
+/// What broadcasts share.
+pub(super) struct Broadcasts {
+    connector: Arc<Connector>,
+}
+
+impl Default for Broadcasts {
+    fn default() -> Self {
+        // A connection per exchange: that is how an engine learns that the client has left.
+        Self { connector: Arc::new(Connector::new(Duration::ZERO)) }
+    }
+}
+
+/// Gives a command to the Ollama backends.
+pub(super) async fn serve_command(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    kind: ModelCommand,
+    body: HeldBody,
+) -> Served {
+    let fleet = ctx.generation.fleet.topology();
+    let command = check_right(ctx).and_then(|()| Command::read(ctx, kind, body.bytes.clone()));
+    let chosen = command.and_then(|command| {
+        let all = choose(&fleet, session.req_header())?;
+        let targets = match kind {
+            ModelCommand::Push => vec![holder(&fleet, &all, &command.model)?],
+            _ => all,
+        };
+        Ok((command, targets))
+    });
+    let (command, targets) = match chosen {
+        Ok(chosen) => chosen,
+        Err(error) => return send_error(proxy, session, ctx, error).await,
+    };
+    ctx.record.requested_model = Some(command.model.as_str().into());
+    let head = session.req_header();
+    let timeout = ctx.generation.config.ollama.progress_timeout;
+    let (method, path) = (head.method.clone(), head.uri.path().to_owned());
+    let request = EngineRequest::new(method, path, &head.headers, &ctx.request_id, timeout);
+    let tasks = targets.iter().map(|backend| {
+        let body = command.body_for(&fleet, backend);
+        let request = EngineRequest { length: Some(body.len()), ..request.clone() };
+        TargetTask {
+            backend: (*backend).clone(),
+            connect_timeout: fleet_timeout(ctx, backend),
+            has_progress: command.has_progress(),
+            request,
+            body,
+        }
+    });
+    let tasks: Vec<TargetTask> = tasks.collect();
+    let mut progress = Progress::start(&proxy.broadcasts.connector, tasks);
+    let Some(ends) = progress.run(session, ctx, command.is_streaming).await? else {
+        return ctx.client_gone();
+    };
+    let names = targets.iter().map(|backend| &*backend.config.name);
+    let ends: Vec<(&str, TargetEnd)> = names.zip(ends).collect();
+    let verdict = judge(&ends, command.may_miss());
+    await_discovery(ctx, &command, &targets, &ends).await;
+    respond(proxy, session, ctx, (&command, progress.has_started()), verdict).await
+}
+
+fn fleet_timeout(ctx: &RequestContext, backend: &Backend) -> Duration {
+    ctx.generation.config.timeouts.with(&backend.config.timeouts).connect
+}
+
+/// The backend that pushes a model: the first that is up and has it.
+fn holder<'a>(fleet: &Topology, all: &[&'a Backend], name: &str) -> Result<&'a Backend, OwnError> {
+    let model = fleet.model_id(name).and_then(|id| fleet.model(id));
+    let serves = |backend: &Backend| {
+        model.is_some_and(|model| model.serving.iter().any(|row| row.id == backend.state.id))
+    };
+    let holder = all.iter().find(|backend| is_up(backend) && serves(backend));
+    holder.copied().ok_or_else(|| {
+        let message = format!("No healthy Ollama backend has model '{name}'");
+        OwnError::new(ErrorCode::ModelNotFound, message).about(Some("model"))
+    })
+}
+
+/// Has the lists of the backends read again, and waits until they show what changed: the client uses the model
+/// next. Not for models that the configuration lists.
+async fn await_discovery(
+    ctx: &RequestContext,
+    command: &Command,
+    targets: &[&Backend],
+    ends: &[(&str, TargetEnd)],
+) {
+    let done = targets.iter().zip(ends).filter(|(_, (_, end))| *end == TargetEnd::Done);
+    let changed: Vec<&Backend> = done.map(|(backend, _)| *backend).collect();
+    if command.kind == ModelCommand::Push {
+        return;
+    }
+    for backend in &changed {
+        backend.state.invalidate_models();
+    }
+    let Some(name) = command.result() else { return };
+    let is_expected = command.kind != ModelCommand::Delete;
+    let discovered = changed.iter().filter(|backend| backend.config.models.is_none());
+    let discovered: Vec<_> = discovered.map(|backend| backend.state.id).collect();
+    let until = now().after(SEEN_WITHIN);
+    while now() < until && ctx.generation.config.discovery.enabled {
+        let fleet = ctx.generation.fleet.topology();
+        let model = fleet.model_id(name).and_then(|id| fleet.model(id));
+        let lists = |id| model.is_some_and(|model| model.serving.iter().any(|row| row.id == id));
+        if discovered.iter().all(|id| lists(*id) == is_expected) {
+            return;
+        }
+        tokio::time::sleep(SEEN_CHECK).await;
+    }
+}
+
+/// Ends the response: the last line of a stream that has started, else a whole response.
+async fn respond(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    (command, has_started): (&Command, bool),
+    verdict: Verdict,
+) -> Served {
+    let (status, page) = match verdict {
+        Verdict::Done => (200, json!({"status": "success"})),
+        Verdict::Failed { status, text } => (status, json!({ "error": text })),
+    };
+    if status != 200 {
+        // In a stream the status has been sent; the last line is what shows the failure.
+        ctx.record.code = Some(ErrorCode::BadUpstreamResponse);
+    }
+    if has_started {
+        let line = Bytes::from(format!("{page}\n"));
+        let client = session.as_downstream_mut();
+        return match client.write_response_body(line, true).await {
+            Ok(()) => Ok(()),
+            Err(_gone) => ctx.client_gone(),
+        };
+    }
+    ctx.record.status = status;
+    let mut head = ResponseHeader::build(status, Some(8))?;
+    // Ollama has nothing to say where there is no progress.
+    let is_silent = status == 200 && !command.has_progress();
+    let body = if is_silent { Bytes::new() } else { Bytes::from(format!("{page}\n")) };
+    if status == 200 && command.is_streaming {
+        head.insert_header(header::CONTENT_TYPE, progress::NDJSON)?;
+    }
+    send(proxy, session, ctx, OwnResponse { head, body, closes: false }).await
+}

@@ -1,0 +1,121 @@
+//! A command as its body words it, and as each backend gets it.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::api::{ErrorCode, ModelCommand};
+use crate::fleet::{Backend, Topology};
+use crate::proxy::auth;
+use crate::proxy::context::RequestContext;
+use crate::proxy::failure::OwnError;
+
+/// A command.
+pub(super) struct Command {
+    pub(super) kind: ModelCommand,
+    /// The model that it makes or changes, as the client calls it.
+    pub(super) model: String,
+    /// Whether the client reads progress as it comes.
+    pub(super) is_streaming: bool,
+    original: Bytes,
+    body: Value,
+}
+
+impl Command {
+    /// Reads the body of a command.
+    ///
+    /// # Errors
+    /// When it is no JSON object, names no model, or one that the client's key may not use.
+    pub(super) fn read(
+        ctx: &RequestContext,
+        kind: ModelCommand,
+        original: Bytes,
+    ) -> Result<Self, OwnError> {
+        let body: Value = serde_json::from_slice(&original).map_err(|error| {
+            OwnError::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}"))
+        })?;
+        let has_progress =
+            matches!(kind, ModelCommand::Pull | ModelCommand::Push | ModelCommand::Create);
+        let is_streaming =
+            has_progress && body.get("stream").and_then(Value::as_bool).unwrap_or(true);
+        let fields = names(kind, &body);
+        let Some(model) = fields.first().and_then(|field| body.get(*field)?.as_str()) else {
+            let message = "The body names no model";
+            return Err(OwnError::new(ErrorCode::MissingModel, message).about(Some("model")));
+        };
+        for name in fields.iter().filter_map(|field| body.get(*field)?.as_str()) {
+            if !auth::may_use(&ctx.generation.config.auth, ctx.key, name) {
+                let message = format!("This key may not use model '{name}'");
+                return Err(OwnError::new(ErrorCode::ModelNotAllowed, message));
+            }
+        }
+        let model = model.to_owned();
+        Ok(Self { kind, model, is_streaming, original, body })
+    }
+
+    /// Whether engines report progress of it.
+    pub(super) fn has_progress(&self) -> bool {
+        matches!(self.kind, ModelCommand::Pull | ModelCommand::Push | ModelCommand::Create)
+    }
+
+    /// Whether it is enough that the backends that have the model do it.
+    pub(super) fn may_miss(&self) -> bool {
+        matches!(self.kind, ModelCommand::Copy | ModelCommand::Delete)
+    }
+
+    /// The model that the lists show, or no longer show, once it is done.
+    pub(super) fn result(&self) -> Option<&str> {
+        match self.kind {
+            ModelCommand::Copy => self.body.get("destination")?.as_str(),
+            _ => Some(&self.model),
+        }
+    }
+
+    /// The body for a backend: the client's bytes, unless the backend has another name for a model, or the
+    /// client wants no progress. Engines always report it, because a backend that reports nothing has failed.
+    pub(super) fn body_for(&self, fleet: &Topology, backend: &Backend) -> Bytes {
+        let mut body = self.body.clone();
+        let Some(fields) = body.as_object_mut() else { return self.original.clone() };
+        let mut is_changed = false;
+        for field in existing(self.kind) {
+            let name = fields.get(*field).and_then(Value::as_str);
+            if let Some(own) = name.and_then(|name| own_name(fleet, backend, name)) {
+                fields.insert((*field).to_owned(), own.into());
+                is_changed = true;
+            }
+        }
+        if self.has_progress() && !self.is_streaming {
+            fields.insert("stream".to_owned(), true.into());
+            is_changed = true;
+        }
+        if is_changed { Bytes::from(body.to_string()) } else { self.original.clone() }
+    }
+}
+
+/// The fields that name models, the first of which must be there.
+fn names(kind: ModelCommand, body: &Value) -> Vec<&'static str> {
+    match kind {
+        ModelCommand::Copy => vec!["source", "destination"],
+        _ => {
+            // `name` is the field's name in older clients.
+            let field = if body.get("model").is_some() { "model" } else { "name" };
+            vec![field, "from"]
+        }
+    }
+}
+
+/// The fields that name models which backends have already.
+fn existing(kind: ModelCommand) -> &'static [&'static str] {
+    match kind {
+        ModelCommand::Pull => &[],
+        ModelCommand::Create => &["from"],
+        ModelCommand::Copy => &["source"],
+        ModelCommand::Push | ModelCommand::Delete => &["model", "name"],
+    }
+}
+
+/// The backend's name for a model that the configuration gives another name.
+fn own_name<'a>(fleet: &'a Topology, backend: &Backend, name: &str) -> Option<&'a str> {
+    let model = fleet.model(fleet.model_id(name)?)?;
+    let row = model.serving.iter().find(|row| row.id == backend.state.id)?;
+    row.upstream_id.as_deref()
+}

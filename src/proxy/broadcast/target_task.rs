@@ -1,0 +1,108 @@
+//! The part of a command that one backend does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
+use super::targets::is_up;
+use super::verdict::TargetEnd;
+use crate::fleet::Backend;
+use crate::upstream::connect::Connector;
+
+/// The most bytes of an engine's error that a client is shown.
+const SHOWN_ERROR: usize = 1024;
+
+/// What a task reports, with the number of its backend.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// A line of progress: a JSON object.
+    Line(usize, Value),
+    Ended(usize, TargetEnd),
+}
+
+/// What one backend is to do.
+pub(super) struct TargetTask {
+    pub(super) backend: Backend,
+    pub(super) request: EngineRequest,
+    pub(super) body: Bytes,
+    pub(super) connect_timeout: Duration,
+    /// Whether the engine reports progress, and success in its last line.
+    pub(super) has_progress: bool,
+}
+
+impl TargetTask {
+    /// Does it, and reports the progress and the end as backend `number`.
+    pub(super) async fn run(
+        self,
+        connector: Arc<Connector>,
+        number: usize,
+        reports: mpsc::Sender<Report>,
+    ) {
+        let end = match self.exchange(&connector, number, &reports).await {
+            Ok(end) => end,
+            Err(failure) => TargetEnd::Failed { status: None, text: failure.to_string() },
+        };
+        if reports.send(Report::Ended(number, end)).await.is_err() {
+            tracing::debug!(backend = %self.backend.state.name, "the client left a broadcast");
+        }
+    }
+
+    async fn exchange(
+        &self,
+        connector: &Connector,
+        number: usize,
+        reports: &mpsc::Sender<Report>,
+    ) -> Result<TargetEnd, ExchangeFailure> {
+        if !is_up(&self.backend) {
+            return Ok(TargetEnd::Failed { status: None, text: "it is not healthy".to_owned() });
+        }
+        let Self { backend, request, connect_timeout, .. } = self;
+        let mut exchange =
+            EngineExchange::begin(connector, backend, request, *connect_timeout).await?;
+        exchange.send(&self.body).await?;
+        let status = exchange.finish().await?;
+        if status >= 300 {
+            return Ok(read_refusal(&mut exchange, status).await);
+        }
+        let mut is_done = !self.has_progress;
+        while let Some(line) = exchange.next_line().await? {
+            let Ok(line) = serde_json::from_slice::<Value>(&line) else { continue };
+            if let Some(error) = error_of(&line) {
+                return Ok(TargetEnd::Failed { status: None, text: error });
+            }
+            match line.get("status").and_then(Value::as_str) {
+                Some("success") => is_done = true,
+                _ if line.is_object() => _ = reports.send(Report::Line(number, line)).await,
+                _ => {}
+            }
+        }
+        let broke_off = || "the response broke off before its end".to_owned();
+        Ok(match is_done {
+            true => TargetEnd::Done,
+            false => TargetEnd::Failed { status: None, text: broke_off() },
+        })
+    }
+}
+
+/// The end of an exchange that the engine refused.
+pub(super) async fn read_refusal(exchange: &mut EngineExchange, status: u16) -> TargetEnd {
+    let line = exchange.next_line().await.ok().flatten();
+    let text = line.and_then(|line| {
+        let value: Value = serde_json::from_slice(&line).ok()?;
+        error_of(&value)
+    });
+    let text = text.unwrap_or_else(|| format!("it responded with {status}"));
+    TargetEnd::Failed { status: Some(status), text }
+}
+
+/// The text of an error in Ollama's shape or OpenAI's.
+fn error_of(line: &Value) -> Option<String> {
+    let error = line.get("error")?;
+    let text = error.as_str().or_else(|| error.get("message")?.as_str());
+    let text = text.map_or_else(|| error.to_string(), str::to_owned);
+    Some(crate::api::escape(&text, SHOWN_ERROR).into_owned())
+}

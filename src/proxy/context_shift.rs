@@ -1,0 +1,230 @@
+//! Shortens a conversation that no backend has room for, where its model or its key allows that. A
+//! backend with room always comes first: one whose context is known to be too short is passed over, and
+//! only when no other is left does the conversation lose its oldest messages. What is cut is decided in
+//! `dialect`; this file decides when, and to what length.
+
+use std::mem;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use pingora_proxy::Session;
+
+use super::Proxy;
+use super::context::{RequestContext, ScannedRequest, Served};
+use super::own_response::send_held;
+use super::response::record_backend;
+use super::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, UNIT};
+use crate::api::Operation;
+use crate::dialect::{Conversation, room_in};
+use crate::fleet::{BackendSet, ContextLimit, Serving};
+use crate::routing::{RouteError, RoutingDecision};
+use crate::scan::{RequestProfile, ScanOptions, scan};
+
+/// How often a conversation that was shortened may be refused: the second refusal is final.
+const MAX_REFUSALS: u32 = 2;
+/// How often a conversation is shortened, for backends of ever shorter contexts.
+const MAX_SHIFTS: u32 = 8;
+/// Whether and how a request may be shortened.
+pub(crate) fn shift_of(
+    ctx: &RequestContext,
+    headers: &HeaderMap,
+    profile: &RequestProfile,
+) -> Option<Box<ContextShift>> {
+    let has_messages = matches!(
+        profile.operation,
+        Operation::Chat | Operation::Messages | Operation::OllamaChat | Operation::Responses
+    );
+    if !has_messages {
+        return None;
+    }
+    let config = &ctx.generation.config;
+    let model = ctx.record.model.as_deref().and_then(|name| config.models.get(name));
+    let key = ctx.key.and_then(|position| config.auth.keys.get(position));
+    let by_model = model.is_some_and(|model| model.context_shift);
+    let is_on = key.and_then(|key| key.context_shift).unwrap_or(by_model);
+    let is_off = |value: &[u8]| value.eq_ignore_ascii_case(b"off");
+    if !is_on || headers.get_all(CONTEXT_SHIFT).iter().any(|value| is_off(value.as_bytes())) {
+        return None;
+    }
+    let drops_tools = model.is_some_and(|model| model.context_shift_drops_tools);
+    Some(Box::new(ContextShift { drops_tools, ..ContextShift::default() }))
+}
+
+/// Passes over the backends that are known to have no room for the request.
+pub(crate) fn pass_over_small(ctx: &RequestContext, request: &mut ScannedRequest) {
+    let Some(mut shift) = request.shift.take() else { return };
+    if !shift.gave_up {
+        let estimated = request.profile.estimated_tokens.0;
+        let mut found = BackendSet::default();
+        for serving in rows(ctx, request) {
+            if !request.tried.contains(serving.id) && shift.is_too_small(serving, estimated) {
+                found.insert(serving.id);
+                shift.too_small.insert(serving.id);
+            }
+        }
+        request.tried.insert_all(&found);
+    }
+    request.shift = Some(shift);
+}
+
+/// Learns from an engine's refusal. The next decision passes over every backend that is too small.
+/// Returns whether another attempt may follow.
+pub(crate) fn learn_refusal(
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    decision: RoutingDecision,
+    too_long: TooLong,
+) -> bool {
+    let estimated = request.profile.estimated_tokens.0.max(1);
+    let fleet = Arc::clone(&request.fleet);
+    let (Some(shift), Some(serving)) = (request.shift.as_mut(), decision.serving(&fleet)) else {
+        return false;
+    };
+    let TooLong { held, refusal } = too_long;
+    shift.last = Some((held, decision));
+    shift.refusals += u32::from(shift.shifts > 0);
+    let known = shift.limit_of(serving).map(|limit| limit.tokens);
+    let Some(limit) = refusal.limit.or(known) else { return false };
+    shift.output = refusal.output;
+    // An engine that does not say how long the prompt is has at least one token too few.
+    let least = limit.saturating_sub(refusal.output).saturating_add(1);
+    let prompt = refusal.prompt.unwrap_or(least.max(estimated));
+    let scale = scale_of(prompt, estimated);
+    shift.scale = Some(scale);
+    shift.refused_by = Some((serving.id, limit));
+    serving.latency.context.learn(ContextLimit { tokens: limit, scale });
+    shift.too_small.insert(serving.id);
+    if shift.refusals >= MAX_REFUSALS {
+        return false;
+    }
+    // Other backends may have room, but a request does not visit all of them.
+    let max_retries = ctx.generation.config.routing.max_retries;
+    ctx.record.attempts <= max_retries || shorten(ctx, request)
+}
+
+/// Shortens the request for the backend with the most room, when no decision was possible. Returns
+/// whether another decision may follow.
+pub(crate) fn shorten_for(
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    error: &RouteError,
+) -> bool {
+    let is_refused = request.shift.as_ref().is_some_and(|shift| shift.last.is_some());
+    let may_have_room = matches!(
+        error,
+        RouteError::Saturated { .. }
+            | RouteError::CoolingDown { .. }
+            | RouteError::ModelNotFound { .. }
+            | RouteError::DiscoveryPending { .. }
+    );
+    if may_have_room && !is_refused {
+        return false;
+    }
+    if shorten(ctx, request) {
+        return true;
+    }
+    // Nothing can be dropped. The engines that were passed over say so better than a route error.
+    let Some(shift) = request.shift.as_mut() else { return false };
+    let was_passed_over = !shift.too_small.is_empty() && shift.last.is_none();
+    shift.gave_up = true;
+    request.tried.remove_all(&mem::take(&mut shift.too_small));
+    was_passed_over
+}
+
+/// Drops the oldest messages, so that the rest fits the roomiest of the contexts that are too short.
+fn shorten(ctx: &mut RequestContext, request: &mut ScannedRequest) -> bool {
+    let Some(mut shift) = request.shift.take() else { return false };
+    let is_shorter = shift.shifts < MAX_SHIFTS && shorten_by(&mut shift, ctx, request).is_some();
+    if is_shorter {
+        ctx.record.dropped_messages = Some(shift.dropped);
+    }
+    request.shift = Some(shift);
+    is_shorter
+}
+
+fn shorten_by(
+    shift: &mut ContextShift,
+    ctx: &RequestContext,
+    request: &mut ScannedRequest,
+) -> Option<()> {
+    let estimated = request.profile.estimated_tokens.0;
+    let to_fit = ctx.generation.router.tokens_to_fit(&request.profile).0;
+    let targets = rows(ctx, request).filter_map(|serving| {
+        let limit = shift.limit_of(serving)?;
+        let has_failed =
+            request.tried.contains(serving.id) && !shift.too_small.contains(serving.id);
+        if has_failed {
+            return None;
+        }
+        // The router compares a declared length with the estimate itself.
+        let is_declared = serving.context_length.is_some();
+        let scale = if is_declared { limit.scale.max(UNIT) } else { limit.scale };
+        let by_router = if is_declared { to_fit.into() } else { 0 };
+        let needed = shift.needed(estimated, scale).max(by_router);
+        let output = shift.output.max(to_fit.saturating_sub(estimated));
+        let room = u64::from(room_in(limit.tokens, output)) * u64::from(UNIT);
+        (needed > limit.tokens.into()).then(|| room / u64::from(scale.max(1)))
+    });
+    let target = targets.max()?;
+    let body = request.body.as_mut()?;
+    let conversation = Conversation::read(request.profile.operation, &body.bytes)?;
+    // The same share of what the conversation estimates itself.
+    let target = conversation.tokens().saturating_mul(target) / u64::from(estimated.max(1));
+    let without_tools = shift.drops_tools && shift.refusals > 0;
+    let cut = conversation.shift(target, without_tools)?;
+    let shortened = cut.apply(&body.bytes);
+    let config = &ctx.generation.config.routing;
+    let options = ScanOptions { estimate: config.token_estimate, arrived_at: ctx.arrived_at };
+    let scanned = scan(request.profile.operation, None, &shortened, options);
+    debug_assert!(scanned.is_ok(), "a body without some of its messages is still one");
+    request.profile = scanned.ok()?;
+    body.bytes = Bytes::from(shortened);
+    request.conversion = None;
+    shift.shifts += 1;
+    shift.dropped += cut.dropped();
+    request.tried.remove_all(&mem::take(&mut shift.too_small));
+    tracing::debug!(
+        request_id = ctx.request_id(),
+        dropped = cut.dropped(),
+        without_tools,
+        "context shift"
+    );
+    Some(())
+}
+
+/// Responds with the engine's own refusal, if there was one.
+pub(crate) async fn send_refusal(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+) -> Option<Served> {
+    let (held, decision) = request.shift.as_mut()?.last.take()?;
+    if let Some(serving) = decision.serving(&request.fleet)
+        && let Some(backend) = request.fleet.backends.get(usize::from(serving.backend))
+    {
+        record_backend(ctx, serving, backend);
+    }
+    Some(send_held(proxy, session, ctx, held, false).await)
+}
+
+/// The backends of the requested model, and of the model that a refused attempt went to.
+fn rows<'a>(
+    ctx: &'a RequestContext,
+    request: &'a ScannedRequest,
+) -> impl Iterator<Item = &'a Serving> {
+    let fleet = &request.fleet;
+    let target = ctx.generation.router.names.resolve(&request.model, fleet, request.split);
+    let requested = fleet.model_id(target);
+    let decided = request.decision.map(|decision| decision.model);
+    let decided = decided.filter(|decided| Some(*decided) != requested);
+    let models = [requested, decided].into_iter().flatten();
+    models.filter_map(|id| fleet.model(id)).flat_map(|model| model.serving.iter())
+}
+
+/// The tokens that an engine counts for every thousand estimated ones.
+fn scale_of(counted: u32, estimated: u32) -> u32 {
+    let scale = (u64::from(counted) * u64::from(UNIT)).div_ceil(u64::from(estimated.max(1)));
+    u32::try_from(scale).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,191 @@
+//! The conversion of a request for a backend that does not serve its operation, and of the response on
+//! its way back. What is converted how is in `dialect`; this file decides when, keeps the result for
+//! retries, and bounds both.
+
+use bytes::Bytes;
+use http::header;
+
+use super::failure::OwnError;
+use crate::api::{ErrorCode, Operation};
+use crate::config::Engine;
+use crate::dialect::{
+    BadResponse, ConvertError, Converted, ReplyContext, ReplyTerms, RequestTerms,
+    ResponseConverter, convert_error, convert_request,
+};
+use crate::downstream::body::BodyClaim;
+use crate::units::Timestamp;
+use crate::upstream::failure::HeldResponse;
+use crate::upstream::relay::Transform;
+
+/// A converted request.
+pub(crate) struct Conversion {
+    terms: Terms,
+    converted: Converted,
+    /// Its share of the memory for bodies.
+    _claim: BodyClaim,
+}
+
+/// What a conversion depends on, besides the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// What the request is to become.
+    pub(crate) target: Operation,
+    /// The backend's engine.
+    pub(crate) engine: Engine,
+    /// The backend's name for the model.
+    pub(crate) model: Box<str>,
+}
+
+/// Why an attempt ends before it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotConverted {
+    /// The backend's API has no form for the request. Another backend's may have one.
+    NoForm(ConvertError),
+    /// There is no memory for the converted body (`limits.buffered_bodies`).
+    NoMemory,
+}
+
+impl NotConverted {
+    pub(crate) fn to_error(self) -> OwnError {
+        match self {
+            Self::NoForm(error) => {
+                OwnError::new(ErrorCode::NotConvertible, error.to_string()).about(error.field())
+            }
+            Self::NoMemory => {
+                OwnError::new(ErrorCode::BodyMemoryFull, "No memory for the converted request")
+            }
+        }
+    }
+}
+
+impl Conversion {
+    /// Converts `body`, a request of `from`. `claim` takes memory for the result.
+    ///
+    /// # Errors
+    /// [`NotConverted`] when the request cannot be said in the backend's API, or memory is short.
+    pub(crate) fn new(
+        from: Operation,
+        body: &[u8],
+        terms: Terms,
+        claim: impl FnOnce(usize) -> Option<BodyClaim>,
+    ) -> Result<Self, NotConverted> {
+        let request_terms = RequestTerms { model: &terms.model, engine: terms.engine };
+        let converted = convert_request(from, terms.target, body, &request_terms);
+        let converted = converted.map_err(NotConverted::NoForm)?;
+        let _claim = claim(converted.body.len()).ok_or(NotConverted::NoMemory)?;
+        Ok(Self { terms, converted, _claim })
+    }
+
+    /// Whether a backend of these terms gets the same request.
+    pub(crate) fn fits(&self, terms: &Terms) -> bool {
+        self.terms == *terms
+    }
+
+    /// The operation that the request has become.
+    pub(crate) fn operation(&self) -> Operation {
+        self.converted.operation
+    }
+
+    /// The body that the backend gets.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.converted.body
+    }
+
+    /// What is needed to convert the response; the body is released.
+    pub(crate) fn into_way_back(self) -> WayBack {
+        WayBack { operation: self.converted.operation, reply: self.converted.reply }
+    }
+}
+
+/// An engine's error, in the dialect of the client's operation.
+pub(crate) fn convert_held(held: HeldResponse, client: Operation) -> HeldResponse {
+    let body = convert_error(client, held.status, &held.body);
+    let mut header = held.header;
+    header.remove_header(&header::CONTENT_TYPE);
+    HeldResponse { header, body: body.into(), ..held }
+}
+
+/// How the response to a converted request becomes one to the client's.
+#[derive(Debug, Clone)]
+pub(crate) struct WayBack {
+    operation: Operation,
+    reply: ReplyTerms,
+}
+
+impl WayBack {
+    /// The operation whose response the backend sends.
+    pub(crate) fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// Whether the client gets a stream.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.reply.is_stream()
+    }
+
+    /// The converter of one response, for a client that sent a request of `client` at `arrived_at`.
+    pub(crate) fn into_converter(
+        self,
+        client: Operation,
+        context: ReplyContext,
+        arrived_at: Timestamp,
+    ) -> Converter {
+        Converter {
+            inner: ResponseConverter::new(client, self.operation, self.reply, context),
+            arrived_at,
+            out: Vec::new(),
+            failure: None,
+        }
+    }
+}
+
+/// Converts one response.
+pub(crate) struct Converter {
+    inner: ResponseConverter,
+    arrived_at: Timestamp,
+    /// What has been converted and not been written.
+    out: Vec<u8>,
+    /// Why the response cannot be converted.
+    failure: Option<BadResponse>,
+}
+
+impl Converter {
+    /// The `content-type` that the client gets.
+    pub(crate) fn content_type(&self) -> &'static str {
+        self.inner.content_type()
+    }
+
+    /// Why the response cannot be converted, where `apply` has failed.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let text = self.failure?.to_string();
+        let mut letters = text.chars();
+        let first = letters.next()?.to_uppercase();
+        Some(first.chain(letters).collect())
+    }
+}
+
+impl Transform for Converter {
+    fn apply(&mut self, payload: Bytes, is_last: bool, now: Timestamp) -> Result<Bytes, ErrorCode> {
+        let elapsed = now.since(self.arrived_at);
+        let fed = self.inner.feed(&payload, elapsed, &mut self.out);
+        let ended = match (fed, is_last) {
+            (Ok(()), true) => self.inner.finish(elapsed, &mut self.out),
+            (fed, _) => fed,
+        };
+        match ended {
+            Ok(()) => Ok(std::mem::take(&mut self.out).into()),
+            // What was converted before stays: `cut` sends it with the end.
+            Err(error) => {
+                tracing::debug!(%error, "a response cannot be converted");
+                self.failure = Some(error);
+                Err(ErrorCode::BadUpstreamResponse)
+            }
+        }
+    }
+
+    fn cut(&mut self, code: ErrorCode, message: &str) -> Bytes {
+        let failure = self.failure();
+        self.inner.cut(code, failure.as_deref().unwrap_or(message), &mut self.out);
+        std::mem::take(&mut self.out).into()
+    }
+}

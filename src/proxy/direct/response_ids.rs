@@ -1,0 +1,120 @@
+//! Which backend holds which stored response, and for whom it was made, learned from the responses that
+//! pass. The oldest ids make room for new ones, so an id that is missing here may still exist: all backends
+//! are queried then.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ahash::HashMap;
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::api::ErrorCode;
+use crate::fleet::BackendId;
+use crate::proxy::auth::KeyOwner;
+use crate::proxy::failure::OwnError;
+
+/// The backends of stored responses.
+// The lock is taken at the end of a stored response and for requests that name one, never for others.
+#[derive(Debug, Default)]
+pub(crate) struct ResponseIds {
+    known: Mutex<Known>,
+    evicted: AtomicU64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Maker {
+    backend: BackendId,
+    owner: KeyOwner,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// By a hash of the id: a collision costs one request to the wrong backend.
+    makers: HashMap<u64, Maker>,
+    oldest_first: VecDeque<u64>,
+}
+
+impl ResponseIds {
+    /// Records that a backend made a response for a client. At most `limit` are kept.
+    pub(crate) fn learn(&self, id: &[u8], backend: BackendId, owner: KeyOwner, limit: usize) {
+        let key = xxh3_64(id);
+        let mut known = self.known.lock();
+        if limit == 0 {
+            return;
+        }
+        if known.makers.insert(key, Maker { backend, owner }).is_none() {
+            known.oldest_first.push_back(key);
+        }
+        while known.oldest_first.len() > limit {
+            if let Some(oldest) = known.oldest_first.pop_front() {
+                known.makers.remove(&oldest);
+            }
+            self.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The backend that made a response, as far as it is known; an empty id names none.
+    ///
+    /// # Errors
+    /// When the response was made for another client: the same error as for one that does not exist.
+    pub(crate) fn backend_of(
+        &self,
+        id: &[u8],
+        client: KeyOwner,
+    ) -> Result<Option<BackendId>, OwnError> {
+        if id.is_empty() {
+            return Ok(None);
+        }
+        match self.known.lock().makers.get(&xxh3_64(id)) {
+            Some(maker) if client.may_read(maker.owner) => Ok(Some(maker.backend)),
+            Some(_) => {
+                let message = format!("Response '{}' not found", String::from_utf8_lossy(id));
+                Err(OwnError::new(ErrorCode::ResponseNotFound, message))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// How many ids are known.
+    pub(crate) fn len(&self) -> usize {
+        self.known.lock().makers.len()
+    }
+
+    /// How many made room for others.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_ids_make_room() {
+        let ids = ResponseIds::default();
+        for (id, backend) in [("a", 1), ("b", 2), ("a", 3), ("c", 4)] {
+            ids.learn(id.as_bytes(), BackendId(backend), KeyOwner::ANYONE, 2);
+        }
+        let find = |id: &[u8]| ids.backend_of(id, KeyOwner::ANYONE).unwrap();
+        assert_eq!(find(b"a"), None);
+        assert_eq!((find(b"b"), find(b"c")), (Some(BackendId(2)), Some(BackendId(4))));
+        assert_eq!((ids.len(), ids.evicted()), (2, 1));
+        ids.learn(b"d", BackendId(1), KeyOwner::ANYONE, 0);
+        assert_eq!(find(b"d"), None, "a limit of 0 keeps none");
+    }
+
+    #[test]
+    fn responses_belong_to_the_key_that_made_them() {
+        let ids = ResponseIds::default();
+        let (a, b) = (KeyOwner::of("a"), KeyOwner::of("b"));
+        ids.learn(b"of a", BackendId(1), a, 9);
+        ids.learn(b"open", BackendId(2), KeyOwner::ANYONE, 9);
+        let find = |id: &[u8], client| ids.backend_of(id, client).ok();
+        assert_eq!(find(b"of a", a), Some(Some(BackendId(1))));
+        assert_eq!(find(b"of a", b), None);
+        assert_eq!(find(b"of a", KeyOwner::ANYONE), None, "its keys were removed since");
+        assert_eq!(find(b"open", b), Some(Some(BackendId(2))), "made before there were keys");
+    }
+}

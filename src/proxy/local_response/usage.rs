@@ -1,0 +1,154 @@
+//! Live usage on the data port (`server.compat`). What it shows lies above the data plane, which only
+//! knows the trait of it.
+
+use std::future::poll_fn;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::Version;
+use http::header::{self, HeaderValue};
+use pingora::http::ResponseHeader;
+use pingora_proxy::Session;
+
+use crate::api::{ErrorCode, UsageCall, UsageRequest};
+use crate::config::Compat;
+use crate::fleet::Outcome;
+use crate::proxy::Proxy;
+use crate::proxy::context::{RequestContext, Served};
+use crate::proxy::failure::OwnError;
+use crate::proxy::own_response::{OwnResponse, add_common_fields, send, send_error};
+
+/// Live usage, as the data port serves it.
+#[async_trait]
+pub trait UsageApi: Send + Sync {
+    /// Responds to a request.
+    ///
+    /// # Errors
+    /// [`UsageRefusal`] when there is nothing to respond with.
+    async fn respond(&self, request: UsageRequest<'_>) -> Result<UsageResponse, UsageRefusal>;
+
+    /// Whether any backend is healthy, and a page that says so; with the URLs of the backends only if
+    /// `has_details`.
+    fn health(&self, has_details: bool) -> (bool, Vec<u8>);
+}
+
+/// The events of a stream.
+#[async_trait]
+pub trait EventSource: Send {
+    /// The next event; `None` at the end of the stream.
+    async fn next(&mut self) -> Option<Bytes>;
+}
+
+/// A response about usage.
+pub enum UsageResponse {
+    /// A JSON document.
+    Page(Vec<u8>),
+    /// An event stream.
+    Stream(Box<dyn EventSource>),
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub struct UsageRefusal {
+    /// The error.
+    pub code: ErrorCode,
+    /// In words.
+    pub message: String,
+}
+
+/// A page and its status.
+pub(in crate::proxy) struct Page {
+    status: u16,
+    body: Vec<u8>,
+}
+
+/// Responds to a request for usage.
+pub(crate) async fn send_usage(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    call: UsageCall,
+    body: &[u8],
+) -> Served {
+    let Some(usage) = proxy.usage.get() else {
+        let error = OwnError::new(ErrorCode::UsageUnavailable, "This process counts no usage");
+        return send_error(proxy, session, ctx, error).await;
+    };
+    let query = session.req_header().uri.query().unwrap_or_default().to_owned();
+    match usage.respond(UsageRequest { call, query: &query, body }).await {
+        Ok(UsageResponse::Page(body)) => {
+            send_page(proxy, session, ctx, Page { status: 200, body }).await
+        }
+        Ok(UsageResponse::Stream(events)) => send_events(session, ctx, events).await,
+        Err(UsageRefusal { code, message }) => {
+            send_error(proxy, session, ctx, OwnError::new(code, message)).await
+        }
+    }
+}
+
+/// The public health page in the shape of the NOMYO Router; `None` where our own shape is served. Only who may
+/// use the port sees the URLs of its backends.
+pub(in crate::proxy) fn health(proxy: &Proxy, ctx: &RequestContext) -> Option<Page> {
+    let config = &ctx.generation.config;
+    let usage = proxy.usage.get().filter(|_| config.server.compat == Compat::Nomyo)?;
+    let (is_ok, body) = usage.health(config.auth.keys.is_empty() || ctx.key.is_some());
+    Some(Page { status: if is_ok { 200 } else { 503 }, body })
+}
+
+/// Sends a page.
+pub(in crate::proxy) async fn send_page(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    page: Page,
+) -> Served {
+    ctx.record.status = page.status;
+    let head = ResponseHeader::build(page.status, Some(8))?;
+    let response = OwnResponse { head, body: page.body.into(), closes: false };
+    send(proxy, session, ctx, response).await
+}
+
+/// Sends events until their end, or until the client leaves.
+async fn send_events(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    mut events: Box<dyn EventSource>,
+) -> Served {
+    ctx.record.status = 200;
+    let mut head = ResponseHeader::build(200, Some(8))?;
+    head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
+    head.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
+    head.insert_header("x-accel-buffering", HeaderValue::from_static("no"))?;
+    match session.req_header().version {
+        Version::HTTP_11 => {
+            let chunked = HeaderValue::from_static("chunked");
+            head.insert_header(header::TRANSFER_ENCODING, chunked)?;
+        }
+        // HTTP/1.0 has no chunks: such a body ends with the connection.
+        Version::HTTP_10 => session.set_keepalive(None),
+        _ => {}
+    }
+    add_common_fields(&mut head, ctx)?;
+    let Some(client) = ctx.client.clone() else { return ctx.client_gone() };
+    let downstream = session.as_downstream_mut();
+    downstream.write_response_header(Box::new(head)).await?;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = poll_fn(|cx| client.poll_gone(cx)) => {
+                // The usual end of a stream that ends only at shutdown.
+                let gone = ctx.client_gone();
+                ctx.record.outcome = Some(Outcome::Ok);
+                return gone;
+            }
+        };
+        let is_last = event.is_none();
+        let event = event.unwrap_or_default();
+        if downstream.write_response_body(event, is_last).await.is_err() {
+            return ctx.client_gone();
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}

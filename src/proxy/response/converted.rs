@@ -1,0 +1,125 @@
+//! Responses that are converted whole: nothing goes to the client before the whole response is read, so
+//! that one which cannot be converted becomes an error instead of a broken response.
+
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use pingora_proxy::Session;
+
+use super::{Progress, Reply, finish_head};
+use crate::api::ErrorCode;
+use crate::clock::{now, unix_seconds};
+use crate::dialect::{ReplyContext, ResponseLimits};
+use crate::fleet::Outcome;
+use crate::proxy::Proxy;
+use crate::proxy::context::{RequestContext, ScannedRequest, Served};
+use crate::proxy::conversion::{Converter, WayBack};
+use crate::proxy::failure::{OwnError, timeout_message};
+use crate::proxy::own_response::send_error;
+use crate::upstream::failure::ExchangeError;
+use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};
+use crate::upstream::response_head::{Framing, ResponseHead};
+use crate::upstream::response_monitor::ResponseMonitor;
+
+/// Has the head describe a converted body, of a length that is not known.
+pub(super) fn describe(head: &mut ResponseHead, content_type: &'static str) -> pingora::Result<()> {
+    head.framing = match head.framing {
+        Framing::UntilClose => Framing::UntilClose,
+        Framing::Empty | Framing::Length(_) | Framing::Chunked => Framing::Chunked,
+    };
+    head.header.remove_header(&header::CONTENT_LENGTH);
+    head.header.insert_header(header::CONTENT_TYPE, HeaderValue::from_static(content_type))
+}
+
+/// The converter of the response to a request.
+pub(super) fn converter(
+    way_back: WayBack,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+) -> Converter {
+    let since_arrival = now().since(ctx.arrived_at);
+    let context = ReplyContext {
+        model: request.model.to_string(),
+        request_id: ctx.request_id().to_owned(),
+        arrived_at: Duration::from_secs(unix_seconds()).saturating_sub(since_arrival),
+        limits: ResponseLimits {
+            whole: ctx.generation.config.limits.converted_response.to_usize(),
+            ..ResponseLimits::default()
+        },
+    };
+    way_back.into_converter(request.profile.operation, context, ctx.arrived_at)
+}
+
+/// Reads a response, converts it and sends it.
+pub(super) async fn relay_whole(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    request: &ScannedRequest,
+    reply: Reply<'_>,
+    way_back: WayBack,
+) -> Served {
+    let Reply { mut exchange, mut head, attempt } = reply;
+    let limit = ctx.generation.config.limits.converted_response.to_usize();
+    let body = match exchange.read_whole(head.framing, limit).await {
+        Ok(body) => body,
+        Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return ctx.client_gone(),
+        Err(error) => {
+            let (code, message) = reason_of(error);
+            return fail(proxy, session, ctx, OwnError::new(code, message)).await;
+        }
+    };
+    let mut monitor = ResponseMonitor::new(way_back.operation(), None);
+    monitor.observe(&body, true);
+    ctx.record.usage = monitor.usage();
+    let mut converter = converter(way_back, ctx, request);
+    let body = match converter.apply(body, true, now()) {
+        Ok(body) => body,
+        Err(code) => {
+            let message = converter.failure().unwrap_or_else(|| timeout_message(code).to_owned());
+            return fail(proxy, session, ctx, OwnError::new(code, message)).await;
+        }
+    };
+    Progress::new(proxy, ctx, attempt, &head).response_read(&monitor);
+    if head.keeps_alive {
+        proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
+    }
+    describe(&mut head, converter.content_type())?;
+    let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
+    head.framing = Framing::Length(length);
+    head.header.insert_header(header::CONTENT_LENGTH, HeaderValue::from(length))?;
+    finish_head(&mut head, ctx, session, request, attempt)?;
+    let downstream = session.as_downstream_mut();
+    if downstream.write_response_header(head.header).await.is_err()
+        || downstream.write_response_body(body, true).await.is_err()
+    {
+        return ctx.client_gone();
+    }
+    Ok(())
+}
+
+fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
+    let code = match error {
+        ReadWholeError::TooLarge => {
+            let message = "The backend's response is too large to be converted";
+            return (ErrorCode::BadUpstreamResponse, message);
+        }
+        ReadWholeError::Broken(ExchangeError::BadResponse(_)) => ErrorCode::BadUpstreamResponse,
+        ReadWholeError::Broken(ExchangeError::TimedOut(code)) => code,
+        ReadWholeError::Broken(
+            ExchangeError::ClientGone | ExchangeError::ClosedWhileSending | ExchangeError::Ended(_),
+        ) => ErrorCode::UpstreamClosed,
+    };
+    (code, timeout_message(code))
+}
+
+/// Responds that the backend's response cannot be had.
+async fn fail(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    error: OwnError,
+) -> Served {
+    ctx.record.outcome = Some(Outcome::Fault);
+    send_error(proxy, session, ctx, error).await
+}

@@ -1,0 +1,147 @@
+//! Reads one line of a stream of JSON lines, as Ollama's own API sends them.
+
+use super::TokenEstimate;
+use super::Usage;
+use super::cursor::{Cursor, Members, Syntax};
+use super::ollama::is_filled;
+
+/// What a line says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct JsonLine {
+    /// Whether it carries tokens: text, thinking, or calls of tools.
+    pub(super) has_token: bool,
+    pub(super) is_done: bool,
+    pub(super) is_error: bool,
+    pub(super) usage: Option<Usage>,
+}
+
+#[derive(Clone, Copy)]
+enum LineMember {
+    Message,
+    /// `response` and `thinking` of `/api/generate`.
+    Text,
+    Done,
+    Error,
+    PromptCount,
+    Count,
+    Other,
+}
+
+const LIKELY: [(&[u8], LineMember); 4] = [
+    (b"model\":", LineMember::Other),
+    (b"created_at\":", LineMember::Other),
+    (b"message\":", LineMember::Message),
+    (b"done\":", LineMember::Done),
+];
+
+impl LineMember {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"message" => Self::Message,
+            b"response" | b"thinking" => Self::Text,
+            b"done" => Self::Done,
+            b"error" => Self::Error,
+            b"prompt_eval_count" => Self::PromptCount,
+            b"eval_count" => Self::Count,
+            _ => Self::Other,
+        }
+    }
+}
+
+const LIKELY_IN_MESSAGE: [(&[u8], bool); 2] = [(b"role\":", false), (b"content\":", true)];
+
+fn carries_tokens(name: &[u8]) -> bool {
+    matches!(name, b"content" | b"thinking" | b"tool_calls")
+}
+
+impl JsonLine {
+    /// Reads a line. Of one that is cut or malformed, what comes before that counts.
+    pub(super) fn read(line: &[u8]) -> Self {
+        let mut read = Self::default();
+        let mut cursor = Cursor::new(line, TokenEstimate::Chars);
+        if cursor.peek() == b'{' {
+            let members = Members::with_likely(&LIKELY, LineMember::of);
+            _ = cursor.members(members, |cursor, member, kind| read.take(cursor, member, kind));
+        }
+        read
+    }
+
+    fn take(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        member: LineMember,
+        kind: u8,
+    ) -> Result<(), Syntax> {
+        match member {
+            LineMember::Message if kind == b'{' => {
+                let members = Members::with_likely(&LIKELY_IN_MESSAGE, carries_tokens);
+                return cursor.members(members, |cursor, carries_tokens, kind| {
+                    self.has_token |= is_filled(cursor, kind)? && carries_tokens;
+                    Ok(())
+                });
+            }
+            LineMember::Text => {
+                self.has_token |= is_filled(cursor, kind)?;
+                return Ok(());
+            }
+            LineMember::PromptCount | LineMember::Count if kind.is_ascii_digit() => {
+                let count = cursor.number()?;
+                let usage = self.usage.get_or_insert_default();
+                match member {
+                    LineMember::PromptCount => usage.prompt_tokens = count,
+                    _ => usage.completion_tokens = count,
+                }
+                return Ok(());
+            }
+            LineMember::Done => self.is_done |= kind == b't',
+            LineMember::Error => self.is_error |= kind != b'n',
+            LineMember::Message | LineMember::PromptCount | LineMember::Count => {}
+            LineMember::Other => {}
+        }
+        cursor.skip(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> (bool, bool, bool) {
+        let JsonLine { has_token, is_done, is_error, .. } = JsonLine::read(line.as_bytes());
+        (has_token, is_done, is_error)
+    }
+
+    #[test]
+    fn lines_carry_tokens_an_end_or_an_error() {
+        for (line, expected) in [
+            (
+                r#"{"model":"m","created_at":"t","message":{"role":"assistant","content":"Hi"},"done":false}"#,
+                (true, false, false),
+            ),
+            (
+                r#"{"message":{"role":"assistant","content":"","thinking":"so"}}"#,
+                (true, false, false),
+            ),
+            (
+                r#"{"message":{"content":"","tool_calls":[{"function":{"name":"f"}}]}}"#,
+                (true, false, false),
+            ),
+            (r#"{"message":{"role":"assistant","content":""},"done":true}"#, (false, true, false)),
+            (r#"{"model":"m","response":"a","done":false}"#, (true, false, false)),
+            (r#"{"model":"m","response":"","thinking":"a"}"#, (true, false, false)),
+            (r#"{"response":"","done":true,"context":[1,2"#, (false, true, false)),
+            (r#"{"error":"model runner has stopped"}"#, (false, false, true)),
+            (r#"{"status":"pulling","completed":1}"#, (false, false, false)),
+            ("[1]", (false, false, false)),
+        ] {
+            assert_eq!(read(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn last_line_reports_the_counts() {
+        let line = r#"{"done":true,"prompt_eval_count":26,"eval_count":298,"eval_duration":1}"#;
+        let usage = JsonLine::read(line.as_bytes()).usage.unwrap();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (Some(26), Some(298)));
+    }
+}

@@ -1,0 +1,148 @@
+//! The members that only Ollama's own API has: options, format, images, `keep_alive`.
+
+use super::cursor::{Cursor, Members, Syntax};
+
+/// A member of the body of an Ollama request.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum OllamaMember {
+    Format,
+    Options,
+    KeepAlive,
+    Images,
+}
+
+impl OllamaMember {
+    pub(super) fn of(name: &[u8]) -> Option<Self> {
+        match name {
+            b"format" => Some(Self::Format),
+            b"options" => Some(Self::Options),
+            b"keep_alive" => Some(Self::KeepAlive),
+            b"images" => Some(Self::Images),
+            _ => None,
+        }
+    }
+}
+
+/// The values of these members.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OllamaFacts {
+    /// `options.num_predict`, where it is a limit.
+    pub(super) num_predict: Option<u32>,
+    /// `options.num_ctx`.
+    pub(super) num_ctx: Option<u32>,
+    /// Whether `format` asks for JSON.
+    pub(super) wants_json: bool,
+    /// Whether `images` has any.
+    pub(super) has_images: bool,
+    /// Whether `keep_alive` is zero: the model is not to stay loaded.
+    pub(super) unloads: bool,
+}
+
+impl OllamaFacts {
+    #[inline(never)]
+    pub(super) fn read(
+        &mut self,
+        member: OllamaMember,
+        cursor: &mut Cursor<'_>,
+        kind: u8,
+    ) -> Result<(), Syntax> {
+        match member {
+            OllamaMember::Format => {
+                self.wants_json = is_filled(cursor, kind)?;
+                Ok(())
+            }
+            OllamaMember::Images => {
+                self.has_images = is_filled(cursor, kind)?;
+                Ok(())
+            }
+            OllamaMember::KeepAlive => {
+                let start = cursor.at;
+                cursor.skip(kind)?;
+                let value = cursor.bytes.get(start..cursor.at).unwrap_or_default();
+                self.unloads = is_zero_duration(value);
+                Ok(())
+            }
+            OllamaMember::Options => self.read_options(cursor, kind),
+        }
+    }
+
+    fn read_options(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Result<(), Syntax> {
+        (self.num_predict, self.num_ctx) = (None, None);
+        if kind != b'{' {
+            return cursor.skip(kind);
+        }
+        cursor.members(Members::named(OptionMember::of), |cursor, member, kind| {
+            let slot = match member {
+                OptionMember::NumPredict => &mut self.num_predict,
+                OptionMember::NumCtx => &mut self.num_ctx,
+                OptionMember::Other => return cursor.skip(kind),
+            };
+            *slot = None;
+            if !kind.is_ascii_digit() {
+                return cursor.skip(kind);
+            }
+            *slot = cursor.number()?.filter(|count| *count > 0);
+            Ok(())
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum OptionMember {
+    NumPredict,
+    NumCtx,
+    Other,
+}
+
+impl OptionMember {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"num_predict" => Self::NumPredict,
+            b"num_ctx" => Self::NumCtx,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Consumes a value. Returns whether it is a string, array or object with anything in it.
+pub(super) fn is_filled(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Syntax> {
+    let start = cursor.at;
+    cursor.skip(kind)?;
+    let value = cursor.bytes.get(start..cursor.at).unwrap_or_default();
+    Ok(matches!(kind, b'"' | b'[' | b'{') && !is_empty(value))
+}
+
+/// Whether a value is missing, null, an empty string, or an empty array.
+pub(super) fn is_empty(value: &[u8]) -> bool {
+    match value {
+        [] | b"null" => true,
+        [b'"', inner @ .., b'"'] => inner.is_empty(),
+        [b'[', inner @ .., b']'] | [b'{', inner @ .., b'}'] => inner.trim_ascii().is_empty(),
+        _ => false,
+    }
+}
+
+/// Whether a value is the number zero, or a string like `0s` or `0h0m`.
+fn is_zero_duration(value: &[u8]) -> bool {
+    let is_text =
+        |byte: &u8| matches!(byte, b'"' | b'.' | b'-' | b'+') || byte.is_ascii_lowercase();
+    let digits = || value.iter().filter(|byte| byte.is_ascii_digit());
+    digits().next().is_some()
+        && digits().all(|digit| *digit == b'0')
+        && value.iter().all(|byte| byte.is_ascii_digit() || is_text(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_of_zero_unload() {
+        for zero in ["0", "-0", "0.0", "\"0\"", "\"0s\"", "\"0h0m\""] {
+            assert!(is_zero_duration(zero.as_bytes()), "{zero}");
+        }
+        for other in ["1", "-1", "0.5", "\"5m\"", "\"10s\"", "null", "\"\"", "[0]"] {
+            assert!(!is_zero_duration(other.as_bytes()), "{other}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What the fields of a response's head say about its body and its connection.
+
+use std::time::Duration;
+
+use http::header::{self, HeaderName, HeaderValue};
+use smallvec::SmallVec;
+
+use crate::api::StreamFraming;
+use crate::upstream::headers::is_hop_by_hop;
+
+/// How the body of a response ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// There is none.
+    Empty,
+    /// After so many bytes.
+    Length(u64),
+    /// With the last chunk.
+    Chunked,
+    /// With the connection.
+    UntilClose,
+}
+
+/// Why a response cannot be relayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadResponse {
+    /// Not an HTTP/1 head.
+    #[error("The backend's response is not HTTP")]
+    NotHttp,
+    /// More than 64 KiB or 128 fields.
+    #[error("The head of the backend's response is too large")]
+    HeadTooLarge,
+    /// 101.
+    #[error("The backend switched protocols without a request to do so")]
+    Switching,
+    /// Two lengths, or a length and chunks.
+    #[error("The backend's response has contradictory framing")]
+    Framing,
+    /// Interim responses without an end.
+    #[error("The backend sent too many interim responses")]
+    Interim,
+    /// Malformed chunks.
+    #[error("The chunks of the backend's response are malformed")]
+    Chunks,
+}
+
+/// What the fields of a head say about its body and its connection.
+#[derive(Default)]
+pub(super) struct Facts {
+    pub(super) keeps_alive: bool,
+    pub(super) keep_alive: Option<Duration>,
+    pub(super) length: Option<u64>,
+    pub(super) is_chunked: bool,
+    pub(super) stream: Option<StreamFraming>,
+    pub(super) nominated: SmallVec<[HeaderName; 2]>,
+}
+
+impl Facts {
+    /// Reads one field; returns whether the client gets it.
+    pub(super) fn read_field(
+        &mut self,
+        name: &HeaderName,
+        value: &HeaderValue,
+    ) -> Result<bool, BadResponse> {
+        if *name == header::CONTENT_LENGTH {
+            let digits = value.as_bytes();
+            let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+            let length = value.to_str().ok().filter(|_| is_number).and_then(|v| v.parse().ok());
+            let length = length.ok_or(BadResponse::Framing)?;
+            if self.length.is_some_and(|other| other != length) {
+                return Err(BadResponse::Framing);
+            }
+            self.length = Some(length);
+            return Ok(false);
+        }
+        if *name == header::TRANSFER_ENCODING {
+            if self.is_chunked || !value.as_bytes().eq_ignore_ascii_case(b"chunked") {
+                return Err(BadResponse::Framing);
+            }
+            self.is_chunked = true;
+            return Ok(false);
+        }
+        if *name == header::CONNECTION {
+            self.read_connection(value);
+            return Ok(false);
+        }
+        if name.as_str() == "keep-alive" {
+            self.keep_alive = value.to_str().ok().and_then(keep_alive_timeout);
+            return Ok(false);
+        }
+        if *name == header::CONTENT_TYPE {
+            self.stream = StreamFraming::of_content_type(value.as_bytes());
+        }
+        Ok(!is_hop_by_hop(name))
+    }
+
+    fn read_connection(&mut self, value: &HeaderValue) {
+        // A value that is not text nominates nothing.
+        let Ok(tokens) = value.to_str() else { return };
+        for token in tokens.split(',').map(str::trim) {
+            if token.eq_ignore_ascii_case("close") {
+                self.keeps_alive = false;
+            } else if token.eq_ignore_ascii_case("keep-alive") {
+                self.keeps_alive = true;
+            } else if let Ok(name) = HeaderName::from_bytes(token.as_bytes()) {
+                self.nominated.push(name);
+            }
+        }
+    }
+
+    pub(super) fn framing(&self, status: u16) -> Result<Framing, BadResponse> {
+        match (self.is_chunked, self.length) {
+            // Two framings: two parsers would see two different bodies.
+            (true, Some(_)) => Err(BadResponse::Framing),
+            _ if matches!(status, 204 | 304) => Ok(Framing::Empty),
+            (true, None) => Ok(Framing::Chunked),
+            (false, Some(length)) => Ok(Framing::Length(length)),
+            (false, None) => Ok(Framing::UntilClose),
+        }
+    }
+}
+
+/// The `timeout` parameter of a `Keep-Alive` field, in seconds.
+fn keep_alive_timeout(value: &str) -> Option<Duration> {
+    let mut parameters = value.split(',').filter_map(|parameter| parameter.split_once('='));
+    let (_, timeout) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("timeout"))?;
+    timeout.trim().trim_matches('"').parse().ok().map(Duration::from_secs)
+}

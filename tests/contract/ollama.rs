@@ -1,0 +1,293 @@
+//! Part O, Ollama fleets: the rows that are built, with the tests that hold them.
+
+use super::{Part, Row};
+
+pub(super) const PART: Part = Part {
+    name: "O",
+    rows: &[("O", 1..=14), ("O", 18..=24), ("O", 30..=38), ("O", 39..=43)],
+    held: ROWS,
+};
+
+const ROWS: &[Row] = &[
+    (
+        "O1",
+        "a model's names with and without :latest, in any case, are one model on every engine",
+        &[
+            "deployment::names_with_and_without_latest_are_one_model",
+            "src/routing/tests/deployment.rs::names_of_one_model_share_its_backends_and_its_count",
+            "src/api/model_name.rs::default_tag_and_case_make_no_other_model",
+        ],
+    ),
+    (
+        "O2",
+        "a backend with the model in memory and a free slot is preferred, the least used first",
+        &[
+            "deployment::requests_go_where_their_model_is_in_memory",
+            "deployment::model_swaps_are_fewer_than_in_turn",
+            "deployment::sleeping_and_unloaded_models_differ",
+            "src/routing/strategies/deployment.rs::resident_with_a_free_slot_wins_least_used_first",
+        ],
+    ),
+    (
+        "O3",
+        "equals share requests evenly at any level",
+        &[
+            "deployment::equals_share_requests_evenly",
+            "src/routing/strategies/deployment.rs::ties_rotate_at_any_level",
+        ],
+    ),
+    (
+        "O4",
+        "where no backend has it in memory, the one with the least in flight over all models loads it",
+        &[
+            "src/routing/strategies/deployment.rs::else_the_backend_with_the_least_in_flight_loads_it",
+            "src/routing/tests/deployment.rs::unused_backend_loads_the_model_before_one_whose_model_is_in_use",
+        ],
+    ),
+    (
+        "O5",
+        "where all are saturated, requests are refused or spill to the least used, as configured",
+        &[
+            "deployment::saturated_backends_are_exceeded_only_where_requests_spill",
+            "src/routing/tests/deployment.rs::saturated_model_is_refused_unless_it_may_spill",
+            "src/routing/strategies/deployment.rs::least_used_is_picked_where_all_are_saturated",
+        ],
+    ),
+    (
+        "O6",
+        "a model that no backend lists is a 404 that names it, one on down backends a 503",
+        &["model_routing::unserved_model_is_a_404", "model_routing::no_healthy_backend_is_a_503"],
+    ),
+    (
+        "O7",
+        "parallel picks never exceed a limit while there is room elsewhere",
+        &[
+            "src/routing/tests/deployment.rs::parallel_picks_use_every_slot_before_any_limit_is_exceeded",
+            "deployment::limits_per_model_hold_under_parallel_requests",
+        ],
+    ),
+    (
+        "O8",
+        "requests count per backend and model, with limits for both and defaults from the engine",
+        &[
+            "src/routing/tests/deployment.rs::configured_limits_of_models_hold_for_every_strategy",
+            "src/routing/tests/deployment.rs::slots_that_an_engine_reports_bound_its_models",
+            "deployment::sleeping_and_unloaded_models_differ",
+        ],
+    ),
+    (
+        "O9",
+        "a request stops counting exactly once however it ends, and empty counts vanish",
+        &[
+            "deployment::limits_per_model_hold_under_parallel_requests",
+            "deployment::client_that_leaves_frees_its_slot",
+        ],
+    ),
+    (
+        "O10",
+        "lists are read on three schedules, used while they are, and again at once when outdated",
+        &[
+            "deployment::forwarded_404_refreshes_the_list",
+            "ollama_management::pull_reports_the_progress_of_every_backend",
+            "ollama_management::copy_and_delete_go_to_those_that_have_the_model",
+            "ollama_management::dead_backend_fails_no_list",
+            "deployment::failing_query_changes_nothing_else",
+            "src/fleet/catalogue_request.rs::requests_before_a_probe_are_one",
+        ],
+    ),
+    (
+        "O11",
+        "a failing query of one kind changes nothing about the others",
+        &["deployment::failing_query_changes_nothing_else"],
+    ),
+    (
+        "O12",
+        "a dead backend is tested again by a check, not by requests",
+        &["deployment::dead_backend_is_retested_by_checks_alone"],
+    ),
+    (
+        "O18",
+        "Ollama's and OpenAI's APIs are served, and converted where client and backend differ",
+        &[
+            "ollama_api::ollama_requests_pass_untouched_both_ways",
+            "conversion::every_client_api_works_on_every_backend_api",
+            "tests/e2e/cases/ollama.py::case_ollama_chat",
+            "tests/e2e/cases/ollama.py::case_ollama_generate",
+        ],
+    ),
+    (
+        "O19",
+        "chat and generate without `stream` are streams",
+        &[
+            "ollama_api::streams_are_the_default_and_unbuffered",
+            "src/scan/tests/ollama.rs::chat_and_generate_stream_unless_the_client_says_no",
+        ],
+    ),
+    (
+        "O20",
+        "the reason why a response ends reaches the client",
+        &[
+            "tests/e2e/cases/ollama.py::case_openai_converted",
+            "tests/e2e/cases/ollama.py::case_ollama_chat_stream",
+            "ollama_api::ollama_requests_pass_untouched_both_ways",
+        ],
+    ),
+    (
+        "O21",
+        "fields that penstock does not know survive",
+        &[
+            "ollama_api::ollama_requests_pass_untouched_both_ways",
+            "model_routing::every_operation_reaches_the_engine_unchanged",
+        ],
+    ),
+    ("O22", "text survives beside images", &["conversion::images_are_converted"]),
+    (
+        "O23",
+        "a list of inputs has a vector each",
+        &["conversion::embeddings_are_converted", "tests/e2e/cases/ollama.py::case_ollama_embed"],
+    ),
+    (
+        "O24",
+        "a format constrains the response of an engine with another API",
+        &["tests/e2e/cases/ollama.py::case_ollama_format"],
+    ),
+    (
+        "O30",
+        "the engine is configured or detected; a trailing /v1 says nothing",
+        &[
+            "discovery::models_of_each_engine_are_discovered",
+            "deployment::sleeping_and_unloaded_models_differ",
+        ],
+    ),
+    (
+        "O31",
+        "a backend of any kind gets its key, in the form that it takes",
+        &[
+            "conversion::keys_and_content_types_fit_the_backend",
+            "tests/e2e/cases/auth.py::case_engine_key_replaces_the_clients",
+        ],
+    ),
+    (
+        "O42",
+        "errors have the form that Ollama's clients read, and an empty prompt loads or unloads a model",
+        &[
+            "ollama_api::unknown_models_and_bad_bodies_get_ollama_errors",
+            "ollama_management::show_is_passed_on_or_made",
+            "ollama_management::failure_everywhere_has_a_status",
+            "ollama_management::routes_take_their_methods_only",
+            "ollama_api::models_are_loaded_and_unloaded_by_empty_requests",
+            "conversion::models_are_loaded_and_unloaded_without_a_call",
+        ],
+    ),
+    (
+        "O13",
+        "every successful request is counted once, a cancelled stream by what was seen",
+        &[
+            "token_ledger::thousand_mixed_requests_are_counted_exactly",
+            "token_ledger::cancelled_stream_counts_what_was_seen",
+            "src/observe/ledger/tests.rs::only_what_a_model_computed_for_a_client_is_counted",
+            "src/scan/usage.rs::each_dialect_names_its_counts",
+        ],
+    ),
+    (
+        "O14",
+        "counts are in SQLite, one row per minute; a crash loses 10 s at most, a shutdown nothing",
+        &[
+            "token_ledger::tables_hold_counts_names_and_times_only",
+            "token_ledger::crash_loses_at_most_one_interval",
+            "token_ledger::upgrade_loses_nothing",
+            "src/observe/ledger/tests.rs::file_has_one_row_per_minute_and_totals_survive",
+            "src/observe/ledger/books.rs::counts_belong_to_the_minute_they_were_made_in",
+        ],
+    ),
+    (
+        "O32",
+        "the router's key as Bearer, x-api-key or ?api_key=, never logged; 401 and 403; health is exempt",
+        &["usage_stream::key_in_the_query_reaches_neither_log_nor_backend"],
+    ),
+    (
+        "O39",
+        "the usage stream has a snapshot, a heartbeat, bounded subscribers, and slow readers delay no request",
+        &[
+            "usage_stream::stream_shows_the_state_at_once_and_each_change",
+            "usage_stream::slow_reader_delays_no_request_and_sees_the_newest_state_last",
+            "usage_stream::thousand_streams_are_served_and_end_at_shutdown",
+            "src/observe/usage/tests.rs::stream_starts_with_the_state_and_beats_every_15_seconds",
+        ],
+    ),
+    (
+        "O40",
+        "health is that of the latest checks, for every kind of backend",
+        &[
+            "usage_stream::pages_have_the_documented_shapes",
+            "src/observe/usage/tests.rs::backends_are_listed_by_their_kind",
+        ],
+    ),
+    (
+        "O41",
+        "usage, token counts, stats, config and days have the documented shapes; an unknown model is a 404",
+        &[
+            "usage_stream::pages_have_the_documented_shapes",
+            "src/observe/ledger/tests.rs::time_series_is_newest_first_and_counts_what_is_pending",
+        ],
+    ),
+    (
+        "O43",
+        "no key or prompt in logs, the database holds counts, names and times only",
+        &[
+            "token_ledger::tables_hold_counts_names_and_times_only",
+            "usage_stream::key_in_the_query_reaches_neither_log_nor_backend",
+        ],
+    ),
+    (
+        "O33",
+        "refusals of every engine are read, as fields or in prose, and trigger a shift in every dialect",
+        &[
+            "src/dialect/context_shift/tests.rs::refusals_of_engines_are_read",
+            "context_shift::refused_conversation_is_shortened_in_every_dialect",
+            "tests/e2e/cases/context.py::case_context_shift",
+        ],
+    ),
+    (
+        "O34",
+        "the target is three quarters of the context, by what the engine counted",
+        &[
+            "src/dialect/context_shift/tests.rs::room_leaves_a_quarter_or_what_the_response_needs",
+            "context_shift::refused_conversation_is_shortened_in_every_dialect",
+            "context_shift::declared_context_shortens_before_an_engine_refuses",
+        ],
+    ),
+    (
+        "O35",
+        "the oldest messages go, systems and the last message of the user stay where they are",
+        &[
+            "src/dialect/context_shift/tests.rs::shifted_conversations_hold_together",
+            "src/dialect/context_shift/tests.rs::no_more_is_dropped_than_the_target_needs",
+            "src/dialect/context_shift/tests.rs::long_agent_loops_lose_their_oldest_rounds",
+        ],
+    ),
+    (
+        "O36",
+        "tools go after the second refusal, where configured; the third is passed on",
+        &["context_shift::second_refusal_drops_the_tools_and_a_third_is_passed_on"],
+    ),
+    (
+        "O37",
+        "a learned or declared context shortens a request before it is sent; long ones are not remembered",
+        &[
+            "context_shift::refused_conversation_is_shortened_in_every_dialect",
+            "context_shift::declared_context_shortens_before_an_engine_refuses",
+            "src/fleet/learned_context.rs::short_contexts_are_known_until_the_engine_restarts",
+        ],
+    ),
+    (
+        "O38",
+        "a shift is scaled by ratio, keeps calls with results, is deterministic, marked, and off by default",
+        &[
+            "src/dialect/context_shift/tests.rs::shifted_conversations_hold_together",
+            "context_shift::refusals_pass_where_nothing_allows_a_shift",
+            "context_shift::key_and_request_decide_before_the_model",
+            "context_shift::backend_with_room_comes_first",
+        ],
+    ),
+];

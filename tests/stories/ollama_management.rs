@@ -1,0 +1,487 @@
+//! A user manages the models of several Ollamas through penstock with an ordinary Ollama client: lists, shows,
+//! pulls, creates, copies and deletes them everywhere at once.
+
+use std::time::Duration;
+
+use penstock::mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine, Pace};
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, Response, request};
+use crate::support::engines::{backend, backends, start};
+use crate::support::penstock::Penstock;
+use crate::support::{block_on, eventually};
+
+crate::trials![
+    root_says_what_ollama_clients_look_for,
+    version_is_the_lowest_of_the_fleet,
+    tags_list_the_models_of_all_engines,
+    dead_backend_fails_no_list,
+    loaded_models_are_merged_by_name,
+    show_is_passed_on_or_made,
+    keys_see_only_their_models,
+    management_needs_a_right,
+    pull_reports_the_progress_of_every_backend,
+    pull_without_stream_is_one_object,
+    partial_failure_is_the_last_line,
+    failure_everywhere_has_a_status,
+    client_that_leaves_ends_the_pull_everywhere,
+    one_backend_can_be_named,
+    copy_and_delete_go_to_those_that_have_the_model,
+    push_goes_to_one_holder,
+    blobs_are_uploaded_to_all_backends,
+    broken_uploads_are_kept_nowhere,
+    routes_take_their_methods_only,
+];
+
+const SOON: Duration = Duration::from_secs(10);
+const MANAGED: &str = "ollama: { manage_models: true }\n";
+
+fn ollama(name: &str, models: &[&str]) -> MockEngine {
+    let models = models.iter().map(|id| EngineModel::new(id));
+    start(EngineSpec { flavour: Flavour::Ollama, ..EngineSpec::new(name, models) })
+}
+
+fn slow(name: &str) -> MockEngine {
+    let pace = Pace { per_token: Duration::from_millis(50), ..Pace::at_once(4) };
+    start(EngineSpec {
+        flavour: Flavour::Ollama,
+        pace,
+        ..EngineSpec::new(name, [EngineModel::new("m")])
+    })
+}
+
+fn two() -> ([MockEngine; 2], Penstock) {
+    let engines = [ollama("a", &["m"]), ollama("b", &["m", "n"])];
+    let items = backends(&[&engines[0], &engines[1]], "engine: ollama");
+    let penstock = Penstock::start(&format!("{MANAGED}{items}"));
+    (engines, penstock)
+}
+
+fn send(penstock: &Penstock, method: &str, path: &str, body: &Value) -> Response {
+    request(penstock.data, method, path, &[], body.to_string().as_bytes())
+}
+
+fn lines(response: &Response) -> Vec<Value> {
+    response.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn names(page: &Value) -> Vec<String> {
+    let models = page["models"].as_array().unwrap();
+    models.iter().map(|model| model["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn tags(penstock: &Penstock) -> Vec<String> {
+    names(&penstock.get("/api/tags").json())
+}
+
+/// The requests for work that an engine got, as method and path.
+fn got(engine: &MockEngine) -> Vec<String> {
+    let received = engine.received();
+    received.iter().map(|one| format!("{} {}", one.method, one.path())).collect()
+}
+
+fn has(engine: &MockEngine, model: &str) -> bool {
+    names(&request(engine.addr(), "GET", "/api/tags", &[], b"").json()).contains(&model.to_owned())
+}
+
+fn root_says_what_ollama_clients_look_for() {
+    let (_engines, penstock) = two();
+    let response = penstock.get("/");
+    assert_eq!((response.status, response.text().as_str()), (200, "Ollama is running"));
+    assert_eq!(response.header("content-type"), Some("text/plain; charset=utf-8"));
+    let mut client = Client::connect(penstock.data);
+    client.send("HEAD", "/", &[], b"");
+    assert_eq!(client.read_head().unwrap().0, 200);
+    for (accept, kind, text) in [
+        ("text/html,*/*;q=0.8", "text/html; charset=utf-8", "<h1>penstock</h1>"),
+        ("application/json", "application/json", "\"name\":\"penstock\""),
+        ("*/*", "text/plain; charset=utf-8", "Ollama is running"),
+    ] {
+        let response = request(penstock.data, "GET", "/", &[("accept", accept)], b"");
+        assert_eq!(response.header("content-type"), Some(kind), "{accept}");
+        assert!(response.text().contains(text), "{accept}: {}", response.text());
+    }
+}
+
+fn version_is_the_lowest_of_the_fleet() {
+    let (engines, penstock) = two();
+    assert_eq!(penstock.get("/api/version").json(), json!({"version": "0.13.0"}));
+    engines[1].set_page("/api/version", Some(r#"{"version": "0.12.3-rc1"}"#));
+    let items = backends(&[&engines[0], &engines[1]], "engine: ollama");
+    let penstock = Penstock::start(&items);
+    assert_eq!(penstock.get("/api/version").json(), json!({"version": "0.12.3-rc1"}));
+    let mut client = Client::connect(penstock.data);
+    client.send("HEAD", "/api/version", &[], b"");
+    assert_eq!(client.read_head().unwrap().0, 200);
+    let plain = start(EngineSpec::new("plain", [EngineModel::new("m")]));
+    let penstock = Penstock::start(&backends(&[&plain], "models: [m]"));
+    assert_eq!(penstock.get("/api/version").json(), json!({"version": "0.14.0"}));
+}
+
+fn tags_list_the_models_of_all_engines() {
+    let one = ollama("one", &["m", "only"]);
+    let vllm = start(EngineSpec {
+        flavour: Flavour::Vllm,
+        ..EngineSpec::new("two", ["m", "org/big"].map(EngineModel::new))
+    });
+    let llama = start(EngineSpec {
+        flavour: Flavour::LlamaCpp,
+        ..EngineSpec::new("three", [EngineModel::new("gguf")])
+    });
+    let items = backends(&[&one, &vllm, &llama], "");
+    let penstock = Penstock::start(&format!("routing: {{ aliases: {{ fast: only }} }}\n{items}"));
+    let before = one.probes().len();
+    let page = penstock.get("/api/tags").json();
+    assert_eq!(names(&page), ["fast", "gguf", "m", "only", "org/big"], "each name once");
+    let models = page["models"].as_array().unwrap();
+    let digest_of = |index: usize| models[index]["digest"].as_str().unwrap();
+    assert_eq!(digest_of(0), "5f".repeat(32), "the digest of Ollama, under an alias, too");
+    assert_eq!(models[2]["details"]["quantization_level"], "Q4_K_M", "Ollama's item is whole");
+    for model in models {
+        assert_eq!(model["name"], model["model"], "{model}");
+        let digest = model["digest"].as_str().unwrap();
+        assert!(digest.len() == 64 && digest.bytes().all(|one| one.is_ascii_hexdigit()), "{model}");
+        assert!(model["size"].is_u64() && model["details"]["families"].is_array(), "{model}");
+        assert!(model["modified_at"].as_str().unwrap().ends_with('Z'), "{model}");
+    }
+    assert_eq!(models[1]["size"], 4_912_898_304_u64, "what llama.cpp reports");
+    assert_eq!(models[1]["details"]["parameter_size"], "8.0B");
+    assert_eq!(penstock.get("/api/tags").json(), page, "nothing changes from call to call");
+    assert!(one.probes().len() <= before + 2, "a list is no query of the backends");
+}
+
+fn dead_backend_fails_no_list() {
+    let (engines, penstock) = two();
+    block_on(engines[1].kill()).unwrap();
+    for path in ["/api/tags", "/api/ps", "/api/ps_details", "/api/version"] {
+        assert_eq!(penstock.get(path).status, 200, "{path}");
+    }
+    assert_eq!(tags(&penstock), ["m", "n"]);
+}
+
+fn loaded_models_are_merged_by_name() {
+    let engines = ["a", "b"].map(|name| {
+        let models = ["m", "n"].map(EngineModel::new);
+        start(EngineSpec {
+            flavour: Flavour::Ollama,
+            memory: Some(2),
+            ..EngineSpec::new(name, models)
+        })
+    });
+    for engine in &engines {
+        request(engine.addr(), "POST", "/api/chat", &[], br#"{"model": "m", "messages": []}"#);
+    }
+    request(engines[1].addr(), "POST", "/api/chat", &[], br#"{"model": "n", "messages": []}"#);
+    let items = backends(&[&engines[0], &engines[1]], "engine: ollama");
+    let discovery = "discovery: { loaded_interval: 200ms }\n";
+    let penstock = Penstock::start(&format!("{discovery}{items}"));
+    eventually("both were read", SOON, || {
+        penstock.get("/api/ps_details").json()["models"].as_array().unwrap().len() == 3
+    });
+    let page = penstock.get("/api/ps").json();
+    assert_eq!(names(&page), ["m", "n"]);
+    assert_eq!(page["models"][0]["size_vram"], 10_000_000_000_u64, "of both backends");
+    assert_eq!(page["models"][1]["size_vram"], 5_000_000_000_u64);
+    assert_eq!(page["models"][0]["expires_at"], "2318-01-01T00:00:00Z");
+    let details = penstock.get("/api/ps_details").json();
+    let rows: Vec<_> = details["models"].as_array().unwrap().iter().collect();
+    let places: Vec<_> = rows.iter().map(|row| (&row["backend"], &row["original_name"])).collect();
+    let expected = [("a", "m"), ("b", "m"), ("b", "n")].map(|(one, two)| (json!(one), json!(two)));
+    assert_eq!(places, expected.iter().map(|(one, two)| (one, two)).collect::<Vec<_>>());
+    assert!(rows.iter().all(|row| row["context_length"] == 4096), "{details}");
+    assert!(!details.to_string().contains("127.0.0.1"), "addresses are not for clients");
+}
+
+fn show_is_passed_on_or_made() {
+    let one = ollama("one", &["m"]);
+    let renamed = ollama("two", &["upstream"]);
+    let llama = start(EngineSpec {
+        flavour: Flavour::LlamaCpp,
+        ..EngineSpec::new("three", [EngineModel::new("gguf")])
+    });
+    let yaml = format!(
+        "routing: {{ aliases: {{ fast: m }} }}\nbackends:\n{}{}{}",
+        backend(&one, ""),
+        backend(&renamed, "models: [{ id: mine, upstream_id: upstream }], engine: ollama"),
+        backend(&llama, "engine: llamacpp"),
+    );
+    let penstock = Penstock::start(&yaml);
+    let body = json!({"model": "m"});
+    let direct = request(one.addr(), "POST", "/api/show", &[], body.to_string().as_bytes());
+    for field in ["model", "name"] {
+        let shown = send(&penstock, "POST", "/api/show", &json!({field: "m"}));
+        assert_eq!((shown.status, &shown.body), (200, &direct.body), "as it came");
+        let mine = send(&penstock, "POST", "/api/show", &json!({field: "mine"}));
+        assert_eq!(mine.json()["modelfile"], "FROM upstream", "{}", mine.text());
+    }
+    assert_eq!(send(&penstock, "POST", "/api/show", &json!({"model": "fast"})).body, direct.body);
+    let made = send(&penstock, "POST", "/api/show", &json!({"model": "gguf"})).json();
+    assert_eq!(made["model_info"]["unknown.context_length"], 32_768, "{made}");
+    assert_eq!(made["model_info"]["general.parameter_count"], 8_030_261_312_u64);
+    assert_eq!(made["parameters"], "num_ctx 32768");
+    assert!(made["capabilities"].as_array().unwrap().contains(&json!("completion")), "{made}");
+    for (body, status, text) in [
+        (json!({"model": "none"}), 404, "none"),
+        (json!({"model": ""}), 400, "model"),
+        (json!([]), 400, "model"),
+    ] {
+        let refused = send(&penstock, "POST", "/api/show", &body);
+        assert_eq!(refused.status, status, "{body}");
+        assert!(refused.json()["error"].as_str().unwrap().contains(text), "{}", refused.text());
+    }
+}
+
+fn keys_see_only_their_models() {
+    let engine = ollama("a", &["m", "secret"]);
+    let auth = "auth: { keys: [{ name: k, key: k-1, models: [m], manage_models: true }] }";
+    let penstock = Penstock::start(&format!("{auth}\n{}", backends(&[&engine], "engine: ollama")));
+    let call = |method, path, body: &Value| {
+        let key = [("authorization", "Bearer k-1")];
+        request(penstock.data, method, path, &key, body.to_string().as_bytes())
+    };
+    assert_eq!(names(&call("GET", "/api/tags", &json!({})).json()), ["m"]);
+    for (method, path) in [("POST", "/api/show"), ("POST", "/api/pull"), ("DELETE", "/api/delete")]
+    {
+        let refused = call(method, path, &json!({"model": "secret"}));
+        assert_eq!(refused.status, 403, "{path}: {}", refused.text());
+    }
+    let copied = call("POST", "/api/copy", &json!({"source": "m", "destination": "secret2"}));
+    assert_eq!(copied.status, 403);
+    assert_eq!(penstock.get("/api/tags").status, 401, "the lists need a key, too");
+    assert!(engine.received().is_empty(), "{:?}", got(&engine));
+}
+
+fn management_needs_a_right() {
+    let engine = ollama("a", &["m"]);
+    let auth =
+        "auth: { keys: [{ name: user, key: k-1 }, { name: boss, key: k-2, manage_models: true }] }";
+    let penstock = Penstock::start(&format!("{auth}\n{}", backends(&[&engine], "engine: ollama")));
+    let call = |key: &str, method, path, body: &Value| {
+        let key = format!("Bearer {key}");
+        request(
+            penstock.data,
+            method,
+            path,
+            &[("authorization", &key)],
+            body.to_string().as_bytes(),
+        )
+    };
+    let digest = format!("/api/blobs/sha256:{}", "0".repeat(64));
+    for (method, path) in [
+        ("POST", "/api/pull"),
+        ("POST", "/api/push"),
+        ("POST", "/api/create"),
+        ("POST", "/api/copy"),
+        ("DELETE", "/api/delete"),
+        ("POST", digest.as_str()),
+    ] {
+        let refused = call("k-1", method, path, &json!({"model": "m"}));
+        assert_eq!(refused.status, 403, "{path}: {}", refused.text());
+        let text = refused.json()["error"].as_str().unwrap().to_owned();
+        assert!(text.contains("manage_models"), "{path}: {text}");
+    }
+    assert!(engine.received().is_empty(), "{:?}", got(&engine));
+    assert_eq!(call("k-2", "POST", "/api/pull", &json!({"model": "x"})).status, 200);
+    assert!(has(&engine, "x"));
+    let plain = start(EngineSpec::new("plain", [EngineModel::new("m")]));
+    let penstock = Penstock::start(&format!("{MANAGED}{}", backends(&[&plain], "models: [m]")));
+    let refused = send(&penstock, "POST", "/api/pull", &json!({"model": "m"}));
+    assert_eq!(refused.status, 501, "no Ollama: {}", refused.text());
+    assert!(refused.json()["error"].as_str().unwrap().contains("Ollama"));
+}
+
+fn pull_reports_the_progress_of_every_backend() {
+    let (engines, penstock) = two();
+    let response = send(&penstock, "POST", "/api/pull", &json!({"model": "new"}));
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("content-type"), Some("application/x-ndjson"));
+    let lines = lines(&response);
+    let (last, progress) = lines.split_last().unwrap();
+    assert_eq!(*last, json!({"status": "success"}), "once, and last");
+    for name in ["a", "b"] {
+        let of: Vec<_> = progress.iter().filter(|line| line["backend"] == name).collect();
+        let completed: Vec<_> = of.iter().filter_map(|line| line["completed"].as_u64()).collect();
+        assert_eq!(completed, [0, 50, 100], "{name}, in its order");
+        assert_eq!(of[0]["status"], "pulling manifest");
+    }
+    assert!(progress.iter().all(|line| line["status"] != "success" && line.get("error").is_none()));
+    assert_eq!(tags(&penstock), ["m", "n", "new"], "the next request knows the model");
+    assert!(engines.iter().all(|engine| got(engine) == ["POST /api/pull"]), "once each");
+    assert_eq!(penstock.chat("new").status, 200);
+}
+
+fn pull_without_stream_is_one_object() {
+    let (engines, penstock) = two();
+    let body = json!({"model": "new", "stream": false});
+    let response = send(&penstock, "POST", "/api/pull", &body);
+    assert_eq!((response.status, response.json()), (200, json!({"status": "success"})));
+    assert!(engines.iter().all(|engine| has(engine, "new")));
+    engines[1].script([Fault::status(500)]);
+    let body = json!({"model": "newer", "stream": false});
+    let response = send(&penstock, "POST", "/api/pull", &body);
+    let text = response.json()["error"].as_str().unwrap().to_owned();
+    assert_eq!(response.status, 502, "{text}");
+    assert!(text.contains("backend 'b': scripted") && text.contains("done on a"), "{text}");
+}
+
+fn partial_failure_is_the_last_line() {
+    let (engines, penstock) = two();
+    engines[0].script([Fault::status(500)]);
+    let response = send(&penstock, "POST", "/api/pull", &json!({"model": "new"}));
+    assert_eq!(response.status, 200);
+    let all = lines(&response);
+    let (last, progress) = all.split_last().unwrap();
+    assert_eq!(last["error"], "backend 'a': scripted (done on b)");
+    assert!(progress.iter().all(|line| line.get("error").is_none()), "b is not broken off");
+    assert!(has(&engines[1], "new") && !has(&engines[0], "new"));
+}
+
+fn failure_everywhere_has_a_status() {
+    let (engines, penstock) = two();
+    let response = send(&penstock, "POST", "/api/pull", &json!({"model": "missing"}));
+    let text = "pull model manifest: file does not exist";
+    assert_eq!((response.status, response.json()), (502, json!({ "error": text })));
+    let response = send(&penstock, "DELETE", "/api/delete", &json!({"model": "none"}));
+    let expected = (404, json!({"error": "model 'none' not found"}));
+    assert_eq!((response.status, response.json()), expected);
+    for engine in &engines {
+        engine.script([Fault::CloseAfterRequest]);
+    }
+    let response = send(&penstock, "POST", "/api/pull", &json!({"model": "new"}));
+    assert_eq!(response.status, 502, "{}", response.text());
+}
+
+fn client_that_leaves_ends_the_pull_everywhere() {
+    let engines = [slow("a"), slow("b")];
+    let items = backends(&[&engines[0], &engines[1]], "engine: ollama");
+    let penstock = Penstock::start(&format!("{MANAGED}{items}"));
+    let mut client = Client::connect(penstock.data);
+    client.send("POST", "/api/pull", &[], br#"{"model": "new"}"#);
+    assert_eq!(client.read_head().unwrap().0, 200);
+    drop(client);
+    for engine in &engines {
+        block_on(engine.wait_for(|counters| counters.cancelled == 1)).unwrap();
+        assert!(!has(engine, "new"));
+    }
+}
+
+fn one_backend_can_be_named() {
+    let (engines, penstock) = two();
+    let response = send(&penstock, "POST", "/api/pull?backend=b", &json!({"model": "new"}));
+    assert_eq!(lines(&response).last().unwrap(), &json!({"status": "success"}));
+    let field = [("x-penstock-backend", "b")];
+    let body = br#"{"model": "newer"}"#;
+    assert_eq!(request(penstock.data, "POST", "/api/pull", &field, body).status, 200);
+    assert!(has(&engines[1], "new") && has(&engines[1], "newer"));
+    assert!(got(&engines[0]).is_empty(), "{:?}", got(&engines[0]));
+    let refused = send(&penstock, "POST", "/api/pull?backend=http://x", &json!({"model": "y"}));
+    assert_eq!(refused.status, 400, "a name, never an address: {}", refused.text());
+}
+
+fn copy_and_delete_go_to_those_that_have_the_model() {
+    let (engines, penstock) = two();
+    let body = json!({"source": "n", "destination": "n2"});
+    let response = send(&penstock, "POST", "/api/copy", &body);
+    assert_eq!((response.status, response.text().as_str()), (200, ""), "as Ollama responds");
+    assert!(has(&engines[1], "n2") && !has(&engines[0], "n2"));
+    assert_eq!(tags(&penstock), ["m", "n", "n2"]);
+    assert_eq!(send(&penstock, "DELETE", "/api/delete", &json!({"name": "n"})).status, 200);
+    assert_eq!(send(&penstock, "DELETE", "/api/delete", &json!({"model": "m"})).status, 200);
+    assert_eq!(tags(&penstock), ["n2"], "gone from the list at once");
+}
+
+fn push_goes_to_one_holder() {
+    let (engines, penstock) = two();
+    engines[1].script([Fault::status(500)]);
+    let response = send(&penstock, "POST", "/api/push", &json!({"model": "n"}));
+    assert_eq!(response.status, 500, "{}", response.text());
+    assert_eq!(got(&engines[1]).len(), 1, "never retried");
+    let response = send(&penstock, "POST", "/api/push", &json!({"model": "n"}));
+    assert_eq!(lines(&response).last().unwrap(), &json!({"status": "success"}));
+    assert!(got(&engines[0]).is_empty());
+    assert_eq!(send(&penstock, "POST", "/api/push", &json!({"model": "none"})).status, 404);
+}
+
+fn digest_path(bytes: &[u8]) -> String {
+    let digits: String =
+        digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("/api/blobs/sha256:{digits}")
+}
+
+fn head(penstock: &Penstock, path: &str) -> u16 {
+    let mut client = Client::connect(penstock.data);
+    client.send("HEAD", path, &[], b"");
+    let (status, _) = client.read_head().unwrap();
+    client.send("GET", "/api/version", &[], b"");
+    assert_eq!(client.read_response().unwrap().status, 200, "the connection goes on");
+    status
+}
+
+fn blobs_are_uploaded_to_all_backends() {
+    let (engines, penstock) = two();
+    // Larger than the limit of other bodies: it is never held.
+    let file: Vec<u8> = (0..40_u32 << 20).map(|index| (index % 251) as u8).collect();
+    let path = digest_path(&file);
+    assert_eq!(head(&penstock, &path), 404);
+    let response = request(penstock.data, "POST", &path, &[], &file);
+    assert_eq!(response.status, 201, "{}", response.text());
+    assert_eq!(head(&penstock, &path), 200);
+    assert!(penstock.resident() < 150 << 20, "{} bytes resident", penstock.resident());
+    let mut client = Client::connect(penstock.data);
+    let chunked = "transfer-encoding: chunked\r\n\r\n6\r\nhello \r\n5\r\nworld\r\n0\r\n\r\n";
+    let path = digest_path(b"hello world");
+    client.send_bytes(format!("POST {path} HTTP/1.1\r\nhost: x\r\n{chunked}").as_bytes());
+    assert_eq!(client.read_response().unwrap().status, 201);
+    client.send("GET", "/api/version", &[], b"");
+    assert_eq!(client.read_response().unwrap().status, 200, "the connection goes on");
+    let digest = path.rsplit('/').next().unwrap();
+    let body = json!({"model": "made", "files": {"x.gguf": digest}});
+    let response = send(&penstock, "POST", "/api/create", &body);
+    assert_eq!(lines(&response).last().unwrap(), &json!({"status": "success"}));
+    assert!(engines.iter().all(|engine| has(engine, "made")));
+}
+
+fn broken_uploads_are_kept_nowhere() {
+    let (engines, penstock) = two();
+    let path = digest_path(b"one");
+    let response = request(penstock.data, "POST", &path, &[], b"two");
+    assert_eq!(response.status, 400, "{}", response.text());
+    assert!(response.json()["error"].as_str().unwrap().contains("digest"));
+    // The backends have the first part before the client sends the wrong rest.
+    let mut client = Client::connect(penstock.data);
+    let fields = "host: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\non\r\n";
+    client.send_bytes(format!("POST {path} HTTP/1.1\r\n{fields}").as_bytes());
+    for engine in &engines {
+        block_on(engine.wait_for(|counters| counters.open_requests == 1)).unwrap();
+    }
+    client.send_bytes(b"1\r\nx\r\n0\r\n\r\n");
+    assert_eq!(client.read_response().unwrap().status, 400);
+    for engine in &engines {
+        block_on(engine.wait_for(|counters| counters.incomplete == 1)).unwrap();
+        assert_eq!(engine.counters().complete, 0);
+    }
+    assert_eq!(head(&penstock, &path), 404);
+    let response = request(penstock.data, "POST", "/api/blobs/sha256:12", &[], b"x");
+    assert_eq!(response.status, 400, "{}", response.text());
+    engines[1].script([Fault::EarlyStatus(507)]);
+    let response = request(penstock.data, "POST", &path, &[], b"one");
+    assert_eq!(response.status, 502, "{}", response.text());
+    assert!(response.text().contains("done on a"), "{}", response.text());
+}
+
+fn routes_take_their_methods_only() {
+    let (_engines, penstock) = two();
+    for (method, path, allow) in [
+        ("POST", "/api/tags", "GET, HEAD"),
+        ("POST", "/api/version", "GET, HEAD"),
+        ("GET", "/api/show", "POST"),
+        ("POST", "/api/delete", "DELETE"),
+        ("GET", "/api/pull", "POST"),
+        ("GET", "/api/blobs/sha256:1", "HEAD, POST"),
+    ] {
+        let response = request(penstock.data, method, path, &[], b"");
+        assert_eq!((response.status, response.header("allow")), (405, Some(allow)), "{path}");
+        assert!(response.json()["error"].is_string(), "{path}: {}", response.text());
+    }
+}
