@@ -222,7 +222,7 @@ fn every_option_and_name_exists() {
     let others = ["docs/decisions/", "docs/contributing/", "CHANGELOG.md"];
     let current = |page: &Page| !others.iter().any(|other| page.name.starts_with(other));
     for page in pages().into_iter().filter(current) {
-        let prose = page.prose();
+        let prose = page.own_prose();
         for span in spans(&prose) {
             let name = span.split(": ").next().unwrap();
             let is_path = name.contains('.')

@@ -16,6 +16,20 @@ impl Page {
     pub(super) fn prose(&self) -> String {
         self.text.split("\n```").step_by(2).collect()
     }
+
+    /// The prose about penstock: on the pages about migration, the first column of a table is about the other
+    /// program.
+    pub(super) fn own_prose(&self) -> String {
+        let prose = self.prose();
+        if !self.name.starts_with("docs/migration/") {
+            return prose;
+        }
+        let own = |line: &str| match line.strip_prefix("| ").and_then(|row| row.split_once(" | ")) {
+            Some((_theirs, ours)) => format!("{ours}\n"),
+            None => format!("{line}\n"),
+        };
+        prose.lines().map(own).collect()
+    }
 }
 
 pub(super) fn root() -> &'static Path {
