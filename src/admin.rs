@@ -9,6 +9,7 @@ mod decisions;
 mod event_stream;
 mod fleet;
 mod health;
+mod ledger;
 mod lifecycle;
 mod metrics;
 mod path;
@@ -115,13 +116,13 @@ struct Endpoint {
     handle: Handler,
 }
 
-/// A response that the control loop completes.
+/// A response that another thread completes: the control loop, or the ledger's.
 type PendingResponse = Pin<Box<dyn Future<Output = Result<AdminResponse, Refusal>> + Send>>;
 
 #[derive(Clone, Copy)]
 enum Handler {
     Sync(fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>),
-    Async(fn(&Admin) -> PendingResponse),
+    Async(fn(&Admin, &Call<'_>) -> PendingResponse),
     Usage(UsageCall),
 }
 
@@ -144,11 +145,19 @@ const fn post(
 
 const fn command(
     paths: &'static [&'static str],
-    handle: fn(&Admin) -> PendingResponse,
+    handle: fn(&Admin, &Call<'_>) -> PendingResponse,
+    about: &'static str,
+) -> Endpoint {
+    Endpoint { verb: Verb::Post, ..query(paths, handle, about) }
+}
+
+const fn query(
+    paths: &'static [&'static str],
+    handle: fn(&Admin, &Call<'_>) -> PendingResponse,
     about: &'static str,
 ) -> Endpoint {
     let handle = Handler::Async(handle);
-    Endpoint { verb: Verb::Post, paths, access: Access::Token, about, handle }
+    Endpoint { verb: Verb::Get, paths, access: Access::Token, about, handle }
 }
 
 const fn usage(call: UsageCall, paths: &'static [&'static str], about: &'static str) -> Endpoint {
@@ -191,6 +200,11 @@ static ENDPOINTS: &[Endpoint] = &[
         &["/explain"],
         decisions::explain,
         r#"a dry run of {"path", "body" or "body_b64", "headers"?}: the decision and its reasons"#,
+    ),
+    query(
+        &["/usage"],
+        ledger::report,
+        "tokens of the ledger, the largest sums first: ?by=key,model,backend,day, ?since= and ?until= a day or 7d, ?n=",
     ),
     usage(
         UsageCall::Usage,
@@ -261,12 +275,10 @@ impl Admin {
             Verb::Post => read_body(session, &generation).await?,
         };
         let query = query.as_deref().unwrap_or_default();
+        let call = Call { generation: &generation, query, name, body: &body };
         match endpoint.handle {
-            Handler::Sync(handle) => {
-                let call = Call { generation: &generation, query, name, body: &body };
-                handle(self, &call).map(Reply::Whole)
-            }
-            Handler::Async(handle) => handle(self).await.map(Reply::Whole),
+            Handler::Sync(handle) => handle(self, &call).map(Reply::Whole),
+            Handler::Async(handle) => handle(self, &call).await.map(Reply::Whole),
             Handler::Usage(call) => {
                 match self.usage.respond(UsageRequest { call, query, body: &body }).await? {
                     UsageReply::Page(page) => {

@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use super::response::{AdminResponse, Refusal};
-use super::{Admin, PendingResponse};
+use super::{Admin, Call, PendingResponse};
 
 /// `POST /reload`: reloads the configuration; returns the changes, or why it is refused.
-pub(super) fn reload(admin: &Admin) -> PendingResponse {
+pub(super) fn reload(admin: &Admin, _call: &Call<'_>) -> PendingResponse {
     let commands = admin.commands.clone();
     Box::pin(async move {
         let report = commands.reload().await.map_err(Refusal::ReloadFailed)?;
@@ -19,7 +19,7 @@ pub(super) fn reload(admin: &Admin) -> PendingResponse {
 }
 
 /// `POST /upgrade`: graceful upgrade; returns the id of the new process, or why it failed.
-pub(super) fn upgrade(admin: &Admin) -> PendingResponse {
+pub(super) fn upgrade(admin: &Admin, _call: &Call<'_>) -> PendingResponse {
     let commands = admin.commands.clone();
     Box::pin(async move {
         let pid = commands.upgrade().await.map_err(Refusal::UpgradeFailed)?;

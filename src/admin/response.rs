@@ -100,6 +100,10 @@ pub(super) enum Refusal {
     NoShadow,
     #[error("'n' must be a whole number")]
     NotACount,
+    #[error("'by' is a list of key, model, backend and day")]
+    NotADimension,
+    #[error("'{name}' is a day as 2026-11-23, or a number of days ago as 7d")]
+    NotADay { name: &'static str },
     #[error("'capture' must be true or false")]
     NotAChoice,
     #[error("{0}")]
@@ -134,7 +138,9 @@ impl Refusal {
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::UnknownBackend { .. } => (StatusCode::NOT_FOUND, "unknown_backend"),
             Self::NoShadow => (StatusCode::NOT_FOUND, "no_shadow"),
-            Self::NotACount | Self::NotAChoice => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Self::NotACount | Self::NotAChoice | Self::NotADimension | Self::NotADay { .. } => {
+                (StatusCode::BAD_REQUEST, "invalid_request")
+            }
             Self::Usage(UsageError::Invalid { .. }) => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::Usage(UsageError::UnknownModel { .. }) => {
                 (StatusCode::NOT_FOUND, "model_not_found")

@@ -4,15 +4,13 @@
 mod export;
 
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 
 use super::error::{CliError, FAILED, USAGE};
 use super::output::Output;
 use super::source::ConfigArgs;
-use crate::clock::unix_time;
-use crate::observe::ledger::{DatabaseError, Dimension, ReportQuery, report};
+use crate::observe::ledger::{DatabaseError, Dimension, ReportQuery, parse_day, report};
 use export::{to_csv, to_json, to_table};
 
 const AFTER_HELP: &str = "\
@@ -28,7 +26,6 @@ Examples:
   penstock usage --file ledger.db --format json
 
 Exit codes: 0 success, 1 the file cannot be read, 2 the arguments or the configuration are wrong.";
-const DAY: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -42,11 +39,11 @@ pub(super) struct UsageArgs {
     by: Vec<GroupBy>,
 
     /// The first day: 2026-11-23, or 7d for seven days ago
-    #[arg(long, value_name = "DAY", value_parser = parse_day)]
+    #[arg(long, value_name = "DAY", value_parser = day)]
     since: Option<String>,
 
     /// The last day, in the same form
-    #[arg(long, value_name = "DAY", value_parser = parse_day)]
+    #[arg(long, value_name = "DAY", value_parser = day)]
     until: Option<String>,
 
     /// The output format
@@ -109,7 +106,8 @@ pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError>
             by.push(dimension);
         }
     }
-    let query = ReportQuery { by, since: args.since.clone(), until: args.until.clone() };
+    let query =
+        ReportQuery { by, since: args.since.clone(), until: args.until.clone(), limit: None };
     let rows = report(&path, &query)
         .map_err(|source| fail(FAILED, UsageError::Unreadable { path, source }))?;
     output.text(match args.format {
@@ -119,34 +117,7 @@ pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError>
     })
 }
 
-/// A day as 2026-11-23, from itself or from a number of days ago (`7d`).
-fn parse_day(given: &str) -> Result<String, String> {
-    if let Some(days) = given.strip_suffix('d') {
-        let days: u32 = days.parse().map_err(|_not_a_number| expected())?;
-        let time = unix_time().saturating_sub(DAY.saturating_mul(days));
-        let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + time).to_string();
-        return text.split('T').next().map(str::to_owned).ok_or_else(expected);
-    }
-    let is_day =
-        given.len() == 10 && humantime::parse_rfc3339(&format!("{given}T00:00:00Z")).is_ok();
-    is_day.then(|| given.to_owned()).ok_or_else(expected)
-}
-
-fn expected() -> String {
-    "write a day as 2026-11-23, or a number of days ago as 7d".to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_are_dates_or_days_ago() {
-        assert_eq!(parse_day("2026-11-23"), Ok("2026-11-23".to_owned()));
-        assert!(parse_day("0d").is_ok_and(|today| today.len() == 10));
-        assert!(parse_day("7d").unwrap() < parse_day("0d").unwrap());
-        for wrong in ["2026-13-01", "2026-1-1", "yesterday", "d", "-1d", "", "2026-11-23T00"] {
-            assert!(parse_day(wrong).is_err(), "{wrong}");
-        }
-    }
+fn day(given: &str) -> Result<String, String> {
+    parse_day(given)
+        .ok_or_else(|| "write a day as 2026-11-23, or a number of days ago as 7d".to_owned())
 }

@@ -8,6 +8,7 @@ mod books;
 mod cells;
 mod counts;
 mod database;
+mod day;
 mod figures;
 mod queries;
 mod report;
@@ -16,6 +17,7 @@ mod writer;
 pub use batch::{Pair, Tokens, Totals};
 pub use counts::Counts;
 pub use database::DatabaseError;
+pub use day::parse_day;
 pub use figures::LedgerReport;
 pub use queries::{DailyGroups, Point, TimeSeries};
 pub use report::{Dimension, ReportQuery, ReportRow, report};
@@ -71,6 +73,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Ledger {
     shared: Arc<Shared>,
+    has_file: bool,
     commands: SyncSender<Command>,
 }
 
@@ -90,11 +93,12 @@ impl Ledger {
             figures: Figures::default(),
         });
         let path = config.ledger.path.clone();
+        let has_file = path.is_some();
         let mut writer = Writer::new(Arc::clone(&shared), path, receiver);
         writer.flush();
         let thread = std::thread::Builder::new().name("token ledger".to_owned());
         thread.spawn(move || writer.run())?;
-        Ok(Self { shared, commands })
+        Ok(Self { shared, has_file, commands })
     }
 
     /// Whether a start could use the configured file. Creates none.
@@ -160,6 +164,19 @@ impl Ledger {
         deletes: bool,
     ) -> Result<DailyGroups, QueryError> {
         self.query(|response| Command::DailyGroups { before, deletes, response }).await
+    }
+
+    /// The sums of `query`, the largest first: those of the database and those not yet written.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the database cannot be read now.
+    pub async fn report(&self, query: ReportQuery) -> Result<Vec<ReportRow>, QueryError> {
+        self.query(|response| Command::Report { query, response }).await
+    }
+
+    /// Whether counts are kept in a file; otherwise they are lost when the process ends.
+    pub fn has_file(&self) -> bool {
+        self.has_file
     }
 
     async fn query<T>(

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::support::client::{self, Client, chat, streaming_chat};
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, Fleet, Setup, begin, read_until};
+use crate::support::penstock::scratch;
 
 crate::trials![
     stream_shows_the_state_at_once_and_each_change,
@@ -17,6 +18,7 @@ crate::trials![
     pages_have_the_documented_shapes,
     data_port_serves_usage_only_where_it_is_configured,
     key_in_the_query_reaches_neither_log_nor_backend,
+    usage_by_key_is_shown_with_and_without_a_file,
 ];
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -238,4 +240,53 @@ fn key_in_the_query_reaches_neither_log_nor_backend() {
     assert!(!penstock.log().contains(KEY), "{}", penstock.log());
     let total = || penstock.admin("/api/token_counts").json()["total_tokens"].as_i64().unwrap();
     eventually("the request is counted", TIMEOUT, || total() > 0);
+}
+
+fn usage_by_key_is_shown_with_and_without_a_file() {
+    let keys = "auth: { keys: [{ name: team-a, key: sk-secret-a }, { name: team-b, key: sk-secret-b }] }\n\
+                models: { m: { price: { input: 1000000, output: 0 } } }";
+    let folder = scratch("usage-by-key");
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = format!("{keys}\nledger: {{ path: {}/ledger.db }}", folder.display());
+    for (sections, has_file) in [(keys, false), (file.as_str(), true)] {
+        let fleet = Fleet::of(&["m, m2"], Setup { sections, ..Setup::default() });
+        let send = |key: &str, model: &str| {
+            let bearer = format!("Bearer {key}");
+            let headers =
+                [("authorization", bearer.as_str()), ("content-type", "application/json")];
+            let body = chat(model, "hello").to_string();
+            client::request(fleet.penstock.data, "POST", CHAT, &headers, body.as_bytes())
+        };
+        let before = fleet.penstock.admin("/usage").json();
+        assert_eq!((&before["has_file"], &before["rows"]), (&json!(has_file), &json!([])));
+        assert_eq!(before["sum"]["requests"], 0);
+        for (key, model, count) in
+            [("sk-secret-a", "m", 1), ("sk-secret-b", "m", 2), ("sk-secret-b", "m2", 1)]
+        {
+            for _ in 0..count {
+                assert_eq!(send(key, model).status, 200);
+            }
+        }
+        assert_eq!(send("sk-secret-a", "unknown").status, 404, "not counted");
+        let page = |query: &str| fleet.penstock.admin(&format!("/usage{query}")).json();
+        eventually("all requests are counted", TIMEOUT, || page("")["sum"]["requests"] == 4);
+        let by_key = page("");
+        let rows = by_key["rows"].as_array().unwrap();
+        let names: Vec<&Value> = rows.iter().map(|row| &row["key"]).collect();
+        assert_eq!(names, ["team-b", "team-a"], "the largest first");
+        assert_eq!((&rows[0]["requests"], &rows[1]["requests"]), (&json!(3), &json!(1)));
+        let tokens = |row: &Value| row["input_tokens"].as_i64().unwrap();
+        assert_eq!(tokens(&rows[0]), 3 * tokens(&rows[1]));
+        assert_eq!(tokens(&by_key["sum"]), 4 * tokens(&rows[1]));
+        assert_eq!(rows[1]["cost"].as_f64().unwrap(), tokens(&rows[1]) as f64);
+        let first = page("?by=key,model&n=1");
+        assert_eq!((&first["rows"][0]["model"], &first["has_more"]), (&json!("m"), &json!(true)));
+        assert_eq!(first["rows"].as_array().unwrap().len(), 1);
+        assert_eq!(page("?by=model&since=0d")["rows"].as_array().unwrap().len(), 2);
+        assert_eq!(page("?until=2020-01-01")["rows"], json!([]));
+        let refused = fleet.penstock.admin("/usage?by=client_key");
+        assert_eq!(refused.status, 400, "{}", refused.text());
+        let text = fleet.penstock.admin("/usage?by=key,model,backend,day").text();
+        assert!(!text.contains("secret"), "names only: {text}");
+    }
 }

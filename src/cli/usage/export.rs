@@ -1,6 +1,6 @@
 //! The formats of `penstock usage`: a table for people, CSV for spreadsheets, JSON for programs.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use crate::api::escape;
 use crate::observe::ledger::{Dimension, ReportRow};
@@ -27,7 +27,7 @@ pub(super) fn to_table(by: &[Dimension], rows: &[ReportRow]) -> String {
     }));
     if rows.len() > 1 {
         let total = (0..by.len()).map(|column| if column == 0 { "total" } else { "" }.to_owned());
-        lines.push(total.chain(figures(&sum(rows), &four_digits)).collect());
+        lines.push(total.chain(figures(&ReportRow::sum(rows), &four_digits)).collect());
     }
     let columns = by.len() + FIGURES.len();
     let width = |column: usize| {
@@ -58,31 +58,9 @@ pub(super) fn to_csv(by: &[Dimension], rows: &[ReportRow]) -> String {
     text
 }
 
-/// An array of objects; a cost that is not known is null.
+/// An array of objects.
 pub(super) fn to_json(by: &[Dimension], rows: &[ReportRow]) -> String {
-    let object = |row: &ReportRow| {
-        let names = by.iter().zip(&row.group);
-        let mut object: Map<String, Value> =
-            names.map(|(dimension, name)| (dimension.name().to_owned(), json!(name))).collect();
-        let counts = &row.counts;
-        object.insert("requests".to_owned(), json!(counts.requests));
-        object.insert("estimated".to_owned(), json!(counts.estimated_requests));
-        object.insert("input_tokens".to_owned(), json!(counts.input_tokens));
-        object.insert("output_tokens".to_owned(), json!(counts.output_tokens));
-        object.insert("total_tokens".to_owned(), json!(counts.total_tokens()));
-        object.insert("cost".to_owned(), json!(row.cost));
-        Value::Object(object)
-    };
-    format!("{:#}\n", Value::Array(rows.iter().map(object).collect()))
-}
-
-fn sum(rows: &[ReportRow]) -> ReportRow {
-    let mut sum = ReportRow { group: Vec::new(), counts: Default::default(), cost: None };
-    for row in rows {
-        sum.counts.add(&row.counts);
-        sum.cost = row.cost.map_or(sum.cost, |cost| Some(sum.cost.unwrap_or(0.0) + cost));
-    }
-    sum
+    format!("{:#}\n", Value::Array(rows.iter().map(|row| row.to_json(by)).collect()))
 }
 
 fn figures<'a>(
@@ -130,6 +108,8 @@ fn quoted(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::observe::ledger::Counts;
 

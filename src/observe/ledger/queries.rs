@@ -2,8 +2,10 @@
 
 use rusqlite::params;
 
-use super::batch::{Batch, Tokens};
+use super::batch::{Account, Batch, Tokens};
 use super::database::{Database, DatabaseError, to_i64, to_u64};
+use super::day::date_of;
+use super::report::{Dimension, ReportQuery, ReportRow, sums};
 
 /// The most points of a time series.
 const MAX_POINTS: u32 = 50_000;
@@ -87,4 +89,43 @@ pub(super) fn daily_groups(
     let groups = database.connection().query_row(GROUPS, [to_i64(before)], |row| row.get(0))?;
     let deleted = if deletes { database.delete_before(before)? } else { 0 };
     Ok(DailyGroups { groups: to_u64(groups), deleted: u64::try_from(deleted).unwrap_or(0) })
+}
+
+/// The sums of `query`, the largest first, those that wait to be written among them.
+pub(super) fn report(
+    database: Option<&Database>,
+    pending: &Batch,
+    query: &ReportQuery,
+) -> Result<Vec<ReportRow>, DatabaseError> {
+    let mut rows = match database {
+        Some(database) => sums(database.connection(), query)?,
+        None => Vec::new(),
+    };
+    for ((day, account), row) in &pending.days {
+        let day = date_of(*day);
+        let is_before = query.since.as_ref().is_some_and(|since| day < *since);
+        if is_before || query.until.as_ref().is_some_and(|until| day > *until) {
+            continue;
+        }
+        let group: Vec<String> = query.by.iter().map(|by| value(*by, &day, account)).collect();
+        match rows.iter_mut().find(|row| row.group == group) {
+            Some(same) => same.add(&row.counts, row.cost),
+            None => rows.push(ReportRow { group, counts: row.counts, cost: row.cost }),
+        }
+    }
+    rows.sort_by(|one, other| {
+        let size = |row: &ReportRow| (row.counts.total_tokens(), row.counts.requests);
+        size(other).cmp(&size(one)).then_with(|| one.group.cmp(&other.group))
+    });
+    rows.truncate(query.limit.unwrap_or(usize::MAX));
+    Ok(rows)
+}
+
+fn value(dimension: Dimension, day: &str, account: &Account) -> String {
+    match dimension {
+        Dimension::Day => day.to_owned(),
+        Dimension::Model => account.model.to_string(),
+        Dimension::Backend => account.backend.to_string(),
+        Dimension::Key => account.key.to_string(),
+    }
 }

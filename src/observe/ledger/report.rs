@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, params_from_iter};
+use serde_json::{Map, Value, json};
 
 use super::counts::Counts;
 use super::database::{APPLICATION_ID, BUSY_TIMEOUT, DatabaseError, MIGRATIONS, to_u64};
@@ -34,6 +35,11 @@ impl Dimension {
         }
     }
 
+    /// The dimension of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+
     fn column(self) -> &'static str {
         match self {
             Self::Key => "client_key",
@@ -51,6 +57,8 @@ pub struct ReportQuery {
     pub since: Option<String>,
     /// The last day.
     pub until: Option<String>,
+    /// The most rows, those with the most tokens first; all of them, by name, if there is none.
+    pub limit: Option<usize>,
 }
 
 /// A sum.
@@ -64,12 +72,53 @@ pub struct ReportRow {
     pub cost: Option<f64>,
 }
 
+impl ReportRow {
+    /// The sum of all rows.
+    pub fn sum(rows: &[Self]) -> Self {
+        let mut sum = Self { group: Vec::new(), counts: Counts::default(), cost: None };
+        for row in rows {
+            sum.add(&row.counts, row.cost);
+        }
+        sum
+    }
+
+    /// Adds other counts and their cost.
+    pub(super) fn add(&mut self, counts: &Counts, cost: Option<f64>) {
+        self.counts.add(counts);
+        self.cost = cost.map_or(self.cost, |more| Some(self.cost.unwrap_or(0.0) + more));
+    }
+
+    /// The row as a JSON object: a key per dimension, then the counts; a cost that is not known is null.
+    pub fn to_json(&self, by: &[Dimension]) -> Value {
+        let names = by.iter().zip(&self.group);
+        let mut object: Map<String, Value> =
+            names.map(|(dimension, name)| (dimension.name().to_owned(), json!(name))).collect();
+        let figures = [
+            ("requests", self.counts.requests),
+            ("estimated", self.counts.estimated_requests),
+            ("input_tokens", self.counts.input_tokens),
+            ("output_tokens", self.counts.output_tokens),
+            ("total_tokens", self.counts.total_tokens()),
+        ];
+        object.extend(figures.map(|(name, count)| (name.to_owned(), json!(count))));
+        object.insert("cost".to_owned(), json!(self.cost));
+        Value::Object(object)
+    }
+}
+
 /// Sums up the database at `path`.
 ///
 /// # Errors
 /// When it cannot be read or is no ledger.
 pub fn report(path: &Path, query: &ReportQuery) -> Result<Vec<ReportRow>, DatabaseError> {
-    let connection = open(path)?;
+    sums(&open(path)?, query)
+}
+
+/// Sums up an open database.
+pub(super) fn sums(
+    connection: &Connection,
+    query: &ReportQuery,
+) -> Result<Vec<ReportRow>, DatabaseError> {
     let columns: Vec<&str> = query.by.iter().map(|one| one.column()).collect();
     let (mut conditions, mut values) = (Vec::new(), Vec::new());
     for (operator, day) in [(">=", &query.since), ("<=", &query.until)] {
@@ -91,7 +140,13 @@ pub fn report(path: &Path, query: &ReportQuery) -> Result<Vec<ReportRow>, Databa
         sql.push_str(" HAVING count(*) > 0");
     } else {
         let columns = columns.join(", ");
-        sql.push_str(&format!(" GROUP BY {columns} ORDER BY {columns}"));
+        sql.push_str(&format!(" GROUP BY {columns} ORDER BY "));
+        match query.limit {
+            None => sql.push_str(&columns),
+            Some(limit) => sql.push_str(&format!(
+                "sum(input_tokens + output_tokens) DESC, sum(requests) DESC, {columns} LIMIT {limit}"
+            )),
+        }
     }
     let mut select = connection.prepare(&sql)?;
     let groups = columns.len();

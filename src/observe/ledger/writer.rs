@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::Shared;
 use super::database::{Database, DatabaseError, quarantine};
 use super::queries::{self, DailyGroups, TimeSeries};
+use super::report::{ReportQuery, ReportRow};
 use crate::clock::{now, unix_seconds};
 use crate::units::Timestamp;
 
@@ -35,6 +36,8 @@ pub(super) enum Command {
         deletes: bool,
         response: oneshot::Sender<Result<DailyGroups, DatabaseError>>,
     },
+    /// Sums by day, backend, model or key.
+    Report { query: ReportQuery, response: oneshot::Sender<Result<Vec<ReportRow>, DatabaseError>> },
 }
 
 /// The thread's state.
@@ -106,6 +109,13 @@ impl Writer {
                 self.flush();
                 let found =
                     self.with_database(|database| queries::daily_groups(database, before, deletes));
+                response.send(found).is_ok()
+            }
+            Command::Report { query, response } => {
+                self.flush();
+                // Copied, and almost always empty: live usage must not wait for a long query.
+                let pending = self.shared.books.lock().pending().clone();
+                let found = queries::report(self.database.as_ref(), &pending, &query);
                 response.send(found).is_ok()
             }
         };
