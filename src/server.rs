@@ -95,6 +95,8 @@ pub struct ServeOptions {
     pub successor: Option<Successor>,
     /// Sockets inherited from the previous process.
     pub inherited: Option<InheritedSockets>,
+    /// Run before the process exits, after everything is written.
+    pub hooks: Vec<ShutdownHook>,
 }
 
 /// Runs the load balancer until it has shut down gracefully.
@@ -116,7 +118,7 @@ pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerErro
     }
     raise_limit(&config);
     check_threads(&config).map_err(ServerError::Threads)?;
-    let parts = Parts::new(config, options.seed, Sockets::new(inherited))?;
+    let parts = Parts::new(config, &mut options, Sockets::new(inherited))?;
     let mut server = Server::new_with_opt_and_conf(None, server_conf(parts.proxy.config()));
     server.bootstrap();
     let shutdown_trigger = ShutdownTrigger {
@@ -154,7 +156,12 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(config: Config, seed: u64, sockets: Arc<Sockets>) -> Result<Self, ServerError> {
+    fn new(
+        config: Config,
+        options: &mut ServeOptions,
+        sockets: Arc<Sockets>,
+    ) -> Result<Self, ServerError> {
+        let seed = options.seed;
         let groups = look_up_at_start(&config).map_err(ServerError::Lookup)?;
         let generation = Generation::with_groups(config, groups);
         let generation = generation.with_shadow(None, SHADOW_HOST).map_err(ServerError::Shadow)?;
@@ -182,7 +189,8 @@ impl Parts {
         let proxy = Arc::new(Proxy::new(Arc::clone(&generation), observers, seed)?);
         let usage = Arc::new(LiveUsage::new(Arc::clone(&ledger), generation, proxy.stopping()));
         proxy.set_usage_api(Box::new(Arc::clone(&usage)));
-        let hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
+        let mut hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
+        hooks.append(&mut options.hooks);
         Ok(Self {
             proxy,
             prober,

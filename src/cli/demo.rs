@@ -1,12 +1,15 @@
 //! `penstock demo`: mock engines in this process, with the load balancer in front of them.
 
+mod requests;
+mod traffic;
 mod trials;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::client::Client;
 use super::error::{CliError, FAILED, OK};
@@ -14,8 +17,10 @@ use super::logging;
 use super::output::Output;
 use crate::clock::now;
 use crate::config::{Config, Environment};
-use crate::mock::{EXAMPLES, EngineModel, MockEngine, fleet};
+use crate::mock::{EXAMPLES, EngineModel, EngineSpec, MockEngine, fleet, traffic_fleet};
 use crate::server::{self, ServeOptions};
+use requests::KEYS;
+use traffic::Traffic;
 use trials::trials;
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
@@ -26,6 +31,10 @@ const AFTER_HELP: &str = "\
 Starts three mock engines (a small text model, a vision model, a model with tools and JSON mode) and
 prints curl commands that show how requests are routed. Nothing is downloaded and all traffic stays
 on this host. Press Ctrl-C to stop.
+
+--traffic adds a load of a few requests per second: three APIs, streams, tools, images, embeddings, three
+client keys, some invalid requests, and engines that fail now and then. Watch it on the dashboard or with
+`penstock top`. Its token ledger is a temporary file, removed at the end.
 
 Exit codes: 0 stopped (with --once: every request was routed as expected), 1 failure.";
 
@@ -39,6 +48,10 @@ pub(super) struct DemoArgs {
     /// Send each request once, print its backend, and exit
     #[arg(long)]
     once: bool,
+
+    /// Send a mixed load all the time, with faults, to watch
+    #[arg(long, conflicts_with = "once")]
+    traffic: bool,
 }
 
 /// Why the demo failed.
@@ -46,6 +59,8 @@ pub(super) struct DemoArgs {
 enum DemoError {
     #[error("cannot start the mock engines: {0}")]
     Engines(std::io::Error),
+    #[error("cannot make a folder for the token ledger: {0}")]
+    Ledger(std::io::Error),
     #[error("the demo was not ready after {0} s")]
     NotReady(u64),
 }
@@ -68,31 +83,38 @@ pub(super) fn run(args: &DemoArgs, _output: &mut Output) -> Result<(), CliError>
         .enable_all()
         .build()
         .map_err(engines_failed)?;
-    let engines = runtime.block_on(start_engines()).map_err(engines_failed)?;
+    let specs = if args.traffic { traffic_fleet() } else { fleet().into() };
+    let engines = runtime.block_on(start_engines(specs)).map_err(engines_failed)?;
     let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
     let addresses = Addresses {
         data: free_address(args.listen).map_err(engines_failed)?,
         admin: free_address(admin).map_err(engines_failed)?,
     };
-    let yaml = to_yaml(addresses, &engines);
+    let traffic = args.traffic.then(Traffic::prepare).transpose();
+    let traffic = traffic.map_err(|error| CliError::failure(DemoError::Ledger(error)))?;
+    let scene = Scene { addresses, engines: engines.into(), traffic: traffic.map(Arc::new) };
+    let yaml = scene.to_yaml();
     let config = Config::parse(&yaml, "demo", "".as_ref(), &Environment::default())?;
     let apply_log = logging::start(&config.log)?;
-    visit(&runtime, addresses, args.once);
+    visit(&runtime, scene.clone(), args.once);
     let options = ServeOptions {
         seed: SEED,
         source: None,
         apply_log: Some(apply_log),
         successor: None,
         inherited: None,
+        hooks: scene.traffic.clone().map(Traffic::into_hook).into_iter().collect(),
     };
-    server::serve(config, options)?;
-    drop(engines);
-    Ok(())
+    let served = server::serve(config, options);
+    drop(scene);
+    // Clients of the load may wait for a response that does not come.
+    runtime.shutdown_background();
+    Ok(served?)
 }
 
-async fn start_engines() -> std::io::Result<Vec<MockEngine>> {
+async fn start_engines(specs: Vec<EngineSpec>) -> std::io::Result<Vec<MockEngine>> {
     let mut engines = Vec::new();
-    for spec in fleet() {
+    for spec in specs {
         engines.push(MockEngine::start_local(spec).await?);
     }
     Ok(engines)
@@ -105,33 +127,54 @@ fn free_address(wanted: SocketAddr) -> std::io::Result<SocketAddr> {
     listener.local_addr()
 }
 
-/// The configuration of a demo, as a user would write it.
-fn to_yaml(addresses: Addresses, engines: &[MockEngine]) -> String {
-    let Addresses { data, admin } = addresses;
-    let mut yaml = format!(
-        "server: {{ listen: \"{data}\", drain_timeout: 2s }}\n\
-         admin: {{ listen: \"{admin}\" }}\n\
-         log: {{ level: warn }}\n\
-         limits: {{ connections: 256 }}\n\
-         routing:\n  expose_decision: true\n  aliases: {{ gpt-4: \"qwen2.5:14b\" }}\n\
-         backends:\n"
-    );
-    for engine in engines {
-        let spec = engine.spec();
-        let (name, url) = (&spec.name, engine.url());
-        yaml.push_str(&format!("  - name: {name}\n    url: {url}\n    models:\n"));
-        for EngineModel { id, capabilities, .. } in &spec.models {
-            yaml.push_str(&format!("      - {{ id: \"{id}\", capabilities: {capabilities} }}\n"));
+/// Everything that runs.
+#[derive(Debug, Clone)]
+struct Scene {
+    addresses: Addresses,
+    engines: Arc<[MockEngine]>,
+    traffic: Option<Arc<Traffic>>,
+}
+
+impl Scene {
+    /// The configuration, as a user would write it.
+    fn to_yaml(&self) -> String {
+        let Addresses { data, admin } = self.addresses;
+        // The faults of the load are for the dashboard, not for this terminal.
+        let level = if self.traffic.is_some() { "error" } else { "warn" };
+        let mut yaml = format!(
+            "server: {{ listen: \"{data}\", drain_timeout: 2s }}\n\
+             admin: {{ listen: \"{admin}\" }}\n\
+             log: {{ level: {level} }}\n\
+             limits: {{ connections: 256 }}\n\
+             routing:\n  expose_decision: true\n  aliases: {{ gpt-4: \"qwen2.5:14b\" }}\n"
+        );
+        if let Some(traffic) = &self.traffic {
+            yaml.push_str("  strategy: weighted\n  shadow: { strategy: round_robin }\n");
+            yaml.push_str(&traffic.yaml());
         }
+        yaml.push_str("backends:\n");
+        for engine in self.engines.iter() {
+            let spec = engine.spec();
+            let (name, url) = (&spec.name, engine.url());
+            yaml.push_str(&format!("  - name: {name}\n    url: {url}\n    models:\n"));
+            for EngineModel { id, capabilities, .. } in &spec.models {
+                let model = format!("      - {{ id: \"{id}\", capabilities: {capabilities} }}\n");
+                yaml.push_str(&model);
+            }
+        }
+        yaml
     }
-    yaml
 }
 
 /// Waits on another thread until the server is ready, then shows it. The server has the main thread.
-fn visit(runtime: &Runtime, addresses: Addresses, once: bool) {
+fn visit(runtime: &Runtime, scene: Scene, once: bool) {
     runtime.spawn_blocking(move || {
+        let addresses = scene.addresses;
         let done = wait_until_ready(addresses.admin).and_then(|()| {
-            if once { run_trials(addresses.data) } else { introduce(addresses).map(|()| true) }
+            if let Some(traffic) = &scene.traffic {
+                traffic.start(&Handle::current(), addresses.data, Arc::clone(&scene.engines));
+            }
+            if once { run_trials(addresses.data) } else { introduce(&scene).map(|()| true) }
         });
         match done {
             Ok(is_good) if once => std::process::exit(if is_good { OK } else { FAILED }.into()),
@@ -172,26 +215,40 @@ fn run_trials(data: SocketAddr) -> Result<bool, CliError> {
     Ok(is_good)
 }
 
-fn introduce(Addresses { data, admin }: Addresses) -> Result<(), CliError> {
+fn introduce(scene: &Scene) -> Result<(), CliError> {
+    let Addresses { data, admin } = scene.addresses;
     let mut output = Output::of_process();
-    output.line(format!("penstock listens on http://{data} with three mock engines:"))?;
-    for spec in fleet() {
+    let count = scene.engines.len();
+    output.line(format!("penstock listens on http://{data} with {count} mock engines:"))?;
+    for spec in scene.engines.iter().map(|engine| engine.spec()) {
         for model in &spec.models {
             let (name, id, context) = (&spec.name, &model.id, model.context_length);
             let can: Vec<&str> = model.capabilities.names().collect();
             let can = if can.is_empty() { "text only".to_owned() } else { can.join(", ") };
-            output.line(format!("  {name:<7} {id:<12} {context:>6} tokens of context, {can}"))?;
+            output.line(format!("  {name:<7} {id:<16} {context:>6} tokens of context, {can}"))?;
         }
     }
+    output.line(format!("Dashboard: http://{admin}/dashboard"))?;
     output
         .line(format!("Metrics, fleet and decisions: http://{admin}/metrics /fleet /decisions"))?;
+    let mut header = String::new();
+    if let Some(traffic) = &scene.traffic {
+        let file = traffic.ledger();
+        output.line(format!("In another terminal: penstock top --admin http://{admin}"))?;
+        output.line(format!("Tokens: penstock usage --by key,model --file {}", file.display()))?;
+        output
+            .line("A mixed load runs; every minute an engine dies, one is busy and one is slow.")?;
+        let key = KEYS.first().map_or("", |key| key.key);
+        header = format!(" -H 'authorization: Bearer {key}'");
+    }
     output.line("Try these, and look for x-penstock-backend in the responses:")?;
     let [_, stream, ..] = EXAMPLES;
     let trials = trials().map(|trial| (trial.shows, trial.body));
     for (shows, body) in trials.into_iter().chain([("a stream, token by token", stream.body)]) {
         let url = format!("http://{data}/v1/chat/completions");
+        let kind = "-H 'content-type: application/json'";
         output.line(format!("\n# {shows}"))?;
-        output.line(format!("curl -iN {url} -H 'content-type: application/json' -d '{body}'"))?;
+        output.line(format!("curl -iN {url} {kind}{header} -d '{body}'"))?;
     }
     output.line("\nPress Ctrl-C to stop.")
 }

@@ -64,6 +64,7 @@ fn start(args: &ServeArgs, inherited: Option<InheritedSockets>) -> Result<(), Cl
         apply_log: Some(apply_log),
         successor: Successor::of_process(),
         inherited,
+        hooks: Vec::new(),
     };
     Ok(server::serve(config, options)?)
 }

@@ -134,3 +134,18 @@ pub fn fleet() -> [EngineSpec; 3] {
         engine("tools", Flavour::Ollama, model("qwen2.5:14b", 32_768, tools), [300, 30]),
     ]
 }
+
+/// The engines of `penstock demo --traffic`: those of [`fleet`], a replica of the text model, and further
+/// models on the Ollama, two of which fit into its memory.
+pub fn traffic_fleet() -> Vec<EngineSpec> {
+    let [text, vision, mut tools] = fleet();
+    let replica = EngineSpec { name: "text-2".to_owned(), ..text.clone() };
+    let further = ["llama3.2:3b", "nomic-embed-text"].map(|id| EngineModel {
+        capabilities: Capabilities::NONE,
+        context_length: 8192,
+        ..EngineModel::new(id)
+    });
+    tools.models.extend(further);
+    tools.memory = Some(2);
+    vec![text, replica, vision, tools]
+}

@@ -1,19 +1,23 @@
 //! An operator watches a fleet in a terminal or a browser and sees failing backends and errors of
 //! clients; the page is self-contained and cannot be abused.
 
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::certificates::Authority;
-use crate::support::client::{Client, Response, request};
+use crate::support::client::{self, Client, Response, request};
 use crate::support::command::{file, run, run_with};
 use crate::support::engines::{backend, engine};
+use crate::support::eventually;
 use crate::support::fleet::{Fleet, Setup};
 use crate::support::free_address;
 use crate::support::pace::pause_between_requests;
-use crate::support::penstock::Penstock;
+use crate::support::penstock::{Penstock, binary, scratch};
 
 crate::trials![
     top_prints_a_frame,
@@ -21,6 +25,7 @@ crate::trials![
     https_admin_url_is_verified,
     dashboard_is_a_self_contained_page,
     dashboard_data_needs_the_token,
+    demo_traffic_fills_every_section_and_leaves_nothing,
 ];
 
 fn top(penstock: &Penstock, more: &[&str]) -> crate::support::command::Ran {
@@ -140,7 +145,9 @@ fn dashboard_is_a_self_contained_page() {
     assert_ne!(other.header("content-security-policy"), Some(policy), "each time another one");
     assert_eq!(open(&penstock, &host, "cross-site").status, 403);
     assert_eq!(open(&penstock, "evil.example", "none").status, 403);
-    for path in ["/metrics", "/fleet", "/decisions?n=25"] {
+    for path in
+        ["/metrics", "/fleet", "/decisions?n=25", "/api/usage", "/usage?by=key&n=50&since=0d"]
+    {
         let same = [("sec-fetch-site", "same-origin")];
         assert_eq!(request(penstock.admin, "GET", path, &same, b"").status, 200, "{path}");
     }
@@ -163,4 +170,110 @@ fn dashboard_data_needs_the_token() {
     let good = [("sec-fetch-site", "same-origin"), ("authorization", "Bearer t0ken")];
     let fleet = request(penstock.admin, "GET", "/fleet", &good, b"");
     assert_eq!(fleet.json()["backends"][0]["name"], json!("secret-backend"));
+}
+
+/// A running demo; dropping it ends the process.
+struct Demo {
+    child: Child,
+    admin: SocketAddr,
+}
+
+impl Demo {
+    /// Starts it, and reads what it prints up to the address of the dashboard.
+    fn start(temporary: &std::path::Path) -> Self {
+        let mut child = binary()
+            .args(["demo", "--traffic", "--listen", "127.0.0.1:0"])
+            .env("TMPDIR", temporary)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let admin = lines.find_map(|line| {
+            let address = line.strip_prefix("Dashboard: http://")?.strip_suffix("/dashboard")?;
+            Some(address.parse().unwrap())
+        });
+        let demo = Self { child, admin: admin.expect("the address of the dashboard is printed") };
+        let rest: Vec<String> = lines.take_while(|line| !line.contains("Ctrl-C")).collect();
+        let is_printed = |text: &str| rest.iter().any(|line| line.contains(text));
+        assert!(is_printed(&format!("penstock top --admin http://{}", demo.admin)), "{rest:?}");
+        assert!(is_printed("-H 'authorization: Bearer demo-"), "{rest:?}");
+        demo
+    }
+
+    fn get(&self, path: &str) -> Response {
+        client::get(self.admin, path)
+    }
+
+    fn has_metric(&self, start: &str) -> bool {
+        let text = self.get("/metrics").text();
+        text.lines().any(|line| line.starts_with(start) && !line.ends_with(" 0"))
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let killed = self.child.kill();
+        let ended = self.child.wait();
+        drop((killed, ended));
+    }
+}
+
+fn demo_traffic_fills_every_section_and_leaves_nothing() {
+    const TIMEOUT: Duration = Duration::from_secs(90);
+    let temporary = scratch("demo");
+    std::fs::create_dir_all(&temporary).unwrap();
+    let mut demo = Demo::start(&temporary);
+    let rows =
+        |by: &str| demo.get(&format!("/usage?by={by}")).json()["rows"].as_array().unwrap().len();
+    eventually("usage by key", TIMEOUT, || rows("key") == 3);
+    assert_eq!(demo.get("/usage").json()["has_file"], true);
+    eventually("usage by model", TIMEOUT, || rows("model") == 5);
+    let operations = || -> Vec<Value> {
+        let decisions = demo.get("/decisions").json();
+        decisions["decisions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["operation"].clone())
+            .collect()
+    };
+    let wanted = ["chat", "messages", "responses", "embeddings", "ollama_chat", "ollama_generate"];
+    eventually("decisions of three APIs", TIMEOUT, || {
+        let seen = operations();
+        wanted.iter().all(|operation| seen.iter().any(|one| one == operation))
+    });
+    for outcome in ["ok", "client", "cancel"] {
+        let is_outcome = |line: &str| {
+            line.starts_with("penstock_requests_total{")
+                && line.contains(&format!("outcome=\"{outcome}\""))
+        };
+        let is_counted = || demo.get("/metrics").text().lines().any(is_outcome);
+        eventually(&format!("requests that end as {outcome}"), TIMEOUT, is_counted);
+    }
+    eventually("the breaker of the replica opens", TIMEOUT, || {
+        demo.has_metric("penstock_breaker_transitions_total{backend=\"text-2\",to=\"open\"")
+    });
+    eventually("the shadow compares", TIMEOUT, || {
+        demo.has_metric("penstock_shadow_decisions_total{result=\"same\"")
+    });
+    eventually("models are in the memory of the Ollama", TIMEOUT, || {
+        let fleet = demo.get("/fleet").json();
+        let mut backends = fleet["backends"].as_array().unwrap().iter();
+        backends.find(|one| one["name"] == "tools").unwrap()["models_in_memory"] == 2
+    });
+    let admin = format!("http://{}", demo.admin);
+    let frame = run(["top", "--once", "--interval", "1s", "--admin", &admin]);
+    assert_eq!(frame.code, Some(0), "{}", frame.stderr);
+    assert!(frame.stdout.contains("text-2"), "{}", frame.stdout);
+    let sent = Command::new("kill").args(["-s", "INT", &demo.child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+    let mut status = None;
+    eventually("the demo ends", TIMEOUT, || {
+        status = demo.child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(0));
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0, "its ledger is removed");
+    assert_eq!(run(["demo", "--traffic", "--once"]).code, Some(2));
 }
