@@ -1,5 +1,6 @@
-//! The dashboard: a live view of the fleet, rates and latest decisions for browsers. The page itself
-//! holds no data; it queries this port, with the token if one is configured.
+//! The dashboard: a live view of the fleet, its history, decisions and usage for browsers. One response
+//! holds the whole page and no data: the page follows the usage stream of this port and reads its other
+//! pages, with the token if one is configured. `page.html` is the frame of the style and the scripts.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -7,14 +8,27 @@ use rand::{Rng, SeedableRng};
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 
-const PAGE: &str = include_str!("dashboard.html");
+const PAGE: &str = include_str!("dashboard/page.html");
+const STYLE: &str = include_str!("dashboard/style.css");
+/// In the order in which they use each other.
+const SCRIPT: &str = concat!(
+    include_str!("dashboard/data.js"),
+    include_str!("dashboard/show.js"),
+    include_str!("dashboard/sections.js"),
+    include_str!("dashboard/decisions.js"),
+    include_str!("dashboard/main.js"),
+);
 const MARK: &str = "{{nonce}}";
 
 /// `/dashboard`
 pub(super) fn page(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     // Only scripts and styles with this nonce run, so that a name cannot inject markup.
     let nonce = format!("{:032x}", SmallRng::from_os_rng().random::<u128>());
-    Ok(AdminResponse::page(PAGE.replace(MARK, &nonce), &policy(&nonce)))
+    Ok(AdminResponse::page(whole_page().replace(MARK, &nonce), &policy(&nonce)))
+}
+
+fn whole_page() -> String {
+    PAGE.replace("{{style}}", STYLE.trim_end()).replace("{{script}}", SCRIPT.trim_end())
 }
 
 fn policy(nonce: &str) -> String {
@@ -30,8 +44,9 @@ mod tests {
 
     #[test]
     fn page_loads_nothing_external_and_builds_no_markup() {
-        let names = PAGE.matches("http").count();
-        assert_eq!(names, 1, "only the name space of SVG");
+        let page = whole_page();
+        assert_eq!(page.matches("http").count(), 1, "only the name space of SVG");
+        assert!(page.len() <= 48 * 1024, "the page is small: {} bytes", page.len());
         for forbidden in [
             "innerHTML",
             "outerHTML",
@@ -43,8 +58,9 @@ mod tests {
             "@import",
             "url(",
         ] {
-            assert!(!PAGE.contains(forbidden), "{forbidden}");
+            assert!(!page.contains(forbidden), "{forbidden}");
         }
-        assert_eq!(PAGE.matches(MARK).count(), 2, "style and script");
+        assert_eq!(page.matches(MARK).count(), 2, "style and script");
+        assert_eq!(page.matches("{{").count(), 2, "nothing else is left to fill in");
     }
 }

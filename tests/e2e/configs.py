@@ -241,6 +241,32 @@ def short_context(env: "Env") -> Setup:
     return Setup(config, names)
 
 
+def watched(env: "Env") -> Setup:
+    """One engine, and a single usage stream for the dashboard."""
+    backends = [{"name": "slow", "url": env.engines["slow"].url}]
+    return Setup({"usage": {"streams": 1}, "health": HEALTH, "backends": backends}, {SLOW})
+
+
+def wide(env: "Env") -> Setup:
+    """40 backends with long names and models, a shadow strategy, a ledger: what a dashboard must fit."""
+    hosted = env.keep(Services())
+    node = "inference-gpu-node-{:02}.rack-07.row-b.hall-2.eu-central-1.compute.internal."
+    models = ["org/" + "a-rather-long-model-name-" * 4 + f"instruct-{number:07}" for number in range(3)]
+    backends = [
+        {"name": node.format(number).ljust(120, "x"), "url": f"{hosted.url}/{number}", "engine": "openai",
+         "models": models, "max_in_flight": 64}
+        for number in range(40)
+    ]
+    config = {
+        "routing": {"strategy": "weighted", "shadow": {"strategy": "round_robin"}},
+        "ledger": {"path": str(env.work / "wide.db")},
+        # One Python process plays all of them.
+        "health": {**HEALTH, "interval": "5s"},
+        "backends": backends,
+    }
+    return Setup(config, set(models))
+
+
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
     "hosted": hosted,
@@ -251,4 +277,6 @@ CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "tls": tls,
     "telemetry": telemetry,
     "converted": converted,
+    "watched": watched,
+    "wide": wide,
 }

@@ -9,6 +9,7 @@ from openai import AsyncOpenAI, OpenAI
 
 import configs
 import wire
+from browser import Browser, find_browser
 from processes import Engine, Penstock
 from tiny_gguf import Recipe, write_model
 
@@ -57,6 +58,7 @@ class Env:
         self.engines: dict[str, Engine] = {}
         self._proxies: dict[str, Penstock] = {}
         self._keys: dict[str, str] = {}
+        self._browser: Browser | None = None
         self._stack = contextlib.ExitStack()
 
     def start(self) -> None:
@@ -112,6 +114,15 @@ class Env:
 
             wire.wait_until(f"every model of {name} in /v1/models", discovered, 5.0)
         return self._proxies[name]
+
+    def browser(self) -> Browser:
+        """The browser, started on first use."""
+        if self._browser is None:
+            program = find_browser()
+            if program is None:
+                raise Skip("no browser on this machine")
+            self._browser = self.keep(Browser(program, self.work / "browser"))
+        return self._browser
 
     def url(self, model: str = PLAIN, proxy: str = "main") -> str:
         """Where requests for `model` go: penstock, or without one the engine itself."""

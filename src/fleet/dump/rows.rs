@@ -47,6 +47,9 @@ pub(super) struct BackendRow {
     pub(super) models_in_memory: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vram_used_bytes: Option<u64>,
+    /// The configured VRAM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vram_bytes: Option<u64>,
     pub(super) checked_s_ago: Option<f64>,
     pub(super) requests_total: Option<u64>,
     /// Absent before the first scrape.
@@ -222,6 +225,7 @@ impl BackendRow {
             }),
             models_in_memory: state.memory.models(),
             vram_used_bytes: state.memory.used().map(|used| used.0),
+            vram_bytes: config.vram.map(|vram| vram.0),
             checked_s_ago: state.checked_at().map(|at| now.since(at).as_secs_f64()),
             requests_total: Some(state.load.total()),
             telemetry: TelemetryRow::of(state, now),
