@@ -5,6 +5,7 @@ Prints one line of JSON per measurement and the tables at the end. Exits with 1 
 """
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import platform
@@ -110,7 +111,7 @@ class Run:
     def setup(self):
         model = [line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines()
                  if line.startswith("model name")]
-        self.emit({"kind": "setup", "cpu": model[0] if model else platform.machine(),
+        self.emit({"kind": "setup", "date": datetime.date.today().isoformat(), "cpu": model[0] if model else platform.machine(),
                    "cpus": os.cpu_count(), "kernel": platform.release(),
                    "rounds": self.chosen.rounds, "slices": self.chosen.slices,
                    "seconds": self.chosen.seconds,

@@ -1,6 +1,19 @@
-"""The markdown tables: medians, and ratios with their interval."""
+#!/usr/bin/env python3
+"""The markdown tables: medians, and ratios with their interval. Of rows kept before:
+
+    python3 benches/rig/table.py docs/performance/rig/requests.jsonl
+"""
+import json
 import math
 import statistics
+import sys
+from pathlib import Path
+
+# What the names of the scenarios mean.
+MEANING = {"S1": "300 B", "S2": "32 KiB full of escapes", "S2new": "32 KiB, no two begin alike",
+           "S3": "1 MiB with an image", "S4pace": "stream, a token each 5 ms",
+           "S1tls": "300 B over TLS", "S2tls": "32 KiB over TLS", "S1h2c": "300 B in HTTP/2",
+           "S1h2": "300 B in HTTP/2 over TLS", "handshake": "300 B over TLS, a new connection each"}
 
 # Ratios to the floor that are aimed at; none where a figure is only to be known.
 BARS = {"S1": 0.80, "S2": 0.70, "S2new": None, "S3": 1.05, "S4pace": 1.05,
@@ -67,7 +80,7 @@ def cpu_table(rows, peers):
         each = (show(median(rows, "cpu_us", kind="cpu", scenario=name, peer=peer), 2)
                 for peer in peers)
         bar = f"≤ {BARS[name]:.2f}" if BARS[name] else ""
-        yield line(f"{name}, per {unit}", *each, ratio(rows, name, "floor"), bar,
+        yield line(f"{name}: {MEANING[name]}, per {unit}", *each, ratio(rows, name, "floor"), bar,
                    ratio(rows, name, "nginx"), ratio(rows, name, "haproxy"),
                    len({row["round"] for row in rows if row.get("scenario") == name}))
     yield ""
@@ -80,7 +93,8 @@ def strategy_table(rows, peers):
     yield line("proxy CPU", *(f"{peer} / smart (95 %)" for peer in others))
     yield "|---" * (len(others) + 1) + "|"
     for name in (name for name in BARS if ratios(rows, name, "penstock", others[0])):
-        yield line(name, *(ratio(rows, name, "penstock", peer) for peer in others))
+        yield line(f"{name}: {MEANING[name]}",
+                   *(ratio(rows, name, "penstock", peer) for peer in others))
     bars = (f"≤ {STRATEGIES[peer]:.2f}" if STRATEGIES[peer] else "" for peer in others)
     yield line("bar", *bars)
     yield ""
@@ -141,3 +155,23 @@ def tables(rows, peers):
         parts[-1] += (f" The proxy's CPU did other work for {others:.1%} of the time (median) and"
                       f" was taken by the host for {stolen:.1%} at most.")
     return "\n".join(parts)
+
+
+def measured(rows):
+    """When and on what the rows were measured, from the line that each run begins with."""
+    for row in (row for row in rows if row["kind"] == "setup"):
+        versions = ", ".join(version for version in row["versions"].values() if version)
+        turns = f"{row['slices']} turns in each, " if row["slices"] > 1 else ""
+        yield (f"{row.get('date', '')}: {row['cpus']} CPUs, {row['cpu']}; {row['rounds']} rounds,"
+               f" {turns}{row['seconds']:g} s per turn; {versions}.\n")
+
+
+def main():
+    rows = [json.loads(text) for text in Path(sys.argv[1]).read_text().splitlines()]
+    named = {name: None for row in rows if row["kind"] == "setup" for name in row["versions"]}
+    print("\n".join(measured(rows)))
+    print(tables(rows, list(named)))
+
+
+if __name__ == "__main__":
+    main()
