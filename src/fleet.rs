@@ -4,6 +4,7 @@
 
 mod addresses;
 mod backend;
+mod backend_id;
 mod backend_memory;
 mod cache_sharing;
 mod catalogue;
@@ -34,7 +35,8 @@ mod telemetry;
 mod topology;
 
 pub use addresses::Addresses;
-pub use backend::{BackendId, BackendSet, BackendState, CheckVerdict, SharedBackend};
+pub use backend::{BackendState, CheckVerdict, SharedBackend};
+pub use backend_id::{BackendId, BackendSet};
 pub use backend_memory::BackendMemory;
 pub use catalogue_request::OutdatedCatalogue;
 pub use circuit_breaker::{BreakerState, BreakerTransition, CircuitBreaker, OpenReason};

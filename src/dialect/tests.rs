@@ -5,6 +5,7 @@ mod chat_to_ollama;
 mod embeddings;
 mod engine_errors;
 mod messages;
+mod messages_backend;
 mod ollama_generate;
 mod ollama_to_chat;
 mod properties;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use ahash::HashMap;
 
-use super::backend::{BackendId, SharedBackend};
+use super::backend::SharedBackend;
+use super::backend_id::BackendId;
 use super::cooldown::CooldownScope;
 use super::groups::Groups;
 use super::latency::ModelLatency;

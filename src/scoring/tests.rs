@@ -2,7 +2,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::*;
-use crate::scoring::{PICKERS, PRESETS, PrefixParams, Preset, Value, parse_scorers};
+use crate::scoring::{PICKERS, PRESETS, PrefixParams, Preset, Value, known_reading, parse_scorers};
 
 fn specs(text: &str) -> Vec<ScorerSpec> {
     parse_scorers(text).unwrap()
@@ -84,9 +84,9 @@ fn unknown_readings_score_zero_and_change_no_other_score() {
     }
     assert_eq!(scores_of("kv-utilization", &[unknown]), [0.0]);
     assert_eq!(scores_of("queue-depth", &[unknown, unknown]), [0.0, 0.0]);
-    assert_eq!(Candidate::reading(f64::NAN), None);
-    assert_eq!(Candidate::reading(f64::INFINITY), None);
-    assert_eq!(Candidate::reading(-3.0), Some(0.0));
+    assert_eq!(known_reading(f64::NAN), None);
+    assert_eq!(known_reading(f64::INFINITY), None);
+    assert_eq!(known_reading(-3.0), Some(0.0));
 }
 
 #[test]

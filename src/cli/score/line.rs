@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::choice::{read_picker, read_preset, read_scorers};
 use super::object::Object;
-use crate::scoring::{Candidate, Picker, Profile, READINGS, ReadingRow, ScorerSpec};
+use crate::scoring::{Candidate, Picker, Profile, READINGS, ReadingRow, ScorerSpec, known_reading};
 
 /// One line.
 #[derive(Debug, Deserialize)]
@@ -163,8 +163,8 @@ impl BackendLine {
             // The sum of very large readings is infinite.
             load: load.map(|load| load.clamp(0.0, f64::MAX)),
             kv_utilization: readings.kv_utilization.map(|part| part.min(1.0)),
-            in_flight: in_flight.and_then(Candidate::reading).unwrap_or(readings.in_flight),
-            prefill_tokens: Candidate::reading(readings.prefill_tokens).unwrap_or(0.0),
+            in_flight: in_flight.and_then(known_reading).unwrap_or(readings.in_flight),
+            prefill_tokens: known_reading(readings.prefill_tokens).unwrap_or(0.0),
             matched_blocks: self.prefix.map_or(0, |prefix| prefix.matched),
             prompt_blocks: self.prefix.map_or(0, |prefix| prefix.total),
             ..*readings

@@ -1,7 +1,8 @@
 //! `kv-utilization`: prefers backends with a free KV cache.
 
 use super::{Scorer, ScorerRow, each};
-use crate::scoring::readings::{Candidate, Standing};
+use crate::scoring::reading_values::Standing;
+use crate::scoring::readings::Candidate;
 use crate::scoring::request::RequestFeatures;
 
 pub(super) const ROW: ScorerRow = ScorerRow {

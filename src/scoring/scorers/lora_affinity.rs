@@ -1,7 +1,8 @@
 //! `lora-affinity`: sends a request to where its adapter is loaded.
 
 use super::{Needs, Scorer, ScorerRow, each};
-use crate::scoring::readings::{Adapter, Candidate};
+use crate::scoring::reading_values::Adapter;
+use crate::scoring::readings::Candidate;
 use crate::scoring::request::RequestFeatures;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
