@@ -28,6 +28,7 @@ pub use sections::auth::{AuthConfig, ClientKey};
 pub use sections::backends::{AuthorizationPolicy, BackendConfig, BackendTls, Engine, Resolve};
 pub use sections::default_model::DefaultModel;
 pub use sections::discovery::DiscoveryConfig;
+pub use sections::ensembles::EnsemblesConfig;
 pub use sections::health::{BreakerConfig, HealthConfig};
 pub use sections::ledger::{LedgerConfig, RequestUsage};
 pub use sections::limits::{Http2Limits, LimitsConfig};
@@ -36,6 +37,7 @@ pub use sections::log::{LogConfig, LogFormat, LogLevel};
 pub use sections::model::{ModelConfig, ModelEntry};
 pub use sections::ollama::OllamaConfig;
 pub use sections::price::Price;
+pub use sections::prompt::Prompt;
 pub use sections::proxies::TrustedProxy;
 pub use sections::routing::BY_MODEL;
 pub use sections::routing::{
@@ -52,7 +54,8 @@ pub use source::ConfigSource;
 pub use syntax::environment::Environment;
 pub(crate) use syntax::errors::without_position;
 pub use syntax::errors::{
-    ConfigError, ConfigWarning, Encoding, Fault, Place, Problem, SecretError, UrlError, Warning,
+    ConfigError, ConfigWarning, Encoding, Fault, Place, Problem, PromptError, SecretError,
+    UrlError, Warning,
 };
 pub use syntax::glob::ModelGlob;
 pub use syntax::secret::Secret;

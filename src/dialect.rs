@@ -10,6 +10,7 @@ mod embeddings;
 mod empty_request;
 mod engine_error;
 mod engine_fields;
+mod ensemble;
 mod error;
 mod event;
 mod framing;
@@ -28,6 +29,7 @@ pub use context_shift::{ContextRefusal, Conversation, Shift, read_refusal, room_
 pub use converter::ResponseConverter;
 pub use empty_request::{EmptyReply, empty_reply};
 pub use engine_error::convert_error;
+pub use ensemble::{EnsembleError, EnsembleRequest, critique_body, response_text};
 pub use error::{BadResponse, ConvertError};
 pub use limits::ResponseLimits;
 pub use reply::{ReplyContext, ReplyTerms};

@@ -4,7 +4,8 @@
 //! `request_head` identifies it and rejects what the head alone decides (401, 404, 405, 413, 415);
 //! `local_response` serves what needs no backend, `direct` what is for one backend rather than a model,
 //! `broadcast` what is for all Ollama backends.
-//! `request_body` reads and scans the body. `retry` runs the attempts: `decision` picks a backend and
+//! `request_body` reads and scans the body. `ensemble` makes the calls that an ensemble's final request is
+//! made of; that one goes on as any other. `retry` runs the attempts: `decision` picks a backend and
 //! takes its in-flight permit, `conversion` converts the request where the backend does not serve its API,
 //! `forward` connects, sends and reads the response's head, `response` relays it, `context_shift` shortens
 //! a conversation that no backend has room for, `outcome` reports to the backend's health, circuit breaker and latency. A request that fails ends
@@ -18,6 +19,7 @@ mod context_shift;
 mod conversion;
 mod decision;
 mod direct;
+mod ensemble;
 mod failure;
 mod forward;
 mod local_response;
@@ -35,6 +37,7 @@ mod shift_state;
 mod target;
 
 pub use context::RequestContext;
+pub use ensemble::EnsembleFigures;
 pub use local_response::usage::{EventSource, UsageApi, UsageRefusal, UsageResponse};
 pub use phases::DataPlane;
 
@@ -54,6 +57,7 @@ use crate::tls::{Look, TlsError};
 use crate::upstream::pool::ConnectionPool;
 use broadcast::Broadcasts;
 use direct::response_ids::ResponseIds;
+use ensemble::Ensembles;
 use observers::Observers;
 use retry::budget::RetryCredit;
 use seeds::Seeds;
@@ -66,6 +70,7 @@ pub struct Proxy {
     bodies: Arc<BodyBudget>,
     pool: ConnectionPool,
     broadcasts: Broadcasts,
+    ensembles: Ensembles,
     retries: RetryCredit,
     observers: Observers,
     captures: Lease,
@@ -94,6 +99,7 @@ impl Proxy {
             bodies: Arc::default(),
             pool: ConnectionPool::new(&config.limits),
             broadcasts: Broadcasts::default(),
+            ensembles: Ensembles::default(),
             retries: RetryCredit::new(&config.routing.retry_budget),
             observers: Observers::new(observers),
             captures: Lease::default(),
@@ -167,6 +173,11 @@ impl Proxy {
     /// Ids of stored responses that made room for others.
     pub fn evicted_response_ids(&self) -> u64 {
         self.response_ids.evicted()
+    }
+
+    /// What ensembles have come to.
+    pub fn ensembles(&self) -> &EnsembleFigures {
+        &self.ensembles.figures
     }
 
     /// Bytes of request bodies held now.

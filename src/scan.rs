@@ -40,7 +40,7 @@ use crate::api::{BodyFormat, ErrorCode, Operation};
 use crate::units::{Timestamp, TokenCount};
 
 /// The estimated length of a token, in the unit of the estimate.
-const TEXT_PER_TOKEN: u64 = 4;
+pub const TEXT_PER_TOKEN: u64 = 4;
 
 /// The input of a scan besides the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

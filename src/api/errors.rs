@@ -28,6 +28,7 @@ pub enum ErrorCode {
     UnsupportedEncoding,
     HeadTooLarge,
     BackendsCoolingDown,
+    TooManyEnsembles,
     BadUpstreamResponse,
     UpstreamClosed,
     NoOllamaBackend,
@@ -178,6 +179,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "backends_cooling_down",
         429,
         "every backend is in cooldown after a 429; see `Retry-After`",
+    ),
+    error(
+        ErrorCode::TooManyEnsembles,
+        "too_many_ensembles",
+        429,
+        "ensembles reached `ensembles.in_flight`, or those of the key its `ensembles`",
     ),
     error(
         ErrorCode::BadUpstreamResponse,

@@ -53,6 +53,12 @@ impl TraceContext {
         is_whole.then_some(Self { trace_id, caller: Some(caller), span: span.max(1), flags })
     }
 
+    /// The context of a part of the request, with a separate span below the request's.
+    #[must_use]
+    pub fn child(self, span: u64) -> Self {
+        Self { caller: Some(self.span), span: span.max(1), ..self }
+    }
+
     /// Whether the trace is to be recorded.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0

@@ -64,6 +64,7 @@ impl Changes {
         if old.admin.token != new.admin.token && !changes.has_below("admin.token_file") {
             changes.add_secret("admin.token_file".to_owned());
         }
+        changes.compare_prompts(old, new);
         changes.compare_backends(&old.backends, &new.backends);
         changes
     }
@@ -77,6 +78,19 @@ impl Changes {
     /// Whether nothing differs.
     pub fn is_empty(&self) -> bool {
         self.settings.is_empty() && self.added.is_empty() && self.removed.is_empty()
+    }
+
+    /// A prompt's file may have another text under the same name.
+    fn compare_prompts(&mut self, old: &Config, new: &Config) {
+        let (old, new) = (&old.ensembles, &new.ensembles);
+        for (name, before, after) in [
+            ("ensembles.critique_prompt", &old.critique_prompt, &new.critique_prompt),
+            ("ensembles.final_prompt", &old.final_prompt, &new.final_prompt),
+        ] {
+            if before != after && !self.has_below(name) {
+                self.add_secret(name.to_owned());
+            }
+        }
     }
 
     fn compare_backends(&mut self, old: &[BackendConfig], new: &[BackendConfig]) {

@@ -7,6 +7,7 @@ pub(super) mod auth;
 pub(super) mod backends;
 pub(super) mod default_model;
 pub(super) mod discovery;
+pub(super) mod ensembles;
 pub(super) mod health;
 pub(super) mod ledger;
 pub(super) mod limits;
@@ -15,6 +16,7 @@ pub(super) mod log;
 pub(super) mod model;
 pub(super) mod ollama;
 pub(super) mod price;
+pub(super) mod prompt;
 pub(super) mod proxies;
 pub(super) mod routing;
 pub(super) mod scorers;
@@ -33,6 +35,7 @@ use admin::AdminConfig;
 use auth::AuthConfig;
 use backends::{BackendConfig, BackendItem};
 use discovery::DiscoveryConfig;
+use ensembles::EnsemblesConfig;
 use health::HealthConfig;
 use ledger::LedgerConfig;
 use limits::LimitsConfig;
@@ -72,6 +75,8 @@ section! {
         pub usage: UsageConfig = UsageConfig::default(),
         /// Ollama clients that manage models.
         pub ollama: OllamaConfig = OllamaConfig::default(),
+        /// Ensembles: one response made of several.
+        pub ensembles: EnsemblesConfig = EnsemblesConfig::default(),
         /// API keys of clients.
         pub auth: AuthConfig = AuthConfig::default(),
         /// How a backend is chosen, and what happens when it fails.

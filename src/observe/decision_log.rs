@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::api::{Capabilities, Operation};
 use crate::config::Strategy;
-use crate::routing::{Capture, RequestObserver, Routed, ScoreRecord, ScorerNames};
+use crate::routing::{Capture, EnsembleCall, RequestObserver, Routed, ScoreRecord, ScorerNames};
 use crate::scan::RequestRequirements;
 use crate::units::{Timestamp, TokenCount, widen};
 use captures::Captures;
@@ -64,6 +64,7 @@ struct Entry {
     candidates: u32,
     attempt: u32,
     dropped_messages: Option<u32>,
+    ensemble: Option<EnsembleCall>,
     estimated_tokens: TokenCount,
     needs: Capabilities,
     streaming: bool,
@@ -104,6 +105,9 @@ pub struct DecisionReport {
     /// The messages that were dropped to fit a context, if it was shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_messages: Option<u32>,
+    /// The call that it is of an ensemble: `draft 1`, `critique 2`, `final`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ensemble: Option<String>,
     /// What the scorers of the weighted strategy made of the backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scoring: Option<ScoringReport>,
@@ -207,6 +211,7 @@ impl Entry {
             candidates: decision.candidates,
             attempt: event.attempt,
             dropped_messages: event.dropped_messages,
+            ensemble: event.ensemble,
             estimated_tokens: request.estimated_tokens,
             needs: request.needs,
             streaming: request.streaming,
@@ -239,6 +244,7 @@ impl Entry {
             candidates: self.candidates,
             attempt: self.attempt,
             dropped_messages: self.dropped_messages,
+            ensemble: self.ensemble.map(|call| call.to_string()),
             scoring: self.scores.map(|scores| ScoringReport {
                 total: widen(scores.total),
                 scores: names.zip(scores.scores().iter().copied().map(widen)).collect(),

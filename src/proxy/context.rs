@@ -15,7 +15,7 @@ use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Topology};
 use crate::routing::RoutingDecision;
-use crate::routing::{Generation, SplitPoint};
+use crate::routing::{EnsembleCall, Generation, SplitPoint};
 use crate::scan::RequestProfile;
 use crate::units::{Timestamp, TokenCount};
 
@@ -98,10 +98,24 @@ pub(crate) struct RequestRecord {
     pub(crate) estimated_tokens: Option<TokenCount>,
     /// Messages that were dropped to fit a context.
     pub(crate) dropped_messages: Option<u32>,
+    /// The call that it is of an ensemble.
+    pub(crate) ensemble: Option<EnsembleCall>,
+    /// What the final call of an ensemble is made of.
+    pub(crate) ensemble_parts: Option<EnsembleParts>,
     /// Bytes of the request's body.
     pub(crate) bytes_in: usize,
     /// Method and path of a refused head, which Pingora has not seen.
     pub(crate) refused: Option<Box<LoggedRequest>>,
+}
+
+/// What the final call of an ensemble is made of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct EnsembleParts {
+    pub(crate) drafts: usize,
+    pub(crate) critiques: usize,
+    /// Tokens of the calls before the final one.
+    pub(crate) input_tokens: u64,
+    pub(crate) output_tokens: u64,
 }
 
 /// A request that has been read and scanned.
@@ -132,6 +146,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) upgrade: Option<HeaderValue>,
     /// How it is shortened, where it may be.
     pub(crate) shift: Option<Box<ContextShift>>,
+    /// When it ends, whatever the timeouts allow.
+    pub(crate) deadline: Option<Timestamp>,
 }
 
 impl ScannedRequest {
@@ -158,6 +174,7 @@ impl ScannedRequest {
             adds_usage: false,
             upgrade: None,
             shift: None,
+            deadline: None,
         }
     }
 

@@ -93,6 +93,7 @@ pub(crate) fn decide(
             trace: reserved.trace.as_ref(),
             attempt: ctx.record.attempts,
             dropped_messages: ctx.record.dropped_messages,
+            ensemble: ctx.record.ensemble,
             scorer_names: router.weighted().map(Weighted::scorer_names).unwrap_or_default(),
             captured: reserved.captured.as_deref(),
         });

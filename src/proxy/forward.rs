@@ -97,7 +97,7 @@ pub(crate) async fn make_attempt(
 }
 
 /// Converts the request if the backend does not serve its operation. Returns what it was and became.
-fn prepare(
+pub(super) fn prepare(
     proxy: &Proxy,
     ctx: &RequestContext,
     request: &mut ScannedRequest,
@@ -163,6 +163,7 @@ pub(super) async fn exchange<'a>(
 fn deadline(ctx: &RequestContext, request: &ScannedRequest, attempt: &Attempt<'_>) -> Deadline {
     let timeouts = &attempt.serving.timeouts;
     let total = timeouts.total.map(|limit| ctx.arrived_at.after(limit));
+    let total = [total, request.deadline].into_iter().flatten().min();
     let (limit, code) = match request.profile.streaming {
         true => (timeouts.first_token, ErrorCode::FirstTokenTimeout),
         false => (timeouts.response, ErrorCode::ResponseTimeout),

@@ -132,6 +132,7 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
         bytes_in: to_u64(ctx.record.bytes_in),
         bytes_out: to_u64(session.as_downstream().body_bytes_sent()),
         trace: ctx.trace,
+        ensemble: ctx.record.ensemble,
     }
 }
 
@@ -142,6 +143,7 @@ fn own_outcome(record: &RequestRecord) -> Outcome {
         ErrorCode::BackendsCoolingDown,
         ErrorCode::BodyMemoryFull,
         ErrorCode::DiscoveryPending,
+        ErrorCode::TooManyEnsembles,
     ];
     match (record.code, record.status) {
         (Some(code), status) if busy.contains(&code) => {

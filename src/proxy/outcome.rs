@@ -73,17 +73,20 @@ impl AttemptResult {
         Self { outcome: Outcome::Client, code, is_relayed: false, ..by_status }
     }
 
+    /// The result of an attempt that failed. `jitter` in 0..1 lengthens a cooldown.
+    pub(crate) fn failed(failure: &Failure, ctx: &RequestContext, jitter: f64) -> Self {
+        let config = &ctx.generation.config.routing.cooldown;
+        let outcome = outcome_of(failure, cooldown_time(config, failure, jitter));
+        let by_status = Self::by_status(ctx.record.status, ctx);
+        Self { outcome, code: Some(code_of(failure)), is_relayed: false, ..by_status }
+    }
+
     /// The result of an attempt that has ended. `jitter` in 0..1 lengthens a cooldown.
     pub(crate) fn of(end: &AttemptEnd, ctx: &RequestContext, jitter: f64) -> Self {
-        let by_status = Self::by_status(ctx.record.status, ctx);
         match end {
-            AttemptEnd::Failed(failure) => {
-                let config = &ctx.generation.config.routing.cooldown;
-                let outcome = outcome_of(failure, cooldown_time(config, failure, jitter));
-                let code = Some(code_of(failure));
-                Self { outcome, code, is_relayed: false, ..by_status }
-            }
+            AttemptEnd::Failed(failure) => Self::failed(failure, ctx, jitter),
             AttemptEnd::Relayed(_) => {
+                let by_status = Self::by_status(ctx.record.status, ctx);
                 let outcome = ctx.record.outcome.unwrap_or(by_status.outcome);
                 Self { outcome, code: ctx.record.code, ..by_status }
             }

@@ -19,10 +19,11 @@ use super::direct::passthrough::serve_passthrough;
 use super::direct::show::serve_show;
 use super::direct::stored_responses::serve_stored;
 use super::direct::tunnel::{Upgrade, requested_protocol, serve_tunnel};
+use super::ensemble::{plan_of, serve_ensemble};
 use super::failure::OwnError;
 use super::local_response::usage::send_usage;
 use super::own_response::{send_error, send_refusal};
-use super::request_body::{read_body, scan_request};
+use super::request_body::{admit_scanned, read_body, scan_body};
 use super::request_head::{Forwarded, read_head};
 use super::retry::serve;
 use crate::api::{Dialect, ErrorCode};
@@ -199,7 +200,15 @@ async fn forward(
             };
         }
     };
-    match scan_request(proxy, session, ctx, operation, body) {
+    let scanned = match scan_body(session, ctx, operation, &body) {
+        Ok(scanned) => scanned,
+        Err(error) => return send_error(proxy, session, ctx, error).await,
+    };
+    if let Some(plan) = plan_of(ctx, &scanned.named.model) {
+        // Boxed: no other request should carry room for one.
+        return Box::pin(serve_ensemble(proxy, session, ctx, plan, (scanned, body))).await;
+    }
+    match admit_scanned(proxy, session, ctx, scanned, body) {
         Ok(request) => serve(proxy, session, ctx, request).await,
         Err(error) => send_error(proxy, session, ctx, error).await,
     }

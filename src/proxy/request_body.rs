@@ -41,17 +41,30 @@ pub(crate) async fn read_body(
     BodyReader::new(client, limits, budget).read(ctx.body_length).await
 }
 
-/// Scans the body, and records its model and parameters.
+/// A body that has been scanned.
+pub(crate) struct Scanned {
+    pub(crate) named: Named,
+    /// Whether a body without a model gets its name.
+    inserts_model: bool,
+}
+
+impl Scanned {
+    /// A request whose body names its model.
+    pub(crate) fn named(named: Named) -> Self {
+        Self { named, inserts_model: false }
+    }
+}
+
+/// Scans the body.
 ///
 /// # Errors
-/// When the body is malformed, or the client's key may not use the model.
-pub(crate) fn scan_request(
-    proxy: &Proxy,
+/// When the body is malformed.
+pub(crate) fn scan_body(
     session: &Session,
-    ctx: &mut RequestContext,
+    ctx: &RequestContext,
     operation: Operation,
-    body: HeldBody,
-) -> Result<ScannedRequest, OwnError> {
+    body: &HeldBody,
+) -> Result<Scanned, OwnError> {
     let config = &ctx.generation.config;
     let headers = &session.req_header().headers;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -65,10 +78,25 @@ pub(crate) fn scan_request(
         .requested_model(&profile, &body.bytes, &fleet)
         .map_err(|error| scan_error(&error))?;
     let model: Arc<str> = requested.name.as_ref().into();
-    let inserts_model = requested.must_be_inserted;
-    let request = admit(proxy, session, ctx, Named { profile, model }, body)?;
+    Ok(Scanned { named: Named { profile, model }, inserts_model: requested.must_be_inserted })
+}
+
+/// Records the model and the parameters of a scanned request.
+///
+/// # Errors
+/// When the client's key may not use the model.
+pub(crate) fn admit_scanned(
+    proxy: &Proxy,
+    session: &Session,
+    ctx: &mut RequestContext,
+    scanned: Scanned,
+    body: HeldBody,
+) -> Result<ScannedRequest, OwnError> {
+    let Scanned { named, inserts_model } = scanned;
+    let profile = named.profile;
+    let request = admit(proxy, session, ctx, named, body)?;
     let adds_usage = adds_usage(&ctx.generation.config, &profile);
-    let shift = shift_of(ctx, headers, &profile);
+    let shift = shift_of(ctx, &session.req_header().headers, &profile);
     Ok(ScannedRequest { inserts_model, adds_usage, shift, ..request })
 }
 
@@ -133,6 +161,7 @@ pub(crate) fn admit(
         adds_usage: false,
         upgrade: None,
         shift: None,
+        deadline: None,
     })
 }
 

@@ -11,7 +11,7 @@ use pingora_proxy::Session;
 use super::Proxy;
 use super::attempt::Attempt;
 use super::auth::KeyOwner;
-use super::context::{RequestContext, ScannedRequest, Served};
+use super::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
 use super::conversion::WayBack;
 use super::failure::timeout_message;
 use super::outcome::{AttemptResult, record_outcome};
@@ -26,10 +26,12 @@ use crate::upstream::http1::Exchange;
 use crate::upstream::relay::{RelayEnd, RelayObserver, RelayTerms, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
+pub(super) use converted::{converter, reason_of};
 use usage_filter::UsageFilter;
 
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
 const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
+const ENSEMBLE: HeaderName = HeaderName::from_static("x-penstock-ensemble");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// A response whose head has been read.
@@ -206,7 +208,8 @@ impl<'a> Progress<'a> {
     }
 }
 
-fn record_head(
+/// Records the head of a response.
+pub(super) fn record_head(
     ctx: &mut RequestContext,
     request: &ScannedRequest,
     head: &ResponseHead,
@@ -252,6 +255,9 @@ fn finish_head(
     if let Some(dropped) = ctx.record.dropped_messages {
         header.insert_header(CONTEXT_SHIFT, format!("dropped={dropped}"))?;
     }
+    if let Some(parts) = ctx.record.ensemble_parts {
+        header.insert_header(ENSEMBLE, ensemble_text(parts))?;
+    }
     if ctx.generation.config.routing.expose_decision {
         header.insert_header(BACKEND, &*attempt.serving.state.name)?;
         if let Some(decision) = &request.decision {
@@ -282,6 +288,14 @@ fn finish_head(
         _ => {}
     }
     Ok(())
+}
+
+/// What a response is made of.
+fn ensemble_text(parts: EnsembleParts) -> String {
+    let EnsembleParts { drafts, critiques, input_tokens, output_tokens } = parts;
+    format!(
+        "drafts={drafts};critiques={critiques};input_tokens={input_tokens};output_tokens={output_tokens}"
+    )
 }
 
 /// Ends a response that broke off: a stream with an error event in the client's dialect, anything

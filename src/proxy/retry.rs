@@ -89,7 +89,7 @@ pub(crate) async fn serve(
 
 /// Whether the failure is safe to retry, and neither `routing.max_retries` nor the retry budget is
 /// used up. The budget is charged last, so that only retries that happen are paid for.
-fn may_retry(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
+pub(super) fn may_retry(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
     let routing = &ctx.generation.config.routing;
     let is_safe = match RetrySafety::of(failure) {
         RetrySafety::Safe => true,
@@ -103,7 +103,7 @@ fn may_retry(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
 
 /// Whether the backend limits the client's rate. Such a refusal is retried on one other backend and no
 /// further: a limit of the model or the key would be met everywhere, and every refusal starts a cooldown.
-fn is_rate_limit(failure: &Failure) -> bool {
+pub(super) fn is_rate_limit(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused(held) if held.status == 429)
 }
 
@@ -141,7 +141,9 @@ async fn send_unserved(
         Unserved::NotConverted(reason) => {
             send_error(proxy, session, ctx, NotConverted::to_error(reason)).await
         }
-        Unserved::NoRoute(error) => send_route_error(proxy, session, ctx, &error).await,
+        Unserved::NoRoute(error) => {
+            send_error(proxy, session, ctx, route_error(ctx.dialect, &error)).await
+        }
     }
 }
 
@@ -181,22 +183,16 @@ async fn send_failure(
     }
 }
 
-/// Responds with why no attempt could be made.
-async fn send_route_error(
-    proxy: &Proxy,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    error: &RouteError,
-) -> Served {
+/// Why no attempt could be made, in the words of the client's dialect.
+pub(super) fn route_error(dialect: Dialect, error: &RouteError) -> OwnError {
     let own = OwnError::from_route(error, now());
-    let own = match (error, ctx.dialect) {
+    match (error, dialect) {
         // Ollama's clients look for these words.
         (RouteError::ModelNotFound { alias, .. }, Dialect::Ollama) => {
             OwnError::new(own.code, format!("model '{alias}' not found"))
         }
         _ => own,
-    };
-    send_error(proxy, session, ctx, own).await
+    }
 }
 
 /// Records how many tokens of the prompt were expected in the cache, beside the engine's count of them.

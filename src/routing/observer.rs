@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::{Capture, Generation, Router, RoutingDecision, ScorerNames, Trace};
+use super::{Capture, EnsembleCall, Generation, Router, RoutingDecision, ScorerNames, Trace};
 use crate::api::{ErrorCode, Operation, TraceContext};
 use crate::fleet::{BackendId, Outcome, Topology};
 use crate::prefix::Chain;
@@ -47,6 +47,8 @@ pub struct Routed<'a> {
     pub attempt: u32,
     /// Messages that were dropped to fit a context.
     pub dropped_messages: Option<u32>,
+    /// The call that it is of an ensemble.
+    pub ensemble: Option<EnsembleCall>,
     /// The names and weights of the decision's scores.
     pub scorer_names: ScorerNames,
     /// What the decision read, where that is captured.
@@ -152,6 +154,8 @@ pub struct About<'a> {
     pub bytes_out: u64,
     /// Where the request stands in a trace.
     pub trace: Option<TraceContext>,
+    /// The call that it is of an ensemble.
+    pub ensemble: Option<EnsembleCall>,
 }
 
 /// Observes requests. Must not block.

@@ -139,6 +139,11 @@ impl Names {
         self.hops(name, fleet, point).last().map_or(name, |target| target)
     }
 
+    /// Whether `name` is an exact alias.
+    pub fn has(&self, name: &str) -> bool {
+        self.aliases.contains_key(name) || self.splits.contains_key(name)
+    }
+
     /// How requests for `name` are split; `None` if all go to one model.
     pub fn split(&self, name: &str, fleet: &Topology) -> Option<Split<'_>> {
         let alias = match self.aliases.get(name) {

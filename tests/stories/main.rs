@@ -41,6 +41,7 @@ mod doctor;
 mod documentation;
 mod end_to_end;
 mod engine_metrics;
+mod ensembles;
 mod explain;
 mod failing_backends;
 mod failover;
@@ -126,6 +127,7 @@ fn all_stories() -> Vec<Trial> {
         discovery,
         dns_addresses,
         engine_metrics,
+        ensembles,
         explain,
         faults_under_load,
         graceful_upgrade,

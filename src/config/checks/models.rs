@@ -28,6 +28,19 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
             let place = root.at("models").key_place(model);
             reader.warn(place, Warning::UnknownModel { model: model.clone() });
         }
+        check_members(config, &declared, root.at("models"), reader);
+    }
+}
+
+fn check_members(config: &Config, declared: &BTreeSet<&str>, node: &Node, reader: &mut Reader) {
+    for (model, settings) in &config.models {
+        let items = node.at(model).at("ensemble").items();
+        for (member, item) in settings.ensemble.iter().zip(items) {
+            if resolve(&config.routing, member).is_disjoint(declared) {
+                let (model, member) = (model.clone(), member.clone());
+                reader.warn(&item.place, Warning::UnknownMember { model, member });
+            }
+        }
     }
 }
 

@@ -172,6 +172,8 @@ pub enum Problem {
     Secret { key: String, source: SecretError },
     #[error("'{key}': cannot read {}: {source}", path.display())]
     SecretFile { key: String, path: PathBuf, source: std::io::Error },
+    #[error("'{key}': {}: {source}", path.display())]
+    Prompt { key: String, path: PathBuf, source: PromptError },
     #[error("'{section}' sets both '{key}' and '{key}_file': remove one")]
     SecretTwice { section: String, key: &'static str },
     #[error("'admin.listen' is {listen}, which is not loopback: 'admin.token_file' is required")]
@@ -229,6 +231,20 @@ pub enum SecretError {
     /// The secret is not allowed in an HTTP header.
     #[error("the secret contains characters that are not allowed in HTTP headers")]
     NotPrintable,
+}
+
+/// Why a file is no prompt.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is described by its message")]
+pub enum PromptError {
+    #[error("cannot read it: {0}")]
+    Unreadable(std::io::Error),
+    #[error("the prompt is longer than {limit} bytes")]
+    TooLong { limit: usize },
+    #[error("the prompt has no {{{name}}}")]
+    Missing { name: &'static str },
+    #[error("the prompt has {{{name}}}, which nothing fills in")]
+    Unknown { name: String },
 }
 
 /// Why a string is not a valid backend URL.
@@ -311,6 +327,8 @@ pub enum Warning {
     DeadAlias { alias: String, target: String },
     #[error("'models' has settings for '{model}', which no backend serves")]
     UnknownModel { model: String },
+    #[error("the ensemble of '{model}' has the member '{member}', which no backend serves")]
+    UnknownMember { model: String, member: String },
     #[error("the fallback chain of '{model}' is empty")]
     EmptyFallback { model: String },
     #[error("the fallback chain of '{model}' names '{fallback}', which no backend serves")]

@@ -67,7 +67,9 @@ fn reference_with_all_options() -> String {
 #[test]
 fn commented_options_are_valid() {
     let text = reference_with_all_options();
-    let result = Config::parse(&text, "all", Path::new(""), &Environment::default());
+    // Paths of prompts start at the file's folder.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf");
+    let result = Config::parse(&text, "all", &folder, &Environment::default());
     let Err(ConfigError::Invalid { faults }) = result else { panic!("{result:?}") };
     for fault in faults {
         assert!(

@@ -152,6 +152,9 @@ fn aliases_without_target_warn() {
     let model = warnings(&text("models: {n: {timeouts: {response: 5s}}}"));
     assert!(model[0].starts_with("penstock.yaml:2:10: 'models' has settings for 'n'"), "{model:?}");
     assert!(warnings("backends: [http://a]\nmodels: {n: {}}").is_empty(), "it may turn up");
+    let member = warnings(&text("models: {m: {ensemble: [m, n]}}"));
+    assert_eq!(member.len(), 1);
+    assert!(member[0].contains("the ensemble of 'm' has the member 'n'"), "{member:?}");
 }
 
 #[test]

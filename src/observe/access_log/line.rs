@@ -43,6 +43,8 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     line.number("bytes_out", Some(about.bytes_out));
     let trace = about.trace.map(|trace| format!("{:032x}", trace.trace_id));
     line.text("trace", trace.as_deref(), SHORT);
+    let ensemble = about.ensemble.map(|call| call.to_string());
+    line.text("ensemble", ensemble.as_deref(), SHORT);
     line.end()
 }
 

@@ -47,6 +47,7 @@ fn about<'a>() -> About<'a> {
         bytes_in: 120,
         bytes_out: 4000,
         trace: Some(TraceContext::begin(0xabc, 1, true)),
+        ensemble: None,
     }
 }
 
@@ -67,7 +68,7 @@ fn line_describes_the_request() {
         "error": null, "outcome": "ok", "stream": true, "fallback": false, "attempts": 2,
         "tokens_in": 7, "tokens_out": 11, "tokens_cached": null, "tokens_estimated": true,
         "ttft_ms": 31.5, "duration_ms": 900, "bytes_in": 120, "bytes_out": 4000,
-        "trace": "00000000000000000000000000000abc",
+        "trace": "00000000000000000000000000000abc", "ensemble": null,
     });
     assert_eq!(parse(&line), expected);
 }

@@ -67,6 +67,7 @@ impl Story {
             trace: None,
             attempt: 1,
             dropped_messages: None,
+            ensemble: None,
             scorer_names: ScorerNames::default(),
             captured: None,
         }

@@ -5,6 +5,7 @@
 mod backends;
 mod connections;
 mod engines;
+mod ensembles;
 mod gen_ai;
 mod groups;
 mod ledger;
@@ -24,6 +25,7 @@ const BACKEND: &[&str] = &["backend"];
 pub fn metric_rows() -> impl Iterator<Item = &'static MetricRow> + Clone {
     [
         requests::ROWS,
+        ensembles::ROWS,
         backends::ROWS,
         groups::ROWS,
         models::ROWS,

@@ -49,6 +49,7 @@ pub(super) fn of_request(
     span.text("penstock.operation", outcome.operation.map(Operation::name));
     span.text("penstock.backend", outcome.backend.map(|(_, name)| name));
     span.text("penstock.outcome", Some(outcome.outcome.name()));
+    span.text("penstock.ensemble", about.ensemble.map(|call| call.to_string()).as_deref());
     span.number("penstock.attempts", Some(outcome.attempts.into()));
     span.flag("penstock.fallback", outcome.is_fallback);
     let error = error_type(outcome.outcome, outcome.code.map(|code| code.row().name));

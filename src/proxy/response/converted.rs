@@ -32,7 +32,7 @@ pub(super) fn describe(head: &mut ResponseHead, content_type: &'static str) -> p
 }
 
 /// The converter of the response to a request.
-pub(super) fn converter(
+pub(in crate::proxy) fn converter(
     way_back: WayBack,
     ctx: &RequestContext,
     request: &ScannedRequest,
@@ -98,7 +98,8 @@ pub(super) async fn relay_whole(
     Ok(())
 }
 
-fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
+/// Why a response could not be read, for the client.
+pub(in crate::proxy) fn reason_of(error: ReadWholeError) -> (ErrorCode, &'static str) {
     let code = match error {
         ReadWholeError::TooLarge => {
             let message = "The backend's response is too large to be converted";

@@ -1,6 +1,7 @@
 //! Dry runs: what a request needs, which backends may take it, and which one would. Runs the same scan and
 //! the same router as the proxy; `penstock explain` and the admin port's `/explain` print the result.
 
+mod ensemble;
 mod request;
 mod text;
 
@@ -17,7 +18,7 @@ use crate::config::Config;
 use crate::fleet::{BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    RandomSource, RouteInput, Router, RoutingDecision, Split, SplitPoint, Weighted,
+    EnsemblePlan, RandomSource, RouteInput, Router, RoutingDecision, Split, SplitPoint, Weighted,
 };
 use crate::scan::{ScanOptions, scan};
 use crate::units::Timestamp;
@@ -40,7 +41,8 @@ pub struct DryRun<'a> {
 
 impl DryRun<'_> {
     /// Decides about a request as the proxy would and says why: `{"requirements", "decision"}`, or
-    /// `{"requirements"?, "error", "candidates"?}`. Client keys are not checked.
+    /// `{"requirements"?, "error", "candidates"?}`. For an ensemble there is its plan, too; the decision is
+    /// that of its final call. Client keys are not checked.
     pub fn explain(&self, sample: &DryRunRequest, random: &mut impl RandomSource) -> Value {
         let Self { config, router, topology, now, .. } = *self;
         let operation = match check_head(config, sample) {
@@ -57,10 +59,12 @@ impl DryRun<'_> {
             Ok(requested) => requested,
             Err(error) => return json!({ "error": error_value(error.code(), &error.to_string()) }),
         };
-        let model = requested.name;
-        let point = self.split_point(sample, &model, random);
-        let split = router.names.split(&model, topology);
-        let target = router.names.resolve(&model, topology, point);
+        let name = requested.name;
+        let plan = EnsemblePlan::of(config, &router.names, topology, &name);
+        let model = plan.as_ref().map_or(&*name, |plan| &*plan.model);
+        let point = self.split_point(sample, model, random);
+        let split = router.names.split(model, topology);
+        let target = router.names.resolve(model, topology, point);
         let split = split.map(|split| split_value(split, target));
         let mut prompt = Chain::default();
         if let Some(weighted) = router.weighted() {
@@ -69,7 +73,7 @@ impl DryRun<'_> {
         }
         let input = RouteInput {
             request: &profile,
-            model: &model,
+            model,
             split: point,
             tokens: router.tokens_to_fit(&profile),
             fleet: topology,
@@ -80,14 +84,42 @@ impl DryRun<'_> {
             // A client of which nothing is known.
             requester: Requester::default(),
         };
-        let explanation = router.explain(&input, random);
-        if let (Ok(decision), Some(weighted), true) =
-            (&explanation.result, router.weighted(), self.records_prompts)
-        {
-            weighted.record(topology, decision, &prompt);
+        let calls = plan.as_ref().map(|plan| self.ensemble(plan, (&profile, &prompt), random));
+        if let Some(Err(error)) = calls {
+            return json!({ "requirements": profile.to_requirements(&name), "error": error });
         }
-        let requirements = profile.to_requirements(&model);
-        let mut value = match explanation.result {
+        let mut value = self.decide_and_explain(&input, &name, random);
+        let mut calls = calls.and_then(Result::ok);
+        if let (Some(backend), Some(last)) = (
+            value.pointer("/decision/backend").cloned(),
+            calls.as_mut().and_then(|calls| calls.pointer_mut("/calls/6")),
+        ) {
+            ensemble::add(last, "backend", Some(backend));
+        }
+        for (key, added) in [("split", split), ("ensemble", calls)] {
+            if let (Some(added), Some(fields)) = (added, value.as_object_mut()) {
+                fields.insert(key.to_owned(), added);
+            }
+        }
+        value
+    }
+
+    /// The decision about a request for the model that it calls `name`.
+    fn decide_and_explain(
+        &self,
+        input: &RouteInput<'_>,
+        name: &str,
+        random: &mut impl RandomSource,
+    ) -> Value {
+        let Self { router, topology, .. } = *self;
+        let explanation = router.explain(input, random);
+        if let (Ok(decision), Some(weighted), Some(prompt), true) =
+            (&explanation.result, router.weighted(), input.prompt, self.records_prompts)
+        {
+            weighted.record(topology, decision, prompt);
+        }
+        let requirements = input.request.to_requirements(name);
+        match explanation.result {
             Ok(decision) => json!({
                 "requirements": requirements,
                 "decision": decision_value(router, topology, &decision, &explanation.candidates),
@@ -97,11 +129,7 @@ impl DryRun<'_> {
                 "error": error_value(error.code(), &error.to_string()),
                 "candidates": explanation.candidates,
             }),
-        };
-        if let (Some(split), Some(fields)) = (split, value.as_object_mut()) {
-            fields.insert("split".to_owned(), split);
         }
-        value
     }
 
     /// What decides the model of a request for `model`, where that is an alias of several: its headers,

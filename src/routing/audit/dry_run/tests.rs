@@ -193,3 +193,46 @@ fn form_is_read_by_its_content_type() {
     assert_eq!(result["requirements"]["model"], "whisper");
     assert_eq!(result["decision"]["backend"], "w");
 }
+
+#[test]
+fn plan_of_an_ensemble_has_every_call_and_its_price() {
+    let yaml = "ensembles: { enabled: true, critique_tokens: 7 }\n\
+                models: { m: { price: { input: 1, output: 2 }, ensemble: [m, n] } }\n\
+                backends:\n  - { name: a, url: http://a:1, models: [m] }\n\
+                \x20 - { name: b, url: http://b:1, models: [m, n] }";
+    let generation = generation(yaml);
+    let result = explain(&generation, &chat("moe-m", r#", "max_tokens": 100, "stream": true"#));
+    assert_eq!(result["requirements"]["model"], "moe-m");
+    assert!(result["decision"]["backend"].is_string(), "{result}");
+    let plan = &result["ensemble"];
+    let calls = plan["calls"].as_array().unwrap();
+    let of = |key: &str| -> Vec<&Value> { calls.iter().map(|call| &call[key]).collect() };
+    assert_eq!(of("model"), ["m", "n", "m", "n", "m", "n", "m"], "{plan}");
+    assert_eq!(of("output_tokens"), [100, 100, 100, 7, 7, 7, 100]);
+    assert_eq!(calls[6]["backend"], result["decision"]["backend"]);
+    assert!(calls.iter().all(|call| call["backend"].is_string()), "{plan}");
+    assert_ne!(calls[0]["backend"], calls[1]["backend"], "on as many as there are");
+    let input: Vec<u64> =
+        of("input_tokens").iter().map(|tokens| tokens.as_u64().unwrap()).collect();
+    let client = input[0];
+    let critique = generation.config.ensembles.critique_prompt.length() as u64 / 4;
+    let last = generation.config.ensembles.final_prompt.length() as u64 / 4;
+    assert_eq!(input[3], client + critique + 100, "the query and the draft");
+    assert_eq!(input[6], client + last + 3 * (100 + 7), "all drafts and critiques");
+    assert_eq!(plan["input_tokens"], input.iter().sum::<u64>());
+    assert_eq!(plan["output_tokens"], 4 * 100 + 3 * 7);
+    let priced: u64 = input[0] + input[2] + input[4] + input[6];
+    let price = (priced as f64 + 2.0 * (300.0 + 7.0)) / 1e6;
+    assert!((plan["price"].as_f64().unwrap() - price).abs() < 1e-12, "n has no price: {plan}");
+    assert!(calls[1].get("price").is_none());
+    let text = render_text(&result);
+    assert!(text.contains("ensemble    7 calls, about"), "{text}");
+    assert!(text.contains("    critique 2  m  "), "{text}");
+    let open = explain(&generation, &chat("moe-m", ""));
+    assert_eq!(open["ensemble"]["calls"][0]["output_tokens"], 512, "assumed: nothing shows it");
+    let embedding = DryRunRequest {
+        path: "/v1/embeddings".to_owned(),
+        ..DryRunRequest::new(br#"{"model": "moe-m", "input": "x"}"#.to_vec())
+    };
+    assert_eq!(explain(&generation, &embedding)["error"]["status"], 400);
+}

@@ -11,6 +11,9 @@ pub fn render_text(result: &Value) -> String {
     if let Some(split) = result.get("split") {
         lines.push(format!("split       {}", split_text(split)));
     }
+    if let Some(ensemble) = result.get("ensemble") {
+        lines.extend(ensemble_lines(ensemble));
+    }
     let decision = result.get("decision");
     let candidates = decision.unwrap_or(result).get("candidates").and_then(Value::as_array);
     if let Some(candidates) = candidates {
@@ -21,6 +24,28 @@ pub fn render_text(result: &Value) -> String {
         None => lines.push(format!("refused     {}", error_text(result))),
     }
     lines.join("\n")
+}
+
+/// The calls of an ensemble, and their sum.
+fn ensemble_lines(ensemble: &Value) -> Vec<String> {
+    let calls = ensemble.get("calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let (model, backend) = (width(calls, "model"), width(calls, "backend"));
+    let costs = |value: &Value| {
+        let price = value.get("price").and_then(Value::as_f64);
+        let price = price.map_or_else(String::new, |price| format!(", price {price:.6}"));
+        let (input, output) = (number(value, "input_tokens"), number(value, "output_tokens"));
+        format!("about {input} input and {output} output tokens{price}")
+    };
+    let lines = calls.iter().map(|call| {
+        let end = match text(call, "error") {
+            "" => costs(call),
+            error => format!("refused: {error}"),
+        };
+        let (name, of, to) = (text(call, "call"), text(call, "model"), text(call, "backend"));
+        format!("    {name:10}  {of:model$}  {to:backend$}  {end}")
+    });
+    let sum = format!("ensemble    {} calls, {}", calls.len(), costs(ensemble));
+    std::iter::once(sum).chain(lines).collect()
 }
 
 fn split_text(split: &Value) -> String {
