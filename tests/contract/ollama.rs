@@ -4,7 +4,7 @@ use super::{Part, Row};
 
 pub(super) const PART: Part = Part {
     name: "O",
-    rows: &[("O", 1..=14), ("O", 18..=24), ("O", 30..=38), ("O", 39..=43)],
+    rows: &[("O", 1..=14), ("O", 18..=24), ("O", 26..=38), ("O", 39..=43)],
     held: ROWS,
 };
 
@@ -150,6 +150,50 @@ const ROWS: &[Row] = &[
         "O24",
         "a format constrains the response of an engine with another API",
         &["tests/e2e/cases/ollama.py::case_ollama_format"],
+    ),
+    (
+        "O26",
+        "a name with the prefix is an ensemble in every dialect, on every engine; only the first prefix counts",
+        &[
+            "src/routing/ensemble.rs::a_prefix_makes_an_ensemble_where_that_is_enabled",
+            "ensembles::final_response_streams_in_every_dialect",
+            "ensembles::ensembles_are_off_by_default",
+        ],
+    ),
+    (
+        "O27",
+        "three drafts, three critiques and one final call, each with its own slot",
+        &[
+            "ensembles::calls_go_to_distinct_backends_and_become_one_response",
+            "ensembles::one_backend_makes_all_calls_even_one_at_a_time",
+            "ensembles::calls_are_spans_of_one_trace_with_a_decision_each",
+            "src/routing/ensemble.rs::members_take_turns_and_criticize_each_other",
+        ],
+    ),
+    (
+        "O28",
+        "prompts hold the query and texts of drafts, come from files, and need a message of the user",
+        &[
+            "ensembles::calls_go_to_distinct_backends_and_become_one_response",
+            "ensembles::prompts_come_from_files",
+            "ensembles::bad_prompts_are_errors_of_the_configuration",
+            "ensembles::requests_that_cannot_be_ensembles_are_refused",
+            "src/dialect/ensemble/tests.rs::the_query_is_the_last_text_of_the_user",
+        ],
+    ),
+    (
+        "O29",
+        "as many backends as there are, streamed; one failure fails nothing, all tokens count, cancel stops all",
+        &[
+            "src/dialect/ensemble/tests.rs::responses_of_every_api_are_read_as_text",
+            "ensembles::final_response_streams_in_every_dialect",
+            "ensembles::failed_calls_are_left_out",
+            "ensembles::slow_draft_is_left_out",
+            "ensembles::error_of_the_last_draft_reaches_the_client",
+            "ensembles::tokens_of_all_calls_are_counted",
+            "ensembles::client_that_leaves_frees_every_engine",
+            "tests/e2e/cases/ensembles.py::case_ensemble",
+        ],
     ),
     (
         "O30",

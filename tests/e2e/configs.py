@@ -267,6 +267,13 @@ def wide(env: "Env") -> Setup:
     return Setup(config, set(models))
 
 
+def ensembles(env: "Env") -> Setup:
+    """Two engines of one model that may make ensembles together."""
+    backends = [{"name": name, "url": env.engines[name].url} for name in ("plain-a", "plain-b")]
+    config = {"ensembles": {"enabled": True, "critique_tokens": 16}, "health": HEALTH, "backends": backends}
+    return Setup(config, {PLAIN})
+
+
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
     "hosted": hosted,
@@ -277,6 +284,7 @@ CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "tls": tls,
     "telemetry": telemetry,
     "converted": converted,
+    "ensembles": ensembles,
     "watched": watched,
     "wide": wide,
 }

@@ -24,6 +24,7 @@ sys.dont_write_bytecode = True
 MODULES = (
     "catalogue", "chat", "operations", "fidelity", "routing", "errors", "limits", "auth", "cancel",
     "load", "faults", "paths", "tls", "dashboard", "prefix", "telemetry", "ollama", "context",
+    "ensembles",
 )
 NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "ollama", "yaml", "h2")
 CASE_LIMIT = 25.0
