@@ -19,6 +19,7 @@ LOCKED = "tiny/locked:1"
 DOOMED = "tiny-doomed"
 CACHED = "tiny-cached"
 SHORT = "short"
+HOSTILE = "<img src=x onerror=alert(1)>"
 VOICE = "hosted-voice"
 RANKER = "hosted-ranker"
 
@@ -252,6 +253,7 @@ def wide(env: "Env") -> Setup:
     hosted = env.keep(Services())
     node = "inference-gpu-node-{:02}.rack-07.row-b.hall-2.eu-central-1.compute.internal."
     models = ["org/" + "a-rather-long-model-name-" * 4 + f"instruct-{number:07}" for number in range(3)]
+    models.append(HOSTILE)
     backends = [
         {"name": node.format(number).ljust(120, "x"), "url": f"{hosted.url}/{number}", "engine": "openai",
          "models": models, "max_in_flight": 64}
