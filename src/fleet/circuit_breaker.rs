@@ -24,9 +24,10 @@
 //!
 //! **How it recovers.** Open lasts `breaker.open`, doubled each time it opens without having closed, up
 //! to `breaker.max_open` (exponential backoff). Then it is half-open: one request at a time may probe,
-//! holding the probe slot. A response closes the breaker and clears the window; a failure opens it
-//! again, for longer. A passed health check shortens the wait to nothing, unless faults opened the
-//! breaker, which a check cannot disprove.
+//! holding the probe slot until the first token of its stream or its end. A complete response closes the
+//! breaker and clears the window; a failure opens it again, for longer. Once that is decided, other
+//! probes count as any request does. A passed health check shortens the wait to nothing, unless faults
+//! opened the breaker, which a check cannot disprove.
 //!
 //! **What it never learns from.** A cancelled request, and one for which this machine lacked resources. A
 //! 429 or 503 proves that the backend is reachable and starts a separate [`super::Cooldowns`]. A 4xx counts
@@ -158,6 +159,12 @@ impl CircuitBreaker {
         is_confirmed.then(|| self.open(OpenReason::HealthCheck, check.at, config)).flatten()
     }
 
+    /// Whether a probe decides what becomes of it: not where another one already has.
+    fn awaits_probe(&self, now: Timestamp) -> bool {
+        let until = self.open_until.load(Ordering::Relaxed);
+        until != 0 && until <= now.0
+    }
+
     fn is_unreachable(&self) -> bool {
         self.unreachable.load(Ordering::Relaxed) > 0
     }
@@ -179,7 +186,7 @@ impl CircuitBreaker {
         is_evidence: bool,
         config: &BreakerConfig,
     ) -> Option<BreakerTransition> {
-        let is_probe = source.probe == Probe::Breaker;
+        let is_probe = source.probe == Probe::Breaker && self.awaits_probe(source.at);
         match outcome {
             Outcome::Cancel | Outcome::Shortage => None,
             Outcome::Ok | Outcome::Client => {

@@ -95,6 +95,8 @@ pub struct InflightGuard {
     /// Where the request counts for a model, too.
     model: Option<Arc<ModelState>>,
     probe: HeldProbe,
+    /// Whether the next probe has to wait for this one.
+    excludes_probes: bool,
     drain_slot: Option<SlotId>,
     /// What the request adds to the tokens in flight.
     tokens: u64,
@@ -118,6 +120,7 @@ impl InflightGuard {
                 state,
                 model: None,
                 probe,
+                excludes_probes: true,
                 drain_slot: None,
                 tokens: 0,
                 prefill_tokens: 0,
@@ -165,6 +168,22 @@ impl InflightGuard {
         }
     }
 
+    /// The first token of a stream arrived: the next request may probe, too, because a long generation must
+    /// not keep the others away from a backend that works again. Not so in a cooldown: what refused for
+    /// its load may refuse a second request beside the first.
+    pub fn first_token(&mut self) {
+        self.end_prefill();
+        if !matches!(self.probe, HeldProbe::Cooldown(_)) {
+            self.free_probe();
+        }
+    }
+
+    fn free_probe(&mut self) {
+        if std::mem::take(&mut self.excludes_probes) {
+            self.probe.free(&self.state);
+        }
+    }
+
     /// Makes the request part of the drain estimate for as long as it is in flight.
     pub fn estimate_drain(&mut self, expected: ExpectedResponse, now: Timestamp) {
         self.drain_slot = self.state.drain_estimate.take(expected, now);
@@ -175,7 +194,7 @@ impl InflightGuard {
         self.drain_slot
     }
 
-    /// The probe slot it holds.
+    /// The probe slot it holds, or held until its first token.
     pub fn probe(&self) -> Probe {
         self.probe.kind()
     }
@@ -191,7 +210,7 @@ impl Drop for InflightGuard {
         if let Some(model) = &self.model {
             model.end();
         }
-        self.probe.free(&self.state);
+        self.free_probe();
         if let Some(slot) = self.drain_slot {
             self.state.drain_estimate.free(slot);
         }

@@ -90,4 +90,11 @@ impl<'a> Attempt<'a> {
             permit.end_prefill();
         }
     }
+
+    /// The first token of a stream has come.
+    pub(crate) fn first_token(&self) {
+        if let Some(permit) = &mut *self.permit.lock() {
+            permit.first_token();
+        }
+    }
 }

@@ -160,7 +160,7 @@ impl RelayObserver for Progress<'_> {
             serving.state.drain_estimate.add_tokens(slot, tokens);
         }
         if is_first {
-            self.attempt.prompt_done();
+            self.attempt.first_token();
             self.proxy.observers.first_token(serving.id, now.since(self.arrived_at));
         }
         self.proxy.observers.progress(serving.id, tokens);

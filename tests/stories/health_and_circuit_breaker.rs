@@ -1,6 +1,7 @@
 //! Health checks and circuit breaker: engines fail and recover, and users do not notice. Checks and
 //! requests detect failures, one client's bad requests never open a breaker, recovered backends are used.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, chat, get, request, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, engine, read_until, yaml};
+use crate::support::load::EndsWith;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
@@ -28,6 +30,7 @@ crate::trials![
     client_errors_keep_the_breaker_closed,
     half_open_probe_slot_is_always_freed,
     half_open_breaker_admits_one_probe,
+    half_open_breaker_admits_next_probe_after_first_token,
 ];
 
 const CHECKS: &str =
@@ -171,73 +174,90 @@ fn rejected_key_is_logged_once() {
     assert_eq!(penstock.chat("m").error_code(), "no_healthy_backend");
 }
 
-/// Starts the first engine again, and waits until it is used without a probe: a gate that holds the only
-/// probe would be reached by no other request.
+/// Starts the first engine again, and waits until its breaker lets every client through.
 fn resume_first(fleet: &Fleet) {
     let before = fleet.a().counters().requests;
     block_on(fleet.a().resume()).unwrap();
     let is_used = || fleet.a().counters().requests > before;
-    eventually("the engine is used again", Duration::from_secs(3), is_used);
-    eventually("its breaker closes", SOON, || fleet.fact("a", "breaker") == json!("closed"));
+    eventually("the engine is used again", PATIENCE, is_used);
+    let is_closed = || fleet.fact("a", "breaker") == json!("closed");
+    eventually("its breaker closes", PATIENCE, is_closed);
+}
+
+/// Long enough for some hundred requests on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Clients with separate keys: what one of them met on a backend steers no other one.
+#[derive(Default)]
+struct Clients {
+    is_over: AtomicBool,
+    served: AtomicUsize,
+}
+
+impl Clients {
+    /// Waits for so many more responses.
+    fn go_on(&self, more: usize) {
+        let served = || self.served.load(Ordering::Relaxed);
+        let until = served() + more;
+        eventually("requests go on", PATIENCE, || served() >= until);
+    }
+
+    /// Sends requests of client `number` until all is over; returns those that failed.
+    fn send_all(&self, address: SocketAddr, number: usize) -> Vec<String> {
+        let make_body = if number == 0 { streaming_chat } else { chat };
+        let body = make_body("m", "hello").to_string();
+        let bearer = format!("Bearer key-{number}");
+        let mut client = Client::connect(address);
+        let mut failures = Vec::new();
+        while !self.is_over.load(Ordering::Relaxed) {
+            client.send("POST", CHAT, &[("authorization", &bearer)], body.as_bytes());
+            let response = client.read_response().unwrap();
+            let is_good = response.status == 200
+                && response.is_whole
+                && !response.text().contains("\"error\"");
+            if !is_good {
+                failures.push(format!("{} {}", response.status, response.text()));
+                client = Client::connect(address);
+            }
+            self.served.fetch_add(1, Ordering::Relaxed);
+        }
+        failures
+    }
 }
 
 fn killed_engine_fails_over_and_is_used_after_restart() {
-    let fleet = Fleet::start(2, Setup { strategy: "round_robin", health: "", ..Setup::default() });
-    let (is_over, done) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let address = fleet.penstock.data;
+    let setup = Setup {
+        strategy: "round_robin",
+        health: "slow_start: 0s",
+        sections: KEYS,
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(2, setup);
+    let (clients, address) = (Clients::default(), fleet.penstock.data);
     std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..3)
+        let threads: Vec<_> = (0..3)
             .map(|number| {
-                let (is_over, done) = (&is_over, &done);
-                scope.spawn(move || {
-                    let mut client = Client::connect(address);
-                    let mut failures = Vec::new();
-                    while !is_over.load(Ordering::Relaxed) {
-                        let make_body = if number == 0 { streaming_chat } else { chat };
-                        client.send(
-                            "POST",
-                            CHAT,
-                            &[],
-                            make_body("m", "hello").to_string().as_bytes(),
-                        );
-                        let response = client.read_response().unwrap();
-                        let is_broken =
-                            response.status == 200 && response.text().contains("\"error\"");
-                        if response.status != 200 {
-                            failures.push(format!("{} {}", response.status, response.text()));
-                        }
-                        if is_broken || !response.is_whole || response.status != 200 {
-                            client = Client::connect(address);
-                        }
-                        done.fetch_add(1, Ordering::Relaxed);
-                    }
-                    failures
-                })
+                let clients = &clients;
+                scope.spawn(move || clients.send_all(address, number))
             })
             .collect();
-        let served = || done.load(Ordering::Relaxed);
-        let go_on = |more: usize| {
-            let until = served() + more;
-            eventually("requests go on", SOON, || served() >= until);
-        };
+        let over = EndsWith(&clients.is_over);
         for _ in 0..2 {
-            // Every client has a request at the engine when it is killed, which may have been read: at
-            // most that one fails.
+            // The engine has read a request of every client when it is killed: these fail, and no other.
             let gate = Gate::new();
             fleet.a().script(vec![Fault::Gate(gate.clone()); 3]);
-            block_on(gate.reached_by(3));
-            gate.open();
-            go_on(60);
+            let all = async { tokio::time::timeout(PATIENCE, gate.reached_by(3)).await };
+            block_on(all).expect("all clients reach the engine");
             block_on(fleet.a().kill()).unwrap();
-            go_on(60);
+            clients.go_on(60);
             resume_first(&fleet);
         }
-        go_on(60);
-        is_over.store(true, Ordering::Relaxed);
-        for client in clients {
-            let failures = client.join().unwrap();
+        clients.go_on(60);
+        drop(over);
+        for thread in threads {
+            let failures = thread.join().unwrap();
             let are_ambiguous = failures.iter().all(|failure| failure.contains("upstream_closed"));
-            assert!(failures.len() <= 2 && are_ambiguous, "{failures:?}");
+            assert!(failures.len() == 2 && are_ambiguous, "{failures:?}");
         }
     });
     fleet.wait_idle();
@@ -423,4 +443,20 @@ fn half_open_breaker_admits_one_probe() {
     fleet.wait_fact("a", "breaker", &json!("closed"));
     assert_eq!(fleet.chat().status, 200);
     assert_eq!(fleet.fact("a", "cooldown_remaining_s"), Value::Null);
+}
+
+/// A generation may take minutes: it keeps the others away only until its first token.
+fn half_open_breaker_admits_next_probe_after_first_token() {
+    let fleet = Fleet::start(1, Setup { health: EAGER, ..Setup::default() });
+    half_open(&fleet);
+    fleet.a().script([Fault::HangMidStream { after_events: 3 }]);
+    let mut generation = fleet.begin(&streaming_chat("m", "hello"));
+    read_until(&mut generation, "a serving m:");
+    assert_eq!(fleet.chat().status, 200, "the next request probes");
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
+    assert_eq!(fleet.chat().status, 200);
+    assert_eq!(fleet.fact("a", "in_flight"), json!(1), "the generation goes on");
+    drop(generation);
+    fleet.wait_idle();
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
 }

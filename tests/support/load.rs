@@ -21,7 +21,7 @@ pub struct Load {
 }
 
 /// Ends a load when it is dropped.
-struct EndsWith<'a>(&'a AtomicBool);
+pub struct EndsWith<'a>(pub &'a AtomicBool);
 
 impl Drop for EndsWith<'_> {
     fn drop(&mut self) {

@@ -213,6 +213,28 @@ fn probe_closes_the_breaker_or_doubles_its_pause() {
 }
 
 #[test]
+fn one_probe_decides_and_later_ones_count_as_any_request() {
+    let breaker = CircuitBreaker::default();
+    let probe = |at| OutcomeSource { probe: Probe::Breaker, ..by(1, seconds(at)) };
+    let half_open = |at| {
+        breaker.set(BreakerState::Open, seconds(at));
+        breaker.set(BreakerState::HalfOpen, seconds(at));
+    };
+    half_open(3);
+    learn(&breaker, Outcome::Ok, probe(3));
+    assert!(breaker.is_closed());
+    learn(&breaker, Outcome::Fault, probe(4));
+    assert!(breaker.is_closed(), "one fault opens no closed breaker");
+    learn(&breaker, Outcome::Ok, probe(4));
+    assert_eq!(breaker.times_closed(), 1, "it was closed already");
+    half_open(5);
+    learn(&breaker, Outcome::Fault, probe(5));
+    assert_eq!(breaker.state(seconds(5)), BreakerState::Open);
+    learn(&breaker, Outcome::Ok, probe(6));
+    assert_eq!(breaker.state(seconds(6)), BreakerState::Open, "it was sent before that failure");
+}
+
+#[test]
 fn busy_and_cancelled_attempts_do_not_open_the_breaker() {
     let breaker = CircuitBreaker::default();
     let busy = Outcome::Busy { cooldown: Duration::from_secs(1), status: 503 };
