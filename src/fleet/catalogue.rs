@@ -31,7 +31,10 @@ impl Fleet {
 
     /// Records that the same holds for every model of a backend.
     pub fn learn_residency(&self, id: BackendId, residency: Residency) {
-        rows(&self.topology(), id).for_each(|row| row.model_state.set_residency(residency));
+        for row in rows(&self.topology(), id) {
+            row.model_state.set_residency(residency);
+            row.state.memory.settle();
+        }
     }
 
     /// Forgets what a backend has in memory: its process ended, or it has not reported for long.

@@ -237,6 +237,9 @@ fn overlay_residency(
             context_length: model.loaded_context_length.map(TokenCount),
         };
         state.learn_probe(Some(&loaded), now);
+        if loaded.residency == crate::scoring::Residency::Loadable && state.in_flight() > 0 {
+            state.set_pushed_out();
+        }
     }
     Ok(())
 }

@@ -97,6 +97,8 @@ pub struct InflightGuard {
     probe: HeldProbe,
     /// Whether the next probe has to wait for this one.
     excludes_probes: bool,
+    /// Whether the backend loads the model for it.
+    is_loading: bool,
     drain_slot: Option<SlotId>,
     /// What the request adds to the tokens in flight.
     tokens: u64,
@@ -121,6 +123,7 @@ impl InflightGuard {
                 model: None,
                 probe,
                 excludes_probes: true,
+                is_loading: false,
                 drain_slot: None,
                 tokens: 0,
                 prefill_tokens: 0,
@@ -151,6 +154,11 @@ impl InflightGuard {
     /// The backend it belongs to.
     pub fn backend(&self) -> &Arc<BackendState> {
         &self.state
+    }
+
+    /// The backend loads the model for it: what is in memory is read again when it ends, however it does.
+    pub(super) fn note_load(&mut self) {
+        self.is_loading = true;
     }
 
     /// Counts the request's tokens for as long as it is in flight.
@@ -211,6 +219,9 @@ impl Drop for InflightGuard {
             model.end();
         }
         self.free_probe();
+        if self.is_loading {
+            self.state.invalidate_loaded();
+        }
         if let Some(slot) = self.drain_slot {
             self.state.drain_estimate.free(slot);
         }

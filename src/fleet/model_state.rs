@@ -10,7 +10,8 @@
 //!
 //! A request in flight counts as residency, because the backend loads the model for it, but not where a probe
 //! has just shown that another model pushed it out: two models that push each other out on one backend would
-//! both stay there, as long as each has requests in flight.
+//! both stay there, as long as each has requests in flight. What other models on the backend mean for it,
+//! [`super::Serving::residency`] knows.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -50,6 +51,8 @@ pub struct ModelState {
     last_used: AtomicU64,
     /// When it became known to be in memory.
     resident_since: AtomicU64,
+    /// When a probe that showed it in memory was sent, or its last load began; 0 before both.
+    proved_at: AtomicU64,
     /// In bytes; 0 is unknown.
     size: AtomicU64,
     vram: AtomicU64,
@@ -65,6 +68,7 @@ impl Default for ModelState {
             expires_at: AtomicU64::new(0),
             last_used: AtomicU64::new(0),
             resident_since: AtomicU64::new(0),
+            proved_at: AtomicU64::new(0),
             size: AtomicU64::new(0),
             vram: AtomicU64::new(0),
         }
@@ -161,7 +165,7 @@ impl ModelState {
             let was_known =
                 was_resident && self.resident_since.load(Ordering::Relaxed) < asked_at.0;
             if was_known && (is_outdated || self.in_flight() > 0) {
-                self.residency.store(PUSHED_OUT, Ordering::Relaxed);
+                self.set_pushed_out();
                 self.forget_loaded();
             } else if !is_outdated {
                 self.unload();
@@ -170,6 +174,9 @@ impl ModelState {
         };
         if !is_outdated || found.residency == Residency::Resident {
             self.set_residency(found.residency);
+            if found.residency == Residency::Resident {
+                self.prove(asked_at);
+            }
             if !was_resident && found.residency == Residency::Resident {
                 self.resident_since.store(asked_at.0, Ordering::Relaxed);
             }
@@ -179,6 +186,22 @@ impl ModelState {
         self.vram.store(found.vram.unwrap_or_default().0, Ordering::Relaxed);
         let context_length = found.context_length.unwrap_or_default().0;
         self.context_length.store(context_length, Ordering::Relaxed);
+    }
+
+    /// A probe sent at `at` showed it in memory, or a request sent then has it loaded.
+    pub(super) fn prove(&self, at: Timestamp) {
+        self.proved_at.fetch_max(at.0, Ordering::Relaxed);
+    }
+
+    /// When that was last.
+    #[inline(always)]
+    pub(super) fn proved_at(&self) -> Timestamp {
+        Timestamp(self.proved_at.load(Ordering::Relaxed))
+    }
+
+    /// Sets that it is not in memory although requests are in flight: for a saved fleet.
+    pub(super) fn set_pushed_out(&self) {
+        self.residency.store(PUSHED_OUT, Ordering::Relaxed);
     }
 
     fn unload(&self) {

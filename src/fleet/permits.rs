@@ -3,6 +3,7 @@
 use super::inflight_guard::{InflightGuard, ModelPermit, PermitLimits, PermitRequest};
 use super::topology::Serving;
 use crate::scoring::{Eviction, Residency};
+use crate::units::Timestamp;
 
 /// A limit of requests in flight that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,18 +38,45 @@ impl Serving {
             PermitLimits::Backend => u32::MAX,
         };
         let model = ModelPermit { state: &self.model_state, limit };
-        InflightGuard::try_reserve_model(&self.state, self.max_in_flight, &model, request)
+        let is_loaded = is_loaded(self.residency(request.now));
+        let most = self.max_in_flight;
+        let mut guard = InflightGuard::try_reserve_model(&self.state, most, &model, request)?;
+        if !is_loaded {
+            let now = Timestamp(request.now.0.max(1));
+            self.model_state.prove(now);
+            self.state.memory.begin_load(self.model_state.size(), now);
+            guard.note_load();
+        }
+        Some(guard)
+    }
+
+    /// Where the model stands on the backend at `now`. Where a later load of another model may push it out, or
+    /// has, it counts as loadable.
+    #[inline(always)]
+    pub fn residency(&self, now: Timestamp) -> Residency {
+        let residency = self.model_state.residency(now);
+        let is_disputed = self.model_state.proved_at() < self.state.memory.disputed_at();
+        if residency == Residency::Resident && is_disputed {
+            return Residency::Loadable;
+        }
+        residency
     }
 
     /// What loading the model would push out of the backend's memory.
     pub fn eviction(&self, residency: Residency) -> Eviction {
-        let is_loaded = matches!(residency, Residency::Resident | Residency::Sleeping);
-        if is_loaded || self.state.memory.has_room_for(self.model_state.size()) {
+        let memory = &self.state.memory;
+        if is_loaded(residency) || memory.fits(self.model_state.size()) {
             return Eviction::Nothing;
         }
         match self.state.load.in_flight() > self.model_state.in_flight() {
             true => Eviction::InUse,
+            false if memory.is_empty() => Eviction::Nothing,
             false => Eviction::Idle,
         }
     }
+}
+
+/// Whether a request for the model loads nothing.
+fn is_loaded(residency: Residency) -> bool {
+    matches!(residency, Residency::Resident | Residency::Sleeping)
 }

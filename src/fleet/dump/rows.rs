@@ -290,7 +290,7 @@ impl ModelRow {
             context_length: entry.context_length,
             capabilities: entry.capabilities.map(|some| words(&mut some.names())),
             operations: entry.operations.map(|some| words(&mut some.iter().map(Operation::name))),
-            residency: model.and_then(|model| ResidencyName::of(model.residency(now))),
+            residency: serving.and_then(|one| ResidencyName::of(one.residency(now))),
             in_flight: model.map(|model| model.in_flight()).filter(|count| *count > 0),
             slots: model.map(|model| model.slots()).filter(is_limit),
             max_in_flight: serving.map(|one| one.max_in_flight_of_model).filter(is_limit),

@@ -25,7 +25,7 @@ impl Placement {
     #[inline(always)]
     pub(in crate::routing) fn of(serving: &Serving, now: Timestamp) -> Self {
         let model = &*serving.model_state;
-        let residency = model.residency(now);
+        let residency = serving.residency(now);
         Self {
             model_in_flight: model.in_flight(),
             slots: model.slots(),

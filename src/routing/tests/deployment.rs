@@ -85,6 +85,65 @@ fn unused_backend_loads_the_model_before_one_whose_model_is_in_use() {
     assert_eq!(take(&mut fleet, "m").unwrap().0, first, "it is being loaded there");
 }
 
+/// Sends a request for a model to a backend, whatever would have been decided.
+fn send(fleet: &Fleet, model: &str, backend: &str, at: u64) -> InflightGuard {
+    let request = PermitRequest { now: Timestamp(at), ..PermitRequest::default() };
+    with_row(fleet, model, backend, |row| row.try_reserve(&request).unwrap())
+}
+
+fn residency(fleet: &Fleet, model: &str, backend: &str) -> Residency {
+    with_row(fleet, model, backend, |row| row.residency(NOW))
+}
+
+/// Has a probe sent at `at` show these models in the memory of `b0`.
+fn show(fleet: &Fleet, models: &[&str], at: u64) {
+    let loaded: Vec<LoadedModel> = models
+        .iter()
+        .map(|model| LoadedModel {
+            name: (*model).to_owned(),
+            residency: Residency::Resident,
+            ..LoadedModel::default()
+        })
+        .collect();
+    fleet.live.learn_loaded(fleet.state("b0").id, &loaded, Timestamp(at));
+}
+
+#[test]
+fn models_that_come_to_one_backend_at_once_part() {
+    let mut fleet = ollamas(2, "", "num_parallel: 4");
+    let held = [send(&fleet, "m", "b0", 10), send(&fleet, "n", "b0", 11)];
+    for _ in 0..3 {
+        assert_eq!(take(&mut fleet, "n").unwrap().0, "b0", "its load came last");
+        assert_eq!(take(&mut fleet, "m").unwrap().0, "b1");
+    }
+    drop(held);
+    assert_eq!(residency(&fleet, "m", "b0"), Residency::Loadable, "its response is no proof");
+    show(&fleet, &["m"], 12);
+    let states = ["m", "n"].map(|model| residency(&fleet, model, "b0"));
+    assert_eq!(states, [Residency::Resident, Residency::Loadable], "a probe is");
+}
+
+#[test]
+fn load_makes_others_loadable_until_a_probe_shows_them() {
+    let fleet = ollamas(1, "", "num_parallel: 4");
+    show(&fleet, &["m"], 10);
+    assert_eq!(residency(&fleet, "m", "b0"), Residency::Resident);
+    let loading = send(&fleet, "n", "b0", 20);
+    assert_eq!(residency(&fleet, "m", "b0"), Residency::Loadable, "n pushes it out");
+    assert_eq!(residency(&fleet, "n", "b0"), Residency::Resident, "it is being loaded");
+    drop(loading);
+    show(&fleet, &["m", "n"], 30);
+    assert_eq!(residency(&fleet, "m", "b0"), Residency::Resident, "both fit");
+    // From now on two are known to fit.
+    show(&fleet, &["m"], 40);
+    drop(send(&fleet, "n", "b0", 50));
+    assert_eq!(residency(&fleet, "m", "b0"), Residency::Resident);
+    fleet.live.forget_loaded(fleet.state("b0").id);
+    show(&fleet, &["m"], 60);
+    drop(send(&fleet, "n", "b0", 70));
+    assert_eq!(residency(&fleet, "m", "b0"), Residency::Loadable, "a new process, new settings");
+}
+
 #[test]
 fn saturated_model_is_refused_unless_it_may_spill() {
     let mut fleet = ollamas(2, "", "");

@@ -35,7 +35,7 @@ pub(super) const ROWS: &[MetricRow] = &[
 ];
 
 fn resident(scrape: &Scrape<'_>) -> Samples {
-    let residency = |row: &Serving| row.model_state.residency(scrape.now);
+    let residency = |row: &Serving| row.residency(scrape.now);
     let mut samples = Bounded::new(scrape);
     samples.add(|row| (residency(row) == Residency::Resident).then_some(1.0));
     let is_elsewhere =
