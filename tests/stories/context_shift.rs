@@ -14,6 +14,7 @@ crate::trials![
     refusals_pass_where_nothing_allows_a_shift,
     key_and_request_decide_before_the_model,
     backend_with_room_comes_first,
+    instructions_stay,
     second_refusal_drops_the_tools_and_a_third_is_passed_on,
     conversation_that_cannot_be_shortened_gets_the_engines_error,
     declared_context_shortens_before_an_engine_refuses,
@@ -121,6 +122,28 @@ fn refusals_pass_where_nothing_allows_a_shift() {
     assert_eq!((response.status, shift_of(&response)), (400, None));
     assert_eq!(response.json()["error"]["n_ctx"], 512, "as the engine sent it");
     assert_eq!(fleet.requests(), 1);
+    let fleet = Fleet::start(1, Setup { sections: ON, ..Setup::default() });
+    fleet.a().fail_on("oldest", refusal(1000, 512));
+    for (field, value) in
+        [("truncate", json!(false)), ("shift", json!(false)), ("truncation", json!("disabled"))]
+    {
+        let mut body = body(CHAT);
+        body[field] = value;
+        let response = fleet.penstock.post(CHAT, &body);
+        assert_eq!((response.status, shift_of(&response)), (400, None), "{field}");
+    }
+}
+
+fn instructions_stay() {
+    let fleet = Fleet::start(1, Setup { sections: ON, ..Setup::default() });
+    fleet.a().fail_on("oldest", refusal(1000, 512));
+    let instructions = json!({"role": "system", "content": "always be brief"});
+    let mut body = body(CHAT);
+    body["messages"].as_array_mut().unwrap().insert(0, instructions.clone());
+    let response = fleet.penstock.post(CHAT, &body);
+    assert_eq!(response.status, 200, "{}", response.text());
+    assert!(shift_of(&response).is_some());
+    assert_eq!(received(&fleet)["messages"][0], instructions, "although they are the oldest");
 }
 
 fn key_and_request_decide_before_the_model() {
@@ -186,6 +209,13 @@ fn second_refusal_drops_the_tools_and_a_third_is_passed_on() {
         assert_eq!(first["tools"], tools, "the first retry keeps them");
         fleet.wait_idle();
     }
+    // However much could still be dropped.
+    let fleet = Fleet::start(1, Setup { sections: ON, ..Setup::default() });
+    fleet.a().always(Some(refusal(1000, 900)));
+    let mut body = body(CHAT);
+    body["messages"] = json!([list(), list(), list(), list(), list()].concat());
+    assert_eq!(fleet.penstock.post(CHAT, &body).status, 400);
+    assert_eq!(fleet.requests(), 3);
 }
 
 fn conversation_that_cannot_be_shortened_gets_the_engines_error() {

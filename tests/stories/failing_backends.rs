@@ -22,6 +22,7 @@ crate::trials![
     faults_of_one_client_are_probed_by_one_request,
     breaker_transitions_are_logged_and_counted,
     cooldown_is_per_model,
+    refusals_of_two_models_pause_the_backend,
     cooldown_is_per_credential_where_it_is_passed,
     rate_limit_is_retried_on_one_other_backend,
     slow_period_is_forgotten,
@@ -293,6 +294,17 @@ fn cooldown_is_per_model() {
     let model = fleet.fact("a", "models")[0].clone();
     assert_eq!((&model["id"], &model["cooldown_status"]), (&json!("m"), &json!(429)));
     assert_eq!(fleet.fact("a", "cooldown_status"), json!(null), "the backend itself is in none");
+}
+
+fn refusals_of_two_models_pause_the_backend() {
+    let fleet = Fleet::of(&["m, m2, m3"; 2], Setup::default());
+    rate_limited("m", &fleet.engines[..1]);
+    rate_limited("m2", &fleet.engines[..1]);
+    for (model, requests_of_a) in [("m", 1), ("m3", 2), ("m2", 3), ("m3", 3)] {
+        assert_eq!(fleet.penstock.chat(model).status, 200, "{model}");
+        assert_eq!(fleet.a().counters().requests, requests_of_a, "{model}");
+    }
+    assert_eq!(fleet.fact("a", "cooldown_status"), json!(429));
 }
 
 fn chat_with_key(fleet: &Fleet, key: &str) -> Response {

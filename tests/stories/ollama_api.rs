@@ -14,6 +14,7 @@ use crate::support::penstock::Penstock;
 crate::trials![
     ollama_requests_pass_untouched_both_ways,
     streams_are_the_default_and_unbuffered,
+    timeouts_are_those_of_streams_by_default,
     broken_stream_ends_with_an_error_line,
     models_are_loaded_and_unloaded_by_empty_requests,
     unknown_models_and_bad_bodies_get_ollama_errors,
@@ -86,6 +87,18 @@ fn streams_are_the_default_and_unbuffered() {
     assert!(!first.contains("\"done\":true"), "the first line does not wait for the last: {first}");
     read_until(&mut client, "\"done\":true");
     fleet.wait_metric("penstock_stream_tokens_total", 4.0);
+}
+
+fn timeouts_are_those_of_streams_by_default() {
+    let sections = "timeouts: { response: 200ms, first_token: 20s }";
+    let fleet = Fleet::start(1, Setup { sections, ..OLLAMA });
+    for (more, status) in
+        [(json!({}), 200), (json!({"stream": null}), 200), (json!({"stream": false}), 504)]
+    {
+        fleet.a().script([Fault::SlowHead(Duration::from_millis(600))]);
+        let response = fleet.penstock.post("/api/chat", &chat(&more));
+        assert_eq!(response.status, status, "{more}: {}", response.text());
+    }
 }
 
 fn broken_stream_ends_with_an_error_line() {

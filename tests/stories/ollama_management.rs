@@ -234,6 +234,8 @@ fn show_is_passed_on_or_made() {
 
 fn keys_see_only_their_models() {
     let engine = ollama("a", &["m", "secret"]);
+    let loaded = ["m", "secret"].map(|name| json!({"name": name, "model": name}));
+    engine.set_page("/api/ps", Some(&json!({ "models": loaded }).to_string()));
     let auth = "auth: { keys: [{ name: k, key: k-1, models: [m], manage_models: true }] }";
     let penstock = Penstock::start(&format!("{auth}\n{}", backends(&[&engine], "engine: ollama")));
     let call = |method, path, body: &Value| {
@@ -241,6 +243,13 @@ fn keys_see_only_their_models() {
         request(penstock.data, method, path, &key, body.to_string().as_bytes())
     };
     assert_eq!(names(&call("GET", "/api/tags", &json!({})).json()), ["m"]);
+    eventually("what is in memory was read", SOON, || {
+        let models = penstock.backend("a")["models"].as_array().cloned().unwrap_or_default();
+        models.iter().filter(|model| model["residency"] == "resident").count() == 2
+    });
+    for path in ["/api/ps", "/api/ps_details"] {
+        assert_eq!(names(&call("GET", path, &json!({})).json()), ["m"], "{path}");
+    }
     for (method, path) in [("POST", "/api/show"), ("POST", "/api/pull"), ("DELETE", "/api/delete")]
     {
         let refused = call(method, path, &json!({"model": "secret"}));

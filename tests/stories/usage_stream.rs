@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::Pace;
+use penstock::mock::{Fault, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, chat, streaming_chat};
@@ -13,8 +13,10 @@ use crate::support::penstock::scratch;
 
 crate::trials![
     stream_shows_the_state_at_once_and_each_change,
+    first_state_does_not_wait_for_the_interval,
     slow_reader_delays_no_request_and_sees_the_newest_state_last,
     thousand_streams_are_served_and_end_at_shutdown,
+    counts_of_the_engine_come_before_estimates,
     pages_have_the_documented_shapes,
     data_port_serves_usage_only_where_it_is_configured,
     key_in_the_query_reaches_neither_log_nor_backend,
@@ -85,6 +87,13 @@ fn stream_shows_the_state_at_once_and_each_change() {
     }
 }
 
+fn first_state_does_not_wait_for_the_interval() {
+    let setup = Setup { sections: "usage: { interval: 60s }", ..Setup::default() };
+    let fleet = Fleet::start(1, setup);
+    let first = next(&mut open(fleet.penstock.admin));
+    assert_eq!(first["usage_counts"], json!({}));
+}
+
 fn slow_reader_delays_no_request_and_sees_the_newest_state_last() {
     let fleet = Fleet::start(1, Setup { sections: "usage: { interval: 1ms }", ..Setup::default() });
     let mut slow = open(fleet.penstock.admin);
@@ -132,6 +141,22 @@ fn thousand_streams_are_served_and_end_at_shutdown() {
         assert!(end.ends_with("0\r\n\r\n"), "cut: {end}");
     }
     assert_eq!(fleet.penstock.wait_end(Duration::from_secs(5)).code(), Some(0));
+}
+
+fn counts_of_the_engine_come_before_estimates() {
+    let fleet = Fleet::start(1, Setup::default());
+    let body = json!({
+        "object": "chat.completion", "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}}],
+        "usage": {"prompt_tokens": 777, "completion_tokens": 5, "total_tokens": 782},
+    });
+    let body = body.to_string();
+    fleet.a().script([Fault::Status { status: 200, retry_after: None, body, headers: vec![] }]);
+    assert_eq!(fleet.chat().status, 200);
+    eventually("it is counted", TIMEOUT, || {
+        let page = fleet.penstock.admin("/api/token_counts").json();
+        page["breakdown"][0]["input_tokens"] == 777 && page["breakdown"][0]["output_tokens"] == 5
+    });
 }
 
 fn pages_have_the_documented_shapes() {
