@@ -27,8 +27,8 @@ MODULES = (
     "ensembles",
 )
 NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "ollama", "yaml", "h2")
-CASE_LIMIT = 25.0
-RUN_LIMIT = 88.0
+CASE_LIMIT = 45.0
+RUN_LIMIT = 300.0
 
 
 class OutOfTime(Exception):
