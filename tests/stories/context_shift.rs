@@ -15,6 +15,7 @@ crate::trials![
     key_and_request_decide_before_the_model,
     backend_with_room_comes_first,
     instructions_stay,
+    conversation_is_shortened_for_the_roomiest_backend,
     second_refusal_drops_the_tools_and_a_third_is_passed_on,
     conversation_that_cannot_be_shortened_gets_the_engines_error,
     declared_context_shortens_before_an_engine_refuses,
@@ -184,6 +185,17 @@ fn backend_with_room_comes_first() {
     assert_eq!(drained.status, 200, "{}", drained.text());
     let response = fleet.penstock.post(CHAT, &body(CHAT));
     assert_eq!((response.status, shift_of(&response)), (200, Some("dropped=6")));
+}
+
+fn conversation_is_shortened_for_the_roomiest_backend() {
+    let fleet = Fleet::start(2, Setup { sections: ON, ..Setup::default() });
+    fleet.a().fail_on("oldest", refusal(1000, 128));
+    fleet.b().fail_on("oldest", refusal(1000, 512));
+    let response = fleet.penstock.post(CHAT, &body(CHAT));
+    assert_eq!((response.status, shift_of(&response)), (200, Some("dropped=6")));
+    let kept: Value = serde_json::from_slice(&last_body(fleet.b())).unwrap();
+    assert_eq!(kept["messages"], json!(list()[6..]));
+    assert_eq!(fleet.requests(), 3, "each refused once");
 }
 
 fn second_refusal_drops_the_tools_and_a_third_is_passed_on() {
