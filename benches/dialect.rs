@@ -13,7 +13,7 @@ use std::time::Duration;
 use criterion::measurement::{Measurement, WallTime};
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock::api::Operation::{self, Chat, Messages, OllamaChat, Responses};
-use penstock::config::Engine;
+use penstock::config::{Engine, ReasoningField};
 use penstock::dialect::{
     ReplyContext, RequestTerms, ResponseConverter, ResponseLimits, convert_request,
 };
@@ -83,6 +83,7 @@ fn converter(client: Operation, backend: Operation) -> ResponseConverter {
         model: "llama3".to_owned(),
         request_id: "0b5f4b0c".to_owned(),
         arrived_at: Duration::from_secs(1_700_000_000),
+        reasoning: ReasoningField::Both,
         limits: ResponseLimits::default(),
     };
     ResponseConverter::new(client, backend, converted.reply, context)

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use penstock::api::Operation;
+use penstock::api::{Capabilities, Operation};
 use penstock::config::{Config, Environment};
 use penstock::fleet::{BackendId, Outcome};
 use penstock::observe::ledger::Ledger;
@@ -42,6 +42,7 @@ fn outcome() -> RequestOutcome<'static> {
         expected_cached: None,
         token_events: 90,
         dropped_messages: None,
+        retried_without: Capabilities::NONE,
         about: About { key: Some("team-a"), ..About::default() },
     }
 }

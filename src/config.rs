@@ -43,7 +43,7 @@ pub use sections::routing::BY_MODEL;
 pub use sections::routing::{
     CooldownConfig, RetryBudget, RoutingConfig, TokenEstimate, UnknownCapability,
 };
-pub use sections::server::{Compat, Cors, ForwardedFor, ServerConfig};
+pub use sections::server::{Compat, Cors, ForwardedFor, ReasoningField, ServerConfig};
 pub use sections::shadow::ShadowConfig;
 pub use sections::strategy::{Strategy, Weights};
 pub use sections::telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};

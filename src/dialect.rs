@@ -24,6 +24,7 @@ mod request_readers;
 mod request_writers;
 mod response_readers;
 mod response_writers;
+mod unsupported;
 
 pub use context_shift::{ContextRefusal, Conversation, Shift, read_refusal, room_in};
 pub use converter::ResponseConverter;
@@ -33,6 +34,7 @@ pub use ensemble::{EnsembleError, EnsembleRequest, critique_body, response_text}
 pub use error::{BadResponse, ConvertError};
 pub use limits::ResponseLimits;
 pub use reply::{ReplyContext, ReplyTerms};
+pub use unsupported::{has_svg, read_unsupported, without};
 
 use crate::api::Operation;
 use crate::config::Engine;

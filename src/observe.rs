@@ -3,6 +3,7 @@
 //! from the hot path.
 
 pub mod access_log;
+pub mod debug_log;
 pub mod decision_log;
 pub mod ledger;
 pub mod metrics;

@@ -33,13 +33,17 @@ mod residency;
 mod response;
 mod retry;
 mod seeds;
+mod shift_plan;
 mod shift_state;
 mod target;
+mod token_count;
+mod unsupported;
 
 pub use context::RequestContext;
 pub use ensemble::EnsembleFigures;
 pub use local_response::usage::{EventSource, UsageApi, UsageRefusal, UsageResponse};
 pub use phases::DataPlane;
+pub use shift_plan::explain_with_shift;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -178,6 +182,11 @@ impl Proxy {
     /// What ensembles have come to.
     pub fn ensembles(&self) -> &EnsembleFigures {
         &self.ensembles.figures
+    }
+
+    /// Commands and uploads of Ollama clients that run now.
+    pub fn commands(&self) -> usize {
+        self.broadcasts.in_flight()
     }
 
     /// Bytes of request bodies held now.

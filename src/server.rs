@@ -27,6 +27,7 @@ use crate::lifecycle::{
     check_threads, install_signal_handlers, look_up_at_start, raise_limit,
 };
 use crate::observe::access_log::{AccessLog, AccessLogError};
+use crate::observe::debug_log::DebugLog;
 use crate::observe::decision_log::DecisionLog;
 use crate::observe::ledger::Ledger;
 use crate::observe::metrics::Metrics;
@@ -176,6 +177,7 @@ impl Parts {
             Box::new(Arc::clone(&metrics)),
             Box::new(Arc::clone(&decisions)),
             Box::new(Arc::clone(&ledger)),
+            Box::new(DebugLog),
         ];
         if let Some(log) = &access_log {
             observers.push(Box::new(Arc::clone(log)));

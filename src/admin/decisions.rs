@@ -10,6 +10,7 @@ use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call};
 use crate::clock::now;
 use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
+use crate::proxy::explain_with_shift;
 use crate::routing::Peek;
 use crate::routing::audit::{DryRun, DryRunRequest};
 
@@ -70,5 +71,5 @@ pub(super) fn explain(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, 
     // A dry run must not change later decisions: the rotation does not advance, and random picks draw
     // from a separate generator.
     let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
-    Ok(AdminResponse::json(&dry_run.explain(&sample, &mut random)))
+    Ok(AdminResponse::json(&explain_with_shift(&dry_run, &sample, &mut random)))
 }

@@ -32,6 +32,7 @@ pub enum ErrorCode {
     BadUpstreamResponse,
     UpstreamClosed,
     NoOllamaBackend,
+    TooManyCommands,
     NoHealthyBackend,
     FallbackChainExhausted,
     AllBackendsBusy,
@@ -134,7 +135,7 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         ErrorCode::ResponseNotFound,
         "response_not_found",
         404,
-        "the stored response was made with another key",
+        "the stored response was made with another key, or, where `auth.keys` lists keys, is no longer remembered",
     ),
     error(ErrorCode::UnknownPath, "unknown_path", 404, "the path is unknown"),
     error(
@@ -203,6 +204,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "no_ollama_backend",
         501,
         "a command manages models, and no backend is an Ollama",
+    ),
+    error(
+        ErrorCode::TooManyCommands,
+        "too_many_commands",
+        503,
+        "more pulls, creates, copies, deletes, pushes and uploads at one time than `ollama.commands`",
     ),
     error(
         ErrorCode::NoHealthyBackend,

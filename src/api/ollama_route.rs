@@ -21,6 +21,8 @@ pub enum ModelCommand {
 pub enum OllamaRoute<'a> {
     /// The version of the Ollama API.
     Version,
+    /// Whether models of Ollama's cloud can be used.
+    Status,
     /// The models of the fleet.
     Tags,
     /// The models in memory, merged by name.
@@ -71,6 +73,12 @@ pub const OLLAMA_ROUTES: &[OllamaRow] = &[
         "/api/version",
         READ,
         "the lowest version of the Ollama backends; `0.14.0` where there are none",
+    ),
+    row(
+        OllamaRoute::Status,
+        "/api/status",
+        READ,
+        "that signing in to Ollama's cloud is off here; cloud models that a backend lists work as others do",
     ),
     row(OllamaRoute::Tags, "/api/tags", READ, "every known model and every alias, of all engines"),
     row(

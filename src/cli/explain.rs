@@ -24,6 +24,7 @@ use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::fleet::Topology;
 use crate::fleet::dump;
+use crate::proxy::explain_with_shift;
 use crate::routing::Generation;
 use crate::routing::Live;
 use crate::routing::audit::{DEFAULT_PATH, DryRun, DryRunRequest, error_value, render_text};
@@ -223,7 +224,7 @@ impl Local {
             now: self.now,
             records_prompts: true,
         };
-        dry_run.explain(sample, &mut random)
+        explain_with_shift(&dry_run, sample, &mut random)
     }
 }
 

@@ -18,6 +18,7 @@ pub(super) mod ollama;
 pub(super) mod price;
 pub(super) mod prompt;
 pub(super) mod proxies;
+mod retry_without;
 pub(super) mod routing;
 pub(super) mod scorers;
 pub(super) mod server;

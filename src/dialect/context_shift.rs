@@ -8,6 +8,7 @@ mod messages;
 mod refusal;
 
 pub use messages::Conversation;
+pub(super) use messages::{TOOL_MEMBERS, range_in};
 pub use refusal::{ContextRefusal, read_refusal};
 
 use std::ops::Range;
@@ -58,7 +59,10 @@ impl Shift {
 
 /// The ranges that remove items from a list or an object, separators included. `items` are in order,
 /// `is_dropped` says which of them go.
-fn cut_items(items: &[Range<usize>], is_dropped: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+pub(super) fn cut_items(
+    items: &[Range<usize>],
+    is_dropped: impl Fn(usize) -> bool,
+) -> Vec<Range<usize>> {
     let mut cuts: Vec<Range<usize>> = Vec::new();
     let mut last_kept: Option<&Range<usize>> = None;
     let mut run: Option<Range<usize>> = None;

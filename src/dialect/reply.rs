@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::limits::ResponseLimits;
 use crate::api::Operation;
+use crate::config::ReasoningField;
 
 /// What the response's conversion must know of the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct ReplyContext {
     pub request_id: String,
     /// When the request arrived, since the Unix epoch.
     pub arrived_at: Duration,
+    /// The field of OpenAI's chat that has what the model thinks.
+    pub reasoning: ReasoningField,
     /// How much of the response may be held.
     pub limits: ResponseLimits,
 }

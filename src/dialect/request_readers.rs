@@ -27,7 +27,7 @@ pub(super) fn read_request(
         Operation::Chat => Some(chat::read(body)),
         Operation::Completions => Some(completions::read(body)),
         Operation::Responses => Some(responses::read_body(body)),
-        Operation::Messages => Some(messages::read_body(body)),
+        Operation::Messages | Operation::CountTokens => Some(messages::read_body(body)),
         _ => None,
     }
 }

@@ -20,7 +20,7 @@ use super::{
     ResponseConverter, ResponseLimits, convert_request,
 };
 use crate::api::Operation;
-use crate::config::Engine;
+use crate::config::{Engine, ReasoningField};
 
 /// Converts a request for an engine.
 fn convert_for(
@@ -52,6 +52,7 @@ fn context() -> ReplyContext {
         model: "client-model".to_owned(),
         request_id: "r1".to_owned(),
         arrived_at: Duration::new(1_700_000_000, 5),
+        reasoning: ReasoningField::Both,
         limits: ResponseLimits::default(),
     }
 }
@@ -127,6 +128,10 @@ fn every_conversion_of_the_operation_table_exists() {
             let converted = convert_for(Engine::Vllm, row.operation, *target, &body);
             let (_, converted) = converted.unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert_eq!(converted.operation, *target, "{}", row.name);
+            if *target == Operation::ApplyTemplate {
+                // A step on the way to a count; its response is not converted.
+                continue;
+            }
             let terms = converted.reply;
             let (_, result) = try_respond((row.operation, *target), &terms, "data: {}\n\n{}\n");
             let unknown = BadResponse::Malformed { expected: "response that can be converted" };
@@ -135,4 +140,30 @@ fn every_conversion_of_the_operation_table_exists() {
     }
     let none = convert_for(Engine::Vllm, Operation::Rerank, Operation::Chat, &body).unwrap_err();
     assert!(matches!(none, ConvertError::NoConversion { .. }));
+}
+
+#[test]
+fn thinking_is_in_the_configured_fields() {
+    let body = r#"{"message":{"content":"x","thinking":"t"},"done":true,"done_reason":"stop"}"#;
+    let lines = format!("{}\n{}\n", body.replace("true", "false"), body);
+    for (reasoning, expected) in [
+        (ReasoningField::Both, [true, true]),
+        (ReasoningField::ReasoningContent, [true, false]),
+        (ReasoningField::Reasoning, [false, true]),
+        (ReasoningField::None, [false, false]),
+    ] {
+        for (stream, payload) in [(false, body), (true, &*lines)] {
+            let terms = ReplyTerms { stream, ..ReplyTerms::default() };
+            let context = ReplyContext { reasoning, ..context() };
+            let (client, backend) = (Operation::Chat, Operation::OllamaChat);
+            let mut converter = ResponseConverter::new(client, backend, terms, context);
+            let mut out = Vec::new();
+            converter.feed(payload.as_bytes(), Duration::ZERO, &mut out).unwrap();
+            converter.finish(Duration::ZERO, &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            let has = ["\"reasoning_content\":\"t\"", "\"reasoning\":\"t\""];
+            assert_eq!(has.map(|field| text.contains(field)), expected, "{text}");
+            assert!(text.contains("\"content\":\"x\""), "{text}");
+        }
+    }
 }

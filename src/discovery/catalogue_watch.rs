@@ -248,6 +248,8 @@ impl CatalogueWatch {
         match probe_loaded(&self.client, &self.backend, limit, source).await {
             Ok(report) => {
                 self.reported_at = now();
+                let is_listed = matches!(report, LoadedReport::Listed(_));
+                state.set_router(source == LoadedSource::LlamaCpp && is_listed);
                 match report {
                     LoadedReport::Listed(models) => {
                         self.fleet.learn_loaded(state.id, &models, asked_at);

@@ -85,6 +85,8 @@ pub struct BackendState {
     last_response: AtomicU64,
     /// The position in [`Engine::ALL`] of the engine that was detected; zero before that.
     detected_engine: AtomicU8,
+    /// Whether it is llama.cpp's router, which loads and unloads models on request.
+    is_router: AtomicBool,
     /// Since when its models are waited for, in microseconds; zero before discovery has started.
     awaited_since: AtomicU64,
 }
@@ -127,6 +129,7 @@ impl BackendState {
             slots: AtomicU32::new(0),
             last_response: AtomicU64::new(0),
             detected_engine: AtomicU8::new(0),
+            is_router: AtomicBool::new(false),
             awaited_since: AtomicU64::new(0),
         }
     }
@@ -281,6 +284,16 @@ impl BackendState {
         let position = Engine::ALL.iter().position(|one| *one == engine);
         let position = position.and_then(|position| u8::try_from(position).ok()).unwrap_or(0);
         self.detected_engine.store(position, Ordering::Relaxed);
+    }
+
+    /// Whether it is llama.cpp's router, which loads and unloads models on request.
+    pub fn is_router(&self) -> bool {
+        self.is_router.load(Ordering::Relaxed)
+    }
+
+    /// Sets what its list of models shows.
+    pub fn set_router(&self, is_router: bool) {
+        self.is_router.store(is_router, Ordering::Relaxed);
     }
 
     /// Its engine: the configured one, else the one that was detected.

@@ -1,4 +1,5 @@
-//! The context of a model on a backend, learned from the prompts that the engine refused for their length.
+//! The context of a model on a backend, learned from the prompts that the engine refused for their length, and from
+//! the responses that it ended for theirs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,6 +35,13 @@ impl LearnedContext {
         (1..=LONGEST).contains(&tokens).then_some(ContextLimit { tokens, scale })
     }
 
+    /// Forgets a context that is shorter than the prompt and response of `tokens` that the engine has just held.
+    pub fn disprove(&self, tokens: u32) {
+        if self.limit().is_some_and(|limit| limit.tokens < tokens) {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets it: the engine restarted.
     pub(super) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
@@ -51,6 +59,11 @@ mod tests {
         let limit = ContextLimit { tokens: 512, scale: 1250 };
         learned.learn(limit);
         assert_eq!(learned.limit(), Some(limit));
+        learned.disprove(512);
+        assert_eq!(learned.limit(), Some(limit));
+        learned.disprove(513);
+        assert_eq!(learned.limit(), None, "it was no limit");
+        learned.learn(limit);
         learned.forget();
         assert_eq!(learned.limit(), None);
         learned.learn(ContextLimit { tokens: 32_769, scale: 1000 });

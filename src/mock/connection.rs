@@ -102,7 +102,7 @@ fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
         let message = "Incorrect API key provided.";
         return Response::Whole(responses::refusal(operation, 401, "invalid_api_key", message));
     }
-    if let Some(text) = shared.script.page(path).filter(|_| head.is_probe()) {
+    if let Some(text) = shared.script.page(path) {
         return Response::Whole(Whole::text(text));
     }
     if let Some(memory) = shared.memory.as_ref().filter(|_| path == "/api/ps") {

@@ -23,7 +23,7 @@ pub use table::metric_rows;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::api::{ERROR_CODES, ErrorCode};
+use crate::api::{Capabilities, ERROR_CODES, ErrorCode};
 use crate::clock::unix_seconds;
 use crate::config::MAX_BACKENDS;
 use crate::discovery::ScrapeBudget;
@@ -75,6 +75,8 @@ pub struct Metrics {
     fallbacks: AtomicU64,
     context_shifts: AtomicU64,
     dropped_messages: AtomicU64,
+    without_tools: AtomicU64,
+    without_vision: AtomicU64,
     assumed: AtomicU64,
     panics: AtomicU64,
     without_telemetry: AtomicU64,
@@ -105,6 +107,8 @@ impl Metrics {
             fallbacks: AtomicU64::new(0),
             context_shifts: AtomicU64::new(0),
             dropped_messages: AtomicU64::new(0),
+            without_tools: AtomicU64::new(0),
+            without_vision: AtomicU64::new(0),
             assumed: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             without_telemetry: AtomicU64::new(0),
@@ -181,6 +185,12 @@ impl RequestObserver for Metrics {
         if let Some(dropped) = outcome.dropped_messages {
             self.context_shifts.fetch_add(1, Ordering::Relaxed);
             self.dropped_messages.fetch_add(dropped.into(), Ordering::Relaxed);
+        }
+        if outcome.retried_without.contains(Capabilities::TOOLS) {
+            self.without_tools.fetch_add(1, Ordering::Relaxed);
+        }
+        if outcome.retried_without.contains(Capabilities::VISION) {
+            self.without_vision.fetch_add(1, Ordering::Relaxed);
         }
         let (backend, provider) = match outcome.backend {
             None => (Names::PLACEHOLDER, None),

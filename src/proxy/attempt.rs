@@ -2,11 +2,11 @@
 
 use parking_lot::Mutex;
 
-use super::context::{RequestContext, Served};
+use super::context::{RequestContext, ScannedRequest, Served};
 use super::conversion::NotConverted;
 use super::seeds::Seeds;
 use super::shift_state::TooLong;
-use crate::api::{Operation, TraceContext};
+use crate::api::{Operation, TraceContext, is_same_model};
 use crate::clock::now;
 use crate::config::Engine;
 use crate::downstream::client::Client;
@@ -29,6 +29,8 @@ pub(crate) enum Unsuited {
     NotConverted(NotConverted),
     /// Its engine has no room for the prompt, and the request may be shortened.
     TooLong(Box<TooLong>),
+    /// Its model cannot do what has been taken out of the request.
+    Unsupported,
 }
 
 /// The fixed parts of one attempt.
@@ -82,6 +84,17 @@ impl<'a> Attempt<'a> {
     /// The backend's engine, configured or detected.
     pub(crate) fn engine(&self) -> Engine {
         self.serving.state.engine(self.backend.config.engine)
+    }
+
+    /// The backend's name for the model; `None` for the name that the client sent.
+    pub(crate) fn upstream_name<'b>(&'b self, request: &'b ScannedRequest) -> Option<&'b str> {
+        let decision = request.decision.as_ref();
+        let resolved = decision.and_then(|decision| request.fleet.model(decision.model));
+        let configured = self.serving.upstream_id.as_deref();
+        let name = configured.or(resolved.map(|model| &*model.name));
+        // Ollama takes every spelling, and responds with the one it was sent.
+        let takes_any = self.engine() == Engine::Ollama;
+        name.filter(|name| !(takes_any && is_same_model(name, &request.model)))
     }
 
     /// The engine has computed the prompt: its tokens no longer count as waiting.

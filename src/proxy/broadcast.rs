@@ -5,6 +5,7 @@
 mod blobs;
 mod command;
 mod engine_exchange;
+pub(super) mod one_backend;
 mod progress;
 mod target_task;
 mod targets;
@@ -13,6 +14,7 @@ mod verdict;
 pub(super) use blobs::serve_blob;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,12 +47,46 @@ const SEEN_CHECK: Duration = Duration::from_millis(20);
 /// What broadcasts share.
 pub(super) struct Broadcasts {
     connector: Arc<Connector>,
+    in_flight: Arc<AtomicUsize>,
 }
 
 impl Default for Broadcasts {
     fn default() -> Self {
         // A connection per exchange: that is how an engine learns that the client has left.
-        Self { connector: Arc::new(Connector::new(Duration::ZERO)) }
+        Self { connector: Arc::new(Connector::new(Duration::ZERO)), in_flight: Arc::default() }
+    }
+}
+
+impl Broadcasts {
+    /// How many run now.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// A permit for one of at most `limit` broadcasts.
+    ///
+    /// # Errors
+    /// When all are taken.
+    fn begin(&self, limit: usize) -> Result<CommandPermit, OwnError> {
+        let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| {
+            (count < limit).then_some(count + 1)
+        });
+        match taken {
+            Ok(_) => Ok(CommandPermit(Arc::clone(&self.in_flight))),
+            Err(_) => {
+                let message = "Too many commands at one time (ollama.commands)";
+                Err(OwnError::new(ErrorCode::TooManyCommands, message).closing())
+            }
+        }
+    }
+}
+
+/// A broadcast that counts until it is dropped, however it ends.
+struct CommandPermit(Arc<AtomicUsize>);
+
+impl Drop for CommandPermit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -70,9 +106,10 @@ pub(super) async fn serve_command(
             ModelCommand::Push => vec![holder(&fleet, &all, &command.model)?],
             _ => all,
         };
-        Ok((command, targets))
+        let permit = proxy.broadcasts.begin(ctx.generation.config.ollama.commands)?;
+        Ok((command, targets, permit))
     });
-    let (command, targets) = match chosen {
+    let (command, targets, _permit) = match chosen {
         Ok(chosen) => chosen,
         Err(error) => return send_error(proxy, session, ctx, error).await,
     };

@@ -3,21 +3,23 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::HeaderValue;
 
 use super::auth::KeyOwner;
 use super::conversion::Conversion;
 use super::shift_state::ContextShift;
-use crate::api::{Dialect, ErrorCode, Operation, TraceContext};
+use crate::api::{Capabilities, Dialect, ErrorCode, Operation, StreamFraming, TraceContext};
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
-use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Topology};
+use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology};
 use crate::routing::RoutingDecision;
 use crate::routing::{EnsembleCall, Generation, SplitPoint};
-use crate::scan::RequestProfile;
+use crate::scan::{RequestProfile, ScanOptions, scan};
 use crate::units::{Timestamp, TokenCount};
+use crate::upstream::response_monitor::ResponseMonitor;
 
 /// The state of one request.
 pub struct RequestContext {
@@ -102,6 +104,8 @@ pub(crate) struct RequestRecord {
     pub(crate) ensemble: Option<EnsembleCall>,
     /// What the final call of an ensemble is made of.
     pub(crate) ensemble_parts: Option<EnsembleParts>,
+    /// What was taken out of the request because a model cannot do it.
+    pub(crate) retried_without: Capabilities,
     /// Bytes of the request's body.
     pub(crate) bytes_in: usize,
     /// Method and path of a refused head, which Pingora has not seen.
@@ -175,6 +179,40 @@ impl ScannedRequest {
             upgrade: None,
             shift: None,
             deadline: None,
+        }
+    }
+
+    /// Gives it another body, which has its own spans and estimates. The conversion of the old one is dropped.
+    /// `None` when it cannot be read.
+    pub(crate) fn replace_body(&mut self, ctx: &RequestContext, bytes: Vec<u8>) -> Option<()> {
+        let body = self.body.as_mut()?;
+        let estimate = ctx.generation.config.routing.token_estimate;
+        let options = ScanOptions { estimate, arrived_at: ctx.arrived_at };
+        let scanned = scan(self.profile.operation, None, &bytes, options);
+        debug_assert!(scanned.is_ok(), "a body without some of its parts is still one");
+        self.profile = scanned.ok()?;
+        body.bytes = Bytes::from(bytes);
+        self.conversion = None;
+        Some(())
+    }
+
+    /// What watches the response, which is one of `operation`.
+    pub(crate) fn monitor(
+        &self,
+        operation: Operation,
+        stream: Option<StreamFraming>,
+    ) -> ResponseMonitor {
+        let mut monitor = ResponseMonitor::new(operation, stream);
+        if self.shift.is_some() {
+            monitor.watch_length();
+        }
+        monitor
+    }
+
+    /// Learns from the end of a whole response, where the request may be shortened.
+    pub(crate) fn learn_end(&self, serving: &Serving, monitor: &ResponseMonitor) {
+        if let Some(shift) = &self.shift {
+            shift.learn_end(&self.profile, serving, monitor);
         }
     }
 

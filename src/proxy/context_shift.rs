@@ -6,7 +6,6 @@
 use std::mem;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::HeaderMap;
 use pingora_proxy::Session;
 
@@ -14,12 +13,13 @@ use super::Proxy;
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::own_response::send_held;
 use super::response::record_backend;
-use super::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, UNIT};
+use super::shift_state::{CONTEXT_SHIFT, ContextShift, TooLong, scale_of};
 use crate::api::Operation;
-use crate::dialect::{Conversation, room_in};
+use crate::config::{ClientKey, ModelConfig};
+use crate::dialect::Conversation;
 use crate::fleet::{BackendSet, ContextLimit, Serving};
 use crate::routing::{RouteError, RoutingDecision};
-use crate::scan::{RequestProfile, ScanOptions, scan};
+use crate::scan::RequestProfile;
 
 /// How often a conversation that was shortened may be refused: the second refusal is final.
 const MAX_REFUSALS: u32 = 2;
@@ -31,24 +31,43 @@ pub(crate) fn shift_of(
     headers: &HeaderMap,
     profile: &RequestProfile,
 ) -> Option<Box<ContextShift>> {
-    let has_messages = matches!(
-        profile.operation,
-        Operation::Chat | Operation::Messages | Operation::OllamaChat | Operation::Responses
-    );
-    if !has_messages {
-        return None;
-    }
     let config = &ctx.generation.config;
-    let model = ctx.record.model.as_deref().and_then(|name| config.models.get(name));
-    let key = ctx.key.and_then(|position| config.auth.keys.get(position));
-    let by_model = model.is_some_and(|model| model.context_shift);
-    let is_on = key.and_then(|key| key.context_shift).unwrap_or(by_model);
-    let is_off = |value: &[u8]| value.eq_ignore_ascii_case(b"off");
-    if !is_on || headers.get_all(CONTEXT_SHIFT).iter().any(|value| is_off(value.as_bytes())) {
-        return None;
+    let terms = ShiftTerms {
+        operation: profile.operation,
+        model: ctx.record.model.as_deref().and_then(|name| config.models.get(name)),
+        key: ctx.key.and_then(|position| config.auth.keys.get(position)),
+    };
+    let shift = terms.shift()?;
+    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    (!forbids_shift(headers)).then(|| Box::new(shift))
+}
+
+/// Whether the client's headers forbid to shorten its request.
+pub(super) fn forbids_shift<'a>(mut headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> bool {
+    headers.any(|(name, value)| {
+        name.eq_ignore_ascii_case(CONTEXT_SHIFT.as_str()) && value.eq_ignore_ascii_case(b"off")
+    })
+}
+
+/// What decides whether a request may be shortened, besides its headers.
+pub(super) struct ShiftTerms<'a> {
+    pub(super) operation: Operation,
+    pub(super) model: Option<&'a ModelConfig>,
+    pub(super) key: Option<&'a ClientKey>,
+}
+
+impl ShiftTerms<'_> {
+    /// How the request may be shortened, if it may.
+    pub(super) fn shift(&self) -> Option<ContextShift> {
+        let has_messages = matches!(
+            self.operation,
+            Operation::Chat | Operation::Messages | Operation::OllamaChat | Operation::Responses
+        );
+        let by_model = self.model.is_some_and(|model| model.context_shift);
+        let is_on = self.key.and_then(|key| key.context_shift).unwrap_or(by_model);
+        let drops_tools = self.model.is_some_and(|model| model.context_shift_drops_tools);
+        (has_messages && is_on).then(|| ContextShift { drops_tools, ..ContextShift::default() })
     }
-    let drops_tools = model.is_some_and(|model| model.context_shift_drops_tools);
-    Some(Box::new(ContextShift { drops_tools, ..ContextShift::default() }))
 }
 
 /// Passes over the backends that are known to have no room for the request.
@@ -150,37 +169,14 @@ fn shorten_by(
 ) -> Option<()> {
     let estimated = request.profile.estimated_tokens.0;
     let to_fit = ctx.generation.router.tokens_to_fit(&request.profile).0;
-    let targets = rows(ctx, request).filter_map(|serving| {
-        let limit = shift.limit_of(serving)?;
-        let has_failed =
-            request.tried.contains(serving.id) && !shift.too_small.contains(serving.id);
-        if has_failed {
-            return None;
-        }
-        // The router compares a declared length with the estimate itself.
-        let is_declared = serving.context_length.is_some();
-        let scale = if is_declared { limit.scale.max(UNIT) } else { limit.scale };
-        let by_router = if is_declared { to_fit.into() } else { 0 };
-        let needed = shift.needed(estimated, scale).max(by_router);
-        let output = shift.output.max(to_fit.saturating_sub(estimated));
-        let room = u64::from(room_in(limit.tokens, output)) * u64::from(UNIT);
-        (needed > limit.tokens.into()).then(|| room / u64::from(scale.max(1)))
-    });
-    let target = targets.max()?;
-    let body = request.body.as_mut()?;
+    let target = shift.target(rows(ctx, request), &request.tried, (estimated, to_fit))?;
+    let body = request.body.as_ref()?;
     let conversation = Conversation::read(request.profile.operation, &body.bytes)?;
-    // The same share of what the conversation estimates itself.
-    let target = conversation.tokens().saturating_mul(target) / u64::from(estimated.max(1));
+    let target = conversation.share(target, estimated);
     let without_tools = shift.drops_tools && shift.refusals > 0;
     let cut = conversation.shift(target, without_tools)?;
     let shortened = cut.apply(&body.bytes);
-    let config = &ctx.generation.config.routing;
-    let options = ScanOptions { estimate: config.token_estimate, arrived_at: ctx.arrived_at };
-    let scanned = scan(request.profile.operation, None, &shortened, options);
-    debug_assert!(scanned.is_ok(), "a body without some of its messages is still one");
-    request.profile = scanned.ok()?;
-    body.bytes = Bytes::from(shortened);
-    request.conversion = None;
+    request.replace_body(ctx, shortened)?;
     shift.shifts += 1;
     shift.dropped += cut.dropped();
     request.tried.remove_all(&mem::take(&mut shift.too_small));
@@ -221,10 +217,4 @@ fn rows<'a>(
     let decided = decided.filter(|decided| Some(*decided) != requested);
     let models = [requested, decided].into_iter().flatten();
     models.filter_map(|id| fleet.model(id)).flat_map(|model| model.serving.iter())
-}
-
-/// The tokens that an engine counts for every thousand estimated ones.
-fn scale_of(counted: u32, estimated: u32) -> u32 {
-    let scale = (u64::from(counted) * u64::from(UNIT)).div_ceil(u64::from(estimated.max(1)));
-    u32::try_from(scale).unwrap_or(u32::MAX)
 }

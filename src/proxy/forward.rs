@@ -21,7 +21,9 @@ use super::residency;
 use super::response::{Reply, record_backend, relay};
 use super::shift_state::TooLong;
 use super::target::with_query_model;
-use crate::api::{Dialect, ErrorCode, Operation, is_same_model};
+use super::token_count;
+use super::unsupported;
+use crate::api::{Dialect, ErrorCode, Operation};
 use crate::config::Engine;
 use crate::dialect::read_refusal;
 use crate::downstream::body::BodyClaim;
@@ -78,6 +80,9 @@ pub(crate) async fn make_attempt(
     if let Some(change) = residency::change_of(request, &attempt) {
         return Ok(residency::respond(proxy, session, ctx, request, &attempt, change).await);
     }
+    if token_count::is_in_steps(request, &attempt) {
+        return token_count::respond(proxy, session, ctx, request, &attempt).await;
+    }
     let end = match prepare(proxy, ctx, request, &attempt) {
         Ok(conversion) => {
             attempt.conversion = conversion;
@@ -108,7 +113,7 @@ pub(super) fn prepare(
         request.conversion = None;
         return Ok(None);
     };
-    let model = upstream_name(request, attempt).unwrap_or(&request.model).into();
+    let model = attempt.upstream_name(request).unwrap_or(&request.model).into();
     let terms = Terms { target, engine: attempt.engine(), model };
     let conversion = match request.conversion.take() {
         // Of an earlier attempt.
@@ -203,7 +208,7 @@ async fn send(
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
 ) -> Result<ResponseHead, ExchangeError> {
-    let model = upstream_name(request, attempt);
+    let model = attempt.upstream_name(request);
     let wire_name = wire_name(&request.profile, request.body(), model.unwrap_or(&request.model));
     let body = body_for(request, model.unwrap_or(&request.model), &wire_name);
     let client = session.req_header();
@@ -281,17 +286,6 @@ fn upstream_target(uri: &Uri, operation: Operation) -> Cow<'_, str> {
     }
 }
 
-/// The backend's name for the model; `None` for the name that the client sent.
-fn upstream_name<'a>(request: &'a ScannedRequest, attempt: &Attempt<'a>) -> Option<&'a str> {
-    let decision = request.decision.as_ref();
-    let resolved = decision.and_then(|decision| request.fleet.model(decision.model));
-    let configured = attempt.serving.upstream_id.as_deref();
-    let name = configured.or(resolved.map(|model| &*model.name));
-    // Ollama takes every spelling, and responds with the one it was sent.
-    let takes_any = attempt.engine() == Engine::Ollama;
-    name.filter(|name| !(takes_any && is_same_model(name, &request.model)))
-}
-
 /// Holds a refusal back, because another backend may do better, and an error that has to be converted;
 /// relays everything else.
 async fn deliver(
@@ -309,7 +303,8 @@ async fn deliver(
     let is_short = !matches!(reply.head.framing, Framing::Length(length) if length > HELD_LENGTH);
     let may_be_too_long =
         is_short && request.shift.as_ref().is_some_and(|shift| shift.reads(status));
-    if !is_retried && !is_foreign_error && !may_be_too_long {
+    let may_be_unsupported = is_short && unsupported::reads(ctx, request, status);
+    if !is_retried && !is_foreign_error && !may_be_too_long && !may_be_unsupported {
         // From here on there is no retry, so the body is released.
         request.body = None;
         let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
@@ -321,6 +316,9 @@ async fn deliver(
         Err(client_gone) => return Ok(AttemptEnd::Failed(client_gone)),
     };
     let refusal = if may_be_too_long { read_refusal(&held.body) } else { None };
+    if may_be_unsupported && unsupported::take_out(ctx, request, &held.body) {
+        return Err(Unsuited::Unsupported);
+    }
     let held = match request.conversion {
         Some(_) => convert_held(held, request.profile.operation),
         None => held,

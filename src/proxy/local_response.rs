@@ -47,6 +47,7 @@ pub(crate) async fn send_local(
         Target::Model(id) => one_model(ctx, id, created),
         Target::Root => return send_root(proxy, session, ctx).await,
         Target::Ollama(OllamaRoute::Version) => Ok(version(ctx)),
+        Target::Ollama(OllamaRoute::Status) => Ok(cloud_status()),
         Target::Ollama(OllamaRoute::Tags) => Ok(list_tags(ctx, created)),
         Target::Ollama(OllamaRoute::Loaded) => Ok(list_loaded(ctx, created)),
         Target::Ollama(OllamaRoute::LoadedDetails) => Ok(list_loaded_details(ctx, created)),
@@ -112,6 +113,11 @@ async fn send_root(proxy: &Proxy, session: &mut Session, ctx: &mut RequestContex
 
 fn version(ctx: &RequestContext) -> Value {
     json!({"version": lowest_version(&ctx.generation.fleet.topology())})
+}
+
+/// What Ollama's apps look for before they offer models of its cloud: signing in is a matter of each backend.
+fn cloud_status() -> Value {
+    json!({"cloud": {"disabled": true, "source": "config"}})
 }
 
 /// What penstock is, for people who open its address and clients that look whether somebody is there.

@@ -100,6 +100,7 @@ fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome
         usage: record.usage,
         expected_cached: record.expected_cached,
         dropped_messages: record.dropped_messages,
+        retried_without: record.retried_without,
         token_events: record.token_events,
         about,
     }
@@ -144,6 +145,7 @@ fn own_outcome(record: &RequestRecord) -> Outcome {
         ErrorCode::BodyMemoryFull,
         ErrorCode::DiscoveryPending,
         ErrorCode::TooManyEnsembles,
+        ErrorCode::TooManyCommands,
     ];
     match (record.code, record.status) {
         (Some(code), status) if busy.contains(&code) => {

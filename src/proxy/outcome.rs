@@ -68,6 +68,7 @@ impl AttemptResult {
         let code = Some(match reason {
             Unsuited::NotConverted(reason) => reason.to_error().code,
             Unsuited::TooLong(_) => ErrorCode::ContextLengthExceeded,
+            Unsuited::Unsupported => ErrorCode::CapabilityMismatch,
         });
         let by_status = Self::by_status(ctx.record.status, ctx);
         Self { outcome: Outcome::Client, code, is_relayed: false, ..by_status }

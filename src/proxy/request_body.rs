@@ -12,8 +12,9 @@ use super::auth;
 use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
 use super::failure::OwnError;
-use crate::api::{ErrorCode, Operation};
+use crate::api::{Capabilities, ErrorCode, Operation};
 use crate::config::Config;
+use crate::dialect::has_svg;
 use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
@@ -72,6 +73,10 @@ pub(crate) fn scan_body(
         ScanOptions { estimate: config.routing.token_estimate, arrived_at: ctx.arrived_at };
     let profile =
         scan(operation, kind, &body.bytes, options).map_err(|error| scan_error(&error))?;
+    if profile.needs.contains(Capabilities::VISION) && has_svg(operation, &body.bytes) {
+        let message = "SVG images are not supported: send PNG, JPEG or WebP";
+        return Err(OwnError::new(ErrorCode::InvalidRequest, message));
+    }
     let fleet = ctx.generation.fleet.topology();
     let router = &ctx.generation.router;
     let requested = router

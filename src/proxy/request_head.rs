@@ -81,6 +81,7 @@ pub(crate) async fn read_head(
             | Target::Root
             | Target::Ollama(
                 OllamaRoute::Version
+                | OllamaRoute::Status
                 | OllamaRoute::Tags
                 | OllamaRoute::Loaded
                 | OllamaRoute::LoadedDetails,

@@ -1,19 +1,24 @@
-//! Requests of Ollama's API that load or unload a model, for backends of another API: these keep their
-//! models loaded by themselves, so the response is made here and the backend gets nothing.
+//! Requests of Ollama's API that load or unload a model, for backends of another API. llama.cpp's router has
+//! paths for that; other engines keep their models loaded by themselves, so the response is made here and
+//! the backend gets nothing.
 
+use std::future::poll_fn;
 use std::time::{Duration, UNIX_EPOCH};
 
+use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 use serde_json::{Value, json};
 
 use super::Proxy;
 use super::attempt::{Attempt, AttemptEnd};
+use super::broadcast::one_backend::{Refused, post};
 use super::context::{RequestContext, ScannedRequest, Served};
+use super::failure::OwnError;
 use super::outcome::{AttemptResult, record_outcome};
-use super::own_response::{OwnResponse, send};
+use super::own_response::{OwnResponse, send, send_error};
 use super::response::record_backend;
-use crate::api::Operation;
+use crate::api::{ErrorCode, Operation};
 use crate::clock::unix_seconds;
 use crate::scan::ResidencyChange;
 
@@ -36,11 +41,60 @@ pub(super) async fn respond(
     attempt: &Attempt<'_>,
     change: ResidencyChange,
 ) -> AttemptEnd {
-    let result = AttemptResult { runs_model: false, ..AttemptResult::by_status(200, ctx) };
+    let done = match attempt.serving.state.is_router() {
+        true => switch(proxy, session, ctx, request, attempt, change).await,
+        false => Ok(()),
+    };
+    let status = if done.is_ok() { 200 } else { ErrorCode::BadUpstreamResponse.row().status };
+    let result = AttemptResult { runs_model: false, ..AttemptResult::by_status(status, ctx) };
     record_outcome(attempt, &result, &ctx.generation.router, &proxy.observers);
     record_backend(ctx, attempt.serving, attempt.backend);
     ctx.record.is_streaming = false;
-    AttemptEnd::Relayed(send_change(proxy, session, ctx, request, change).await)
+    AttemptEnd::Relayed(match done {
+        Ok(()) => send_change(proxy, session, ctx, request, change).await,
+        Err(NotSwitched::ClientGone) => ctx.client_gone(),
+        Err(NotSwitched::Refused(text)) => {
+            let message = format!("Backend '{}': {text}", attempt.serving.state.name);
+            let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
+            send_error(proxy, session, ctx, error).await
+        }
+    })
+}
+
+/// Why a router did not load or unload a model.
+enum NotSwitched {
+    ClientGone,
+    Refused(String),
+}
+
+/// Has llama.cpp's router load or unload a model. One that is there already, or gone already, is no error.
+async fn switch(
+    proxy: &Proxy,
+    session: &Session,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    attempt: &Attempt<'_>,
+    change: ResidencyChange,
+) -> Result<(), NotSwitched> {
+    let (path, done_already) = match change {
+        ResidencyChange::Load => ("/models/load", "already"),
+        ResidencyChange::Unload => ("/models/unload", "not "),
+    };
+    let model = attempt.upstream_name(request).unwrap_or(&request.model);
+    let body = Bytes::from(json!({ "model": model }).to_string());
+    let headers = &session.req_header().headers;
+    // Boxed: every request would carry room for it along.
+    let mut posting = Box::pin(post(proxy, ctx, headers, attempt, (path, body)));
+    let posted = tokio::select! {
+        posted = &mut posting => posted,
+        () = poll_fn(|cx| attempt.client.poll_gone(cx)) => return Err(NotSwitched::ClientGone),
+    };
+    attempt.serving.state.invalidate_loaded();
+    match posted {
+        Ok(_page) => Ok(()),
+        Err(Refused { status: Some(400), text }) if text.contains(done_already) => Ok(()),
+        Err(Refused { text, .. }) => Err(NotSwitched::Refused(text)),
+    }
 }
 
 async fn send_change(

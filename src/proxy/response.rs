@@ -32,6 +32,8 @@ use usage_filter::UsageFilter;
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
 const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
 const ENSEMBLE: HeaderName = HeaderName::from_static("x-penstock-ensemble");
+/// What was taken out of the request because a model cannot do it.
+const RETRIED_WITHOUT: HeaderName = HeaderName::from_static("x-penstock-retried-without");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// A response whose head has been read.
@@ -67,7 +69,7 @@ pub(crate) async fn relay(
     if is_stream {
         attempt.client.shrink();
     }
-    let mut monitor = ResponseMonitor::new(operation, head.stream);
+    let mut monitor = request.monitor(operation, head.stream);
     let progress = Progress::new(proxy, ctx, attempt, &head);
     let terms = RelayTerms {
         framing: head.framing,
@@ -88,6 +90,7 @@ pub(crate) async fn relay(
     }
     match end {
         RelayEnd::Complete => {
+            request.learn_end(attempt.serving, &monitor);
             if is_stream {
                 attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
             }
@@ -257,6 +260,10 @@ fn finish_head(
     }
     if let Some(parts) = ctx.record.ensemble_parts {
         header.insert_header(ENSEMBLE, ensemble_text(parts))?;
+    }
+    if !ctx.record.retried_without.is_empty() {
+        let names: Vec<&str> = ctx.record.retried_without.names().collect();
+        header.insert_header(RETRIED_WITHOUT, names.join(", "))?;
     }
     if ctx.generation.config.routing.expose_decision {
         header.insert_header(BACKEND, &*attempt.serving.state.name)?;

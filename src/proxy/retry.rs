@@ -71,6 +71,8 @@ pub(crate) async fn serve(
                     return served;
                 }
             }
+            // The same backend may take what is left of the request.
+            Err(Unsuited::Unsupported) => {}
             Ok(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
             Ok(AttemptEnd::Failed(failure)) => {
                 request.tried.insert(decision.backend);

@@ -2,17 +2,19 @@
 
 use http::header::HeaderName;
 
-use crate::dialect::ContextRefusal;
+use crate::dialect::{ContextRefusal, room_in};
 use crate::fleet::{BackendId, BackendSet, ContextLimit, Serving};
 use crate::routing::RoutingDecision;
+use crate::scan::RequestProfile;
 use crate::upstream::failure::HeldResponse;
+use crate::upstream::response_monitor::ResponseMonitor;
 
 /// In a response: how many messages were dropped. In a request: `off` for a conversation that is to be
 /// refused rather than shortened.
 pub(crate) const CONTEXT_SHIFT: HeaderName = HeaderName::from_static("x-penstock-context-shift");
 
 /// The scale of an engine that counts as many tokens as are estimated.
-pub(super) const UNIT: u32 = 1000;
+const UNIT: u32 = 1000;
 
 /// An engine's refusal of a prompt for its length, held back.
 pub(crate) struct TooLong {
@@ -68,10 +70,66 @@ impl ContextShift {
         (u64::from(estimated) * u64::from(scale)).div_ceil(UNIT.into()) + u64::from(self.output)
     }
 
+    /// The estimated tokens that a prompt of `estimated` ones may keep, by the roomiest of the contexts that are too
+    /// short for it; `None` where none is. `to_fit`: what the router compares with declared lengths.
+    pub(super) fn target<'a>(
+        &self,
+        rows: impl Iterator<Item = &'a Serving>,
+        tried: &BackendSet,
+        (estimated, to_fit): (u32, u32),
+    ) -> Option<u64> {
+        let targets = rows.filter_map(|serving| {
+            let limit = self.limit_of(serving)?;
+            let has_failed = tried.contains(serving.id) && !self.too_small.contains(serving.id);
+            if has_failed {
+                return None;
+            }
+            // The router compares a declared length with the estimate itself.
+            let is_declared = serving.context_length.is_some();
+            let scale = if is_declared { limit.scale.max(UNIT) } else { limit.scale };
+            let by_router = if is_declared { to_fit.into() } else { 0 };
+            let needed = self.needed(estimated, scale).max(by_router);
+            let output = self.output.max(to_fit.saturating_sub(estimated));
+            let room = u64::from(room_in(limit.tokens, output)) * u64::from(UNIT);
+            (needed > limit.tokens.into()).then(|| room / u64::from(scale.max(1)))
+        });
+        targets.max()
+    }
+
     pub(super) fn is_too_small(&self, serving: &Serving, estimated: u32) -> bool {
         // A declared length is the router's business until an engine has counted.
         let is_counted = self.scale.is_some() || serving.latency.context.limit().is_some();
         let limit = self.limit_of(serving).filter(|_| is_counted);
         limit.is_some_and(|limit| self.needed(estimated, limit.scale) > limit.tokens.into())
     }
+
+    /// Learns from a whole response: one that ended for its length, although its client set no limit, has filled
+    /// the context. Only where no length is declared or discovered, since an engine may have another limit.
+    pub(super) fn learn_end(
+        &self,
+        profile: &RequestProfile,
+        serving: &Serving,
+        monitor: &ResponseMonitor,
+    ) {
+        let Some(usage) = monitor.usage() else { return };
+        let (Some(prompt), Some(output)) = (usage.prompt_tokens, usage.completion_tokens) else {
+            return;
+        };
+        let tokens = prompt.saturating_add(output);
+        let learned = &serving.latency.context;
+        learned.disprove(tokens);
+        let fills_context = monitor.is_ended_by_length()
+            && profile.max_tokens.is_none()
+            && serving.context_length.is_none();
+        if fills_context {
+            let scale = scale_of(prompt, profile.estimated_tokens.0);
+            learned.learn(ContextLimit { tokens, scale });
+        }
+    }
+}
+
+/// The tokens that an engine counts for every thousand estimated ones.
+pub(super) fn scale_of(counted: u32, estimated: u32) -> u32 {
+    let scale = (u64::from(counted) * u64::from(UNIT)).div_ceil(u64::from(estimated.max(1)));
+    u32::try_from(scale).unwrap_or(u32::MAX)
 }

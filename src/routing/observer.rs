@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::{Capture, EnsembleCall, Generation, Router, RoutingDecision, ScorerNames, Trace};
-use crate::api::{ErrorCode, Operation, TraceContext};
+use crate::api::{Capabilities, ErrorCode, Operation, TraceContext};
 use crate::fleet::{BackendId, Outcome, Topology};
 use crate::prefix::Chain;
 use crate::scan::{RequestProfile, Usage};
@@ -121,6 +121,8 @@ pub struct RequestOutcome<'a> {
     pub expected_cached: Option<u32>,
     /// Messages that were dropped to fit a context.
     pub dropped_messages: Option<u32>,
+    /// What was taken out of it because a model cannot do it.
+    pub retried_without: Capabilities,
     /// Events that carried tokens, counted in the stream.
     pub token_events: u32,
     /// What nothing is counted by.

@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 16;
 /// The token counts that a backend reported for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Tokens of the prompt: `prompt_tokens`, `input_tokens`.
+    /// Tokens of the prompt, cached ones included: `prompt_tokens`, `input_tokens`.
     pub prompt_tokens: Option<u32>,
     /// Tokens of the response: `completion_tokens`, `output_tokens`.
     pub completion_tokens: Option<u32>,
@@ -48,10 +48,13 @@ impl Usage {
     }
 
     fn read(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Syntax> {
+        // Anthropic counts what a cache had and what it took in beside `input_tokens`; the others include it.
+        let (mut had, mut taken) = (None, None);
         cursor.members(Members::named(Count::of), |cursor, count, kind| match count {
             Count::Prompt => read_count(cursor, kind, &mut self.prompt_tokens),
             Count::Completion => read_count(cursor, kind, &mut self.completion_tokens),
-            Count::Cached => read_count(cursor, kind, &mut self.cached_tokens),
+            Count::CacheRead => read_count(cursor, kind, &mut had),
+            Count::CacheCreation => read_count(cursor, kind, &mut taken),
             Count::PromptDetails if kind == b'{' => {
                 cursor.members(Members::named(is_cached_tokens), |cursor, is_cached, kind| {
                     if is_cached {
@@ -62,7 +65,11 @@ impl Usage {
                 })
             }
             Count::PromptDetails | Count::Other => cursor.skip(kind),
-        })
+        })?;
+        let apart = had.unwrap_or(0).saturating_add(taken.unwrap_or(0));
+        self.prompt_tokens = self.prompt_tokens.map(|count| count.saturating_add(apart));
+        self.cached_tokens = self.cached_tokens.or(had);
+        Ok(())
     }
 
     /// Reads llama.cpp's `timings`, which count the cached part of the prompt separately.
@@ -105,7 +112,8 @@ impl Timing {
 enum Count {
     Prompt,
     Completion,
-    Cached,
+    CacheRead,
+    CacheCreation,
     PromptDetails,
     Other,
 }
@@ -115,7 +123,8 @@ impl Count {
         match name {
             b"prompt_tokens" | b"input_tokens" => Self::Prompt,
             b"completion_tokens" | b"output_tokens" => Self::Completion,
-            b"cache_read_input_tokens" => Self::Cached,
+            b"cache_read_input_tokens" => Self::CacheRead,
+            b"cache_creation_input_tokens" => Self::CacheCreation,
             b"prompt_tokens_details" | b"input_tokens_details" => Self::PromptDetails,
             _ => Self::Other,
         }
@@ -246,7 +255,11 @@ mod tests {
             ),
             (
                 r#""usage":{"input_tokens":7,"cache_read_input_tokens":4,"output_tokens":2,"service_tier":"x"}"#,
-                counts(7, 2, Some(4)),
+                counts(11, 2, Some(4)),
+            ),
+            (
+                r#""usage":{"cache_creation_input_tokens":5,"input_tokens":7,"cache_read_input_tokens":4,"output_tokens":2}"#,
+                counts(16, 2, Some(4)),
             ),
             (
                 r#"{"usage":{"prompt_tokens":7,"completion_tokens":99999999999}}"#,

@@ -118,6 +118,12 @@ impl Connector {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
+            tracing::debug!(
+                backend = %backend.state.name,
+                address = %to,
+                reason = failed.text(),
+                "cannot connect"
+            );
             // Another port says nothing about the one requests go to, and neither does a shortage here.
             if port.is_none() && !matches!(failed, ConnectError::OutOf(_)) {
                 backend.state.addresses.note_failure(*address);

@@ -1,6 +1,9 @@
 //! Measures a response while it is forwarded to the client: tokens, time to first token, `usage`.
 
+use std::sync::LazyLock;
+
 use bytes::{Buf, BytesMut};
+use memchr::memmem::Finder;
 
 use crate::api::{Operation, StreamFraming};
 use crate::scan::{EventScanner, ResponseIdFinder, Usage, find_counts, find_usage};
@@ -8,6 +11,19 @@ use crate::units::Timestamp;
 
 /// How much of a response's end is kept to find its `usage`.
 const TAIL: usize = 4096;
+
+/// What the APIs write where a limit has ended a response. In a text, each quote would have a backslash.
+static LENGTH_ENDS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
+    [
+        "\"finish_reason\":\"length\"",
+        "\"finish_reason\": \"length\"",
+        "\"done_reason\":\"length\"",
+        "\"stop_reason\":\"max_tokens\"",
+        "\"stop_reason\": \"max_tokens\"",
+        "\"reason\":\"max_output_tokens\"",
+    ]
+    .map(Finder::new)
+});
 
 /// Watches the payload of one response, without keeping it.
 #[derive(Debug)]
@@ -18,6 +34,8 @@ pub(crate) struct ResponseMonitor {
     usage: Option<Usage>,
     /// Where the engine may keep the response.
     id: Option<ResponseIdFinder>,
+    /// Whether it is watched for the mark of a response that a limit has ended, and has it.
+    length_end: Option<bool>,
     /// When the first token passed.
     pub(crate) first_token: Option<Timestamp>,
     /// Events that carried tokens.
@@ -33,6 +51,7 @@ impl ResponseMonitor {
             tail: BytesMut::new(),
             usage: None,
             id: (operation == Operation::Responses).then(ResponseIdFinder::default),
+            length_end: None,
             first_token: None,
             tokens: 0,
         }
@@ -42,6 +61,9 @@ impl ResponseMonitor {
     pub(crate) fn observe(&mut self, payload: &[u8], is_last: bool) -> u32 {
         if let Some(id) = &mut self.id {
             id.feed(payload);
+        }
+        if let Some(found) = &mut self.length_end {
+            *found |= LENGTH_ENDS.iter().any(|mark| mark.find(payload).is_some());
         }
         if let Some(events) = &mut self.events {
             let progress = events.feed(payload);
@@ -67,6 +89,16 @@ impl ResponseMonitor {
     /// The id under which the engine may keep the response.
     pub(crate) fn response_id(&self) -> Option<&[u8]> {
         self.id.as_ref().and_then(ResponseIdFinder::id)
+    }
+
+    /// Has the payload searched for the mark of a response that a limit of tokens has ended.
+    pub(crate) fn watch_length(&mut self) {
+        self.length_end = Some(false);
+    }
+
+    /// Whether such a mark was found.
+    pub(crate) fn is_ended_by_length(&self) -> bool {
+        self.length_end == Some(true)
     }
 
     /// The tokens the engine counted.

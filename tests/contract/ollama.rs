@@ -2,11 +2,8 @@
 
 use super::{Part, Row};
 
-pub(super) const PART: Part = Part {
-    name: "O",
-    rows: &[("O", 1..=14), ("O", 18..=24), ("O", 26..=38), ("O", 39..=43)],
-    held: ROWS,
-};
+pub(super) const PART: Part =
+    Part { name: "O", rows: &[("O", 1..=14), ("O", 16..=44)], held: ROWS };
 
 const ROWS: &[Row] = &[
     (
@@ -106,6 +103,29 @@ const ROWS: &[Row] = &[
         &["deployment::dead_backend_is_retested_by_checks_alone"],
     ),
     (
+        "O16",
+        "before the first byte another backend is tried at once, within a number, a budget and a total time; commands never",
+        &[
+            "failover::refused_connections_fail_over",
+            "failover::status_500_is_retried_only_with_retry_5xx",
+            "failover::max_retries_bounds_attempts",
+            "failover::retry_budget_runs_out_and_refills",
+            "ollama_api::busy_ollama_is_saturation",
+            "stream_errors::started_response_is_never_retried",
+            "ollama_management::push_goes_to_one_holder",
+            "ollama_management::failure_everywhere_has_a_status",
+        ],
+    ),
+    (
+        "O17",
+        "connection failures and 5xx open a backend's circuit breaker, each time for twice as long",
+        &[
+            "health_and_circuit_breaker::connect_failures_open_the_breaker",
+            "health_and_circuit_breaker::half_open_breaker_admits_one_probe",
+            "failing_backends::fast_failing_engine_draws_no_traffic_of_many_clients",
+        ],
+    ),
+    (
         "O18",
         "Ollama's and OpenAI's APIs are served, and converted where client and backend differ",
         &[
@@ -150,6 +170,17 @@ const ROWS: &[Row] = &[
         "O24",
         "a format constrains the response of an engine with another API",
         &["tests/e2e/cases/ollama.py::case_ollama_format"],
+    ),
+    (
+        "O25",
+        "refused tools and images are taken out where that is allowed, and an SVG is refused up front",
+        &[
+            "unsupported_requests::refused_tools_are_taken_out",
+            "unsupported_requests::refused_images_are_taken_out_in_every_dialect",
+            "unsupported_requests::what_is_not_allowed_is_never_taken_out",
+            "unsupported_requests::other_errors_are_passed_on",
+            "unsupported_requests::svg_is_refused_up_front",
+        ],
     ),
     (
         "O26",
@@ -321,6 +352,7 @@ const ROWS: &[Row] = &[
         &[
             "context_shift::refused_conversation_is_shortened_in_every_dialect",
             "context_shift::declared_context_shortens_before_an_engine_refuses",
+            "context_shift::context_is_learned_from_a_response_that_fills_it",
             "src/fleet/learned_context.rs::short_contexts_are_known_until_the_engine_restarts",
         ],
     ),
@@ -333,5 +365,10 @@ const ROWS: &[Row] = &[
             "context_shift::key_and_request_decide_before_the_model",
             "context_shift::backend_with_room_comes_first",
         ],
+    ),
+    (
+        "O44",
+        "at debug, decisions, token counts and failed connections with their addresses are logged",
+        &["unsupported_requests::debug_log_has_decisions_counts_and_failed_connections"],
     ),
 ];

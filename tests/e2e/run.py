@@ -24,9 +24,9 @@ sys.dont_write_bytecode = True
 MODULES = (
     "catalogue", "chat", "operations", "fidelity", "routing", "errors", "limits", "auth", "cancel",
     "load", "faults", "paths", "tls", "dashboard", "prefix", "telemetry", "ollama", "context",
-    "ensembles",
+    "ensembles", "ollama_clients",
 )
-NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "ollama", "yaml", "h2")
+NEEDED = ("gguf", "numpy", "xllamacpp", "openai", "anthropic", "ollama", "yaml", "h2", "langchain_ollama")
 CASE_LIMIT = 45.0
 RUN_LIMIT = 300.0
 

@@ -19,6 +19,8 @@ crate::trials![
     second_refusal_drops_the_tools_and_a_third_is_passed_on,
     conversation_that_cannot_be_shortened_gets_the_engines_error,
     declared_context_shortens_before_an_engine_refuses,
+    context_is_learned_from_a_response_that_fills_it,
+    explain_shows_the_plan,
 ];
 
 const ON: &str = "models: { m: { context_shift: true } }";
@@ -266,4 +268,59 @@ fn declared_context_shortens_before_an_engine_refuses() {
     let plain = Fleet::of(&models, Setup::default());
     let response = plain.penstock.post(CHAT, &body(CHAT));
     assert_eq!(response.error_code(), "context_length_exceeded");
+}
+
+fn context_is_learned_from_a_response_that_fills_it() {
+    let fleet = Fleet::start(1, Setup { sections: ON, ..Setup::default() });
+    let filled = |prompt: u32, output: u32, finish: &str| {
+        let usage = json!({"prompt_tokens": prompt, "completion_tokens": output});
+        let message = json!({"role": "assistant", "content": "and so on"});
+        let choice = json!({"index": 0, "message": message, "finish_reason": finish});
+        let body = json!({"choices": [choice], "usage": usage}).to_string();
+        Fault::Status { status: 200, retry_after: None, body, headers: Vec::new() }
+    };
+    let mut open_ended = body(CHAT);
+    open_ended.as_object_mut().unwrap().remove("max_tokens");
+    let mut longer = open_ended.clone();
+    longer["messages"] = json!([list(), list()].concat());
+    let shift = |body: &Value| {
+        let response = fleet.penstock.post(CHAT, body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        shift_of(&response).is_some()
+    };
+    fleet.a().script([filled(800, 40, "length")]);
+    assert!(!shift(&body(CHAT)), "the client's own limit says nothing");
+    fleet.a().script([filled(800, 40, "stop")]);
+    assert!(!shift(&open_ended) && !shift(&longer), "neither does an end of the model's choice");
+    fleet.a().script([filled(800, 40, "length")]);
+    assert!(!shift(&open_ended));
+    let before = fleet.requests();
+    assert!(shift(&longer), "840 tokens are the whole context");
+    assert_eq!(fleet.requests(), before + 1, "shortened before an engine refuses");
+    fleet.a().script([filled(2000, 40, "stop")]);
+    assert!(shift(&longer));
+    assert!(!shift(&longer), "more than 840 tokens were held");
+}
+
+fn explain(fleet: &Fleet, line: &str) -> Value {
+    client::request(fleet.penstock.admin, "POST", "/explain", &[], line.as_bytes()).json()
+}
+
+fn explain_shows_the_plan() {
+    let models = ["{ id: m, context_length: 512 }"];
+    let fleet = Fleet::of(&models, Setup { sections: ON, ..Setup::default() });
+    let line = json!({"path": CHAT, "body": body(CHAT).to_string()}).to_string();
+    let explained = explain(&fleet, &line);
+    let response = fleet.penstock.post(CHAT, &body(CHAT));
+    let dropped = &explained["context_shift"]["dropped_messages"];
+    assert_eq!(shift_of(&response), Some(format!("dropped={dropped}").as_str()), "as it happens");
+    assert_eq!(explained["decision"]["backend"], "a", "{explained}");
+    let whole = explained["context_shift"]["whole_prompt_tokens"].as_u64().unwrap();
+    let left = explained["requirements"]["estimated_tokens"].as_u64().unwrap();
+    assert!(whole > 512 && left < 512, "{whole} and {left}");
+    let headers = json!({"x-penstock-context-shift": "off"});
+    let line = json!({"path": CHAT, "body": body(CHAT).to_string(), "headers": headers});
+    let refused = explain(&fleet, &line.to_string());
+    assert_eq!(refused["error"]["code"], "context_length_exceeded", "{refused}");
+    assert_eq!(fleet.requests(), 1, "explaining sends nothing");
 }

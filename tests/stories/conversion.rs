@@ -25,6 +25,7 @@ crate::trials![
     failover_converts_for_each_backend,
     what_cannot_be_converted_names_the_field,
     models_are_loaded_and_unloaded_without_a_call,
+    tokens_are_counted_in_two_steps_where_a_backend_has_no_path_for_it,
     conversions_are_shown_and_counted,
     http10_clients_get_whole_streams,
     keys_and_content_types_fit_the_backend,
@@ -469,6 +470,41 @@ fn models_are_loaded_and_unloaded_without_a_call() {
         assert_eq!(empty, "", "{path}: {json}");
     }
     assert_eq!(fleet.requests(), 0, "the engine has its model loaded");
+    fleet.wait_idle();
+}
+
+fn tokens_are_counted_in_two_steps_where_a_backend_has_no_path_for_it() {
+    let models = ["{ id: m, operations: [chat, apply_template, tokenize] }"];
+    let fleet = Fleet::of(&models, Setup::default());
+    fleet.a().set_page("/apply-template", Some(r#"{"prompt": "<s>hello"}"#));
+    fleet.a().set_page("/tokenize", Some(r#"{"tokens": [1, 2, 3, 4, 5]}"#));
+    let path = "/v1/messages/count_tokens";
+    let body = json!({"model": "m", "system": "be brief", "messages": [{"role": "user", "content": "hello"}]});
+    let counted = fleet.penstock.post(path, &body);
+    assert_eq!((counted.status, counted.json()), (200, json!({"input_tokens": 5})));
+    let sent: Vec<(String, Value)> = fleet
+        .a()
+        .received()
+        .iter()
+        .map(|one| {
+            (one.path().to_owned(), serde_json::from_slice(one.body.as_ref().unwrap()).unwrap())
+        })
+        .collect();
+    assert_eq!(sent[0].0, "/apply-template");
+    let roles: Vec<_> =
+        sent[0].1["messages"].as_array().unwrap().iter().map(|m| &m["role"]).collect();
+    assert_eq!(roles, ["system", "user"], "as chat");
+    assert_eq!((sent[1].0.as_str(), &sent[1].1["content"]), ("/tokenize", &json!("<s>hello")));
+    fleet.a().set_page("/tokenize", Some("{}"));
+    let failed = fleet.penstock.post(path, &body);
+    assert_eq!(
+        (failed.status, failed.json()["type"].as_str()),
+        (502, Some("error")),
+        "{}",
+        failed.text()
+    );
+    let bad = fleet.penstock.post(path, &json!({"model": "m", "messages": [{"role": "user"}]}));
+    assert_eq!(bad.status, 400, "{}", bad.text());
     fleet.wait_idle();
 }
 

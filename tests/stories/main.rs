@@ -77,6 +77,7 @@ mod timeouts;
 mod token_ledger;
 mod top_and_demo;
 mod tracing;
+mod unsupported_requests;
 mod upstream_tls;
 mod usage_stream;
 mod weighted_scorers;
@@ -109,6 +110,7 @@ fn all_stories() -> Vec<Trial> {
         aliases_and_fallbacks,
         failing_backends,
         failover,
+        unsupported_requests,
         upstream_tls,
         request_validation,
         resource_limits,

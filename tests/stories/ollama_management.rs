@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, request};
 use crate::support::engines::{backend, backends, start};
+use crate::support::fleet::metric;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
 
 crate::trials![
     root_says_what_ollama_clients_look_for,
     version_is_the_lowest_of_the_fleet,
+    status_says_that_the_cloud_is_off,
     tags_list_the_models_of_all_engines,
     dead_backend_fails_no_list,
     loaded_models_are_merged_by_name,
@@ -31,6 +33,9 @@ crate::trials![
     push_goes_to_one_holder,
     blobs_are_uploaded_to_all_backends,
     broken_uploads_are_kept_nowhere,
+    large_files_are_refused,
+    commands_are_bounded,
+    llamacpp_router_loads_and_unloads_models,
     routes_take_their_methods_only,
 ];
 
@@ -117,6 +122,14 @@ fn version_is_the_lowest_of_the_fleet() {
     let plain = start(EngineSpec::new("plain", [EngineModel::new("m")]));
     let penstock = Penstock::start(&backends(&[&plain], "models: [m]"));
     assert_eq!(penstock.get("/api/version").json(), json!({"version": "0.14.0"}));
+}
+
+fn status_says_that_the_cloud_is_off() {
+    let (engines, penstock) = two();
+    let response = penstock.get("/api/status");
+    let expected = json!({"cloud": {"disabled": true, "source": "config"}});
+    assert_eq!((response.status, response.json()), (200, expected));
+    assert!(engines.iter().all(|engine| engine.received().is_empty()), "no backend is queried");
 }
 
 fn tags_list_the_models_of_all_engines() {
@@ -477,6 +490,85 @@ fn broken_uploads_are_kept_nowhere() {
     let response = request(penstock.data, "POST", &path, &[], b"one");
     assert_eq!(response.status, 502, "{}", response.text());
     assert!(response.text().contains("done on a"), "{}", response.text());
+}
+
+fn large_files_are_refused() {
+    let engine = ollama("a", &["m"]);
+    let limits = "ollama: { manage_models: true, max_blob_size: 1KiB }\n";
+    let items = backends(&[&engine], "engine: ollama");
+    let penstock = Penstock::start(&format!("{limits}{items}"));
+    let fits = vec![b'x'; 1024];
+    assert_eq!(request(penstock.data, "POST", &digest_path(&fits), &[], &fits).status, 201);
+    let large = vec![b'x'; 1025];
+    let refused = request(penstock.data, "POST", &digest_path(&large), &[], &large);
+    assert_eq!(refused.status, 413, "{}", refused.text());
+    assert!(refused.json()["error"].as_str().unwrap().contains("max_blob_size"));
+    let mut client = Client::connect(penstock.data);
+    let head_of = format!("POST {} HTTP/1.1\r\nhost: x\r\n", digest_path(&large));
+    let chunk = format!("401\r\n{}\r\n0\r\n\r\n", "x".repeat(1025));
+    let sent = format!("{head_of}transfer-encoding: chunked\r\n\r\n{chunk}");
+    client.send_bytes(sent.as_bytes());
+    assert_eq!(client.read_head().unwrap().0, 413, "counted where no length is announced");
+    assert_eq!(head(&penstock, &digest_path(&large)), 404, "no backend keeps it");
+}
+
+fn commands_are_bounded() {
+    let engine = slow("a");
+    let limits = "ollama: { manage_models: true, commands: 1 }\n";
+    let items = backends(&[&engine], "engine: ollama");
+    let penstock = Penstock::start(&format!("{limits}{items}"));
+    let mut client = Client::connect(penstock.data);
+    client.send("POST", "/api/pull", &[], br#"{"model": "new"}"#);
+    assert_eq!(client.read_head().unwrap().0, 200);
+    let refused = send(&penstock, "POST", "/api/pull", &json!({"model": "newer"}));
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(refused.json()["error"].as_str().unwrap().contains("ollama.commands"));
+    drop(client);
+    eventually("the place is free", SOON, || {
+        send(&penstock, "DELETE", "/api/delete", &json!({"model": "none"})).status == 404
+    });
+    assert!(!has(&engine, "newer"));
+    eventually("none is counted", SOON, || metric(&penstock, "penstock_commands") == 0.0);
+}
+
+fn llamacpp_router_loads_and_unloads_models() {
+    let router = start(EngineSpec {
+        flavour: Flavour::LlamaCpp,
+        ..EngineSpec::new("router", ["m", "n"].map(EngineModel::new))
+    });
+    let list = json!({"data": [
+        {"id": "m", "status": {"value": "loaded"}}, {"id": "n", "status": {"value": "unloaded"}},
+    ]});
+    router.set_page("/v1/models", Some(&list.to_string()));
+    for path in ["/models/load", "/models/unload"] {
+        router.set_page(path, Some(r#"{"success": true}"#));
+    }
+    let items = backends(&[&router], "engine: llamacpp");
+    let discovery = "discovery: { loaded_interval: 100ms }\n";
+    let penstock = Penstock::start(&format!("{discovery}{items}"));
+    let posted = || -> Vec<String> {
+        let all = router.received();
+        let of = |one: &penstock::mock::Received| {
+            let body: Value = serde_json::from_slice(one.body.as_ref()?).ok()?;
+            let path = one.path().to_owned();
+            path.starts_with("/models/").then(|| format!("{path} {}", body["model"]))
+        };
+        all.iter().filter_map(of).collect()
+    };
+    eventually("its status is read", SOON, || names(&penstock.get("/api/ps").json()) == ["m"]);
+    for (body, reason, expected) in [
+        (json!({"model": "n"}), "load", "/models/load \"n\""),
+        (json!({"model": "m", "messages": [], "keep_alive": 0}), "unload", "/models/unload \"m\""),
+    ] {
+        let response = send(&penstock, "POST", "/api/chat", &body);
+        assert_eq!(response.json()["done_reason"], reason, "{}", response.text());
+        assert_eq!(posted().last().map(String::as_str), Some(expected));
+    }
+    router.set_page("/models/unload", None);
+    let body = json!({"model": "m", "keep_alive": 0});
+    let refused = send(&penstock, "POST", "/api/generate", &body);
+    assert_eq!(refused.status, 502, "{}", refused.text());
+    assert!(refused.json()["error"].as_str().unwrap().contains("router"), "{}", refused.text());
 }
 
 fn routes_take_their_methods_only() {

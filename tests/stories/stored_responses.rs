@@ -18,6 +18,7 @@ crate::trials![
     remembered_ids_are_bounded,
     failure_of_the_owner_is_no_404,
     responses_belong_to_the_key_that_made_them,
+    forgotten_responses_are_served_to_no_key,
 ];
 
 struct Fleet {
@@ -173,4 +174,30 @@ fn responses_belong_to_the_key_that_made_them() {
     assert_eq!((refused.status, refused.error_code().as_str()), (404, "response_not_found"));
     assert_eq!(refused.json()["error"]["param"], "previous_response_id");
     assert_eq!(send(of_a, "POST", "/v1/responses", &next).status, 200);
+}
+
+fn forgotten_responses_are_served_to_no_key() {
+    let (of_a, of_b) = ("Bearer 0123456789abcdef000a", "Bearer 0123456789abcdef000b");
+    let keys = "auth: { keys: [{ name: a, key: 0123456789abcdef000a }, \
+                { name: b, key: 0123456789abcdef000b }] }\nlimits: { response_ids: 1 }\n";
+    let fleet = Fleet::start(keys);
+    let send = |key: &str, method: &str, path: &str, body: &str| {
+        let fields = [("content-type", "application/json"), ("authorization", key)];
+        request(fleet.penstock.data, method, path, &fields, body.as_bytes())
+    };
+    let make = || {
+        let made = send(of_a, "POST", "/v1/responses", r#"{"model":"m","input":"x"}"#);
+        made.json()["id"].as_str().unwrap().to_owned()
+    };
+    let (forgotten, known) = (make(), make());
+    fleet.sent();
+    for key in [of_a, of_b] {
+        let refused = send(key, "GET", &format!("/v1/responses/{forgotten}"), "");
+        assert_eq!((refused.status, refused.error_code().as_str()), (404, "response_not_found"));
+        let next = format!(r#"{{"model":"m","input":"x","previous_response_id":"{forgotten}"}}"#);
+        let refused = send(key, "POST", "/v1/responses", &next);
+        assert_eq!((refused.status, refused.error_code().as_str()), (404, "response_not_found"));
+    }
+    assert_eq!(fleet.sent(), [], "no engine is queried");
+    assert_eq!(send(of_a, "GET", &format!("/v1/responses/{known}"), "").status, 200);
 }

@@ -202,6 +202,7 @@ pub const OPERATIONS: &[OperationRow] = &[
     image(Operation::ImageVariations, "image_variations", &["/v1/images/variations"]),
     OperationRow {
         dialect: Dialect::Anthropic,
+        converts_to: &[Operation::ApplyTemplate],
         ..text(row(
             Operation::CountTokens,
             "count_tokens",

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::config::syntax::setting::section;
-use crate::config::syntax::values::Positive;
+use crate::config::syntax::values::{AtLeastOne, Positive};
+use crate::units::ByteSize;
 
 section! {
     /// Ollama clients that manage models: pull, create, copy, delete and push.
@@ -14,5 +15,9 @@ section! {
         /// How long a backend may send no progress of a pull, create or push, or take no byte of an
         /// upload, before it has failed.
         pub progress_timeout: Duration ["progress_timeout" as Positive] = Duration::from_secs(600),
+        /// The maximum number of commands and uploads that run at one time.
+        pub commands: usize ["commands" as AtLeastOne<usize>] = 16,
+        /// The largest file of a model that may be uploaded.
+        pub max_blob_size: ByteSize = ByteSize::mib(256 * 1024),
     }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use super::aliases::{AliasTargets, SplitBy};
 use super::default_model::DefaultModel;
+use super::retry_without::RetryWithout;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::shadow::ShadowConfig;
 use super::strategy::{Strategy, Weights};
+use crate::api::Capabilities;
 use crate::config::syntax::collections::{List, Maybe, Table};
 use crate::config::syntax::errors::Warning;
 use crate::config::syntax::setting::{choice, section};
@@ -91,6 +93,9 @@ section! {
         pub retry_unanswered: bool = false,
         /// Whether to retry a request after a 5xx response other than 503.
         pub retry_5xx: bool = false,
+        /// What a request loses when the engine refuses it because its model cannot do it: tools,
+        /// vision (images). The request is then sent once more without.
+        pub retry_without: Capabilities ["retry_without" as RetryWithout] = Capabilities::NONE,
         /// Share of healthy backends of a model below which its requests go to all of them, healthy
         /// or not; 0 is off.
         pub panic_threshold: f64 ["panic_threshold" as Share] = 0.0,

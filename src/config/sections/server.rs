@@ -37,6 +37,9 @@ section! {
         /// Which further API the data port has: off, or nomyo for that of the NOMYO Router: /api/usage,
         /// /api/token_counts and so on, and keys as `?api_key=`.
         pub compat: Compat = Compat::Off,
+        /// The field of converted chat responses (`/v1/chat/completions`) that has what the model thinks:
+        /// reasoning_content, reasoning, both or none.
+        pub reasoning_field: ReasoningField = ReasoningField::Both,
         /// Idle timeout of client connections.
         pub keep_alive: Duration ["keep_alive" as Positive] = Duration::from_secs(75),
     }
@@ -52,6 +55,27 @@ choice! {
     }
 }
 choice!(@setting Compat);
+
+choice! {
+    /// The field that has what the model thinks, in converted chat responses.
+    pub enum ReasoningField {
+        /// `reasoning_content` and `reasoning`.
+        Both = "both",
+        /// That of llama.cpp, vLLM and DeepSeek.
+        ReasoningContent = "reasoning_content",
+        /// That of Ollama and OpenRouter.
+        Reasoning = "reasoning",
+        /// The thinking is left out.
+        None = "none",
+    }
+}
+choice!(@setting ReasoningField);
+
+impl Default for ReasoningField {
+    fn default() -> Self {
+        ServerConfig::default().reasoning_field
+    }
+}
 
 choice! {
     /// What happens to X-Forwarded-* headers.

@@ -19,7 +19,7 @@ const ENCODED_LENGTH: usize = 2048;
 const TOKEN_BYTES: usize = 4;
 
 /// Members that only have a meaning beside tools.
-const TOOL_MEMBERS: &[&str] =
+pub(in crate::dialect) const TOOL_MEMBERS: &[&str] =
     &["tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"];
 
 /// One message.
@@ -91,6 +91,11 @@ impl Conversation {
     pub fn tokens(&self) -> u64 {
         let messages: usize = self.messages.iter().map(|message| message.tokens).sum();
         (messages + self.instructions + self.tools) as u64
+    }
+
+    /// The share of its estimated tokens that `target` is of `estimated` ones.
+    pub fn share(&self, target: u64, estimated: u32) -> u64 {
+        self.tokens().saturating_mul(target) / u64::from(estimated.max(1))
     }
 
     /// Whether it offers tools.
@@ -207,7 +212,7 @@ fn forbids_shift(name: &str, value: &str) -> bool {
 }
 
 /// Where a value is in the body that it was read from.
-fn range_in(body: &[u8], value: &RawValue) -> Option<Range<usize>> {
+pub(in crate::dialect) fn range_in(body: &[u8], value: &RawValue) -> Option<Range<usize>> {
     let text = value.get();
     let start = text.as_ptr().addr().checked_sub(body.as_ptr().addr())?;
     let range = start..start + text.len();

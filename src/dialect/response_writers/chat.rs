@@ -2,6 +2,7 @@
 
 use super::openai::{self, Head};
 use super::{Moment, ResponseWriter};
+use crate::config::ReasoningField;
 use crate::dialect::error::BadResponse;
 use crate::dialect::event::{Event, Totals};
 use crate::dialect::gathered::{Gathered, call_id};
@@ -30,8 +31,9 @@ impl ResponseWriter for ChatChunks {
                     choice.object("logprobs").raw("content", list);
                 }
             }),
+            Event::Thinking(_) if moment.reply.context.reasoning == ReasoningField::None => {}
             Event::Thinking(text) => self.choice(moment, out, |choice| {
-                write_thinking(text, &mut choice.object("delta"));
+                write_thinking(text, moment, &mut choice.object("delta"));
             }),
             Event::Call { place, id, name } => self.choice(moment, out, |choice| {
                 let mut delta = choice.object("delta");
@@ -119,10 +121,15 @@ impl ChatChunks {
     }
 }
 
-/// Under both names that clients read: llama.cpp's and vLLM's, and Ollama's and OpenRouter's.
-fn write_thinking(text: &str, delta: &mut Object<'_>) {
-    delta.text("reasoning_content", text);
-    delta.text("reasoning", text);
+/// Under the names that clients read: llama.cpp's and vLLM's, Ollama's and OpenRouter's, or both.
+fn write_thinking(text: &str, moment: Moment<'_>, delta: &mut Object<'_>) {
+    let field = moment.reply.context.reasoning;
+    if matches!(field, ReasoningField::Both | ReasoningField::ReasoningContent) {
+        delta.text("reasoning_content", text);
+    }
+    if matches!(field, ReasoningField::Both | ReasoningField::Reasoning) {
+        delta.text("reasoning", text);
+    }
 }
 
 /// Writes a whole response.
@@ -157,7 +164,7 @@ fn write_message(gathered: &Gathered, moment: Moment<'_>, message: &mut Object<'
         message.text("content", &gathered.text);
     }
     if !gathered.thinking.is_empty() {
-        write_thinking(&gathered.thinking, message);
+        write_thinking(&gathered.thinking, moment, message);
     }
     if gathered.calls.is_empty() {
         return;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{ErrorCode, Operation, TraceContext};
+use crate::api::{Capabilities, ErrorCode, Operation, TraceContext};
 use crate::fleet::BackendId;
 use crate::routing::About;
 use crate::scan::Usage;
@@ -28,6 +28,7 @@ fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
         usage: None,
         expected_cached: None,
         dropped_messages: None,
+        retried_without: Capabilities::NONE,
         token_events: 11,
         about,
     }

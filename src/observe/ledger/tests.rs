@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::*;
-use crate::api::Operation;
+use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
 use crate::fleet::{BackendId, Outcome};
 use crate::routing::About;
@@ -72,6 +72,7 @@ fn outcome(prompt: u32, completion: u32) -> RequestOutcome<'static> {
         }),
         expected_cached: None,
         dropped_messages: None,
+        retried_without: Capabilities::NONE,
         token_events: 0,
         about: About { key: Some("team"), ..About::default() },
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::*;
-use crate::api::Operation;
+use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment, Strategy};
 use crate::discovery::ScrapeBudget;
 use crate::fleet::{
@@ -53,6 +53,7 @@ fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a
         }),
         expected_cached: Some(48),
         dropped_messages: None,
+        retried_without: Capabilities::NONE,
         token_events: 11,
         about: About::default(),
     }

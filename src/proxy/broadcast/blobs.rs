@@ -52,9 +52,12 @@ pub(in crate::proxy) async fn serve_blob(
     let digest = digest_of(head.uri.path());
     let chosen = check_right(ctx).and(digest).and_then(|digest| {
         refuse_compressed(head)?;
-        Ok((digest, choose(&fleet, head)?))
+        refuse_too_large(ctx)?;
+        let targets = choose(&fleet, head)?;
+        let permit = proxy.broadcasts.begin(ctx.generation.config.ollama.commands)?;
+        Ok((digest, targets, permit))
     });
-    let (digest, targets) = match chosen {
+    let (digest, targets, _permit) = match chosen {
         Ok(chosen) => chosen,
         Err(error) => return send_error(proxy, session, ctx, error).await,
     };
@@ -122,9 +125,27 @@ fn refuse_compressed(head: &pingora::http::RequestHeader) -> Result<(), OwnError
     }
 }
 
+/// The length that the head announces; files that come in chunks are counted as they come.
+fn refuse_too_large(ctx: &RequestContext) -> Result<(), OwnError> {
+    match ctx.body_length {
+        BodyLength::Known(bytes) | BodyLength::Framed(Some(bytes)) => check_size(ctx, bytes),
+        BodyLength::None | BodyLength::Chunked | BodyLength::Framed(None) => Ok(()),
+    }
+}
+
+fn check_size(ctx: &RequestContext, bytes: u64) -> Result<(), OwnError> {
+    let limit = ctx.generation.config.ollama.max_blob_size;
+    if bytes <= limit.0 {
+        return Ok(());
+    }
+    let message = format!("The file is larger than {limit} (ollama.max_blob_size)");
+    Err(OwnError::new(ErrorCode::BodyTooLarge, message).closing())
+}
+
 /// Why an upload ended before its last part.
 enum UploadError {
     Body(BodyError),
+    TooLarge(OwnError),
     WrongDigest,
     /// No backend takes any more of it.
     AllFailed(Vec<TargetEnd>),
@@ -150,6 +171,7 @@ async fn tee(
     while let Some(part) = body.next().await.map_err(UploadError::Body)? {
         hash.update(&part);
         ctx.record.bytes_in = ctx.record.bytes_in.saturating_add(part.len());
+        check_size(ctx, ctx.record.bytes_in as u64).map_err(UploadError::TooLarge)?;
         if !upload.send(&Part::Bytes(part)).await {
             return Err(UploadError::AllFailed(upload.finish().await));
         }
@@ -182,6 +204,7 @@ async fn refuse_upload(
             Some(own) => own.closing(),
             None => return ctx.client_gone(),
         },
+        UploadError::TooLarge(error) => error,
         UploadError::WrongDigest => {
             let message = "The digest of the file is not the one in the path";
             OwnError::new(ErrorCode::InvalidRequest, message)

@@ -30,6 +30,8 @@ pub(super) enum ExchangeFailure {
     Broken,
     #[error("it sent a line longer than 256 KiB")]
     LineTooLong,
+    #[error("its response is too large (limits.converted_response)")]
+    TooLarge,
 }
 
 /// What every backend of a broadcast is sent.
@@ -126,6 +128,17 @@ impl EngineExchange {
         in_time(self.timeout, self.session.finish_body()).await?;
         in_time(self.timeout, self.session.read_response()).await?;
         Ok(self.session.get_status().map_or(0, |status| status.as_u16()))
+    }
+
+    /// The whole body of the response.
+    pub(super) async fn read_all(&mut self, limit: usize) -> Result<Bytes, ExchangeFailure> {
+        while let Some(part) = in_time(self.timeout, self.session.read_body_bytes()).await? {
+            self.read.extend_from_slice(&part);
+            if self.read.len() > limit {
+                return Err(ExchangeFailure::TooLarge);
+            }
+        }
+        Ok(self.read.split().freeze())
     }
 
     /// The next line of the response that is not empty, without its end; `None` after the last one.

@@ -1,6 +1,6 @@
 //! Which backend holds which stored response, and for whom it was made, learned from the responses that
-//! pass. The oldest ids make room for new ones, so an id that is missing here may still exist: all backends
-//! are queried then.
+//! pass. The oldest ids make room for new ones, so an id that is missing here may still exist: without client
+//! keys all backends are queried then. With keys it is not found, since it may be another client's.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +57,8 @@ impl ResponseIds {
     /// The backend that made a response, as far as it is known; an empty id names none.
     ///
     /// # Errors
-    /// When the response was made for another client: the same error as for one that does not exist.
+    /// When the response was made for another client, or, where there are keys, it is not known for whom: the
+    /// same error as for one that does not exist.
     pub(crate) fn backend_of(
         &self,
         id: &[u8],
@@ -68,11 +69,11 @@ impl ResponseIds {
         }
         match self.known.lock().makers.get(&xxh3_64(id)) {
             Some(maker) if client.may_read(maker.owner) => Ok(Some(maker.backend)),
-            Some(_) => {
+            None if client == KeyOwner::ANYONE => Ok(None),
+            Some(_) | None => {
                 let message = format!("Response '{}' not found", String::from_utf8_lossy(id));
                 Err(OwnError::new(ErrorCode::ResponseNotFound, message))
             }
-            None => Ok(None),
         }
     }
 
@@ -116,5 +117,12 @@ mod tests {
         assert_eq!(find(b"of a", b), None);
         assert_eq!(find(b"of a", KeyOwner::ANYONE), None, "its keys were removed since");
         assert_eq!(find(b"open", b), Some(Some(BackendId(2))), "made before there were keys");
+        assert_eq!(find(b"forgotten", b), None, "it may be of another key");
+        assert_eq!(
+            find(b"forgotten", KeyOwner::ANYONE),
+            Some(None),
+            "without keys it is everybody's"
+        );
+        assert_eq!(find(b"", b), Some(None), "no response is named");
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use crate::fleet::Topology;
 
-/// The version where no Ollama backend has reported one: the first that has every path that penstock serves.
+/// The version where no Ollama backend has reported one: the first with all APIs that penstock serves.
 pub(crate) const DEFAULT_VERSION: &str = "0.14.0";
 
 /// The lowest version of the Ollama backends.

@@ -19,7 +19,6 @@ use crate::proxy::own_response::send_error;
 use crate::upstream::failure::ExchangeError;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
-use crate::upstream::response_monitor::ResponseMonitor;
 
 /// Has the head describe a converted body, of a length that is not known.
 pub(super) fn describe(head: &mut ResponseHead, content_type: &'static str) -> pingora::Result<()> {
@@ -42,6 +41,7 @@ pub(in crate::proxy) fn converter(
         model: request.model.to_string(),
         request_id: ctx.request_id().to_owned(),
         arrived_at: Duration::from_secs(unix_seconds()).saturating_sub(since_arrival),
+        reasoning: ctx.generation.config.server.reasoning_field,
         limits: ResponseLimits {
             whole: ctx.generation.config.limits.converted_response.to_usize(),
             ..ResponseLimits::default()
@@ -69,8 +69,9 @@ pub(super) async fn relay_whole(
             return fail(proxy, session, ctx, OwnError::new(code, message)).await;
         }
     };
-    let mut monitor = ResponseMonitor::new(way_back.operation(), None);
+    let mut monitor = request.monitor(way_back.operation(), None);
     monitor.observe(&body, true);
+    request.learn_end(attempt.serving, &monitor);
     ctx.record.usage = monitor.usage();
     let mut converter = converter(way_back, ctx, request);
     let body = match converter.apply(body, true, now()) {

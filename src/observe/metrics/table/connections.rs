@@ -33,7 +33,13 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_response_ids_evicted_total",
         &[],
         |_, scrape| one(to_sample(scrape.proxy.evicted_response_ids())),
-        "stored responses whose backend was forgotten to make room: requests for them go to all backends",
+        "stored responses whose backend was forgotten to make room: requests for them go to all backends, or are a 404 where there are client keys",
+    ),
+    gauge(
+        "penstock_commands",
+        &[],
+        |_, scrape| one(from_size(scrape.proxy.commands())),
+        "pulls, creates, copies, deletes, pushes and uploads of Ollama clients that run now; the limit is `ollama.commands`, refused ones are in penstock_errors_total",
     ),
     gauge(
         "penstock_connections",

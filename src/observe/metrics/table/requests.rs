@@ -89,6 +89,17 @@ pub(super) const ROWS: &[MetricRow] = &[
         "messages dropped from them",
     ),
     counter(
+        "penstock_requests_without_total",
+        &["dropped"],
+        |metrics, _| {
+            let read =
+                |count: &std::sync::atomic::AtomicU64| to_sample(count.load(Ordering::Relaxed));
+            let counts = [("tools", &metrics.without_tools), ("vision", &metrics.without_vision)];
+            counts.map(|(dropped, count)| number(&[dropped], read(count))).into()
+        },
+        "requests sent once more without tools or images, because the model cannot do it (`routing.retry_without`)",
+    ),
+    counter(
         "penstock_assumed_capability_total",
         &[],
         |metrics, _| counter_value(&metrics.assumed),

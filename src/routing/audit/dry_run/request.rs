@@ -95,7 +95,7 @@ impl DryRunRequest {
     }
 
     /// The name of the client key it carries.
-    pub(super) fn client_key<'a>(&self, config: &'a Config) -> Option<&'a str> {
+    pub(crate) fn client_key<'a>(&self, config: &'a Config) -> Option<&'a str> {
         let given = self.header("x-api-key").map(str::as_bytes);
         let given = given.or_else(|| token_of(self.header("authorization")?.as_bytes()))?;
         let mut keys = config.auth.keys.iter();

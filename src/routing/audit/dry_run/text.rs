@@ -8,6 +8,9 @@ pub fn render_text(result: &Value) -> String {
     if let Some(requirements) = result.get("requirements") {
         lines.extend(requirement_lines(requirements));
     }
+    if let Some(shift) = result.get("context_shift") {
+        lines.push(format!("shift       {}", shift_text(shift)));
+    }
     if let Some(split) = result.get("split") {
         lines.push(format!("split       {}", split_text(split)));
     }
@@ -46,6 +49,12 @@ fn ensemble_lines(ensemble: &Value) -> Vec<String> {
     });
     let sum = format!("ensemble    {} calls, {}", calls.len(), costs(ensemble));
     std::iter::once(sum).chain(lines).collect()
+}
+
+fn shift_text(shift: &Value) -> String {
+    let (dropped, whole) =
+        (number(shift, "dropped_messages"), number(shift, "whole_prompt_tokens"));
+    format!("drops the {dropped} oldest messages of a prompt of about {whole} tokens")
 }
 
 fn split_text(split: &Value) -> String {

@@ -1,0 +1,40 @@
+//! What happens to each request, as log messages at `debug`: where it goes and why, and the tokens that were
+//! counted for it. Above that level it costs a comparison.
+
+use tracing::debug;
+
+use crate::routing::{RequestObserver, RequestOutcome, Routed};
+
+/// Logs decisions and token counts at `debug`. The prompt and the keys of clients are in neither.
+#[derive(Debug, Clone, Copy)]
+pub struct DebugLog;
+
+impl RequestObserver for DebugLog {
+    fn routed(&self, event: &Routed<'_>) {
+        let Some(serving) = event.decision.serving(event.fleet) else { return };
+        debug!(
+            request_id = event.request_id,
+            model = event.requested_model,
+            backend = %serving.state.name,
+            strategy = event.decision.strategy.name(),
+            candidates = event.decision.candidates,
+            attempt = event.attempt,
+            is_fallback = event.decision.is_fallback,
+            "picked"
+        );
+    }
+
+    fn finished(&self, outcome: &RequestOutcome<'_>) {
+        let Some((_, backend)) = outcome.backend else { return };
+        debug!(
+            request_id = outcome.about.request_id,
+            model = outcome.model,
+            backend,
+            status = outcome.status,
+            input_tokens = outcome.usage.and_then(|usage| usage.prompt_tokens),
+            output_tokens = outcome.usage.and_then(|usage| usage.completion_tokens),
+            token_events = outcome.token_events,
+            "counted"
+        );
+    }
+}

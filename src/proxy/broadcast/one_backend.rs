@@ -1,0 +1,52 @@
+//! A small request of penstock's own to one backend, for a client that waits.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+
+use super::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
+use super::target_task::read_refusal;
+use super::verdict::TargetEnd;
+use crate::proxy::Proxy;
+use crate::proxy::attempt::Attempt;
+use crate::proxy::context::RequestContext;
+
+/// Why a backend did not do it.
+#[derive(Debug)]
+pub(in crate::proxy) struct Refused {
+    /// The engine's status, where it responded with one.
+    pub(in crate::proxy) status: Option<u16>,
+    pub(in crate::proxy) text: String,
+}
+
+/// Posts `body` to a path of an attempt's backend, and returns the response, within its timeout of the first token: loading a model takes as
+/// long as the first request to it.
+///
+/// # Errors
+/// [`Refused`] when the backend did not do it.
+pub(in crate::proxy) async fn post(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    headers: &HeaderMap,
+    attempt: &Attempt<'_>,
+    (path, body): (&str, Bytes),
+) -> Result<Bytes, Refused> {
+    let timeouts = &attempt.serving.timeouts;
+    let (path, timeout) = (path.to_owned(), timeouts.first_token);
+    let request = EngineRequest::new(Method::POST, path, headers, &ctx.request_id, timeout);
+    let request = EngineRequest { length: Some(body.len()), ..request };
+    let failed = |error: ExchangeFailure| Refused { status: None, text: error.to_string() };
+    let connector = &proxy.broadcasts.connector;
+    let connecting = EngineExchange::begin(connector, attempt.backend, &request, timeouts.connect);
+    let mut exchange = connecting.await.map_err(failed)?;
+    exchange.send(&body).await.map_err(failed)?;
+    match exchange.finish().await.map_err(failed)? {
+        200..=299 => {
+            let limit = ctx.generation.config.limits.converted_response.to_usize();
+            exchange.read_all(limit).await.map_err(failed)
+        }
+        status => match read_refusal(&mut exchange, status).await {
+            TargetEnd::Done => Ok(Bytes::new()),
+            TargetEnd::Failed { status, text } => Err(Refused { status, text }),
+        },
+    }
+}
