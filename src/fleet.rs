@@ -29,6 +29,7 @@ mod model_state;
 mod outcome;
 mod permits;
 mod requester;
+mod serving;
 mod slots;
 mod slow_start;
 mod telemetry;
@@ -56,8 +57,9 @@ pub use model_state::{LoadedModel, ModelState};
 pub use outcome::{Outcome, OutcomeSource};
 pub use permits::ReachedLimit;
 pub use requester::Requester;
+pub use serving::Serving;
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
-pub use topology::{Backend, Model, ModelId, Serving, Topology, TopologyRules};
+pub use topology::{Backend, Model, ModelId, Topology, TopologyRules};
 
 use std::sync::{Arc, Weak};
 

@@ -107,12 +107,13 @@ impl Silence {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
 
     use rand::SeedableRng;
 
     use super::*;
-    use crate::config::{Config, Environment};
-    use crate::fleet::{CheckOutcome, CheckResult, Fleet};
+    use crate::config::{BackendConfig, Config, Environment};
+    use crate::fleet::{BreakerState, CheckOutcome, CheckResult, Fleet};
 
     fn backend() -> Backend {
         let yaml = "health: { interval: 60s, unhealthy_interval: 60s, fast_interval: 20ms }\n\
@@ -167,6 +168,28 @@ mod tests {
         assert!(waited(&backend).await > LONG, "it passed again");
         (0..3).for_each(|_| learn(&backend, false));
         assert!(waited(&backend).await > LONG, "unhealthy: the interval of unhealthy backends");
+    }
+
+    #[tokio::test]
+    async fn backend_behind_an_open_breaker_is_checked_by_the_unhealthy_interval() {
+        let mut backend = backend();
+        let mut config = BackendConfig::clone(&backend.config);
+        config.health.unhealthy_interval = FAST * 5;
+        backend.config = Arc::new(config);
+        assert!(waited(&backend).await > LONG, "its breaker is closed");
+        backend.state.breaker.set(BreakerState::Open, now());
+        let open = waited(&backend).await;
+        assert!((FAST * 5..LONG).contains(&open), "{open:?}");
+    }
+
+    #[tokio::test]
+    async fn backend_that_falls_silent_is_checked_early() {
+        let backend = backend();
+        backend.state.load.set_in_flight(1);
+        let silent = waited(&backend).await;
+        assert!((FAST * SILENT_INTERVALS..LONG).contains(&silent), "{silent:?}");
+        backend.state.load.set_in_flight(0);
+        assert!(waited(&backend).await > LONG, "nothing is in flight");
     }
 
     #[test]

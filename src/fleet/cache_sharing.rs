@@ -3,7 +3,8 @@
 
 use std::iter;
 
-use super::topology::{Model, Serving, Topology};
+use super::serving::Serving;
+use super::topology::{Model, Topology};
 use super::{BackendId, Fleet};
 use crate::prefix::{MemoryBudget, fair_shares};
 

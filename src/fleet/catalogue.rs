@@ -3,8 +3,9 @@
 use ahash::HashMap;
 
 use super::model_state::LoadedModel;
+use super::serving::Serving;
 use super::slots::initial_residency;
-use super::topology::{Serving, Topology};
+use super::topology::Topology;
 use super::{BackendId, Fleet};
 use crate::api::canonical_name;
 use crate::scoring::Residency;

@@ -1,7 +1,7 @@
 //! The limits of a candidate, the permits within them, and what a request for its model costs the others.
 
 use super::inflight_guard::{InflightGuard, ModelPermit, PermitLimits, PermitRequest};
-use super::topology::Serving;
+use super::serving::Serving;
 use crate::scoring::{Eviction, Residency};
 use crate::units::Timestamp;
 
