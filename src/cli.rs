@@ -11,6 +11,7 @@ mod detached_launcher;
 mod doctor;
 mod error;
 mod explain;
+mod fit;
 mod lines;
 mod logging;
 mod man;
@@ -76,6 +77,8 @@ commands! {
     Check(check::CheckArgs),
     /// Show which backend gets a request, and why
     Explain(explain::ExplainArgs),
+    /// Learn the step time of an engine from a recorded run
+    Fit(fit::FitArgs),
     /// Score backends from JSON lines with their metrics
     Score(score::ScoreArgs),
     /// Diagnose this host, the configuration and every backend

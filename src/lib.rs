@@ -24,6 +24,7 @@ pub mod routing;
 pub mod scan;
 pub mod scoring;
 pub mod server;
+pub mod sim;
 pub mod slices;
 pub mod tls;
 pub mod units;

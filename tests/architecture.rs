@@ -30,6 +30,7 @@ const LAYERS: &[&[&str]] = &[
     &["prefix"],
     &["fleet"],
     &["routing"],
+    &["sim"],
     &["dialect"],
     &["upstream"],
     &["discovery"],

@@ -8,13 +8,13 @@ use super::output::testing::{Broken, Written};
 use super::*;
 
 /// The exit code and output of a command.
-struct Done {
-    code: u8,
-    results: String,
-    complaints: String,
+pub(super) struct Done {
+    pub(super) code: u8,
+    pub(super) results: String,
+    pub(super) complaints: String,
 }
 
-fn call(arguments: &[&str]) -> Done {
+pub(super) fn call(arguments: &[&str]) -> Done {
     let (results, complaints) = (Written::default(), Written::default());
     let mut output = Output::to(results.clone(), complaints.clone());
     let code = match Cli::try_parse_from([&["penstock"], arguments].concat()) {

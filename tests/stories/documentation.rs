@@ -5,6 +5,7 @@ mod layers;
 mod pages;
 mod performance;
 mod reference;
+mod simulation;
 
 use std::collections::BTreeSet;
 

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::pages::page;
+use super::pages::{page, root};
 use crate::support::markdown::table;
+use crate::support::skip;
 
 /// The rows of one kind, by the name of the bench.
 fn rows(kind: &str) -> Vec<(String, Value)> {
@@ -64,13 +65,65 @@ pub(super) fn decisions() -> String {
     )
 }
 
-/// Every other average.
-pub(super) fn averages() -> String {
-    let others = rows("averages").into_iter().filter(|(name, _)| !name.ends_with(" models"));
+/// The scanner: a row per body, a column per reader.
+pub(super) fn scanner() -> String {
+    let readers = ["penstock", "jiter", "serde_json", "simdutf8"];
+    let rows = rows("averages");
+    let cells =
+        rows.iter().filter_map(|(name, _)| name.strip_prefix("scan/penstock/")).map(|body| {
+            let cell = |reader: &&str| {
+                let name = format!("scan/{reader}/{body}");
+                let row = rows.iter().find(|row| row.0 == name);
+                average(&row.unwrap_or_else(|| panic!("{name} was not measured")).1)
+            };
+            std::iter::once(body.to_owned()).chain(readers.iter().map(cell)).collect()
+        });
+    table(&["body", readers[0], readers[1], readers[2], "simdutf8 alone"], cells)
+}
+
+/// The averages whose names begin with one of these.
+fn averages_of(prefixes: &[&str]) -> String {
+    let chosen = rows("averages")
+        .into_iter()
+        .filter(|(name, _)| prefixes.iter().any(|prefix| name.starts_with(prefix)));
     table(
         &["bench", "median (fastest sample)"],
-        others.map(|(name, row)| vec![name, average(&row)]),
+        chosen.map(|(name, row)| vec![name, average(&row)]),
     )
+}
+
+/// Whole requests and threads: everything of the route bench that is no row of the fleets.
+pub(super) fn averages() -> String {
+    averages_of(&["scan + route/", "route/smart/25 backends/2", "route/smart/25 backends/by"])
+}
+
+/// Weighted scores and the prefix index.
+pub(super) fn weighted() -> String {
+    averages_of(&["weighted/", "index/"])
+}
+
+/// Reading the engines' metrics.
+pub(super) fn telemetry() -> String {
+    averages_of(&["scrape/", "what a decision reads"])
+}
+
+/// Conversion, the ledger, and the rewriting of the model's name.
+pub(super) fn bodies() -> String {
+    averages_of(&["dialect/", "ledger/", "splice/"])
+}
+
+/// A table of the rig, from the rows it kept; nothing without Python, which computes it.
+pub(super) fn rig(name: &str) -> Option<String> {
+    let ran = std::process::Command::new("python3")
+        .arg(root().join("benches/rig/table.py"))
+        .arg(root().join(format!("docs/performance/rig/{name}.jsonl")))
+        .output();
+    let Ok(ran) = ran else {
+        skip("the tables of the rig", "no python3");
+        return None;
+    };
+    assert!(ran.status.success(), "{name}: {}", String::from_utf8_lossy(&ran.stderr));
+    Some(String::from_utf8(ran.stdout).unwrap())
 }
 
 /// Percentiles of single measurements.

@@ -10,7 +10,7 @@ use penstock::observe::metrics::metric_rows;
 use penstock::scoring::{PRESETS, SCORERS};
 use serde_json::Value;
 
-use super::{performance, succeed};
+use super::{performance, simulation, succeed};
 use crate::support::markdown::table;
 use crate::support::penstock::Penstock;
 
@@ -20,12 +20,18 @@ type Render = fn() -> String;
 /// The tables by name.
 pub(super) const TABLES: &[(&str, Render)] = &[
     ("bench-averages", performance::averages),
+    ("bench-bodies", performance::bodies),
     ("bench-decisions", performance::decisions),
     ("bench-machine", performance::machine),
     ("bench-percentiles", performance::percentiles),
+    ("bench-scanner", performance::scanner),
+    ("bench-telemetry", performance::telemetry),
+    ("bench-weighted", performance::weighted),
     ("cli", cli),
     ("config", config),
     ("endpoints", endpoints),
+    ("engine-errors", simulation::errors),
+    ("engine-rows", simulation::rows),
     ("errors", errors),
     ("metrics", metrics),
     ("ollama-routes", ollama_routes),
@@ -37,18 +43,23 @@ pub(super) const TABLES: &[(&str, Render)] = &[
 const START: &str = "<!-- generated: ";
 const END: &str = "<!-- end -->";
 
-/// The page with every table as the code has it now, and the names of those tables.
+/// The page with every table as the code and the kept rows have it now, and the names of the code's.
 pub(super) fn fill(text: &str) -> (String, Vec<String>) {
     let mut filled = String::new();
     let mut names = Vec::new();
     let mut rest = text;
     while let Some((before, from)) = rest.split_once(START) {
         let (name, from) = from.split_once(" -->\n").unwrap();
-        let (_, after) = from.split_once(END).unwrap_or_else(|| panic!("{name} has no end"));
-        let table = TABLES.iter().find(|table| table.0 == name);
-        let (_, render) = table.unwrap_or_else(|| panic!("no table is called {name}"));
-        write!(filled, "{before}{START}{name} -->\n{}{END}", render()).unwrap();
-        names.push(name.to_owned());
+        let (old, after) = from.split_once(END).unwrap_or_else(|| panic!("{name} has no end"));
+        let table = match name.strip_prefix("rig-") {
+            Some(run) => performance::rig(run).unwrap_or_else(|| old.to_owned()),
+            None => {
+                names.push(name.to_owned());
+                let table = TABLES.iter().find(|table| table.0 == name);
+                table.unwrap_or_else(|| panic!("no table is called {name}")).1()
+            }
+        };
+        write!(filled, "{before}{START}{name} -->\n{table}{END}").unwrap();
         rest = after;
     }
     filled.push_str(rest);

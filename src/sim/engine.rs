@@ -1,0 +1,283 @@
+//! An LLM engine with continuous batching, as vLLM's V1 scheduler works: each step takes one token of every
+//! decoding request and, within the token budget, chunks of prompts; blocks of 16 tokens hold the KV cache;
+//! who finds none free preempts the request admitted last.
+//!
+//! **Why it is fast.** While every running request decodes and nobody can be admitted, `n` steps take a sum
+//! that has a closed form ([`StepTime::of_steps`]). So the engine advances from one event (a completion, an
+//! arrival that can be admitted, a shortage of blocks) to the next, and touches a decoding request only when it
+//! starts and when it ends. The tests compare it with a loop over single steps: same steps, times and
+//! preemptions.
+//!
+//! **What would break it.** A decoding request computes one token in every step, whatever else the step does
+//! ([`Decoders`] counts on it). That holds because the token budget is at least the number of requests
+//! ([`EngineSpec::validate`]) and because at most one prompt is partly computed, which is the last admitted.
+
+mod block_cache;
+mod decoders;
+mod plan;
+mod request;
+mod rows;
+mod scheduler;
+mod spec;
+mod step_time;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use ahash::HashMap;
+
+use block_cache::BlockCache;
+use decoders::Decoders;
+use plan::Plan;
+pub use request::{EngineRequest, RefuseReason};
+use request::{Phase, Request, Requests};
+pub use rows::{EngineRow, RowError, engine_rows};
+
+pub use spec::{Admission, EngineSpec, SpecError};
+pub use step_time::{StepTime, StepWork};
+
+/// Tokens of one block of the KV cache.
+pub const BLOCK_TOKENS: u32 = 16;
+
+/// What happened to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineEvent {
+    /// The request.
+    pub id: u32,
+    /// When, in picoseconds.
+    pub at: u64,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// The kinds of [`EngineEvent`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// Its first token was emitted.
+    FirstToken {
+        /// The tokens of its prompt that were in the prefix cache.
+        cached_tokens: u32,
+    },
+    /// Its last token was emitted.
+    Finished {
+        /// The tokens it emitted.
+        output_tokens: u32,
+    },
+    /// It can never run here.
+    Refused(RefuseReason),
+}
+
+/// What an engine reports about itself at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EngineTelemetry {
+    /// Requests in the batch.
+    pub running: usize,
+    /// Requests in the queue.
+    pub waiting: usize,
+    /// Blocks that running requests hold.
+    pub used_blocks: u32,
+    /// All blocks of the KV cache.
+    pub total_blocks: u32,
+}
+
+/// What an engine did so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EngineCounters {
+    /// Steps.
+    pub steps: u64,
+    /// Requests that lost their blocks and start again.
+    pub preemptions: u64,
+    /// Picoseconds in which it computed.
+    pub busy: u64,
+    /// Prompt tokens of admitted requests.
+    pub prompt_tokens: u64,
+    /// Those of them that were in the prefix cache.
+    pub cached_tokens: u64,
+    /// Tokens emitted.
+    pub output_tokens: u64,
+}
+
+/// One engine.
+#[derive(Debug)]
+pub struct Engine {
+    spec: EngineSpec,
+    /// The end of the last step, or of the last idle time.
+    time: u64,
+    requests: Requests,
+    /// The requests by their id.
+    slots: HashMap<u32, u32>,
+    waiting: VecDeque<u32>,
+    /// In the order of admission; the one that is partly computed, if any, is the last.
+    running: Vec<u32>,
+    decoders: Decoders,
+    cache: BlockCache,
+    plan: Option<Plan>,
+    /// Requests that end with the current step, because their clients left.
+    cancelled: Vec<u32>,
+    admitted: u64,
+    counters: EngineCounters,
+    refused: Vec<EngineEvent>,
+}
+
+impl Engine {
+    /// An idle engine with an empty cache.
+    ///
+    /// # Errors
+    /// When the specification describes no engine that could run.
+    pub fn new(spec: EngineSpec) -> Result<Self, SpecError> {
+        spec.validate()?;
+        Ok(Self {
+            time: 0,
+            requests: Requests::default(),
+            slots: HashMap::default(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            decoders: Decoders::default(),
+            cache: BlockCache::new(spec.kv_blocks),
+            plan: None,
+            cancelled: Vec::new(),
+            admitted: 0,
+            counters: EngineCounters::default(),
+            refused: Vec::new(),
+            spec,
+        })
+    }
+
+    /// Takes a request that arrives at `now` (picoseconds), which is not before the time that the engine was
+    /// advanced to. It takes part in the first step that starts at `now` or later.
+    pub fn submit(&mut self, now: u64, request: &EngineRequest<'_>) {
+        let length = self.spec.longest();
+        if request.input_tokens >= length {
+            let kind = EventKind::Refused(RefuseReason::TooLong);
+            self.refused.push(EngineEvent { id: request.id, at: now, kind });
+            return;
+        }
+        if self.plan.is_none() && self.waiting.is_empty() && self.running.is_empty() {
+            self.time = self.time.max(now);
+        }
+        let slot = self.requests.add(Request::new(request, length));
+        self.slots.insert(request.id, slot);
+        self.waiting.push_back(slot);
+        // Behind others it waits for them, and in a full batch for a completion.
+        if self.waiting.len() == 1 && self.running.len() < self.spec.max_requests as usize {
+            self.cut_plan(now);
+        }
+    }
+
+    /// Ends a request whose client left at `now`; one that runs leaves with the step that is being computed.
+    pub fn cancel(&mut self, now: u64, id: u32) {
+        let Some(slot) = self.slots.get(&id).copied() else {
+            return;
+        };
+        if let Some(at) = self.waiting.iter().position(|one| *one == slot) {
+            self.waiting.remove(at);
+            self.remove(slot);
+            self.cut_plan(now);
+            return;
+        }
+        self.cut_plan(now);
+        if self.plan.is_some() {
+            self.cancelled.push(slot);
+        } else {
+            self.leave(slot);
+        }
+    }
+
+    /// When something happens next; `None` while the engine is idle.
+    pub fn next_event(&self) -> Option<u64> {
+        if let Some(refused) = self.refused.first() {
+            return Some(refused.at);
+        }
+        match &self.plan {
+            Some(plan) => Some(plan.end(&self.spec.step_time)),
+            None if self.waiting.is_empty() && self.running.is_empty() => None,
+            None => Some(self.time),
+        }
+    }
+
+    /// Computes every step that ends at `until` or before, and reports what happened in `events`, in order.
+    pub fn advance(&mut self, until: u64, events: &mut Vec<EngineEvent>) {
+        events.append(&mut self.refused);
+        loop {
+            if self.plan.is_none() {
+                if self.time > until {
+                    return;
+                }
+                self.plan = self.make_plan();
+            }
+            let Some(plan) = &self.plan else {
+                return;
+            };
+            if plan.end(&self.spec.step_time) > until {
+                return;
+            }
+            self.complete_plan(events);
+        }
+    }
+
+    /// What the engine would report at `at`, which is not before the time it was advanced to.
+    pub fn telemetry(&self, at: u64) -> EngineTelemetry {
+        let started =
+            self.plan.as_ref().map_or(0, |plan| plan.steps_started(at, &self.spec.step_time));
+        EngineTelemetry {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            used_blocks: self.cache.used().saturating_add(self.decoders.blocks_for(started)),
+            total_blocks: self.cache.total(),
+        }
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> EngineCounters {
+        self.counters
+    }
+
+    /// Starts again at `now`: the cache is lost, and so is every request, whose ids are returned.
+    pub fn restart(&mut self, now: u64) -> Vec<u32> {
+        let mut lost: Vec<u32> = self.slots.keys().copied().collect();
+        lost.sort_unstable();
+        let counters = self.counters;
+        let spec = self.spec.clone();
+        // The specification was valid before.
+        if let Ok(fresh) = Self::new(spec) {
+            *self = Self { time: self.time.max(now), counters, ..fresh };
+        }
+        lost
+    }
+
+    /// Whether nothing runs or waits.
+    pub fn is_idle(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    fn remove(&mut self, slot: u32) {
+        if let Some(request) = self.requests.remove(slot) {
+            self.slots.remove(&request.id);
+        }
+    }
+
+    /// Takes a running request out of the batch, and frees its blocks.
+    fn leave(&mut self, slot: u32) {
+        self.running.retain(|one| *one != slot);
+        self.release(slot);
+        self.remove(slot);
+    }
+
+    /// Frees the blocks of a running request.
+    fn release(&mut self, slot: u32) {
+        let Some(request) = self.requests.get_mut(slot) else {
+            return;
+        };
+        let computed = match request.phase {
+            Phase::Decoding { base } => self.decoders.remove(base),
+            Phase::Prefilling | Phase::Waiting => request.computed,
+        };
+        request.computed = computed;
+        if self.spec.caches_prefixes {
+            // Blocks that another request kept at the time, and that were evicted since.
+            self.cache.keep(&mut request.held, computed);
+        }
+        self.cache.free(&mut request.held, computed);
+    }
+}

@@ -1,0 +1,266 @@
+//! The blocks of the KV cache, and the prefixes that are kept in them.
+//!
+//! **Blocks and prefixes.** Space is counted in blocks of 16 tokens. Prefixes are kept in the blocks of the
+//! prompts' hashes, which may be larger (traces come with 512 tokens per hash): such a prefix block is shared,
+//! kept and evicted as a whole. With 16 tokens per hash it is exactly what vLLM does.
+//!
+//! **Order of eviction.** Free blocks, with and without a prefix in them, wait in one queue and are used again in
+//! the order in which they were freed: least recently used first (LRU). A request that ends frees its blocks from
+//! the last to the first, so that of a prefix the end is evicted before its root.
+
+use std::collections::VecDeque;
+
+use ahash::HashMap;
+
+use super::BLOCK_TOKENS;
+
+/// Entries beyond which the queue is cleared of those that no longer count.
+const SLACK: usize = 1024;
+
+/// Free blocks in the queue.
+#[derive(Debug, Clone, Copy)]
+enum Freed {
+    /// So many without a prefix.
+    Blank(u32),
+    /// Those of a prefix block, if the number is still that of its latest release.
+    Prefix { hash: u64, number: u64 },
+}
+
+/// What a request holds.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The hashes of its prompt's whole blocks.
+    prefix: Box<[u64]>,
+    prefix_tokens: u32,
+    /// How many of them it shares, from the first.
+    shared: usize,
+    /// Its own blocks of 16 tokens besides.
+    own: u32,
+}
+
+impl Held {
+    pub(super) fn new(prefix: &[u64], prefix_tokens: u32, input_tokens: u32) -> Self {
+        let tokens = prefix_tokens.max(BLOCK_TOKENS);
+        let whole = (input_tokens / tokens) as usize;
+        Self {
+            prefix: prefix.iter().take(whole).copied().collect(),
+            prefix_tokens: tokens,
+            shared: 0,
+            own: 0,
+        }
+    }
+
+    /// Blocks of 16 tokens in each block of the prefix.
+    fn units(&self) -> u32 {
+        self.prefix_tokens / BLOCK_TOKENS
+    }
+
+    fn shared_units(&self) -> u32 {
+        u32::try_from(self.shared).unwrap_or(u32::MAX).saturating_mul(self.units())
+    }
+
+    /// The blocks it needs, besides those it has, to hold `tokens`.
+    pub(super) fn missing(&self, tokens: u32) -> u32 {
+        let held = self.shared_units().saturating_add(self.own);
+        tokens.div_ceil(BLOCK_TOKENS).saturating_sub(held)
+    }
+}
+
+/// A block of a prefix.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    units: u32,
+    /// Requests that share it.
+    users: u32,
+    /// When it was last freed, as a count.
+    freed: u64,
+}
+
+/// What of a prompt is in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hit {
+    /// Blocks of the prefix.
+    blocks: usize,
+    /// The tokens in them.
+    pub(super) tokens: u32,
+    /// Blocks of 16 tokens among them that nobody uses: they count as free until somebody does.
+    pub(super) unused: u32,
+}
+
+/// All blocks of an engine.
+#[derive(Debug)]
+pub(super) struct BlockCache {
+    total: u32,
+    /// Blocks that requests hold.
+    used: u32,
+    kept: HashMap<u64, Kept>,
+    /// The one that is used first at the front.
+    freed: VecDeque<Freed>,
+    frees: u64,
+}
+
+impl BlockCache {
+    pub(super) fn new(total: u32) -> Self {
+        Self {
+            total,
+            used: 0,
+            kept: HashMap::default(),
+            freed: VecDeque::from([Freed::Blank(total)]),
+            frees: 0,
+        }
+    }
+
+    pub(super) fn total(&self) -> u32 {
+        self.total
+    }
+
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Blocks that nobody uses, with and without a prefix in them.
+    pub(super) fn free_blocks(&self) -> u32 {
+        self.total.saturating_sub(self.used)
+    }
+
+    /// What of the first `limit` tokens of a prompt is cached.
+    pub(super) fn find(&self, held: &Held, limit: u32) -> Hit {
+        let most = (limit / held.prefix_tokens) as usize;
+        let mut hit = Hit { blocks: 0, tokens: 0, unused: 0 };
+        for hash in held.prefix.iter().take(most) {
+            let Some(kept) = self.kept.get(hash) else {
+                break;
+            };
+            hit.blocks += 1;
+            hit.tokens += held.prefix_tokens;
+            if kept.users == 0 {
+                hit.unused += kept.units;
+            }
+        }
+        hit
+    }
+
+    /// Has a request without blocks share what was found for it.
+    pub(super) fn share(&mut self, held: &mut Held, hit: Hit) {
+        for hash in held.prefix.iter().take(hit.blocks) {
+            let Some(kept) = self.kept.get_mut(hash) else {
+                continue;
+            };
+            if kept.users == 0 {
+                self.used += kept.units;
+            }
+            kept.users += 1;
+        }
+        held.shared = hit.blocks;
+    }
+
+    /// Takes blocks for `tokens` tokens. Returns whether there are enough; otherwise nothing changes.
+    pub(super) fn grow(&mut self, held: &mut Held, tokens: u32) -> bool {
+        let missing = held.missing(tokens);
+        if missing > self.free_blocks() {
+            return false;
+        }
+        self.take(missing);
+        held.own += missing;
+        true
+    }
+
+    /// Takes blocks that are known to be free.
+    pub(super) fn take(&mut self, blocks: u32) {
+        debug_assert!(blocks <= self.free_blocks(), "{blocks} of {}", self.free_blocks());
+        self.used += blocks;
+        let mut missing = blocks;
+        while missing > 0 {
+            let Some(freed) = self.freed.pop_front() else {
+                debug_assert!(false, "every free block is in the queue");
+                return;
+            };
+            let found = match freed {
+                Freed::Blank(units) => units,
+                Freed::Prefix { hash, number } => self.evict(hash, number),
+            };
+            if found > missing {
+                self.freed.push_front(Freed::Blank(found - missing));
+            }
+            missing = missing.saturating_sub(found);
+        }
+    }
+
+    /// Forgets a prefix block that nobody uses. Returns its blocks; none where it was used since.
+    fn evict(&mut self, hash: u64, number: u64) -> u32 {
+        let kept = self.kept.get(&hash).filter(|kept| kept.users == 0 && kept.freed == number);
+        let units = kept.map_or(0, |kept| kept.units);
+        if units > 0 {
+            self.kept.remove(&hash);
+        }
+        units
+    }
+
+    /// Keeps the whole blocks of a prompt of which `computed` tokens are done, for others to share. A block
+    /// that another request computed at the same time stays the request's own.
+    pub(super) fn keep(&mut self, held: &mut Held, computed: u32) {
+        let whole = (computed / held.prefix_tokens) as usize;
+        while held.shared < whole {
+            let Some(hash) = held.prefix.get(held.shared).copied() else {
+                return;
+            };
+            let units = held.units();
+            if self.kept.contains_key(&hash) || held.own < units {
+                return;
+            }
+            self.kept.insert(hash, Kept { units, users: 1, freed: 0 });
+            held.shared += 1;
+            held.own -= units;
+        }
+    }
+
+    /// Frees everything that a request with `computed` tokens holds.
+    pub(super) fn free(&mut self, held: &mut Held, computed: u32) {
+        // Blocks that were taken for all decoding requests together.
+        let own = held.own.max(computed.div_ceil(BLOCK_TOKENS).saturating_sub(held.shared_units()));
+        self.used -= own;
+        if own > 0 {
+            self.freed.push_back(Freed::Blank(own));
+        }
+        held.own = 0;
+        for hash in held.prefix.iter().take(held.shared).rev() {
+            let Some(kept) = self.kept.get_mut(hash) else {
+                continue;
+            };
+            kept.users -= 1;
+            if kept.users == 0 {
+                self.frees += 1;
+                kept.freed = self.frees;
+                self.used -= kept.units;
+                self.freed.push_back(Freed::Prefix { hash: *hash, number: self.frees });
+            }
+        }
+        held.shared = 0;
+        if self.freed.len() > 2 * self.kept.len() + SLACK {
+            let kept = &self.kept;
+            self.freed.retain(|freed| match freed {
+                Freed::Blank(_) => true,
+                Freed::Prefix { hash, number } => {
+                    kept.get(hash).is_some_and(|one| one.users == 0 && one.freed == *number)
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+impl BlockCache {
+    /// Asserts that every block is used or in the queue, and counted once.
+    pub(super) fn check(&self) {
+        let in_queue = |freed: &Freed| match freed {
+            Freed::Blank(units) => *units,
+            Freed::Prefix { hash, number } => {
+                let kept = self.kept.get(hash);
+                let live = kept.filter(|kept| kept.users == 0 && kept.freed == *number);
+                live.map_or(0, |kept| kept.units)
+            }
+        };
+        let free: u32 = self.freed.iter().map(in_queue).sum();
+        assert_eq!(self.used + free, self.total, "{self:?}");
+    }
+}

@@ -1,0 +1,43 @@
+//! What an engine computes until something happens.
+
+use super::StepTime;
+
+/// A prompt, or a part of it, that a step computes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chunk {
+    pub(super) slot: u32,
+    pub(super) tokens: u32,
+}
+
+/// One step with prompts in it, or many in which all requests decode.
+#[derive(Debug)]
+pub(super) enum Plan {
+    Mixed { start: u64, end: u64, chunks: Vec<Chunk> },
+    Decoding { start: u64, steps: u64, decodes: u64, context: u64 },
+}
+
+impl Plan {
+    pub(super) fn end(&self, time: &StepTime) -> u64 {
+        match self {
+            Self::Mixed { end, .. } => *end,
+            Self::Decoding { start, steps, decodes, context } => {
+                start + time.of_steps(*steps, *decodes, *context)
+            }
+        }
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        match self {
+            Self::Mixed { start, .. } | Self::Decoding { start, .. } => *start,
+        }
+    }
+
+    /// Decoding steps that have started at `at`.
+    pub(super) fn steps_started(&self, at: u64, time: &StepTime) -> u64 {
+        let Self::Decoding { start, steps, decodes, context } = self else {
+            return 0;
+        };
+        let passed = at.saturating_sub(*start).saturating_add(1);
+        time.steps_within(passed, *steps, *decodes, *context)
+    }
+}

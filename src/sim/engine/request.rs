@@ -1,0 +1,126 @@
+//! The requests of an engine.
+
+use super::block_cache::Held;
+
+/// A request, as a client sends it. Only the engine knows how many tokens it will emit.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineRequest<'a> {
+    /// Names it in events; unique among the engine's requests.
+    pub id: u32,
+    /// Tokens of the prompt.
+    pub input_tokens: u32,
+    /// Tokens that it will emit; at least 1.
+    pub output_tokens: u32,
+    /// The most that it may emit, for engines that reserve.
+    pub max_tokens: Option<u32>,
+    /// Hashes of the prompt's whole blocks, each with all before it.
+    pub prefix: &'a [u64],
+    /// Tokens of each of these blocks: a multiple of [`BLOCK_TOKENS`](super::BLOCK_TOKENS).
+    pub prefix_tokens: u32,
+}
+
+/// Why an engine refuses a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefuseReason {
+    /// Its prompt leaves no room for an output.
+    TooLong,
+}
+
+/// Where a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Waiting,
+    Prefilling,
+    /// `base` is how many tokens it had computed, less the steps that the engine had decoded: the same in each
+    /// step, so that nothing has to be written down as it decodes.
+    Decoding {
+        base: i64,
+    },
+}
+
+/// A request within the engine.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: u32,
+    pub(super) input_tokens: u32,
+    pub(super) output_tokens: u32,
+    /// The most tokens it may have, for reservations.
+    pub(super) longest: u32,
+    /// Tokens whose KV is in the cache; not kept up to date while it decodes.
+    pub(super) computed: u32,
+    /// Tokens emitted when it last began to decode.
+    pub(super) emitted: u32,
+    /// Counts admissions: the order in which a batch is served.
+    pub(super) order: u64,
+    pub(super) phase: Phase,
+    pub(super) held: Held,
+    /// Prompt tokens that were cached when it was first admitted.
+    pub(super) cached_tokens: Option<u32>,
+}
+
+impl Request {
+    pub(super) fn new(request: &EngineRequest<'_>, longest: u32) -> Self {
+        let room = longest.saturating_sub(request.input_tokens);
+        let most = request.max_tokens.unwrap_or(room).min(room);
+        Self {
+            id: request.id,
+            input_tokens: request.input_tokens,
+            output_tokens: request.output_tokens.clamp(1, room.max(1)),
+            longest: request.input_tokens.saturating_add(most),
+            computed: 0,
+            emitted: 0,
+            order: 0,
+            phase: Phase::Waiting,
+            held: Held::new(request.prefix, request.prefix_tokens, request.input_tokens),
+            cached_tokens: None,
+        }
+    }
+
+    /// Whether it decodes since the admission with that number.
+    pub(super) fn is_decoding(&self, order: u64) -> bool {
+        matches!(self.phase, Phase::Decoding { .. }) && self.order == order
+    }
+
+    /// Tokens to compute before the next one is emitted.
+    pub(super) fn target(&self) -> u32 {
+        self.input_tokens.saturating_add(self.emitted)
+    }
+}
+
+/// The requests by slot; slots are used again.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    slots: Vec<Option<Request>>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    pub(super) fn add(&mut self, request: Request) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            if let Some(place) = self.slots.get_mut(slot as usize) {
+                *place = Some(request);
+            }
+            return slot;
+        }
+        self.slots.push(Some(request));
+        let slot = u32::try_from(self.slots.len() - 1);
+        debug_assert!(slot.is_ok(), "fewer requests than ids");
+        slot.unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&Request> {
+        self.slots.get(slot as usize).and_then(Option::as_ref)
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Request> {
+        self.slots.get_mut(slot as usize).and_then(Option::as_mut)
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Request> {
+        let request = self.slots.get_mut(slot as usize).and_then(Option::take);
+        if request.is_some() {
+            self.free.push(slot);
+        }
+        request
+    }
+}

@@ -1,0 +1,293 @@
+//! The scheduler: what the next step computes, and what follows from it.
+
+use super::block_cache::{Held, Hit};
+use super::plan::{Chunk, Plan};
+use super::request::Phase;
+use super::{Admission, BLOCK_TOKENS, Engine, EngineEvent, EventKind, StepWork};
+
+impl Engine {
+    /// Plans from `self.time` on. `None` when nothing runs or waits.
+    pub(super) fn make_plan(&mut self) -> Option<Plan> {
+        let taken = self.preempt_for_decoders();
+        let decodes = self.decoders.count();
+        let missing = self.decoders.blocks_for(1).saturating_sub(taken.unwrap_or(0));
+        let budget = self.spec.max_step_tokens.saturating_sub(decodes);
+        let partly = self.partly_computed();
+        let lacks_room = partly.is_some_and(|slot| !self.fits(slot, budget, missing));
+        let (decodes, context) = (u64::from(decodes), self.decoders.context());
+        let work = StepWork { decodes, context, ..StepWork::default() };
+        if taken.is_some() || lacks_room {
+            // After a preemption nobody is admitted in the same step.
+            self.cache.take(missing);
+            if lacks_room {
+                self.preempt_last();
+            }
+            return Some(self.mixed(Vec::new(), work));
+        }
+        if partly.is_some() || self.can_admit(budget, missing) {
+            self.cache.take(missing);
+            let chunks = self.chunks(partly, budget);
+            return Some(self.mixed(chunks, work));
+        }
+        if decodes == 0 {
+            debug_assert!(self.waiting.is_empty(), "an idle engine admits the first in its queue");
+            return None;
+        }
+        let with_blocks = self.decoders.steps_with(self.cache.free_blocks());
+        let most = if self.may_fit_later(budget) { 1 } else { with_blocks };
+        let requests = &self.requests;
+        let to_completion = self.decoders.steps_to_completion(|one| {
+            requests.get(one.slot).is_some_and(|request| request.is_decoding(one.order))
+        });
+        let steps = to_completion.unwrap_or(most).min(most);
+        Some(Plan::Decoding { start: self.time, steps, decodes, context })
+    }
+
+    /// Preempts until there are blocks for the next step of all that decode. Returns how many blocks it took for
+    /// those before the first that found none; `None` where nobody was preempted.
+    fn preempt_for_decoders(&mut self) -> Option<u32> {
+        let mut taken = None;
+        while self.decoders.blocks_for(1) > taken.unwrap_or(0) + self.cache.free_blocks() {
+            let free = self.cache.free_blocks();
+            self.cache.take(free);
+            taken = Some(taken.unwrap_or(0) + free);
+            self.preempt_last();
+        }
+        taken
+    }
+
+    /// The prompts that the next step computes, with blocks for them.
+    fn chunks(&mut self, partly: Option<u32>, budget: u32) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        let first = partly.and_then(|slot| self.next_chunk(slot, budget));
+        chunks.extend(first);
+        self.admit(budget - first.map_or(0, |chunk| chunk.tokens), &mut chunks);
+        chunks
+    }
+
+    /// Whether there are blocks for the next part of a running request's prompt beside those of the others.
+    fn fits(&self, slot: u32, budget: u32, for_decoders: u32) -> bool {
+        self.requests.get(slot).is_some_and(|request| {
+            let tokens = request.target().saturating_sub(request.computed).min(budget);
+            let missing = request.held.missing(request.computed + tokens);
+            missing.saturating_add(for_decoders) <= self.cache.free_blocks()
+        })
+    }
+
+    /// Whether the first that waits may be admitted beside requests that need so many blocks; they may take
+    /// some that it would have shared.
+    fn can_admit(&self, budget: u32, for_decoders: u32) -> bool {
+        let has_slot = budget > 0 && self.running.len() < self.spec.max_requests as usize;
+        let first = self.waiting.front().filter(|_| has_slot);
+        first.is_some_and(|slot| self.room_for(*slot, budget, for_decoders).is_some())
+    }
+
+    /// Whether the first that waits may fit without a completion: where only a part of its prompt is computed at
+    /// first, it needs fewer blocks once others took those that it would have shared.
+    fn may_fit_later(&self, budget: u32) -> bool {
+        let first = self.waiting.front().and_then(|slot| self.requests.get(*slot));
+        first.is_some_and(|request| {
+            let target = request.target();
+            let hit = self.find(&request.held, target);
+            hit.unused > 0 && target - hit.tokens > budget
+        })
+    }
+
+    /// What of the first `target` tokens of a prompt is shared. The last token is always computed: its result is
+    /// the next one.
+    fn find(&self, held: &Held, target: u32) -> Hit {
+        let limit = if self.spec.caches_prefixes { target - 1 } else { 0 };
+        self.cache.find(held, limit)
+    }
+
+    /// What is cached of a waiting request's prompt, if there is room for its first chunk.
+    fn room_for(&self, slot: u32, budget: u32, for_others: u32) -> Option<Hit> {
+        let request = self.requests.get(slot)?;
+        let own = request.longest.div_ceil(BLOCK_TOKENS);
+        if self
+            .reserved_blocks()
+            .is_some_and(|others| others.saturating_add(own) > self.cache.total())
+        {
+            return None;
+        }
+        let target = request.target();
+        let hit = self.find(&request.held, target);
+        let tokens = (target - hit.tokens).min(budget);
+        let new = (hit.tokens + tokens).div_ceil(BLOCK_TOKENS) - hit.tokens / BLOCK_TOKENS;
+        let blocks = new.saturating_add(hit.unused).saturating_add(for_others);
+        (blocks <= self.cache.free_blocks()).then_some(hit)
+    }
+
+    /// The step that computes these chunks.
+    fn mixed(&self, chunks: Vec<Chunk>, mut work: StepWork) -> Plan {
+        for chunk in &chunks {
+            let computed = self.requests.get(chunk.slot).map_or(0, |request| request.computed);
+            work.add_chunk(computed, chunk.tokens);
+        }
+        let end = self.time + self.spec.step_time.of(&work);
+        Plan::Mixed { start: self.time, end, chunks }
+    }
+
+    /// The request whose prompt is partly computed.
+    fn partly_computed(&self) -> Option<u32> {
+        let last = self.running.last().copied()?;
+        let request = self.requests.get(last)?;
+        (request.phase == Phase::Prefilling).then_some(last)
+    }
+
+    /// The next part of a running request's prompt, with blocks for it; `None` when they are short.
+    fn next_chunk(&mut self, slot: u32, budget: u32) -> Option<Chunk> {
+        let request = self.requests.get_mut(slot)?;
+        let tokens = request.target().saturating_sub(request.computed).min(budget);
+        let has_room = self.cache.grow(&mut request.held, request.computed + tokens);
+        has_room.then_some(Chunk { slot, tokens })
+    }
+
+    /// Admits requests in the order of arrival while there is room; nobody overtakes the first.
+    fn admit(&mut self, mut budget: u32, chunks: &mut Vec<Chunk>) {
+        while budget > 0 && self.running.len() < self.spec.max_requests as usize {
+            let Some(slot) = self.waiting.front().copied() else {
+                return;
+            };
+            if !self.take_in(slot, budget) {
+                return;
+            }
+            self.waiting.pop_front();
+            self.running.push(slot);
+            let Some(chunk) = self.next_chunk(slot, budget) else {
+                debug_assert!(false, "room was looked for");
+                return;
+            };
+            budget -= chunk.tokens;
+            chunks.push(chunk);
+        }
+    }
+
+    /// Has a waiting request share what is cached of its prompt, if there is room for its first chunk.
+    fn take_in(&mut self, slot: u32, budget: u32) -> bool {
+        let Some(hit) = self.room_for(slot, budget, 0) else {
+            return false;
+        };
+        let Some(request) = self.requests.get_mut(slot) else {
+            return false;
+        };
+        self.cache.share(&mut request.held, hit);
+        request.computed = hit.tokens;
+        request.phase = Phase::Prefilling;
+        request.order = self.admitted;
+        self.admitted += 1;
+        if request.cached_tokens.is_none() {
+            request.cached_tokens = Some(hit.tokens);
+            self.counters.prompt_tokens += u64::from(request.input_tokens);
+            self.counters.cached_tokens += u64::from(hit.tokens);
+        }
+        true
+    }
+
+    /// The blocks that running requests may come to need; `None` where nothing is reserved.
+    fn reserved_blocks(&self) -> Option<u32> {
+        let blocks = |slot: &u32| {
+            self.requests.get(*slot).map_or(0, |request| request.longest.div_ceil(BLOCK_TOKENS))
+        };
+        (self.spec.admission == Admission::Reserved).then(|| self.running.iter().map(blocks).sum())
+    }
+
+    /// Takes the blocks of the request that was admitted last; it starts again, before all that wait.
+    fn preempt_last(&mut self) {
+        let Some(slot) = self.running.pop() else {
+            return;
+        };
+        self.release(slot);
+        if let Some(request) = self.requests.get_mut(slot) {
+            if let Phase::Decoding { .. } = request.phase {
+                request.emitted = request.computed - request.input_tokens + 1;
+            }
+            request.computed = 0;
+            request.phase = Phase::Waiting;
+        }
+        self.waiting.push_front(slot);
+        self.counters.preemptions += 1;
+    }
+
+    /// Shortens a plan of decoding steps to those that start before `now`, where the scheduler may decide
+    /// something else then.
+    pub(super) fn cut_plan(&mut self, now: u64) {
+        let Some(Plan::Decoding { start, steps, decodes, context }) = &mut self.plan else {
+            return;
+        };
+        let passed = now.saturating_sub(*start);
+        *steps = self.spec.step_time.steps_within(passed, *steps, *decodes, *context);
+        if *steps == 0 {
+            self.time = *start;
+            self.plan = None;
+        }
+    }
+
+    /// Carries out what was planned.
+    pub(super) fn complete_plan(&mut self, events: &mut Vec<EngineEvent>) {
+        let Some(plan) = self.plan.take() else {
+            return;
+        };
+        let end = plan.end(&self.spec.step_time);
+        self.counters.busy += end - plan.start();
+        self.time = end;
+        let (steps, chunks) = match plan {
+            Plan::Mixed { chunks, .. } => (1, chunks),
+            Plan::Decoding { steps, .. } => {
+                self.cache.take(self.decoders.blocks_for(steps));
+                (steps, Vec::new())
+            }
+        };
+        self.decoders.take_steps(steps);
+        self.counters.steps += steps;
+        // Every request that decoded was admitted before all whose prompts were computed.
+        while let Some(complete) = self.decoders.pop_complete() {
+            let request = self.requests.get(complete.slot);
+            if request.is_some_and(|request| request.is_decoding(complete.order)) {
+                self.finish(complete.slot, events);
+            }
+        }
+        for chunk in chunks {
+            self.complete_chunk(chunk, events);
+        }
+        for slot in std::mem::take(&mut self.cancelled) {
+            self.leave(slot);
+        }
+    }
+
+    fn complete_chunk(&mut self, chunk: Chunk, events: &mut Vec<EngineEvent>) {
+        let Some(request) = self.requests.get_mut(chunk.slot) else {
+            return;
+        };
+        request.computed += chunk.tokens;
+        if self.spec.caches_prefixes {
+            self.cache.keep(&mut request.held, request.computed);
+        }
+        if request.computed < request.target() {
+            return;
+        }
+        if request.emitted == 0 {
+            let cached_tokens = request.cached_tokens.unwrap_or_default();
+            let kind = EventKind::FirstToken { cached_tokens };
+            events.push(EngineEvent { id: request.id, at: self.time, kind });
+        }
+        request.emitted += 1;
+        let left = request.output_tokens.saturating_sub(request.emitted);
+        if left == 0 {
+            self.finish(chunk.slot, events);
+            return;
+        }
+        let base = self.decoders.add(request.computed, left, request.order, chunk.slot);
+        request.phase = Phase::Decoding { base };
+    }
+
+    fn finish(&mut self, slot: u32, events: &mut Vec<EngineEvent>) {
+        if let Some(request) = self.requests.get(slot) {
+            let output_tokens = request.output_tokens;
+            let kind = EventKind::Finished { output_tokens };
+            events.push(EngineEvent { id: request.id, at: self.time, kind });
+            self.counters.output_tokens += u64::from(output_tokens);
+        }
+        self.leave(slot);
+    }
+}

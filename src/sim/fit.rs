@@ -1,0 +1,143 @@
+//! Learns an engine's step time from a run, and says how well it predicts requests that it has not seen.
+
+use super::engine::{EngineSpec, SpecError, StepTime};
+use super::minimize::minimize;
+use super::run::{Latencies, Run};
+
+/// How often the search begins again where it ended, and its rounds each time: enough for the four coefficients
+/// to settle on the recorded runs.
+const SEARCHES: usize = 3;
+const ROUNDS: usize = 50;
+
+/// What a coefficient costs that is twice that of the row it began with: so little that what a run tells counts
+/// alone, and what it does not tell stays where it was.
+const PRIOR: f64 = 0.01;
+
+/// How far predictions are off: predicted / measured - 1.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Errors {
+    /// Of the mean.
+    pub mean: f64,
+    /// Of the 50th percentile.
+    pub p50: f64,
+    /// Of the 99th percentile.
+    pub p99: f64,
+    /// The sum of all absolute errors by the sum of what was measured (WAPE).
+    pub weighted: f64,
+}
+
+impl Errors {
+    /// Compares predictions with what was measured, request by request.
+    pub fn of(predicted: &[f64], measured: &[f64]) -> Self {
+        let ratio = |at: fn(&[f64]) -> f64| at(predicted) / at(measured) - 1.0;
+        let off: f64 = predicted.iter().zip(measured).map(|(a, b)| (a - b).abs()).sum();
+        Self {
+            mean: ratio(mean),
+            p50: ratio(|values| percentile(values, 0.5)),
+            p99: ratio(|values| percentile(values, 0.99)),
+            weighted: off / measured.iter().sum::<f64>(),
+        }
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The value at a share of the sorted values, between the two nearest.
+fn percentile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let place = share * sorted.len().saturating_sub(1) as f64;
+    let part = place.fract();
+    let mut above = sorted.iter().enumerate().filter(|(index, _)| *index as f64 >= place.floor());
+    let (low, high) = (above.next(), above.next());
+    let low = low.map_or(0.0, |(_, value)| *value);
+    high.map_or(low, |(_, high)| low + part * (high - low))
+}
+
+/// The errors of all three latencies.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RunErrors {
+    /// TTFT.
+    pub first_token: Errors,
+    /// TPOT.
+    pub per_token: Errors,
+    /// To the last token.
+    pub total: Errors,
+}
+
+impl RunErrors {
+    /// Compares a simulated run with the measured one.
+    pub fn of(predicted: &[Latencies], measured: &[Latencies]) -> Self {
+        let errors = |field: fn(&Latencies) -> f64| {
+            let all = |latencies: &[Latencies]| latencies.iter().map(field).collect::<Vec<_>>();
+            Errors::of(&all(predicted), &all(measured))
+        };
+        Self {
+            first_token: errors(|one| one.first_token),
+            per_token: errors(|one| one.per_token),
+            total: errors(|one| one.total),
+        }
+    }
+
+    fn weighted(&self) -> f64 {
+        self.first_token.weighted + self.per_token.weighted + self.total.weighted
+    }
+}
+
+/// A step time that was learned from the first half of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fit {
+    /// The step time.
+    pub step_time: StepTime,
+    /// How well it describes the half it was learned from.
+    pub learned: RunErrors,
+    /// How well it predicts the other half.
+    pub other: RunErrors,
+}
+
+/// Learns a step time from the first half of a run on an engine with the limits of `start`, whose step time is
+/// where the search begins. What attention costs per pair of tokens stays as it is: runs with prompts below
+/// some 4,000 tokens do not tell it. Nothing below `least`, what the hardware can do, is tried.
+///
+/// # Errors
+/// When `start` describes no engine.
+pub fn fit(run: &Run, start: &EngineSpec, least: &StepTime) -> Result<Fit, SpecError> {
+    start.validate()?;
+    let measured = run.measured();
+    let half = measured.len() / 2;
+    let with = |factors: &[f64; 4]| EngineSpec {
+        step_time: scaled(&start.step_time, factors, least),
+        ..start.clone()
+    };
+    let errors = |spec: &EngineSpec| -> Result<(RunErrors, RunErrors), SpecError> {
+        let predicted = run.simulated(spec)?;
+        let (first, second) = predicted.split_at(half.min(predicted.len()));
+        let (learned, other) = measured.split_at(half);
+        Ok((RunErrors::of(first, learned), RunErrors::of(second, other)))
+    };
+    let mut best = [1.0_f64; 4];
+    for _ in 0..SEARCHES {
+        (best, _) = minimize(best.map(|factor| factor.max(0.01)), ROUNDS, |factors| {
+            let off =
+                errors(&with(factors)).map_or(f64::INFINITY, |(learned, _)| learned.weighted());
+            off + PRIOR * factors.iter().map(|factor| (factor - 1.0).powi(2)).sum::<f64>()
+        });
+    }
+    let spec = with(&best);
+    let (learned, other) = errors(&spec)?;
+    Ok(Fit { step_time: spec.step_time, learned, other })
+}
+
+fn scaled(time: &StepTime, factors: &[f64; 4], least: &StepTime) -> StepTime {
+    let [base, token, decode, context] = factors;
+    let times = |value: u64, factor: &f64| super::run::picoseconds(value as f64 * factor * 1e-12);
+    StepTime {
+        base: times(time.base, base).max(least.base).max(1),
+        per_token: times(time.per_token, token).max(least.per_token),
+        per_decode: times(time.per_decode, decode),
+        per_context: times(time.per_context, context),
+        per_pair: time.per_pair,
+    }
+}

@@ -1,0 +1,52 @@
+//! The tables of `docs/simulation.md`: the engines' rows, and what they predict of recorded runs.
+
+use penstock::sim::engine::{EngineRow, EngineSpec, engine_rows};
+use penstock::sim::fit::{Errors, RunErrors};
+use penstock::sim::run::Run;
+
+use super::pages::root;
+use crate::support::markdown::table;
+
+/// The recorded runs: their rows, files and limits of a batch.
+const RUNS: &[(&str, &str, u32)] = &[
+    ("rtxpro6000/llama-3.1-8b/tp1", "rtxpro6000-llama-3.1-8b", 128),
+    ("rtxpro6000/qwen3-32b/tp2", "rtxpro6000-qwen3-32b-tp2", 128),
+    ("rtx4090/llama-3.1-8b/tp1", "rtx4090-llama-3.1-8b", 256),
+];
+
+pub(super) fn rows() -> String {
+    let cells = |row: &EngineRow| {
+        let figures = [row.base_ms, row.token_us, row.decode_us, row.context_us, row.pair_us];
+        let mut cells = vec![format!("`{}`", row.name())];
+        cells.extend(figures.iter().map(ToString::to_string));
+        cells.extend([row.engine.clone(), row.source.clone(), row.error.clone()]);
+        cells
+    };
+    let header = ["row", "base", "token", "decode", "context", "pair", "engine", "source", "error"];
+    table(&header, engine_rows().unwrap().iter().map(cells))
+}
+
+pub(super) fn errors() -> String {
+    let rows = engine_rows().unwrap();
+    let mut lines = Vec::new();
+    for (name, file, max_requests) in RUNS {
+        let row = rows.iter().find(|row| row.name() == *name).unwrap();
+        let path = root().join(format!("tests/data/vllm-runs/{file}.jsonl"));
+        let run = Run::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let spec = EngineSpec {
+            max_requests: *max_requests,
+            max_step_tokens: 2048,
+            max_context: 32_768,
+            ..row.spec()
+        };
+        let errors = RunErrors::of(&run.simulated(&spec).unwrap(), &run.measured());
+        let of = |errors: Errors| {
+            let Errors { mean, p50, p99, .. } = errors;
+            let percents = [mean, p50, p99].map(|share| format!("{:+.1} %", share * 100.0));
+            percents.join(", ")
+        };
+        let cells = [errors.first_token, errors.per_token, errors.total].map(of);
+        lines.push(std::iter::once(format!("`{name}`")).chain(cells).collect());
+    }
+    table(&["run", "TTFT: mean, p50, p99", "TPOT", "total"], lines.into_iter())
+}
