@@ -2,7 +2,7 @@
 //! decoding request and, within the token budget, chunks of prompts; blocks of 16 tokens hold the KV cache;
 //! who finds none free preempts the request admitted last.
 //!
-//! **Why it is fast.** While every running request decodes and nobody can be admitted, `n` steps take a sum
+//! **Why it is fast.** While every running request decodes and none can be admitted, `n` steps take a sum
 //! that has a closed form ([`StepTime::of_steps`]). So the engine advances from one event (a completion, an
 //! arrival that can be admitted, a shortage of blocks) to the next, and touches a decoding request only when it
 //! starts and when it ends. The tests compare it with a loop over single steps: same steps, times and
@@ -35,6 +35,7 @@ use request::{Phase, Request, Requests};
 pub use rows::{EngineRow, RowError, engine_rows};
 
 pub use spec::{Admission, EngineSpec, SpecError};
+pub(in crate::sim) use step_time::picoseconds;
 pub use step_time::{StepTime, StepWork};
 
 /// Tokens of one block of the KV cache.

@@ -1,6 +1,6 @@
 //! Learns an engine's step time from a run, and says how well it predicts requests that it has not seen.
 
-use super::engine::{EngineSpec, SpecError, StepTime};
+use super::engine::{EngineSpec, SpecError, StepTime, picoseconds};
 use super::minimize::minimize;
 use super::run::{Latencies, Run};
 
@@ -9,8 +9,8 @@ use super::run::{Latencies, Run};
 const SEARCHES: usize = 3;
 const ROUNDS: usize = 50;
 
-/// What a coefficient costs that is twice that of the row it began with: so little that what a run tells counts
-/// alone, and what it does not tell stays where it was.
+/// What a coefficient costs that is twice that of the row it began with: so little that what a run shows counts
+/// alone, and what it does not show stays where it was.
 const PRIOR: f64 = 0.01;
 
 /// How far predictions are off: predicted / measured - 1.
@@ -99,7 +99,7 @@ pub struct Fit {
 
 /// Learns a step time from the first half of a run on an engine with the limits of `start`, whose step time is
 /// where the search begins. What attention costs per pair of tokens stays as it is: runs with prompts below
-/// some 4,000 tokens do not tell it. Nothing below `least`, what the hardware can do, is tried.
+/// some 4,000 tokens do not show it. Nothing below `least`, what the hardware can do, is tried.
 ///
 /// # Errors
 /// When `start` describes no engine.
@@ -132,7 +132,7 @@ pub fn fit(run: &Run, start: &EngineSpec, least: &StepTime) -> Result<Fit, SpecE
 
 fn scaled(time: &StepTime, factors: &[f64; 4], least: &StepTime) -> StepTime {
     let [base, token, decode, context] = factors;
-    let times = |value: u64, factor: &f64| super::run::picoseconds(value as f64 * factor * 1e-12);
+    let times = |value: u64, factor: &f64| picoseconds(value as f64 * factor * 1e-12);
     StepTime {
         base: times(time.base, base).max(least.base).max(1),
         per_token: times(time.per_token, token).max(least.per_token),

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::engine::{
-    BLOCK_TOKENS, Engine, EngineEvent, EngineRequest, EngineSpec, EventKind, SpecError,
+    BLOCK_TOKENS, Engine, EngineEvent, EngineRequest, EngineSpec, EventKind, SpecError, picoseconds,
 };
 
 /// Picoseconds per second.
@@ -181,14 +181,4 @@ impl Run {
         }
         all
     }
-}
-
-/// A time in whole picoseconds.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a cast from f64 saturates, and times after the start are not negative"
-)]
-pub(super) fn picoseconds(seconds: f64) -> u64 {
-    (seconds * PER_SECOND).round() as u64
 }

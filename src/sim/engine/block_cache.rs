@@ -83,7 +83,7 @@ pub(super) struct Hit {
     blocks: usize,
     /// The tokens in them.
     pub(super) tokens: u32,
-    /// Blocks of 16 tokens among them that nobody uses: they count as free until somebody does.
+    /// Blocks of 16 tokens among them that no request uses: they count as free until one does.
     pub(super) unused: u32,
 }
 
@@ -118,7 +118,7 @@ impl BlockCache {
         self.used
     }
 
-    /// Blocks that nobody uses, with and without a prefix in them.
+    /// Blocks that no request uses, with and without a prefix in them.
     pub(super) fn free_blocks(&self) -> u32 {
         self.total.saturating_sub(self.used)
     }
@@ -186,7 +186,7 @@ impl BlockCache {
         }
     }
 
-    /// Forgets a prefix block that nobody uses. Returns its blocks; none where it was used since.
+    /// Forgets a prefix block that no request uses. Returns its blocks; none where it was used since.
     fn evict(&mut self, hash: u64, number: u64) -> u32 {
         let kept = self.kept.get(&hash).filter(|kept| kept.users == 0 && kept.freed == number);
         let units = kept.map_or(0, |kept| kept.units);

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::super::run::picoseconds;
+use super::step_time::picoseconds;
 use super::{Admission, EngineSpec, StepTime};
 
 const FILE: &str = include_str!("rows.json");

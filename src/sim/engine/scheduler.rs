@@ -17,7 +17,7 @@ impl Engine {
         let (decodes, context) = (u64::from(decodes), self.decoders.context());
         let work = StepWork { decodes, context, ..StepWork::default() };
         if taken.is_some() || lacks_room {
-            // After a preemption nobody is admitted in the same step.
+            // After a preemption no request is admitted in the same step.
             self.cache.take(missing);
             if lacks_room {
                 self.preempt_last();
@@ -44,7 +44,7 @@ impl Engine {
     }
 
     /// Preempts until there are blocks for the next step of all that decode. Returns how many blocks it took for
-    /// those before the first that found none; `None` where nobody was preempted.
+    /// those before the first that found none; `None` where none was preempted.
     fn preempt_for_decoders(&mut self) -> Option<u32> {
         let mut taken = None;
         while self.decoders.blocks_for(1) > taken.unwrap_or(0) + self.cache.free_blocks() {
@@ -143,7 +143,7 @@ impl Engine {
         has_room.then_some(Chunk { slot, tokens })
     }
 
-    /// Admits requests in the order of arrival while there is room; nobody overtakes the first.
+    /// Admits requests in the order of arrival while there is room; none overtakes the first.
     fn admit(&mut self, mut budget: u32, chunks: &mut Vec<Chunk>) {
         while budget > 0 && self.running.len() < self.spec.max_requests as usize {
             let Some(slot) = self.waiting.front().copied() else {

@@ -76,6 +76,16 @@ impl StepTime {
     }
 }
 
+/// A time in whole picoseconds.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from f64 saturates, and times after the start are not negative"
+)]
+pub(in crate::sim) fn picoseconds(seconds: f64) -> u64 {
+    (seconds * 1e12).round() as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,6 @@ mod naive;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::run::picoseconds;
 use super::*;
 use naive::Naive;
 
