@@ -72,7 +72,7 @@ struct Overrides {
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<String>,
 
-    /// routing.strategy: smart, round_robin, priority_only, random or weighted
+    /// routing.strategy: smart, round_robin, priority_only, random, deployment or weighted
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
 
