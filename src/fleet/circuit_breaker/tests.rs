@@ -193,6 +193,39 @@ fn faults_outside_the_window_do_not_count() {
 }
 
 #[test]
+fn half_of_the_responses_is_enough_and_less_is_not() {
+    for (faults, good, opens) in [(9, 9, true), (8, 10, false)] {
+        let breaker = CircuitBreaker::default();
+        learn_mixed(&breaker, faults, good, seconds(1));
+        learn(&breaker, Outcome::Ok, by(60, seconds(1)));
+        learn(&breaker, Outcome::Fault, by(50, seconds(1)));
+        assert_eq!(!breaker.is_closed(), opens, "{} of 20", faults + 1);
+    }
+}
+
+#[test]
+fn faults_count_up_to_the_end_of_the_window() {
+    for (later, opens) in [(29, true), (36, false)] {
+        let breaker = CircuitBreaker::default();
+        learn_mixed(&breaker, 9, 9, seconds(1));
+        learn_mixed(&breaker, 2, 2, seconds(later));
+        assert_eq!(!breaker.is_closed(), opens, "{later} s");
+    }
+}
+
+#[test]
+fn share_of_one_client_opens_nothing() {
+    let breaker = CircuitBreaker::default();
+    for _ in 0..30 {
+        learn(&breaker, Outcome::Fault, by(7, seconds(1)));
+        learn(&breaker, Outcome::Ok, by(9, seconds(1)));
+    }
+    assert!(breaker.is_closed(), "30 of 60, all of one client");
+    learn(&breaker, Outcome::Fault, by(8, seconds(1)));
+    assert!(!breaker.is_closed(), "of two");
+}
+
+#[test]
 fn probe_closes_the_breaker_or_doubles_its_pause() {
     let breaker = CircuitBreaker::default();
     for _ in 0..3 {
