@@ -3,6 +3,7 @@
 //! scrapes and attempts report their results.
 
 mod addresses;
+mod attempt_end;
 mod backend;
 mod backend_id;
 mod backend_memory;
@@ -36,6 +37,7 @@ mod telemetry;
 mod topology;
 
 pub use addresses::Addresses;
+pub use attempt_end::{LatencySample, cooldown_time};
 pub use backend::{BackendState, CheckVerdict, SharedBackend};
 pub use backend_id::{BackendId, BackendSet};
 pub use backend_memory::BackendMemory;

@@ -56,14 +56,13 @@ use crate::config::Config;
 use crate::downstream::body::BodyBudget;
 use crate::downstream::clients::Clients;
 use crate::fleet::BackendId;
-use crate::routing::{Generation, Lease, RequestObserver};
+use crate::routing::{Generation, Lease, RequestObserver, RetryCredit};
 use crate::tls::{Look, TlsError};
 use crate::upstream::pool::ConnectionPool;
 use broadcast::Broadcasts;
 use direct::response_ids::ResponseIds;
 use ensemble::Ensembles;
 use observers::Observers;
-use retry::budget::RetryCredit;
 use seeds::Seeds;
 
 /// The balancer's data plane, shared by all its connections.

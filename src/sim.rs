@@ -1,10 +1,16 @@
-//! Engines in virtual time: what an engine would have done, computed instead of measured. Time and randomness
-//! come in as arguments, time is a whole number of picoseconds, and nothing here reads a clock or a file, so
-//! that two runs give the same numbers.
+//! Engines, clients and balancers in virtual time: what a fleet would have done, computed instead of measured.
+//! The router, the fleet and the prefix index are those of the proxy; engines are simulated. Time and randomness
+//! come in as arguments, time is a whole number, and nothing here reads a clock or a file, so that two runs give
+//! the same bytes.
 
 pub mod engine;
 pub mod fit;
 mod minimize;
+pub mod random;
 pub mod run;
+pub mod statistics;
+pub mod summary;
 #[cfg(test)]
 mod tests;
+pub mod workload;
+pub mod world;

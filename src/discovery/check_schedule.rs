@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 
 use crate::clock::now;
 use crate::config::HealthConfig;
-use crate::fleet::{Backend, BackendState, Health};
+use crate::fleet::{Backend, BackendState};
 use crate::units::Timestamp;
 
 /// So many fast intervals without progress of any response make a backend with requests in flight silent.
@@ -49,14 +49,7 @@ impl CheckSchedule {
     }
 
     fn interval(&self) -> Duration {
-        let (state, health) = (&self.backend.state, self.health());
-        match (state.health.status(), state.health.is_in_doubt()) {
-            (Health::Healthy, false) => health.interval,
-            (Health::Healthy, true) => health.fast_interval,
-            (Health::Unknown | Health::Unhealthy | Health::Draining, _) => {
-                health.unhealthy_interval
-            }
-        }
+        self.backend.state.health.check_interval(self.health())
     }
 
     /// Waits for `interval`, less long where a check is due sooner: one is requested, responses make no

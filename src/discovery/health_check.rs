@@ -165,15 +165,10 @@ impl Checker {
             Err(_) => CheckOutcome::Failed,
         };
         let check = CheckResult { at: now(), outcome };
-        let was_away = self.backend.state.health.status() == Health::Unhealthy;
         let CheckVerdict { health: change, breaker } =
             self.backend.state.learn_check(check, health);
         if let Some(transition) = breaker {
             transition.log(&self.backend.state.name);
-        }
-        let is_up = change == Some(Health::Healthy);
-        if is_up && (self.backend.state.takes_slow_start() || was_away) {
-            self.backend.state.begin_slow_start(check.at, health.slow_start);
         }
         let name = &self.backend.state.name;
         match (change, &result) {

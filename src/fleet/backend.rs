@@ -318,7 +318,7 @@ impl BackendState {
         }
     }
 
-    /// Records a health check.
+    /// Records a health check. A backend that was away, or joined a running fleet, starts slowly.
     pub fn learn_check(&self, check: CheckResult, config: &HealthConfig) -> CheckVerdict {
         self.checked_at.store(check.at.0.max(1), Ordering::Relaxed);
         let is_passed = matches!(check.outcome, CheckOutcome::Passed(_));
@@ -326,10 +326,13 @@ impl BackendState {
             let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
             self.check_micros.store(micros.max(1), Ordering::Relaxed);
         }
-        CheckVerdict {
-            breaker: self.breaker.learn_check(check, &config.breaker),
-            health: self.health.learn(is_passed, config.rise, config.fall),
+        let was_away = self.health.status() == Health::Unhealthy;
+        let breaker = self.breaker.learn_check(check, &config.breaker);
+        let health = self.health.learn(is_passed, config.rise, config.fall);
+        if health == Some(Health::Healthy) && (self.takes_slow_start() || was_away) {
+            self.begin_slow_start(check.at, config.slow_start);
         }
+        CheckVerdict { health, breaker }
     }
 
     /// Records how an attempt ended, for cooldowns, evidence and breaker. Returns the breaker's

@@ -12,6 +12,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::config::HealthConfig;
 use crate::units::Timestamp;
 
 /// The state of a backend as shown in `/fleet`.
@@ -106,6 +107,17 @@ impl HealthTracker {
     /// Whether the last check contradicts the verdict, which did not change yet.
     pub fn is_in_doubt(&self) -> bool {
         self.streak.load(Ordering::Relaxed) > 0
+    }
+
+    /// How long after a check the next one is due.
+    pub fn check_interval(&self, config: &HealthConfig) -> Duration {
+        match (self.status(), self.is_in_doubt()) {
+            (Health::Healthy, false) => config.interval,
+            (Health::Healthy, true) => config.fast_interval,
+            (Health::Unknown | Health::Unhealthy | Health::Draining, _) => {
+                config.unhealthy_interval
+            }
+        }
     }
 
     /// Sets the verdict: for `explain` on a saved fleet and for tests.

@@ -10,15 +10,11 @@ use super::failure::{code_of, outcome_of};
 use super::observers::Observers;
 use crate::api::{ErrorCode, Work};
 use crate::clock::now;
-use crate::config::CooldownConfig;
-use crate::fleet::{BreakerTransition, Outcome, OutcomeSource, Probe, Requester};
+use crate::fleet::{LatencySample, Outcome, OutcomeSource, Requester, cooldown_time};
 use crate::routing::{AttemptEnded, Router};
 use crate::scan::Usage;
 use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
-
-/// The share by which a cooldown may be longer than requested.
-const COOLDOWN_JITTER: f64 = 0.1;
 
 /// How an attempt ended, as far as the backend is concerned.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +73,7 @@ impl AttemptResult {
     /// The result of an attempt that failed. `jitter` in 0..1 lengthens a cooldown.
     pub(crate) fn failed(failure: &Failure, ctx: &RequestContext, jitter: f64) -> Self {
         let config = &ctx.generation.config.routing.cooldown;
-        let outcome = outcome_of(failure, cooldown_time(config, failure, jitter));
+        let outcome = outcome_of(failure, cooldown_time(config, requested_wait(failure), jitter));
         let by_status = Self::by_status(ctx.record.status, ctx);
         Self { outcome, code: Some(code_of(failure)), is_relayed: false, ..by_status }
     }
@@ -115,30 +111,14 @@ pub(crate) fn record_outcome(
         scope,
         probe: permit.probe(),
     };
+    let sample = match (result.is_streaming, result.first_token) {
+        (true, first) => LatencySample::Stream(first),
+        (false, _) if result.runs_model => LatencySample::Whole,
+        (false, _) => LatencySample::None,
+    };
     let health = &attempt.backend.config.health;
-    if let Some(transition) = state.learn_outcome(outcome, source, &health.breaker) {
-        if transition == BreakerTransition::Closed {
-            state.begin_slow_start(at, health.slow_start);
-        }
+    if let Some(transition) = attempt.serving.learn_attempt(outcome, source, sample, health) {
         transition.log(&state.name);
-    }
-    if outcome == Outcome::Ok {
-        // Only the probe starts during a cooldown: a response to an older request says nothing
-        // about it.
-        if permit.probe() == Probe::Cooldown {
-            state.cooldowns.clear(scope);
-        }
-        let latency = &attempt.serving.latency;
-        match (result.is_streaming, result.first_token) {
-            (true, Some(first)) => {
-                latency.learn_first_token(first.since(attempt.started), first);
-            }
-            (true, None) => {}
-            (false, _) if result.runs_model => {
-                latency.learn_response(at.since(attempt.started), at);
-            }
-            (false, _) => {}
-        }
     }
     learn_models(attempt, result, at);
     observers.attempt_ended(&AttemptEnded {
@@ -177,11 +157,9 @@ fn learn_models(attempt: &Attempt<'_>, result: &AttemptResult, at: Timestamp) {
     }
 }
 
-/// How long a refusal pauses a backend: what its `Retry-After` says, within the configured bounds. Up
-/// to a tenth is added, so that backends that refused together, or one backend that refused several
-/// balancers, do not get all requests back at the same moment (thundering herd).
-fn cooldown_time(config: &CooldownConfig, failure: &Failure, jitter: f64) -> Duration {
-    let requested = match failure {
+/// The wait that a refusal requests.
+fn requested_wait(failure: &Failure) -> Option<Duration> {
+    match failure {
         Failure::Refused(held) => held.retry_after,
         Failure::NotSent(_)
         | Failure::NoResponse { .. }
@@ -189,10 +167,7 @@ fn cooldown_time(config: &CooldownConfig, failure: &Failure, jitter: f64) -> Dur
         | Failure::TimedOut(_)
         | Failure::BadResponse(_)
         | Failure::ClientGone => None,
-    };
-    let time = requested.unwrap_or(config.default);
-    let added = time.min(config.max).mul_f64(COOLDOWN_JITTER * jitter.clamp(0.0, 1.0));
-    time.saturating_add(added).clamp(config.min, config.max.max(config.min))
+    }
 }
 
 /// The wait a response requests before a retry: `retry-after-ms`, or `Retry-After` in seconds or as a

@@ -1,8 +1,6 @@
 //! From a scanned request to a response: decide, attempt, and retry on another backend (failover)
 //! where the failure is safe to retry and the budget allows it.
 
-pub(super) mod budget;
-
 use std::time::Duration;
 
 use pingora_proxy::Session;
@@ -22,7 +20,7 @@ use crate::clock::now;
 use crate::fleet::{Outcome, Topology};
 use crate::routing::{RouteError, RoutingDecision};
 use crate::upstream::failure::Failure;
-use crate::upstream::retry_safety::RetrySafety;
+use crate::upstream::retry_safety::safety_of;
 
 /// Finds a backend for the request and relays its response, or responds why there is none.
 pub(crate) async fn serve(
@@ -90,17 +88,10 @@ pub(crate) async fn serve(
 }
 
 /// Whether the failure is safe to retry, and neither `routing.max_retries` nor the retry budget is
-/// used up. The budget is charged last, so that only retries that happen are paid for.
+/// used up.
 pub(super) fn may_retry(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
     let routing = &ctx.generation.config.routing;
-    let is_safe = match RetrySafety::of(failure) {
-        RetrySafety::Safe => true,
-        RetrySafety::IfUnansweredAllowed => routing.retry_unanswered,
-        RetrySafety::Unsafe => false,
-    };
-    is_safe
-        && ctx.record.attempts <= routing.max_retries
-        && proxy.retries.spend(&routing.retry_budget, now())
+    proxy.retries.may_retry(safety_of(failure), ctx.record.attempts, routing, now())
 }
 
 /// Whether the backend limits the client's rate. Such a refusal is retried on one other backend and no

@@ -157,7 +157,7 @@ impl Weighted {
     }
 
     /// The backend did not serve the prompt, so it has not cached it.
-    pub(super) fn take_back(&self, topology: &Topology, decision: &RoutingDecision) {
+    pub fn take_back(&self, topology: &Topology, decision: &RoutingDecision) {
         let model = topology.model(decision.model);
         if let Some((model, serving)) = model.zip(decision.serving(topology))
             && let Some(scores) = decision.scores.filter(|_| self.reads_prefixes())
@@ -167,7 +167,7 @@ impl Weighted {
     }
 
     /// The engine reports how many tokens of the prompt it had cached.
-    pub(super) fn learn(&self, topology: &Topology, decision: &RoutingDecision, cached: u32) {
+    pub fn learn(&self, topology: &Topology, decision: &RoutingDecision, cached: u32) {
         let model = topology.model(decision.model);
         if let Some((model, serving)) = model.zip(decision.serving(topology))
             && let Some(scores) = decision.scores.filter(|_| self.reads_prefixes())

@@ -119,6 +119,8 @@ pub struct Engine {
     admitted: u64,
     counters: EngineCounters,
     refused: Vec<EngineEvent>,
+    /// The step time once the current step is over.
+    next_step_time: Option<StepTime>,
 }
 
 impl Engine {
@@ -141,6 +143,7 @@ impl Engine {
             admitted: 0,
             counters: EngineCounters::default(),
             refused: Vec::new(),
+            next_step_time: None,
             spec,
         })
     }
@@ -214,6 +217,9 @@ impl Engine {
                 return;
             }
             self.complete_plan(events);
+            if let Some(step_time) = self.next_step_time.take() {
+                self.spec.step_time = step_time;
+            }
         }
     }
 
@@ -227,6 +233,21 @@ impl Engine {
             used_blocks: self.cache.used().saturating_add(self.decoders.blocks_for(started)),
             total_blocks: self.cache.total(),
         }
+    }
+
+    /// From the step after the one that is being computed at `now` on, steps take this long.
+    pub fn set_step_time(&mut self, now: u64, step_time: StepTime) {
+        self.cut_plan(now);
+        if self.plan.is_some() {
+            self.next_step_time = Some(step_time);
+        } else {
+            self.spec.step_time = step_time;
+        }
+    }
+
+    /// How long its steps take.
+    pub fn step_time(&self) -> StepTime {
+        self.next_step_time.unwrap_or(self.spec.step_time)
     }
 
     /// What it did so far.

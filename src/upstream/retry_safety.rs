@@ -25,33 +25,21 @@ use super::connection::Connection;
 use super::failure::{ConnectError, ConnectionEnd, ExchangeError, Failure};
 use super::http2::stream::Http2Stream;
 use super::shortage::Shortage;
+use crate::routing::RetrySafety;
 
-/// Whether the same request may be sent to another backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RetrySafety {
-    /// No engine can have started on it.
-    Safe,
-    /// An engine may have started on it: only where the operator allows it.
-    IfUnansweredAllowed,
-    /// Never, or in vain.
-    Unsafe,
-}
-
-impl RetrySafety {
-    /// The rule for each failure.
-    pub(crate) fn of(failure: &Failure) -> Self {
-        match failure {
-            // What is short here is short for every backend; only ports are short towards one.
-            Failure::NotSent(ConnectError::OutOf(Shortage::Descriptors | Shortage::Memory)) => {
-                Self::Unsafe
-            }
-            Failure::NotSent(_)
-            | Failure::Refused(_)
-            | Failure::ServerError(_)
-            | Failure::NoResponse { is_unread: true, .. } => Self::Safe,
-            Failure::NoResponse { is_unread: false, .. } => Self::IfUnansweredAllowed,
-            Failure::TimedOut(_) | Failure::BadResponse(_) | Failure::ClientGone => Self::Unsafe,
+/// The rule for each failure.
+pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
+    match failure {
+        // What is short here is short for every backend; only ports are short towards one.
+        Failure::NotSent(ConnectError::OutOf(Shortage::Descriptors | Shortage::Memory)) => {
+            RetrySafety::Unsafe
         }
+        Failure::NotSent(_)
+        | Failure::Refused(_)
+        | Failure::ServerError(_)
+        | Failure::NoResponse { is_unread: true, .. } => RetrySafety::Safe,
+        Failure::NoResponse { is_unread: false, .. } => RetrySafety::IfUnansweredAllowed,
+        Failure::TimedOut(_) | Failure::BadResponse(_) | Failure::ClientGone => RetrySafety::Unsafe,
     }
 }
 
@@ -227,7 +215,7 @@ mod tests {
 
     #[test]
     fn only_requests_no_engine_can_have_started_are_safe_to_retry() {
-        let of = |failure: Failure| RetrySafety::of(&failure);
+        let of = |failure: Failure| safety_of(&failure);
         assert_eq!(of(Failure::NotSent(ConnectError::Refused)), RetrySafety::Safe);
         let out_of = |shortage| of(Failure::NotSent(ConnectError::OutOf(shortage)));
         assert_eq!(out_of(Shortage::Descriptors), RetrySafety::Unsafe);

@@ -1,10 +1,22 @@
-//! The retry budget: retries may add a share of the traffic and a few per second, so that a failing
-//! fleet is not buried under retries (the shape of linkerd's budget).
+//! Whether a failed attempt is followed by another one: only where that is safe, within
+//! `routing.max_retries`, and within the retry budget: retries may add a share of the traffic and a few per
+//! second, so that a failing fleet is not buried under retries (the shape of linkerd's budget).
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use crate::config::RetryBudget;
+use crate::config::{RetryBudget, RoutingConfig};
 use crate::units::Timestamp;
+
+/// Whether the same request may be sent to another backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetrySafety {
+    /// No engine can have started on it.
+    Safe,
+    /// An engine may have started on it: only where the operator allows it.
+    IfUnansweredAllowed,
+    /// Never, or in vain.
+    Unsafe,
+}
 
 /// The cost of a retry; the ratio and the rate are counted in thousandths of one.
 const RETRY: i64 = 1000;
@@ -13,23 +25,41 @@ const SAVED_SECONDS: i64 = 10;
 
 /// Credit for retries, earned by requests and by time.
 #[derive(Debug)]
-pub(crate) struct RetryCredit {
+pub struct RetryCredit {
     credit: AtomicI64,
     filled_at: AtomicU64,
 }
 
 impl RetryCredit {
-    pub(crate) fn new(config: &RetryBudget) -> Self {
+    /// A budget that is full.
+    pub fn new(config: &RetryBudget) -> Self {
         Self { credit: AtomicI64::new(saved(config)), filled_at: AtomicU64::new(0) }
     }
 
     /// A request came in: it earns its share of a retry.
-    pub(crate) fn earn(&self, config: &RetryBudget) {
+    pub fn earn(&self, config: &RetryBudget) {
         self.add(share(config), config);
     }
 
+    /// Whether another attempt may follow the one with this number (from 1). The budget is charged last, so
+    /// that only retries that happen are paid for.
+    pub fn may_retry(
+        &self,
+        safety: RetrySafety,
+        attempts: u32,
+        routing: &RoutingConfig,
+        now: Timestamp,
+    ) -> bool {
+        let is_safe = match safety {
+            RetrySafety::Safe => true,
+            RetrySafety::IfUnansweredAllowed => routing.retry_unanswered,
+            RetrySafety::Unsafe => false,
+        };
+        is_safe && attempts <= routing.max_retries && self.spend(&routing.retry_budget, now)
+    }
+
     /// Takes one retry out of the budget; `false` when it is used up.
-    pub(crate) fn spend(&self, config: &RetryBudget, now: Timestamp) -> bool {
+    pub fn spend(&self, config: &RetryBudget, now: Timestamp) -> bool {
         self.refill(config, now);
         let spent = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
             (credit >= RETRY).then_some(credit - RETRY)

@@ -1,0 +1,128 @@
+//! Figures over many values.
+
+/// The mean and percentiles of values.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Percentiles {
+    /// The mean; 0 of none.
+    pub mean: f64,
+    /// Half of the values are at most this.
+    pub p50: f64,
+    /// Nine of ten.
+    pub p90: f64,
+    /// 95 of 100.
+    pub p95: f64,
+    /// 99 of 100.
+    pub p99: f64,
+}
+
+impl Percentiles {
+    /// Of these values, in any order.
+    pub fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let count = values.len();
+        if count == 0 {
+            return Self::default();
+        }
+        // The nearest rank: at least this share of the values is at most the percentile.
+        let at = |percent: usize| {
+            let rank = (count * percent).div_ceil(100).max(1);
+            values.get(rank - 1).copied().unwrap_or_default()
+        };
+        Self { mean: mean(&values), p50: at(50), p90: at(90), p95: at(95), p99: at(99) }
+    }
+}
+
+/// The mean; 0 of none.
+pub fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+}
+
+/// The coefficient of variation: the deviation in relation to the mean.
+pub fn variation(values: &[f64]) -> f64 {
+    let middle = mean(values);
+    if middle <= 0.0 {
+        return 0.0;
+    }
+    let square = |value: &f64| (value - middle) * (value - middle);
+    let variance = values.iter().map(square).sum::<f64>() / values.len() as f64;
+    libm::sqrt(variance) / middle
+}
+
+/// Jain's index of fairness: 1 where all get the same, 1/n where one gets everything.
+pub fn jain(values: &[f64]) -> f64 {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    if squares <= 0.0 { 1.0 } else { sum * sum / (values.len() as f64 * squares) }
+}
+
+/// A mean with the interval that holds the true one in 95 of 100 cases.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Interval {
+    /// The mean.
+    pub mean: f64,
+    /// How far the true mean may be from it.
+    pub margin: f64,
+}
+
+impl Interval {
+    /// Of a few independent values (Student's t). A single value has an endless interval.
+    pub fn of(values: &[f64]) -> Self {
+        let middle = mean(values);
+        let freedom = values.len().saturating_sub(1);
+        if freedom == 0 {
+            return Self { mean: middle, margin: f64::INFINITY };
+        }
+        let squares: f64 = values.iter().map(|value| (value - middle) * (value - middle)).sum();
+        let error = libm::sqrt(squares / freedom as f64 / values.len() as f64);
+        Self { mean: middle, margin: error * student(freedom) }
+    }
+
+    /// Whether the true mean is not zero, as far as these values show.
+    pub fn excludes_zero(&self) -> bool {
+        self.mean.abs() > self.margin
+    }
+}
+
+/// The 97.5 % quantile of Student's t distribution.
+fn student(freedom: usize) -> f64 {
+    const TABLE: [f64; 20] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+        2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    ];
+    let known = freedom.checked_sub(1).and_then(|index| TABLE.get(index)).copied();
+    // Beyond the table within half a percent of the normal quantile's correction.
+    known.unwrap_or_else(|| 1.96 + 2.4 / freedom as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let found = Percentiles::of((1..=200).rev().map(f64::from).collect());
+        assert_eq!((found.p50, found.p90, found.p95, found.p99), (100.0, 180.0, 190.0, 198.0));
+        assert!((found.mean - 100.5).abs() < 1e-9);
+        assert_eq!(Percentiles::of(vec![7.0]).p99, 7.0);
+        assert_eq!(Percentiles::of(Vec::new()), Percentiles::default());
+    }
+
+    #[test]
+    fn fairness_and_variation_have_their_bounds() {
+        assert!((jain(&[3.0, 3.0, 3.0]) - 1.0).abs() < 1e-12);
+        assert!((jain(&[9.0, 0.0, 0.0]) - 1.0 / 3.0).abs() < 1e-12);
+        assert!(variation(&[5.0, 5.0]).abs() < 1e-12);
+        assert!((variation(&[0.0, 10.0]) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn intervals_are_those_of_students_t() {
+        let interval = Interval::of(&[4.0, 5.0, 6.0, 5.0, 5.0]);
+        assert!((interval.mean - 5.0).abs() < 1e-12);
+        // s = 0.7071, error = 0.3162, t(4) = 2.776.
+        assert!((interval.margin - 0.8778).abs() < 1e-3, "{}", interval.margin);
+        assert!(interval.excludes_zero());
+        assert!(!Interval::of(&[1.0]).excludes_zero(), "one value shows nothing");
+        assert!(!Interval::of(&[-1.0, 1.0, 0.5, -0.5]).excludes_zero());
+    }
+}

@@ -1,0 +1,281 @@
+//! The figures of a run.
+
+use super::statistics::{Percentiles, jain, variation};
+use super::workload::Workload;
+use super::world::{FailReason, RequestResult, RunResult, ShedReason, Status};
+
+/// Seconds per microsecond.
+const MICRO: f64 = 1e-6;
+
+/// What a request must reach to count as good.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Objective {
+    /// Seconds to the first token.
+    pub first_token: f64,
+    /// Seconds per further token.
+    pub per_token: f64,
+}
+
+/// Whether a run kept up with its workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// It did.
+    Sustained,
+    /// The number of requests in the fleet grew to the end.
+    Saturated,
+}
+
+/// The figures of a run. Times in seconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Requests that arrived.
+    pub requests: usize,
+    /// Those whose response is complete.
+    pub done: usize,
+    /// Those that were not sent, by reason.
+    pub shed: Vec<(ShedReason, usize)>,
+    /// Those that failed, by reason.
+    pub failed: Vec<(FailReason, usize)>,
+    /// Those whose client left.
+    pub left: usize,
+    /// Those that never arrived, because what they follow failed.
+    pub abandoned: usize,
+    /// Attempts after the first ones.
+    pub retries: usize,
+    /// To the first token (TTFT).
+    pub first_token: Percentiles,
+    /// Between two tokens (TPOT), of requests with several.
+    pub per_token: Percentiles,
+    /// To the last token (E2E).
+    pub total: Percentiles,
+    /// The share of all requests that reached the objective; those that did not complete are misses.
+    pub goodput: f64,
+    /// Output tokens per second of requests that did.
+    pub good_tokens: f64,
+    /// Output tokens per second.
+    pub tokens_per_second: f64,
+    /// The share of prompt tokens that engines had cached.
+    pub hit_rate: f64,
+    /// The share that the balancer believed to be cached.
+    pub believed_rate: f64,
+    /// The coefficient of variation of the tokens that backends served.
+    pub imbalance: f64,
+    /// The most requests of a backend in relation to the mean.
+    pub concentration: f64,
+    /// Requests that lost their blocks.
+    pub preemptions: u64,
+    /// The share of the time in which engines computed.
+    pub utilization: f64,
+    /// Jain's index over the clients: of the share of their requests that reached the objective.
+    pub fairness: f64,
+    /// Whether it kept up.
+    pub load: Load,
+    /// From the first arrival to the last end.
+    pub duration: f64,
+    /// Steps of all engines.
+    pub steps: u64,
+}
+
+impl Summary {
+    /// The figures of a run of that workload.
+    pub fn new(run: &RunResult, workload: &Workload, objective: &Objective) -> Self {
+        let done: Vec<(&RequestResult, usize)> = run
+            .requests
+            .iter()
+            .zip(0..)
+            .filter(|(request, _)| request.status == Status::Done)
+            .collect();
+        let count = |status: Status| run.requests.iter().filter(|one| one.status == status).count();
+        let last = run.requests.iter().map(|request| request.ended).max().unwrap_or(run.start);
+        let duration = (seconds(run.start, last)).max(MICRO);
+        let is_good = |request: &RequestResult| {
+            request.status == Status::Done
+                && first_token(request) <= objective.first_token
+                && per_token(request).is_none_or(|time| time <= objective.per_token)
+        };
+        let good: Vec<&RequestResult> = run.requests.iter().filter(|one| is_good(one)).collect();
+        let abandoned = count(Status::Abandoned);
+        let requests = run.requests.len() - abandoned;
+        let tokens = |requests: &mut dyn Iterator<Item = &RequestResult>| -> f64 {
+            requests.map(|request| f64::from(request.output_tokens)).sum()
+        };
+        let prompts = Prompts::of(&done, workload);
+        let (imbalance, concentration) = balance(run);
+        let busy: f64 = run.backends.iter().map(|one| one.counters.busy as f64 * 1e-12).sum();
+        Self {
+            requests,
+            done: done.len(),
+            shed: tally(run, |status| match status {
+                Status::Shed(reason) => Some(reason),
+                Status::Open
+                | Status::Done
+                | Status::Failed(_)
+                | Status::Left
+                | Status::Abandoned => None,
+            }),
+            failed: tally(run, |status| match status {
+                Status::Failed(reason) => Some(reason),
+                Status::Open
+                | Status::Done
+                | Status::Shed(_)
+                | Status::Left
+                | Status::Abandoned => None,
+            }),
+            left: count(Status::Left),
+            abandoned,
+            retries: run
+                .requests
+                .iter()
+                .map(|one| usize::from(one.attempts.saturating_sub(1)))
+                .sum(),
+            first_token: Percentiles::of(done.iter().map(|(one, _)| first_token(one)).collect()),
+            per_token: Percentiles::of(done.iter().filter_map(|(one, _)| per_token(one)).collect()),
+            total: Percentiles::of(
+                done.iter().map(|(one, _)| seconds(one.arrived, one.ended)).collect(),
+            ),
+            goodput: good.len() as f64 / (requests.max(1)) as f64,
+            good_tokens: tokens(&mut good.iter().copied()) / duration,
+            tokens_per_second: tokens(&mut done.iter().map(|(one, _)| *one)) / duration,
+            hit_rate: prompts.cached / prompts.all.max(1.0),
+            believed_rate: prompts.believed / prompts.all.max(1.0),
+            imbalance,
+            concentration,
+            preemptions: run.backends.iter().map(|one| one.counters.preemptions).sum(),
+            utilization: busy / (duration * run.backends.len().max(1) as f64),
+            fairness: fairness(run, workload, is_good),
+            load: load(run),
+            duration,
+            steps: run.backends.iter().map(|one| one.counters.steps).sum(),
+        }
+    }
+
+    /// The figures that comparisons and objectives are about, by name.
+    pub fn figures(&self) -> [(&'static str, f64); 22] {
+        let Self { first_token: ttft, per_token: tpot, total: e2e, .. } = self;
+        [
+            ("ttft_mean", ttft.mean),
+            ("ttft_p50", ttft.p50),
+            ("ttft_p90", ttft.p90),
+            ("ttft_p95", ttft.p95),
+            ("ttft_p99", ttft.p99),
+            ("tpot_mean", tpot.mean),
+            ("tpot_p50", tpot.p50),
+            ("tpot_p90", tpot.p90),
+            ("tpot_p99", tpot.p99),
+            ("e2e_mean", e2e.mean),
+            ("e2e_p50", e2e.p50),
+            ("e2e_p90", e2e.p90),
+            ("e2e_p99", e2e.p99),
+            ("goodput", self.goodput),
+            ("good_tokens", self.good_tokens),
+            ("tokens_per_second", self.tokens_per_second),
+            ("hit_rate", self.hit_rate),
+            ("imbalance", self.imbalance),
+            ("preemptions", self.preemptions as f64),
+            ("utilization", self.utilization),
+            ("fairness", self.fairness),
+            ("shed", self.shed.iter().map(|(_, count)| *count as f64).sum()),
+        ]
+    }
+
+    /// The figure of that name.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.figures().into_iter().find_map(|(one, value)| (one == name).then_some(value))
+    }
+}
+
+/// Tokens of prompts.
+#[derive(Default)]
+struct Prompts {
+    all: f64,
+    cached: f64,
+    believed: f64,
+}
+
+impl Prompts {
+    fn of(done: &[(&RequestResult, usize)], workload: &Workload) -> Self {
+        let mut sums = Self::default();
+        for (result, id) in done {
+            let tokens = workload.requests.get(*id).map_or(0, |request| request.input_tokens);
+            sums.all += f64::from(tokens);
+            sums.cached += f64::from(result.cached_tokens);
+            sums.believed += f64::from(result.believed_tokens.min(tokens));
+        }
+        sums
+    }
+}
+
+fn seconds(from: u64, to: u64) -> f64 {
+    to.saturating_sub(from) as f64 * MICRO
+}
+
+/// Seconds to the first token.
+pub fn first_token(request: &RequestResult) -> f64 {
+    seconds(request.arrived, request.first_token)
+}
+
+/// Seconds per token after the first; `None` for a single token.
+pub fn per_token(request: &RequestResult) -> Option<f64> {
+    let gaps = request.output_tokens.saturating_sub(1);
+    (gaps > 0).then(|| seconds(request.first_token, request.ended) / f64::from(gaps))
+}
+
+fn tally<T: Ord + Copy>(run: &RunResult, reason: impl Fn(Status) -> Option<T>) -> Vec<(T, usize)> {
+    let mut reasons: Vec<T> = run.requests.iter().filter_map(|one| reason(one.status)).collect();
+    reasons.sort_unstable();
+    let groups = reasons.chunk_by(|a, b| a == b);
+    groups.filter_map(|group| Some((*group.first()?, group.len()))).collect()
+}
+
+/// How unevenly backends were used: the variation of their tokens, and the most requests against the mean.
+fn balance(run: &RunResult) -> (f64, f64) {
+    let counters = run.backends.iter().map(|one| one.counters);
+    let tokens: Vec<f64> =
+        counters.map(|one| (one.prompt_tokens + one.output_tokens) as f64).collect();
+    let mut counts = vec![0.0_f64; run.backends.len()];
+    for request in run.requests.iter().filter(|request| request.attempts > 0) {
+        if let Some(count) = counts.get_mut(usize::from(request.backend)) {
+            *count += 1.0;
+        }
+    }
+    let most = counts.iter().copied().fold(0.0, f64::max);
+    let mean = counts.iter().sum::<f64>() / counts.len().max(1) as f64;
+    (variation(&tokens), if mean > 0.0 { most / mean } else { 0.0 })
+}
+
+fn fairness(run: &RunResult, workload: &Workload, is_good: impl Fn(&RequestResult) -> bool) -> f64 {
+    let mut clients = vec![(0.0_f64, 0.0_f64); workload.clients.len()];
+    for (result, request) in run.requests.iter().zip(&workload.requests) {
+        if let Some((good, all)) = clients.get_mut(request.client as usize) {
+            *all += 1.0;
+            *good += f64::from(u8::from(is_good(result)));
+        }
+    }
+    let shares = clients.iter().filter(|(_, all)| *all > 0.0).map(|(good, all)| good / all);
+    jain(&shares.collect::<Vec<f64>>())
+}
+
+/// Whether the number of requests in the fleet grew over the second half of the arrivals: by more than a
+/// tenth of what arrived in it.
+fn load(run: &RunResult) -> Load {
+    let mut arrivals: Vec<u64> = run
+        .requests
+        .iter()
+        .filter(|one| one.status != Status::Abandoned)
+        .map(|one| one.arrived)
+        .collect();
+    arrivals.sort_unstable();
+    let (Some(middle), Some(last)) = (arrivals.get(arrivals.len() / 2), arrivals.last()) else {
+        return Load::Sustained;
+    };
+    let waiting = |at: u64| {
+        let inside = run.requests.iter().filter(|one| {
+            one.arrived <= at && (one.first_token > at || (one.first_token == 0 && one.ended > at))
+        });
+        inside.count()
+    };
+    let growth = waiting(*last).saturating_sub(waiting(*middle));
+    let arrived = arrivals.len() - arrivals.len() / 2;
+    let is_saturated = growth * 10 > arrived && growth > 10;
+    if is_saturated { Load::Saturated } else { Load::Sustained }
+}

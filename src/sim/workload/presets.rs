@@ -1,0 +1,81 @@
+//! Workloads by name, with the figures that other benchmarks of this field use.
+
+/// A workload by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkloadPreset {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it is, and whose figures they are.
+    pub about: &'static str,
+    /// As a file.
+    pub yaml: &'static str,
+}
+
+/// Every preset.
+pub fn presets() -> &'static [WorkloadPreset] {
+    PRESETS
+}
+
+const PRESETS: &[WorkloadPreset] = &[
+    WorkloadPreset {
+        name: "chatbot",
+        about: "short prompts, short responses (BLIS: 256 ± 100 in and out)",
+        yaml: include_str!("presets/chatbot.yaml"),
+    },
+    WorkloadPreset {
+        name: "contentgen",
+        about: "1,024 tokens in and out (BLIS)",
+        yaml: include_str!("presets/contentgen.yaml"),
+    },
+    WorkloadPreset {
+        name: "summarization",
+        about: "long prompts, short responses (BLIS: 4,096 ± 500 in, 512 out)",
+        yaml: include_str!("presets/summarization.yaml"),
+    },
+    WorkloadPreset {
+        name: "multidoc",
+        about: "very long prompts (BLIS: 10,240 in, 1,536 out)",
+        yaml: include_str!("presets/multidoc.yaml"),
+    },
+    WorkloadPreset {
+        name: "shared-prefix",
+        about: "150 system prompts of 6,000 tokens, 5 users each (llm-d's benchmark C)",
+        yaml: include_str!("presets/shared-prefix.yaml"),
+    },
+    WorkloadPreset {
+        name: "conversation",
+        about: "sessions of 2 to 10 turns over six system prompts",
+        yaml: include_str!("presets/conversation.yaml"),
+    },
+    WorkloadPreset {
+        name: "agentic",
+        about: "agents: a plan, several calls at once, and so on (code generation of inference-perf)",
+        yaml: include_str!("presets/agentic.yaml"),
+    },
+    WorkloadPreset {
+        name: "reasoning",
+        about: "short prompts, 8,000 tokens out (inference-perf)",
+        yaml: include_str!("presets/reasoning.yaml"),
+    },
+    WorkloadPreset {
+        name: "bursty",
+        about: "chat in bursts: gaps with a coefficient of variation of 3",
+        yaml: include_str!("presets/bursty.yaml"),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::WorkloadSpec;
+    use super::*;
+
+    #[test]
+    fn presets_are_workloads() {
+        for preset in presets() {
+            let spec = WorkloadSpec::parse(preset.yaml);
+            let spec = spec.unwrap_or_else(|error| panic!("{}: {error}", preset.name));
+            let workload = super::super::generate(&spec, 1);
+            assert_eq!(workload.requests.len(), spec.limit(), "{}", preset.name);
+        }
+    }
+}

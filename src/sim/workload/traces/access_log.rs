@@ -1,0 +1,121 @@
+//! penstock's own access log. `access_log.replay` adds what prefixes and sessions need.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::TraceError;
+use super::csv::micros_of;
+use crate::sim::workload::generate::number;
+use crate::sim::workload::{Request, Workload, rounded};
+
+/// A line; what replay does not need is left alone.
+#[derive(Debug, Deserialize)]
+struct Line {
+    /// When the request ended.
+    time: String,
+    duration_ms: f64,
+    #[serde(default)]
+    model_requested: Option<String>,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    client: Option<String>,
+    #[serde(default)]
+    tokens_in: Option<u32>,
+    #[serde(default)]
+    tokens_out: Option<u32>,
+    #[serde(default)]
+    stream: bool,
+    #[serde(default)]
+    replay: Replay,
+}
+
+/// What `access_log.replay` adds.
+#[derive(Debug, Default, Deserialize)]
+struct Replay {
+    #[serde(default)]
+    max_tokens: Option<u32>,
+    /// Salted hashes of the prompt's blocks, in hexadecimal, without separators.
+    #[serde(default)]
+    blocks: String,
+    #[serde(default)]
+    block_tokens: u32,
+    #[serde(default)]
+    session: Option<String>,
+}
+
+/// Digits of a hash.
+const DIGITS: usize = 16;
+
+pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
+    let mut workload = Workload { block_tokens: 16, ..Workload::default() };
+    let mut sizes: BTreeMap<u32, u32> = BTreeMap::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let line: Line =
+            serde_json::from_str(line).map_err(|error| TraceError::line(index, error))?;
+        // What no engine served has no length.
+        let counts = line.tokens_in.zip(line.tokens_out);
+        let Some((input, output)) = counts.filter(|(input, output)| *input > 0 && *output > 0)
+        else {
+            continue;
+        };
+        let ended = micros_of(&line.time)
+            .ok_or_else(|| TraceError::line(index, format!("'{}' is no time", line.time)))?;
+        let start = workload.hashes.len() as u64;
+        for digits in line.replay.blocks.as_bytes().chunks(DIGITS) {
+            let digits = std::str::from_utf8(digits).unwrap_or_default();
+            let hash = u64::from_str_radix(digits, 16).map_err(|_wrong| {
+                TraceError::line(index, "replay.blocks has something else than hashes")
+            })?;
+            workload.hashes.push(hash);
+        }
+        let count = u32::try_from(workload.hashes.len() as u64 - start).unwrap_or(0);
+        if count > 0 {
+            *sizes.entry(line.replay.block_tokens.max(16)).or_default() += 1;
+        }
+        let client = line.key.as_deref().or(line.client.as_deref()).unwrap_or("client");
+        let model = line.model_requested.as_deref().or(line.model.as_deref()).unwrap_or_default();
+        let session = line.replay.session.as_deref();
+        workload.requests.push(Request {
+            arrives_at: ended.saturating_sub(rounded(line.duration_ms * 1e3)),
+            model: number(&mut workload.models, model),
+            input_tokens: input,
+            output_tokens: output,
+            max_tokens: line.replay.max_tokens.unwrap_or(0),
+            client: number(&mut workload.clients, client),
+            session: session.map_or(0, |name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()) | 1),
+            prefix: (start, count),
+            is_streamed: line.stream,
+            ..Request::default()
+        });
+    }
+    let usual = sizes.into_iter().max_by_key(|(_, count)| *count);
+    workload.block_tokens = usual.map_or(16, |(tokens, _)| tokens);
+    // Lines are written at the ends of requests.
+    workload.requests.sort_by_key(|request| request.arrives_at);
+    Ok(workload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read_trace;
+
+    #[test]
+    fn requests_start_before_their_lines_and_failures_have_none() {
+        let text = r#"{"time":"2026-11-23T10:00:05.000Z","model_requested":"m","key":"web","status":200,"stream":true,"duration_ms":4000,"tokens_in":100,"tokens_out":20}
+{"time":"2026-11-23T10:00:04.000Z","status":503,"duration_ms":1}
+{"time":"2026-11-23T10:00:06.000Z","model_requested":"m","client":"10.0.0.1","duration_ms":5500.5,"tokens_in":64,"tokens_out":2,"replay":{"max_tokens":9,"session":"a","block_tokens":32,"blocks":"00000000000000010000000000000abc"}}
+"#;
+        let workload = read_trace(text, 1).unwrap();
+        let [first, second] = workload.requests[..] else { panic!("two were served") };
+        assert_eq!((first.input_tokens, first.arrives_at), (64, 0));
+        assert_eq!(second.arrives_at, 500_500);
+        assert_eq!(workload.prefix_of(&first), [1, 0xabc]);
+        assert_eq!((workload.block_tokens, first.max_tokens), (32, 9));
+        assert_ne!(first.session, 0);
+        assert_eq!(workload.clients, ["web", "10.0.0.1"]);
+    }
+}

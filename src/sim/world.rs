@@ -1,0 +1,233 @@
+//! A fleet in virtual time: clients send a workload, balancers decide with the code of the proxy, engines compute.
+//!
+//! **What is real:** configuration, names, filters, strategies, scorers, the prefix index, load, cooldowns, circuit
+//! breakers, health verdicts, slow start, the retry rule and its budget. **What is simulated:** engines, the
+//! network, the schedule of scrapes and health checks, and clients.
+//!
+//! **Why it is fast.** Only arrivals, first tokens, ends, checks and faults are events. A scrape is no event: what
+//! it would have found is computed when a decision reads it ([`scrapes`]).
+//!
+//! **Order.** Events of the same microsecond are handled by class: faults, arrivals, scrapes, engines, clients
+//! that leave; then in the order they were planned. No map is iterated, no clock is read.
+
+mod attempts;
+mod balancer;
+mod checks;
+mod engines;
+mod events;
+mod faults;
+mod result;
+mod scrapes;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::sim::engine::{EngineSpec, SpecError};
+use crate::sim::workload::Workload;
+use crate::units::{Timestamp, to_micros};
+
+use attempts::Live;
+use balancer::Balancer;
+use engines::Engines;
+use events::{Event, EventQueue};
+pub use faults::{Fault, FaultError, FaultKind};
+pub use result::{BackendResult, FailReason, RequestResult, RunResult, ShedReason, Status};
+
+/// When a run starts: zero stands for "never" in the state of a fleet.
+const START: u64 = 10_000_000;
+
+/// What lies between balancers and engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delays {
+    /// From client to engine and back, without the engine.
+    pub network: Duration,
+    /// What the engine's front end takes before a request is queued.
+    pub front_end: Duration,
+    /// The same for each token of the prompt.
+    pub per_token: Duration,
+    /// How old a sample is when it arrives.
+    pub scrape: Duration,
+}
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self {
+            network: Duration::from_micros(600),
+            front_end: Duration::from_millis(4),
+            per_token: Duration::from_micros(3),
+            scrape: Duration::from_millis(2),
+        }
+    }
+}
+
+/// A fleet and what happens to it.
+#[derive(Debug, Clone)]
+pub struct WorldSpec {
+    /// The configuration of every balancer. Its backends declare their models.
+    pub config: Config,
+    /// The engines, in the order of the configuration's backends.
+    pub engines: Vec<EngineSpec>,
+    /// How many balancers share the clients.
+    pub balancers: u32,
+    /// Of all random numbers.
+    pub seed: u64,
+    /// What lies between.
+    pub delays: Delays,
+    /// What happens to the engines.
+    pub faults: Vec<Fault>,
+    /// Whether engines report how many tokens of a prompt they had cached.
+    pub reports_cached: bool,
+}
+
+/// Why a run cannot start.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorldError {
+    /// An engine that cannot run.
+    #[error("engine: {0}")]
+    Engine(#[from] SpecError),
+    /// A fault of a backend that does not exist.
+    #[error("a fault names the backend '{name}', which does not exist")]
+    UnknownBackend {
+        /// The name.
+        name: String,
+    },
+    /// There are not as many engines as backends.
+    #[error("{engines} engines for {backends} backends")]
+    Engines {
+        /// Engines.
+        engines: usize,
+        /// Backends.
+        backends: usize,
+    },
+}
+
+/// A run that is going on.
+struct World<'a> {
+    spec: &'a WorldSpec,
+    workload: &'a Workload,
+    balancers: Vec<Balancer>,
+    engines: Engines,
+    queue: EventQueue,
+    live: Vec<Option<Box<Live>>>,
+    results: Vec<RequestResult>,
+    /// How many requests each one still waits for.
+    awaited: Vec<u16>,
+    /// Requests that have not ended.
+    open: usize,
+}
+
+/// Runs a workload to its end.
+///
+/// # Errors
+/// [`WorldError`] when the fleet cannot be built.
+pub fn simulate(spec: &WorldSpec, workload: &Workload) -> Result<RunResult, WorldError> {
+    let mut world = World::new(spec, workload)?;
+    let roots = workload.roots();
+    let mut roots = roots.iter().copied().peekable();
+    while world.open > 0 {
+        let root = roots.peek().map(|id| (world.arrival_of(*id), *id));
+        if !world.step(root) {
+            break;
+        }
+        if root.is_some_and(|(at, id)| world.has_started(at, id)) {
+            roots.next();
+        }
+    }
+    Ok(world.into_result())
+}
+
+impl<'a> World<'a> {
+    fn new(spec: &'a WorldSpec, workload: &'a Workload) -> Result<Self, WorldError> {
+        let backends = spec.config.backends.len();
+        if spec.engines.len() != backends {
+            return Err(WorldError::Engines { engines: spec.engines.len(), backends });
+        }
+        let balancers: Vec<Balancer> = (0..spec.balancers.max(1))
+            .map(|number| Balancer::new(spec, workload, number))
+            .collect();
+        let engines = Engines::new(&spec.engines)?;
+        let mut queue = EventQueue::default();
+        for (index, fault) in (0_u32..).zip(&spec.faults) {
+            fault.check(&spec.config)?;
+            queue.push(START + to_micros(fault.at), Event::Fault(index));
+        }
+        let mut world = Self {
+            spec,
+            workload,
+            balancers,
+            engines,
+            queue,
+            live: workload.requests.iter().map(|_| None).collect(),
+            results: workload.requests.iter().map(|_| RequestResult::default()).collect(),
+            awaited: workload.requests.iter().map(|request| request.follows).collect(),
+            open: workload.requests.len(),
+        };
+        world.start_checks();
+        Ok(world)
+    }
+
+    fn arrival_of(&self, id: u32) -> u64 {
+        START + self.workload.requests.get(id as usize).map_or(0, |request| request.arrives_at)
+    }
+
+    /// Whether the request with this number arrived with the last event.
+    fn has_started(&self, at: u64, id: u32) -> bool {
+        self.results.get(id as usize).is_some_and(|result| result.arrived == at)
+    }
+
+    /// Handles what happens next: an event, an engine, or the arrival of `root`. Returns whether there was
+    /// anything.
+    fn step(&mut self, root: Option<(u64, u32)>) -> bool {
+        let planned = self.queue.next_at();
+        let engine = self.engines.next_at();
+        let root_key = root.map(|(at, _)| (at, events::ARRIVAL));
+        let engine_key = engine.map(|(at, _)| (at, events::ENGINE));
+        let next = [planned, root_key, engine_key].into_iter().flatten().min();
+        let Some((at, class)) = next else {
+            return false;
+        };
+        match (root, engine) {
+            (Some((_, id)), _) if root_key == Some((at, class)) => self.arrive(id, at),
+            (_, Some((_, index))) if engine_key == Some((at, class)) => self.run_engine(index, at),
+            _ => {
+                if let Some(event) = self.queue.pop() {
+                    self.handle(event, at);
+                }
+            }
+        }
+        true
+    }
+
+    fn handle(&mut self, event: Event, at: u64) {
+        match event {
+            Event::Fault(index) => self.start_fault(index, at),
+            Event::FaultEnd(index) => self.end_fault(index, at),
+            Event::Arrive(id) => self.arrive(id, at),
+            Event::Send { id, attempt } => self.deliver(id, attempt, at),
+            Event::Check { balancer, backend } => self.check(balancer, backend, at),
+            Event::CheckOnce { balancer, backend } => self.run_check(balancer, backend, at),
+            Event::Leave(id) => self.leave(id, at),
+        }
+    }
+
+    fn into_result(self) -> RunResult {
+        debug_assert!(self.live.iter().all(Option::is_none), "every request has ended");
+        let in_flight = self.balancers.iter().flat_map(|one| &one.topology.backends);
+        let in_flight: u32 = in_flight.map(|backend| backend.state.load.in_flight()).sum();
+        debug_assert_eq!(in_flight, 0, "every permit was given back");
+        let backends = self.spec.config.backends.iter().zip(self.engines.counters());
+        let backends = backends.map(|(config, (counters, blocks))| BackendResult {
+            name: config.name.clone(),
+            counters,
+            kv_blocks: blocks,
+        });
+        RunResult { start: START, backends: backends.collect(), requests: self.results }
+    }
+}
+
+/// A time as decisions read it.
+fn timestamp(at: u64) -> Timestamp {
+    Timestamp(at)
+}

@@ -1,0 +1,333 @@
+//! Requests from their arrival to their end.
+
+use super::balancer::{Arrived, Decided, requester_of};
+use super::engines::PICOS;
+use super::events::Event;
+use super::result::{FailReason, ShedReason, Status};
+use super::scrapes::capture;
+use super::{World, timestamp};
+use crate::fleet::{
+    BackendSet, InflightGuard, LatencySample, Outcome, OutcomeSource, cooldown_time,
+};
+use crate::routing::{RetrySafety, RouteError, RoutingDecision};
+use crate::sim::engine::EngineRequest;
+use crate::sim::random::{Purpose, Stream};
+use crate::units::{Timestamp, TokenCount, to_micros};
+
+/// A request that has not ended, with its current attempt.
+#[derive(Debug)]
+pub(super) struct Live {
+    balancer: u32,
+    attempt: u16,
+    /// Whether a backend has limited its rate.
+    has_met_limit: bool,
+    /// When the attempt started.
+    started: u64,
+    decision: RoutingDecision,
+    permit: InflightGuard,
+    /// Where it failed before.
+    tried: Option<Box<BackendSet>>,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    NotSent,
+    Refused,
+    NoResponse,
+    Cut,
+    TooLong,
+}
+
+/// What is known of a request before its next attempt.
+struct Earlier {
+    attempt: u16,
+    tried: Option<Box<BackendSet>>,
+    has_met_limit: bool,
+    failure: Option<Failure>,
+}
+
+impl World<'_> {
+    pub(super) fn arrive(&mut self, id: u32, at: u64) {
+        let Some(request) = self.workload.requests.get(id as usize) else { return };
+        if let Some(result) = self.results.get_mut(id as usize) {
+            result.arrived = at;
+        }
+        if request.patience_ms > 0 {
+            self.queue.push(at + u64::from(request.patience_ms) * 1000, Event::Leave(id));
+        }
+        let balancer = self.balancer_of(id);
+        if let Some(one) = self.balancers.get(balancer as usize) {
+            one.credit.earn(&self.spec.config.routing.retry_budget);
+        }
+        let earlier = Earlier { attempt: 0, tried: None, has_met_limit: false, failure: None };
+        self.attempt(id, balancer, earlier, at);
+    }
+
+    fn balancer_of(&self, id: u32) -> u32 {
+        id % u32::try_from(self.balancers.len()).unwrap_or(1).max(1)
+    }
+
+    fn attempt(&mut self, id: u32, balancer: u32, earlier: Earlier, at: u64) {
+        let workload = self.workload;
+        let Some(request) = workload.requests.get(id as usize) else { return };
+        let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
+        one.publish(&self.engines.all, at);
+        let untried = BackendSet::default();
+        let attempt = earlier.attempt + 1;
+        let arrived = Arrived {
+            id,
+            request,
+            workload,
+            tried: earlier.tried.as_deref().unwrap_or(&untried),
+            attempt,
+            now: timestamp(at),
+        };
+        let Decided { decision, permit } = match one.decide(&arrived) {
+            Ok(decided) => decided,
+            Err(error) => {
+                let status = match earlier.failure {
+                    Some(failure) => Status::Failed(reason_of(failure)),
+                    None => Status::Shed(shed_reason(&error)),
+                };
+                return self.end(id, status, at);
+            }
+        };
+        let believed = decision.scores.map_or(0, |scores| scores.expected_tokens());
+        if let Some(result) = self.results.get_mut(id as usize) {
+            result.attempts = attempt;
+            result.backend = decision.backend.0;
+            result.believed_tokens = believed;
+        }
+        let delays = &self.spec.delays;
+        let tokens = to_micros(delays.per_token).saturating_mul(request.input_tokens.into());
+        let delay = to_micros(delays.network) + to_micros(delays.front_end) + tokens;
+        self.queue.push(at + delay, Event::Send { id, attempt });
+        let Earlier { tried, has_met_limit, .. } = earlier;
+        let live = Live { balancer, attempt, has_met_limit, started: at, decision, permit, tried };
+        if let Some(place) = self.live.get_mut(id as usize) {
+            *place = Some(Box::new(live));
+        }
+    }
+
+    /// A request reaches the engine of its backend.
+    pub(super) fn deliver(&mut self, id: u32, attempt: u16, at: u64) {
+        let Some(index) = self.backend_of(id, Some(attempt)) else { return };
+        let Some(request) = self.workload.requests.get(id as usize) else { return };
+        let Some(engine) = self.engines.all.get(index) else { return };
+        match (engine.is_up(), engine.refusals) {
+            (false, _) => return self.fail(id, Failure::NotSent, at),
+            (true, 1..) => return self.fail(id, Failure::Refused, at),
+            (true, 0) => {}
+        }
+        capture(self, index, at);
+        let request = EngineRequest {
+            id,
+            input_tokens: request.input_tokens,
+            output_tokens: request.output_tokens,
+            max_tokens: Some(request.max_tokens).filter(|most| *most > 0),
+            prefix: self.workload.prefix_of(request),
+            prefix_tokens: self.workload.block_tokens,
+        };
+        if let Some(one) = self.engines.all.get_mut(index) {
+            one.engine.submit(at.saturating_mul(PICOS), &request);
+        }
+        self.engines.plan(index);
+    }
+
+    /// The backend that a request is at, where its attempt is still this one.
+    fn backend_of(&self, id: u32, attempt: Option<u16>) -> Option<usize> {
+        let live = self.live.get(id as usize)?.as_ref()?;
+        let is_current = attempt.is_none_or(|attempt| attempt == live.attempt);
+        let serving = live.decision.serving(&self.balancers.get(live.balancer as usize)?.topology);
+        serving.filter(|_| is_current).map(|serving| usize::from(serving.backend))
+    }
+
+    pub(super) fn first_token(&mut self, id: u32, cached_tokens: u32, at: u64) {
+        let Some(Some(live)) = self.live.get_mut(id as usize) else { return };
+        live.permit.first_token();
+        let topology = self.balancers.get(live.balancer as usize).map(|one| &one.topology);
+        if let Some(serving) = topology.and_then(|topology| live.decision.serving(topology)) {
+            serving.state.note_response(timestamp(at));
+        }
+        if let Some(result) = self.results.get_mut(id as usize) {
+            result.first_token = at;
+            result.cached_tokens = cached_tokens;
+        }
+    }
+
+    pub(super) fn finish(&mut self, id: u32, output_tokens: u32, at: u64) {
+        let Some(result) = self.results.get_mut(id as usize) else { return };
+        result.output_tokens = output_tokens;
+        let (first, cached) = (result.first_token, result.cached_tokens);
+        let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
+        let Some(request) = self.workload.requests.get(id as usize) else { return };
+        let sample = if request.is_streamed {
+            LatencySample::Stream(Some(Timestamp(first)))
+        } else {
+            LatencySample::Whole
+        };
+        self.learn(id, &live, Outcome::Ok, sample, at);
+        let balancer = self.balancers.get(live.balancer as usize);
+        if let Some(balancer) = balancer {
+            let serving = live.decision.serving(&balancer.topology);
+            if let Some(serving) = serving.filter(|_| request.is_streamed) {
+                serving.latency.learn_length(TokenCount(output_tokens));
+            }
+            if let Some(weighted) = balancer.weighted().filter(|_| self.spec.reports_cached) {
+                weighted.learn(&balancer.topology, &live.decision, cached);
+            }
+        }
+        self.end(id, Status::Done, at);
+    }
+
+    /// The backend's state learns how an attempt ended.
+    fn learn(&self, id: u32, live: &Live, outcome: Outcome, sample: LatencySample, at: u64) {
+        let Some(balancer) = self.balancers.get(live.balancer as usize) else { return };
+        let Some(serving) = live.decision.serving(&balancer.topology) else { return };
+        let Some(backend) = balancer.topology.backends.get(usize::from(serving.backend)) else {
+            return;
+        };
+        let Some(request) = self.workload.requests.get(id as usize) else { return };
+        let requester = requester_of(request, id);
+        let source = OutcomeSource {
+            at: timestamp(at),
+            started: timestamp(live.started),
+            requester,
+            scope: serving.cooldown_scope(requester),
+            probe: live.permit.probe(),
+        };
+        // The log has its transitions live; here the result shows what they lead to.
+        let _transition = serving.learn_attempt(outcome, source, sample, &backend.config.health);
+    }
+
+    /// An attempt failed: another one follows where the rule allows it.
+    fn fail(&mut self, id: u32, failure: Failure, at: u64) {
+        let Some(index) = self.backend_of(id, None) else { return };
+        let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
+        self.learn(id, &live, self.outcome_of(id, failure), LatencySample::None, at);
+        let Live { balancer, attempt, has_met_limit, decision, permit, tried, .. } = *live;
+        capture(self, index, at);
+        drop(permit);
+        self.check_soon(balancer, u32::try_from(index).unwrap_or(0), at);
+        let Some(one) = self.balancers.get(balancer as usize) else { return };
+        // Of a response that was cut, the engine had read the prompt.
+        if let Some(weighted) = one.weighted().filter(|_| failure != Failure::Cut) {
+            weighted.take_back(&one.topology, &decision);
+        }
+        let mut tried = tried.unwrap_or_default();
+        tried.insert(decision.backend);
+        let is_refused_again = has_met_limit && failure == Failure::Refused;
+        let routing = &self.spec.config.routing;
+        let may_retry = !is_refused_again
+            && one.credit.may_retry(safety_of(failure), attempt.into(), routing, timestamp(at));
+        if !may_retry {
+            return self.end(id, Status::Failed(reason_of(failure)), at);
+        }
+        let has_met_limit = has_met_limit || failure == Failure::Refused;
+        let earlier =
+            Earlier { attempt, tried: Some(tried), has_met_limit, failure: Some(failure) };
+        self.attempt(id, balancer, earlier, at);
+    }
+
+    fn outcome_of(&self, id: u32, failure: Failure) -> Outcome {
+        match failure {
+            Failure::NotSent => Outcome::Unreachable,
+            Failure::NoResponse | Failure::Cut => Outcome::Fault,
+            Failure::TooLong => Outcome::Client,
+            Failure::Refused => {
+                let jitter = Stream::new(self.spec.seed, Purpose::Cooldowns, id.into()).uniform();
+                let cooldown = cooldown_time(&self.spec.config.routing.cooldown, None, jitter);
+                Outcome::Busy { cooldown, status: 429 }
+            }
+        }
+    }
+
+    /// The engine went away with a request.
+    pub(super) fn lose(&mut self, id: u32, at: u64) {
+        let has_started =
+            self.results.get(id as usize).is_some_and(|result| result.first_token > 0);
+        self.fail(id, if has_started { Failure::Cut } else { Failure::NoResponse }, at);
+    }
+
+    /// The engine has no room for the prompt.
+    pub(super) fn refuse_length(&mut self, id: u32, at: u64) {
+        self.fail(id, Failure::TooLong, at);
+    }
+
+    /// A client leaves, unless the first token has come.
+    pub(super) fn leave(&mut self, id: u32, at: u64) {
+        if self.results.get(id as usize).is_none_or(|result| result.first_token > 0) {
+            return;
+        }
+        let Some(index) = self.backend_of(id, None) else { return };
+        capture(self, index, at);
+        let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
+        self.learn(id, &live, Outcome::Cancel, LatencySample::None, at);
+        drop(live);
+        if let Some(one) = self.engines.all.get_mut(index) {
+            one.engine.cancel(at.saturating_mul(PICOS), id);
+        }
+        self.engines.plan(index);
+        self.end(id, Status::Left, at);
+    }
+
+    /// A request has ended; those that follow it arrive after their pause, or never.
+    fn end(&mut self, id: u32, status: Status, at: u64) {
+        let workload = self.workload;
+        let mut ended = vec![(id, status)];
+        while let Some((id, status)) = ended.pop() {
+            let Some(result) = self.results.get_mut(id as usize) else { continue };
+            if result.status != Status::Open {
+                continue;
+            }
+            result.status = status;
+            result.ended = at;
+            self.open -= 1;
+            for follower in workload.followers_of(id) {
+                if status != Status::Done {
+                    ended.push((follower, Status::Abandoned));
+                } else if let Some(awaited) = self.awaited.get_mut(follower as usize) {
+                    *awaited = awaited.saturating_sub(1);
+                    let request =
+                        workload.requests.get(follower as usize).filter(|_| *awaited == 0);
+                    if let Some(request) = request {
+                        let earliest = self.arrival_of(follower);
+                        let at = earliest.max(at + u64::from(request.pause));
+                        self.queue.push(at, Event::Arrive(follower));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn safety_of(failure: Failure) -> RetrySafety {
+    match failure {
+        Failure::NotSent | Failure::Refused => RetrySafety::Safe,
+        Failure::NoResponse => RetrySafety::IfUnansweredAllowed,
+        Failure::Cut | Failure::TooLong => RetrySafety::Unsafe,
+    }
+}
+
+fn reason_of(failure: Failure) -> FailReason {
+    match failure {
+        Failure::NotSent => FailReason::NotSent,
+        Failure::Refused => FailReason::Refused,
+        Failure::NoResponse => FailReason::NoResponse,
+        Failure::Cut => FailReason::Cut,
+        Failure::TooLong => FailReason::TooLong,
+    }
+}
+
+fn shed_reason(error: &RouteError) -> ShedReason {
+    match error {
+        RouteError::Saturated { .. } => ShedReason::Saturated,
+        RouteError::CoolingDown { .. } => ShedReason::CoolingDown,
+        RouteError::NoHealthyBackend { .. } | RouteError::AllTried { .. } => ShedReason::Unhealthy,
+        RouteError::ModelNotFound { .. }
+        | RouteError::CapabilityMismatch { .. }
+        | RouteError::FallbackChainExhausted { .. }
+        | RouteError::DiscoveryPending { .. } => ShedReason::Unserved,
+    }
+}

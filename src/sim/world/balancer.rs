@@ -1,0 +1,201 @@
+//! One balancer: the generation of a configuration, and what the proxy keeps beside it.
+
+use std::sync::Arc;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::engines::SimEngine;
+use super::scrapes::Scrapes;
+use super::{START, WorldSpec};
+use crate::api::Operation;
+use crate::fleet::{
+    BackendSet, EngineDetails, InflightGuard, PermitLimits, PermitRequest, Requester, Topology,
+    dump,
+};
+use crate::mix::mix;
+use crate::prefix::Chain;
+use crate::routing::{
+    Generation, Live as LiveSource, NoRecord, RetryCredit, RouteError, RouteInput, RoutingDecision,
+    Scratch, SplitPoint, Weighted,
+};
+use crate::scan::RequestProfile;
+use crate::sim::engine::{BLOCK_TOKENS, EngineSpec};
+use crate::sim::random::{Purpose, Stream};
+use crate::sim::workload::{Request, Workload};
+use crate::units::{Timestamp, TokenCount};
+
+/// A balancer.
+#[derive(Debug)]
+pub(super) struct Balancer {
+    pub(super) generation: Generation,
+    pub(super) topology: Arc<Topology>,
+    pub(super) credit: RetryCredit,
+    /// By backend; empty where engines are not scraped.
+    scrapes: Vec<Option<Scrapes>>,
+    scratch: Scratch,
+    /// The most blocks of a prompt that are used; `None` where prompts are not read.
+    max_blocks: Option<u32>,
+    reads_sessions: bool,
+    seed: u64,
+    engines: Vec<EngineSpec>,
+}
+
+/// A request at a balancer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrived<'a> {
+    pub(super) id: u32,
+    pub(super) request: &'a Request,
+    pub(super) workload: &'a Workload,
+    pub(super) tried: &'a BackendSet,
+    pub(super) attempt: u16,
+    pub(super) now: Timestamp,
+}
+
+/// Where a request goes, with its permit there.
+pub(super) struct Decided {
+    pub(super) decision: RoutingDecision,
+    pub(super) permit: InflightGuard,
+}
+
+impl Balancer {
+    pub(super) fn new(spec: &WorldSpec, workload: &Workload, number: u32) -> Self {
+        let generation = Generation::new(spec.config.clone());
+        dump::assume_healthy(&generation.fleet);
+        let topology = generation.fleet.topology();
+        let wants_scrapes = spec.config.wants_telemetry();
+        let scrapes = (0_u64..).zip(&spec.config.backends).map(|(index, backend)| {
+            let id = index << 32 | u64::from(number);
+            (wants_scrapes && backend.telemetry.enabled).then(|| {
+                let interval = spec.config.telemetry.interval;
+                Scrapes::new(interval, spec.delays.scrape, spec.seed, id, START)
+            })
+        });
+        let weighted = generation.router.weighted();
+        let reader = weighted.filter(|weighted| weighted.profile().reads_prompts());
+        let model = workload.models.first().map_or("", String::as_str);
+        let balancer = Self {
+            credit: RetryCredit::new(&spec.config.routing.retry_budget),
+            scrapes: scrapes.collect(),
+            scratch: Scratch::default(),
+            max_blocks: reader.map(|reader| reader.prefix_params(&topology, model).max_blocks),
+            reads_sessions: weighted.is_some_and(|weighted| weighted.session_field().is_some()),
+            seed: mix(spec.seed ^ mix(u64::from(number))),
+            engines: spec.engines.clone(),
+            topology,
+            generation,
+        };
+        for index in 0..spec.engines.len() {
+            balancer.learn_start(index, 0.0, Timestamp(START));
+        }
+        balancer
+    }
+
+    /// Computes what scrapes of a backend found up to `now`, before it changes.
+    pub(super) fn capture(&mut self, index: usize, engine: &SimEngine, now: u64) {
+        let scrapes = self.scrapes.get_mut(index).and_then(Option::as_mut);
+        if let Some((scrapes, backend)) = scrapes.zip(self.topology.backends.get(index)) {
+            scrapes.capture(engine, backend.state.load.in_flight(), now);
+        }
+    }
+
+    /// Publishes the samples that have arrived at `now`.
+    pub(super) fn publish(&mut self, engines: &[SimEngine], now: u64) {
+        let backends = self.scrapes.iter_mut().zip(&self.topology.backends).zip(engines);
+        for ((scrapes, backend), engine) in backends {
+            if let Some(scrapes) = scrapes {
+                scrapes.publish(engine, &backend.state, now);
+            }
+        }
+    }
+
+    /// The engine of a backend reports what changes rarely, where it reports anything.
+    pub(super) fn learn_start(&self, index: usize, starts: f64, _now: Timestamp) {
+        let Some((backend, spec)) = self.topology.backends.get(index).zip(self.engines.get(index))
+        else {
+            return;
+        };
+        if self.scrapes.get(index).is_none_or(Option::is_none) {
+            return;
+        }
+        let details = EngineDetails {
+            block_size: Some(BLOCK_TOKENS),
+            blocks: Some(spec.kv_blocks.into()),
+            started_at: Some(starts),
+            ..EngineDetails::default()
+        };
+        if self.generation.fleet.learn_details(&backend.state, &details) {
+            self.generation.fleet.forget_process(backend.state.id);
+        }
+    }
+
+    /// The weighted strategy, where it predicts caches.
+    pub(super) fn weighted(&self) -> Option<&Weighted> {
+        self.generation.router.weighted()
+    }
+
+    /// Decides, and takes the permit that goes with the decision.
+    pub(super) fn decide(&mut self, arrived: &Arrived<'_>) -> Result<Decided, RouteError> {
+        let Arrived { id, request, workload, tried, attempt, now } = *arrived;
+        let model = workload.models.get(usize::from(request.model)).map_or("", String::as_str);
+        let router = &self.generation.router;
+        let profile = profile_of(request, now);
+        let prompt = self.max_blocks.map(|most| {
+            let hashes = workload.prefix_of(request).iter().take(most as usize);
+            Chain::of(hashes.copied().collect(), workload.block_tokens)
+        });
+        let stream = u64::from(id) << 16 | u64::from(attempt);
+        let mut stream = Stream::new(self.seed, Purpose::Decisions, stream);
+        let mut rng = SmallRng::seed_from_u64(stream.bits());
+        let input = RouteInput {
+            request: &profile,
+            model,
+            split: SplitPoint(mix(u64::from(id) + 1)),
+            tokens: router.tokens_to_fit(&profile),
+            fleet: &self.topology,
+            tried,
+            now,
+            prompt: prompt.as_ref(),
+            session: Some(request.session).filter(|session| self.reads_sessions && *session != 0),
+            requester: requester_of(request, id),
+        };
+        let mut random = LiveSource { topology: &self.topology, rng: &mut rng };
+        let decision = router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)?;
+        let saturated = || RouteError::Saturated { model: model.to_owned() };
+        let serving = decision.serving(&self.topology).ok_or_else(saturated)?;
+        let wanted = PermitRequest {
+            probe: decision.probe,
+            scope: serving.cooldown_scope(input.requester),
+            client: input.requester.client,
+            now,
+            limits: if decision.spills { PermitLimits::Backend } else { PermitLimits::All },
+        };
+        let mut permit = serving.try_reserve(&wanted).ok_or_else(saturated)?;
+        let expected = serving.latency.expect(profile.streaming, profile.max_tokens);
+        permit.count_tokens(profile.prefill_tokens().0, expected.tokens.0);
+        permit.estimate_drain(expected, now);
+        if let (Some(weighted), Some(prompt)) = (self.weighted(), &prompt) {
+            weighted.record(&self.topology, &decision, prompt);
+        }
+        Ok(Decided { decision, permit })
+    }
+}
+
+/// What the scanner would have found.
+fn profile_of(request: &Request, now: Timestamp) -> RequestProfile {
+    RequestProfile {
+        streaming: request.is_streamed,
+        estimated_tokens: TokenCount(request.input_tokens),
+        max_tokens: Some(TokenCount(request.max_tokens)).filter(|most| most.0 > 0),
+        ..RequestProfile::opaque(Operation::Chat, now)
+    }
+}
+
+/// Who sends a request.
+pub(super) fn requester_of(request: &Request, id: u32) -> Requester {
+    Requester {
+        client: mix(u64::from(request.client) + 1),
+        prompt: mix(u64::from(id) + 1),
+        credential: 1,
+    }
+}

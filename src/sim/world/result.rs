@@ -1,0 +1,94 @@
+//! What came of a run.
+
+use crate::sim::engine::EngineCounters;
+
+/// Why a request was not sent to any backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ShedReason {
+    /// Every backend had as many requests as it may.
+    Saturated,
+    /// Every backend was in cooldown.
+    CoolingDown,
+    /// No backend was healthy.
+    Unhealthy,
+    /// No backend serves it.
+    Unserved,
+}
+
+/// Why a request failed that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FailReason {
+    /// No connection.
+    NotSent,
+    /// The engine refused it.
+    Refused,
+    /// The engine was lost before the first token.
+    NoResponse,
+    /// The engine was lost after it.
+    Cut,
+    /// Its prompt was longer than the engine takes.
+    TooLong,
+}
+
+/// Where a request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Status {
+    /// It has not ended.
+    #[default]
+    Open,
+    /// Its response is complete.
+    Done,
+    /// It was not sent.
+    Shed(ShedReason),
+    /// It failed.
+    Failed(FailReason),
+    /// Its client left before the first token.
+    Left,
+    /// It never arrived: what it follows failed.
+    Abandoned,
+}
+
+/// One request. Times in microseconds; 0 for what never happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RequestResult {
+    /// When it arrived.
+    pub arrived: u64,
+    /// When its first token came.
+    pub first_token: u64,
+    /// When it ended.
+    pub ended: u64,
+    /// Tokens that were found in a cache.
+    pub cached_tokens: u32,
+    /// Tokens that were believed to be in it.
+    pub believed_tokens: u32,
+    /// Tokens that were emitted.
+    pub output_tokens: u32,
+    /// The backend of the last attempt.
+    pub backend: u16,
+    /// Attempts.
+    pub attempts: u16,
+    /// How it ended.
+    pub status: Status,
+}
+
+/// One backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendResult {
+    /// Its name.
+    pub name: String,
+    /// What its engine did.
+    pub counters: EngineCounters,
+    /// Blocks of its KV cache.
+    pub kv_blocks: u32,
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunResult {
+    /// When it started, in microseconds.
+    pub start: u64,
+    /// In the order of the configuration.
+    pub backends: Vec<BackendResult>,
+    /// In the order of the workload.
+    pub requests: Vec<RequestResult>,
+}

@@ -1,0 +1,185 @@
+//! Whole runs.
+
+use std::path::Path;
+
+use super::*;
+use crate::config::Environment;
+use crate::sim::engine::engine_rows;
+use crate::sim::workload::{WorkloadSpec, generate, read_trace};
+
+fn config(routing: &str, backends: usize) -> Config {
+    let lines: String = (0..backends)
+        .map(|n| {
+            format!(
+                "  - {{ name: b{n}, url: 'http://10.0.0.1:{}', engine: vllm, models: [m] }}\n",
+                8000 + n
+            )
+        })
+        .collect();
+    let yaml = format!("routing: {{ {routing} }}\nbackends:\n{lines}");
+    Config::parse(&yaml, "test.yaml", Path::new(""), &Environment::default()).unwrap()
+}
+
+fn world(routing: &str, backends: usize) -> WorldSpec {
+    let rows = engine_rows().unwrap();
+    let row = rows.iter().find(|row| row.name() == "h100/qwen3-32b/tp2").unwrap();
+    WorldSpec {
+        config: config(routing, backends),
+        engines: vec![row.spec(); backends],
+        balancers: 1,
+        seed: 1,
+        delays: Delays::default(),
+        faults: Vec::new(),
+        reports_cached: true,
+    }
+}
+
+fn chat(requests: u32, rate: f64) -> Workload {
+    let yaml = format!(
+        "requests: {requests}\nstreams:\n  - model: m\n    arrivals: {{ rate: {rate} }}\n    input: {{ distribution: \
+         lognormal, mean: 800, deviation: 800 }}\n    output: {{ distribution: lognormal, mean: 200, deviation: 150 }}\n"
+    );
+    generate(&WorkloadSpec::parse(&yaml).unwrap(), 1)
+}
+
+fn count(result: &RunResult, status: Status) -> usize {
+    result.requests.iter().filter(|request| request.status == status).count()
+}
+
+#[test]
+fn every_request_ends_once_and_time_runs_forwards() {
+    let workload = chat(2000, 20.0);
+    for routing in ["strategy: round_robin", "strategy: smart", "strategy: weighted"] {
+        let result = simulate(&world(routing, 4), &workload).unwrap();
+        assert_eq!(count(&result, Status::Done), 2000, "{routing}");
+        for (request, sent) in result.requests.iter().zip(&workload.requests) {
+            assert!(request.arrived < request.first_token && request.first_token <= request.ended);
+            assert_eq!(request.output_tokens, sent.output_tokens);
+        }
+        let busy: u64 = result.backends.iter().map(|backend| backend.counters.output_tokens).sum();
+        assert_eq!(
+            busy,
+            workload.requests.iter().map(|one| u64::from(one.output_tokens)).sum::<u64>()
+        );
+    }
+}
+
+#[test]
+fn two_runs_are_equal_and_a_seed_changes_only_chance() {
+    let workload = chat(500, 20.0);
+    let spec = world("strategy: random", 4);
+    assert_eq!(simulate(&spec, &workload), simulate(&spec, &workload));
+    let other = WorldSpec { seed: 2, ..spec.clone() };
+    assert_ne!(simulate(&spec, &workload), simulate(&other, &workload));
+}
+
+#[test]
+fn backend_that_is_down_loses_what_it_had_and_gets_nothing() {
+    let workload = chat(2000, 20.0);
+    let mut spec = world("strategy: smart", 4);
+    spec.faults = vec!["at 30s backend b1 down 40s".parse().unwrap()];
+    let result = simulate(&spec, &workload).unwrap();
+    let lost = count(&result, Status::Failed(FailReason::Cut))
+        + count(&result, Status::Failed(FailReason::NoResponse));
+    assert!((10..400).contains(&lost), "{lost} were in flight");
+    assert_eq!(count(&result, Status::Done) + lost, 2000, "all others went elsewhere");
+    let retried = result.requests.iter().filter(|request| request.attempts > 1).count();
+    assert!(retried <= 10, "{retried}: what was lost opened the breaker");
+    let during = result.requests.iter().filter(|request| {
+        let at = request.arrived - result.start;
+        (32_000_000..70_000_000).contains(&at) && request.backend == 1
+    });
+    assert_eq!(during.count(), 0);
+    let after = result
+        .requests
+        .iter()
+        .filter(|request| request.arrived - result.start > 80_000_000 && request.backend == 1);
+    assert!(after.count() > 50, "it is used again");
+}
+
+#[test]
+fn clients_that_leave_free_the_engine() {
+    let yaml = "requests: 3000\nstreams:\n  - model: m\n    arrivals: { rate: 24 }\n    input: 2000\n    output: 100\n    \
+                patience: 2s\n";
+    let workload = generate(&WorkloadSpec::parse(yaml).unwrap(), 1);
+    let result = simulate(&world("strategy: smart", 2), &workload).unwrap();
+    let left = count(&result, Status::Left);
+    assert!((500..2900).contains(&left), "{left}");
+    assert_eq!(left + count(&result, Status::Done), 3000);
+}
+
+#[test]
+fn refusals_are_retried_once_elsewhere_and_limits_shed() {
+    let workload = chat(1000, 20.0);
+    let mut spec = world("strategy: smart", 3);
+    spec.faults = vec!["at 10s backend b0 429 10s".parse().unwrap()];
+    let result = simulate(&spec, &workload).unwrap();
+    assert_eq!(count(&result, Status::Done), 1000);
+    assert!(result.requests.iter().any(|request| request.attempts == 2));
+    for backend in &mut spec.config.backends {
+        backend.max_in_flight = Some(1);
+    }
+    let result = simulate(&spec, &workload).unwrap();
+    assert!(count(&result, Status::Shed(ShedReason::Saturated)) > 500);
+}
+
+#[test]
+fn sessions_end_with_their_first_failure() {
+    let yaml = "requests: 600\nstreams:\n  - model: m\n    arrivals: { rate: 4 }\n    pause: 1s\n    turns: 3\n    \
+                input: 500\n    output: 100\n";
+    let workload = generate(&WorkloadSpec::parse(yaml).unwrap(), 1);
+    let mut spec = world("strategy: smart", 1);
+    spec.faults = vec!["at 20s backend b0 down 10s".parse().unwrap()];
+    let result = simulate(&spec, &workload).unwrap();
+    assert!(count(&result, Status::Abandoned) > 20);
+    for (before, after) in &workload.edges {
+        let [before, after] = [before, after].map(|id| &result.requests[*id as usize]);
+        match before.status {
+            Status::Done => assert!(after.arrived >= before.ended + 1_000_000),
+            _ => assert_eq!(after.status, Status::Abandoned),
+        }
+    }
+}
+
+#[test]
+fn longest_match_collapses_where_all_share_a_block() {
+    let head = include_str!("../../../tests/data/mooncake-conversation.head120.jsonl");
+    let mut workload = read_trace(head, 1).unwrap();
+    workload.models = vec!["m".to_owned()];
+    let run = |routing: &str| {
+        let result = simulate(&world(routing, 8), &workload).unwrap();
+        let mut counts = [0_usize; 8];
+        result.requests.iter().for_each(|request| counts[usize::from(request.backend)] += 1);
+        let cached: u64 =
+            result.requests.iter().map(|request| u64::from(request.cached_tokens)).sum();
+        (*counts.iter().max().unwrap(), cached)
+    };
+    let (most, _) = run("strategy: weighted, preset: prefix-affinity");
+    assert!(most >= 110, "{most} of 120 on one backend");
+    let (most, _) = run("strategy: round_robin");
+    assert_eq!(most, 15);
+    let (most, cached) = run("strategy: weighted, preset: llm-d");
+    assert!(most < 60 && cached > 0, "{most}");
+}
+
+#[test]
+fn balancers_share_the_clients_and_the_engines() {
+    let workload = chat(1000, 20.0);
+    let spec = WorldSpec { balancers: 3, ..world("strategy: weighted", 4) };
+    let result = simulate(&spec, &workload).unwrap();
+    assert_eq!(count(&result, Status::Done), 1000);
+    assert_ne!(result, simulate(&world("strategy: weighted", 4), &workload).unwrap());
+}
+
+#[test]
+fn wrong_worlds_are_refused() {
+    let mut spec = world("strategy: smart", 2);
+    spec.faults = vec!["at 10s backend x down 10s".parse().unwrap()];
+    let error = simulate(&spec, &chat(1, 1.0)).unwrap_err().to_string();
+    assert!(error.contains("names the backend 'x'"), "{error}");
+    spec.engines.pop();
+    assert_eq!(
+        simulate(&spec, &chat(1, 1.0)),
+        Err(WorldError::Engines { engines: 1, backends: 2 })
+    );
+}
