@@ -19,6 +19,7 @@ mod output;
 mod routing;
 mod score;
 mod serve;
+mod simulate;
 mod source;
 mod top;
 mod usage;
@@ -79,6 +80,8 @@ commands! {
     Explain(explain::ExplainArgs),
     /// Learn the step time of an engine from a recorded run
     Fit(fit::FitArgs),
+    /// Simulate a fleet: compare and tune configurations before they are deployed
+    Simulate(simulate::SimulateArgs),
     /// Score backends from JSON lines with their metrics
     Score(score::ScoreArgs),
     /// Diagnose this host, the configuration and every backend

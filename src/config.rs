@@ -100,7 +100,21 @@ impl Config {
         base_dir: &Path,
         environment: &Environment,
     ) -> Result<Self, ConfigError> {
-        Self::build(parse_document(text, &Arc::from(name))?, base_dir, environment, &[])
+        Self::parse_with(text, name, base_dir, environment, &[])
+    }
+
+    /// The same with settings that override the text's, as flags do.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with every error found.
+    pub fn parse_with(
+        text: &str,
+        name: &str,
+        base_dir: &Path,
+        environment: &Environment,
+        overrides: &[(String, String)],
+    ) -> Result<Self, ConfigError> {
+        Self::build(parse_document(text, &Arc::from(name))?, base_dir, environment, overrides)
     }
 
     fn build(

@@ -3,7 +3,9 @@
 //! come in as arguments, time is a whole number, and nothing here reads a clock or a file, so that two runs give
 //! the same bytes.
 
+pub mod compare;
 pub mod engine;
+pub mod experiment;
 pub mod fit;
 mod minimize;
 pub mod random;

@@ -97,7 +97,7 @@ pub(super) fn run(args: &FitArgs, output: &mut Output) -> Result<(), CliError> {
         Run::parse(&text).map_err(|source| FitError::Run { path: path.clone(), source })?;
     let found = fit(&recorded, &args.spec(row), &row.least_step_time()).map_err(FitError::from)?;
     if args.json {
-        return output.line(to_json(&found));
+        return output.line(to_json(&found, &args.spec(row)));
     }
     output.text(to_text(&found, recorded.len()))
 }
@@ -151,7 +151,7 @@ fn to_text(found: &Fit, requests: usize) -> String {
     text
 }
 
-fn to_json(found: &Fit) -> Value {
+fn to_json(found: &Fit, spec: &EngineSpec) -> Value {
     let errors = |errors: &RunErrors| -> serde_json::Map<String, Value> {
         let one = |errors: &Errors| json!({"mean": errors.mean, "p50": errors.p50, "p99": errors.p99, "wape": errors.weighted});
         let all = latencies(errors).into_iter();
@@ -163,6 +163,10 @@ fn to_json(found: &Fit) -> Value {
         .collect();
     json!({
         "step_time": time,
+        "limits": {
+            "max_requests": spec.max_requests, "max_step_tokens": spec.max_step_tokens,
+            "max_context": spec.max_context, "kv_blocks": spec.kv_blocks,
+        },
         "errors": {"learned": errors(&found.learned), "other": errors(&found.other)},
     })
 }

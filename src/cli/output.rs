@@ -27,6 +27,20 @@ impl Output {
         write!(self.results, "{text}").and_then(|()| self.results.flush()).map_err(CliError::Output)
     }
 
+    /// Shows on standard error, which is a terminal, how much of some work is done; the line is gone at the end.
+    pub(super) fn progress(&mut self, done: usize, all: usize) {
+        const WIDTH: usize = 40;
+        let filled = WIDTH * done / all.max(1);
+        let (bar, rest) = ("#".repeat(filled), ".".repeat(WIDTH - filled));
+        let line = if done < all {
+            format!("\r[{bar}{rest}] {done}/{all}")
+        } else {
+            "\r\x1b[K".to_owned()
+        };
+        // As above.
+        _ = write!(self.complaints, "{line}").and_then(|()| self.complaints.flush());
+    }
+
     /// Writes `label: message` to standard error.
     pub(super) fn complain(&mut self, label: &str, message: impl Display) {
         // A closed standard error leaves no place to report to.

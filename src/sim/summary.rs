@@ -16,6 +16,15 @@ pub struct Objective {
     pub per_token: f64,
 }
 
+impl Objective {
+    /// Whether a request is good. One that did not complete is not.
+    pub fn is_reached(&self, request: &RequestResult) -> bool {
+        request.status == Status::Done
+            && first_token(request) <= self.first_token
+            && per_token(request).is_none_or(|time| time <= self.per_token)
+    }
+}
+
 /// Whether a run kept up with its workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
@@ -85,64 +94,43 @@ impl Summary {
             .zip(0..)
             .filter(|(request, _)| request.status == Status::Done)
             .collect();
-        let count = |status: Status| run.requests.iter().filter(|one| one.status == status).count();
-        let last = run.requests.iter().map(|request| request.ended).max().unwrap_or(run.start);
-        let duration = (seconds(run.start, last)).max(MICRO);
-        let is_good = |request: &RequestResult| {
-            request.status == Status::Done
-                && first_token(request) <= objective.first_token
-                && per_token(request).is_none_or(|time| time <= objective.per_token)
+        let of = |figure: fn(&RequestResult) -> Option<f64>| {
+            Percentiles::of(done.iter().filter_map(|(one, _)| figure(one)).collect())
         };
-        let good: Vec<&RequestResult> = run.requests.iter().filter(|one| is_good(one)).collect();
-        let abandoned = count(Status::Abandoned);
+        let good: Vec<&RequestResult> =
+            run.requests.iter().filter(|one| objective.is_reached(one)).collect();
+        let abandoned = count(run, Status::Abandoned);
         let requests = run.requests.len() - abandoned;
-        let tokens = |requests: &mut dyn Iterator<Item = &RequestResult>| -> f64 {
-            requests.map(|request| f64::from(request.output_tokens)).sum()
-        };
+        let last = run.requests.iter().map(|request| request.ended).max().unwrap_or(run.start);
+        let duration = seconds(run.start, last).max(MICRO);
         let prompts = Prompts::of(&done, workload);
         let (imbalance, concentration) = balance(run);
         let busy: f64 = run.backends.iter().map(|one| one.counters.busy as f64 * 1e-12).sum();
         Self {
             requests,
             done: done.len(),
-            shed: tally(run, |status| match status {
-                Status::Shed(reason) => Some(reason),
-                Status::Open
-                | Status::Done
-                | Status::Failed(_)
-                | Status::Left
-                | Status::Abandoned => None,
-            }),
-            failed: tally(run, |status| match status {
-                Status::Failed(reason) => Some(reason),
-                Status::Open
-                | Status::Done
-                | Status::Shed(_)
-                | Status::Left
-                | Status::Abandoned => None,
-            }),
-            left: count(Status::Left),
+            shed: tally(run, Status::shed_reason),
+            failed: tally(run, Status::fail_reason),
+            left: count(run, Status::Left),
             abandoned,
             retries: run
                 .requests
                 .iter()
                 .map(|one| usize::from(one.attempts.saturating_sub(1)))
                 .sum(),
-            first_token: Percentiles::of(done.iter().map(|(one, _)| first_token(one)).collect()),
-            per_token: Percentiles::of(done.iter().filter_map(|(one, _)| per_token(one)).collect()),
-            total: Percentiles::of(
-                done.iter().map(|(one, _)| seconds(one.arrived, one.ended)).collect(),
-            ),
+            first_token: of(|one| Some(first_token(one))),
+            per_token: of(per_token),
+            total: of(|one| Some(seconds(one.arrived, one.ended))),
             goodput: good.len() as f64 / (requests.max(1)) as f64,
-            good_tokens: tokens(&mut good.iter().copied()) / duration,
-            tokens_per_second: tokens(&mut done.iter().map(|(one, _)| *one)) / duration,
+            good_tokens: tokens(good.iter().copied()) / duration,
+            tokens_per_second: tokens(done.iter().map(|(one, _)| *one)) / duration,
             hit_rate: prompts.cached / prompts.all.max(1.0),
             believed_rate: prompts.believed / prompts.all.max(1.0),
             imbalance,
             concentration,
             preemptions: run.backends.iter().map(|one| one.counters.preemptions).sum(),
             utilization: busy / (duration * run.backends.len().max(1) as f64),
-            fairness: fairness(run, workload, is_good),
+            fairness: fairness(run, workload, objective),
             load: load(run),
             duration,
             steps: run.backends.iter().map(|one| one.counters.steps).sum(),
@@ -205,6 +193,14 @@ impl Prompts {
     }
 }
 
+fn count(run: &RunResult, status: Status) -> usize {
+    run.requests.iter().filter(|one| one.status == status).count()
+}
+
+fn tokens<'a>(requests: impl Iterator<Item = &'a RequestResult>) -> f64 {
+    requests.map(|request| f64::from(request.output_tokens)).sum()
+}
+
 fn seconds(from: u64, to: u64) -> f64 {
     to.saturating_sub(from) as f64 * MICRO
 }
@@ -243,12 +239,12 @@ fn balance(run: &RunResult) -> (f64, f64) {
     (variation(&tokens), if mean > 0.0 { most / mean } else { 0.0 })
 }
 
-fn fairness(run: &RunResult, workload: &Workload, is_good: impl Fn(&RequestResult) -> bool) -> f64 {
+fn fairness(run: &RunResult, workload: &Workload, objective: &Objective) -> f64 {
     let mut clients = vec![(0.0_f64, 0.0_f64); workload.clients.len()];
     for (result, request) in run.requests.iter().zip(&workload.requests) {
         if let Some((good, all)) = clients.get_mut(request.client as usize) {
             *all += 1.0;
-            *good += f64::from(u8::from(is_good(result)));
+            *good += f64::from(u8::from(objective.is_reached(result)));
         }
     }
     let shares = clients.iter().filter(|(_, all)| *all > 0.0).map(|(good, all)| good / all);

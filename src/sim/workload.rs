@@ -154,3 +154,8 @@ pub(in crate::sim) fn rounded(value: f64) -> u64 {
 pub(in crate::sim) fn rounded_u32(value: f64) -> u32 {
     u32::try_from(rounded(value)).unwrap_or(u32::MAX)
 }
+
+/// The same as an index.
+pub(crate) fn rounded_index(value: f64) -> usize {
+    usize::try_from(rounded(value)).unwrap_or(usize::MAX)
+}

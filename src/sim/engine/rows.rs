@@ -107,13 +107,8 @@ impl EngineRow {
 
     /// The step time in picoseconds.
     pub fn step_time(&self) -> StepTime {
-        StepTime {
-            base: picoseconds(self.base_ms * 1e-3),
-            per_token: picoseconds(self.token_us * 1e-6),
-            per_decode: picoseconds(self.decode_us * 1e-6),
-            per_context: picoseconds(self.context_us * 1e-9),
-            per_pair: picoseconds(self.pair_us * 1e-12),
-        }
+        let Self { base_ms, token_us, decode_us, context_us, pair_us, .. } = *self;
+        StepTime::of_coefficients([base_ms, token_us, decode_us, context_us, pair_us])
     }
 
     /// The step time that its hardware cannot beat: it reads all weights in every step, and multiplies every

@@ -44,6 +44,18 @@ impl StepWork {
 }
 
 impl StepTime {
+    /// From coefficients as people write them: milliseconds per step, microseconds per prompt token and per
+    /// decoding request, microseconds per 1,000 tokens of context and per million attention pairs.
+    pub fn of_coefficients([base_ms, token_us, decode_us, context_us, pair_us]: [f64; 5]) -> Self {
+        Self {
+            base: picoseconds(base_ms * 1e-3),
+            per_token: picoseconds(token_us * 1e-6),
+            per_decode: picoseconds(decode_us * 1e-6),
+            per_context: picoseconds(context_us * 1e-9),
+            per_pair: picoseconds(pair_us * 1e-12),
+        }
+    }
+
     /// The duration of one step.
     pub fn of(&self, work: &StepWork) -> u64 {
         self.base

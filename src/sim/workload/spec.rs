@@ -49,7 +49,7 @@ pub struct StreamSpec {
     /// What prompts have in common.
     #[serde(default)]
     pub prefix: Option<PrefixSpec>,
-    /// Turns of a session, each of which repeats all before it.
+    /// Turns of a session, each of which starts with all before it.
     #[serde(default)]
     pub turns: Option<Lengths>,
     /// Sessions of agents, which send several requests at once and wait for all of them.

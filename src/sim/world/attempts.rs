@@ -4,7 +4,6 @@ use super::balancer::{Arrived, Decided, requester_of};
 use super::engines::PICOS;
 use super::events::Event;
 use super::result::{FailReason, ShedReason, Status};
-use super::scrapes::capture;
 use super::{World, timestamp};
 use crate::fleet::{
     BackendSet, InflightGuard, LatencySample, Outcome, OutcomeSource, cooldown_time,
@@ -120,7 +119,7 @@ impl World<'_> {
             (true, 1..) => return self.fail(id, Failure::Refused, at),
             (true, 0) => {}
         }
-        capture(self, index, at);
+        self.capture(index, at);
         let request = EngineRequest {
             id,
             input_tokens: request.input_tokens,
@@ -207,7 +206,7 @@ impl World<'_> {
         let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         self.learn(id, &live, self.outcome_of(id, failure), LatencySample::None, at);
         let Live { balancer, attempt, has_met_limit, decision, permit, tried, .. } = *live;
-        capture(self, index, at);
+        self.capture(index, at);
         drop(permit);
         self.check_soon(balancer, u32::try_from(index).unwrap_or(0), at);
         let Some(one) = self.balancers.get(balancer as usize) else { return };
@@ -261,7 +260,7 @@ impl World<'_> {
             return;
         }
         let Some(index) = self.backend_of(id, None) else { return };
-        capture(self, index, at);
+        self.capture(index, at);
         let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         self.learn(id, &live, Outcome::Cancel, LatencySample::None, at);
         drop(live);

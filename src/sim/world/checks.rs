@@ -57,12 +57,12 @@ impl World<'_> {
         one.generation.fleet.limit_caches(checked.state.id);
     }
 
-    /// Checks a backend soon, if an attempt asked for that.
+    /// Checks a backend soon, if an attempt requested that.
     pub(super) fn check_soon(&mut self, balancer: u32, backend: u32, now: u64) {
         let Some(one) = self.balancers.get(balancer as usize) else { return };
         let Some(checked) = one.topology.backends.get(backend as usize) else { return };
-        let mut cx = Context::from_waker(Waker::noop());
-        if checked.state.poll_check_requested(&mut cx).is_pending() {
+        let cx = Context::from_waker(Waker::noop());
+        if checked.state.poll_check_requested(&cx).is_pending() {
             return;
         }
         let fast = to_micros(checked.config.health.fast_interval);

@@ -2,7 +2,6 @@
 
 use super::events::Event;
 use super::faults::FaultKind;
-use super::scrapes::capture;
 use super::{World, timestamp};
 use crate::sim::engine::{
     Engine, EngineCounters, EngineEvent, EngineSpec, EventKind, SpecError, StepTime,
@@ -96,7 +95,7 @@ impl Engines {
 impl World<'_> {
     /// Handles everything that an engine does up to `at`.
     pub(super) fn run_engine(&mut self, index: usize, at: u64) {
-        capture(self, index, at);
+        self.capture(index, at);
         let mut events = std::mem::take(&mut self.engines.events);
         if let Some(one) = self.engines.all.get_mut(index) {
             one.engine.advance(at.saturating_mul(PICOS), &mut events);
@@ -117,7 +116,7 @@ impl World<'_> {
     pub(super) fn start_fault(&mut self, number: u32, at: u64) {
         let Some(fault) = self.spec.faults.get(number as usize) else { return };
         let Some(index) = fault.index(&self.spec.config) else { return };
-        capture(self, index, at);
+        self.capture(index, at);
         let Some(one) = self.engines.all.get_mut(index) else { return };
         match fault.kind {
             FaultKind::Down => {
@@ -139,7 +138,7 @@ impl World<'_> {
     pub(super) fn end_fault(&mut self, number: u32, at: u64) {
         let Some(fault) = self.spec.faults.get(number as usize) else { return };
         let Some(index) = fault.index(&self.spec.config) else { return };
-        capture(self, index, at);
+        self.capture(index, at);
         let Some(one) = self.engines.all.get_mut(index) else { return };
         match fault.kind {
             FaultKind::Down => one.downs -= 1,

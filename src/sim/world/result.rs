@@ -48,6 +48,18 @@ pub enum Status {
     Abandoned,
 }
 
+impl Status {
+    /// Why it was not sent, if it was not.
+    pub fn shed_reason(self) -> Option<ShedReason> {
+        if let Self::Shed(reason) = self { Some(reason) } else { None }
+    }
+
+    /// Why it failed, if it did.
+    pub fn fail_reason(self) -> Option<FailReason> {
+        if let Self::Failed(reason) = self { Some(reason) } else { None }
+    }
+}
+
 /// One request. Times in microseconds; 0 for what never happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequestResult {

@@ -106,10 +106,12 @@ fn to_f32(value: f64) -> f32 {
     value as f32
 }
 
-/// Computes what scrapes of a backend found before it changes.
-pub(super) fn capture(world: &mut World<'_>, index: usize, now: u64) {
-    let Some(engine) = world.engines.all.get(index) else { return };
-    for balancer in &mut world.balancers {
-        balancer.capture(index, engine, now);
+impl World<'_> {
+    /// Computes what scrapes of a backend found, before it changes.
+    pub(super) fn capture(&mut self, index: usize, now: u64) {
+        let Some(engine) = self.engines.all.get(index) else { return };
+        for balancer in &mut self.balancers {
+            balancer.capture(index, engine, now);
+        }
     }
 }

@@ -1,0 +1,134 @@
+//! `penstock simulate`: what a configuration would have done to a workload, by the router of the proxy over
+//! simulated engines.
+
+mod arguments;
+mod assertion;
+mod error;
+mod formats;
+mod parallel;
+mod plot;
+mod setup;
+mod sweep;
+mod table;
+mod tune;
+
+use serde_json::{Value, json};
+
+use super::error::CliError;
+use super::output::Output;
+use crate::sim::compare::compare;
+use crate::sim::experiment::Variant;
+use crate::sim::summary::Summary;
+pub(super) use arguments::SimulateArgs;
+use error::SimulateError;
+use formats::{difference_json, summary_json};
+use parallel::run_all;
+use setup::Plan;
+
+/// What came of one configuration.
+struct Arm<'a> {
+    variant: &'a Variant,
+    summaries: Vec<Summary>,
+    /// Requests per second that it could complete.
+    capacity: f64,
+}
+
+pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliError> {
+    if args.list {
+        return output.text(setup::list());
+    }
+    let mut plan = Plan::new(args)?;
+    for note in plan.notes.drain(..) {
+        output.complain("note", note);
+    }
+    if !args.sweep.is_empty() {
+        return tune::run(args, &plan, output);
+    }
+    let arms = measure(args, &plan, output)?;
+    if let Some(path) = &args.requests {
+        formats::write_requests(path, &plan)?;
+    }
+    if let Some(path) = &args.plot {
+        plot::write(path, &plan)?;
+    }
+    let text = if args.json {
+        format!("{}\n", to_json(&plan, &arms))
+    } else {
+        table::render(&plan, &arms)
+    };
+    output.text(text)?;
+    assertion::check_all(&args.assertions, &arms).map_err(CliError::from)
+}
+
+/// Runs every configuration with every seed.
+fn measure<'a>(
+    args: &SimulateArgs,
+    plan: &'a Plan,
+    output: &mut Output,
+) -> Result<Vec<Arm<'a>>, SimulateError> {
+    let seeds = plan.setting.workloads.len();
+    let mut jobs: Vec<(usize, Option<usize>)> = Vec::new();
+    for variant in 0..plan.variants.len() {
+        jobs.push((variant, None));
+        jobs.extend((0..seeds).map(|seed| (variant, Some(seed))));
+    }
+    let results = run_all(&jobs, args.threads(), output, |(index, seed)| {
+        let variant = plan.variants.get(*index).ok_or(SimulateError::NoVariant)?;
+        Ok(match seed {
+            None => Measured::Capacity(plan.setting.capacity(variant)?),
+            Some(seed) => Measured::Run(Box::new(plan.setting.run(variant, *seed)?.1)),
+        })
+    })?;
+    let arms = plan.variants.iter().zip(results.chunks(seeds + 1)).map(|(variant, results)| {
+        let mut arm = Arm { variant, summaries: Vec::new(), capacity: 0.0 };
+        for result in results {
+            match result {
+                Measured::Capacity(capacity) => arm.capacity = *capacity,
+                Measured::Run(summary) => arm.summaries.push((**summary).clone()),
+            }
+        }
+        arm
+    });
+    Ok(arms.collect())
+}
+
+/// What one job found.
+enum Measured {
+    Capacity(f64),
+    Run(Box<Summary>),
+}
+
+fn to_json(plan: &Plan, arms: &[Arm<'_>]) -> Value {
+    let base = arms.first();
+    let configurations: Vec<Value> = arms
+        .iter()
+        .map(|arm| {
+            let summaries = arm.summaries.iter().map(summary_json);
+            let differences = base.filter(|base| !std::ptr::eq(*base, arm)).map(|base| {
+                let differences = compare(&base.summaries, &arm.summaries);
+                differences.iter().map(difference_json).collect::<Vec<_>>()
+            });
+            json!({
+                "name": arm.variant.name,
+                "config_hash": setup::hash_of(&format!("{:?}", arm.variant.config)),
+                "capacity": arm.capacity,
+                "load": plan.rate / arm.capacity.max(f64::MIN_POSITIVE),
+                "seeds": summaries.collect::<Vec<_>>(),
+                "against_first": differences,
+            })
+        })
+        .collect();
+    json!({
+        "penstock": env!("CARGO_PKG_VERSION"),
+        "workload": plan.workload_name,
+        "workload_hash": plan.workload_hash,
+        "requests": plan.setting.workloads.first().map_or(0, |one| one.requests.len()),
+        "rate": plan.rate,
+        "engines": plan.engine_names,
+        "seed": plan.setting.seed,
+        "configurations": configurations,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! What may be wrong with a simulation.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::cli::error::{CliError, FAILED, USAGE};
+use crate::config::ConfigError;
+use crate::sim::engine::{RowError, SpecError};
+use crate::sim::experiment::UnservedModel;
+use crate::sim::workload::{TraceError, WorkloadError};
+use crate::sim::world::WorldError;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SimulateError {
+    #[error("pass a workload: a file, a trace, or one of {known}")]
+    NoWorkload { known: String },
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", path.display())]
+    Workload { path: PathBuf, source: WorkloadError },
+    #[error("{}: {source}", path.display())]
+    Trace { path: PathBuf, source: TraceError },
+    #[error("invalid configuration\n{0}")]
+    Config(#[from] ConfigError),
+    #[error("--engine: no row '{given}', and no file of that name (rows: {known})")]
+    UnknownRow { given: String, known: String },
+    #[error("--engine: no backend '{given}' (backends: {known})")]
+    UnknownBackend { given: String, known: String },
+    #[error("{}: {reason}", path.display())]
+    EngineFile { path: PathBuf, reason: String },
+    #[error("{0}")]
+    Rows(#[from] RowError),
+    #[error("{0}")]
+    Spec(#[from] SpecError),
+    #[error("{0}")]
+    World(#[from] WorldError),
+    #[error("{0}")]
+    Model(#[from] UnservedModel),
+    #[error("{flag}: {reason}")]
+    Flag { flag: &'static str, reason: String },
+    #[error(
+        "the configurations have {first} and {other} backends; compare fleets of the same size, or pass --backends"
+    )]
+    Backends { first: usize, other: usize },
+    #[error("there is no such configuration")]
+    NoVariant,
+    #[error("cannot write {}: {source}", path.display())]
+    Unwritable { path: PathBuf, source: io::Error },
+    #[error("a thread of the simulation ended early")]
+    Thread,
+    #[error("{0} of the assertions failed")]
+    Assertions(String),
+}
+
+impl From<SimulateError> for CliError {
+    fn from(error: SimulateError) -> Self {
+        let code = match &error {
+            SimulateError::Assertions(_)
+            | SimulateError::Thread
+            | SimulateError::Unwritable { .. } => FAILED,
+            SimulateError::NoWorkload { .. }
+            | SimulateError::Unreadable { .. }
+            | SimulateError::Workload { .. }
+            | SimulateError::Trace { .. }
+            | SimulateError::Config(_)
+            | SimulateError::UnknownRow { .. }
+            | SimulateError::UnknownBackend { .. }
+            | SimulateError::EngineFile { .. }
+            | SimulateError::Rows(_)
+            | SimulateError::Spec(_)
+            | SimulateError::World(_)
+            | SimulateError::Model(_)
+            | SimulateError::Flag { .. }
+            | SimulateError::Backends { .. }
+            | SimulateError::NoVariant => USAGE,
+        };
+        Self::Command { code, error: Box::new(error) }
+    }
+}

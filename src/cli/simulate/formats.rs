@@ -1,0 +1,105 @@
+//! Results as JSON.
+
+use std::io::Write;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::error::SimulateError;
+use super::setup::Plan;
+use crate::sim::compare::Difference;
+use crate::sim::statistics::Percentiles;
+use crate::sim::summary::{Load, Summary, first_token, per_token};
+use crate::sim::world::{FailReason, ShedReason, Status};
+
+pub(super) fn percentiles(of: &Percentiles) -> Value {
+    json!({"mean": of.mean, "p50": of.p50, "p90": of.p90, "p95": of.p95, "p99": of.p99})
+}
+
+pub(super) fn summary_json(one: &Summary) -> Value {
+    let reasons = |pairs: &mut dyn Iterator<Item = (&'static str, usize)>| -> Map<String, Value> {
+        pairs.map(|(name, count)| (name.to_owned(), count.into())).collect()
+    };
+    let shed = one.shed.iter().map(|(reason, count)| (shed_name(*reason), *count));
+    let failed = one.failed.iter().map(|(reason, count)| (fail_name(*reason), *count));
+    json!({
+        "requests": one.requests, "done": one.done, "left": one.left, "abandoned": one.abandoned,
+        "retries": one.retries,
+        "shed": reasons(&mut shed.into_iter()), "failed": reasons(&mut failed.into_iter()),
+        "ttft_seconds": percentiles(&one.first_token),
+        "tpot_seconds": percentiles(&one.per_token),
+        "e2e_seconds": percentiles(&one.total),
+        "goodput": one.goodput, "good_tokens_per_second": one.good_tokens,
+        "tokens_per_second": one.tokens_per_second,
+        "hit_rate": one.hit_rate, "believed_hit_rate": one.believed_rate,
+        "imbalance": one.imbalance, "concentration": one.concentration,
+        "preemptions": one.preemptions, "utilization": one.utilization, "fairness": one.fairness,
+        "saturated": one.load == Load::Saturated, "duration_seconds": one.duration,
+        "steps": one.steps,
+    })
+}
+
+pub(super) fn difference_json(one: &Difference) -> Value {
+    json!({
+        "figure": one.figure, "first": one.base, "this": one.other, "difference": one.interval.mean,
+        // Endless for a single seed.
+        "margin": Some(one.interval.margin).filter(|margin| margin.is_finite()),
+        "verdict": one.verdict.text(),
+    })
+}
+
+pub(super) fn shed_name(reason: ShedReason) -> &'static str {
+    match reason {
+        ShedReason::Saturated => "saturated",
+        ShedReason::CoolingDown => "cooling_down",
+        ShedReason::Unhealthy => "unhealthy",
+        ShedReason::Unserved => "unserved",
+    }
+}
+
+pub(super) fn fail_name(reason: FailReason) -> &'static str {
+    match reason {
+        FailReason::NotSent => "not_sent",
+        FailReason::Refused => "refused",
+        FailReason::NoResponse => "no_response",
+        FailReason::Cut => "cut",
+        FailReason::TooLong => "too_long",
+    }
+}
+
+fn status_name(status: Status) -> &'static str {
+    match status {
+        Status::Open => "open",
+        Status::Done => "done",
+        Status::Shed(reason) => shed_name(reason),
+        Status::Failed(reason) => fail_name(reason),
+        Status::Left => "left",
+        Status::Abandoned => "abandoned",
+    }
+}
+
+/// Writes a line per request of the first configuration and seed.
+pub(super) fn write_requests(path: &Path, plan: &Plan) -> Result<(), SimulateError> {
+    let Some(variant) = plan.variants.first() else { return Ok(()) };
+    let (run, _) = plan.setting.run(variant, 0)?;
+    let requests = plan.setting.workloads.first().map_or(&[][..], |workload| &workload.requests);
+    let mut lines = Vec::new();
+    for (result, request) in run.requests.iter().zip(requests) {
+        let arrived = result.arrived.saturating_sub(run.start) as f64 * 1e-6;
+        let is_done = result.status == Status::Done;
+        let backend = run.backends.get(usize::from(result.backend)).filter(|_| result.attempts > 0);
+        let line = json!({
+            "arrived": arrived, "status": status_name(result.status),
+            "backend": backend.map(|backend| &backend.name), "attempts": result.attempts,
+            "input_tokens": request.input_tokens, "output_tokens": result.output_tokens,
+            "cached_tokens": result.cached_tokens, "believed_tokens": result.believed_tokens,
+            "ttft_seconds": is_done.then(|| first_token(result)),
+            "tpot_seconds": per_token(result).filter(|_| is_done),
+            "e2e_seconds": is_done.then(|| result.ended.saturating_sub(result.arrived) as f64 * 1e-6),
+        });
+        // Writing to memory does not fail.
+        _ = writeln!(lines, "{line}");
+    }
+    std::fs::write(path, lines)
+        .map_err(|source| SimulateError::Unwritable { path: path.to_owned(), source })
+}

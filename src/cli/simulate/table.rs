@@ -1,0 +1,245 @@
+//! One page of results.
+
+use std::fmt::Write;
+
+use super::Arm;
+use super::formats::{fail_name, shed_name};
+use super::setup::{Plan, hash_of};
+use crate::sim::compare::{Difference, compare};
+use crate::sim::statistics::mean;
+use crate::sim::summary::{Load, Summary};
+use crate::sim::workload::Workload;
+
+/// How far the capacity of a simulated fleet may be off.
+const MODEL_ERROR: f64 = 0.1;
+/// The widest name of a column.
+const WIDEST: usize = 22;
+
+pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
+    let mut text = head(plan);
+    let names: Vec<String> = arms.iter().map(|arm| short(&arm.variant.name)).collect();
+    let widths: Vec<usize> = names.iter().map(|name| name.chars().count().max(12)).collect();
+    let mut row = |label: &str, cells: Vec<String>| {
+        _ = write!(text, "{label:<26}");
+        for (cell, width) in cells.iter().zip(&widths) {
+            _ = write!(text, "  {cell:>width$}");
+        }
+        text.push('\n');
+    };
+    row("", names.clone());
+    for (label, cell) in ROWS {
+        let cells: Vec<String> = arms.iter().map(|arm| cell(arm, plan)).collect();
+        // What happened nowhere takes no room.
+        let is_needed = !label.starts_with(RARE) || cells.iter().any(|cell| cell != "0");
+        if is_needed {
+            row(label.trim_start_matches(RARE), cells);
+        }
+    }
+    for reason in reasons(arms) {
+        let cells = arms.iter().map(|arm| count_of(arm, &reason));
+        row(&reason, cells.collect());
+    }
+    for arm in arms.iter().skip(1) {
+        if let Some(base) = arms.first() {
+            text.push_str(&differences(base, arm));
+        }
+    }
+    text.push_str(&warnings(plan, arms));
+    text
+}
+
+/// Starts the labels of rows that are left out where all their cells are 0.
+const RARE: char = '?';
+
+/// A row of the table: its label, and what stands in a column.
+type Row = (&'static str, fn(&Arm<'_>, &Plan) -> String);
+
+const ROWS: &[Row] = &[
+    ("TTFT      mean", |arm, _| time(arm, |one| one.first_token.mean)),
+    ("          p50", |arm, _| time(arm, |one| one.first_token.p50)),
+    ("          p90", |arm, _| time(arm, |one| one.first_token.p90)),
+    ("          p99", |arm, _| time(arm, |one| one.first_token.p99)),
+    ("TPOT      mean", |arm, _| time(arm, |one| one.per_token.mean)),
+    ("          p99", |arm, _| time(arm, |one| one.per_token.p99)),
+    ("E2E       mean", |arm, _| time(arm, |one| one.total.mean)),
+    ("          p99", |arm, _| time(arm, |one| one.total.p99)),
+    ("goodput", |arm, _| share(arm, |one| one.goodput)),
+    ("output tokens/s", |arm, _| number(arm, |one| one.tokens_per_second)),
+    ("cache hits", |arm, _| share(arm, |one| one.hit_rate)),
+    ("cache hits believed", |arm, _| share(arm, |one| one.believed_rate)),
+    ("imbalance (CV of tokens)", |arm, _| number(arm, |one| one.imbalance)),
+    ("engines busy", |arm, _| share(arm, |one| one.utilization)),
+    ("load (rate / capacity)", |arm, plan| {
+        let load = plan.rate / arm.capacity.max(f64::MIN_POSITIVE);
+        format!("{load:.2} ± {:.2}", load * MODEL_ERROR)
+    }),
+    ("fairness of clients", |arm, _| number(arm, |one| one.fairness)),
+    ("?preemptions", |arm, _| number(arm, |one| one.preemptions as f64)),
+    ("?retries", |arm, _| number(arm, |one| one.retries as f64)),
+    ("?clients that left", |arm, _| number(arm, |one| one.left as f64)),
+    ("?never sent: session ended", |arm, _| number(arm, |one| one.abandoned as f64)),
+];
+
+fn head(plan: &Plan) -> String {
+    let Some(workload) = plan.setting.workloads.first() else { return String::new() };
+    let Prompts { input, output } = Prompts::of(workload);
+    let last = workload.requests.iter().map(|request| request.arrives_at).max().unwrap_or(0);
+    let seeds = plan.setting.workloads.len() as u64;
+    let mut engines: Vec<(&str, usize)> = Vec::new();
+    for name in &plan.engine_names {
+        match engines.iter_mut().find(|(one, _)| one == name) {
+            Some((_, count)) => *count += 1,
+            None => engines.push((name, 1)),
+        }
+    }
+    let engines: Vec<String> =
+        engines.iter().map(|(name, count)| format!("{count} x {name}")).collect();
+    format!(
+        "workload  {} ({}): {} requests in {:.0} s, {:.2}/s; tokens in {input:.0}, out {output:.0}\n\
+         engines   {}\n\
+         run       seeds {}..{}, penstock {}, {}\n\n",
+        plan.workload_name,
+        plan.workload_hash,
+        workload.requests.len(),
+        last as f64 * 1e-6,
+        plan.rate,
+        engines.join(", "),
+        plan.setting.seed,
+        plan.setting.seed + seeds - 1,
+        env!("CARGO_PKG_VERSION"),
+        plan.variants
+            .iter()
+            .map(|one| format!("{} {}", short(&one.name), hash_of(&format!("{:?}", one.config))))
+            .collect::<Vec<_>>()
+            .join(", "),
+    )
+}
+
+/// Mean tokens of a workload.
+struct Prompts {
+    input: f64,
+    output: f64,
+}
+
+impl Prompts {
+    fn of(workload: &Workload) -> Self {
+        let of = |tokens: fn(&crate::sim::workload::Request) -> u32| {
+            mean(&workload.requests.iter().map(|one| f64::from(tokens(one))).collect::<Vec<_>>())
+        };
+        Self { input: of(|one| one.input_tokens), output: of(|one| one.output_tokens) }
+    }
+}
+
+/// The end of a name, which says the most.
+fn short(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= WIDEST {
+        return name.to_owned();
+    }
+    let end: String = name.chars().skip(count - WIDEST + 1).collect();
+    format!("…{end}")
+}
+
+fn average(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> f64 {
+    mean(&arm.summaries.iter().map(of).collect::<Vec<_>>())
+}
+
+fn time(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> String {
+    seconds(average(arm, of))
+}
+
+/// A time with three digits.
+pub(super) fn seconds(value: f64) -> String {
+    let millis = value * 1e3;
+    match millis.abs() {
+        small if small < 9.995 => format!("{millis:.2} ms"),
+        small if small < 99.95 => format!("{millis:.1} ms"),
+        small if small < 999.5 => format!("{millis:.0} ms"),
+        large if large < 9_995.0 => format!("{value:.2} s"),
+        large if large < 99_950.0 => format!("{value:.1} s"),
+        _ => format!("{value:.0} s"),
+    }
+}
+
+fn share(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> String {
+    format!("{:.1} %", average(arm, of) * 100.0)
+}
+
+fn number(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> String {
+    let value = average(arm, of);
+    match value {
+        0.0 => "0".to_owned(),
+        small if small < 10.0 => format!("{small:.2}"),
+        large => format!("{large:.0}"),
+    }
+}
+
+/// Every reason for which requests were shed or failed.
+fn reasons(arms: &[Arm<'_>]) -> Vec<String> {
+    let summaries = arms.iter().flat_map(|arm| &arm.summaries);
+    let mut found: Vec<String> = summaries
+        .flat_map(|one| {
+            let shed = one.shed.iter().map(|(reason, _)| format!("shed: {}", shed_name(*reason)));
+            let failed =
+                one.failed.iter().map(|(reason, _)| format!("failed: {}", fail_name(*reason)));
+            shed.chain(failed).collect::<Vec<_>>()
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn count_of(arm: &Arm<'_>, reason: &str) -> String {
+    number(arm, |one| {
+        let shed =
+            one.shed.iter().map(|(one, count)| (format!("shed: {}", shed_name(*one)), *count));
+        let failed =
+            one.failed.iter().map(|(one, count)| (format!("failed: {}", fail_name(*one)), *count));
+        let mut counts = shed.chain(failed).filter(|(name, _)| name == reason);
+        counts.next().map_or(0.0, |(_, count)| count as f64)
+    })
+}
+
+fn differences(base: &Arm<'_>, arm: &Arm<'_>) -> String {
+    let mut text = format!("\n{} against {}\n", arm.variant.name, base.variant.name);
+    for difference in compare(&base.summaries, &arm.summaries) {
+        let Difference { figure, base, interval, verdict, .. } = difference;
+        let percent = |value: f64| 100.0 * value / base.abs().max(f64::MIN_POSITIVE);
+        let shown = match interval.margin.is_finite() {
+            true => format!("{:+.1} % ± {:.1}", percent(interval.mean), percent(interval.margin)),
+            false => format!("{:+.1} %", percent(interval.mean)),
+        };
+        _ = writeln!(text, "  {figure:<12} {shown:>20}  {}", verdict.text());
+    }
+    text
+}
+
+fn warnings(plan: &Plan, arms: &[Arm<'_>]) -> String {
+    let mut text = String::new();
+    for arm in arms {
+        let load = plan.rate / arm.capacity.max(f64::MIN_POSITIVE);
+        let saturated = arm.summaries.iter().filter(|one| one.load == Load::Saturated).count();
+        let name = &arm.variant.name;
+        if saturated > 0 {
+            _ = write!(
+                text,
+                "\n{name}: the queue grew to the end in {saturated} of {} runs; its latencies depend on how long they were\n",
+                arm.summaries.len()
+            );
+        } else if (load - load * MODEL_ERROR..=load + load * MODEL_ERROR).contains(&1.0) {
+            _ = write!(
+                text,
+                "\n{name}: the load is 1 within the error of the model: cannot tell whether the fleet keeps up\n"
+            );
+        }
+        let left: usize = arm.summaries.iter().map(|one| one.left).sum();
+        if left > 0 {
+            _ = write!(
+                text,
+                "\n{name}: {left} requests ended because their clients left: latencies are those of the others\n"
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,347 @@
+//! Sweeps and searches: which settings are best, which are as good, and whether the advice survives the errors of
+//! the model.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::arguments::SimulateArgs;
+use super::error::SimulateError;
+use super::formats::summary_json;
+use super::parallel::run_all;
+use super::setup::{Plan, Source};
+use super::sweep::{Point, Sweep, grid};
+use super::table::seconds;
+use crate::cli::error::CliError;
+use crate::cli::output::Output;
+use crate::sim::compare::{Aim, Doubt, Verdict, difference};
+use crate::sim::experiment::{Setting, Variant};
+use crate::sim::random::{Purpose, Stream};
+use crate::sim::statistics::mean;
+use crate::sim::summary::Summary;
+
+/// Worlds in which advice is tried.
+const WORLDS: u64 = 10;
+/// In so many of them it must win.
+const WINS: usize = 8;
+/// The part of a workload that the first rung of a search runs.
+const FIRST_PART: f64 = 0.1;
+/// Of the candidates of a rung, one in so many stays, and the next rung is as many times longer.
+const KEPT: usize = 3;
+/// The figures of the table.
+const SHOWN: &[&str] = &["goodput", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean"];
+
+/// A point with its configuration and what came of it.
+struct Tried {
+    point: Point,
+    variant: Variant,
+    summaries: Vec<Summary>,
+}
+
+/// What a sweep aims at.
+struct Goal {
+    figure: &'static str,
+    aim: Aim,
+}
+
+impl Goal {
+    fn parse(given: &str) -> Result<Self, SimulateError> {
+        let known = crate::sim::compare::COMPARED;
+        let found = known.iter().find(|(figure, _)| *figure == given);
+        let names = || known.iter().map(|(figure, _)| *figure).collect::<Vec<_>>().join(", ");
+        let (figure, aim) = found.ok_or_else(|| SimulateError::Flag {
+            flag: "--objective",
+            reason: format!("no figure '{given}' (known: {})", names()),
+        })?;
+        Ok(Self { figure, aim: *aim })
+    }
+
+    fn value(&self, summaries: &[Summary]) -> f64 {
+        let values = summaries.iter().filter_map(|one| one.figure(self.figure));
+        let value = mean(&values.collect::<Vec<_>>());
+        // Less is better from here on.
+        if self.aim == Aim::Less { value } else { -value }
+    }
+}
+
+pub(super) fn run(args: &SimulateArgs, plan: &Plan, output: &mut Output) -> Result<(), CliError> {
+    let goal = Goal::parse(&args.objective)?;
+    let sweeps: Vec<Sweep> =
+        args.sweep.iter().map(|given| Sweep::parse(given)).collect::<Result<_, _>>()?;
+    let mut tried = candidates(args, plan, &sweeps)?;
+    if args.search.is_some() {
+        tried = halve(args, plan, &goal, tried, output)?;
+    }
+    measure(args, &plan.setting, &mut tried, output)?;
+    let incumbent = incumbent(args, plan, output)?;
+    let vote = vote(args, plan, &goal, &tried, &incumbent, output)?;
+    if args.json {
+        return output.line(to_json(&goal, &tried, &incumbent, vote.as_ref()));
+    }
+    output.text(render(&goal, &sweeps, &tried, &incumbent, vote.as_ref()))
+}
+
+fn candidates(
+    args: &SimulateArgs,
+    plan: &Plan,
+    sweeps: &[Sweep],
+) -> Result<Vec<Tried>, SimulateError> {
+    let sources = Source::all(args);
+    let source = sources.first().ok_or(SimulateError::NoVariant)?;
+    let mut tried = Vec::new();
+    for point in grid(sweeps)? {
+        let Some(mut variant) = point.variant(source, args)? else { continue };
+        if let Some(workload) = plan.setting.workloads.first() {
+            variant.declare_models(workload);
+        }
+        tried.push(Tried { point, variant, summaries: Vec::new() });
+    }
+    if tried.is_empty() {
+        let reason = "no scorer is left at any point".to_owned();
+        return Err(SimulateError::Flag { flag: "--sweep", reason });
+    }
+    Ok(tried)
+}
+
+/// Runs every candidate with every seed.
+fn measure(
+    args: &SimulateArgs,
+    setting: &Setting,
+    tried: &mut [Tried],
+    output: &mut Output,
+) -> Result<(), SimulateError> {
+    let seeds = setting.workloads.len();
+    let jobs: Vec<(usize, usize)> =
+        (0..tried.len()).flat_map(|index| (0..seeds).map(move |seed| (index, seed))).collect();
+    let variants: Vec<&Variant> = tried.iter().map(|one| &one.variant).collect();
+    let results = run_all(&jobs, args.threads(), output, |(index, seed)| {
+        let variant = variants.get(*index).ok_or(SimulateError::NoVariant)?;
+        Ok(setting.run(variant, *seed)?.1)
+    })?;
+    for (one, summaries) in tried.iter_mut().zip(results.chunks(seeds.max(1))) {
+        one.summaries = summaries.to_vec();
+    }
+    Ok(())
+}
+
+/// The configuration as it is.
+fn incumbent(
+    args: &SimulateArgs,
+    plan: &Plan,
+    output: &mut Output,
+) -> Result<Tried, SimulateError> {
+    let variant = plan.variants.first().ok_or(SimulateError::NoVariant)?.clone();
+    let mut tried =
+        [Tried { point: Point { settings: Vec::new() }, variant, summaries: Vec::new() }];
+    measure(args, &plan.setting, &mut tried, output)?;
+    let [incumbent] = tried;
+    Ok(incumbent)
+}
+
+/// Successive halving: short runs of all candidates, longer ones of the better third, and so on.
+fn halve(
+    args: &SimulateArgs,
+    plan: &Plan,
+    goal: &Goal,
+    mut tried: Vec<Tried>,
+    output: &mut Output,
+) -> Result<Vec<Tried>, SimulateError> {
+    // Where the grid is larger than the budget, a sample of it.
+    let mut random = Stream::new(args.seed, Purpose::Perturbations, u64::MAX);
+    while tried.len() > args.budget.max(1) {
+        let at = usize::try_from(random.below(tried.len() as u64)).unwrap_or(0);
+        tried.swap_remove(at);
+    }
+    let mut part = FIRST_PART;
+    while tried.len() > KEPT && part < 1.0 {
+        let mut setting = plan.setting.clone();
+        setting.workloads =
+            plan.setting.workloads.iter().take(1).map(|one| one.first_part(part)).collect();
+        measure(args, &setting, &mut tried, output)?;
+        tried.sort_by(|a, b| goal.value(&a.summaries).total_cmp(&goal.value(&b.summaries)));
+        tried.truncate(tried.len().div_ceil(KEPT).max(KEPT));
+        part *= KEPT as f64;
+    }
+    Ok(tried)
+}
+
+/// Whether the best point is better than the configuration as it is, and in how many worlds.
+struct Vote {
+    best: usize,
+    verdict: Verdict,
+    wins: usize,
+}
+
+fn vote(
+    args: &SimulateArgs,
+    plan: &Plan,
+    goal: &Goal,
+    tried: &[Tried],
+    incumbent: &Tried,
+    output: &mut Output,
+) -> Result<Option<Vote>, SimulateError> {
+    let value = |one: &Tried| goal.value(&one.summaries);
+    let ranked = tried.iter().enumerate().min_by(|(_, a), (_, b)| value(a).total_cmp(&value(b)));
+    let Some((best, winner)) = ranked else { return Ok(None) };
+    let verdict =
+        difference(goal.figure, goal.aim, &incumbent.summaries, &winner.summaries).verdict;
+    // A single seed has no interval, but the worlds may still agree.
+    let is_open = matches!(verdict, Verdict::Better | Verdict::CannotTell(Doubt::OneSeed));
+    if !is_open || value(winner) >= value(incumbent) {
+        return Ok(Some(Vote { best, verdict, wins: 0 }));
+    }
+    let names: Vec<String> =
+        incumbent.variant.config.backends.iter().map(|backend| backend.name.clone()).collect();
+    let worlds: Vec<u64> = (0..WORLDS).collect();
+    let results = run_all(&worlds, args.threads(), output, |world| {
+        let setting = plan.setting.perturbed(*world, &names);
+        let of = |variant: &Variant| -> Result<f64, SimulateError> {
+            Ok(goal.value(&[setting.run(variant, 0)?.1]))
+        };
+        Ok(of(&winner.variant)? < of(&incumbent.variant)?)
+    })?;
+    Ok(Some(Vote { best, verdict, wins: results.into_iter().filter(|won| *won).count() }))
+}
+
+/// Whether no other point is better in all figures that users feel.
+fn is_pareto(one: &Tried, tried: &[Tried]) -> bool {
+    const FELT: [&str; 3] = ["ttft_mean", "tpot_mean", "e2e_p99"];
+    let of = |one: &Tried| FELT.map(|figure| figure_of(one, figure));
+    let own = of(one);
+    !tried.iter().any(|other| {
+        let other = of(other);
+        let pairs = || other.iter().zip(&own);
+        pairs().all(|(other, own)| other <= own) && pairs().any(|(other, own)| other < own)
+    })
+}
+
+fn figure_of(one: &Tried, figure: &str) -> f64 {
+    mean(&one.summaries.iter().filter_map(|one| one.figure(figure)).collect::<Vec<_>>())
+}
+
+fn shown(figure: &str, value: f64) -> String {
+    if figure == "goodput" { format!("{:.1} %", value * 100.0) } else { seconds(value) }
+}
+
+fn render(
+    goal: &Goal,
+    sweeps: &[Sweep],
+    tried: &[Tried],
+    incumbent: &Tried,
+    vote: Option<&Vote>,
+) -> String {
+    let best = vote.and_then(|vote| tried.get(vote.best));
+    let names = tried.iter().map(|one| one.point.name());
+    let width = names.map(|name| name.chars().count()).max().unwrap_or(0).max(14);
+    let mut text = format!("{:<width$}", "");
+    for figure in SHOWN {
+        _ = write!(text, "  {figure:>12}");
+    }
+    text.push('\n');
+    let mut row = |name: &str, one: &Tried, marks: &str| {
+        _ = write!(text, "{name:<width$}");
+        for figure in SHOWN {
+            _ = write!(text, "  {:>12}", shown(figure, figure_of(one, figure)));
+        }
+        _ = writeln!(text, "{}{marks}", if marks.is_empty() { "" } else { "  " });
+    };
+    row("as configured", incumbent, "");
+    for one in tried {
+        let marks = best.map_or_else(Vec::new, |best| marks(goal, one, best, tried));
+        row(&one.point.name(), one, &marks.join(", "));
+    }
+    text.push_str(&sensitivity(goal, sweeps, tried));
+    text.push_str(&advice(goal, best, vote));
+    text
+}
+
+fn marks(goal: &Goal, one: &Tried, best: &Tried, tried: &[Tried]) -> Vec<&'static str> {
+    let mut marks = Vec::new();
+    if std::ptr::eq(one, best) {
+        marks.push("best");
+    } else if one.summaries.len() > 1
+        && matches!(
+            difference(goal.figure, goal.aim, &best.summaries, &one.summaries).verdict,
+            Verdict::CannotTell(Doubt::Chance)
+        )
+    {
+        marks.push("as good");
+    }
+    if is_pareto(one, tried) {
+        marks.push("Pareto");
+    }
+    marks
+}
+
+/// What one unit of each numeric setting changes on average: the slope of a straight line.
+fn sensitivity(goal: &Goal, sweeps: &[Sweep], tried: &[Tried]) -> String {
+    let mut text = String::new();
+    for sweep in sweeps {
+        let pairs: Vec<(f64, f64)> = tried
+            .iter()
+            .filter_map(|one| {
+                let setting = one.point.settings.iter().find(|(key, _)| *key == sweep.key)?;
+                Some((setting.1.parse().ok()?, figure_of(one, goal.figure)))
+            })
+            .collect();
+        let (x, y): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+        let (mean_x, mean_y) = (mean(&x), mean(&y));
+        let spread: f64 = x.iter().map(|x| (x - mean_x) * (x - mean_x)).sum();
+        if spread > 0.0 {
+            let slope =
+                pairs.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum::<f64>() / spread;
+            let sign = if slope < 0.0 { "-" } else { "+" };
+            let size = shown(goal.figure, slope.abs());
+            _ = writeln!(
+                text,
+                "\n{}: {sign}{size} of {} per unit on average",
+                sweep.short(),
+                goal.figure
+            );
+        }
+    }
+    text
+}
+
+fn advice(goal: &Goal, best: Option<&Tried>, vote: Option<&Vote>) -> String {
+    let (Some(best), Some(vote)) = (best, vote) else { return String::new() };
+    if vote.wins >= WINS {
+        return format!(
+            "\n{} is better in {} of {WORLDS} worlds with errors of the model in them:\n\n{}",
+            best.point.name(),
+            vote.wins,
+            best.point.patch(&best.variant.config)
+        );
+    }
+    let reason = match vote.verdict {
+        Verdict::Better | Verdict::CannotTell(Doubt::OneSeed) if vote.wins > 0 => format!(
+            "{} is better only in {} of {WORLDS} worlds with errors of the model in them",
+            best.point.name(),
+            vote.wins
+        ),
+        Verdict::Better | Verdict::Worse | Verdict::CannotTell(_) => {
+            format!("no point has a better {} than the configuration as it is", goal.figure)
+        }
+    };
+    format!("\nNo advice: {reason}\n")
+}
+
+fn to_json(goal: &Goal, tried: &[Tried], incumbent: &Tried, vote: Option<&Vote>) -> Value {
+    let one = |one: &Tried| {
+        json!({
+            "settings": one.point.settings.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+            "seeds": one.summaries.iter().map(summary_json).collect::<Vec<_>>(),
+            "pareto": is_pareto(one, tried),
+        })
+    };
+    let advice = vote.filter(|vote| vote.wins >= WINS).and_then(|vote| tried.get(vote.best));
+    json!({
+        "objective": goal.figure,
+        "as_configured": one(incumbent),
+        "points": tried.iter().map(one).collect::<Vec<_>>(),
+        "best": vote.and_then(|vote| tried.get(vote.best)).map(|best| best.point.name()),
+        "worlds": WORLDS,
+        "wins": vote.map(|vote| vote.wins),
+        "patch": advice.map(|best| best.point.patch(&best.variant.config)),
+    })
+}

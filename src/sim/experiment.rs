@@ -1,0 +1,189 @@
+//! Several configurations, each with the same workloads: one per seed, so that what differs between two
+//! configurations is not chance (common random numbers).
+
+use std::time::Duration;
+
+use super::engine::{EngineSpec, StepTime};
+use super::random::{Purpose, Stream};
+use super::summary::{Objective, Summary};
+use super::workload::{Workload, rounded, rounded_u32};
+use super::world::{Delays, Fault, RunResult, WorldError, WorldSpec, simulate};
+use crate::config::Config;
+use crate::fleet::dump;
+
+/// A configuration with a name.
+#[derive(Debug, Clone)]
+pub struct Variant {
+    /// What it is called: its file, or what a sweep sets.
+    pub name: String,
+    /// The configuration; its backends declare their models.
+    pub config: Config,
+}
+
+/// What all variants have in common.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// One workload per seed.
+    pub workloads: Vec<Workload>,
+    /// The engines, in the order of the backends.
+    pub engines: Vec<EngineSpec>,
+    /// How many balancers share the clients.
+    pub balancers: u32,
+    /// The first seed.
+    pub seed: u64,
+    /// What lies between.
+    pub delays: Delays,
+    /// What happens to the engines.
+    pub faults: Vec<Fault>,
+    /// Whether engines report how much of a prompt they had cached.
+    pub reports_cached: bool,
+    /// What a good request reaches.
+    pub objective: Objective,
+}
+
+impl Setting {
+    /// Runs a variant with the workload of one seed.
+    ///
+    /// # Errors
+    /// [`WorldError`] when the fleet cannot be built.
+    pub fn run(&self, variant: &Variant, seed: usize) -> Result<(RunResult, Summary), WorldError> {
+        let empty = Workload::default();
+        let workload = self.workloads.get(seed).unwrap_or(&empty);
+        self.run_workload(variant, workload, seed)
+    }
+
+    fn run_workload(
+        &self,
+        variant: &Variant,
+        workload: &Workload,
+        seed: usize,
+    ) -> Result<(RunResult, Summary), WorldError> {
+        let spec = WorldSpec {
+            config: variant.config.clone(),
+            engines: self.engines.clone(),
+            balancers: self.balancers,
+            seed: self.seed.wrapping_add(seed as u64),
+            delays: self.delays,
+            faults: self.faults.clone(),
+            reports_cached: self.reports_cached,
+        };
+        let result = simulate(&spec, workload)?;
+        let summary = Summary::new(&result, workload, &self.objective);
+        Ok((result, summary))
+    }
+
+    /// Requests per second that the variant completes when all arrive at once: its capacity for this workload.
+    /// The last tenth is left out: then backends run empty one after the other.
+    ///
+    /// # Errors
+    /// [`WorldError`] when the fleet cannot be built.
+    pub fn capacity(&self, variant: &Variant) -> Result<f64, WorldError> {
+        let empty = Workload::default();
+        let workload = self.workloads.first().unwrap_or(&empty);
+        let burst = workload.clone().at_speed(RUSH);
+        let (result, _) = self.run_workload(variant, &burst, 0)?;
+        let mut ends: Vec<u64> = result
+            .requests
+            .iter()
+            .filter(|one| one.output_tokens > 0)
+            .map(|one| one.ended)
+            .collect();
+        ends.sort_unstable();
+        let counted = ends.len() * 9 / 10;
+        let last = ends.get(counted).copied().unwrap_or(result.start);
+        let seconds = last.saturating_sub(result.start) as f64 * 1e-6;
+        Ok(if seconds > 0.0 { counted as f64 / seconds } else { 0.0 })
+    }
+
+    /// The same world with errors of the model in it: prefill, KV reads and capacity up to a fifth off, outputs
+    /// up to 30 %, telemetry late, or a backend lost. The number says which world.
+    #[must_use]
+    pub fn perturbed(&self, world: u64, backends: &[String]) -> Self {
+        let mut random = Stream::new(self.seed, Purpose::Perturbations, world);
+        let mut off = |most: f64| 1.0 + most * (2.0 * random.uniform() - 1.0);
+        let (token, context, capacity, output) = (off(0.2), off(0.2), off(0.2), off(0.3));
+        let scaled = |value: u64, factor: f64| rounded(value as f64 * factor);
+        let mut setting = self.clone();
+        for engine in &mut setting.engines {
+            let time = engine.step_time;
+            engine.step_time = StepTime {
+                per_token: scaled(time.per_token, token),
+                per_context: scaled(time.per_context, context),
+                ..time
+            };
+            engine.kv_blocks = rounded_u32(f64::from(engine.kv_blocks) * capacity).max(1);
+        }
+        for workload in &mut setting.workloads {
+            for request in &mut workload.requests {
+                let tokens = rounded_u32(f64::from(request.output_tokens) * output).max(1);
+                let most = if request.max_tokens > 0 { request.max_tokens } else { u32::MAX };
+                request.output_tokens = tokens.min(most);
+            }
+        }
+        match world % 3 {
+            0 => setting.delays.scrape = Duration::from_millis(200),
+            1 => setting.faults.extend(self.lost_backend(backends, &mut random)),
+            _ => {}
+        }
+        setting
+    }
+
+    /// A backend that is lost in the middle, where there is more than one.
+    fn lost_backend(&self, backends: &[String], random: &mut Stream) -> Option<Fault> {
+        if backends.len() < 2 {
+            return None;
+        }
+        let number = random.below(backends.len() as u64);
+        let last = self.workloads.first()?.requests.iter().map(|one| one.arrives_at).max()?;
+        Some(Fault {
+            at: Duration::from_micros(last / 2),
+            backend: backends.get(usize::try_from(number).ok()?)?.clone(),
+            kind: super::world::FaultKind::Down,
+            lasts: Duration::from_micros(last / 8),
+        })
+    }
+}
+
+/// So fast that all requests arrive at once.
+const RUSH: f64 = 1e9;
+
+/// Why a configuration cannot be simulated with a workload.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no backend of '{variant}' serves the model '{model}' of the workload; --model NAME sends every request to NAME"
+)]
+pub struct UnservedModel {
+    /// The variant.
+    pub variant: String,
+    /// The model.
+    pub model: String,
+}
+
+impl Variant {
+    /// Declares the models of a workload on the backends that declare none, so that there is nothing to discover.
+    pub fn declare_models(&mut self, workload: &Workload) {
+        use crate::config::ModelEntry;
+        let entry = |name: &String| ModelEntry { id: name.clone(), ..ModelEntry::default() };
+        for backend in self.config.backends.iter_mut().filter(|backend| backend.models.is_none()) {
+            backend.models = Some(workload.models.iter().map(entry).collect());
+        }
+    }
+
+    /// Checks that every model of the workload is served, by its name or an alias.
+    ///
+    /// # Errors
+    /// [`UnservedModel`] for the first that is not.
+    pub fn check_models(&self, workload: &Workload) -> Result<(), UnservedModel> {
+        let generation = crate::routing::Generation::new(self.config.clone());
+        dump::assume_healthy(&generation.fleet);
+        let topology = generation.fleet.topology();
+        for model in &workload.models {
+            let split = crate::routing::SplitPoint::default();
+            let target = generation.router.names.resolve(model, &topology, split);
+            if topology.model_id(target).is_none() {
+                return Err(UnservedModel { variant: self.name.clone(), model: model.clone() });
+            }
+        }
+        Ok(())
+    }
+}
