@@ -37,6 +37,13 @@ pub const PRESETS: &[Preset] = &[
         warning: None,
     },
     Preset {
+        name: "sticky",
+        about: "the backend with the prompt until it is far behind, else the fewest tokens to compute, as llm-d \
+                since June 2026",
+        scorers: &[("sticky", 1.0)],
+        warning: None,
+    },
+    Preset {
         name: "least-loaded",
         about: "least of waiting + running + dispatched since",
         scorers: &[("load-balance", 1.0)],

@@ -18,6 +18,7 @@ mod queue_depth;
 mod resident;
 mod running_requests;
 mod session_affinity;
+mod sticky;
 mod token_load;
 mod waiting_queue;
 
@@ -128,6 +129,7 @@ pub const SCORERS: &[ScorerRow] = &[
     resident::ROW,
     free_slot::ROW,
     cache_aware::ROW,
+    sticky::ROW,
     bounded_hash::ROW,
     busiest::ROW,
 ];

@@ -52,9 +52,32 @@ pub fn anchors(page: &str) -> BTreeSet<String> {
     page.lines().filter_map(heading).collect()
 }
 
+/// What separates words and commands, except within quotes.
+const SEPARATORS: &str = " <>|;&";
+
+/// The same line, without quotes and with other characters for separators within them.
+fn hide_quoted(line: &str) -> String {
+    if line.matches('\'').count() % 2 == 1 {
+        return line.to_owned();
+    }
+    let parts = line.split('\'').enumerate().map(|(index, part)| {
+        let hidden = |one: char| match SEPARATORS.find(one) {
+            Some(place) if index % 2 == 1 => char::from(u8::try_from(place).unwrap() + 1),
+            _ => one,
+        };
+        part.chars().map(hidden).collect::<String>()
+    });
+    parts.collect()
+}
+
+fn shown(word: &str) -> String {
+    let shown = |one: char| SEPARATORS.chars().nth((one as usize).wrapping_sub(1)).unwrap_or(one);
+    word.chars().map(shown).collect()
+}
+
 /// The arguments of every `penstock` in a line of a shell.
 pub fn calls(line: &str) -> Vec<Vec<String>> {
-    let line = line.replace("cargo run --release -- ", "penstock ");
+    let line = hide_quoted(&line.replace("cargo run --release -- ", "penstock "));
     let commands = line.split(['|', ';', '&']);
     commands
         .filter_map(|command| {
@@ -62,7 +85,7 @@ pub fn calls(line: &str) -> Vec<Vec<String>> {
             let program = words.next()?;
             let is_ours = program == "penstock" || program.ends_with("/penstock");
             let until_redirection = words.take_while(|word| !word.starts_with(['<', '>']));
-            is_ours.then(|| until_redirection.map(str::to_owned).collect())
+            is_ours.then(|| until_redirection.map(|word| shown(word)).collect())
         })
         .collect()
 }

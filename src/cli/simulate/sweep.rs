@@ -135,7 +135,10 @@ impl Point {
         if self.settings.iter().any(|(key, _)| key.starts_with(SCORERS)) {
             text.push_str("  strategy: weighted\n  scorers:\n");
             for spec in &routing.scorers {
-                text.push_str(&format!("    {}: {}\n", spec.name, spec.weight));
+                text.push_str(&format!(
+                    "    - {{ name: {}, weight: {} }}\n",
+                    spec.name, spec.weight
+                ));
             }
         }
         let mut others = String::new();

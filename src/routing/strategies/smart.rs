@@ -5,6 +5,11 @@ use crate::config::Weights;
 use crate::fleet::Serving;
 use crate::units::Timestamp;
 
+/// Requests in flight at which the load costs no more points.
+const FULL: u32 = 100;
+/// The most beyond them that is compared: 18 bits.
+const MOST_EXCESS: u32 = (1 << 18) - 1;
+
 /// Scores while it passes over the candidates: a second pass would cost as much as the first.
 #[inline(always)]
 pub(super) fn pick<R: Reading>(
@@ -15,9 +20,11 @@ pub(super) fn pick<R: Reading>(
     for candidate in candidates {
         count += 1;
         let points = points(&candidate, weights);
-        // One number, so that no branch has to be predicted: more points, and of equals the first
-        // candidate.
-        best = best.max(u64::from(points) << 32 | u64::from(u32::MAX - candidate.row()));
+        // One number, so that no branch has to be predicted: more points, then fewer requests beyond
+        // those that cost points, and of equals the first candidate.
+        let excess = candidate.in_flight().saturating_sub(FULL).min(MOST_EXCESS);
+        let load = u64::from(MOST_EXCESS - excess) << 32;
+        best = best.max(u64::from(points) << 50 | load | u64::from(u32::MAX - candidate.row()));
     }
     let row = u32::MAX - u32::try_from(best & u64::from(u32::MAX)).unwrap_or(u32::MAX);
     (count > 0).then(|| Picked::plain(row, count))
@@ -55,7 +62,7 @@ fn score_points(priority: u32, in_flight: u32, tens_of_ms: u32, weights: &Weight
 
 /// 100 for the least, 0 for 100 and more.
 fn points_of(value: u32) -> u32 {
-    100 - value.min(100)
+    FULL - value.min(FULL)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The tables of `docs/simulation.md`: the engines' rows, and what they predict of recorded runs.
+//! The tables of `docs/simulated-engines.md`: the engines' rows, and what they predict of recorded runs.
 
 use penstock::sim::engine::{EngineRow, EngineSpec, engine_rows};
 use penstock::sim::fit::{Errors, RunErrors};
