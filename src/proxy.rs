@@ -27,6 +27,7 @@ mod observers;
 mod outcome;
 mod own_response;
 mod phases;
+mod replay;
 mod request_body;
 mod request_head;
 mod residency;

@@ -33,7 +33,7 @@ pub use ensemble::{DRAFTS, EnsembleCall, EnsemblePlan, EnsembleStage};
 pub use error::RouteError;
 pub use filters::{RejectReason, Verdict};
 pub use generation::Generation;
-pub use observer::{About, AttemptEnded, RequestObserver, RequestOutcome, Routed};
+pub use observer::{About, AttemptEnded, ReplayFields, RequestObserver, RequestOutcome, Routed};
 pub use passthrough::{Passthrough, Way};
 pub use prefix_observer::PrefixObserver;
 pub use random::{Live, Peek, RandomSource, Replay};

@@ -9,6 +9,7 @@ pub mod experiment;
 pub mod fit;
 mod minimize;
 pub mod random;
+pub mod regret;
 pub mod run;
 pub mod statistics;
 pub mod summary;

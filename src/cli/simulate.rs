@@ -3,10 +3,12 @@
 
 mod arguments;
 mod assertion;
+mod calibration;
 mod error;
 mod formats;
 mod parallel;
 mod plot;
+mod regrets;
 mod setup;
 mod sweep;
 mod table;
@@ -41,7 +43,19 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
     for note in plan.notes.drain(..) {
         output.complain("note", note);
     }
-    if !args.sweep.is_empty() {
+    let calibration = match &args.yesterday {
+        Some(path) => Some(calibration::calibrate(args, path, &mut plan)?),
+        None => None,
+    };
+    if let Some(calibration) = &calibration {
+        let is_json = args.json;
+        let text =
+            if is_json { format!("{}\n", calibration.to_json()) } else { calibration.to_text() };
+        output.text(text)?;
+        calibration.check()?;
+    }
+    let has_one = args.configs.len() <= 1;
+    if !args.sweep.is_empty() || (calibration.is_some() && has_one) {
         return tune::run(args, &plan, output);
     }
     let arms = measure(args, &plan, output)?;
@@ -57,6 +71,10 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
         table::render(&plan, &arms)
     };
     output.text(text)?;
+    if let Some(count) = args.regret {
+        let report = regrets::report(args, &plan, count, output)?;
+        output.text(report)?;
+    }
     assertion::check_all(&args.assertions, &arms).map_err(CliError::from)
 }
 

@@ -16,7 +16,7 @@ use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology};
 use crate::routing::RoutingDecision;
-use crate::routing::{EnsembleCall, Generation, SplitPoint};
+use crate::routing::{EnsembleCall, Generation, ReplayFields, SplitPoint};
 use crate::scan::{RequestProfile, ScanOptions, scan};
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::response_monitor::ResponseMonitor;
@@ -108,6 +108,8 @@ pub(crate) struct RequestRecord {
     pub(crate) retried_without: Capabilities,
     /// Bytes of the request's body.
     pub(crate) bytes_in: usize,
+    /// What a replay needs, where it is logged.
+    pub(crate) replay: Option<Box<ReplayFields>>,
     /// Method and path of a refused head, which Pingora has not seen.
     pub(crate) refused: Option<Box<LoggedRequest>>,
 }

@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 
 use super::Proxy;
 use super::context::{RequestContext, ScannedRequest};
+use super::replay::replay_fields;
 use crate::clock::now;
 use crate::fleet::{BackendSet, InflightGuard, PermitLimits, PermitRequest};
 use crate::prefix::{Chain, prompt_chain};
@@ -58,6 +59,9 @@ pub(crate) fn decide(
     headers: &HeaderMap,
     request: &ScannedRequest,
 ) -> Result<Decided, Undecided> {
+    if ctx.record.attempts == 0 && ctx.generation.config.access_log.replay {
+        ctx.record.replay = Some(Box::new(replay_fields(ctx, request)));
+    }
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
         let weighted = ctx.generation.router.weighted();
         let weighted = weighted.filter(|weighted| weighted.profile().reads_prompts());

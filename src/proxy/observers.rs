@@ -134,6 +134,7 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
         bytes_out: to_u64(session.as_downstream().body_bytes_sent()),
         trace: ctx.trace,
         ensemble: ctx.record.ensemble,
+        replay: ctx.record.replay.as_deref(),
     }
 }
 

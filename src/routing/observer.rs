@@ -158,6 +158,21 @@ pub struct About<'a> {
     pub trace: Option<TraceContext>,
     /// The call that it is of an ensemble.
     pub ensemble: Option<EnsembleCall>,
+    /// What a replay needs, where it is logged.
+    pub replay: Option<&'a ReplayFields>,
+}
+
+/// What a replay of a request needs besides its times and tokens. Hashes are salted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReplayFields {
+    /// The client's limit on the tokens of the response.
+    pub max_tokens: Option<TokenCount>,
+    /// The session it names.
+    pub session: Option<u64>,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// The prompt's full blocks.
+    pub blocks: Vec<u64>,
 }
 
 /// Observes requests. Must not block.

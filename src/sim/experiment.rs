@@ -7,7 +7,7 @@ use super::engine::{EngineSpec, StepTime};
 use super::random::{Purpose, Stream};
 use super::summary::{Objective, Summary};
 use super::workload::{Workload, rounded, rounded_u32};
-use super::world::{Delays, Fault, RunResult, WorldError, WorldSpec, simulate};
+use super::world::{Delays, Examined, Fault, RunResult, WorldError, WorldSpec, simulate};
 use crate::config::Config;
 use crate::fleet::dump;
 
@@ -58,7 +58,24 @@ impl Setting {
         workload: &Workload,
         seed: usize,
     ) -> Result<(RunResult, Summary), WorldError> {
-        let spec = WorldSpec {
+        let spec = self.world(variant, seed, None);
+        let result = simulate(&spec, workload)?;
+        let summary = Summary::new(&result, workload, &self.objective);
+        Ok((result, summary))
+    }
+
+    /// Runs a variant up to the end of one request.
+    ///
+    /// # Errors
+    /// [`WorldError`] when the fleet cannot be built.
+    pub fn examine(&self, variant: &Variant, examined: Examined) -> Result<RunResult, WorldError> {
+        let empty = Workload::default();
+        let workload = self.workloads.first().unwrap_or(&empty);
+        simulate(&self.world(variant, 0, Some(examined)), workload)
+    }
+
+    fn world(&self, variant: &Variant, seed: usize, examined: Option<Examined>) -> WorldSpec {
+        WorldSpec {
             config: variant.config.clone(),
             engines: self.engines.clone(),
             balancers: self.balancers,
@@ -66,10 +83,8 @@ impl Setting {
             delays: self.delays,
             faults: self.faults.clone(),
             reports_cached: self.reports_cached,
-        };
-        let result = simulate(&spec, workload)?;
-        let summary = Summary::new(&result, workload, &self.objective);
-        Ok((result, summary))
+            examined,
+        }
     }
 
     /// Requests per second that the variant completes when all arrive at once: its capacity for this workload.

@@ -104,6 +104,14 @@ impl Run {
             }
             requests.push(timing);
         }
+        Self::of(requests)
+    }
+
+    /// A run of these requests, whose times do not run backwards.
+    ///
+    /// # Errors
+    /// When there are too few.
+    pub fn of(mut requests: Vec<Timing>) -> Result<Self, RunError> {
         if requests.len() < LEAST {
             return Err(RunError::TooFew { found: requests.len(), least: LEAST });
         }

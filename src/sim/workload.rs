@@ -15,7 +15,7 @@ mod traces;
 pub use generate::generate;
 pub use presets::{WorkloadPreset, presets};
 pub use spec::{WorkloadError, WorkloadSpec};
-pub use traces::{TraceError, TraceFormat, read_trace};
+pub use traces::{TraceError, TraceFormat, read_timings, read_trace};
 
 /// One request, as a client sends it. Times in microseconds since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

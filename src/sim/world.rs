@@ -79,6 +79,17 @@ pub struct WorldSpec {
     pub faults: Vec<Fault>,
     /// Whether engines report how many tokens of a prompt they had cached.
     pub reports_cached: bool,
+    /// A decision that is looked at; the run stops when its request ends.
+    pub examined: Option<Examined>,
+}
+
+/// A decision that is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Examined {
+    /// The request, as an index into the workload.
+    pub request: u32,
+    /// Where it goes first, whatever the strategy decides; an index into the backends.
+    pub backend: Option<usize>,
 }
 
 /// Why a run cannot start.
@@ -116,6 +127,8 @@ struct World<'a> {
     awaited: Vec<u16>,
     /// Requests that have not ended.
     open: usize,
+    /// Where each scorer alone would have sent the request that is looked at.
+    picks: Vec<(String, usize)>,
 }
 
 /// Runs a workload to its end.
@@ -126,7 +139,7 @@ pub fn simulate(spec: &WorldSpec, workload: &Workload) -> Result<RunResult, Worl
     let mut world = World::new(spec, workload)?;
     let roots = workload.roots();
     let mut roots = roots.iter().copied().peekable();
-    while world.open > 0 {
+    while world.open > 0 && !world.has_examined() {
         let root = roots.peek().map(|id| (world.arrival_of(*id), *id));
         if !world.step(root) {
             break;
@@ -163,9 +176,17 @@ impl<'a> World<'a> {
             results: workload.requests.iter().map(|_| RequestResult::default()).collect(),
             awaited: workload.requests.iter().map(|request| request.follows).collect(),
             open: workload.requests.len(),
+            picks: Vec::new(),
         };
         world.start_checks();
         Ok(world)
+    }
+
+    /// Whether the request that is looked at has ended.
+    fn has_examined(&self) -> bool {
+        let examined = self.spec.examined.map(|examined| examined.request as usize);
+        let result = examined.and_then(|id| self.results.get(id));
+        result.is_some_and(|result| result.status != Status::Open)
     }
 
     fn arrival_of(&self, id: u32) -> u64 {
@@ -213,17 +234,26 @@ impl<'a> World<'a> {
     }
 
     fn into_result(self) -> RunResult {
-        debug_assert!(self.live.iter().all(Option::is_none), "every request has ended");
         let in_flight = self.balancers.iter().flat_map(|one| &one.topology.backends);
         let in_flight: u32 = in_flight.map(|backend| backend.state.load.in_flight()).sum();
-        debug_assert_eq!(in_flight, 0, "every permit was given back");
+        let live = self.live.iter().flatten().count();
+        debug_assert_eq!(
+            in_flight as usize, live,
+            "permits are those of requests that have not ended"
+        );
+        debug_assert!(live == 0 || self.spec.examined.is_some(), "every request has ended");
         let backends = self.spec.config.backends.iter().zip(self.engines.counters());
         let backends = backends.map(|(config, (counters, blocks))| BackendResult {
             name: config.name.clone(),
             counters,
             kv_blocks: blocks,
         });
-        RunResult { start: START, backends: backends.collect(), requests: self.results }
+        RunResult {
+            start: START,
+            backends: backends.collect(),
+            requests: self.results,
+            picks: self.picks,
+        }
     }
 }
 

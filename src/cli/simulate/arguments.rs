@@ -20,6 +20,7 @@ Examples:
   penstock simulate bursty --backends 8 --sweep routing.strategy=round_robin,smart,weighted
   penstock simulate conversation --sweep routing.scorers.prefix-affinity=0..5/1
   penstock simulate conversation --fault 'at 60s backend b1 down 30s'
+  penstock simulate --yesterday access.jsonl --config penstock.yaml
   penstock simulate trace.jsonl --config new.yaml --config old.yaml --assert 'ttft_p99 < 1.1 * baseline'
 
 Exit codes: 0 simulated, 1 an assertion failed, 2 the workload, a configuration or a flag is wrong.";
@@ -29,6 +30,11 @@ Exit codes: 0 simulated, 1 an assertion failed, 2 the workload, a configuration 
 pub(in crate::cli) struct SimulateArgs {
     /// The workload: a file, a trace, or the name of a preset
     pub(super) workload: Option<String>,
+
+    /// An access log instead of a workload: learn the engines from it, show how well the simulation agrees with
+    /// it, and then compare and advise
+    #[arg(long, value_name = "ACCESS.jsonl", conflicts_with_all = ["workload", "speed", "load"])]
+    pub(super) yesterday: Option<PathBuf>,
 
     /// A configuration; the first one is what the others are compared with. Without one, a fleet of
     /// --backends with the strategy weighted
@@ -122,6 +128,11 @@ pub(in crate::cli) struct SimulateArgs {
     /// the baseline is the second one
     #[arg(long = "assert", value_name = "EXPRESSION")]
     pub(super) assertions: Vec<String>,
+
+    /// Look at so many decisions of the first configuration: what each cost its request against the best backend,
+    /// by running on with every other one
+    #[arg(long, value_name = "DECISIONS")]
+    pub(super) regret: Option<usize>,
 
     /// Write a line of JSON per request of the first configuration and seed
     #[arg(long, value_name = "FILE")]

@@ -7,6 +7,7 @@ use crate::cli::error::{CliError, FAILED, USAGE};
 use crate::config::ConfigError;
 use crate::sim::engine::{RowError, SpecError};
 use crate::sim::experiment::UnservedModel;
+use crate::sim::run::RunError;
 use crate::sim::workload::{TraceError, WorkloadError};
 use crate::sim::world::WorldError;
 
@@ -46,6 +47,12 @@ pub(super) enum SimulateError {
     NoVariant,
     #[error("cannot write {}: {source}", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
+    #[error("{}: no backend has enough streams to learn from: {source}", path.display())]
+    TooFew { path: PathBuf, source: RunError },
+    #[error(
+        "the simulation is {error:.0} % off from what the log has, and 25 % is the most: no advice"
+    )]
+    Uncalibrated { error: f64 },
     #[error("a thread of the simulation ended early")]
     Thread,
     #[error("{0} of the assertions failed")]
@@ -57,6 +64,7 @@ impl From<SimulateError> for CliError {
         let code = match &error {
             SimulateError::Assertions(_)
             | SimulateError::Thread
+            | SimulateError::Uncalibrated { .. }
             | SimulateError::Unwritable { .. } => FAILED,
             SimulateError::NoWorkload { .. }
             | SimulateError::Unreadable { .. }
@@ -72,6 +80,7 @@ impl From<SimulateError> for CliError {
             | SimulateError::Model(_)
             | SimulateError::Flag { .. }
             | SimulateError::Backends { .. }
+            | SimulateError::TooFew { .. }
             | SimulateError::NoVariant => USAGE,
         };
         Self::Command { code, error: Box::new(error) }

@@ -167,7 +167,8 @@ pub(super) fn read_text(path: &Path) -> Result<String, SimulateError> {
 impl Plan {
     pub(super) fn new(args: &SimulateArgs) -> Result<Self, SimulateError> {
         let known = || presets().iter().map(|one| one.name).collect::<Vec<_>>().join(", ");
-        let given = args.workload.as_deref();
+        let log = args.yesterday.as_ref().map(|path| path.to_string_lossy());
+        let given = args.workload.as_deref().or(log.as_deref());
         let given = given.ok_or_else(|| SimulateError::NoWorkload { known: known() })?;
         check_flags(args)?;
         let mut notes = Vec::new();

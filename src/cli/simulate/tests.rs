@@ -70,3 +70,74 @@ fn wrong_inputs_are_named() {
     }
     assert!(call(&["simulate", "--list"]).results.contains("shared-prefix"));
 }
+
+/// The access log of a simulated run, on engines that the one who reads it does not know.
+fn simulated_log(folder: &std::path::Path) -> std::path::PathBuf {
+    let requests = folder.join("requests.jsonl");
+    let row = "rtxpro6000/llama-3.1-8b/tp1";
+    let path = requests.to_str().unwrap();
+    let line = ["simulate", "chatbot", "--part", "0.2", "--backends", "2", "--requests", path];
+    let done = call(&[&line[..], &["--engine", row]].concat());
+    assert_eq!(done.code, 0, "{}", done.complaints);
+    let mut log = String::new();
+    for line in std::fs::read_to_string(requests).unwrap().lines() {
+        let one: serde_json::Value = serde_json::from_str(line).unwrap();
+        let ended = one["arrived"].as_f64().unwrap() + one["e2e_seconds"].as_f64().unwrap();
+        let time = format!("2026-11-23T10:{:02.0}:{:06.3}Z", (ended / 60.0).floor(), ended % 60.0);
+        let line = serde_json::json!({
+            "time": time, "model_requested": "m", "key": "web", "backend": one["backend"], "status": 200,
+            "stream": true, "duration_ms": one["e2e_seconds"].as_f64().unwrap() * 1e3,
+            "ttft_ms": one["ttft_seconds"].as_f64().unwrap() * 1e3,
+            "tokens_in": one["input_tokens"], "tokens_out": one["output_tokens"],
+        });
+        log.push_str(&format!("{line}\n"));
+    }
+    let path = folder.join("access.jsonl");
+    std::fs::write(&path, log).unwrap();
+    path
+}
+
+#[test]
+fn yesterday_learns_the_engines_shows_the_error_and_advises() {
+    let folder = std::env::temp_dir().join(format!("penstock-yesterday-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let log = simulated_log(&folder);
+    let line =
+        ["simulate", "--yesterday", log.to_str().unwrap(), "--backends", "2", "--seeds", "2"];
+    let done = call(&line);
+    assert_eq!(done.code, 0, "{}", done.complaints);
+    assert!(done.results.starts_with("Learned from "), "{}", done.results);
+    let error = done.results.lines().find(|line| line.starts_with("E2E mean")).unwrap();
+    let percent: f64 = error.split_whitespace().nth_back(1).unwrap().parse().unwrap();
+    assert!(percent.abs() < 5.0, "{error}");
+    assert!(done.results.contains("preset=lmetric"), "{}", done.results);
+    let other = call(&[&line[..], &["--max-requests", "1"]].concat());
+    assert_eq!(other.code, 1, "an engine with one slot has another load");
+    assert!(other.complaints.contains("no advice"), "{}", other.complaints);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn regret_is_that_of_the_decision_of_each_scorer_and_of_chance() {
+    let done = simulate(&["--load", "0.9", "--regret", "8"]);
+    assert_eq!(done.code, 0, "{}", done.complaints);
+    for part in
+        ["What 8 decisions of weighted cost", "as decided", "prefix-affinity alone", "at random"]
+    {
+        assert!(done.results.contains(part), "{part}: {}", done.results);
+    }
+    let json = simulate(&["--regret", "4", "--json"]);
+    let last = json.results.lines().last().unwrap();
+    let found: serde_json::Value = serde_json::from_str(last).unwrap();
+    for decision in found["regret"].as_array().unwrap() {
+        let by_backend = decision["by_backend_seconds"].as_array().unwrap();
+        let decided = decision["decided_seconds"].as_f64().unwrap();
+        let regret = decision["regret_seconds"].as_f64().unwrap();
+        let best = by_backend.iter().map(|time| time.as_f64().unwrap()).fold(f64::MAX, f64::min);
+        assert!((decided - regret - best).abs() < 1e-9, "{decision}");
+        assert!(
+            by_backend.iter().any(|time| (time.as_f64().unwrap() - decided).abs() < 1e-9),
+            "{decision}"
+        );
+    }
+}

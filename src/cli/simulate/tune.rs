@@ -28,6 +28,9 @@ const WINS: usize = 8;
 const FIRST_PART: f64 = 0.1;
 /// Of the candidates of a rung, one in so many stays, and the next rung is as many times longer.
 const KEPT: usize = 3;
+/// What is tried where nothing is named.
+const USUAL: [&str; 2] =
+    ["routing.strategy=weighted", "routing.preset=llm-d,sglang,lmetric,sticky,least-loaded"];
 /// The figures of the table.
 const SHOWN: &[&str] = &["goodput", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean"];
 
@@ -66,8 +69,10 @@ impl Goal {
 
 pub(super) fn run(args: &SimulateArgs, plan: &Plan, output: &mut Output) -> Result<(), CliError> {
     let goal = Goal::parse(&args.objective)?;
+    let usual = USUAL.map(str::to_owned);
+    let given = if args.sweep.is_empty() { &usual[..] } else { &args.sweep };
     let sweeps: Vec<Sweep> =
-        args.sweep.iter().map(|given| Sweep::parse(given)).collect::<Result<_, _>>()?;
+        given.iter().map(|given| Sweep::parse(given)).collect::<Result<_, _>>()?;
     let mut tried = candidates(args, plan, &sweeps)?;
     if args.search.is_some() {
         tried = halve(args, plan, &goal, tried, output)?;

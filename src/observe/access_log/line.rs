@@ -5,15 +5,19 @@ use std::time::Duration;
 
 use super::time::to_rfc3339;
 use crate::api::{Operation, is_unprintable};
-use crate::routing::RequestOutcome;
+use crate::routing::{ReplayFields, RequestOutcome};
 use crate::units::to_millis;
 
 /// The longest line, including its line break.
-pub(super) const MAX_LINE: usize = 4096;
+pub(super) const MAX_LINE: usize = 5120;
 /// Maximum bytes of single texts, including escapes. Together with keys and numbers they stay below [`MAX_LINE`].
 const LONG: usize = 768;
 const MIDDLE: usize = 384;
 const SHORT: usize = 160;
+/// The part of a hash that is logged: 12 digits.
+const HASH: u64 = (1 << 48) - 1;
+/// The most hashes of a prompt.
+const MOST_BLOCKS: usize = 64;
 
 /// The line of a request that finished at `at`.
 pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
@@ -45,6 +49,9 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     line.text("trace", trace.as_deref(), SHORT);
     let ensemble = about.ensemble.map(|call| call.to_string());
     line.text("ensemble", ensemble.as_deref(), SHORT);
+    if let Some(fields) = about.replay {
+        line.replay(fields);
+    }
     line.end()
 }
 
@@ -110,6 +117,21 @@ impl Line {
     fn flag(&mut self, key: &str, is_set: bool) {
         self.key(key);
         self.0.extend_from_slice(if is_set { b"true" } else { b"false" });
+    }
+
+    /// What a replay needs, as an object.
+    fn replay(&mut self, fields: &ReplayFields) {
+        let mut object = Self::begin();
+        object.number("max_tokens", fields.max_tokens.map(|most| most.0.into()));
+        let session = fields.session.map(|session| format!("{:012x}", session & HASH));
+        object.text("session", session.as_deref(), SHORT);
+        object.number("block_tokens", Some(fields.block_tokens.into()));
+        let hashes = fields.blocks.iter().take(MOST_BLOCKS);
+        let blocks: String = hashes.map(|hash| format!("{:012x}", hash & HASH)).collect();
+        object.text("blocks", Some(&blocks), 12 * MOST_BLOCKS);
+        self.key("replay");
+        self.0.extend_from_slice(&object.0);
+        self.0.push(b'}');
     }
 
     fn end(mut self) -> Vec<u8> {

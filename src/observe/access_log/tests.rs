@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::{Capabilities, ErrorCode, Operation, TraceContext};
 use crate::fleet::BackendId;
-use crate::routing::About;
+use crate::routing::{About, ReplayFields};
 use crate::scan::Usage;
 use crate::units::TokenCount;
 
@@ -49,7 +49,38 @@ fn about<'a>() -> About<'a> {
         bytes_out: 4000,
         trace: Some(TraceContext::begin(0xabc, 1, true)),
         ensemble: None,
+        replay: None,
     }
+}
+
+#[test]
+fn replay_has_hashes_and_no_text() {
+    let fields = ReplayFields {
+        max_tokens: Some(TokenCount(9)),
+        session: Some(0xffff_0000_0000_0abc),
+        block_tokens: 256,
+        blocks: vec![1, u64::MAX],
+    };
+    let about = About { replay: Some(&fields), ..about() };
+    let line = parse(&line::to_line(&outcome(about), Duration::from_secs(1)));
+    let expected = json!({
+        "max_tokens": 9, "session": "000000000abc", "block_tokens": 256,
+        "blocks": "000000000001ffffffffffff",
+    });
+    assert_eq!(line["replay"], expected);
+    let longest = ReplayFields { blocks: vec![u64::MAX; 1000], ..fields };
+    let long = "é".repeat(10_000);
+    let about = About {
+        request_id: &long,
+        upstream_request_id: Some(&long),
+        key: Some(&long),
+        path: &long,
+        requested_model: Some(&long),
+        replay: Some(&longest),
+        ..about
+    };
+    let line = parse(&line::to_line(&outcome(about), Duration::from_secs(1)));
+    assert_eq!(line["replay"]["blocks"].as_str().unwrap().len(), 64 * 12);
 }
 
 fn parse(line: &[u8]) -> Value {

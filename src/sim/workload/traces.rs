@@ -7,6 +7,7 @@ mod mooncake;
 mod servegen;
 
 use super::Workload;
+pub use access_log::read_timings;
 
 /// A format of traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -72,8 +72,10 @@ impl World<'_> {
         let Some(request) = workload.requests.get(id as usize) else { return };
         let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
         one.publish(&self.engines.all, at);
-        let untried = BackendSet::default();
         let attempt = earlier.attempt + 1;
+        let examined = self.spec.examined.filter(|one| one.request == id && attempt == 1);
+        let untried =
+            examined.and_then(|one| one.backend).map(|only| one.all_but(only)).unwrap_or_default();
         let arrived = Arrived {
             id,
             request,
@@ -82,6 +84,9 @@ impl World<'_> {
             attempt,
             now: timestamp(at),
         };
+        if examined.is_some_and(|examined| examined.backend.is_none()) {
+            self.picks = one.single_picks(&arrived);
+        }
         let Decided { decision, permit } = match one.decide(&arrived) {
             Ok(decided) => decided,
             Err(error) => {

@@ -9,6 +9,7 @@ use super::engines::SimEngine;
 use super::scrapes::Scrapes;
 use super::{START, WorldSpec};
 use crate::api::Operation;
+use crate::config::{RoutingConfig, Strategy};
 use crate::fleet::{
     BackendSet, EngineDetails, InflightGuard, PermitLimits, PermitRequest, Requester, Topology,
     dump,
@@ -16,8 +17,8 @@ use crate::fleet::{
 use crate::mix::mix;
 use crate::prefix::Chain;
 use crate::routing::{
-    Generation, Live as LiveSource, NoRecord, RetryCredit, RouteError, RouteInput, RoutingDecision,
-    Scratch, SplitPoint, Weighted,
+    Generation, Live as LiveSource, NoRecord, Peek, RetryCredit, RouteError, RouteInput, Router,
+    RoutingDecision, Scratch, SplitPoint, Weighted,
 };
 use crate::scan::RequestProfile;
 use crate::sim::engine::{BLOCK_TOKENS, EngineSpec};
@@ -50,6 +51,13 @@ pub(super) struct Arrived<'a> {
     pub(super) tried: &'a BackendSet,
     pub(super) attempt: u16,
     pub(super) now: Timestamp,
+}
+
+impl<'a> Arrived<'a> {
+    /// The model that it names.
+    fn model(&self) -> &'a str {
+        self.workload.models.get(usize::from(self.request.model)).map_or("", String::as_str)
+    }
 }
 
 /// Where a request goes, with its permit there.
@@ -134,39 +142,100 @@ impl Balancer {
         self.generation.router.weighted()
     }
 
-    /// Decides, and takes the permit that goes with the decision.
-    pub(super) fn decide(&mut self, arrived: &Arrived<'_>) -> Result<Decided, RouteError> {
-        let Arrived { id, request, workload, tried, attempt, now } = *arrived;
-        let model = workload.models.get(usize::from(request.model)).map_or("", String::as_str);
-        let router = &self.generation.router;
-        let profile = profile_of(request, now);
-        let prompt = self.max_blocks.map(|most| {
-            let hashes = workload.prefix_of(request).iter().take(most as usize);
-            Chain::of(hashes.copied().collect(), workload.block_tokens)
+    /// Every backend but one.
+    pub(super) fn all_but(&self, only: usize) -> BackendSet {
+        let mut others = BackendSet::default();
+        for (index, backend) in self.topology.backends.iter().enumerate() {
+            if index != only {
+                others.insert(backend.state.id);
+            }
+        }
+        others
+    }
+
+    /// Where each scorer of the weighted strategy would send a request if it decided alone.
+    pub(super) fn single_picks(&mut self, arrived: &Arrived<'_>) -> Vec<(String, usize)> {
+        let routing = &self.generation.config.routing;
+        let specs = if routing.strategy == Strategy::Weighted {
+            routing.scorer_specs()
+        } else {
+            Vec::new()
+        };
+        let routers = specs.into_iter().map(|spec| {
+            let alone =
+                RoutingConfig { scorers: vec![spec.clone()], preset: None, ..routing.clone() };
+            (spec.name, Router::new(&alone))
         });
-        let stream = u64::from(id) << 16 | u64::from(attempt);
-        let mut stream = Stream::new(self.seed, Purpose::Decisions, stream);
-        let mut rng = SmallRng::seed_from_u64(stream.bits());
-        let input = RouteInput {
-            request: &profile,
-            model,
+        let routers: Vec<(String, Router)> = routers.collect();
+        let profile = profile_of(arrived.request, arrived.now);
+        let prompt = self.prompt_of(arrived);
+        let input = self.input(arrived, &profile, prompt.as_ref());
+        let mut picks = Vec::new();
+        let mut scratch = Scratch::default();
+        for (name, router) in routers {
+            let rng = self.rng_of(arrived);
+            let mut random = Peek { topology: &self.topology, rng };
+            let decision = router.route(&input, &mut random, &mut scratch, &mut NoRecord);
+            let serving = decision.ok().and_then(|decision| {
+                decision.serving(&self.topology).map(|serving| usize::from(serving.backend))
+            });
+            picks.extend(serving.map(|index| (name, index)));
+        }
+        picks
+    }
+
+    fn prompt_of(&self, arrived: &Arrived<'_>) -> Option<Chain> {
+        let most = self.max_blocks?;
+        let hashes = arrived.workload.prefix_of(arrived.request).iter().take(most as usize);
+        Some(Chain::of(hashes.copied().collect(), arrived.workload.block_tokens))
+    }
+
+    fn rng_of(&self, arrived: &Arrived<'_>) -> SmallRng {
+        let stream = u64::from(arrived.id) << 16 | u64::from(arrived.attempt);
+        SmallRng::seed_from_u64(Stream::new(self.seed, Purpose::Decisions, stream).bits())
+    }
+
+    fn input<'a>(
+        &'a self,
+        arrived: &Arrived<'a>,
+        profile: &'a RequestProfile,
+        prompt: Option<&'a Chain>,
+    ) -> RouteInput<'a> {
+        let Arrived { id, request, tried, now, .. } = *arrived;
+        RouteInput {
+            request: profile,
+            model: arrived.model(),
             split: SplitPoint(mix(u64::from(id) + 1)),
-            tokens: router.tokens_to_fit(&profile),
+            tokens: self.generation.router.tokens_to_fit(profile),
             fleet: &self.topology,
             tried,
             now,
-            prompt: prompt.as_ref(),
+            prompt,
             session: Some(request.session).filter(|session| self.reads_sessions && *session != 0),
             requester: requester_of(request, id),
-        };
+        }
+    }
+
+    /// Decides, and takes the permit that goes with the decision.
+    pub(super) fn decide(&mut self, arrived: &Arrived<'_>) -> Result<Decided, RouteError> {
+        let now = arrived.now;
+        let profile = profile_of(arrived.request, now);
+        let prompt = self.prompt_of(arrived);
+        let mut rng = self.rng_of(arrived);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let input = self.input(arrived, &profile, prompt.as_ref());
         let mut random = LiveSource { topology: &self.topology, rng: &mut rng };
-        let decision = router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)?;
-        let saturated = || RouteError::Saturated { model: model.to_owned() };
+        let router = &self.generation.router;
+        let decision = router.route(&input, &mut random, &mut scratch, &mut NoRecord);
+        let requester = input.requester;
+        self.scratch = scratch;
+        let decision = decision?;
+        let saturated = || RouteError::Saturated { model: arrived.model().to_owned() };
         let serving = decision.serving(&self.topology).ok_or_else(saturated)?;
         let wanted = PermitRequest {
             probe: decision.probe,
-            scope: serving.cooldown_scope(input.requester),
-            client: input.requester.client,
+            scope: serving.cooldown_scope(requester),
+            client: requester.client,
             now,
             limits: if decision.spills { PermitLimits::Backend } else { PermitLimits::All },
         };

@@ -103,4 +103,6 @@ pub struct RunResult {
     pub backends: Vec<BackendResult>,
     /// In the order of the workload.
     pub requests: Vec<RequestResult>,
+    /// Where each scorer alone would have sent the request that is looked at: an index into the backends.
+    pub picks: Vec<(String, usize)>,
 }

@@ -31,6 +31,7 @@ fn world(routing: &str, backends: usize) -> WorldSpec {
         delays: Delays::default(),
         faults: Vec::new(),
         reports_cached: true,
+        examined: None,
     }
 }
 

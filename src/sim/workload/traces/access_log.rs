@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::TraceError;
 use super::csv::micros_of;
+use crate::sim::run::Timing;
 use crate::sim::workload::generate::number;
 use crate::sim::workload::{Request, Workload, rounded};
 
@@ -28,6 +29,12 @@ struct Line {
     #[serde(default)]
     tokens_out: Option<u32>,
     #[serde(default)]
+    ttft_ms: Option<f64>,
+    #[serde(default)]
+    backend: Option<String>,
+    #[serde(default)]
+    status: Option<u16>,
+    #[serde(default)]
     stream: bool,
     #[serde(default)]
     replay: Replay,
@@ -48,7 +55,32 @@ struct Replay {
 }
 
 /// Digits of a hash.
-const DIGITS: usize = 16;
+const DIGITS: usize = 12;
+
+/// When the streams of each backend arrived, and when their first and last tokens came: what an engine is learned
+/// from. By the names of backends; lines that are no complete stream are left out.
+pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
+    let mut backends: BTreeMap<String, Vec<Timing>> = BTreeMap::new();
+    for line in text.lines() {
+        let Ok(line) = serde_json::from_str::<Line>(line) else { continue };
+        let counts = line.tokens_in.zip(line.tokens_out);
+        let counts = counts.filter(|(input, output)| *input > 0 && *output > 0);
+        let ended = micros_of(&line.time).map(|micros| micros as f64 * 1e-6);
+        let (Some((input_tokens, output_tokens)), Some(last_token), Some(ttft), Some(backend)) =
+            (counts, ended, line.ttft_ms, line.backend)
+        else {
+            continue;
+        };
+        let arrived = last_token - line.duration_ms * 1e-3;
+        let first_token = arrived + ttft * 1e-3;
+        if line.status != Some(200) || first_token > last_token {
+            continue;
+        }
+        let timing = Timing { arrived, first_token, last_token, input_tokens, output_tokens };
+        backends.entry(backend).or_default().push(timing);
+    }
+    backends
+}
 
 pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
     let mut workload = Workload { block_tokens: 16, ..Workload::default() };
@@ -107,7 +139,7 @@ mod tests {
     fn requests_start_before_their_lines_and_failures_have_none() {
         let text = r#"{"time":"2026-11-23T10:00:05.000Z","model_requested":"m","key":"web","status":200,"stream":true,"duration_ms":4000,"tokens_in":100,"tokens_out":20}
 {"time":"2026-11-23T10:00:04.000Z","status":503,"duration_ms":1}
-{"time":"2026-11-23T10:00:06.000Z","model_requested":"m","client":"10.0.0.1","duration_ms":5500.5,"tokens_in":64,"tokens_out":2,"replay":{"max_tokens":9,"session":"a","block_tokens":32,"blocks":"00000000000000010000000000000abc"}}
+{"time":"2026-11-23T10:00:06.000Z","model_requested":"m","client":"10.0.0.1","duration_ms":5500.5,"tokens_in":64,"tokens_out":2,"replay":{"max_tokens":9,"session":"a","block_tokens":32,"blocks":"000000000001000000000abc"}}
 "#;
         let workload = read_trace(text, 1).unwrap();
         let [first, second] = workload.requests[..] else { panic!("two were served") };

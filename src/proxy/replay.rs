@@ -1,0 +1,37 @@
+//! What the access log keeps of a request so that it can be replayed: hashes of its prompt and session, and no
+//! text. The salt is this process's own, so that hashes of two processes, or of a guessed prompt, do not match.
+
+use once_cell::sync::Lazy;
+
+use super::context::{RequestContext, ScannedRequest};
+use crate::mix::mix;
+use crate::prefix::{Chain, prompt_chain};
+use crate::routing::ReplayFields;
+use crate::scoring::PrefixParams;
+
+/// Tokens of a block: large, so that a long prompt has few.
+const BLOCK_TOKENS: u32 = 256;
+/// The most blocks of a prompt.
+const MOST_BLOCKS: u32 = 64;
+
+static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(BLOCK_TOKENS));
+
+/// The fields of a request whose body is still held.
+pub(super) fn replay_fields(ctx: &RequestContext, request: &ScannedRequest) -> ReplayFields {
+    let terms = PrefixParams {
+        block_tokens: BLOCK_TOKENS,
+        max_blocks: MOST_BLOCKS,
+        ..PrefixParams::default()
+    };
+    let names = &ctx.generation.router.names;
+    let model = names.resolve(&request.model, &request.fleet, request.split);
+    let mut chain = Chain::default();
+    prompt_chain(&request.profile, request.body(), model, terms, &mut chain);
+    let salted = |hash: &u64| mix(hash ^ *SALT);
+    ReplayFields {
+        max_tokens: request.profile.max_tokens,
+        session: request.session.as_ref().map(salted),
+        block_tokens: BLOCK_TOKENS,
+        blocks: chain.hashes().iter().map(salted).collect(),
+    }
+}
