@@ -246,7 +246,11 @@ static ENDPOINTS: &[Endpoint] = &[
         lifecycle::upgrade,
         "graceful upgrade: start a new process that takes over the listeners; this one exits after its last request",
     ),
-    command(&["/reload"], lifecycle::reload, "reload the configuration; an invalid one is refused"),
+    command(
+        &["/reload"],
+        lifecycle::reload,
+        "reload the configuration; an invalid one is refused; ?simulate=15m simulates it with the recent traffic first",
+    ),
 ];
 
 impl Admin {

@@ -16,6 +16,7 @@ mod group_watch;
 mod listener_service;
 mod manual_state;
 mod reload;
+mod reload_gate;
 mod shadow_host;
 mod shutdown;
 mod supervisor;

@@ -10,5 +10,6 @@ pub mod metrics;
 mod names;
 pub mod otlp;
 pub mod queue;
+pub mod recent;
 mod series;
 pub mod usage;

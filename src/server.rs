@@ -32,6 +32,7 @@ use crate::observe::decision_log::DecisionLog;
 use crate::observe::ledger::Ledger;
 use crate::observe::metrics::Metrics;
 use crate::observe::otlp::SpanExporter;
+use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::{DataPlane, Proxy};
 use crate::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
@@ -151,6 +152,7 @@ struct Parts {
     access_log: Option<Arc<AccessLog>>,
     spans: Option<Arc<SpanExporter>>,
     usage: Arc<LiveUsage>,
+    recent: Arc<RecentTraffic>,
     sockets: Arc<Sockets>,
     stop: Arc<Shutdown>,
     notifier: Arc<Notifier>,
@@ -179,6 +181,9 @@ impl Parts {
             Box::new(Arc::clone(&ledger)),
             Box::new(DebugLog),
         ];
+        let recent = Arc::new(RecentTraffic::default());
+        recent.configure(generation.config.routing.reload_gate.as_ref());
+        observers.push(Box::new(Arc::clone(&recent)));
         if let Some(log) = &access_log {
             observers.push(Box::new(Arc::clone(log)));
         }
@@ -201,6 +206,7 @@ impl Parts {
             access_log,
             spans,
             usage,
+            recent,
             sockets,
             stop: Arc::new(Shutdown::new(hooks)),
             notifier: Arc::new(Notifier::of_process()),
@@ -247,6 +253,7 @@ impl Parts {
                 prober: self.prober,
                 metrics: self.metrics,
                 usage: self.usage,
+                recent: self.recent,
             },
             successor: options.successor,
             sockets: Arc::clone(&self.sockets),

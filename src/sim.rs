@@ -10,6 +10,7 @@ pub mod fit;
 mod minimize;
 pub mod random;
 pub mod regret;
+pub mod replay;
 pub mod run;
 pub mod statistics;
 pub mod summary;

@@ -2,14 +2,21 @@
 
 use serde_json::json;
 
+use crate::api::query_value;
+use crate::units::parse_duration;
+
 use super::response::{AdminResponse, Refusal};
 use super::{Admin, Call, PendingResponse};
 
-/// `POST /reload`: reloads the configuration; returns the changes, or why it is refused.
-pub(super) fn reload(admin: &Admin, _call: &Call<'_>) -> PendingResponse {
+/// `POST /reload`: reloads the configuration; returns the changes, or why it is refused. With `?simulate=15m` it
+/// simulates the recent traffic first.
+pub(super) fn reload(admin: &Admin, call: &Call<'_>) -> PendingResponse {
     let commands = admin.commands.clone();
+    let given = query_value(call.query, "simulate");
+    let window = given.as_deref().map(parse_duration).transpose();
     Box::pin(async move {
-        let report = commands.reload().await.map_err(Refusal::ReloadFailed)?;
+        let window = window.map_err(|error| Refusal::NotADuration(error))?;
+        let report = commands.reload(window).await.map_err(Refusal::ReloadFailed)?;
         let mut body = json!(report);
         if let Some(object) = body.as_object_mut() {
             object.insert("result".to_owned(), json!("applied"));

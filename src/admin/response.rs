@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::lifecycle::{ReloadError, UpgradeError};
 use crate::observe::usage::UsageError;
 use crate::routing::audit::DryRunRequestError;
-use crate::units::ByteSize;
+use crate::units::{ByteSize, UnitError};
 
 /// A response.
 pub(super) struct AdminResponse {
@@ -104,6 +104,8 @@ pub(super) enum Refusal {
     NotADimension,
     #[error("'{name}' is a day as 2026-11-23, or a number of days ago as 7d")]
     NotADay { name: &'static str },
+    #[error("'simulate': {0}")]
+    NotADuration(UnitError),
     #[error("'capture' must be true or false")]
     NotAChoice,
     #[error("{0}")]
@@ -138,9 +140,11 @@ impl Refusal {
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::UnknownBackend { .. } => (StatusCode::NOT_FOUND, "unknown_backend"),
             Self::NoShadow => (StatusCode::NOT_FOUND, "no_shadow"),
-            Self::NotACount | Self::NotAChoice | Self::NotADimension | Self::NotADay { .. } => {
-                (StatusCode::BAD_REQUEST, "invalid_request")
-            }
+            Self::NotADuration(_)
+            | Self::NotACount
+            | Self::NotAChoice
+            | Self::NotADimension
+            | Self::NotADay { .. } => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::Usage(UsageError::Invalid { .. }) => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::Usage(UsageError::UnknownModel { .. }) => {
                 (StatusCode::NOT_FOUND, "model_not_found")
@@ -154,6 +158,12 @@ impl Refusal {
             Self::BodyCut => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::ReloadFailed(ReloadError::Config(_)) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid_configuration")
+            }
+            Self::ReloadFailed(ReloadError::Regression(_)) => {
+                (StatusCode::CONFLICT, "simulated_regression")
+            }
+            Self::ReloadFailed(ReloadError::NoGate | ReloadError::Simulation(_)) => {
+                (StatusCode::CONFLICT, "not_simulated")
             }
             Self::ReloadFailed(ReloadError::NoFile) => {
                 (StatusCode::CONFLICT, "no_configuration_file")

@@ -2,6 +2,7 @@
 //! at a time, so that a reload and an upgrade never overlap.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, oneshot};
@@ -20,7 +21,7 @@ const QUEUE: usize = 16;
 
 /// A command and the channel for its result.
 enum Command {
-    Reload(oneshot::Sender<Result<ReloadReport, ReloadError>>),
+    Reload(Option<Duration>, oneshot::Sender<Result<ReloadReport, ReloadError>>),
     Upgrade(oneshot::Sender<Result<u32, UpgradeError>>),
 }
 
@@ -38,13 +39,13 @@ impl CommandSender {
         (Self(sender), CommandReceiver(receiver))
     }
 
-    /// Reloads the configuration.
+    /// Reloads the configuration, after a simulation of the traffic of the time in `simulate`.
     ///
     /// # Errors
     /// Why the configuration in force stays unchanged.
-    pub async fn reload(&self) -> Result<ReloadReport, ReloadError> {
+    pub async fn reload(&self, simulate: Option<Duration>) -> Result<ReloadReport, ReloadError> {
         let (sender, result) = oneshot::channel();
-        self.0.try_send(Command::Reload(sender)).map_err(|_full| ReloadError::Busy)?;
+        self.0.try_send(Command::Reload(simulate, sender)).map_err(|_full| ReloadError::Busy)?;
         result.await.unwrap_or(Err(ReloadError::Stopping))
     }
 
@@ -97,14 +98,14 @@ impl ControlLoop {
                     watched = None;
                 }
                 // A signal has no reply channel; the outcome is logged.
-                () = next(&mut hangup) => drop(self.reload().await),
+                () = next(&mut hangup) => drop(self.reload(None).await),
             }
         }
     }
 
     async fn execute(&self, command: Command) {
         let is_delivered = match command {
-            Command::Reload(result) => result.send(self.reload().await).is_ok(),
+            Command::Reload(simulate, result) => result.send(self.reload(simulate).await).is_ok(),
             Command::Upgrade(result) => result.send(self.upgrade().await).is_ok(),
         };
         tracing::debug!(is_delivered, "command completed");
@@ -118,12 +119,12 @@ impl ControlLoop {
         }
     }
 
-    async fn reload(&self) -> Result<ReloadReport, ReloadError> {
+    async fn reload(&self, simulate: Option<Duration>) -> Result<ReloadReport, ReloadError> {
         if self.reloader.proxy.is_stopping() {
             return Err(ReloadError::Stopping);
         }
         self.notifier.notify(&[State::Reloading]);
-        let reloaded = self.reloader.reload().await;
+        let reloaded = self.reloader.reload(simulate).await;
         self.notifier.notify(&[State::Ready]);
         reloaded
     }

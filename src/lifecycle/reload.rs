@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::reload_gate::simulate;
+
 use crate::clock::now;
 use crate::config::{Change, Changes, Config, ConfigError, ConfigSource, LogConfig};
 use crate::discovery::{DiscoveryService, look_up_groups};
 use crate::fleet::{Groups, Health};
 use crate::lifecycle::SHADOW_HOST;
 use crate::observe::metrics::Metrics;
+use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::Proxy;
 use crate::routing::Generation;
+use crate::sim::replay::{ReplayError, ReplayReport};
 use crate::tls::Look;
 use crate::units::to_millis;
 
@@ -37,6 +41,15 @@ pub enum ReloadError {
     /// The thread of its shadow strategy cannot start.
     #[error("the shadow cannot start: {0}")]
     Shadow(#[source] std::io::Error),
+    /// The recent traffic is not kept.
+    #[error("recent traffic is kept only with routing.reload_gate in the configuration in force")]
+    NoGate,
+    /// It cannot be simulated.
+    #[error("not simulated: {0}")]
+    Simulation(#[source] ReplayError),
+    /// The new configuration would be worse.
+    #[error("the simulation of recent traffic refuses it: {}", .0.regression.as_deref().unwrap_or_default())]
+    Regression(Box<ReplayReport>),
     /// Too many reloads are pending.
     #[error("too many reloads are pending")]
     Busy,
@@ -56,6 +69,8 @@ pub struct ReloadReport {
     pub restart_needed: Vec<String>,
     /// Warnings about the file.
     pub warnings: Vec<String>,
+    /// What the simulation of recent traffic shows, where that was requested.
+    pub simulation: Option<ReplayReport>,
     /// Duration, including the first health checks of new backends.
     pub took_ms: f64,
 }
@@ -83,17 +98,20 @@ pub struct Reloader {
     pub prober: DiscoveryService,
     /// Counts reloads.
     pub metrics: Arc<Metrics>,
+    /// What was served in the last minutes.
+    pub recent: Arc<RecentTraffic>,
     /// Counts tokens by the backends and prices of the configuration.
     pub usage: Arc<LiveUsage>,
 }
 
 impl Reloader {
-    /// Loads and applies the configuration; logs and counts the result.
+    /// Loads and applies the configuration; logs and counts the result. With `simulate`, or where
+    /// `routing.reload_gate` always wants it, recent traffic is simulated first.
     ///
     /// # Errors
     /// Why the configuration in force stays unchanged.
-    pub async fn reload(&self) -> Result<ReloadReport, ReloadError> {
-        let reloaded = self.try_reload().await;
+    pub async fn reload(&self, simulate: Option<Duration>) -> Result<ReloadReport, ReloadError> {
+        let reloaded = self.try_reload(simulate).await;
         self.metrics.reloads.count(reloaded.is_ok());
         match &reloaded {
             Ok(report) => log_report(report),
@@ -104,7 +122,7 @@ impl Reloader {
         reloaded
     }
 
-    async fn try_reload(&self) -> Result<ReloadReport, ReloadError> {
+    async fn try_reload(&self, simulate: Option<Duration>) -> Result<ReloadReport, ReloadError> {
         let started = now();
         let source = self.source.clone().ok_or(ReloadError::NoFile)?;
         // Files may be on a slow disk, which must not block this thread.
@@ -114,6 +132,7 @@ impl Reloader {
         let changes = Changes::between(&before.config, &config);
         let restart = Changes::between(self.proxy.config(), &config);
         let groups = look_up_groups(&config, before.fleet.groups()).await;
+        let simulation = self.simulation(&before, &config, &groups, simulate).await?;
         let generation = self.adopt(&before, config, groups).await?;
         self.proxy.clients().refresh_certificates(Look::Requested);
         if let Some(apply) = &self.apply_log {
@@ -130,8 +149,34 @@ impl Reloader {
             },
             changed: changes.settings,
             warnings: generation.config.warnings.iter().map(ToString::to_string).collect(),
+            simulation,
             took_ms: to_millis(now().since(started)),
         })
+    }
+
+    /// Simulates the recent traffic, where that is wanted; too little of it is no reason against a reload that did
+    /// not request a simulation.
+    async fn simulation(
+        &self,
+        before: &Generation,
+        next: &Config,
+        groups: &Groups,
+        requested: Option<Duration>,
+    ) -> Result<Option<ReplayReport>, ReloadError> {
+        let gate = before.config.routing.reload_gate.as_ref();
+        let usual = gate.filter(|gate| gate.always).map(|gate| gate.window);
+        let Some(window) = requested.or(usual) else { return Ok(None) };
+        match simulate(&self.recent, before, next, groups, window).await {
+            Ok(report) if report.regression.is_some() => {
+                Err(ReloadError::Regression(Box::new(report)))
+            }
+            Ok(report) => Ok(Some(report)),
+            Err(error @ ReloadError::Simulation(_)) if requested.is_none() => {
+                tracing::warn!("{error}");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Replaces the members of the groups of the configuration in force.
@@ -159,6 +204,7 @@ impl Reloader {
         tracing::debug!(is_checked, "applying the new configuration");
         // Counters first: an attempt on a new backend needs them.
         self.metrics.learn_backends(&generation.fleet.topology());
+        self.recent.configure(generation.config.routing.reload_gate.as_ref());
         self.usage.adopt(Arc::clone(&generation));
         self.proxy.adopt(Arc::clone(&generation));
         Ok(generation)

@@ -16,7 +16,7 @@ use crate::clock::unix_time;
 use crate::config::{AccessLogConfig, LogTarget};
 use crate::fleet::Outcome;
 use crate::observe::queue::{BoundedQueue, Deliveries};
-use crate::routing::{RequestObserver, RequestOutcome};
+use crate::routing::{About, RequestObserver, RequestOutcome};
 use file::LineWriter;
 
 /// Lines that wait to be written; further ones are dropped and counted.
@@ -40,6 +40,7 @@ pub struct AccessLog {
     hashes: ahash::RandomState,
     sample: f64,
     sample_failed: f64,
+    replay: bool,
 }
 
 impl AccessLog {
@@ -61,8 +62,8 @@ impl AccessLog {
             BoundedQueue::start(writer, MAX_QUEUED_LINES).map_err(AccessLogError::Thread)?;
         // Fixed keys: all instances that handle a request sample the same request ids.
         let hashes = ahash::RandomState::with_seeds(1, 2, 3, 4);
-        let AccessLogConfig { sample, sample_failed, .. } = *config;
-        Ok(Some(Self { queue, reopen, hashes, sample, sample_failed }))
+        let AccessLogConfig { sample, sample_failed, replay, .. } = *config;
+        Ok(Some(Self { queue, reopen, hashes, sample, sample_failed, replay }))
     }
 
     /// Whether a start could open the configured log. Creates no file.
@@ -109,7 +110,10 @@ impl RequestObserver for AccessLog {
         if !self.is_sampled(outcome) {
             return;
         }
-        self.queue.put(line::to_line(outcome, unix_time()));
+        // The reload gate may want the fields, too.
+        let replay = outcome.about.replay.filter(|_| self.replay);
+        let about = About { replay, ..outcome.about };
+        self.queue.put(line::to_line(&RequestOutcome { about, ..*outcome }, unix_time()));
     }
 }
 

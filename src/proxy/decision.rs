@@ -59,7 +59,9 @@ pub(crate) fn decide(
     headers: &HeaderMap,
     request: &ScannedRequest,
 ) -> Result<Decided, Undecided> {
-    if ctx.record.attempts == 0 && ctx.generation.config.access_log.replay {
+    let config = &ctx.generation.config;
+    let is_replayed = config.access_log.replay || config.routing.reload_gate.is_some();
+    if ctx.record.attempts == 0 && is_replayed {
         ctx.record.replay = Some(Box::new(replay_fields(ctx, request)));
     }
     SCRATCH.with_borrow_mut(|(scratch, chain)| {

@@ -25,6 +25,12 @@ pub const PRESETS: &[Preset] = &[
         warning: None,
     },
     Preset {
+        name: "balanced",
+        about: "uncached tokens x batch, prefix and KV cache at 5 : 5 : 3: what docs/simulation.md found best",
+        scorers: &[("new-prefill-batch", 5.0), ("prefix-affinity", 5.0), ("kv-utilization", 3.0)],
+        warning: None,
+    },
+    Preset {
         name: "sglang",
         about: "the best prefix while loads are even, else the shortest queue, as SGLang's router",
         scorers: &[("cache-aware", 1.0)],

@@ -268,6 +268,11 @@ impl Engine {
         lost
     }
 
+    /// Blocks of the KV cache that requests hold, that none holds, and all of them.
+    pub fn block_counts(&self) -> (u32, u32, u32) {
+        (self.cache.used(), self.cache.free_blocks(), self.cache.total())
+    }
+
     /// Whether nothing runs or waits.
     pub fn is_idle(&self) -> bool {
         self.slots.is_empty()

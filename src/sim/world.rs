@@ -16,6 +16,7 @@ mod checks;
 mod engines;
 mod events;
 mod faults;
+mod invariants;
 mod result;
 mod scrapes;
 #[cfg(test)]
@@ -104,6 +105,12 @@ pub enum WorldError {
         /// The name.
         name: String,
     },
+    /// The simulator is wrong.
+    #[error("a bug of the simulator: {what}")]
+    Invariant {
+        /// What does not hold.
+        what: &'static str,
+    },
     /// There are not as many engines as backends.
     #[error("{engines} engines for {backends} backends")]
     Engines {
@@ -129,6 +136,9 @@ struct World<'a> {
     open: usize,
     /// Where each scorer alone would have sent the request that is looked at.
     picks: Vec<(String, usize)>,
+    /// Events that were handled.
+    #[cfg(debug_assertions)]
+    events: u64,
 }
 
 /// Runs a workload to its end.
@@ -144,10 +154,13 @@ pub fn simulate(spec: &WorldSpec, workload: &Workload) -> Result<RunResult, Worl
         if !world.step(root) {
             break;
         }
+        #[cfg(debug_assertions)]
+        world.verify_sometimes()?;
         if root.is_some_and(|(at, id)| world.has_started(at, id)) {
             roots.next();
         }
     }
+    world.verify()?;
     Ok(world.into_result())
 }
 
@@ -177,6 +190,8 @@ impl<'a> World<'a> {
             awaited: workload.requests.iter().map(|request| request.follows).collect(),
             open: workload.requests.len(),
             picks: Vec::new(),
+            #[cfg(debug_assertions)]
+            events: 0,
         };
         world.start_checks();
         Ok(world)
@@ -234,14 +249,6 @@ impl<'a> World<'a> {
     }
 
     fn into_result(self) -> RunResult {
-        let in_flight = self.balancers.iter().flat_map(|one| &one.topology.backends);
-        let in_flight: u32 = in_flight.map(|backend| backend.state.load.in_flight()).sum();
-        let live = self.live.iter().flatten().count();
-        debug_assert_eq!(
-            in_flight as usize, live,
-            "permits are those of requests that have not ended"
-        );
-        debug_assert!(live == 0 || self.spec.examined.is_some(), "every request has ended");
         let backends = self.spec.config.backends.iter().zip(self.engines.counters());
         let backends = backends.map(|(config, (counters, blocks))| BackendResult {
             name: config.name.clone(),

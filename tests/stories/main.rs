@@ -63,6 +63,7 @@ mod ollama_management;
 mod passthrough;
 mod paths_and_methods;
 mod prefix_cache;
+mod reload_gate;
 mod request_bodies;
 mod request_smuggling;
 mod request_validation;
@@ -112,6 +113,7 @@ fn all_stories() -> Vec<Trial> {
         failover,
         unsupported_requests,
         upstream_tls,
+        reload_gate,
         request_validation,
         resource_limits,
         prefix_cache,

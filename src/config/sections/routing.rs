@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::aliases::{AliasTargets, SplitBy};
 use super::default_model::DefaultModel;
+use super::reload_gate::ReloadGateConfig;
 use super::retry_without::RetryWithout;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::shadow::ShadowConfig;
@@ -112,6 +113,8 @@ section! {
         pub cooldown: CooldownConfig = CooldownConfig::default(),
         /// Shadow routing: a second strategy whose decisions are only counted.
         pub shadow: Option<ShadowConfig> ["shadow" as Maybe<ShadowConfig>] = None,
+        /// Recent traffic is kept, and a new configuration is simulated with it before a reload. Default: off.
+        pub reload_gate: Option<ReloadGateConfig> ["reload_gate" as Maybe<ReloadGateConfig>] = None,
     }
 }
 

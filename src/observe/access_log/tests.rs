@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::{Capabilities, ErrorCode, Operation, TraceContext};
 use crate::fleet::BackendId;
-use crate::routing::{About, ReplayFields};
+use crate::routing::ReplayFields;
 use crate::scan::Usage;
 use crate::units::TokenCount;
 

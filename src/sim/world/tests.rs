@@ -184,3 +184,51 @@ fn wrong_worlds_are_refused() {
         Err(WorldError::Engines { engines: 1, backends: 2 })
     );
 }
+
+/// Runs a profile of scorers with these weights.
+fn run_weights(weights: [f64; 3], workload: &Workload) -> RunResult {
+    let names = ["prefix-affinity", "queue-depth", "kv-utilization"];
+    let scorers = names.iter().zip(weights).filter(|(_, weight)| *weight > 0.0);
+    let scorers: Vec<String> =
+        scorers.map(|(name, weight)| format!("{{ name: {name}, weight: {weight} }}")).collect();
+    let routing = format!("strategy: weighted, scorers: [{}]", scorers.join(", "));
+    simulate(&world(&routing, 4), workload).unwrap()
+}
+
+/// Seed 002: only the relation of weights counts.
+#[test]
+fn equal_relations_of_weights_give_equal_runs() {
+    let workload = shared_prefix();
+    let [one, two] =
+        [[3.0, 2.0, 2.0], [6.0, 4.0, 4.0]].map(|weights| run_weights(weights, &workload));
+    assert_eq!(one, two);
+    assert_ne!(one, run_weights([2.0, 3.0, 2.0], &workload));
+}
+
+/// 70 % of the requests share one prefix.
+fn shared_prefix() -> Workload {
+    let yaml = "requests: 1500\nstreams:\n  - model: m\n    arrivals: { rate: 16 }\n    prefix: { groups: 1, tokens: 2000, \
+                share: 0.7 }\n    input: { distribution: lognormal, mean: 400, deviation: 300 }\n    output: { \
+                distribution: lognormal, mean: 200, deviation: 100 }\n";
+    generate(&WorkloadSpec::parse(yaml).unwrap(), 1)
+}
+
+/// Seed 002: the more the prefix counts, the more of those that share it meet on one backend.
+#[test]
+fn weight_of_the_prefix_concentrates_what_shares_it() {
+    let workload = shared_prefix();
+    let shared = workload.requests.iter().map(|one| one.input_tokens > 2000).collect::<Vec<bool>>();
+    let mut before = 0.0;
+    for weight in 0..=5 {
+        let run = run_weights([f64::from(weight), 2.0, 2.0], &workload);
+        let mut counts = [0_u32; 4];
+        for (request, _) in run.requests.iter().zip(&shared).filter(|(_, shares)| **shares) {
+            counts[usize::from(request.backend)] += 1;
+        }
+        let most = f64::from(*counts.iter().max().unwrap()) / f64::from(counts.iter().sum::<u32>());
+        assert!(most > before - 0.02, "weight {weight}: {most} after {before}");
+        println!("weight {weight}: {most:.3}");
+        before = most;
+    }
+    assert!(before > 0.5, "{before}: with 5 of 9 most meet on one backend");
+}

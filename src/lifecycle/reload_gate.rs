@@ -1,0 +1,51 @@
+//! Simulates a new configuration with the recent traffic before it is put in force.
+
+use std::time::Duration;
+
+use super::reload::ReloadError;
+use crate::config::{Config, Resolve};
+use crate::fleet::Groups;
+use crate::observe::recent::RecentTraffic;
+use crate::routing::Generation;
+use crate::sim::replay::{Replay, ReplayReport};
+
+/// Compares the configuration in force with the next one, on a thread of its own. `window` is how much of the
+/// recent traffic counts.
+pub(super) async fn simulate(
+    recent: &RecentTraffic,
+    before: &Generation,
+    next: &Config,
+    groups: &Groups,
+    window: Duration,
+) -> Result<ReplayReport, ReloadError> {
+    let Some(gate) = &before.config.routing.reload_gate else {
+        return Err(ReloadError::NoGate);
+    };
+    let served = recent.within(window);
+    let max_regression = gate.max_regression;
+    let current = with_members(before.config.clone(), before.fleet.groups(), before);
+    let next = with_members(next.clone(), groups, before);
+    let blocks = before.fleet.topology().backends.iter().find_map(|backend| {
+        let details = backend.state.telemetry.details()?;
+        u32::try_from(details.capacity_tokens()? / 16).ok()
+    });
+    let comparing = tokio::task::spawn_blocking(move || {
+        Replay { current, next, served: &served, kv_blocks: blocks, max_regression }.compare()
+    });
+    let compared = comparing.await.map_err(|_ended| ReloadError::Stopping)?;
+    compared.map_err(ReloadError::Simulation)
+}
+
+/// The configuration with the members of its groups as backends, each with the models that are known of it.
+fn with_members(mut config: Config, groups: &Groups, before: &Generation) -> Config {
+    let topology = before.fleet.topology();
+    config.backends = groups.expand(&config);
+    for backend in &mut config.backends {
+        (backend.resolve, backend.srv) = (Resolve::Together, None);
+        if backend.models.is_none() {
+            let known = topology.backend(&backend.name).and_then(|known| known.models.clone());
+            backend.models = known.map(|models| models.to_vec());
+        }
+    }
+    config
+}

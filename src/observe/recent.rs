@@ -1,0 +1,89 @@
+//! The recent traffic, for the simulation of a new configuration before a reload (`routing.reload_gate`): times, token
+//! counts and salted hashes, no text. Bounded in time and number.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::clock::now;
+use crate::config::ReloadGateConfig;
+use crate::fleet::Outcome;
+use crate::routing::{RequestObserver, RequestOutcome};
+use crate::sim::replay::ServedRequest;
+use crate::units::to_micros;
+
+/// The most requests that are kept.
+const MOST_REQUESTS: usize = 20_000;
+
+/// The requests that were served in the last minutes.
+#[derive(Debug, Default)]
+pub struct RecentTraffic {
+    /// How long a request is kept, in microseconds; 0 keeps none.
+    window: AtomicU64,
+    // Locked once per request at its end, and only where the gate is configured.
+    requests: Mutex<VecDeque<ServedRequest>>,
+}
+
+impl RecentTraffic {
+    /// Follows the configuration: without a gate, nothing is kept.
+    pub fn configure(&self, gate: Option<&ReloadGateConfig>) {
+        let window = gate.map_or(0, |gate| to_micros(gate.window));
+        self.window.store(window, Ordering::Relaxed);
+        if window == 0 {
+            *self.requests.lock() = VecDeque::new();
+        }
+    }
+
+    /// What was served within the last `window`, the oldest first.
+    pub fn within(&self, window: Duration) -> Vec<ServedRequest> {
+        let since = now().before(window);
+        let requests = self.requests.lock();
+        requests.iter().filter(|one| one.ended >= since).cloned().collect()
+    }
+}
+
+impl RequestObserver for RecentTraffic {
+    fn finished(&self, outcome: &RequestOutcome<'_>) {
+        let window = self.window.load(Ordering::Relaxed);
+        let (Some(fields), Some((_, backend))) = (outcome.about.replay, outcome.backend) else {
+            return;
+        };
+        if window == 0 || outcome.outcome != Outcome::Ok {
+            return;
+        }
+        let usage = outcome.usage.unwrap_or_default();
+        let estimated = outcome.about.estimated_tokens.map(|tokens| tokens.0);
+        let input = usage.prompt_tokens.or(estimated).filter(|count| *count > 0);
+        let output = usage.completion_tokens.or(Some(outcome.token_events));
+        let Some((input_tokens, output_tokens)) = input.zip(output.filter(|count| *count > 0))
+        else {
+            return;
+        };
+        let client = outcome.about.client.map(|address| address.to_string());
+        let served = ServedRequest {
+            ended: now(),
+            took: outcome.took,
+            first_token: outcome.first_token.filter(|_| outcome.is_streaming),
+            input_tokens,
+            output_tokens,
+            model: outcome.about.requested_model.unwrap_or_default().into(),
+            client: outcome
+                .about
+                .key
+                .map_or_else(|| client.unwrap_or_default(), str::to_owned)
+                .into(),
+            backend: backend.into(),
+            fields: fields.clone(),
+        };
+        let since = served.ended.0.saturating_sub(window);
+        let mut requests = self.requests.lock();
+        while requests.front().is_some_and(|oldest| oldest.ended.0 < since)
+            || requests.len() >= MOST_REQUESTS
+        {
+            requests.pop_front();
+        }
+        requests.push_back(served);
+    }
+}

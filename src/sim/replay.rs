@@ -1,0 +1,267 @@
+//! Recent traffic under another configuration: engines are learned from it, the configuration in force shows how far
+//! the simulation is off, and the new one is compared with it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::compare::{Aim, Difference, Verdict, compare, difference};
+use super::engine::{EngineRow, EngineSpec, engine_rows};
+use super::experiment::{Setting, Variant};
+use super::fit::{RunErrors, fit};
+use super::run::{Run, RunError, Timing};
+use super::statistics::mean;
+use super::summary::{Objective, Summary};
+use super::workload::{Request, Workload};
+use super::world::{Delays, WorldError};
+use crate::config::Config;
+use crate::routing::ReplayFields;
+use crate::units::{Timestamp, to_micros};
+
+/// Runs of each configuration, each with other chances.
+const SEEDS: usize = 3;
+/// The most requests that an engine is learned from: the search takes some hundred runs.
+const MOST_LEARNED: usize = 400;
+/// Beyond this error of the configuration in force, a simulation shows nothing.
+const MOST_ERROR: f64 = 0.25;
+
+/// A request that was served.
+#[derive(Debug, Clone)]
+pub struct ServedRequest {
+    /// When it ended.
+    pub ended: Timestamp,
+    /// How long it took.
+    pub took: Duration,
+    /// When the first token of a stream came, after its arrival.
+    pub first_token: Option<Duration>,
+    /// Tokens of its prompt.
+    pub input_tokens: u32,
+    /// Tokens of the response.
+    pub output_tokens: u32,
+    /// The requested model.
+    pub model: Box<str>,
+    /// Its key or address.
+    pub client: Box<str>,
+    /// The backend that responded.
+    pub backend: Box<str>,
+    /// The hashes of its prompt.
+    pub fields: ReplayFields,
+}
+
+/// Why nothing can be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// Too little traffic to learn an engine from.
+    #[error("the recent traffic shows too little of the engines: {0}")]
+    TooFew(#[from] RunError),
+    /// The fleet cannot be simulated.
+    #[error("{0}")]
+    World(#[from] WorldError),
+    /// No engine can be learned.
+    #[error("no engine can be learned from the recent traffic")]
+    NoEngine,
+}
+
+/// One figure under both configurations, in seconds or as a share.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ComparedFigure {
+    /// Which.
+    pub figure: &'static str,
+    /// Under the configuration in force.
+    pub now: f64,
+    /// Under the new one.
+    pub then: f64,
+    /// What the difference shows.
+    pub verdict: &'static str,
+}
+
+/// What a new configuration would do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReplayReport {
+    /// Requests that were simulated.
+    pub requests: usize,
+    /// Those that the new configuration would not serve.
+    pub unserved: usize,
+    /// How far the mean time to the first token of the configuration in force is off, as a share.
+    pub error: f64,
+    /// Whether the error is small enough to rely on the comparison.
+    pub is_reliable: bool,
+    /// The figures.
+    pub figures: Vec<ComparedFigure>,
+    /// Why the new configuration is refused, if it is.
+    pub regression: Option<String>,
+}
+
+/// What is compared.
+#[derive(Debug)]
+pub struct Replay<'a> {
+    /// The configuration in force, with the members of its groups as backends.
+    pub current: Config,
+    /// The new one.
+    pub next: Config,
+    /// The traffic.
+    pub served: &'a [ServedRequest],
+    /// Blocks of the KV caches, where engines report them.
+    pub kv_blocks: Option<u32>,
+    /// The regression beyond which the new one is refused.
+    pub max_regression: f64,
+}
+
+impl Replay<'_> {
+    /// Simulates both.
+    ///
+    /// # Errors
+    /// [`ReplayError`] where there is nothing to compare.
+    pub fn compare(self) -> Result<ReplayReport, ReplayError> {
+        let workload = workload_of(self.served);
+        let engine = self.learn_engine()?;
+        let arm = |config: Config| -> Result<Vec<Summary>, ReplayError> {
+            let mut variant = Variant { name: String::new(), config };
+            variant.declare_models(&workload);
+            let setting = Setting {
+                workloads: vec![workload.clone(); SEEDS],
+                engines: vec![engine.clone(); variant.config.backends.len()],
+                balancers: 1,
+                seed: 1,
+                delays: Delays::default(),
+                faults: Vec::new(),
+                reports_cached: true,
+                objective: Objective { first_token: 2.0, per_token: 0.1 },
+            };
+            (0..SEEDS).map(|seed| Ok(setting.run(&variant, seed)?.1)).collect()
+        };
+        let (now, then) = (arm(self.current.clone())?, arm(self.next.clone())?);
+        Ok(self.report(&now, &then))
+    }
+
+    fn report(&self, now: &[Summary], then: &[Summary]) -> ReplayReport {
+        let measured: Vec<f64> = self
+            .served
+            .iter()
+            .filter_map(|one| one.first_token.map(|time| time.as_secs_f64()))
+            .collect();
+        let simulated = mean(&now.iter().map(|one| one.first_token.mean).collect::<Vec<_>>());
+        let error = if measured.is_empty() { 0.0 } else { simulated / mean(&measured) - 1.0 };
+        let is_reliable = error.abs() <= MOST_ERROR;
+        let figures = compare(now, then);
+        let unserved = |arm: &[Summary]| {
+            arm.first().map_or(0, |one| one.requests.saturating_sub(one.done + one.left))
+        };
+        let (before, after) = (unserved(now), unserved(then));
+        let worse = difference("ttft_p99", Aim::Less, now, then);
+        let regression = match () {
+            () if after > before => Some(format!(
+                "{} more of {} requests would not be served",
+                after - before,
+                self.served.len()
+            )),
+            () if is_reliable && is_beyond(&worse, self.max_regression) => Some(format!(
+                "the 99th percentile of the time to the first token would be {:.2} s instead of {:.2} s",
+                worse.other, worse.base
+            )),
+            () => None,
+        };
+        ReplayReport {
+            requests: self.served.len(),
+            unserved: after,
+            error,
+            is_reliable,
+            figures: figures
+                .iter()
+                .map(|one| ComparedFigure {
+                    figure: one.figure,
+                    now: one.base,
+                    then: one.other,
+                    verdict: one.verdict.text(),
+                })
+                .collect(),
+            regression,
+        }
+    }
+
+    /// The engine that explains the streams of the backend with the most of them best.
+    fn learn_engine(&self) -> Result<EngineSpec, ReplayError> {
+        let mut backends: BTreeMap<&str, Vec<Timing>> = BTreeMap::new();
+        for one in self.served {
+            backends.entry(&one.backend).or_default().extend(timing_of(one));
+        }
+        let most = backends.into_values().max_by_key(Vec::len).unwrap_or_default();
+        let skipped = most.len().saturating_sub(MOST_LEARNED);
+        let run = Run::of(most.into_iter().skip(skipped).collect())?;
+        let rows = engine_rows().unwrap_or_default();
+        let error = |spec: &EngineSpec| {
+            let simulated = run.simulated(spec).ok()?;
+            let errors = RunErrors::of(&simulated, &run.measured());
+            Some(errors.first_token.weighted + errors.total.weighted)
+        };
+        let specs = rows.iter().map(|row| self.spec_of(row));
+        let specs = specs.filter_map(|spec| Some((error(&spec)?, spec)));
+        let (_, start) =
+            specs.min_by(|(a, _), (b, _)| a.total_cmp(b)).ok_or(ReplayError::NoEngine)?;
+        let fitted = fit(&run, &start, &super::engine::StepTime::default());
+        let fitted = fitted.map_err(WorldError::Engine)?;
+        Ok(EngineSpec { step_time: fitted.step_time, ..start })
+    }
+
+    fn spec_of(&self, row: &EngineRow) -> EngineSpec {
+        let spec = row.spec();
+        EngineSpec { kv_blocks: self.kv_blocks.unwrap_or(spec.kv_blocks), ..spec }
+    }
+}
+
+/// Whether a figure is worse by more than the bound.
+fn is_beyond(difference: &Difference, most: f64) -> bool {
+    difference.verdict == Verdict::Worse && difference.other > difference.base * (1.0 + most)
+}
+
+fn arrival_of(one: &ServedRequest) -> u64 {
+    one.ended.0.saturating_sub(to_micros(one.took))
+}
+
+fn timing_of(one: &ServedRequest) -> Option<Timing> {
+    let arrived = arrival_of(one) as f64 * 1e-6;
+    let last_token = one.ended.0 as f64 * 1e-6;
+    let first_token = arrived + one.first_token?.as_secs_f64();
+    let (input_tokens, output_tokens) = (one.input_tokens, one.output_tokens);
+    (first_token <= last_token).then_some(Timing {
+        arrived,
+        first_token,
+        last_token,
+        input_tokens,
+        output_tokens,
+    })
+}
+
+/// The traffic as a workload.
+fn workload_of(served: &[ServedRequest]) -> Workload {
+    let mut workload = Workload { block_tokens: 16, ..Workload::default() };
+    let start = served.iter().map(arrival_of).min().unwrap_or(0);
+    let number = |names: &mut Vec<String>, name: &str| {
+        names.iter().position(|one| one == name).unwrap_or_else(|| {
+            names.push(name.to_owned());
+            names.len() - 1
+        })
+    };
+    for one in served {
+        let first = workload.hashes.len() as u64;
+        workload.hashes.extend(&one.fields.blocks);
+        workload.block_tokens = workload.block_tokens.max(one.fields.block_tokens);
+        let model = number(&mut workload.models, &one.model);
+        let client = number(&mut workload.clients, &one.client);
+        workload.requests.push(Request {
+            arrives_at: arrival_of(one) - start,
+            model: u16::try_from(model).unwrap_or(0),
+            client: u32::try_from(client).unwrap_or(0),
+            input_tokens: one.input_tokens.max(1),
+            output_tokens: one.output_tokens.max(1),
+            max_tokens: one.fields.max_tokens.map_or(0, |most| most.0),
+            session: one.fields.session.map_or(0, |session| session | 1),
+            prefix: (first, u32::try_from(one.fields.blocks.len()).unwrap_or(0)),
+            is_streamed: one.first_token.is_some(),
+            ..Request::default()
+        });
+    }
+    workload.requests.sort_by_key(|request| request.arrives_at);
+    workload
+}

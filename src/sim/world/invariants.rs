@@ -1,0 +1,57 @@
+//! What always holds, whatever the configuration and the workload. Checked at the end of every run, and now and then
+//! within it where the build has debug assertions.
+
+use super::result::{RequestResult, Status};
+use super::{World, WorldError};
+
+/// Events between two checks within a run.
+#[cfg(debug_assertions)]
+const INTERVAL: u64 = 4096;
+
+impl World<'_> {
+    #[cfg(debug_assertions)]
+    pub(super) fn verify_sometimes(&mut self) -> Result<(), WorldError> {
+        self.events += 1;
+        if self.events.is_multiple_of(INTERVAL) { self.verify() } else { Ok(()) }
+    }
+
+    /// Checks every invariant.
+    ///
+    /// # Errors
+    /// [`WorldError::Invariant`] for the first that does not hold: the simulator is wrong then.
+    pub(super) fn verify(&self) -> Result<(), WorldError> {
+        let in_flight = self.balancers.iter().flat_map(|one| &one.topology.backends);
+        let in_flight: u32 = in_flight.map(|backend| backend.state.load.in_flight()).sum();
+        let live = self.live.iter().flatten().count();
+        let open = self.results.iter().filter(|one| one.status == Status::Open).count();
+        let blocks = self.engines.all.iter().map(|one| one.engine.block_counts());
+        let is_over = open == 0;
+        let holds =
+            |holds: bool, what| if holds { Ok(()) } else { Err(WorldError::Invariant { what }) };
+        holds(in_flight as usize == live, "permits are not those of the requests in flight")?;
+        holds(open == self.open, "requests were lost, or ended twice")?;
+        holds(!is_over || live == 0, "a request ended and is still in flight")?;
+        holds(
+            blocks.clone().all(|(used, free, total)| used + free == total),
+            "KV blocks were lost, or are used twice",
+        )?;
+        holds(
+            !is_over || self.engines.all.iter().all(|one| one.engine.is_idle()),
+            "an engine still has requests after the end",
+        )?;
+        holds(
+            !is_over || blocks.clone().all(|(used, ..)| used == 0),
+            "an idle engine holds KV blocks",
+        )?;
+        holds(self.results.iter().all(is_in_order), "a request ended before it started")
+    }
+}
+
+/// Whether the times of a request follow each other.
+fn is_in_order(one: &RequestResult) -> bool {
+    match one.status {
+        Status::Open | Status::Abandoned => true,
+        Status::Done => one.arrived < one.first_token && one.first_token <= one.ended,
+        Status::Shed(_) | Status::Failed(_) | Status::Left => one.arrived <= one.ended,
+    }
+}
