@@ -30,6 +30,7 @@ pub use group_watch::look_up_at_start;
 pub use listener_service::{ListenerService, Sockets, StopAccepting};
 pub use manual_state::ManualState;
 pub use reload::{ApplyLog, BackendsReport, ReloadError, ReloadReport, Reloader};
+pub use reload_gate::GateError;
 pub(crate) use shadow_host::SHADOW_HOST;
 pub use shutdown::{Shutdown, ShutdownHook, ShutdownTrigger, install_signal_handlers};
 pub use supervisor::Supervisor;

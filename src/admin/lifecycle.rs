@@ -15,7 +15,7 @@ pub(super) fn reload(admin: &Admin, call: &Call<'_>) -> PendingResponse {
     let given = query_value(call.query, "simulate");
     let window = given.as_deref().map(parse_duration).transpose();
     Box::pin(async move {
-        let window = window.map_err(|error| Refusal::NotADuration(error))?;
+        let window = window.map_err(Refusal::NotADuration)?;
         let report = commands.reload(window).await.map_err(Refusal::ReloadFailed)?;
         let mut body = json!(report);
         if let Some(object) = body.as_object_mut() {

@@ -162,9 +162,7 @@ impl Refusal {
             Self::ReloadFailed(ReloadError::Regression(_)) => {
                 (StatusCode::CONFLICT, "simulated_regression")
             }
-            Self::ReloadFailed(ReloadError::NoGate | ReloadError::Simulation(_)) => {
-                (StatusCode::CONFLICT, "not_simulated")
-            }
+            Self::ReloadFailed(ReloadError::Gate(_)) => (StatusCode::CONFLICT, "not_simulated"),
             Self::ReloadFailed(ReloadError::NoFile) => {
                 (StatusCode::CONFLICT, "no_configuration_file")
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::reload_gate::simulate;
+use super::reload_gate::{GateError, simulate};
 
 use crate::clock::now;
 use crate::config::{Change, Changes, Config, ConfigError, ConfigSource, LogConfig};
@@ -19,7 +19,7 @@ use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::Proxy;
 use crate::routing::Generation;
-use crate::sim::replay::{ReplayError, ReplayReport};
+use crate::sim::replay::ReplayReport;
 use crate::tls::Look;
 use crate::units::to_millis;
 
@@ -41,12 +41,9 @@ pub enum ReloadError {
     /// The thread of its shadow strategy cannot start.
     #[error("the shadow cannot start: {0}")]
     Shadow(#[source] std::io::Error),
-    /// The recent traffic is not kept.
-    #[error("recent traffic is kept only with routing.reload_gate in the configuration in force")]
-    NoGate,
-    /// It cannot be simulated.
-    #[error("not simulated: {0}")]
-    Simulation(#[source] ReplayError),
+    /// It was to be simulated, and could not be.
+    #[error("{0}")]
+    Gate(#[from] GateError),
     /// The new configuration would be worse.
     #[error("the simulation of recent traffic refuses it: {}", .0.regression.as_deref().unwrap_or_default())]
     Regression(Box<ReplayReport>),
@@ -171,11 +168,11 @@ impl Reloader {
                 Err(ReloadError::Regression(Box::new(report)))
             }
             Ok(report) => Ok(Some(report)),
-            Err(error @ ReloadError::Simulation(_)) if requested.is_none() => {
+            Err(error @ GateError::Simulation(_)) if requested.is_none() => {
                 tracing::warn!("{error}");
                 Ok(None)
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -2,14 +2,27 @@
 
 use std::time::Duration;
 
-use super::reload::ReloadError;
 use crate::config::{Config, Resolve};
 use crate::fleet::Groups;
 use crate::observe::recent::RecentTraffic;
 use crate::routing::Generation;
-use crate::sim::replay::{Replay, ReplayReport};
+use crate::sim::replay::{Replay, ReplayError, ReplayReport};
 
-/// Compares the configuration in force with the next one, on a thread of its own. `window` is how much of the
+/// Why a reload was not simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    /// The recent traffic is not kept.
+    #[error("recent traffic is kept only with routing.reload_gate in the configuration in force")]
+    NoGate,
+    /// It shows too little.
+    #[error("not simulated: {0}")]
+    Simulation(#[from] ReplayError),
+    /// The process is shutting down.
+    #[error("this process is shutting down")]
+    Stopping,
+}
+
+/// Compares the configuration in force with the next one, on a separate thread. `window` is how much of the
 /// recent traffic counts.
 pub(super) async fn simulate(
     recent: &RecentTraffic,
@@ -17,9 +30,9 @@ pub(super) async fn simulate(
     next: &Config,
     groups: &Groups,
     window: Duration,
-) -> Result<ReplayReport, ReloadError> {
+) -> Result<ReplayReport, GateError> {
     let Some(gate) = &before.config.routing.reload_gate else {
-        return Err(ReloadError::NoGate);
+        return Err(GateError::NoGate);
     };
     let served = recent.within(window);
     let max_regression = gate.max_regression;
@@ -32,8 +45,7 @@ pub(super) async fn simulate(
     let comparing = tokio::task::spawn_blocking(move || {
         Replay { current, next, served: &served, kv_blocks: blocks, max_regression }.compare()
     });
-    let compared = comparing.await.map_err(|_ended| ReloadError::Stopping)?;
-    compared.map_err(ReloadError::Simulation)
+    Ok(comparing.await.map_err(|_ended| GateError::Stopping)??)
 }
 
 /// The configuration with the members of its groups as backends, each with the models that are known of it.

@@ -132,9 +132,9 @@ const ROWS: &[Row] = &[
     ("B18", "load-balance", &["src/scoring/tests.rs::every_formula_gives_its_documented_values"]),
     (
         "B19",
-        "the default profile is 3, 2, 2",
+        "llm-d is 3, 2, 2; the default is what the simulation found best",
         &[
-            "src/config/tests/scorers.rs::default_scorers_are_llm_d",
+            "src/config/tests/scorers.rs::default_scorers_are_those_of_the_balanced_preset",
             "src/scoring/tests.rs::prefix_defaults_are_those_of_the_contract",
         ],
     ),

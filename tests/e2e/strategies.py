@@ -28,7 +28,8 @@ STRATEGIES = {
     "random": {"strategy": "random"},
     "smart": {"strategy": "smart"},
     "weighted, least-loaded": {"strategy": "weighted", "preset": "least-loaded"},
-    "weighted, llm-d (3 : 2 : 2)": {"strategy": "weighted"},
+    "weighted, llm-d (3 : 2 : 2)": {"strategy": "weighted", "preset": "llm-d"},
+    "weighted, balanced": {"strategy": "weighted", "preset": "balanced"},
     "weighted, lmetric": {"strategy": "weighted", "preset": "lmetric"},
     "weighted, bounded-hash": {"strategy": "weighted", "preset": "bounded-hash"},
 }

@@ -85,7 +85,7 @@ pub fn calls(line: &str) -> Vec<Vec<String>> {
             let program = words.next()?;
             let is_ours = program == "penstock" || program.ends_with("/penstock");
             let until_redirection = words.take_while(|word| !word.starts_with(['<', '>']));
-            is_ours.then(|| until_redirection.map(|word| shown(word)).collect())
+            is_ours.then(|| until_redirection.map(shown).collect())
         })
         .collect()
 }

@@ -29,8 +29,10 @@ const FIRST_PART: f64 = 0.1;
 /// Of the candidates of a rung, one in so many stays, and the next rung is as many times longer.
 const KEPT: usize = 3;
 /// What is tried where nothing is named.
-const USUAL: [&str; 2] =
-    ["routing.strategy=weighted", "routing.preset=llm-d,sglang,lmetric,sticky,least-loaded"];
+const USUAL: [&str; 2] = [
+    "routing.strategy=weighted",
+    "routing.preset=balanced,llm-d,sglang,lmetric,sticky,least-loaded",
+];
 /// The figures of the table.
 const SHOWN: &[&str] = &["goodput", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean"];
 

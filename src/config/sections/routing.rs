@@ -51,13 +51,16 @@ choice!(@setting UnknownCapability);
 /// The value of `routing.passthrough` that leads to a backend of the request's model.
 pub const BY_MODEL: &str = "by-model";
 
+/// What the strategy weighted uses without scorers and preset: the best of those that docs/simulation.md compares.
+const DEFAULT_PRESET: &str = "balanced";
+
 section! {
     /// How a backend is chosen, and what happens when it fails.
     pub struct RoutingConfig {
         /// The strategy: smart, round_robin, priority_only, random, deployment or weighted.
         pub strategy: Strategy = Strategy::Smart,
         /// Scorers of the weighted strategy: name, weight and parameters. Without scorers and
-        /// preset, the preset llm-d applies (3 : 2 : 2).
+        /// preset, the preset balanced applies.
         pub scorers: Vec<ScorerSpec> ["scorers" as Scorers] = Vec::new(),
         /// A named list of scorers, in place of `scorers`.
         pub preset: Option<&'static str> ["preset" as PresetName] = None,
@@ -119,12 +122,12 @@ section! {
 }
 
 impl RoutingConfig {
-    /// The scorers of the weighted strategy: configured, from the preset, or llm-d's.
+    /// The scorers of the weighted strategy: configured, from the preset, or those of the default one.
     pub fn scorer_specs(&self) -> Vec<ScorerSpec> {
         if !self.scorers.is_empty() {
             return self.scorers.clone();
         }
-        let preset = Preset::find(self.preset.unwrap_or("llm-d"));
+        let preset = Preset::find(self.preset.unwrap_or(DEFAULT_PRESET));
         debug_assert!(preset.is_some(), "the name of a preset is checked when it is read");
         preset.map_or_else(Vec::new, Preset::specs)
     }

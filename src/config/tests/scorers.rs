@@ -32,7 +32,7 @@ fn scorers_are_a_list_or_one_line() {
 }
 
 #[test]
-fn default_scorers_are_llm_d() {
+fn default_scorers_are_those_of_the_balanced_preset() {
     let names = |config: &Config| -> Vec<String> {
         config
             .routing
@@ -42,7 +42,9 @@ fn default_scorers_are_llm_d() {
             .collect()
     };
     let plain = routing("{ strategy: weighted }");
-    assert_eq!(names(&plain), ["prefix-affinity:3", "queue-depth:2", "kv-utilization:2"]);
+    assert_eq!(names(&plain), ["new-prefill-batch:5", "prefix-affinity:5", "kv-utilization:3"]);
+    let llm_d = routing("{ strategy: weighted, preset: llm-d }");
+    assert_eq!(names(&llm_d), ["prefix-affinity:3", "queue-depth:2", "kv-utilization:2"]);
     assert_eq!(names(&routing("{ strategy: weighted, preset: LMetric }")), ["new-prefill-batch:1"]);
 }
 

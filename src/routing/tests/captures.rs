@@ -344,7 +344,7 @@ fn replay_with_another_strategy_is_a_what_if() {
 
 #[test]
 fn capture_files_are_read_in_every_form_and_others_refused() {
-    let (_, capture) = plain("strategy: weighted");
+    let (_, capture) = plain("strategy: weighted, preset: llm-d");
     let one = serde_json::to_string(&capture).unwrap();
     let pretty = serde_json::to_string_pretty(&capture).unwrap();
     let read = |text: &str| Capture::read_all(text.as_bytes());

@@ -227,7 +227,6 @@ fn weight_of_the_prefix_concentrates_what_shares_it() {
         }
         let most = f64::from(*counts.iter().max().unwrap()) / f64::from(counts.iter().sum::<u32>());
         assert!(most > before - 0.02, "weight {weight}: {most} after {before}");
-        println!("weight {weight}: {most:.3}");
         before = most;
     }
     assert!(before > 0.5, "{before}: with 5 of 9 most meet on one backend");

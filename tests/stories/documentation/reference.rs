@@ -32,6 +32,8 @@ pub(super) const TABLES: &[(&str, Render)] = &[
     ("endpoints", endpoints),
     ("engine-errors", simulation::errors),
     ("engine-rows", simulation::rows),
+    ("policies", simulation::policies),
+    ("policies-wrong", simulation::policies_of_the_wrong_engine),
     ("errors", errors),
     ("metrics", metrics),
     ("ollama-routes", ollama_routes),

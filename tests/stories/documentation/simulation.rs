@@ -6,6 +6,7 @@ use penstock::sim::run::Run;
 
 use super::pages::root;
 use crate::support::markdown::table;
+use serde_json::Value;
 
 /// The recorded runs: their rows, files and limits of a batch.
 const RUNS: &[(&str, &str, u32)] = &[
@@ -49,4 +50,50 @@ pub(super) fn errors() -> String {
         lines.push(std::iter::once(format!("`{name}`")).chain(cells).collect());
     }
     table(&["run", "TTFT: mean, p50, p99", "TPOT", "total"], lines.into_iter())
+}
+
+/// Strategies and presets, in the order of the table.
+const POLICIES: &[&str] = &[
+    "round_robin",
+    "smart",
+    "least-loaded",
+    "llm-d",
+    "sglang",
+    "lmetric",
+    "token-load",
+    "prefill-cost",
+    "sticky",
+    "balanced",
+];
+
+pub(super) fn policies() -> String {
+    compared("measured")
+}
+
+pub(super) fn policies_of_the_wrong_engine() -> String {
+    compared("wrong")
+}
+
+/// How much longer the mean time to the end is than with the best policy.
+fn compared(engine: &str) -> String {
+    let text = std::fs::read_to_string(root().join("docs/performance/policies.json")).unwrap();
+    let cells: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let cells = cells.iter().filter(|cell| cell["engine"] == engine);
+    let rows = cells.map(|cell| {
+        let of = |policy: &str| cell["policies"][policy]["e2e"].as_f64().unwrap();
+        let best = POLICIES.iter().map(|policy| of(policy)).fold(f64::MAX, f64::min);
+        let is_saturated =
+            POLICIES.iter().all(|policy| cell["policies"][policy]["saturated"] == 10);
+        let load = format!("{}{}", cell["load"], if is_saturated { " (saturated)" } else { "" });
+        let mut row = vec![cell["workload"].as_str().unwrap().to_owned(), load];
+        row.push(format!("{best:.2} s"));
+        row.extend(POLICIES.iter().map(|policy| {
+            let loss = 100.0 * (of(policy) / best - 1.0);
+            if loss < 0.05 { "best".to_owned() } else { format!("+{loss:.1} %") }
+        }));
+        row
+    });
+    let header: Vec<&str> =
+        ["workload", "load", "best"].into_iter().chain(POLICIES.iter().copied()).collect();
+    table(&header, rows)
 }
