@@ -18,6 +18,7 @@ mod plan;
 mod request;
 mod rows;
 mod scheduler;
+mod slot_caches;
 mod spec;
 mod step_time;
 #[cfg(test)]
@@ -34,7 +35,8 @@ pub use request::{EngineRequest, RefuseReason};
 use request::{Phase, Request, Requests};
 pub use rows::{EngineRow, RowError, engine_rows};
 
-pub use spec::{Admission, EngineSpec, SpecError};
+use slot_caches::SlotCaches;
+pub use spec::{Admission, Caching, EngineSpec, SpecError};
 pub(in crate::sim) use step_time::picoseconds;
 pub use step_time::{StepTime, StepWork};
 
@@ -113,6 +115,8 @@ pub struct Engine {
     running: Vec<u32>,
     decoders: Decoders,
     cache: BlockCache,
+    /// Empty unless each slot has its own.
+    slot_caches: SlotCaches,
     plan: Option<Plan>,
     /// Requests that end with the current step, because their clients left.
     cancelled: Vec<u32>,
@@ -138,6 +142,10 @@ impl Engine {
             running: Vec::new(),
             decoders: Decoders::default(),
             cache: BlockCache::new(spec.kv_blocks),
+            slot_caches: SlotCaches::new(match spec.caching {
+                Caching::Slots => spec.max_requests,
+                Caching::Blocks | Caching::None => 0,
+            }),
             plan: None,
             cancelled: Vec::new(),
             admitted: 0,
@@ -301,10 +309,13 @@ impl Engine {
             Phase::Prefilling | Phase::Waiting => request.computed,
         };
         request.computed = computed;
-        if self.spec.caches_prefixes {
+        if self.spec.caching == Caching::Blocks {
             // Blocks that another request kept at the time, and that were evicted since.
             self.cache.keep(&mut request.held, computed);
         }
         self.cache.free(&mut request.held, computed);
+        if let Some(index) = request.slot_cache.take() {
+            self.slot_caches.free(index);
+        }
     }
 }

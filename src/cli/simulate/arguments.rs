@@ -58,6 +58,14 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, value_name = "N")]
     pub(super) kv_blocks: Option<u32>,
 
+    /// Engines with so many slots, each with its own cache, as llama.cpp and Ollama have them
+    #[arg(long, value_name = "N", conflicts_with_all = ["max_requests", "kv_blocks"])]
+    pub(super) slots: Option<u32>,
+
+    /// The context of each slot, in tokens
+    #[arg(long, value_name = "TOKENS", default_value_t = 8192, requires = "slots")]
+    pub(super) slot_context: u32,
+
     /// Copies of the configured backends, in turn
     #[arg(long, value_name = "N")]
     pub(super) backends: Option<usize>,

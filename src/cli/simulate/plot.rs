@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::error::SimulateError;
 use super::setup::Plan;
-use super::table::seconds;
+use super::table::{seconds, short};
 use crate::sim::world::RunResult;
 
 /// The loads that are run, in relation to the capacity of the first configuration.
@@ -63,7 +63,7 @@ fn curves(plan: &Plan) -> Result<Vec<Curve>, SimulateError> {
             high.push((load, summary.first_token.p99));
         }
         let curve = |points, percentile: &str, is_dashed| Curve {
-            name: format!("{} {percentile}", variant.name),
+            name: format!("{} {percentile}", short(&variant.name)),
             is_dashed,
             color,
             points,

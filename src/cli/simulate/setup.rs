@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use crate::config::{Config, Environment, Resolve};
-use crate::sim::engine::{EngineRow, EngineSpec, StepTime, engine_rows};
+use crate::sim::engine::{Caching, EngineRow, EngineSpec, StepTime, engine_rows};
 use crate::sim::experiment::{Setting, Variant};
 use crate::sim::summary::Objective;
 use crate::sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
@@ -324,11 +324,15 @@ fn engines(
 impl SimulateArgs {
     /// The engine with the limits of the flags.
     fn limited(&self, spec: EngineSpec) -> EngineSpec {
-        EngineSpec {
+        let spec = EngineSpec {
             max_requests: self.max_requests.unwrap_or(spec.max_requests),
             max_step_tokens: self.max_step_tokens.unwrap_or(spec.max_step_tokens),
             kv_blocks: self.kv_blocks.unwrap_or(spec.kv_blocks),
             ..spec
+        };
+        match self.slots {
+            Some(slots) => spec.with_slots(slots, self.slot_context),
+            None => spec,
         }
     }
 }
@@ -379,7 +383,7 @@ fn engine(rows: &[EngineRow], given: &str) -> Result<EngineSpec, SimulateError> 
         max_step_tokens,
         max_context,
         kv_blocks,
-        caches_prefixes: true,
+        caching: Caching::Blocks,
         admission: crate::sim::engine::Admission::OnDemand,
     })
 }

@@ -131,7 +131,7 @@ impl Prompts {
 }
 
 /// The end of a name, which says the most.
-fn short(name: &str) -> String {
+pub(super) fn short(name: &str) -> String {
     let count = name.chars().count();
     if count <= WIDEST {
         return name.to_owned();

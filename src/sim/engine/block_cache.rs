@@ -50,6 +50,16 @@ impl Held {
         }
     }
 
+    /// The hashes of the prompt's whole blocks.
+    pub(super) fn hashes(&self) -> &[u64] {
+        &self.prefix
+    }
+
+    /// The tokens of each.
+    pub(super) fn prefix_tokens(&self) -> u32 {
+        self.prefix_tokens
+    }
+
     /// Blocks of 16 tokens in each block of the prefix.
     fn units(&self) -> u32 {
         self.prefix_tokens / BLOCK_TOKENS
@@ -85,6 +95,13 @@ pub(super) struct Hit {
     pub(super) tokens: u32,
     /// Blocks of 16 tokens among them that no request uses: they count as free until one does.
     pub(super) unused: u32,
+}
+
+impl Hit {
+    /// Tokens that are found without sharing blocks.
+    pub(super) fn of_tokens(tokens: u32) -> Self {
+        Self { blocks: 0, tokens, unused: 0 }
+    }
 }
 
 /// All blocks of an engine.

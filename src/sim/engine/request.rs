@@ -54,6 +54,8 @@ pub(super) struct Request {
     pub(super) order: u64,
     pub(super) phase: Phase,
     pub(super) held: Held,
+    /// The slot that it has taken, where each has its own cache.
+    pub(super) slot_cache: Option<usize>,
     /// Prompt tokens that were cached when it was first admitted.
     pub(super) cached_tokens: Option<u32>,
 }
@@ -72,6 +74,7 @@ impl Request {
             order: 0,
             phase: Phase::Waiting,
             held: Held::new(request.prefix, request.prefix_tokens, request.input_tokens),
+            slot_cache: None,
             cached_tokens: None,
         }
     }

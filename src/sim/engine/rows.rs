@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::step_time::picoseconds;
-use super::{Admission, EngineSpec, StepTime};
+use super::{Admission, Caching, EngineSpec, StepTime};
 
 const FILE: &str = include_str!("rows.json");
 
@@ -132,7 +132,7 @@ impl EngineRow {
             max_step_tokens: if is_large { 8192 } else { 2048 },
             max_context: u32::MAX,
             kv_blocks: self.kv_blocks,
-            caches_prefixes: true,
+            caching: Caching::Blocks,
             admission: Admission::OnDemand,
         }
     }

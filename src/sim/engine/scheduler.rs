@@ -3,7 +3,7 @@
 use super::block_cache::{Held, Hit};
 use super::plan::{Chunk, Plan};
 use super::request::Phase;
-use super::{Admission, BLOCK_TOKENS, Engine, EngineEvent, EventKind, StepWork};
+use super::{Admission, BLOCK_TOKENS, Caching, Engine, EngineEvent, EventKind, StepWork};
 
 impl Engine {
     /// Plans from `self.time` on. `None` when nothing runs or waits.
@@ -96,8 +96,14 @@ impl Engine {
     /// What of the first `target` tokens of a prompt is shared. The last token is always computed: its result is
     /// the next one.
     fn find(&self, held: &Held, target: u32) -> Hit {
-        let limit = if self.spec.caches_prefixes { target - 1 } else { 0 };
-        self.cache.find(held, limit)
+        match self.spec.caching {
+            Caching::Blocks => self.cache.find(held, target - 1),
+            Caching::None => Hit::of_tokens(0),
+            Caching::Slots => {
+                let found = self.slot_caches.find(held, target - 1);
+                found.map_or(Hit::of_tokens(0), |(_, hit)| hit)
+            }
+        }
     }
 
     /// What is cached of a waiting request's prompt, if there is room for its first chunk.
@@ -171,6 +177,11 @@ impl Engine {
         let Some(request) = self.requests.get_mut(slot) else {
             return false;
         };
+        if self.spec.caching == Caching::Slots {
+            let found = self.slot_caches.find(&request.held, request.target() - 1);
+            request.slot_cache = found.map(|(index, _)| index);
+            found.into_iter().for_each(|(index, _)| self.slot_caches.take(index, &request.held));
+        }
         self.cache.share(&mut request.held, hit);
         request.computed = hit.tokens;
         request.phase = Phase::Prefilling;
@@ -260,7 +271,7 @@ impl Engine {
             return;
         };
         request.computed += chunk.tokens;
-        if self.spec.caches_prefixes {
+        if self.spec.caching == Caching::Blocks {
             self.cache.keep(&mut request.held, request.computed);
         }
         if request.computed < request.target() {

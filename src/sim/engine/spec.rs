@@ -13,6 +13,18 @@ pub enum Admission {
     Reserved,
 }
 
+/// What an engine keeps of prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Caching {
+    /// Nothing.
+    None,
+    /// The blocks of all prompts, as long as there is room, for every request: vLLM, SGLang, TensorRT-LLM.
+    #[default]
+    Blocks,
+    /// The last prompt of each slot, for the next request that takes the slot: llama.cpp, and Ollama on it.
+    Slots,
+}
+
 /// An engine's step time and limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineSpec {
@@ -26,8 +38,8 @@ pub struct EngineSpec {
     pub max_context: u32,
     /// Blocks of the KV cache, each of [`BLOCK_TOKENS`] tokens.
     pub kv_blocks: u32,
-    /// Whether it keeps the blocks of prompts for others that begin alike.
-    pub caches_prefixes: bool,
+    /// What it keeps of prompts for others that begin alike.
+    pub caching: Caching,
     /// When a request is admitted.
     pub admission: Admission,
 }
@@ -57,6 +69,22 @@ impl EngineSpec {
     /// The longest prompt with its output: what the model and the KV cache have room for.
     pub fn longest(&self) -> u32 {
         self.max_context.min(self.kv_blocks.saturating_mul(BLOCK_TOKENS))
+    }
+
+    /// The same engine as llama.cpp: so many slots, each with its own context and cache. Requests wait for a free
+    /// slot, and none is ever preempted.
+    #[must_use]
+    pub fn with_slots(self, slots: u32, context: u32) -> Self {
+        let blocks = context.div_ceil(BLOCK_TOKENS).saturating_mul(slots);
+        let max_step_tokens = self.max_step_tokens.max(slots);
+        Self {
+            max_requests: slots,
+            max_context: context,
+            kv_blocks: blocks,
+            caching: Caching::Slots,
+            max_step_tokens,
+            ..self
+        }
     }
 
     /// Checks that the engine can run.

@@ -30,7 +30,7 @@ fn spec() -> EngineSpec {
         max_step_tokens: 64,
         max_context: 10_000,
         kv_blocks: 1000,
-        caches_prefixes: true,
+        caching: Caching::Blocks,
         admission: Admission::OnDemand,
     }
 }
@@ -41,7 +41,7 @@ fn random_spec(rng: &mut SmallRng) -> EngineSpec {
         max_requests,
         max_step_tokens: max_requests + rng.random_range(0..200),
         kv_blocks: rng.random_range(20..200),
-        caches_prefixes: rng.random(),
+        caching: if rng.random() { Caching::Blocks } else { Caching::None },
         ..spec()
     }
 }
@@ -232,4 +232,40 @@ fn what_can_never_run_is_refused() {
     assert_eq!(events[2].kind, EventKind::Finished { output_tokens: 4 }, "to the end of the cache");
     let wrong = EngineSpec { max_step_tokens: 4, max_requests: 5, ..spec() };
     assert_eq!(wrong.validate(), Err(SpecError::StepTooSmall { tokens: 4, requests: 5 }));
+}
+
+/// llama.cpp: a slot keeps its last prompt, and a request goes to the free slot that has the most of it.
+#[test]
+fn slots_keep_their_last_prompt() {
+    let spec = EngineSpec {
+        step_time: StepTime { base: 1_000_000, per_token: 1000, ..StepTime::default() },
+        ..spec()
+    };
+    let mut engine = Engine::new(spec.with_slots(2, 4096)).unwrap();
+    let mut run = |id, prefix: &[u64]| {
+        let request = EngineRequest {
+            id,
+            input_tokens: u32::try_from(prefix.len()).unwrap() * 16 + 4,
+            output_tokens: 3,
+            max_tokens: None,
+            prefix,
+            prefix_tokens: 16,
+        };
+        engine.submit(u64::from(id) * 1_000_000_000, &request);
+        let mut events = Vec::new();
+        engine.advance(u64::from(id + 1) * 1_000_000_000 - 1, &mut events);
+        assert!(engine.is_idle(), "{events:?}");
+        match events[0].kind {
+            EventKind::FirstToken { cached_tokens } => cached_tokens,
+            EventKind::Finished { .. } | EventKind::Refused(_) => panic!("{events:?}"),
+        }
+    };
+    assert_eq!(run(1, &[1, 2, 3]), 0);
+    assert_eq!(run(2, &[7, 8, 9]), 0, "the other slot: it was used the longest ago");
+    assert_eq!(run(3, &[1, 2, 3, 4]), 48, "back to the first one");
+    assert_eq!(run(4, &[7, 8, 5]), 32);
+    assert_eq!(run(5, &[20, 21, 22]), 0, "it replaces the prompt that is the oldest");
+    assert_eq!(run(6, &[1, 2, 3, 4]), 0);
+    assert_eq!(run(7, &[20, 21, 22]), 48);
+    assert_eq!(engine.counters().preemptions, 0);
 }

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use super::super::block_cache::{BlockCache, Held};
-use super::super::{BLOCK_TOKENS, EngineEvent, EngineSpec, EventKind, RefuseReason, StepWork};
+use super::super::{
+    BLOCK_TOKENS, Caching, EngineEvent, EngineSpec, EventKind, RefuseReason, StepWork,
+};
 use super::Sent;
 
 struct One {
@@ -92,7 +94,7 @@ impl Naive {
     }
 
     fn free(&mut self, one: &mut One) {
-        if self.spec.caches_prefixes {
+        if self.spec.caching == Caching::Blocks {
             self.cache.keep(&mut one.held, one.computed);
         }
         self.cache.free(&mut one.held, one.computed);
@@ -135,7 +137,7 @@ impl Naive {
             let Some(mut one) = self.waiting.pop_front() else {
                 break;
             };
-            let limit = if self.spec.caches_prefixes { one.target() - 1 } else { 0 };
+            let limit = if self.spec.caching == Caching::Blocks { one.target() - 1 } else { 0 };
             let hit = self.cache.find(&one.held, limit);
             let need = (one.target() - hit.tokens).min(budget);
             let blocks = (hit.tokens + need).div_ceil(BLOCK_TOKENS) - hit.tokens / BLOCK_TOKENS;
@@ -184,7 +186,7 @@ impl Naive {
                 continue;
             };
             one.computed += tokens;
-            if self.spec.caches_prefixes && !one.decodes {
+            if self.spec.caching == Caching::Blocks && !one.decodes {
                 self.cache.keep(&mut one.held, one.computed);
             }
             let id = u32::try_from(one.id).unwrap();
