@@ -50,6 +50,16 @@ fn sweep_shows_each_point_and_gives_advice_or_a_reason() {
 }
 
 #[test]
+fn search_keeps_the_better_third_of_a_sample() {
+    let sweep = "routing.scorers.prefix-affinity=0..8/1";
+    let found = simulate(&["--sweep", sweep, "--search", "halving", "--budget", "6"]);
+    assert_eq!(found.code, 0, "{}", found.complaints);
+    let points = found.results.lines().filter(|line| line.starts_with("prefix-affinity=")).count();
+    assert_eq!(points, 3, "{}", found.results);
+    assert!(call(&["simulate", "chatbot", "--search", "halving"]).complaints.contains("--sweep"));
+}
+
+#[test]
 fn wrong_inputs_are_named() {
     for (arguments, part) in [
         (&["simulate"][..], "pass a workload: a file, a trace, or one of chatbot"),
