@@ -9,6 +9,7 @@ mod config;
 mod demo;
 mod detached_launcher;
 mod doctor;
+mod engines;
 mod error;
 mod explain;
 mod fit;

@@ -14,6 +14,7 @@
 mod chain;
 mod engine_cache;
 mod events;
+mod folded;
 mod index;
 mod memory;
 mod model_index;
@@ -25,6 +26,7 @@ mod runs;
 pub use chain::{Chain, ChainBuilder};
 pub use engine_cache::EngineCache;
 pub use events::{CacheEvent, CacheState, Predicted};
+pub use folded::{FOLDED_TOKENS, MOST_FOLDED, MOST_UNFOLDED, fold, unfold};
 pub use index::PrefixIndex;
 pub use memory::{MemoryBudget, fair_shares};
 pub use model_index::{ModelIndex, Slot};

@@ -1,23 +1,27 @@
 //! `penstock fit`: learns the step time of an engine from a recorded run.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::engines::{EngineError, EngineFlags, engine_json, engine_of, readable};
 use super::error::{CliError, USAGE};
 use super::output::Output;
-use crate::sim::engine::{EngineRow, EngineSpec, RowError, SpecError, StepTime, engine_rows};
+use crate::config::Engine;
+use crate::sim::engine::{EngineRow, EngineSpec, RowError, SpecError, engine_rows};
 use crate::sim::fit::{Errors, Fit, RunErrors, fit};
 use crate::sim::run::{Run, RunError};
+use crate::sim::workload::{TraceFormat, read_timings};
 
 const AFTER_HELP: &str = "\
 RUN has one JSON object per line and request, with times in seconds on any clock:
 
   {\"arrived\": 0.0, \"first_token\": 0.17, \"last_token\": 15.7, \"input_tokens\": 2358, \"output_tokens\": 531}
 
-or the names queued_ts, first_token_ts, last_token_ts, input_toks and output_toks of vLLM benchmarks. The limits
+or the names queued_ts, first_token_ts, last_token_ts, input_toks and output_toks of vLLM benchmarks. It may also be
+an access log of penstock; with access_log.replay it shows what engines had cached. The limits
 of the engine must be those of the run: pass them where they are not vLLM's defaults.
 
 The first half of the requests is learned from; the errors are those of the other half, which the fit did not see.
@@ -25,35 +29,28 @@ The first half of the requests is learned from; the errors are those of the othe
 Examples:
   penstock fit --list
   penstock fit run.jsonl --engine rtxpro6000/llama-3.1-8b/tp1 --max-requests 128 --max-step-tokens 2048
+  penstock fit access.jsonl --engine h100/qwen2.5-7b/tp1 --backend gpu-a --json > gpu-a.json
 
 Exit codes: 0 learned, 2 the run or the flags are wrong.";
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct FitArgs {
-    /// The recorded run
+    /// The recorded run, or an access log of penstock
     #[arg(required_unless_present = "list")]
     run: Option<PathBuf>,
 
-    /// Where the search begins: the row whose GPU and model are the most alike
+    /// Where the search begins: the row whose GPU and model are the most alike, a file of an earlier fit, or `unknown`
+    /// for hardware that no row is like
     #[arg(long, value_name = "ROW", required_unless_present = "list")]
     engine: Option<String>,
 
-    /// The most requests in a batch (vLLM: max_num_seqs)
-    #[arg(long, value_name = "N")]
-    max_requests: Option<u32>,
+    /// The backend of an access log to learn from [default: the one with the most streams]
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
 
-    /// The most tokens of a step (vLLM: max_num_batched_tokens)
-    #[arg(long, value_name = "N")]
-    max_step_tokens: Option<u32>,
-
-    /// The longest prompt with its output (vLLM: max_model_len)
-    #[arg(long, value_name = "N")]
-    max_context: Option<u32>,
-
-    /// Blocks of 16 tokens in the KV cache
-    #[arg(long, value_name = "N")]
-    kv_blocks: Option<u32>,
+    #[command(flatten)]
+    limits: EngineFlags,
 
     /// List the rows that penstock comes with
     #[arg(long)]
@@ -66,8 +63,10 @@ pub(super) struct FitArgs {
 
 #[derive(Debug, thiserror::Error)]
 enum FitError {
-    #[error("--engine: no row '{given}' (known: {known})")]
-    UnknownRow { given: String, known: String },
+    #[error("{0}")]
+    Engine(#[from] EngineError),
+    #[error("{}: no backend '{given}' with streams that have ended (backends: {known})", path.display())]
+    UnknownBackend { path: PathBuf, given: String, known: String },
     #[error("{}: {source}", path.display())]
     Run { path: PathBuf, source: RunError },
     #[error("{0}")]
@@ -83,58 +82,61 @@ impl From<FitError> for CliError {
 }
 
 pub(super) fn run(args: &FitArgs, output: &mut Output) -> Result<(), CliError> {
-    let rows = engine_rows().map_err(FitError::from)?;
     let (Some(path), Some(given), false) = (&args.run, &args.engine, args.list) else {
+        let rows = engine_rows().map_err(FitError::from)?;
         return output.text(if args.json { list_json(&rows) } else { list(&rows) });
     };
-    let row = rows.iter().find(|row| row.name() == *given).ok_or_else(|| {
-        let known: Vec<String> = rows.iter().map(EngineRow::name).collect();
-        FitError::UnknownRow { given: given.clone(), known: known.join(", ") }
-    })?;
+    let chosen = engine_of(given).map_err(FitError::from)?;
     let text = std::fs::read_to_string(path)
         .map_err(|source| CliError::Unreadable { path: path.clone(), source })?;
-    let recorded =
-        Run::parse(&text).map_err(|source| FitError::Run { path: path.clone(), source })?;
-    let found = fit(&recorded, &args.spec(row), &row.least_step_time()).map_err(FitError::from)?;
+    let is_log = TraceFormat::of(&text) == Some(TraceFormat::AccessLog);
+    let recorded = args.recorded(path, &text, is_log)?;
+    let spec = args.limits.applied(chosen.spec, Engine::Auto, None);
+    let found = fit(&recorded, &spec, &chosen.least).map_err(FitError::from)?;
     if args.json {
-        return output.line(to_json(&found, &args.spec(row)));
+        return output.line(to_json(&found, &spec, is_log));
     }
-    output.text(to_text(&found, recorded.len()))
+    output.text(to_text(&found, &recorded))
 }
 
 impl FitArgs {
-    fn spec(&self, row: &EngineRow) -> EngineSpec {
-        let spec = row.spec();
-        EngineSpec {
-            max_requests: self.max_requests.unwrap_or(spec.max_requests),
-            max_step_tokens: self.max_step_tokens.unwrap_or(spec.max_step_tokens),
-            max_context: self.max_context.unwrap_or(spec.max_context),
-            kv_blocks: self.kv_blocks.unwrap_or(spec.kv_blocks),
-            ..spec
+    /// The requests of a run, or those of one backend in an access log.
+    fn recorded(&self, path: &Path, text: &str, is_log: bool) -> Result<Run, FitError> {
+        let wrong = |source| FitError::Run { path: path.to_owned(), source };
+        if !is_log {
+            return Run::parse(text).map_err(wrong);
         }
+        let mut backends = read_timings(text);
+        let timings = match &self.backend {
+            Some(given) => {
+                let known = || backends.keys().cloned().collect::<Vec<_>>().join(", ");
+                let unknown = FitError::UnknownBackend {
+                    path: path.to_owned(),
+                    given: given.clone(),
+                    known: known(),
+                };
+                backends.remove(given).ok_or(unknown)?
+            }
+            None => backends.into_values().max_by_key(Vec::len).unwrap_or_default(),
+        };
+        Ok(Run::of(timings).map_err(wrong)?.at_penstock())
     }
-}
-
-/// A step time as people read it: the name, the value and its unit.
-fn readable(time: &StepTime) -> [(&'static str, f64, &'static str); 5] {
-    [
-        ("base_ms", time.base as f64 / 1e9, "ms per step"),
-        ("token_us", time.per_token as f64 / 1e6, "µs per prompt token"),
-        ("decode_us", time.per_decode as f64 / 1e6, "µs per decoding request"),
-        ("context_us", time.per_context as f64 / 1e3, "µs per 1,000 tokens of context"),
-        ("pair_us", time.per_pair as f64, "µs per million attention pairs"),
-    ]
 }
 
 fn latencies(errors: &RunErrors) -> [(&'static str, &Errors); 3] {
     [("TTFT", &errors.first_token), ("TPOT", &errors.per_token), ("total", &errors.total)]
 }
 
-fn to_text(found: &Fit, requests: usize) -> String {
+fn to_text(found: &Fit, run: &Run) -> String {
+    let requests = run.len();
     let half = requests / 2;
     let mut text = format!("Step time, learned from the first {half} of {requests} requests\n\n");
     for (name, value, unit) in readable(&found.step_time) {
         _ = writeln!(text, "  {name:<11} {value:>9.3}  {unit}");
+    }
+    if run.is_at_penstock() {
+        let (name, millis) = ("front_end_ms", found.front_end as f64 / 1e9);
+        _ = writeln!(text, "  {name:<11} {millis:>8.3}  ms before the first step of a request");
     }
     _ = writeln!(
         text,
@@ -151,24 +153,19 @@ fn to_text(found: &Fit, requests: usize) -> String {
     text
 }
 
-fn to_json(found: &Fit, spec: &EngineSpec) -> Value {
+fn to_json(found: &Fit, spec: &EngineSpec, is_log: bool) -> Value {
     let errors = |errors: &RunErrors| -> serde_json::Map<String, Value> {
         let one = |errors: &Errors| json!({"mean": errors.mean, "p50": errors.p50, "p99": errors.p99, "wape": errors.weighted});
         let all = latencies(errors).into_iter();
         all.map(|(name, errors)| (name.to_lowercase(), one(errors))).collect()
     };
-    let time: serde_json::Map<String, Value> = readable(&found.step_time)
-        .into_iter()
-        .map(|(name, value, _)| (name.into(), value.into()))
-        .collect();
-    json!({
-        "step_time": time,
-        "limits": {
-            "max_requests": spec.max_requests, "max_step_tokens": spec.max_step_tokens,
-            "max_context": spec.max_context, "kv_blocks": spec.kv_blocks,
-        },
-        "errors": {"learned": errors(&found.learned), "other": errors(&found.other)},
-    })
+    let spec = EngineSpec { step_time: found.step_time, ..spec.clone() };
+    let mut json = engine_json(&spec, is_log.then_some(found.front_end));
+    if let Some(fields) = json.as_object_mut() {
+        let errors = json!({"learned": errors(&found.learned), "other": errors(&found.other)});
+        fields.insert("errors".to_owned(), errors);
+    }
+    json
 }
 
 fn list(rows: &[EngineRow]) -> String {
@@ -226,7 +223,11 @@ mod tests {
     fn wrong_rows_and_runs_are_named() {
         let called = call(&["fit", RUN, "--engine", "h100"]);
         assert_eq!(called.code, 2);
-        assert!(called.complaints.contains("no row 'h100' (known: rtxpro6000/"));
+        assert!(
+            called
+                .complaints
+                .contains("no row 'h100', and no file of that name (rows: rtxpro6000/")
+        );
         let called = call(&["fit", file!(), "--engine", ROW]);
         assert_eq!(called.code, 2);
         assert!(called.complaints.contains("line 1: "), "{}", called.complaints);

@@ -67,6 +67,7 @@ impl RequestObserver for RecentTraffic {
             took: outcome.took,
             first_token: outcome.first_token.filter(|_| outcome.is_streaming),
             input_tokens,
+            estimated_tokens: estimated.unwrap_or(0),
             output_tokens,
             model: outcome.about.requested_model.unwrap_or_default().into(),
             client: outcome

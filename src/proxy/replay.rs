@@ -5,22 +5,17 @@ use once_cell::sync::Lazy;
 
 use super::context::{RequestContext, ScannedRequest};
 use crate::mix::mix;
-use crate::prefix::{Chain, prompt_chain};
+use crate::prefix::{Chain, FOLDED_TOKENS, MOST_UNFOLDED, fold, prompt_chain};
 use crate::routing::ReplayFields;
 use crate::scoring::PrefixParams;
 
-/// Tokens of a block: large, so that a long prompt has few.
-const BLOCK_TOKENS: u32 = 256;
-/// The most blocks of a prompt.
-const MOST_BLOCKS: u32 = 64;
-
-static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(BLOCK_TOKENS));
+static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(FOLDED_TOKENS));
 
 /// The fields of a request whose body is still held.
 pub(super) fn replay_fields(ctx: &RequestContext, request: &ScannedRequest) -> ReplayFields {
     let terms = PrefixParams {
-        block_tokens: BLOCK_TOKENS,
-        max_blocks: MOST_BLOCKS,
+        block_tokens: FOLDED_TOKENS,
+        max_blocks: MOST_UNFOLDED,
         ..PrefixParams::default()
     };
     let names = &ctx.generation.router.names;
@@ -31,7 +26,7 @@ pub(super) fn replay_fields(ctx: &RequestContext, request: &ScannedRequest) -> R
     ReplayFields {
         max_tokens: request.profile.max_tokens,
         session: request.session.as_ref().map(salted),
-        block_tokens: BLOCK_TOKENS,
-        blocks: chain.hashes().iter().map(salted).collect(),
+        block_tokens: FOLDED_TOKENS,
+        blocks: fold(chain.hashes()).map(|hash| salted(&hash)).collect(),
     }
 }

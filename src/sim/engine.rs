@@ -18,6 +18,7 @@ mod plan;
 mod request;
 mod rows;
 mod scheduler;
+mod server;
 mod slot_caches;
 mod spec;
 mod step_time;
@@ -35,9 +36,10 @@ pub use request::{EngineRequest, RefuseReason};
 use request::{Phase, Request, Requests};
 pub use rows::{EngineRow, RowError, engine_rows};
 
+pub use server::EngineServer;
 use slot_caches::SlotCaches;
-pub use spec::{Admission, Caching, EngineSpec, SpecError};
-pub(in crate::sim) use step_time::picoseconds;
+pub use spec::{Admission, Caching, EngineSpec, OnDemand, Order, Slots, SpecError};
+pub(crate) use step_time::picoseconds;
 pub use step_time::{StepTime, StepWork};
 
 /// Tokens of one block of the KV cache.
@@ -99,6 +101,20 @@ pub struct EngineCounters {
     pub cached_tokens: u64,
     /// Tokens emitted.
     pub output_tokens: u64,
+    /// Models that were loaded.
+    pub loads: u64,
+}
+
+impl EngineCounters {
+    fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.preemptions += other.preemptions;
+        self.busy += other.busy;
+        self.prompt_tokens += other.prompt_tokens;
+        self.cached_tokens += other.cached_tokens;
+        self.output_tokens += other.output_tokens;
+        self.loads += other.loads;
+    }
 }
 
 /// One engine.
@@ -121,6 +137,7 @@ pub struct Engine {
     /// Requests that end with the current step, because their clients left.
     cancelled: Vec<u32>,
     admitted: u64,
+    submitted: u64,
     counters: EngineCounters,
     refused: Vec<EngineEvent>,
     /// The step time once the current step is over.
@@ -149,11 +166,20 @@ impl Engine {
             plan: None,
             cancelled: Vec::new(),
             admitted: 0,
+            submitted: 0,
             counters: EngineCounters::default(),
             refused: Vec::new(),
             next_step_time: None,
             spec,
         })
+    }
+
+    /// An engine that takes its first step at `start` or later, because it is still being loaded.
+    ///
+    /// # Errors
+    /// When the specification describes no engine that could run.
+    fn starting_at(spec: EngineSpec, start: u64) -> Result<Self, SpecError> {
+        Ok(Self { time: start, ..Self::new(spec)? })
     }
 
     /// Takes a request that arrives at `now` (picoseconds), which is not before the time that the engine was
@@ -168,11 +194,13 @@ impl Engine {
         if self.plan.is_none() && self.waiting.is_empty() && self.running.is_empty() {
             self.time = self.time.max(now);
         }
-        let slot = self.requests.add(Request::new(request, length));
+        let slot = self.requests.add(Request::new(request, length, self.submitted));
+        self.submitted += 1;
         self.slots.insert(request.id, slot);
         self.waiting.push_back(slot);
-        // Behind others it waits for them, and in a full batch for a completion.
-        if self.waiting.len() == 1 && self.running.len() < self.spec.max_requests as usize {
+        // Behind others it waits for them, unless it may overtake them, and in a full batch for a completion.
+        let may_be_first = self.waiting.len() == 1 || self.spec.order == Order::LongestPrefix;
+        if may_be_first && self.running.len() < self.spec.max_requests as usize {
             self.cut_plan(now);
         }
     }

@@ -3,6 +3,7 @@
 use super::engine::{EngineSpec, SpecError, StepTime, picoseconds};
 use super::minimize::minimize;
 use super::run::{Latencies, Run};
+use super::workload::rounded;
 
 /// How often the search begins again where it ended, and its rounds each time: enough for the four coefficients
 /// to settle on the recorded runs.
@@ -12,6 +13,9 @@ const ROUNDS: usize = 50;
 /// What a coefficient costs that is twice that of the row it began with: so little that what a run shows counts
 /// alone, and what it does not show stays where it was.
 const PRIOR: f64 = 0.01;
+
+/// Where the search for what lies before the first step begins, in picoseconds.
+const FRONT_END: f64 = 4e9;
 
 /// How far predictions are off: predicted / measured - 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -91,6 +95,9 @@ impl RunErrors {
 pub struct Fit {
     /// The step time.
     pub step_time: StepTime,
+    /// What lies between penstock and the first step of a request, in picoseconds: network, front end and tokenizer;
+    /// 0 for runs that were measured at the engine.
+    pub front_end: u64,
     /// How well it describes the half it was learned from.
     pub learned: RunErrors,
     /// How well it predicts the other half.
@@ -107,31 +114,45 @@ pub fn fit(run: &Run, start: &EngineSpec, least: &StepTime) -> Result<Fit, SpecE
     start.validate()?;
     let measured = run.measured();
     let half = measured.len() / 2;
-    let with = |factors: &[f64; 4]| EngineSpec {
-        step_time: scaled(&start.step_time, factors, least),
-        ..start.clone()
+    let with = |factors: &[f64; 5]| {
+        let step_time = scaled(&start.step_time, factors, least);
+        let front_end = if run.is_at_penstock() { rounded(FRONT_END * factors[4]) } else { 0 };
+        (EngineSpec { step_time, ..start.clone() }, front_end)
     };
-    let errors = |spec: &EngineSpec| -> Result<(RunErrors, RunErrors), SpecError> {
-        let predicted = run.simulated(spec)?;
+    let errors = |spec: &EngineSpec, front_end| -> Result<(RunErrors, RunErrors), SpecError> {
+        let predicted = run.simulated(spec, front_end)?;
         let (first, second) = predicted.split_at(half.min(predicted.len()));
         let (learned, other) = measured.split_at(half);
         Ok((RunErrors::of(first, learned), RunErrors::of(second, other)))
     };
-    let mut best = [1.0_f64; 4];
-    for _ in 0..SEARCHES {
-        (best, _) = minimize(best.map(|factor| factor.max(0.01)), ROUNDS, |factors| {
-            let off =
-                errors(&with(factors)).map_or(f64::INFINITY, |(learned, _)| learned.weighted());
-            off + PRIOR * factors.iter().map(|factor| (factor - 1.0).powi(2)).sum::<f64>()
-        });
-    }
-    let spec = with(&best);
-    let (learned, other) = errors(&spec)?;
-    Ok(Fit { step_time: spec.step_time, learned, other })
+    let off = |factors: &[f64; 5]| {
+        let (spec, front_end) = with(factors);
+        let off = errors(&spec, front_end).map_or(f64::INFINITY, |(learned, _)| learned.weighted());
+        off + PRIOR * factors.iter().map(|factor| (factor - 1.0).powi(2)).sum::<f64>()
+    };
+    let best = if run.is_at_penstock() {
+        search(off)
+    } else {
+        let [base, token, decode, context] =
+            search(|&[base, token, decode, context]| off(&[base, token, decode, context, 1.0]));
+        [base, token, decode, context, 1.0]
+    };
+    let (spec, front_end) = with(&best);
+    let (learned, other) = errors(&spec, front_end)?;
+    Ok(Fit { step_time: spec.step_time, front_end, learned, other })
 }
 
-fn scaled(time: &StepTime, factors: &[f64; 4], least: &StepTime) -> StepTime {
-    let [base, token, decode, context] = factors;
+/// The factors for which a value is the least.
+fn search<const N: usize>(value: impl Fn(&[f64; N]) -> f64) -> [f64; N] {
+    let mut best = [1.0_f64; N];
+    for _ in 0..SEARCHES {
+        (best, _) = minimize(best.map(|factor| factor.max(0.01)), ROUNDS, &value);
+    }
+    best
+}
+
+fn scaled(time: &StepTime, factors: &[f64; 5], least: &StepTime) -> StepTime {
+    let [base, token, decode, context, _] = factors;
     let times = |value: u64, factor: &f64| picoseconds(value as f64 * factor * 1e-12);
     StepTime {
         base: times(time.base, base).max(least.base).max(1),

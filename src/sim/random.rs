@@ -29,6 +29,8 @@ pub enum Purpose {
     Cooldowns,
     /// Changes of the world, to see whether advice survives them.
     Perturbations,
+    /// When balancers read which models are in memory.
+    Probes,
 }
 
 /// A stream of random numbers.

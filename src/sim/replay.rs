@@ -7,15 +7,16 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::compare::{Aim, Difference, Verdict, compare, difference};
-use super::engine::{EngineRow, EngineSpec, engine_rows};
+use super::engine::{EngineRow, EngineSpec, Slots, engine_rows};
 use super::experiment::{Setting, Variant};
 use super::fit::{RunErrors, fit};
 use super::run::{Run, RunError, Timing};
 use super::statistics::mean;
 use super::summary::{Objective, Summary};
-use super::workload::{Request, Workload};
+use super::workload::{Request, Workload, counted_block};
 use super::world::{Delays, WorldError};
-use crate::config::Config;
+use crate::config::{BackendConfig, Config};
+use crate::prefix::unfold;
 use crate::routing::ReplayFields;
 use crate::units::{Timestamp, to_micros};
 
@@ -37,6 +38,8 @@ pub struct ServedRequest {
     pub first_token: Option<Duration>,
     /// Tokens of its prompt.
     pub input_tokens: u32,
+    /// The same, as estimated from its bytes: what its blocks are counted in; 0 where that is not known.
+    pub estimated_tokens: u32,
     /// Tokens of the response.
     pub output_tokens: u32,
     /// The requested model.
@@ -115,7 +118,7 @@ impl Replay<'_> {
     /// [`ReplayError`] where there is nothing to compare.
     pub fn compare(self) -> Result<ReplayReport, ReplayError> {
         let workload = workload_of(self.served);
-        let engine = self.learn_engine()?;
+        let (engine, delays) = self.learn_engine()?;
         let arm = |config: Config| -> Result<Vec<Summary>, ReplayError> {
             let mut variant = Variant { name: String::new(), config };
             variant.declare_models(&workload);
@@ -124,7 +127,7 @@ impl Replay<'_> {
                 engines: vec![engine.clone(); variant.config.backends.len()],
                 balancers: 1,
                 seed: 1,
-                delays: Delays::default(),
+                delays,
                 faults: Vec::new(),
                 reports_cached: true,
                 objective: Objective { first_token: 2.0, per_token: 0.1 },
@@ -181,32 +184,39 @@ impl Replay<'_> {
     }
 
     /// The engine that explains the streams of the backend with the most of them best.
-    fn learn_engine(&self) -> Result<EngineSpec, ReplayError> {
+    fn learn_engine(&self) -> Result<(EngineSpec, Delays), ReplayError> {
+        let block = block_tokens(self.served);
         let mut backends: BTreeMap<&str, Vec<Timing>> = BTreeMap::new();
         for one in self.served {
-            backends.entry(&one.backend).or_default().extend(timing_of(one));
+            backends.entry(&one.backend).or_default().extend(timing_of(one, block));
         }
-        let most = backends.into_values().max_by_key(Vec::len).unwrap_or_default();
+        let (name, most) =
+            backends.into_iter().max_by_key(|(_, timings)| timings.len()).unwrap_or_default();
+        let backend = self.current.backends.iter().find(|backend| backend.name == name);
         let skipped = most.len().saturating_sub(MOST_LEARNED);
-        let run = Run::of(most.into_iter().skip(skipped).collect())?;
+        let run = Run::of(most.into_iter().skip(skipped).collect())?.at_penstock();
         let rows = engine_rows().unwrap_or_default();
         let error = |spec: &EngineSpec| {
-            let simulated = run.simulated(spec).ok()?;
+            let simulated = run.simulated(spec, 0).ok()?;
             let errors = RunErrors::of(&simulated, &run.measured());
             Some(errors.first_token.weighted + errors.total.weighted)
         };
-        let specs = rows.iter().map(|row| self.spec_of(row));
+        let specs = rows.iter().map(|row| self.spec_of(row, backend));
         let specs = specs.filter_map(|spec| Some((error(&spec)?, spec)));
         let (_, start) =
             specs.min_by(|(a, _), (b, _)| a.total_cmp(b)).ok_or(ReplayError::NoEngine)?;
         let fitted = fit(&run, &start, &super::engine::StepTime::default());
         let fitted = fitted.map_err(WorldError::Engine)?;
-        Ok(EngineSpec { step_time: fitted.step_time, ..start })
+        let spec = EngineSpec { step_time: fitted.step_time, ..start };
+        Ok((spec, Delays::of_front_end(fitted.front_end)))
     }
 
-    fn spec_of(&self, row: &EngineRow) -> EngineSpec {
+    fn spec_of(&self, row: &EngineRow, backend: Option<&BackendConfig>) -> EngineSpec {
         let spec = row.spec();
-        EngineSpec { kv_blocks: self.kv_blocks.unwrap_or(spec.kv_blocks), ..spec }
+        let spec = EngineSpec { kv_blocks: self.kv_blocks.unwrap_or(spec.kv_blocks), ..spec };
+        let Some(backend) = backend else { return spec };
+        let slots = Slots { count: backend.num_parallel, ..Slots::default() };
+        spec.scheduled_as(backend.engine, &slots)
     }
 }
 
@@ -219,7 +229,7 @@ fn arrival_of(one: &ServedRequest) -> u64 {
     one.ended.0.saturating_sub(to_micros(one.took))
 }
 
-fn timing_of(one: &ServedRequest) -> Option<Timing> {
+fn timing_of(one: &ServedRequest, block_tokens: u32) -> Option<Timing> {
     let arrived = arrival_of(one) as f64 * 1e-6;
     let last_token = one.ended.0 as f64 * 1e-6;
     let first_token = arrived + one.first_token?.as_secs_f64();
@@ -230,12 +240,21 @@ fn timing_of(one: &ServedRequest) -> Option<Timing> {
         last_token,
         input_tokens,
         output_tokens,
+        prefix: unfold(&one.fields.blocks).collect(),
+        prefix_tokens: block_tokens,
     })
+}
+
+/// Tokens of a block, as the engine counts them.
+fn block_tokens(served: &[ServedRequest]) -> u32 {
+    let known = served.iter().filter(|one| one.estimated_tokens > 0);
+    let pairs = known.map(|one| (one.input_tokens.into(), one.estimated_tokens.into()));
+    counted_block(pairs)
 }
 
 /// The traffic as a workload.
 fn workload_of(served: &[ServedRequest]) -> Workload {
-    let mut workload = Workload { block_tokens: 16, ..Workload::default() };
+    let mut workload = Workload { block_tokens: block_tokens(served), ..Workload::default() };
     let start = served.iter().map(arrival_of).min().unwrap_or(0);
     let number = |names: &mut Vec<String>, name: &str| {
         names.iter().position(|one| one == name).unwrap_or_else(|| {
@@ -245,8 +264,8 @@ fn workload_of(served: &[ServedRequest]) -> Workload {
     };
     for one in served {
         let first = workload.hashes.len() as u64;
-        workload.hashes.extend(&one.fields.blocks);
-        workload.block_tokens = workload.block_tokens.max(one.fields.block_tokens);
+        workload.hashes.extend(unfold(&one.fields.blocks));
+        let count = workload.hashes.len() as u64 - first;
         let model = number(&mut workload.models, &one.model);
         let client = number(&mut workload.clients, &one.client);
         workload.requests.push(Request {
@@ -257,7 +276,7 @@ fn workload_of(served: &[ServedRequest]) -> Workload {
             output_tokens: one.output_tokens.max(1),
             max_tokens: one.fields.max_tokens.map_or(0, |most| most.0),
             session: one.fields.session.map_or(0, |session| session | 1),
-            prefix: (first, u32::try_from(one.fields.blocks.len()).unwrap_or(0)),
+            prefix: (first, u32::try_from(count).unwrap_or(0)),
             is_streamed: one.first_token.is_some(),
             ..Request::default()
         });

@@ -10,7 +10,7 @@ use super::engine::{
 const PER_SECOND: f64 = 1e12;
 
 /// One request of a run. Times in seconds, on any clock.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 pub struct Timing {
     /// When it reached the engine.
     #[serde(alias = "queued_ts")]
@@ -27,6 +27,12 @@ pub struct Timing {
     /// Tokens of its output.
     #[serde(alias = "output_toks")]
     pub output_tokens: u32,
+    /// The hashes of its prompt's whole blocks, where they are known: what is cached is not computed again.
+    #[serde(skip)]
+    pub prefix: Vec<u64>,
+    /// The tokens of each of these blocks.
+    #[serde(skip)]
+    pub prefix_tokens: u32,
 }
 
 /// Why a run cannot be read.
@@ -79,6 +85,8 @@ impl Latencies {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     requests: Vec<Timing>,
+    /// Whether it was measured at penstock, so that its times have the network and the engine's front end in them.
+    is_at_penstock: bool,
 }
 
 impl Run {
@@ -116,7 +124,18 @@ impl Run {
             return Err(RunError::TooFew { found: requests.len(), least: LEAST });
         }
         requests.sort_by(|a, b| a.arrived.total_cmp(&b.arrived));
-        Ok(Self { requests })
+        Ok(Self { requests, is_at_penstock: false })
+    }
+
+    /// The same, measured at penstock.
+    #[must_use]
+    pub fn at_penstock(self) -> Self {
+        Self { is_at_penstock: true, ..self }
+    }
+
+    /// Whether its times have the network and the engine's front end in them.
+    pub fn is_at_penstock(&self) -> bool {
+        self.is_at_penstock
     }
 
     /// How many requests it has.
@@ -137,16 +156,21 @@ impl Run {
         self.requests.iter().map(of).collect()
     }
 
-    /// What an engine of that kind would have measured, in the same order.
+    /// What an engine of that kind would have measured, in the same order, if each request reached it `front_end`
+    /// picoseconds after it was sent.
     ///
     /// # Errors
     /// When the specification describes no engine.
-    pub fn simulated(&self, spec: &EngineSpec) -> Result<Vec<Latencies>, SpecError> {
+    pub fn simulated(
+        &self,
+        spec: &EngineSpec,
+        front_end: u64,
+    ) -> Result<Vec<Latencies>, SpecError> {
         let mut engine = Engine::new(spec.clone())?;
         let start = self.requests.first().map_or(0.0, |first| first.arrived);
         let mut events = Vec::new();
         for (id, request) in (0_u32..).zip(&self.requests) {
-            let at = picoseconds(request.arrived - start);
+            let at = picoseconds(request.arrived - start).saturating_add(front_end);
             engine.advance(at.saturating_sub(1), &mut events);
             engine.submit(
                 at,
@@ -155,8 +179,8 @@ impl Run {
                     input_tokens: request.input_tokens,
                     output_tokens: request.output_tokens,
                     max_tokens: Some(request.output_tokens),
-                    prefix: &[],
-                    prefix_tokens: BLOCK_TOKENS,
+                    prefix: &request.prefix,
+                    prefix_tokens: request.prefix_tokens.max(BLOCK_TOKENS),
                 },
             );
         }

@@ -73,6 +73,8 @@ pub struct Summary {
     pub concentration: f64,
     /// Requests that lost their blocks.
     pub preemptions: u64,
+    /// Models that were loaded on demand.
+    pub loads: u64,
     /// The share of the time in which engines computed.
     pub utilization: f64,
     /// Jain's index over the clients: of the share of their requests that reached the objective.
@@ -129,6 +131,7 @@ impl Summary {
             imbalance,
             concentration,
             preemptions: run.backends.iter().map(|one| one.counters.preemptions).sum(),
+            loads: run.backends.iter().map(|one| one.counters.loads).sum(),
             utilization: busy / (duration * run.backends.len().max(1) as f64),
             fairness: fairness(run, workload, objective),
             load: load(run),
@@ -138,7 +141,7 @@ impl Summary {
     }
 
     /// The figures that comparisons and objectives are about, by name.
-    pub fn figures(&self) -> [(&'static str, f64); 22] {
+    pub fn figures(&self) -> [(&'static str, f64); 23] {
         let Self { first_token: ttft, per_token: tpot, total: e2e, .. } = self;
         [
             ("ttft_mean", ttft.mean),
@@ -160,6 +163,7 @@ impl Summary {
             ("hit_rate", self.hit_rate),
             ("imbalance", self.imbalance),
             ("preemptions", self.preemptions as f64),
+            ("model_loads", self.loads as f64),
             ("utilization", self.utilization),
             ("fairness", self.fairness),
             ("shed", self.shed.iter().map(|(_, count)| *count as f64).sum()),

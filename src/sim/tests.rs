@@ -40,7 +40,7 @@ fn assert_within(what: &str, errors: Errors, mean: f64, p99: f64) {
 fn shipped_rows_predict_the_recorded_runs() {
     for (name, text, max_requests) in RUNS {
         let run = Run::parse(text).unwrap();
-        let predicted = run.simulated(&spec(name, max_requests)).unwrap();
+        let predicted = run.simulated(&spec(name, max_requests), 0).unwrap();
         let errors = RunErrors::of(&predicted, &run.measured());
 
         assert_within(name, errors.first_token, 0.04, 0.06);

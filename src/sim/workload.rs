@@ -12,10 +12,16 @@ mod sessions;
 mod spec;
 mod traces;
 
+use crate::prefix::FOLDED_TOKENS;
+use crate::sim::engine::BLOCK_TOKENS;
+
 pub use generate::generate;
 pub use presets::{WorkloadPreset, presets};
 pub use spec::{WorkloadError, WorkloadSpec};
 pub use traces::{TraceError, TraceFormat, read_timings, read_trace};
+
+/// The most that a block of a log is taken for, in blocks of an engine.
+const MOST_UNITS: f64 = 64.0;
 
 /// One request, as a client sends it. Times in microseconds since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +140,16 @@ impl Workload {
             ..self.clone()
         }
     }
+}
+
+/// Tokens of a block in a log, as the engine counts them: the log's are estimated from bytes. From pairs of both
+/// counts of prompts; a multiple of what engines keep their caches in.
+pub(in crate::sim) fn counted_block(prompts: impl Iterator<Item = (u64, u64)>) -> u32 {
+    let (counted, estimated) =
+        prompts.fold((0, 0), |(a, b), (counted, estimated)| (a + counted, b + estimated));
+    let ratio = if estimated > 0 { counted as f64 / estimated as f64 } else { 1.0 };
+    let units = ratio * f64::from(FOLDED_TOKENS / BLOCK_TOKENS);
+    rounded_u32(units.clamp(1.0, MOST_UNITS)) * BLOCK_TOKENS
 }
 
 fn scaled(time: u64, speed: f64) -> u64 {

@@ -17,6 +17,7 @@ mod engines;
 mod events;
 mod faults;
 mod invariants;
+mod probes;
 mod result;
 mod scrapes;
 #[cfg(test)]
@@ -50,6 +51,18 @@ pub struct Delays {
     pub per_token: Duration,
     /// How old a sample is when it arrives.
     pub scrape: Duration,
+}
+
+impl Delays {
+    /// What was learned at penstock, in picoseconds: network and front end together.
+    pub fn of_front_end(picoseconds: u64) -> Self {
+        Self {
+            network: Duration::ZERO,
+            front_end: Duration::from_nanos(picoseconds / 1000),
+            per_token: Duration::ZERO,
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for Delays {
@@ -194,6 +207,7 @@ impl<'a> World<'a> {
             events: 0,
         };
         world.start_checks();
+        world.start_probes();
         Ok(world)
     }
 
@@ -244,6 +258,8 @@ impl<'a> World<'a> {
             Event::Send { id, attempt } => self.deliver(id, attempt, at),
             Event::Check { balancer, backend } => self.check(balancer, backend, at),
             Event::CheckOnce { balancer, backend } => self.run_check(balancer, backend, at),
+            Event::Probe { balancer, backend } => self.probe(balancer, backend, at),
+            Event::ProbeOnce { balancer, backend } => self.read_models(balancer, backend, at),
             Event::Leave(id) => self.leave(id, at),
         }
     }

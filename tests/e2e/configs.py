@@ -175,13 +175,13 @@ def services(env: "Env") -> Setup:
     return Setup(config, {TOOLS, VOICE, RANKER})
 
 
-def cached(env: "Env", routing: dict[str, Any]) -> Setup:
+def cached(env: "Env", routing: dict[str, Any], parallel: int = 2, context: int = 2048) -> Setup:
     """Four engines that keep the KV cache of the last prompts of their slots."""
     backends = []
     for number in range(4):
         name = f"cached-{number}"
         if name not in env.engines:
-            env.add_engine(name, CACHED, parallel=2, ctx=2 * 2048, cache=1)
+            env.add_engine(name, CACHED, parallel=parallel, ctx=parallel * context, cache=1)
         backends.append({"name": name, "url": env.engines[name].url, "engine": "llamacpp"})
     routing = {"expose_decision": True, **routing}
     return Setup({"routing": routing, "health": HEALTH, "backends": backends}, {CACHED})

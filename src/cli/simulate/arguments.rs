@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::cli::engines::EngineFlags;
 use crate::sim::world::Fault;
 use crate::units::parse_duration;
 
@@ -46,25 +47,8 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long = "engine", value_name = "[NAME=]ROW", default_value = "h100/qwen3-32b/tp2")]
     pub(super) engines: Vec<String>,
 
-    /// The most requests in a batch (vLLM: max_num_seqs)
-    #[arg(long, value_name = "N")]
-    pub(super) max_requests: Option<u32>,
-
-    /// The most tokens of a step (vLLM: max_num_batched_tokens)
-    #[arg(long, value_name = "N")]
-    pub(super) max_step_tokens: Option<u32>,
-
-    /// Blocks of 16 tokens in the KV cache
-    #[arg(long, value_name = "N")]
-    pub(super) kv_blocks: Option<u32>,
-
-    /// Engines with so many slots, each with its own cache, as llama.cpp and Ollama have them
-    #[arg(long, value_name = "N", conflicts_with_all = ["max_requests", "kv_blocks"])]
-    pub(super) slots: Option<u32>,
-
-    /// The context of each slot, in tokens
-    #[arg(long, value_name = "TOKENS", default_value_t = 8192, requires = "slots")]
-    pub(super) slot_context: u32,
+    #[command(flatten)]
+    pub(super) limits: EngineFlags,
 
     /// Copies of the configured backends, in turn
     #[arg(long, value_name = "N")]

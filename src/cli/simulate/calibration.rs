@@ -9,11 +9,13 @@ use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use super::setup::{Plan, read_text};
 use super::table::seconds;
-use crate::sim::engine::{EngineRow, StepTime, engine_rows};
+use crate::cli::engines::engine_of;
+use crate::sim::engine::StepTime;
 use crate::sim::fit::fit;
 use crate::sim::run::{Run, Timing};
 use crate::sim::statistics::Percentiles;
 use crate::sim::workload::read_timings;
+use crate::sim::world::Delays;
 
 /// The largest error with which advice is given.
 const MOST_ERROR: f64 = 0.25;
@@ -38,6 +40,7 @@ pub(super) struct Calibration {
     learned_from: String,
     streams: usize,
     step_time: StepTime,
+    front_end: u64,
     figures: Vec<Figure>,
 }
 
@@ -48,21 +51,20 @@ pub(super) fn calibrate(
     plan: &mut Plan,
 ) -> Result<Calibration, SimulateError> {
     let backends = read_timings(&read_text(path)?);
-    let all: Vec<Timing> = backends.values().flatten().copied().collect();
+    let all: Vec<Timing> = backends.values().flatten().cloned().collect();
     let (name, most) =
         backends.into_iter().max_by_key(|(_, timings)| timings.len()).unwrap_or_default();
     let streams = most.len();
     let run =
         Run::of(most).map_err(|source| SimulateError::TooFew { path: path.to_owned(), source })?;
-    let rows = engine_rows()?;
-    let row = args.engines.iter().find_map(|given| {
-        let given = given.rsplit('=').next().unwrap_or(given);
-        rows.iter().find(|row| row.name() == given)
-    });
-    let least = row.map(EngineRow::least_step_time).unwrap_or_default();
+    let run = run.at_penstock();
+    let given = args.engines.first().map(|given| given.rsplit('=').next().unwrap_or(given));
+    let least = given.map(engine_of).transpose()?.map(|chosen| chosen.least).unwrap_or_default();
     let spec = plan.setting.engines.first().ok_or(SimulateError::NoVariant)?;
-    let step_time = fit(&run, spec, &least)?.step_time;
+    let found = fit(&run, spec, &least)?;
+    let step_time = found.step_time;
     plan.setting.engines.iter_mut().for_each(|engine| engine.step_time = step_time);
+    plan.setting.delays = Delays::of_front_end(found.front_end);
     plan.engine_names.iter_mut().for_each(|name| *name = "learned from the log".to_owned());
     let variant = plan.variants.first().ok_or(SimulateError::NoVariant)?;
     let summary = plan.setting.run(variant, 0)?.1;
@@ -77,6 +79,7 @@ pub(super) fn calibrate(
         learned_from: name,
         streams,
         step_time,
+        front_end: found.front_end,
         figures: vec![
             figure("TTFT mean", first.mean, summary.first_token.mean, true),
             figure("TTFT p99", first.p99, summary.first_token.p99, false),
@@ -107,7 +110,7 @@ impl Calibration {
         let StepTime { base, per_token, per_decode, per_context, per_pair } = self.step_time;
         let mut text = format!(
             "Learned from {} streams of {}: {:.2} ms per step, {:.1} µs per prompt token, {:.1} µs per decoding request, \
-             {:.1} µs per 1,000 tokens of context, {} µs per million attention pairs\n\n\
+             {:.1} µs per 1,000 tokens of context, {} µs per million attention pairs, {:.1} ms before the first step\n\n\
              {:<12} {:>10} {:>10} {:>9}\n",
             self.streams,
             self.learned_from,
@@ -116,6 +119,7 @@ impl Calibration {
             per_decode as f64 / 1e6,
             per_context as f64 / 1e3,
             per_pair,
+            self.front_end as f64 / 1e9,
             "",
             "logged",
             "simulated",

@@ -3,9 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::cli::engines::EngineError;
 use crate::cli::error::{CliError, FAILED, USAGE};
 use crate::config::ConfigError;
-use crate::sim::engine::{RowError, SpecError};
+use crate::sim::engine::SpecError;
 use crate::sim::experiment::UnservedModel;
 use crate::sim::run::RunError;
 use crate::sim::workload::{TraceError, WorkloadError};
@@ -23,14 +24,10 @@ pub(super) enum SimulateError {
     Trace { path: PathBuf, source: TraceError },
     #[error("invalid configuration\n{0}")]
     Config(#[from] ConfigError),
-    #[error("--engine: no row '{given}', and no file of that name (rows: {known})")]
-    UnknownRow { given: String, known: String },
+    #[error("{0}")]
+    Engine(#[from] EngineError),
     #[error("--engine: no backend '{given}' (backends: {known})")]
     UnknownBackend { given: String, known: String },
-    #[error("{}: {reason}", path.display())]
-    EngineFile { path: PathBuf, reason: String },
-    #[error("{0}")]
-    Rows(#[from] RowError),
     #[error("{0}")]
     Spec(#[from] SpecError),
     #[error("{0}")]
@@ -71,10 +68,8 @@ impl From<SimulateError> for CliError {
             | SimulateError::Workload { .. }
             | SimulateError::Trace { .. }
             | SimulateError::Config(_)
-            | SimulateError::UnknownRow { .. }
+            | SimulateError::Engine(_)
             | SimulateError::UnknownBackend { .. }
-            | SimulateError::EngineFile { .. }
-            | SimulateError::Rows(_)
             | SimulateError::Spec(_)
             | SimulateError::World(_)
             | SimulateError::Model(_)

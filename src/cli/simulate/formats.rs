@@ -33,7 +33,8 @@ pub(super) fn summary_json(one: &Summary) -> Value {
         "tokens_per_second": one.tokens_per_second,
         "hit_rate": one.hit_rate, "believed_hit_rate": one.believed_rate,
         "imbalance": one.imbalance, "concentration": one.concentration,
-        "preemptions": one.preemptions, "utilization": one.utilization, "fairness": one.fairness,
+        "preemptions": one.preemptions, "model_loads": one.loads,
+        "utilization": one.utilization, "fairness": one.fairness,
         "saturated": one.load == Load::Saturated, "duration_seconds": one.duration,
         "steps": one.steps,
     })

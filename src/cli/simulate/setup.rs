@@ -5,13 +5,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
+use crate::cli::engines::{ChosenEngine, engine_of};
 use crate::config::{Config, Environment, Resolve};
-use crate::sim::engine::{Caching, EngineRow, EngineSpec, StepTime, engine_rows};
+use crate::sim::engine::EngineSpec;
 use crate::sim::experiment::{Setting, Variant};
 use crate::sim::summary::Objective;
 use crate::sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
@@ -187,13 +187,13 @@ impl Plan {
             name_models(&mut workload, model.as_deref(), args.model.is_some());
             workloads.push(workload.first_part(args.part).at_speed(args.speed.unwrap_or(1.0)));
         }
-        let (engines, engine_names) = engines(args, &variants)?;
+        let Engines { specs: engines, names: engine_names, delays } = engines(args, &variants)?;
         let setting = Setting {
             workloads,
             engines,
             balancers: args.balancers,
             seed: args.seed,
-            delays: Delays::default(),
+            delays,
             faults: args.faults.clone(),
             reports_cached: !args.no_cached_tokens,
             objective: Objective {
@@ -276,26 +276,31 @@ fn name_models(workload: &mut Workload, model: Option<&str>, all: bool) {
     }
 }
 
-/// The engine of each backend, and what they are called.
-fn engines(
-    args: &SimulateArgs,
-    variants: &[Variant],
-) -> Result<(Vec<EngineSpec>, Vec<String>), SimulateError> {
-    let names: Vec<&str> = variants.first().map_or_else(Vec::new, |first| {
-        first.config.backends.iter().map(|backend| backend.name.as_str()).collect()
-    });
+/// The engines of a plan.
+struct Engines {
+    /// Of each backend.
+    specs: Vec<EngineSpec>,
+    /// What they are called.
+    names: Vec<String>,
+    /// What lies between them and clients.
+    delays: Delays,
+}
+
+/// The engine of each backend.
+fn engines(args: &SimulateArgs, variants: &[Variant]) -> Result<Engines, SimulateError> {
+    let backends = variants.first().map_or(&[][..], |first| &first.config.backends);
+    let names: Vec<&str> = backends.iter().map(|backend| backend.name.as_str()).collect();
     for variant in variants.iter().skip(1) {
         let other = variant.config.backends.len();
         if other != names.len() {
             return Err(SimulateError::Backends { first: names.len(), other });
         }
     }
-    let rows = engine_rows()?;
     let mut usual = None;
-    let mut own: Vec<Option<(EngineSpec, String)>> = vec![None; names.len()];
+    let mut own: Vec<Option<(ChosenEngine, String)>> = names.iter().map(|_| None).collect();
     for given in &args.engines {
         match given.split_once('=') {
-            None => usual = Some((args.limited(engine(&rows, given)?), given.clone())),
+            None => usual = Some((engine_of(given)?, given.clone())),
             Some((name, row)) => {
                 let index = names.iter().position(|one| *one == name).ok_or_else(|| {
                     SimulateError::UnknownBackend {
@@ -304,88 +309,31 @@ fn engines(
                     }
                 })?;
                 if let Some(place) = own.get_mut(index) {
-                    *place = Some((args.limited(engine(&rows, row)?), row.to_owned()));
+                    *place = Some((engine_of(row)?, row.to_owned()));
                 }
             }
         }
     }
-    let chosen = own.into_iter().map(|own| own.or_else(|| usual.clone()));
-    let chosen: Option<Vec<(EngineSpec, String)>> = chosen.collect();
+    let chosen = own.into_iter().zip(backends).map(|(own, backend)| {
+        let (engine, name) = own.or_else(|| usual.clone())?;
+        let spec = args.limits.applied(engine.spec, backend.engine, backend.num_parallel);
+        Some((spec, name, engine.front_end))
+    });
+    let chosen: Option<Vec<(EngineSpec, String, Option<u64>)>> = chosen.collect();
     let chosen = chosen.ok_or_else(|| SimulateError::Flag {
         flag: "--engine",
         reason: "it names an engine for some backends; pass one for the others, too".to_owned(),
     })?;
-    for (spec, _) in &chosen {
+    let mut engines = Engines { specs: Vec::new(), names: Vec::new(), delays: Delays::default() };
+    for (spec, name, front_end) in chosen {
         spec.validate()?;
-    }
-    Ok(chosen.into_iter().unzip())
-}
-
-impl SimulateArgs {
-    /// The engine with the limits of the flags.
-    fn limited(&self, spec: EngineSpec) -> EngineSpec {
-        let spec = EngineSpec {
-            max_requests: self.max_requests.unwrap_or(spec.max_requests),
-            max_step_tokens: self.max_step_tokens.unwrap_or(spec.max_step_tokens),
-            kv_blocks: self.kv_blocks.unwrap_or(spec.kv_blocks),
-            ..spec
-        };
-        match self.slots {
-            Some(slots) => spec.with_slots(slots, self.slot_context),
-            None => spec,
+        engines.specs.push(spec);
+        engines.names.push(name);
+        if let Some(front_end) = front_end {
+            engines.delays = Delays::of_front_end(front_end);
         }
     }
-}
-
-/// What `penstock fit --json` prints.
-#[derive(Debug, Deserialize)]
-struct Fitted {
-    step_time: FittedTime,
-    limits: Limits,
-}
-
-#[derive(Debug, Deserialize)]
-struct FittedTime {
-    base_ms: f64,
-    token_us: f64,
-    decode_us: f64,
-    context_us: f64,
-    pair_us: f64,
-}
-
-#[derive(Debug, Deserialize)]
-struct Limits {
-    max_requests: u32,
-    max_step_tokens: u32,
-    max_context: u32,
-    kv_blocks: u32,
-}
-
-/// The engine of a row, or of a file that a fit wrote.
-fn engine(rows: &[EngineRow], given: &str) -> Result<EngineSpec, SimulateError> {
-    if let Some(row) = rows.iter().find(|row| row.name() == given) {
-        return Ok(row.spec());
-    }
-    let path = Path::new(given);
-    if !path.exists() {
-        let known: Vec<String> = rows.iter().map(EngineRow::name).collect();
-        return Err(SimulateError::UnknownRow { given: given.to_owned(), known: known.join(", ") });
-    }
-    let wrong = |reason: String| SimulateError::EngineFile { path: path.to_owned(), reason };
-    let fitted: Fitted =
-        serde_json::from_str(&read_text(path)?).map_err(|error| wrong(error.to_string()))?;
-    let FittedTime { base_ms, token_us, decode_us, context_us, pair_us } = fitted.step_time;
-    let step_time = StepTime::of_coefficients([base_ms, token_us, decode_us, context_us, pair_us]);
-    let Limits { max_requests, max_step_tokens, max_context, kv_blocks } = fitted.limits;
-    Ok(EngineSpec {
-        step_time,
-        max_requests,
-        max_step_tokens,
-        max_context,
-        kv_blocks,
-        caching: Caching::Blocks,
-        admission: crate::sim::engine::Admission::OnDemand,
-    })
+    Ok(engines)
 }
 
 /// A short name for a text: the same text has the same.

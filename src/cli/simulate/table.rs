@@ -75,6 +75,7 @@ const ROWS: &[Row] = &[
     }),
     ("fairness of clients", |arm, _| number(arm, |one| one.fairness)),
     ("?preemptions", |arm, _| number(arm, |one| one.preemptions as f64)),
+    ("?models loaded", |arm, _| number(arm, |one| one.loads as f64)),
     ("?retries", |arm, _| number(arm, |one| one.retries as f64)),
     ("?clients that left", |arm, _| number(arm, |one| one.left as f64)),
     ("?never sent: session ended", |arm, _| number(arm, |one| one.abandoned as f64)),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::time::to_rfc3339;
 use crate::api::{Operation, is_unprintable};
+use crate::prefix::MOST_FOLDED;
 use crate::routing::{ReplayFields, RequestOutcome};
 use crate::units::to_millis;
 
@@ -16,8 +17,6 @@ const MIDDLE: usize = 384;
 const SHORT: usize = 160;
 /// The part of a hash that is logged: 12 digits.
 const HASH: u64 = (1 << 48) - 1;
-/// The most hashes of a prompt.
-const MOST_BLOCKS: usize = 64;
 
 /// The line of a request that finished at `at`.
 pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
@@ -126,9 +125,9 @@ impl Line {
         let session = fields.session.map(|session| format!("{:012x}", session & HASH));
         object.text("session", session.as_deref(), SHORT);
         object.number("block_tokens", Some(fields.block_tokens.into()));
-        let hashes = fields.blocks.iter().take(MOST_BLOCKS);
+        let hashes = fields.blocks.iter().take(MOST_FOLDED);
         let blocks: String = hashes.map(|hash| format!("{:012x}", hash & HASH)).collect();
-        object.text("blocks", Some(&blocks), 12 * MOST_BLOCKS);
+        object.text("blocks", Some(&blocks), 12 * MOST_FOLDED);
         self.key("replay");
         self.0.extend_from_slice(&object.0);
         self.0.push(b'}');

@@ -42,6 +42,8 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) id: u32,
+    /// Counts arrivals.
+    pub(super) number: u64,
     pub(super) input_tokens: u32,
     pub(super) output_tokens: u32,
     /// The most tokens it may have, for reservations.
@@ -61,11 +63,12 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(request: &EngineRequest<'_>, longest: u32) -> Self {
+    pub(super) fn new(request: &EngineRequest<'_>, longest: u32, number: u64) -> Self {
         let room = longest.saturating_sub(request.input_tokens);
         let most = request.max_tokens.unwrap_or(room).min(room);
         Self {
             id: request.id,
+            number,
             input_tokens: request.input_tokens,
             output_tokens: request.output_tokens.clamp(1, room.max(1)),
             longest: request.input_tokens.saturating_add(most),

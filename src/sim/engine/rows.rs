@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::step_time::picoseconds;
-use super::{Admission, Caching, EngineSpec, StepTime};
+use super::{Admission, Caching, EngineSpec, Order, StepTime};
 
 const FILE: &str = include_str!("rows.json");
 
@@ -134,6 +134,8 @@ impl EngineRow {
             kv_blocks: self.kv_blocks,
             caching: Caching::Blocks,
             admission: Admission::OnDemand,
+            order: Order::Arrival,
+            on_demand: None,
         }
     }
 

@@ -1,13 +1,19 @@
 //! The scheduler: what the next step computes, and what follows from it.
 
+use std::cmp::Reverse;
+
 use super::block_cache::{Held, Hit};
 use super::plan::{Chunk, Plan};
 use super::request::Phase;
-use super::{Admission, BLOCK_TOKENS, Caching, Engine, EngineEvent, EventKind, StepWork};
+use super::{Admission, BLOCK_TOKENS, Caching, Engine, EngineEvent, EventKind, Order, StepWork};
+
+/// The longest queue that is sorted by what is cached (SGLang: `schedule_policy.py`).
+pub(super) const MOST_SORTED: usize = 128;
 
 impl Engine {
     /// Plans from `self.time` on. `None` when nothing runs or waits.
     pub(super) fn make_plan(&mut self) -> Option<Plan> {
+        self.sort_waiting();
         let taken = self.preempt_for_decoders();
         let decodes = self.decoders.count();
         let missing = self.decoders.blocks_for(1).saturating_sub(taken.unwrap_or(0));
@@ -33,14 +39,37 @@ impl Engine {
             debug_assert!(self.waiting.is_empty(), "an idle engine admits the first in its queue");
             return None;
         }
-        let with_blocks = self.decoders.steps_with(self.cache.free_blocks());
-        let most = if self.may_fit_later(budget) { 1 } else { with_blocks };
+        if self.may_fit_later(budget) {
+            // It may already fit once those that decode have taken their blocks.
+            self.cache.take(missing);
+            let chunks =
+                if self.can_admit(budget, 0) { self.chunks(None, budget) } else { Vec::new() };
+            return Some(self.mixed(chunks, work));
+        }
+        let most = self.decoders.steps_with(self.cache.free_blocks());
         let requests = &self.requests;
         let to_completion = self.decoders.steps_to_completion(|one| {
             requests.get(one.slot).is_some_and(|request| request.is_decoding(one.order))
         });
         let steps = to_completion.unwrap_or(most).min(most);
         Some(Plan::Decoding { start: self.time, steps, decodes, context })
+    }
+
+    /// Brings the requests that wait into the order of admission.
+    fn sort_waiting(&mut self) {
+        if self.spec.order == Order::Arrival || self.waiting.len() < 2 {
+            return;
+        }
+        let by_prefix = self.waiting.len() <= MOST_SORTED;
+        let key = |slot: &u32| {
+            let request = self.requests.get(*slot);
+            let cached = request.filter(|_| by_prefix);
+            let cached = cached.map_or(0, |one| self.find(&one.held, one.target()).tokens);
+            (Reverse(cached), request.map_or(u64::MAX, |one| one.number))
+        };
+        let mut sorted: Vec<u32> = self.waiting.iter().copied().collect();
+        sorted.sort_by_cached_key(key);
+        self.waiting = sorted.into();
     }
 
     /// Preempts until there are blocks for the next step of all that decode. Returns how many blocks it took for
@@ -83,8 +112,13 @@ impl Engine {
     }
 
     /// Whether the first that waits may fit without a completion: where only a part of its prompt is computed at
-    /// first, it needs fewer blocks once others took those that it would have shared.
+    /// first, it needs fewer blocks once others took those that it would have shared; and where the order depends on
+    /// what is cached, another one may become the first.
     fn may_fit_later(&self, budget: u32) -> bool {
+        let has_slot = self.running.len() < self.spec.max_requests as usize;
+        if has_slot && self.spec.order == Order::LongestPrefix && self.waiting.len() > 1 {
+            return true;
+        }
         let first = self.waiting.front().and_then(|slot| self.requests.get(*slot));
         first.is_some_and(|request| {
             let target = request.target();

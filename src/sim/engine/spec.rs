@@ -1,6 +1,7 @@
 //! What an engine is.
 
 use super::{BLOCK_TOKENS, StepTime};
+use crate::config::Engine;
 
 /// When a waiting request is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,6 +26,48 @@ pub enum Caching {
     Slots,
 }
 
+/// Which waiting request is admitted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// The one that arrived first: vLLM, TensorRT-LLM, llama.cpp.
+    #[default]
+    Arrival,
+    /// The one of whose prompt the most is cached, as SGLang has it (`--schedule-policy lpm`); by arrival where more
+    /// than 128 wait.
+    LongestPrefix,
+}
+
+/// How a server takes models into memory when requests need them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnDemand {
+    /// The most models in memory (Ollama: `OLLAMA_MAX_LOADED_MODELS`).
+    pub most: u32,
+    /// How long loading one takes, in picoseconds.
+    pub load_time: u64,
+}
+
+/// The slots of engines that have them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slots {
+    /// How many; the engine's default where it is not known.
+    pub count: Option<u32>,
+    /// The context of each, in tokens.
+    pub context: u32,
+    /// How Ollama takes models into memory.
+    pub on_demand: OnDemand,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self { count: None, context: 8192, on_demand: OnDemand { most: 1, load_time: 0 } }
+    }
+}
+
+/// Slots of llama.cpp without `--parallel`.
+const LLAMA_CPP_SLOTS: u32 = 4;
+/// Slots of Ollama without `OLLAMA_NUM_PARALLEL`.
+const OLLAMA_SLOTS: u32 = 1;
+
 /// An engine's step time and limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineSpec {
@@ -42,13 +85,19 @@ pub struct EngineSpec {
     pub caching: Caching,
     /// When a request is admitted.
     pub admission: Admission,
+    /// Which waiting request is the next.
+    pub order: Order,
+    /// How models get into memory; `None` where all are there.
+    pub on_demand: Option<OnDemand>,
 }
 
 /// Why a specification describes no engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// A limit is 0.
-    #[error("an engine needs at least one request, one token per step and one KV block")]
+    #[error(
+        "an engine needs at least one request, one token per step, one KV block and one model in memory"
+    )]
     Zero,
     /// A batch would not fit into a step.
     #[error(
@@ -87,6 +136,35 @@ impl EngineSpec {
         }
     }
 
+    /// The same engine with the scheduler of `engine`; those that are not known schedule as vLLM does.
+    #[must_use]
+    pub fn scheduled_as(self, engine: Engine, slots: &Slots) -> Self {
+        let has_slots = self.caching == Caching::Slots && slots.count.is_none();
+        let with_slots = |usual| {
+            let own = self.clone();
+            if has_slots {
+                return own;
+            }
+            own.with_slots(slots.count.unwrap_or(usual), slots.context)
+        };
+        match engine {
+            Engine::Sglang => Self { order: Order::LongestPrefix, ..self },
+            Engine::TrtLlm => Self { admission: Admission::Reserved, ..self },
+            Engine::LlamaCpp => with_slots(LLAMA_CPP_SLOTS),
+            Engine::Ollama => Self { on_demand: Some(slots.on_demand), ..with_slots(OLLAMA_SLOTS) },
+            Engine::Auto
+            | Engine::Vllm
+            | Engine::LmStudio
+            | Engine::OpenAi
+            | Engine::Anthropic
+            | Engine::Tgi
+            | Engine::Other => match slots.count {
+                Some(count) => self.with_slots(count, slots.context),
+                None => self,
+            },
+        }
+    }
+
     /// Checks that the engine can run.
     ///
     /// # Errors
@@ -95,6 +173,9 @@ impl EngineSpec {
         let (requests, tokens) = (self.max_requests, self.max_step_tokens);
         match () {
             () if requests == 0 || tokens == 0 || self.longest() == 0 => Err(SpecError::Zero),
+            () if self.on_demand.is_some_and(|on_demand| on_demand.most == 0) => {
+                Err(SpecError::Zero)
+            }
             () if tokens < requests => Err(SpecError::StepTooSmall { tokens, requests }),
             () if self.step_time.base == 0 => Err(SpecError::NoTime),
             () => Ok(()),

@@ -94,7 +94,7 @@ impl StepTime {
     clippy::cast_sign_loss,
     reason = "a cast from f64 saturates, and times after the start are not negative"
 )]
-pub(in crate::sim) fn picoseconds(seconds: f64) -> u64 {
+pub(crate) fn picoseconds(seconds: f64) -> u64 {
     (seconds * 1e12).round() as u64
 }
 

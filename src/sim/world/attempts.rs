@@ -6,7 +6,8 @@ use super::events::Event;
 use super::result::{FailReason, ShedReason, Status};
 use super::{World, timestamp};
 use crate::fleet::{
-    BackendSet, InflightGuard, LatencySample, Outcome, OutcomeSource, cooldown_time,
+    BackendSet, InflightGuard, LatencySample, Outcome, OutcomeSource, Serving, Topology,
+    cooldown_time,
 };
 use crate::routing::{RetrySafety, RouteError, RoutingDecision};
 use crate::sim::engine::EngineRequest;
@@ -26,6 +27,18 @@ pub(super) struct Live {
     permit: InflightGuard,
     /// Where it failed before.
     tried: Option<Box<BackendSet>>,
+}
+
+impl Live {
+    /// The balancer that it is at.
+    pub(super) fn balancer(&self) -> u32 {
+        self.balancer
+    }
+
+    /// The model on the backend that serves it.
+    pub(super) fn serving<'a>(&self, topology: &'a Topology) -> Option<&'a Serving> {
+        self.decision.serving(topology)
+    }
 }
 
 /// Why an attempt failed.
@@ -133,8 +146,12 @@ impl World<'_> {
             prefix: self.workload.prefix_of(request),
             prefix_tokens: self.workload.block_tokens,
         };
+        let live = self.live.get(id as usize).and_then(Option::as_ref);
+        let balancer = live.and_then(|live| self.balancers.get(live.balancer as usize));
+        let serving = live.zip(balancer).and_then(|(live, one)| live.serving(&one.topology));
+        let model = serving.map_or("", Serving::adapter_name);
         if let Some(one) = self.engines.all.get_mut(index) {
-            one.engine.submit(at.saturating_mul(PICOS), &request);
+            one.engine.submit(at.saturating_mul(PICOS), model, &request);
         }
         self.engines.plan(index);
     }
@@ -164,6 +181,7 @@ impl World<'_> {
         let Some(result) = self.results.get_mut(id as usize) else { return };
         result.output_tokens = output_tokens;
         let (first, cached) = (result.first_token, result.cached_tokens);
+        self.learn_model(id, at);
         let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         let Some(request) = self.workload.requests.get(id as usize) else { return };
         let sample = if request.is_streamed {

@@ -4,7 +4,7 @@ use super::events::Event;
 use super::faults::FaultKind;
 use super::{World, timestamp};
 use crate::sim::engine::{
-    Engine, EngineCounters, EngineEvent, EngineSpec, EventKind, SpecError, StepTime,
+    EngineCounters, EngineEvent, EngineServer, EngineSpec, EventKind, SpecError, StepTime,
 };
 
 /// Picoseconds in a microsecond.
@@ -13,7 +13,7 @@ pub(super) const PICOS: u64 = 1_000_000;
 /// An engine, and what is wrong with it.
 #[derive(Debug)]
 pub(super) struct SimEngine {
-    pub(super) engine: Engine,
+    pub(super) engine: EngineServer,
     /// How long its steps take when nothing is wrong.
     usual: StepTime,
     /// Faults that keep it down.
@@ -42,7 +42,7 @@ impl SimEngine {
             per_context: scaled(per_context),
             per_pair: scaled(per_pair),
         };
-        self.engine.set_step_time(at.saturating_mul(PICOS), step_time);
+        self.engine.set_step_time(at.saturating_mul(PICOS), &step_time);
     }
 }
 
@@ -59,7 +59,7 @@ impl Engines {
     pub(super) fn new(specs: &[EngineSpec]) -> Result<Self, SpecError> {
         let all = specs.iter().map(|spec| {
             Ok(SimEngine {
-                engine: Engine::new(spec.clone())?,
+                engine: EngineServer::new(spec.clone())?,
                 usual: spec.step_time,
                 downs: 0,
                 refusals: 0,

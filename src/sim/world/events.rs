@@ -18,6 +18,10 @@ pub(super) enum Event {
     Check { balancer: u32, backend: u32 },
     /// The same beside the schedule, because an attempt failed.
     CheckOnce { balancer: u32, backend: u32 },
+    /// A balancer reads which models a backend has in memory.
+    Probe { balancer: u32, backend: u32 },
+    /// The same beside the schedule, because a response showed that what it knew is outdated.
+    ProbeOnce { balancer: u32, backend: u32 },
     /// A client has waited as long as it does.
     Leave(u32),
 }
@@ -32,7 +36,10 @@ impl Event {
         match self {
             Self::Fault(_) | Self::FaultEnd(_) => 0,
             Self::Arrive(_) => ARRIVAL,
-            Self::Check { .. } | Self::CheckOnce { .. } => 2,
+            Self::Check { .. }
+            | Self::CheckOnce { .. }
+            | Self::Probe { .. }
+            | Self::ProbeOnce { .. } => 2,
             Self::Send { .. } => ENGINE,
             Self::Leave(_) => 4,
         }

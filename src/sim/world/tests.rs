@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::config::Environment;
-use crate::sim::engine::engine_rows;
+use crate::sim::engine::{OnDemand, Slots, engine_rows};
 use crate::sim::workload::{WorkloadSpec, generate, read_trace};
 
 fn config(routing: &str, backends: usize) -> Config {
@@ -96,6 +96,39 @@ fn backend_that_is_down_loses_what_it_had_and_gets_nothing() {
         .iter()
         .filter(|request| request.arrived - result.start > 80_000_000 && request.backend == 1);
     assert!(after.count() > 50, "it is used again");
+}
+
+/// Ollama loads a model in ten seconds: who knows what is in memory waits less.
+#[test]
+fn models_in_memory_are_preferred_where_loading_takes_time() {
+    let stream = |model: &str| {
+        format!("  - {{ model: {model}, arrivals: {{ rate: 0.1 }}, input: 500, output: 50 }}\n")
+    };
+    let yaml = format!("requests: 400\nstreams:\n{}{}", stream("a"), stream("b"));
+    let workload = generate(&WorkloadSpec::parse(&yaml).unwrap(), 1);
+    let run = |strategy: &str| {
+        let yaml = format!(
+            "routing: {{ strategy: {strategy} }}\nbackends:\n  - {{ name: x, url: 'http://10.0.0.1:1', engine: ollama, \
+             models: [a, b] }}\n  - {{ name: y, url: 'http://10.0.0.1:2', engine: ollama, models: [a, b] }}\n"
+        );
+        let environment = Environment::default();
+        let config = Config::parse(&yaml, "test.yaml", Path::new(""), &environment).unwrap();
+        let spec = world("strategy: smart", 2);
+        let on_demand = OnDemand { most: 1, load_time: 10_000_000_000_000 };
+        let slots = Slots { on_demand, ..Slots::default() };
+        let engines = spec.engines.iter().cloned();
+        let engines =
+            engines.map(|engine| engine.scheduled_as(crate::config::Engine::Ollama, &slots));
+        let spec = WorldSpec { config, engines: engines.collect(), ..spec };
+        let result = simulate(&spec, &workload).unwrap();
+        let shed = count(&result, Status::Shed(ShedReason::Saturated));
+        assert_eq!(count(&result, Status::Done) + shed, 400);
+        assert!(shed < 100, "{shed}: deployment never has more in flight than run at a time");
+        result.backends.iter().map(|backend| backend.counters.loads).sum::<u64>()
+    };
+    let (blind, aware) = (run("round_robin"), run("deployment"));
+    assert!(blind > 150, "{blind}");
+    assert!((2..blind * 3 / 5).contains(&aware), "{aware} of {blind}");
 }
 
 #[test]

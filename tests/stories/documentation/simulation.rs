@@ -40,7 +40,7 @@ pub(super) fn errors() -> String {
             max_context: 32_768,
             ..row.spec()
         };
-        let errors = RunErrors::of(&run.simulated(&spec).unwrap(), &run.measured());
+        let errors = RunErrors::of(&run.simulated(&spec, 0).unwrap(), &run.measured());
         let of = |errors: Errors| {
             let Errors { mean, p50, p99, .. } = errors;
             let percents = [mean, p50, p99].map(|share| format!("{:+.1} %", share * 100.0));

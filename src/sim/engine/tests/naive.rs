@@ -1,10 +1,12 @@
 //! The scheduler as a loop over single steps and single requests, straight from its rules.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::super::block_cache::{BlockCache, Held};
+use super::super::scheduler::MOST_SORTED;
 use super::super::{
-    BLOCK_TOKENS, Caching, EngineEvent, EngineSpec, EventKind, RefuseReason, StepWork,
+    BLOCK_TOKENS, Caching, EngineEvent, EngineSpec, EventKind, Order, RefuseReason, StepWork,
 };
 use super::Sent;
 
@@ -109,7 +111,19 @@ impl Naive {
         self.preemptions += 1;
     }
 
+    fn sort_waiting(&mut self) {
+        if self.spec.order == Order::LongestPrefix {
+            let by_prefix = self.waiting.len() <= MOST_SORTED;
+            let cache = &self.cache;
+            self.waiting.make_contiguous().sort_by_key(|one| {
+                let cached = cache.find(&one.held, one.target() - 1).tokens;
+                (Reverse(if by_prefix { cached } else { 0 }), one.id)
+            });
+        }
+    }
+
     fn step(&mut self, now: u64, events: &mut Vec<EngineEvent>) -> u64 {
+        self.sort_waiting();
         let mut budget = self.spec.max_step_tokens;
         let mut taken = Vec::new();
         let before = self.preemptions;

@@ -1,14 +1,16 @@
 //! penstock's own access log. `access_log.replay` adds what prefixes and sessions need.
 
 use std::collections::BTreeMap;
+use std::num::ParseIntError;
 
 use serde::Deserialize;
 
 use super::TraceError;
 use super::csv::micros_of;
+use crate::prefix::unfold;
 use crate::sim::run::Timing;
 use crate::sim::workload::generate::number;
-use crate::sim::workload::{Request, Workload, rounded};
+use crate::sim::workload::{Request, Workload, counted_block, rounded};
 
 /// A line; what replay does not need is left alone.
 #[derive(Debug, Deserialize)]
@@ -29,6 +31,10 @@ struct Line {
     #[serde(default)]
     tokens_out: Option<u32>,
     #[serde(default)]
+    tokens_cached: Option<u32>,
+    #[serde(default)]
+    bytes_in: u64,
+    #[serde(default)]
     ttft_ms: Option<f64>,
     #[serde(default)]
     backend: Option<String>,
@@ -45,22 +51,34 @@ struct Line {
 struct Replay {
     #[serde(default)]
     max_tokens: Option<u32>,
-    /// Salted hashes of the prompt's blocks, in hexadecimal, without separators.
+    /// Salted hashes of the prompt's blocks, folded, in hexadecimal, without separators.
     #[serde(default)]
     blocks: String,
-    #[serde(default)]
-    block_tokens: u32,
     #[serde(default)]
     session: Option<String>,
 }
 
+/// Bytes of an estimated token.
+const BYTES_PER_TOKEN: u64 = 4;
+
 /// Digits of a hash.
 const DIGITS: usize = 12;
+
+impl Replay {
+    fn hashes(&self) -> Result<Vec<u64>, ParseIntError> {
+        let digits = self.blocks.as_bytes().chunks(DIGITS);
+        let digits = digits.map(|digits| std::str::from_utf8(digits).unwrap_or_default());
+        let folded: Vec<u64> =
+            digits.map(|digits| u64::from_str_radix(digits, 16)).collect::<Result<_, _>>()?;
+        Ok(unfold(&folded).collect())
+    }
+}
 
 /// When the streams of each backend arrived, and when their first and last tokens came: what an engine is learned
 /// from. By the names of backends; lines that are no complete stream are left out.
 pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
     let mut backends: BTreeMap<String, Vec<Timing>> = BTreeMap::new();
+    let mut prompts = Vec::new();
     for line in text.lines() {
         let Ok(line) = serde_json::from_str::<Line>(line) else { continue };
         let counts = line.tokens_in.zip(line.tokens_out);
@@ -76,15 +94,36 @@ pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
         if line.status != Some(200) || first_token > last_token {
             continue;
         }
-        let timing = Timing { arrived, first_token, last_token, input_tokens, output_tokens };
+        let Ok(prefix) = line.replay.hashes() else { continue };
+        // Without its blocks a prompt is as long as what was computed of it.
+        let is_known = !prefix.is_empty();
+        let cached = line.tokens_cached.filter(|_| !is_known).unwrap_or(0);
+        let timing = Timing {
+            arrived,
+            first_token,
+            last_token,
+            input_tokens: input_tokens.saturating_sub(cached).max(1),
+            output_tokens,
+            prefix,
+            prefix_tokens: 0,
+        };
+        prompts.push((u64::from(input_tokens), line.bytes_in));
         backends.entry(backend).or_default().push(timing);
     }
+    let block = block_of(&prompts);
+    backends.values_mut().flatten().for_each(|timing| timing.prefix_tokens = block);
     backends
 }
 
+/// Tokens of a block, from the tokens and bytes of requests.
+fn block_of(prompts: &[(u64, u64)]) -> u32 {
+    let known = prompts.iter().filter(|(_, bytes)| *bytes > 0);
+    counted_block(known.map(|(tokens, bytes)| (*tokens, bytes / BYTES_PER_TOKEN)))
+}
+
 pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
-    let mut workload = Workload { block_tokens: 16, ..Workload::default() };
-    let mut sizes: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut workload = Workload::default();
+    let mut prompts = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let line: Line =
             serde_json::from_str(line).map_err(|error| TraceError::line(index, error))?;
@@ -97,17 +136,12 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
         let ended = micros_of(&line.time)
             .ok_or_else(|| TraceError::line(index, format!("'{}' is no time", line.time)))?;
         let start = workload.hashes.len() as u64;
-        for digits in line.replay.blocks.as_bytes().chunks(DIGITS) {
-            let digits = std::str::from_utf8(digits).unwrap_or_default();
-            let hash = u64::from_str_radix(digits, 16).map_err(|_wrong| {
-                TraceError::line(index, "replay.blocks has something else than hashes")
-            })?;
-            workload.hashes.push(hash);
-        }
+        let hashes = line.replay.hashes().map_err(|_wrong| {
+            TraceError::line(index, "replay.blocks has something else than hashes")
+        })?;
+        workload.hashes.extend(hashes);
         let count = u32::try_from(workload.hashes.len() as u64 - start).unwrap_or(0);
-        if count > 0 {
-            *sizes.entry(line.replay.block_tokens.max(16)).or_default() += 1;
-        }
+        prompts.push((u64::from(input), line.bytes_in));
         let client = line.key.as_deref().or(line.client.as_deref()).unwrap_or("client");
         let model = line.model_requested.as_deref().or(line.model.as_deref()).unwrap_or_default();
         let session = line.replay.session.as_deref();
@@ -124,8 +158,7 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
             ..Request::default()
         });
     }
-    let usual = sizes.into_iter().max_by_key(|(_, count)| *count);
-    workload.block_tokens = usual.map_or(16, |(tokens, _)| tokens);
+    workload.block_tokens = block_of(&prompts);
     // Lines are written at the ends of requests.
     workload.requests.sort_by_key(|request| request.arrives_at);
     Ok(workload)
@@ -139,14 +172,18 @@ mod tests {
     fn requests_start_before_their_lines_and_failures_have_none() {
         let text = r#"{"time":"2026-11-23T10:00:05.000Z","model_requested":"m","key":"web","status":200,"stream":true,"duration_ms":4000,"tokens_in":100,"tokens_out":20}
 {"time":"2026-11-23T10:00:04.000Z","status":503,"duration_ms":1}
-{"time":"2026-11-23T10:00:06.000Z","model_requested":"m","client":"10.0.0.1","duration_ms":5500.5,"tokens_in":64,"tokens_out":2,"replay":{"max_tokens":9,"session":"a","block_tokens":32,"blocks":"000000000001000000000abc"}}
+{"time":"2026-11-23T10:00:06.000Z","model_requested":"m","client":"10.0.0.1","duration_ms":5500.5,"tokens_in":64,"tokens_out":2,"bytes_in":512,"replay":{"max_tokens":9,"session":"a","block_tokens":64,"blocks":"000000000001000000000abc"}}
 "#;
         let workload = read_trace(text, 1).unwrap();
         let [first, second] = workload.requests[..] else { panic!("two were served") };
         assert_eq!((first.input_tokens, first.arrives_at), (64, 0));
         assert_eq!(second.arrives_at, 500_500);
         assert_eq!(workload.prefix_of(&first), [1, 0xabc]);
-        assert_eq!((workload.block_tokens, first.max_tokens), (32, 9));
+        assert_eq!(
+            (workload.block_tokens, first.max_tokens),
+            (16, 9),
+            "half the tokens that were estimated"
+        );
         assert_ne!(first.session, 0);
         assert_eq!(workload.clients, ["web", "10.0.0.1"]);
     }

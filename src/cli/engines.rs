@@ -1,0 +1,209 @@
+//! Engines of simulations: which row or file, and the flags that change its limits.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::config::Engine;
+use crate::sim::engine::{
+    Admission, Caching, EngineRow, EngineSpec, OnDemand, Order, RowError, Slots, StepTime,
+    engine_rows, picoseconds,
+};
+use crate::units::parse_duration;
+
+/// The engines whose schedulers differ.
+const SCHEDULERS: [Engine; 5] =
+    [Engine::Vllm, Engine::Sglang, Engine::TrtLlm, Engine::LlamaCpp, Engine::Ollama];
+
+#[derive(Debug, Args)]
+pub(super) struct EngineFlags {
+    /// The most requests in a batch (vLLM: max_num_seqs)
+    #[arg(long, value_name = "N")]
+    max_requests: Option<u32>,
+
+    /// The most tokens of a step (vLLM: max_num_batched_tokens)
+    #[arg(long, value_name = "N")]
+    max_step_tokens: Option<u32>,
+
+    /// The longest prompt with its output (vLLM: max_model_len)
+    #[arg(long, value_name = "TOKENS")]
+    max_context: Option<u32>,
+
+    /// Blocks of 16 tokens in the KV cache
+    #[arg(long, value_name = "N")]
+    kv_blocks: Option<u32>,
+
+    /// How engines schedule requests: vllm, sglang (longest cached prefix first), trtllm (nothing is preempted),
+    /// llamacpp (slots) or ollama (slots, and models loaded on demand) [default: the backend's `engine`]
+    #[arg(long, value_name = "ENGINE", value_parser = scheduler)]
+    scheduler: Option<Engine>,
+
+    /// Engines with so many slots, each with its own cache, as llama.cpp and Ollama have them [default: the
+    /// backend's num_parallel, 4 for llama.cpp, 1 for Ollama]
+    #[arg(long, value_name = "N", conflicts_with_all = ["max_requests", "kv_blocks"])]
+    slots: Option<u32>,
+
+    /// The context of each slot, in tokens
+    #[arg(long, value_name = "TOKENS", default_value_t = 8192)]
+    slot_context: u32,
+
+    /// How long Ollama takes to load a model
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    load_time: Duration,
+
+    /// The most models that Ollama has in memory (OLLAMA_MAX_LOADED_MODELS)
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    loaded_models: u32,
+}
+
+fn scheduler(given: &str) -> Result<Engine, String> {
+    let found = SCHEDULERS.into_iter().find(|engine| engine.name() == given);
+    let known = || SCHEDULERS.map(Engine::name).join(", ");
+    found.ok_or_else(|| format!("no engine that can be simulated (known: {})", known()))
+}
+
+impl EngineFlags {
+    /// An engine with the limits of the flags; `engine` and `slots` are what a backend is configured with.
+    pub(super) fn applied(
+        &self,
+        spec: EngineSpec,
+        engine: Engine,
+        slots: Option<u32>,
+    ) -> EngineSpec {
+        let spec = EngineSpec {
+            max_requests: self.max_requests.unwrap_or(spec.max_requests),
+            max_step_tokens: self.max_step_tokens.unwrap_or(spec.max_step_tokens),
+            max_context: self.max_context.unwrap_or(spec.max_context),
+            kv_blocks: self.kv_blocks.unwrap_or(spec.kv_blocks),
+            ..spec
+        };
+        let load_time = picoseconds(self.load_time.as_secs_f64());
+        let slots = Slots {
+            count: self.slots.or(slots),
+            context: self.slot_context,
+            on_demand: OnDemand { most: self.loaded_models, load_time },
+        };
+        spec.scheduled_as(self.scheduler.unwrap_or(engine), &slots)
+    }
+}
+
+/// Why there is no such engine.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EngineError {
+    #[error("--engine: no row '{given}', and no file of that name (rows: {known})")]
+    Unknown { given: String, known: String },
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: serde_json::Error },
+    #[error("{0}")]
+    Rows(#[from] RowError),
+}
+
+/// What `penstock fit --json` prints.
+#[derive(Debug, Deserialize)]
+struct Fitted {
+    step_time: FittedTime,
+    limits: Limits,
+    /// What lies before the first step, where it was learned.
+    #[serde(default)]
+    front_end_ms: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct FittedTime {
+    base_ms: f64,
+    token_us: f64,
+    decode_us: f64,
+    context_us: f64,
+    pair_us: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Limits {
+    max_requests: u32,
+    max_step_tokens: u32,
+    max_context: u32,
+    kv_blocks: u32,
+    #[serde(default)]
+    has_slots: bool,
+}
+
+/// An engine, and the step time that its hardware cannot beat.
+#[derive(Clone)]
+pub(super) struct ChosenEngine {
+    pub(super) spec: EngineSpec,
+    pub(super) least: StepTime,
+    /// What lies before the first step of a request, where it was learned, in picoseconds.
+    pub(super) front_end: Option<u64>,
+}
+
+/// Where a fit begins for hardware that no row describes: nothing is too fast for it.
+const UNKNOWN: &str = "unknown";
+
+/// The engine of a row, or of a file that a fit wrote.
+pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
+    let rows = engine_rows()?;
+    if let Some(row) = rows.iter().find(|row| row.name() == given) {
+        let (spec, least) = (row.spec(), row.least_step_time());
+        return Ok(ChosenEngine { spec, least, front_end: None });
+    }
+    if let (UNKNOWN, Some(row)) = (given, rows.first()) {
+        return Ok(ChosenEngine { spec: row.spec(), least: StepTime::default(), front_end: None });
+    }
+    let path = Path::new(given);
+    if !path.exists() {
+        let mut known: Vec<String> = rows.iter().map(EngineRow::name).collect();
+        known.push(UNKNOWN.to_owned());
+        return Err(EngineError::Unknown { given: given.to_owned(), known: known.join(", ") });
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| EngineError::Unreadable { path: path.to_owned(), source })?;
+    let fitted: Fitted = serde_json::from_str(&text)
+        .map_err(|source| EngineError::File { path: path.to_owned(), source })?;
+    let FittedTime { base_ms, token_us, decode_us, context_us, pair_us } = fitted.step_time;
+    let Limits { max_requests, max_step_tokens, max_context, kv_blocks, has_slots } = fitted.limits;
+    let spec = EngineSpec {
+        step_time: StepTime::of_coefficients([base_ms, token_us, decode_us, context_us, pair_us]),
+        max_requests,
+        max_step_tokens,
+        max_context,
+        kv_blocks,
+        caching: if has_slots { Caching::Slots } else { Caching::Blocks },
+        admission: Admission::OnDemand,
+        order: Order::Arrival,
+        on_demand: None,
+    };
+    let front_end = fitted.front_end_ms.map(|millis| picoseconds(millis * 1e-3));
+    Ok(ChosenEngine { spec, least: StepTime::default(), front_end })
+}
+
+/// A step time as people read it: the name, the value and its unit.
+pub(super) fn readable(time: &StepTime) -> [(&'static str, f64, &'static str); 5] {
+    [
+        ("base_ms", time.base as f64 / 1e9, "ms per step"),
+        ("token_us", time.per_token as f64 / 1e6, "µs per prompt token"),
+        ("decode_us", time.per_decode as f64 / 1e6, "µs per decoding request"),
+        ("context_us", time.per_context as f64 / 1e3, "µs per 1,000 tokens of context"),
+        ("pair_us", time.per_pair as f64, "µs per million attention pairs"),
+    ]
+}
+
+/// An engine as [`engine_of`] reads it.
+pub(super) fn engine_json(spec: &EngineSpec, front_end: Option<u64>) -> Value {
+    let time = readable(&spec.step_time).into_iter();
+    let time: serde_json::Map<String, Value> =
+        time.map(|(name, value, _)| (name.into(), value.into())).collect();
+    json!({
+        "step_time": time,
+        "limits": {
+            "max_requests": spec.max_requests, "max_step_tokens": spec.max_step_tokens,
+            "max_context": spec.max_context, "kv_blocks": spec.kv_blocks,
+            "has_slots": spec.caching == Caching::Slots,
+        },
+        "front_end_ms": front_end.map(|picos| picos as f64 / 1e9),
+    })
+}

@@ -1,0 +1,264 @@
+//! The server of an engine: one engine for every model, or, as with Ollama, one for each model that it has in memory.
+//! There a model is loaded when a request needs it, and pushes out one that is idle.
+
+use std::collections::VecDeque;
+
+use super::{Engine, EngineCounters, EngineEvent, EngineRequest, EngineTelemetry, StepTime};
+use super::{EngineSpec, EventKind, SpecError};
+
+/// A model in memory.
+#[derive(Debug)]
+struct Loaded {
+    model: Box<str>,
+    engine: Engine,
+    /// When it last had a request.
+    used_at: u64,
+}
+
+/// A request whose model cannot be loaded yet, or that arrived behind such a one.
+#[derive(Debug)]
+struct Queued {
+    model: Box<str>,
+    request: EngineRequest<'static>,
+    prefix: Box<[u64]>,
+}
+
+/// A server.
+#[derive(Debug)]
+pub struct EngineServer {
+    spec: EngineSpec,
+    /// Never empty where models are not loaded on demand.
+    loaded: Vec<Loaded>,
+    /// In the order of arrival; none overtakes the first.
+    queue: VecDeque<Queued>,
+    loads: u64,
+    /// What the engines of unloaded models did.
+    unloaded: EngineCounters,
+}
+
+impl EngineServer {
+    /// A server without requests; one that loads models on demand has none in memory.
+    ///
+    /// # Errors
+    /// When the specification describes no engine that could run.
+    pub fn new(spec: EngineSpec) -> Result<Self, SpecError> {
+        let engine = Engine::new(spec.clone())?;
+        let always = Loaded { model: Box::default(), engine, used_at: 0 };
+        let loaded = if spec.on_demand.is_some() { Vec::new() } else { vec![always] };
+        let (queue, unloaded) = (VecDeque::new(), EngineCounters::default());
+        Ok(Self { spec, loaded, queue, loads: 0, unloaded })
+    }
+
+    /// Takes a request for a model that arrives at `now`; see [`Engine::submit`].
+    pub fn submit(&mut self, now: u64, model: &str, request: &EngineRequest<'_>) {
+        if self.spec.on_demand.is_none() {
+            self.loaded.iter_mut().for_each(|one| one.engine.submit(now, request));
+            return;
+        }
+        self.queue.push_back(Queued {
+            model: model.into(),
+            prefix: request.prefix.into(),
+            request: EngineRequest { prefix: &[], ..*request },
+        });
+        self.dispatch(now);
+    }
+
+    /// Ends a request whose client left at `now`.
+    pub fn cancel(&mut self, now: u64, id: u32) {
+        self.queue.retain(|queued| queued.request.id != id);
+        self.loaded.iter_mut().for_each(|one| one.engine.cancel(now, id));
+        self.dispatch(now);
+    }
+
+    /// When something happens next; `None` while it is idle.
+    pub fn next_event(&self) -> Option<u64> {
+        self.loaded.iter().filter_map(|one| one.engine.next_event()).min()
+    }
+
+    /// Computes everything up to `until`, and reports what happened in `events`, in order.
+    pub fn advance(&mut self, until: u64, events: &mut Vec<EngineEvent>) {
+        if self.spec.on_demand.is_none() {
+            self.loaded.iter_mut().for_each(|one| one.engine.advance(until, events));
+            return;
+        }
+        while let Some(at) = self.next_event().filter(|at| *at <= until) {
+            for one in &mut self.loaded {
+                let before = events.len();
+                one.engine.advance(at, events);
+                let ended =
+                    |event: &EngineEvent| !matches!(event.kind, EventKind::FirstToken { .. });
+                if events.iter().skip(before).any(ended) {
+                    one.used_at = at;
+                }
+            }
+            self.dispatch(at);
+        }
+    }
+
+    /// Passes on the requests that wait, until the model of one can be loaded only later.
+    fn dispatch(&mut self, now: u64) {
+        while let Some(first) = self.queue.pop_front() {
+            let Some(index) = self.place(&first.model, now) else {
+                self.queue.push_front(first);
+                return;
+            };
+            if let Some(one) = self.loaded.get_mut(index) {
+                one.used_at = now;
+                one.engine.submit(now, &EngineRequest { prefix: &first.prefix, ..first.request });
+            }
+        }
+    }
+
+    /// Where a model is, or is loaded to from `now` on; `None` while every model that it could push out is in use.
+    fn place(&mut self, model: &str, now: u64) -> Option<usize> {
+        let on_demand = self.spec.on_demand?;
+        if let Some(index) = self.loaded.iter().position(|one| *one.model == *model) {
+            return Some(index);
+        }
+        if self.loaded.len() >= on_demand.most as usize {
+            let idle = self.loaded.iter().enumerate().filter(|(_, one)| one.engine.is_idle());
+            let (oldest, _) = idle.min_by_key(|(_, one)| one.used_at)?;
+            let gone = self.loaded.remove(oldest);
+            self.unloaded.add(&gone.engine.counters());
+        }
+        let engine = Engine::starting_at(self.spec.clone(), now + on_demand.load_time).ok()?;
+        self.loads += 1;
+        self.loaded.push(Loaded { model: model.into(), engine, used_at: now });
+        Some(self.loaded.len() - 1)
+    }
+
+    /// The models that it has in memory, or is loading.
+    pub fn models(&self) -> impl Iterator<Item = &str> + '_ {
+        self.loaded.iter().map(|one| &*one.model)
+    }
+
+    /// Whether it loads models when requests need them.
+    pub fn loads_on_demand(&self) -> bool {
+        self.spec.on_demand.is_some()
+    }
+
+    /// What it would report at `at`, which is not before the time it was advanced to.
+    pub fn telemetry(&self, at: u64) -> EngineTelemetry {
+        let mut all = EngineTelemetry { waiting: self.queue.len(), ..EngineTelemetry::default() };
+        for one in &self.loaded {
+            let found = one.engine.telemetry(at);
+            all.running += found.running;
+            all.waiting += found.waiting;
+            all.used_blocks += found.used_blocks;
+            all.total_blocks += found.total_blocks;
+        }
+        all
+    }
+
+    /// From the step after the one that is being computed at `now` on, steps take this long.
+    pub fn set_step_time(&mut self, now: u64, step_time: &StepTime) {
+        self.spec.step_time = *step_time;
+        self.loaded.iter_mut().for_each(|one| one.engine.set_step_time(now, *step_time));
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> EngineCounters {
+        let mut sum = self.unloaded;
+        self.loaded.iter().for_each(|one| sum.add(&one.engine.counters()));
+        EngineCounters { loads: self.loads, ..sum }
+    }
+
+    /// Starts again at `now`: caches, loaded models and all requests are lost; returns the requests' ids.
+    pub fn restart(&mut self, now: u64) -> Vec<u32> {
+        let mut lost: Vec<u32> = self.queue.drain(..).map(|queued| queued.request.id).collect();
+        for one in &mut self.loaded {
+            lost.extend(one.engine.restart(now));
+        }
+        if self.spec.on_demand.is_some() {
+            for gone in self.loaded.drain(..) {
+                self.unloaded.add(&gone.engine.counters());
+            }
+        }
+        lost.sort_unstable();
+        lost
+    }
+
+    /// Blocks of the KV caches that requests hold, that none holds, and all of them.
+    pub fn block_counts(&self) -> (u32, u32, u32) {
+        self.loaded
+            .iter()
+            .map(|one| one.engine.block_counts())
+            .fold((0, 0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1, sum.2 + one.2))
+    }
+
+    /// Whether nothing runs or waits.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.loaded.iter().all(|one| one.engine.is_idle())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{OnDemand, tests::spec};
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000_000;
+
+    fn server(most: u32) -> EngineServer {
+        let on_demand = Some(OnDemand { most, load_time: 5 * SECOND });
+        EngineServer::new(EngineSpec { on_demand, ..spec() }).unwrap()
+    }
+
+    fn request(id: u32) -> EngineRequest<'static> {
+        EngineRequest {
+            id,
+            input_tokens: 20,
+            output_tokens: 10,
+            max_tokens: None,
+            prefix: &[],
+            prefix_tokens: 16,
+        }
+    }
+
+    fn ends(server: &mut EngineServer) -> Vec<(u32, u64)> {
+        let mut events = Vec::new();
+        server.advance(u64::MAX / 2, &mut events);
+        events.retain(|event| matches!(event.kind, EventKind::Finished { .. }));
+        events.iter().map(|event| (event.id, event.at / SECOND)).collect()
+    }
+
+    #[test]
+    fn model_is_loaded_once_and_the_idle_one_makes_room() {
+        let mut server = server(1);
+        server.submit(0, "a", &request(1));
+        server.submit(0, "a", &request(2));
+        server.submit(0, "b", &request(3));
+        server.submit(0, "a", &request(4));
+        assert_eq!(server.models().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(server.telemetry(0).waiting, 4, "one waits for room, one behind it");
+        assert_eq!(ends(&mut server), [(1, 5), (2, 5), (3, 10), (4, 15)]);
+        assert_eq!(server.counters().loads, 3);
+        assert_eq!(server.counters().output_tokens, 40);
+        assert!(server.is_idle());
+    }
+
+    #[test]
+    fn models_beside_each_other_push_nothing_out() {
+        let mut server = server(2);
+        for (id, model) in ["a", "b", "a", "b"].into_iter().enumerate() {
+            server.submit(0, model, &request(u32::try_from(id).unwrap()));
+        }
+        assert_eq!(ends(&mut server).iter().map(|(_, at)| *at).max(), Some(5));
+        server.submit(20 * SECOND, "c", &request(9));
+        assert_eq!(server.models().collect::<Vec<_>>(), ["b", "c"], "the one used the longest ago");
+        assert_eq!(server.counters().loads, 3);
+    }
+
+    #[test]
+    fn client_that_leaves_the_queue_makes_way() {
+        let mut server = server(1);
+        server.submit(0, "a", &request(1));
+        server.submit(0, "b", &request(2));
+        server.submit(0, "a", &request(3));
+        server.cancel(SECOND, 2);
+        assert_eq!(ends(&mut server), [(1, 5), (3, 5)]);
+        server.submit(20 * SECOND, "a", &request(4));
+        assert_eq!(server.restart(20 * SECOND), [4]);
+        assert_eq!((server.models().count(), server.counters().output_tokens), (0, 20));
+    }
+}
