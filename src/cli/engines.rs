@@ -1,6 +1,7 @@
 //! Engines of simulations: which row or file, and the flags that change its limits.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -9,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::config::Engine;
 use crate::sim::engine::{
-    Admission, Caching, EngineRow, EngineSpec, OnDemand, Order, RowError, Slots, StepTime,
-    engine_rows, picoseconds,
+    Admission, Caching, EngineRow, EngineSpec, GridError, OnDemand, Order, RowError, Slots,
+    StepGrid, StepModel, StepTable, StepTime, engine_rows, picoseconds,
 };
 use crate::units::parse_duration;
 
@@ -99,6 +100,10 @@ pub(super) enum EngineError {
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: serde_json::Error },
+    #[error("{}: step_table: {source}", path.display())]
+    Grid { path: PathBuf, source: GridError },
+    #[error("{}: either step_time or step_table", path.display())]
+    NoTime { path: PathBuf },
     #[error("{0}")]
     Rows(#[from] RowError),
 }
@@ -106,11 +111,30 @@ pub(super) enum EngineError {
 /// What `penstock fit --json` prints.
 #[derive(Debug, Deserialize)]
 struct Fitted {
-    step_time: FittedTime,
+    step_time: Option<FittedTime>,
+    step_table: Option<StepGrid>,
     limits: Limits,
     /// What lies before the first step, where it was learned.
     #[serde(default)]
     front_end_ms: Option<f64>,
+}
+
+impl Fitted {
+    fn step_model(&self, path: &Path) -> Result<StepModel, EngineError> {
+        let path = path.to_owned();
+        match (&self.step_time, &self.step_table) {
+            (Some(time), None) => {
+                let FittedTime { base_ms, token_us, decode_us, context_us, pair_us } = *time;
+                let time = [base_ms, token_us, decode_us, context_us, pair_us];
+                Ok(StepTime::of_coefficients(time).into())
+            }
+            (None, Some(grid)) => match StepTable::new(grid) {
+                Ok(table) => Ok(StepModel::Table(Arc::new(table))),
+                Err(source) => Err(EngineError::Grid { path, source }),
+            },
+            (Some(_), Some(_)) | (None, None) => Err(EngineError::NoTime { path }),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -164,10 +188,10 @@ pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
         .map_err(|source| EngineError::Unreadable { path: path.to_owned(), source })?;
     let fitted: Fitted = serde_json::from_str(&text)
         .map_err(|source| EngineError::File { path: path.to_owned(), source })?;
-    let FittedTime { base_ms, token_us, decode_us, context_us, pair_us } = fitted.step_time;
+    let step_time = fitted.step_model(path)?;
     let Limits { max_requests, max_step_tokens, max_context, kv_blocks, has_slots } = fitted.limits;
     let spec = EngineSpec {
-        step_time: StepTime::of_coefficients([base_ms, token_us, decode_us, context_us, pair_us]),
+        step_time,
         max_requests,
         max_step_tokens,
         max_context,
@@ -193,8 +217,8 @@ pub(super) fn readable(time: &StepTime) -> [(&'static str, f64, &'static str); 5
 }
 
 /// An engine as [`engine_of`] reads it.
-pub(super) fn engine_json(spec: &EngineSpec, front_end: Option<u64>) -> Value {
-    let time = readable(&spec.step_time).into_iter();
+pub(super) fn engine_json(time: &StepTime, spec: &EngineSpec, front_end: Option<u64>) -> Value {
+    let time = readable(time).into_iter();
     let time: serde_json::Map<String, Value> =
         time.map(|(name, value, _)| (name.into(), value.into())).collect();
     json!({

@@ -159,8 +159,8 @@ fn to_json(found: &Fit, spec: &EngineSpec, is_log: bool) -> Value {
         let all = latencies(errors).into_iter();
         all.map(|(name, errors)| (name.to_lowercase(), one(errors))).collect()
     };
-    let spec = EngineSpec { step_time: found.step_time, ..spec.clone() };
-    let mut json = engine_json(&spec, is_log.then_some(found.front_end));
+    let front_end = is_log.then_some(found.front_end);
+    let mut json = engine_json(&found.step_time, spec, front_end);
     if let Some(fields) = json.as_object_mut() {
         let errors = json!({"learned": errors(&found.learned), "other": errors(&found.other)});
         fields.insert("errors".to_owned(), errors);

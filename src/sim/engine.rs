@@ -3,7 +3,7 @@
 //! who finds none free preempts the request admitted last.
 //!
 //! **Why it is fast.** While every running request decodes and none can be admitted, `n` steps take a sum
-//! that has a closed form ([`StepTime::of_steps`]). So the engine advances from one event (a completion, an
+//! that has a closed form ([`StepTime::of_steps`], and the same for each segment of a [`StepTable`]). So the engine advances from one event (a completion, an
 //! arrival that can be admitted, a shortage of blocks) to the next, and touches a decoding request only when it
 //! starts and when it ends. The tests compare it with a loop over single steps: same steps, times and
 //! preemptions.
@@ -21,6 +21,8 @@ mod scheduler;
 mod server;
 mod slot_caches;
 mod spec;
+mod step_model;
+mod step_table;
 mod step_time;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,8 @@ pub use rows::{EngineRow, RowError, engine_rows};
 pub use server::EngineServer;
 use slot_caches::SlotCaches;
 pub use spec::{Admission, Caching, EngineSpec, OnDemand, Order, Slots, SpecError};
+pub use step_model::StepModel;
+pub use step_table::{GridError, StepGrid, StepTable};
 pub(crate) use step_time::picoseconds;
 pub use step_time::{StepTime, StepWork};
 
@@ -141,7 +145,7 @@ pub struct Engine {
     counters: EngineCounters,
     refused: Vec<EngineEvent>,
     /// The step time once the current step is over.
-    next_step_time: Option<StepTime>,
+    next_step_time: Option<StepModel>,
 }
 
 impl Engine {
@@ -272,18 +276,13 @@ impl Engine {
     }
 
     /// From the step after the one that is being computed at `now` on, steps take this long.
-    pub fn set_step_time(&mut self, now: u64, step_time: StepTime) {
+    pub fn set_step_time(&mut self, now: u64, step_time: StepModel) {
         self.cut_plan(now);
         if self.plan.is_some() {
             self.next_step_time = Some(step_time);
         } else {
             self.spec.step_time = step_time;
         }
-    }
-
-    /// How long its steps take.
-    pub fn step_time(&self) -> StepTime {
-        self.next_step_time.unwrap_or(self.spec.step_time)
     }
 
     /// What it did so far.

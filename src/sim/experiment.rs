@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::engine::{EngineSpec, StepTime};
+use super::engine::EngineSpec;
 use super::random::{Purpose, Stream};
 use super::summary::{Objective, Summary};
-use super::workload::{Workload, rounded, rounded_u32};
+use super::workload::{Workload, rounded_u32};
 use super::world::{Delays, Examined, Fault, RunResult, WorldError, WorldSpec, simulate};
 use crate::config::Config;
 use crate::fleet::dump;
@@ -117,15 +117,9 @@ impl Setting {
         let mut random = Stream::new(self.seed, Purpose::Perturbations, world);
         let mut off = |most: f64| 1.0 + most * (2.0 * random.uniform() - 1.0);
         let (token, context, capacity, output) = (off(0.2), off(0.2), off(0.2), off(0.3));
-        let scaled = |value: u64, factor: f64| rounded(value as f64 * factor);
         let mut setting = self.clone();
         for engine in &mut setting.engines {
-            let time = engine.step_time;
-            engine.step_time = StepTime {
-                per_token: scaled(time.per_token, token),
-                per_context: scaled(time.per_context, context),
-                ..time
-            };
+            engine.step_time = engine.step_time.perturbed(token, context);
             engine.kv_blocks = rounded_u32(f64::from(engine.kv_blocks) * capacity).max(1);
         }
         for workload in &mut setting.workloads {

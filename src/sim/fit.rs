@@ -112,10 +112,11 @@ pub struct Fit {
 /// When `start` describes no engine.
 pub fn fit(run: &Run, start: &EngineSpec, least: &StepTime) -> Result<Fit, SpecError> {
     start.validate()?;
+    let first = start.step_time.linear().ok_or(SpecError::Table)?;
     let measured = run.measured();
     let half = measured.len() / 2;
     let with = |factors: &[f64; 5]| {
-        let step_time = scaled(&start.step_time, factors, least);
+        let step_time = scaled(&first, factors, least).into();
         let front_end = if run.is_at_penstock() { rounded(FRONT_END * factors[4]) } else { 0 };
         (EngineSpec { step_time, ..start.clone() }, front_end)
     };
@@ -139,7 +140,8 @@ pub fn fit(run: &Run, start: &EngineSpec, least: &StepTime) -> Result<Fit, SpecE
     };
     let (spec, front_end) = with(&best);
     let (learned, other) = errors(&spec, front_end)?;
-    Ok(Fit { step_time: spec.step_time, front_end, learned, other })
+    let step_time = scaled(&first, &best, least);
+    Ok(Fit { step_time, front_end, learned, other })
 }
 
 /// The factors for which a value is the least.

@@ -207,7 +207,7 @@ impl Replay<'_> {
             specs.min_by(|(a, _), (b, _)| a.total_cmp(b)).ok_or(ReplayError::NoEngine)?;
         let fitted = fit(&run, &start, &super::engine::StepTime::default());
         let fitted = fitted.map_err(WorldError::Engine)?;
-        let spec = EngineSpec { step_time: fitted.step_time, ..start };
+        let spec = EngineSpec { step_time: fitted.step_time.into(), ..start };
         Ok((spec, Delays::of_front_end(fitted.front_end)))
     }
 

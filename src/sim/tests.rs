@@ -54,10 +54,12 @@ fn rows_fitted_to_one_half_predict_the_other() {
     for (name, text, max_requests) in RUNS {
         let run = Run::parse(text).unwrap();
         // From a guess that is off: the base by half, the rest by a fifth and more.
-        let mut start = spec(name, max_requests);
-        start.step_time.base = start.step_time.base * 3 / 2;
-        start.step_time.per_token = start.step_time.per_token * 4 / 5;
-        start.step_time.per_context = start.step_time.per_context * 4 / 5;
+        let start = spec(name, max_requests);
+        let mut time = start.step_time.linear().unwrap();
+        time.base = time.base * 3 / 2;
+        time.per_token = time.per_token * 4 / 5;
+        time.per_context = time.per_context * 4 / 5;
+        let start = EngineSpec { step_time: time.into(), ..start };
         let fit = fit(&run, &start, &row(name).least_step_time()).unwrap();
 
         assert_within(name, fit.other.first_token, 0.03, 0.05);

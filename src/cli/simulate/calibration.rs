@@ -63,7 +63,7 @@ pub(super) fn calibrate(
     let spec = plan.setting.engines.first().ok_or(SimulateError::NoVariant)?;
     let found = fit(&run, spec, &least)?;
     let step_time = found.step_time;
-    plan.setting.engines.iter_mut().for_each(|engine| engine.step_time = step_time);
+    plan.setting.engines.iter_mut().for_each(|engine| engine.step_time = step_time.into());
     plan.setting.delays = Delays::of_front_end(found.front_end);
     plan.engine_names.iter_mut().for_each(|name| *name = "learned from the log".to_owned());
     let variant = plan.variants.first().ok_or(SimulateError::NoVariant)?;

@@ -1,6 +1,6 @@
 //! What an engine computes until something happens.
 
-use super::StepTime;
+use super::StepModel;
 
 /// A prompt, or a part of it, that a step computes.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub(super) enum Plan {
 }
 
 impl Plan {
-    pub(super) fn end(&self, time: &StepTime) -> u64 {
+    pub(super) fn end(&self, time: &StepModel) -> u64 {
         match self {
             Self::Mixed { end, .. } => *end,
             Self::Decoding { start, steps, decodes, context } => {
@@ -33,7 +33,7 @@ impl Plan {
     }
 
     /// Decoding steps that have started at `at`.
-    pub(super) fn steps_started(&self, at: u64, time: &StepTime) -> u64 {
+    pub(super) fn steps_started(&self, at: u64, time: &StepModel) -> u64 {
         let Self::Decoding { start, steps, decodes, context } = self else {
             return 0;
         };

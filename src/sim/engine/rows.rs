@@ -127,7 +127,7 @@ impl EngineRow {
         // vLLM's `get_batch_defaults`: more for GPUs with 70 GiB and more.
         let is_large = self.gpu != "rtx4090";
         EngineSpec {
-            step_time: self.step_time(),
+            step_time: self.step_time().into(),
             max_requests: if is_large { 1024 } else { 256 },
             max_step_tokens: if is_large { 8192 } else { 2048 },
             max_context: u32::MAX,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Engine, EngineCounters, EngineEvent, EngineRequest, EngineTelemetry, StepTime};
+use super::{Engine, EngineCounters, EngineEvent, EngineRequest, EngineTelemetry, StepModel};
 use super::{EngineSpec, EventKind, SpecError};
 
 /// A model in memory.
@@ -151,9 +151,10 @@ impl EngineServer {
     }
 
     /// From the step after the one that is being computed at `now` on, steps take this long.
-    pub fn set_step_time(&mut self, now: u64, step_time: &StepTime) {
-        self.spec.step_time = *step_time;
-        self.loaded.iter_mut().for_each(|one| one.engine.set_step_time(now, *step_time));
+    pub fn set_step_time(&mut self, now: u64, step_time: &StepModel) {
+        self.spec.step_time = step_time.clone();
+        let engines = self.loaded.iter_mut();
+        engines.for_each(|one| one.engine.set_step_time(now, step_time.clone()));
     }
 
     /// What it did so far.

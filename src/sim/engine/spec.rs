@@ -1,6 +1,6 @@
 //! What an engine is.
 
-use super::{BLOCK_TOKENS, StepTime};
+use super::{BLOCK_TOKENS, StepModel, StepWork};
 use crate::config::Engine;
 
 /// When a waiting request is admitted.
@@ -72,7 +72,7 @@ const OLLAMA_SLOTS: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineSpec {
     /// How long its steps take.
-    pub step_time: StepTime,
+    pub step_time: StepModel,
     /// The most requests in a batch (vLLM: `max_num_seqs`).
     pub max_requests: u32,
     /// The most tokens that a step computes (vLLM: `max_num_batched_tokens`).
@@ -112,6 +112,9 @@ pub enum SpecError {
     /// Steps that take no time would never let it pass.
     #[error("the base of the step time must be greater than 0")]
     NoTime,
+    /// A fit begins with coefficients.
+    #[error("a table of step times cannot be fitted; begin with a row, or with 'unknown'")]
+    Table,
 }
 
 impl EngineSpec {
@@ -171,13 +174,14 @@ impl EngineSpec {
     /// See [`SpecError`].
     pub fn validate(&self) -> Result<(), SpecError> {
         let (requests, tokens) = (self.max_requests, self.max_step_tokens);
+        let one = StepWork { decodes: 1, ..StepWork::default() };
         match () {
             () if requests == 0 || tokens == 0 || self.longest() == 0 => Err(SpecError::Zero),
             () if self.on_demand.is_some_and(|on_demand| on_demand.most == 0) => {
                 Err(SpecError::Zero)
             }
             () if tokens < requests => Err(SpecError::StepTooSmall { tokens, requests }),
-            () if self.step_time.base == 0 => Err(SpecError::NoTime),
+            () if self.step_time.of(&one) == 0 => Err(SpecError::NoTime),
             () => Ok(()),
         }
     }

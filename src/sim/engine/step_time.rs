@@ -72,20 +72,6 @@ impl StepTime {
         let growth = self.per_context * decodes;
         steps * first + growth * (steps * steps.saturating_sub(1) / 2)
     }
-
-    /// The fewest of at most `most` such steps that take `duration` or longer; `most` where none do.
-    pub fn steps_within(&self, duration: u64, most: u64, decodes: u64, context: u64) -> u64 {
-        let (mut low, mut high) = (0, most);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.of_steps(middle, decodes, context) >= duration {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        low
-    }
 }
 
 /// A time in whole picoseconds.
@@ -100,6 +86,7 @@ pub(crate) fn picoseconds(seconds: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::StepModel;
     use super::*;
 
     #[test]
@@ -110,9 +97,10 @@ mod tests {
             assert_eq!(time.of_steps(steps, 4, 100), sum);
             sum +=
                 time.of(&StepWork { decodes: 4, context: 100 + 4 * steps, ..StepWork::default() });
-            assert_eq!(time.steps_within(sum, 1000, 4, 100), steps + 1);
-            assert_eq!(time.steps_within(sum - 1, 1000, 4, 100), steps + 1);
-            assert_eq!(time.steps_within(sum + 1, 1000, 4, 100), steps + 2);
+            let model = StepModel::from(time);
+            assert_eq!(model.steps_within(sum, 1000, 4, 100), steps + 1);
+            assert_eq!(model.steps_within(sum - 1, 1000, 4, 100), steps + 1);
+            assert_eq!(model.steps_within(sum + 1, 1000, 4, 100), steps + 2);
         }
     }
 

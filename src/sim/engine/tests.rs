@@ -25,7 +25,8 @@ pub(super) fn spec() -> EngineSpec {
             per_decode: 42_001,
             per_context: 71,
             per_pair: 3,
-        },
+        }
+        .into(),
         max_requests: 8,
         max_step_tokens: 64,
         max_context: 10_000,
@@ -37,6 +38,20 @@ pub(super) fn spec() -> EngineSpec {
     }
 }
 
+fn table() -> StepModel {
+    let grid = StepGrid {
+        prefill_ms: vec![(0, 0.013), (50, 0.015), (200, 0.03)],
+        batch: vec![1, 4, 9],
+        context: vec![20, 100, 250],
+        decode_ms: vec![
+            vec![0.013, 0.0131, 0.0135],
+            vec![0.0132, 0.0135, 0.014],
+            vec![0.0134, 0.015, 0.019],
+        ],
+    };
+    StepModel::Table(StepTable::new(&grid).unwrap().into())
+}
+
 fn random_spec(rng: &mut SmallRng) -> EngineSpec {
     let max_requests = rng.random_range(1..12);
     EngineSpec {
@@ -44,6 +59,7 @@ fn random_spec(rng: &mut SmallRng) -> EngineSpec {
         max_step_tokens: max_requests + rng.random_range(0..200),
         kv_blocks: rng.random_range(20..200),
         caching: if rng.random() { Caching::Blocks } else { Caching::None },
+        step_time: if rng.random_ratio(1, 4) { table() } else { spec().step_time },
         order: if rng.random_ratio(1, 3) { Order::LongestPrefix } else { Order::Arrival },
         ..spec()
     }
@@ -145,7 +161,7 @@ fn wait_for_one_server_is_that_of_the_formula() {
     // M/D/1: Poisson arrivals, one request at a time, each of the same duration. The mean wait is
     // rho / (2 (1 - rho)) services (Pollaczek and Khinchine).
     let time = StepTime { base: 1_000_000_000, ..StepTime::default() };
-    let spec = EngineSpec { step_time: time, max_requests: 1, ..spec() };
+    let spec = EngineSpec { step_time: time.into(), max_requests: 1, ..spec() };
     let mut rng = SmallRng::seed_from_u64(7);
     let (service, load) = (10_000_000_000_f64, 0.7);
     let mut at = 0.0;
@@ -241,7 +257,7 @@ fn what_can_never_run_is_refused() {
 #[test]
 fn slots_keep_their_last_prompt() {
     let spec = EngineSpec {
-        step_time: StepTime { base: 1_000_000, per_token: 1000, ..StepTime::default() },
+        step_time: StepTime { base: 1_000_000, per_token: 1000, ..StepTime::default() }.into(),
         ..spec()
     };
     let mut engine = Engine::new(spec.with_slots(2, 4096)).unwrap();

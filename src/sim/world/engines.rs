@@ -4,7 +4,7 @@ use super::events::Event;
 use super::faults::FaultKind;
 use super::{World, timestamp};
 use crate::sim::engine::{
-    EngineCounters, EngineEvent, EngineServer, EngineSpec, EventKind, SpecError, StepTime,
+    EngineCounters, EngineEvent, EngineServer, EngineSpec, EventKind, SpecError, StepModel,
 };
 
 /// Picoseconds in a microsecond.
@@ -15,7 +15,7 @@ pub(super) const PICOS: u64 = 1_000_000;
 pub(super) struct SimEngine {
     pub(super) engine: EngineServer,
     /// How long its steps take when nothing is wrong.
-    usual: StepTime,
+    usual: StepModel,
     /// Faults that keep it down.
     pub(super) downs: u32,
     /// Faults that make it refuse requests.
@@ -33,15 +33,7 @@ impl SimEngine {
 
     /// Its steps take `factor` times as long as usual from now on.
     pub(super) fn slow_down(&mut self, factor: f64, at: u64) {
-        let scaled = |picos: u64| super::super::workload::rounded(picos as f64 * factor);
-        let StepTime { base, per_token, per_decode, per_context, per_pair } = self.usual;
-        let step_time = StepTime {
-            base: scaled(base),
-            per_token: scaled(per_token),
-            per_decode: scaled(per_decode),
-            per_context: scaled(per_context),
-            per_pair: scaled(per_pair),
-        };
+        let step_time = self.usual.slowed_down(factor);
         self.engine.set_step_time(at.saturating_mul(PICOS), &step_time);
     }
 }
@@ -60,7 +52,7 @@ impl Engines {
         let all = specs.iter().map(|spec| {
             Ok(SimEngine {
                 engine: EngineServer::new(spec.clone())?,
-                usual: spec.step_time,
+                usual: spec.step_time.clone(),
                 downs: 0,
                 refusals: 0,
                 lost_scrapes: 0,

@@ -1,0 +1,95 @@
+//! How long steps take: five coefficients, or a table.
+
+use std::sync::Arc;
+
+use super::step_table::StepTable;
+use super::step_time::picoseconds;
+use super::{StepTime, StepWork};
+
+/// How long the steps of an engine take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StepModel {
+    /// By five coefficients.
+    Linear(StepTime),
+    /// As they were measured on a grid.
+    Table(Arc<StepTable>),
+}
+
+impl From<StepTime> for StepModel {
+    fn from(time: StepTime) -> Self {
+        Self::Linear(time)
+    }
+}
+
+impl StepModel {
+    /// The coefficients; `None` for a table.
+    pub fn linear(&self) -> Option<StepTime> {
+        match self {
+            Self::Linear(time) => Some(*time),
+            Self::Table(_) => None,
+        }
+    }
+
+    /// The duration of one step.
+    pub(super) fn of(&self, work: &StepWork) -> u64 {
+        match self {
+            Self::Linear(time) => time.of(work),
+            Self::Table(table) => table.of(work),
+        }
+    }
+
+    /// The duration of so many steps in which `decodes` requests decode, whose contexts have `context` tokens at
+    /// first.
+    pub(super) fn of_steps(&self, steps: u64, decodes: u64, context: u64) -> u64 {
+        match self {
+            Self::Linear(time) => time.of_steps(steps, decodes, context),
+            Self::Table(table) => table.of_steps(steps, decodes, context),
+        }
+    }
+
+    /// The fewest of at most `most` such steps that take `duration` or longer; `most` where none do.
+    pub(super) fn steps_within(&self, duration: u64, most: u64, decodes: u64, context: u64) -> u64 {
+        let (mut low, mut high) = (0, most);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.of_steps(middle, decodes, context) >= duration {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low
+    }
+
+    /// The same with every step so many times as long.
+    #[must_use]
+    pub fn slowed_down(&self, factor: f64) -> Self {
+        let scaled = |picos: u64| picoseconds(picos as f64 * factor * 1e-12);
+        match self {
+            Self::Linear(StepTime { base, per_token, per_decode, per_context, per_pair }) => {
+                Self::Linear(StepTime {
+                    base: scaled(*base),
+                    per_token: scaled(*per_token),
+                    per_decode: scaled(*per_decode),
+                    per_context: scaled(*per_context),
+                    per_pair: scaled(*per_pair),
+                })
+            }
+            Self::Table(table) => Self::Table(Arc::new(table.scaled(factor, factor))),
+        }
+    }
+
+    /// The same with errors in it: of what a prompt token costs, and of what the contexts of decoding requests do.
+    #[must_use]
+    pub fn perturbed(&self, token: f64, context: f64) -> Self {
+        let scaled = |picos: u64, factor: f64| picoseconds(picos as f64 * factor * 1e-12);
+        match self {
+            Self::Linear(time) => Self::Linear(StepTime {
+                per_token: scaled(time.per_token, token),
+                per_context: scaled(time.per_context, context),
+                ..*time
+            }),
+            Self::Table(table) => Self::Table(Arc::new(table.scaled(token, context))),
+        }
+    }
+}
