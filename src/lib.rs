@@ -18,6 +18,7 @@ pub mod lifecycle;
 pub mod mix;
 pub mod mock;
 pub mod observe;
+pub mod predict;
 pub mod prefix;
 pub mod proxy;
 pub mod routing;

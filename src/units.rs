@@ -53,6 +53,22 @@ pub fn to_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// The nearest `f32`, for figures that need few digits.
+#[expect(clippy::cast_possible_truncation, reason = "that is what it is for")]
+pub fn narrow(value: f64) -> f32 {
+    value as f32
+}
+
+/// The whole part of a number as an index; 0 for what is less.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from f64 saturates, and negative numbers become 0"
+)]
+pub fn floor_index(value: f64) -> usize {
+    value as usize
+}
+
 /// The same number with only the digits an `f32` has: 0.6 and not 0.6000000238418579.
 pub fn widen(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))

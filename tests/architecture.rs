@@ -29,6 +29,7 @@ const LAYERS: &[&[&str]] = &[
     &["scan"],
     &["prefix"],
     &["fleet"],
+    &["predict"],
     &["routing"],
     &["sim"],
     &["dialect"],

@@ -111,10 +111,23 @@ pub struct Fit {
 /// # Errors
 /// When `start` describes no engine.
 pub fn fit(run: &Run, start: &EngineSpec, least: &StepTime) -> Result<Fit, SpecError> {
+    fit_first(run.len() / 2, run, start, least)
+}
+
+/// The same from the first requests of a run; the others are there, and load the engine, but are not learned from.
+///
+/// # Errors
+/// When `start` describes no engine.
+pub fn fit_first(
+    learned: usize,
+    run: &Run,
+    start: &EngineSpec,
+    least: &StepTime,
+) -> Result<Fit, SpecError> {
     start.validate()?;
     let first = start.step_time.linear().ok_or(SpecError::Table)?;
     let measured = run.measured();
-    let half = measured.len() / 2;
+    let half = learned.min(measured.len());
     let with = |factors: &[f64; 5]| {
         let step_time = scaled(&first, factors, least).into();
         let front_end = if run.is_at_penstock() { rounded(FRONT_END * factors[4]) } else { 0 };

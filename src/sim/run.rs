@@ -138,6 +138,11 @@ impl Run {
         self.is_at_penstock
     }
 
+    /// The requests in the order of arrival.
+    pub fn timings(&self) -> &[Timing] {
+        &self.requests
+    }
+
     /// How many requests it has.
     pub fn len(&self) -> usize {
         self.requests.len()

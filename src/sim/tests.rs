@@ -1,5 +1,7 @@
 //! The simulated engine against three recorded runs of vLLM.
 
+mod prediction;
+
 use super::engine::{EngineRow, EngineSpec, engine_rows};
 use super::fit::{Errors, RunErrors, fit};
 use super::run::Run;

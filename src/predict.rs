@@ -1,0 +1,26 @@
+//! The engine model: when will a backend give the first token of a request, and how fast the next ones?
+//!
+//! It does not learn times to the first token from requests that have ended: in an overload these labels come after
+//! the queue. It learns how long the engine's *steps* take ([`Coefficients`]), keeps how much prefill work was sent to
+//! it ([`Backlog`]), how old its streams are ([`Streams`]) and how long outputs get ([`Lengths`]), and computes the wait
+//! from them ([`predict`]). What is left is a factor that [`Residual`] follows.
+//!
+//! All times are in microseconds, lengths in tokens. Nothing here reads a clock.
+
+mod backend;
+mod backlog;
+mod coefficients;
+mod lengths;
+mod prediction;
+mod residual;
+mod slot_wait;
+mod streams;
+
+pub use backend::{BackendPredictor, Ticket};
+pub use backlog::Backlog;
+pub use coefficients::{Coefficients, GapSample, StepLearner};
+pub use lengths::Lengths;
+pub use prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
+pub use residual::{Regime, Residual};
+pub use slot_wait::WaitTable;
+pub use streams::Streams;

@@ -1,0 +1,206 @@
+//! How long the steps of an engine take, and how that is learned from the gaps between tokens.
+
+/// The five numbers of a step: `base + token P + decode D + context K + pair A`, for `P` new prompt tokens, `D`
+/// decoding requests with `K` tokens of context, and `A` attention pairs of prompts. In microseconds.
+///
+/// Source: the regression models that simulators of vLLM use (BLIS, Vidur, Dynamo's mocker); see
+/// `docs/simulated-engines.md` for how far they are off.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Coefficients {
+    /// Every step.
+    pub base: f64,
+    /// Each new prompt token.
+    pub token: f64,
+    /// Each decoding request.
+    pub decode: f64,
+    /// Each token in the contexts of decoding requests.
+    pub context: f64,
+    /// Each pair of tokens between which a prompt has attention.
+    pub pair: f64,
+}
+
+impl Coefficients {
+    /// A step in which so many requests decode, and nothing else happens.
+    #[inline]
+    pub fn step(&self, decodes: f64, context: f64) -> f64 {
+        self.base + self.decode * decodes + self.context * context
+    }
+
+    /// The prefill of a prompt of which `uncached` tokens are computed behind `cached` ones.
+    #[inline]
+    pub fn prefill(&self, cached: f64, uncached: f64) -> f64 {
+        self.token * uncached + self.pair * uncached * (cached + uncached * 0.5)
+    }
+}
+
+/// One step in which all requests decoded, as the gap between two tokens shows it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GapSample {
+    /// How long it took.
+    pub gap: f64,
+    /// Requests that decoded.
+    pub decodes: f64,
+    /// The tokens of their contexts.
+    pub context: f64,
+    /// How many steps of the same kind the sample stands for.
+    pub steps: f64,
+}
+
+/// Learns `base`, `decode` and `context` by recursive least squares with forgetting, relative to the gap: a step of
+/// 10 ms counts as much as one of 100 ms. `token` follows from the stalls of prefills.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepLearner {
+    weights: [f64; 3],
+    covariance: [[f64; 3]; 3],
+    token: f64,
+    pair: f64,
+    /// Gaps and stalls that were learned from.
+    gaps: f64,
+    stalls: f64,
+    /// Mean absolute deviation of a gap from what was expected, as a share.
+    deviation: f64,
+    /// The mean of late deviations, with their signs.
+    drift: f64,
+    /// Steps for which it still forgets fast.
+    relearning: f64,
+}
+
+/// Requests and tokens in which the regression counts, so that its numbers are of one size.
+const DECODES: f64 = 100.0;
+const CONTEXT: f64 = 1e5;
+/// How much a sample counts one sample later.
+const FORGETTING: f64 = 0.9995;
+/// The same for so many steps after the engine has changed: when gaps are off by `ALARM` in one direction.
+const FORGETTING_FAST: f64 = 0.98;
+const RELEARNED: f64 = 200.0;
+const ALARM: f64 = 0.1;
+/// The largest sum of variances: what no sample shows for long is not made up.
+const MOST_VARIANCE: f64 = 1e4;
+/// A gap that is off by so many deviations is a pause of the network or the engine.
+const OUTLIER: f64 = 5.0;
+/// The least deviation that is told apart from noise.
+const LEAST_DEVIATION: f64 = 0.05;
+/// Gaps before outliers are left out.
+const WARM_UP: f64 = 50.0;
+
+impl StepLearner {
+    /// Begins with what is known of the engine, or of one like it.
+    pub fn new(prior: &Coefficients) -> Self {
+        let mut covariance = [[0.0; 3]; 3];
+        for (index, row) in covariance.iter_mut().enumerate() {
+            for one in row.iter_mut().skip(index).take(1) {
+                *one = 1.0;
+            }
+        }
+        Self {
+            weights: [prior.base, prior.decode * DECODES, prior.context * CONTEXT],
+            covariance,
+            token: prior.token,
+            pair: prior.pair,
+            gaps: 0.0,
+            stalls: 0.0,
+            deviation: 0.2,
+            drift: 0.0,
+            relearning: 0.0,
+        }
+    }
+
+    /// What it has learned.
+    pub fn coefficients(&self) -> Coefficients {
+        let [base, decode, context] = self.weights.map(|weight| weight.max(0.0));
+        Coefficients {
+            base,
+            decode: decode / DECODES,
+            context: context / CONTEXT,
+            token: self.token,
+            pair: self.pair,
+        }
+    }
+
+    /// Whether the engine has just changed.
+    pub fn is_relearning(&self) -> bool {
+        self.relearning > 0.0
+    }
+
+    /// Gaps that it has learned from.
+    pub fn gaps(&self) -> f64 {
+        self.gaps
+    }
+
+    /// Prefills that it has learned from.
+    pub fn stalls(&self) -> f64 {
+        self.stalls
+    }
+
+    /// Learns from a step without prompts. The relative error `(gap - expected) / gap` is what is made small, so the
+    /// regressors are divided by the gap.
+    pub fn learn_gap(&mut self, sample: &GapSample) {
+        let GapSample { gap, decodes, context, steps } = *sample;
+        if !(gap > 0.0 && gap.is_finite()) {
+            return;
+        }
+        let x = [1.0, decodes / DECODES, context / CONTEXT].map(|one| one / gap * SCALE);
+        let weights = self.weights.map(|weight| weight / SCALE);
+        let expected: f64 = x.iter().zip(&weights).map(|(x, weight)| x * weight).sum();
+        let off = 1.0 - expected;
+        if self.gaps > WARM_UP && off.abs() > OUTLIER * self.deviation.max(LEAST_DEVIATION) {
+            // A real change shows in the next gaps, too: the deviation grows with every one that is left out.
+            self.deviation = self.deviation.max(LEAST_DEVIATION) * 1.05;
+            return;
+        }
+        let rate = (steps / 100.0).clamp(0.01, 0.5);
+        self.deviation += rate * (off.abs() - self.deviation);
+        self.gaps += steps;
+        self.drift += (0.05 * steps).min(0.5) * (off - self.drift);
+        if self.drift.abs() > ALARM && self.gaps > WARM_UP {
+            (self.relearning, self.drift) = (RELEARNED, 0.0);
+        }
+        self.update(&x, off, steps);
+        self.relearning = (self.relearning - steps).max(0.0);
+    }
+
+    fn update(&mut self, x: &[f64; 3], off: f64, steps: f64) {
+        let usual = if self.relearning > 0.0 { FORGETTING_FAST } else { FORGETTING };
+        let forgetting = usual.powf(steps.min(2000.0)).max(0.1);
+        let px: Vec3 = self.covariance.map(|row| dot(&row, x));
+        let noise = forgetting / steps.max(1.0) * NOISE;
+        let scale = noise + dot(x, &px);
+        for (weight, gain) in self.weights.iter_mut().zip(&px) {
+            *weight += gain / scale * off * SCALE;
+        }
+        for (row, p) in self.covariance.iter_mut().zip(px) {
+            for (one, q) in row.iter_mut().zip(px) {
+                *one = (*one - p * q / scale) / forgetting;
+            }
+        }
+        let trace: f64 = (0..3).filter_map(|at| self.covariance.get(at)?.get(at)).sum();
+        if trace > MOST_VARIANCE {
+            let shrink = MOST_VARIANCE / trace;
+            self.covariance.iter_mut().flatten().for_each(|one| *one *= shrink);
+        }
+    }
+
+    /// Learns what a prompt token costs: a prefill of `tokens` tokens took `time` beyond the steps that passed.
+    pub fn learn_prefill(&mut self, tokens: f64, cached: f64, time: f64) {
+        if !(tokens > 0.0 && time > 0.0 && time.is_finite()) {
+            return;
+        }
+        let pairs = self.pair * tokens * (cached + tokens * 0.5);
+        let token = ((time - pairs) / tokens).max(0.0);
+        // Longer prompts show it better.
+        let rate = (0.05 * tokens / 512.0).clamp(0.005, 0.2).max(1.0 / (self.stalls + 1.0) * 0.5);
+        self.token += rate * (token - self.token);
+        self.stalls += 1.0;
+    }
+}
+
+type Vec3 = [f64; 3];
+
+/// Microseconds in which the weights count within the regression: a millisecond.
+const SCALE: f64 = 1000.0;
+/// The variance of a relative error of one gap.
+const NOISE: f64 = 0.0025;
+
+fn dot(a: &Vec3, b: &Vec3) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}

@@ -1,0 +1,174 @@
+//! How long outputs get, learned from those that ended and those that still run.
+
+use crate::units::floor_index;
+
+/// Buckets of lengths.
+const BUCKETS: usize = 129;
+/// How much a request counts one request later: about the last thousand.
+const FORGETTING: f64 = 0.999;
+/// What is known before the first output: as much as so many outputs with a mean of some 250 tokens.
+const PRIOR: f64 = 4.0;
+
+/// The shortest length of a bucket: eighths of an octave from 1 to 65,536.
+fn start_of(bucket: usize) -> f64 {
+    (f64::from(u32::try_from(bucket).unwrap_or(u32::MAX)) / 8.0).exp2()
+}
+
+fn bucket_of(length: f64) -> usize {
+    floor_index(length.max(1.0).log2() * 8.0).min(BUCKETS - 1)
+}
+
+/// The share of outputs that are longer than so many tokens (a survival function), by the estimator of Kaplan and Meier:
+/// in each bucket, of the outputs that got there, the share that ended there. An output that still runs counts in the
+/// buckets that it has passed, so that long outputs are not missed because they end late.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lengths {
+    ended: [f64; BUCKETS],
+    passed: [f64; BUCKETS],
+    /// The same of outputs that still run.
+    running: [f64; BUCKETS],
+    /// The survival at the start of each bucket; computed when something was learned.
+    survival: [f64; BUCKETS + 1],
+    mean: f64,
+}
+
+impl Default for Lengths {
+    fn default() -> Self {
+        // Geometric around the mean: the same hazard per token everywhere.
+        let mut lengths = Self {
+            ended: [0.0; BUCKETS],
+            passed: [0.0; BUCKETS],
+            running: [0.0; BUCKETS],
+            survival: [0.0; BUCKETS + 1],
+            mean: 0.0,
+        };
+        for bucket in 0..BUCKETS {
+            let share = |length: f64| (-length / 250.0).exp();
+            let (from, to) = (share(start_of(bucket) - 1.0), share(start_of(bucket + 1) - 1.0));
+            if let (Some(ended), Some(passed)) =
+                (lengths.ended.get_mut(bucket), lengths.passed.get_mut(bucket))
+            {
+                *ended = PRIOR * (from - to);
+                *passed = PRIOR * to;
+            }
+        }
+        lengths.refresh();
+        lengths
+    }
+}
+
+impl Lengths {
+    /// An output has ended.
+    pub fn learn(&mut self, length: f64) {
+        self.forget();
+        let at = bucket_of(length);
+        self.ended.iter_mut().skip(at).take(1).for_each(|one| *one += 1.0);
+        self.passed.iter_mut().take(at).for_each(|one| *one += 1.0);
+        self.refresh();
+    }
+
+    /// An output was cut by the client or a failure when it had `length` tokens: it would have been longer.
+    pub fn learn_cut(&mut self, length: f64) {
+        self.forget();
+        self.passed.iter_mut().take(bucket_of(length)).for_each(|one| *one += 1.0);
+        self.refresh();
+    }
+
+    /// Takes outputs that still run into account: ages, and how many have them. Those of the call before are no longer
+    /// counted.
+    pub fn see_running(&mut self, ages: impl Iterator<Item = (f64, f64)>) {
+        self.running = [0.0; BUCKETS];
+        for (age, count) in ages {
+            self.running.iter_mut().take(bucket_of(age)).for_each(|one| *one += count);
+        }
+        self.refresh();
+    }
+
+    fn forget(&mut self) {
+        self.ended.iter_mut().chain(&mut self.passed).for_each(|one| *one *= FORGETTING);
+    }
+
+    fn refresh(&mut self) {
+        let mut survival = 1.0;
+        let mut mean = 0.0;
+        let there = self.passed.iter().zip(&self.running).map(|(passed, running)| passed + running);
+        let counts = self.ended.iter().zip(there).enumerate();
+        for ((bucket, (ended, passed)), place) in counts.zip(&mut self.survival) {
+            *place = survival;
+            let there = ended + passed;
+            let next = if there > 1e-9 { survival * (1.0 - ended / there) } else { survival * 0.5 };
+            mean += (survival + next) * 0.5 * (start_of(bucket + 1) - start_of(bucket));
+            survival = next;
+        }
+        if let Some(last) = self.survival.last_mut() {
+            *last = 0.0;
+        }
+        self.mean = mean + 1.0;
+    }
+
+    /// The share of outputs with more than `length` tokens.
+    pub fn survival(&self, length: f64) -> f64 {
+        let at = bucket_of(length);
+        let (from, to) = (start_of(at), start_of(at + 1));
+        let (above, below) = (
+            self.survival.get(at).copied().unwrap_or(0.0),
+            self.survival.get(at + 1).copied().unwrap_or(0.0),
+        );
+        let part = ((length - from) / (to - from)).clamp(0.0, 1.0);
+        above + part * (below - above)
+    }
+
+    /// The share of outputs with more than `age` tokens that end within `more` further ones.
+    pub fn ends_within(&self, age: f64, more: f64) -> f64 {
+        let now = self.survival(age);
+        if now <= 1e-9 { 1.0 } else { 1.0 - self.survival(age + more) / now }
+    }
+
+    /// The mean length.
+    pub fn mean(&self) -> f64 {
+        self.mean
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_learned_and_forgotten() {
+        let mut lengths = Lengths::default();
+        assert!((150.0..350.0).contains(&lengths.mean()), "{}", lengths.mean());
+        for n in 0..4000_u32 {
+            lengths.learn(f64::from(n % 100 + 1));
+        }
+        assert!((45.0..60.0).contains(&lengths.mean()), "{}", lengths.mean());
+        assert!((0.4..0.6).contains(&lengths.survival(50.0)), "{}", lengths.survival(50.0));
+        assert!(lengths.survival(200.0) < 0.01);
+        assert!((0.35..0.65).contains(&lengths.ends_within(60.0, 20.0)));
+        for _ in 0..4000 {
+            lengths.learn(1000.0);
+        }
+        assert!((800.0..1300.0).contains(&lengths.mean()), "{}", lengths.mean());
+    }
+
+    #[test]
+    fn outputs_that_still_run_show_that_they_are_long() {
+        let mut lengths = Lengths::default();
+        lengths.see_running(std::iter::once((500.0, 50.0)));
+        assert!(lengths.survival(450.0) > 0.85, "{}", lengths.survival(450.0));
+        lengths.see_running(std::iter::empty());
+        assert_eq!(lengths, Lengths::default());
+    }
+
+    #[test]
+    fn outputs_that_were_cut_count_as_long_ones() {
+        let (mut cut, mut without) = (Lengths::default(), Lengths::default());
+        for _ in 0..2000 {
+            for lengths in [&mut cut, &mut without] {
+                lengths.learn(100.0);
+            }
+            cut.learn_cut(400.0);
+        }
+        assert!(cut.survival(150.0) > 0.4 && without.survival(150.0) < 0.05);
+    }
+}

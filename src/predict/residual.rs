@@ -1,0 +1,154 @@
+//! What predictions miss, and by how much: a factor for the mean, and one for the 90th percentile.
+
+/// Predictions of both kinds are off for different reasons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Regime {
+    /// The request starts with the next step, or behind other prompts.
+    Prefill,
+    /// It waits until a stream has ended.
+    Slot,
+}
+
+/// How fast the mean follows, and the percentile.
+const RATE: f64 = 0.05;
+const SLOT_RATE: f64 = 0.02;
+const PERCENTILE_RATE: f64 = 0.02;
+/// First tokens after which it follows half as fast as later.
+const SLOW: f64 = 100.0;
+/// The percentile.
+const SHARE: f64 = 0.9;
+/// The logarithm of the largest factor: e^3, about 20.
+const MOST: f64 = 3.0;
+/// The first percentile, before anything was seen: 30 % above the mean.
+const FIRST: f64 = 0.26;
+
+/// The logarithm of truth / prediction, as it was lately.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Residual {
+    bias: [f64; 2],
+    percentile: [f64; 2],
+    /// Of all that ended: how many, and the share within the 90th percentile (decayed).
+    seen: f64,
+    known: [f64; 2],
+    covered: f64,
+    /// The mean absolute percentage error (decayed).
+    error: f64,
+}
+
+impl Default for Residual {
+    fn default() -> Self {
+        Self {
+            bias: [0.0; 2],
+            percentile: [FIRST; 2],
+            seen: 0.0,
+            known: [0.0; 2],
+            covered: SHARE,
+            error: 0.0,
+        }
+    }
+}
+
+fn index(regime: Regime) -> usize {
+    match regime {
+        Regime::Prefill => 0,
+        Regime::Slot => 1,
+    }
+}
+
+impl Residual {
+    /// The factors for the mean and the 90th percentile of what the engine model computes.
+    #[inline]
+    pub fn factors(&self, regime: Regime) -> (f64, f64) {
+        let at = |values: &[f64; 2]| values.get(index(regime)).copied().unwrap_or(0.0);
+        let (bias, percentile) = (at(&self.bias), at(&self.percentile));
+        (bias.exp(), percentile.max(bias).exp())
+    }
+
+    /// A first token came after `actual`, where the engine model had computed `raw`.
+    pub fn learn(&mut self, regime: Regime, raw: f64, actual: f64) {
+        if !(raw > 0.0 && actual > 0.0) {
+            return;
+        }
+        let off = (actual / raw).ln().clamp(-MOST, MOST);
+        let (mean, percentile) = self.factors(regime);
+        self.seen += 1.0;
+        let rate = (1.0 / self.seen).max(0.005);
+        let is_covered = f64::from(u8::from(actual <= raw * percentile));
+        self.covered += rate * (is_covered - self.covered);
+        self.error += rate * ((raw * mean / actual - 1.0).abs() - self.error);
+        self.update(regime, off, 1.0);
+    }
+
+    /// A request still waits after `elapsed`, which is longer than was predicted: it will be `elapsed` at least. Call it
+    /// when a quarter more has passed each time.
+    pub fn learn_overrun(&mut self, regime: Regime, raw: f64, elapsed: f64) {
+        if raw > 0.0 && elapsed > raw * self.factors(regime).0 {
+            self.update(regime, (elapsed / raw).ln().clamp(-MOST, MOST), 0.5);
+        }
+    }
+
+    fn update(&mut self, regime: Regime, off: f64, weight: f64) {
+        let at = index(regime);
+        let known = self.known.get_mut(at).map_or(0.0, |known| {
+            *known += weight;
+            *known
+        });
+        // The first labels are those of the shortest waits: who waits long is heard of late.
+        let own = if regime == Regime::Slot { SLOT_RATE } else { RATE };
+        let rate = own * weight * known / (known + SLOW);
+        for bias in self.bias.iter_mut().skip(at).take(1) {
+            *bias += rate * (off - *bias);
+        }
+        for percentile in self.percentile.iter_mut().skip(at).take(1) {
+            // The gradient of the pinball loss.
+            let step = if off > *percentile { SHARE } else { SHARE - 1.0 };
+            *percentile += PERCENTILE_RATE * weight * step;
+        }
+    }
+
+    /// First tokens that were learned from.
+    pub fn seen(&self) -> f64 {
+        self.seen
+    }
+
+    /// The share of late first tokens that came within the predicted 90th percentile.
+    pub fn coverage(&self) -> f64 {
+        self.covered
+    }
+
+    /// How far predictions were off on average, as a share of the truth.
+    pub fn error(&self) -> f64 {
+        self.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bias_and_percentile_are_found() {
+        let mut residual = Residual::default();
+        for n in 0..20_000_u32 {
+            // Truth is 1.5 times the prediction, give or take a third.
+            let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0;
+            residual.learn(Regime::Prefill, 100.0, 150.0 * (0.67 + 0.66 * noise));
+        }
+        let (mean, percentile) = residual.factors(Regime::Prefill);
+        assert!((1.35..1.6).contains(&mean), "{mean}");
+        assert!((1.8..2.05).contains(&percentile), "{percentile}");
+        assert!((0.86..0.94).contains(&residual.coverage()), "{}", residual.coverage());
+        assert_eq!(residual.factors(Regime::Slot).0, 1.0);
+    }
+
+    #[test]
+    fn requests_that_still_wait_teach_now() {
+        let mut residual = Residual::default();
+        for _ in 0..400 {
+            residual.learn_overrun(Regime::Slot, 100.0, 300.0);
+            residual.learn_overrun(Regime::Prefill, 100.0, 50.0);
+        }
+        assert!(residual.factors(Regime::Slot).0 > 2.5);
+        assert_eq!(residual.factors(Regime::Prefill).0, 1.0);
+    }
+}

@@ -1,0 +1,113 @@
+//! The ages of a backend's streams, in buckets: when will so many of them have ended?
+
+/// Buckets of ages: quarter octaves of the tokens that a stream has emitted, up to 2^15.
+pub(super) const AGE_BUCKETS: usize = 60;
+
+/// The streams of a backend.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Streams {
+    /// How many there are in each bucket of ages.
+    counts: [f32; AGE_BUCKETS],
+    /// The tokens of their prompts and outputs.
+    context: f64,
+    count: f64,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self { counts: [0.0; AGE_BUCKETS], context: 0.0, count: 0.0 }
+    }
+}
+
+/// By the highest bit and the two behind it.
+fn bucket_of(age: u32) -> usize {
+    let age = age.max(4);
+    let octave = u32::BITS - 1 - age.leading_zeros();
+    let quarter = (age >> (octave - 2)) & 3;
+    ((octave - 2) * 4 + quarter).min(59) as usize
+}
+
+/// The middle of a bucket, in tokens.
+pub(super) fn age_of(bucket: usize) -> f64 {
+    let bucket = u32::try_from(bucket).unwrap_or(u32::MAX);
+    let width = f64::from(bucket / 4).exp2();
+    width * (4.5 + f64::from(bucket % 4))
+}
+
+impl Streams {
+    /// A stream has begun.
+    pub fn add(&mut self, prompt_tokens: f64, age: u32) {
+        self.change(age, 1.0);
+        self.context += prompt_tokens + f64::from(age);
+        self.count += 1.0;
+    }
+
+    /// A stream has emitted tokens: from `before` to `after`.
+    pub fn grow(&mut self, before: u32, after: u32) {
+        self.context += f64::from(after.saturating_sub(before));
+        if bucket_of(before) != bucket_of(after) {
+            self.change(before, -1.0);
+            self.change(after, 1.0);
+        }
+    }
+
+    /// A stream has ended.
+    pub fn remove(&mut self, prompt_tokens: f64, age: u32) {
+        self.change(age, -1.0);
+        self.context -= prompt_tokens + f64::from(age);
+        self.count -= 1.0;
+    }
+
+    fn change(&mut self, age: u32, by: f32) {
+        self.counts.iter_mut().skip(bucket_of(age)).take(1).for_each(|count| *count += by);
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> f64 {
+        self.count
+    }
+
+    /// The tokens of all contexts.
+    pub fn context(&self) -> f64 {
+        self.context.max(0.0)
+    }
+
+    /// The ages of streams, and how many have each.
+    pub fn ages(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+        let counts = self.counts.iter().enumerate().filter(|(_, count)| **count > 0.0);
+        counts.map(|(bucket, count)| (age_of(bucket), f64::from(*count)))
+    }
+
+    /// How many there are of each age.
+    pub(super) fn counts(&self) -> &[f32; AGE_BUCKETS] {
+        &self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_near_the_middles_of_their_buckets() {
+        for age in [5_u32, 9, 30, 100, 777, 5000, 60_000] {
+            let middle = age_of(bucket_of(age));
+            assert!((middle / f64::from(age) - 1.0).abs() < 0.14, "{age} {middle}");
+        }
+        assert_eq!((bucket_of(0), bucket_of(u32::MAX)), (0, 59));
+    }
+
+    #[test]
+    fn streams_that_end_leave_nothing() {
+        let mut streams = Streams::default();
+        streams.add(100.0, 1);
+        streams.add(50.0, 1);
+        for age in 1..500 {
+            streams.grow(age, age + 1);
+        }
+        assert_eq!((streams.count(), streams.context()), (2.0, 651.0));
+        streams.remove(100.0, 500);
+        streams.remove(50.0, 1);
+        assert_eq!(streams, Streams::default());
+    }
+}
