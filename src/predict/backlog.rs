@@ -49,7 +49,7 @@ impl Backlog {
         self.tokens = if self.waiting > 0.0 { (self.tokens - tokens).max(0.0) } else { 0.0 };
     }
 
-    /// How long the work that is left takes at `now`; nothing where nobody waits.
+    /// How long the work that is left takes at `now`; nothing where no request waits.
     #[inline]
     pub fn left_at(&self, now: f64) -> f64 {
         if self.waiting > 0.0 { (self.until - now).max(0.0) } else { 0.0 }

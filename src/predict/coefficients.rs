@@ -78,7 +78,7 @@ const ALARM: f64 = 0.1;
 const MOST_VARIANCE: f64 = 1e4;
 /// A gap that is off by so many deviations is a pause of the network or the engine.
 const OUTLIER: f64 = 5.0;
-/// The least deviation that is told apart from noise.
+/// The least deviation that is taken for more than noise.
 const LEAST_DEVIATION: f64 = 0.05;
 /// Gaps before outliers are left out.
 const WARM_UP: f64 = 50.0;

@@ -93,7 +93,7 @@ impl Residual {
             *known += weight;
             *known
         });
-        // The first labels are those of the shortest waits: who waits long is heard of late.
+        // The first labels are those of the shortest waits: those of long waits come late.
         let own = if regime == Regime::Slot { SLOT_RATE } else { RATE };
         let rate = own * weight * known / (known + SLOW);
         for bias in self.bias.iter_mut().skip(at).take(1) {

@@ -35,7 +35,7 @@ pub(super) fn age_of(bucket: usize) -> f64 {
 }
 
 impl Streams {
-    /// A stream has begun.
+    /// A stream has started.
     pub fn add(&mut self, prompt_tokens: f64, age: u32) {
         self.change(age, 1.0);
         self.context += prompt_tokens + f64::from(age);
