@@ -155,13 +155,8 @@ impl EngineSpec {
             Engine::TrtLlm => Self { admission: Admission::Reserved, ..self },
             Engine::LlamaCpp => with_slots(LLAMA_CPP_SLOTS),
             Engine::Ollama => Self { on_demand: Some(slots.on_demand), ..with_slots(OLLAMA_SLOTS) },
-            Engine::Auto
-            | Engine::Vllm
-            | Engine::LmStudio
-            | Engine::OpenAi
-            | Engine::Anthropic
-            | Engine::Tgi
-            | Engine::Other => match slots.count {
+            // A new engine schedules as vLLM does until its own rules are added above.
+            _ => match slots.count {
                 Some(count) => self.with_slots(count, slots.context),
                 None => self,
             },
