@@ -5,6 +5,7 @@
 //! which backend serves it, [`proxy`] gets it there and back through [`downstream`] and [`upstream`].
 
 pub mod admin;
+pub mod admission;
 pub mod api;
 pub mod cli;
 pub mod clock;

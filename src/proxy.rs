@@ -4,7 +4,8 @@
 //! `request_head` identifies it and rejects what the head alone decides (401, 404, 405, 413, 415);
 //! `local_response` serves what needs no backend, `direct` what is for one backend rather than a model,
 //! `broadcast` what is for all Ollama backends.
-//! `request_body` reads and scans the body. `ensemble` makes the calls that an ensemble's final request is
+//! `request_body` reads and scans the body. `rate_limits` refuses what the client's limits have no room
+//! for. `ensemble` makes the calls that an ensemble's final request is
 //! made of; that one goes on as any other. `retry` runs the attempts: `decision` picks a backend and
 //! takes its in-flight permit, `conversion` converts the request where the backend does not serve its API,
 //! `forward` connects, sends and reads the response's head, `response` relays it, `context_shift` shortens
@@ -27,6 +28,8 @@ mod observers;
 mod outcome;
 mod own_response;
 mod phases;
+mod rate_hold;
+mod rate_limits;
 mod replay;
 mod request_body;
 mod request_head;
@@ -52,6 +55,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use once_cell::sync::OnceCell;
 
+use crate::admission::rate_limits::RateLimiter;
 use crate::clock::unix_seconds;
 use crate::config::Config;
 use crate::downstream::body::BodyBudget;
@@ -75,6 +79,7 @@ pub struct Proxy {
     pool: ConnectionPool,
     broadcasts: Broadcasts,
     ensembles: Ensembles,
+    rates: RateLimiter,
     retries: RetryCredit,
     observers: Observers,
     captures: Lease,
@@ -104,6 +109,7 @@ impl Proxy {
             pool: ConnectionPool::new(&config.limits),
             broadcasts: Broadcasts::default(),
             ensembles: Ensembles::default(),
+            rates: RateLimiter::new(config),
             retries: RetryCredit::new(&config.routing.retry_budget),
             observers: Observers::new(observers),
             captures: Lease::default(),
@@ -131,6 +137,7 @@ impl Proxy {
     /// New requests use this configuration; those in flight keep theirs.
     pub fn adopt(&self, generation: Arc<Generation>) {
         self.pool.set_limits(&generation.config.limits);
+        self.rates.adopt(&generation.config);
         self.generation.store(generation);
     }
 
@@ -182,6 +189,11 @@ impl Proxy {
     /// What ensembles have come to.
     pub fn ensembles(&self) -> &EnsembleFigures {
         &self.ensembles.figures
+    }
+
+    /// What clients have used of their limits.
+    pub fn rates(&self) -> &RateLimiter {
+        &self.rates
     }
 
     /// Commands and uploads of Ollama clients that run now.

@@ -5,6 +5,7 @@ mod listeners;
 
 pub(crate) use listeners::try_listen;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use pingora::services::listening::Service;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::Admin;
+use crate::admission::rate_limits::{Moment, RateLimiter};
+use crate::clock::{now, unix_seconds};
 use crate::config::{Config, ConfigSource, ListenAddress};
 use crate::discovery::DiscoveryService;
 use crate::lifecycle::systemd::Notifier;
@@ -29,7 +32,7 @@ use crate::lifecycle::{
 use crate::observe::access_log::{AccessLog, AccessLogError};
 use crate::observe::debug_log::DebugLog;
 use crate::observe::decision_log::DecisionLog;
-use crate::observe::ledger::Ledger;
+use crate::observe::ledger::{Dimension, Ledger, ReportQuery, parse_day, report};
 use crate::observe::metrics::Metrics;
 use crate::observe::otlp::SpanExporter;
 use crate::observe::recent::RecentTraffic;
@@ -194,6 +197,7 @@ impl Parts {
         }
         let prober = DiscoveryService::new(&generation.fleet, &generation.config, seed);
         let proxy = Arc::new(Proxy::new(Arc::clone(&generation), observers, seed)?);
+        restore_days(&generation.config, proxy.rates());
         let usage = Arc::new(LiveUsage::new(Arc::clone(&ledger), generation, proxy.stopping()));
         proxy.set_usage_api(Box::new(Arc::clone(&usage)));
         let mut hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
@@ -285,6 +289,29 @@ impl Parts {
             data.add_listener(listener);
         }
         ListenerService::new(data, Arc::clone(&self.sockets), StopAccepting::OnShutdown)
+    }
+}
+
+/// Counts what keys have used this day, as far as the ledger has it, so that a restart is no new day.
+fn restore_days(config: &Config, rates: &RateLimiter) {
+    let auth = &config.auth;
+    let limits = (0..auth.keys.len()).filter_map(|position| auth.limits_of(Some(position)));
+    let names: BTreeSet<&str> = limits
+        .filter(|(_, limits)| limits.tokens_per_day.is_some())
+        .map(|(key, _)| key.name.as_str())
+        .collect();
+    let Some(path) = config.ledger.path.as_deref().filter(|_| !names.is_empty()) else { return };
+    let today =
+        ReportQuery { by: vec![Dimension::Key], since: parse_day("0d"), ..ReportQuery::default() };
+    let rows = report(path, &today).unwrap_or_else(|error| {
+        tracing::warn!(%error, "tokens_per_day starts at 0: the token ledger cannot be read");
+        Vec::new()
+    });
+    for row in rows {
+        if let Some(name) = row.group.first().filter(|name| names.contains(name.as_str())) {
+            let now = Moment { at: now(), unix: unix_seconds() };
+            rates.restore_day(name, row.counts.total_tokens(), now);
+        }
     }
 }
 

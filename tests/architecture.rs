@@ -31,6 +31,7 @@ const LAYERS: &[&[&str]] = &[
     &["fleet"],
     &["predict"],
     &["routing"],
+    &["admission"],
     &["sim"],
     &["dialect"],
     &["upstream"],

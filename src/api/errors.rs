@@ -12,6 +12,7 @@ pub enum ErrorCode {
     NotConvertible,
     MissingModel,
     CapabilityMismatch,
+    TokenLimitTooSmall,
     ContextLengthExceeded,
     InvalidApiKey,
     WrongApiKey,
@@ -29,6 +30,7 @@ pub enum ErrorCode {
     HeadTooLarge,
     BackendsCoolingDown,
     TooManyEnsembles,
+    RateLimited,
     BadUpstreamResponse,
     UpstreamClosed,
     NoOllamaBackend,
@@ -111,6 +113,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "no backend has the capabilities the request needs; the message lists them, and what each of up to five backends lacks",
     ),
     error(
+        ErrorCode::TokenLimitTooSmall,
+        "token_limit_too_small",
+        400,
+        "prompt and `max_tokens` alone exceed `tokens_per_minute` or `tokens_per_day` of the client: no wait helps",
+    ),
+    error(
         ErrorCode::ContextLengthExceeded,
         "context_length_exceeded",
         400,
@@ -186,6 +194,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "too_many_ensembles",
         429,
         "ensembles reached `ensembles.in_flight`, or those of the key its `ensembles`",
+    ),
+    error(
+        ErrorCode::RateLimited,
+        "rate_limited",
+        429,
+        "a limit of the key (`auth.limits`, `auth.keys[].limits`) or of the client's address (`limits.per_client`) is used up; see `Retry-After`",
     ),
     error(
         ErrorCode::BadUpstreamResponse,

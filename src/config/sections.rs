@@ -18,6 +18,7 @@ pub(super) mod ollama;
 pub(super) mod price;
 pub(super) mod prompt;
 pub(super) mod proxies;
+pub(super) mod rate_limits;
 pub(super) mod reload_gate;
 mod retry_without;
 pub(super) mod routing;

@@ -8,6 +8,7 @@ use http::header::HeaderValue;
 
 use super::auth::KeyOwner;
 use super::conversion::Conversion;
+use super::rate_hold::RateHold;
 use super::shift_state::ContextShift;
 use crate::api::{Capabilities, Dialect, ErrorCode, Operation, StreamFraming, TraceContext};
 use crate::downstream::body::{BodyLength, HeldBody};
@@ -41,6 +42,8 @@ pub struct RequestContext {
     pub(crate) requester: Requester,
     /// The client's `Origin`, when CORS allows it to read the response.
     pub(crate) cors_origin: Option<HeaderValue>,
+    /// Its part of the client's limits.
+    pub(crate) rate: RateHold,
     pub(crate) record: RequestRecord,
     pub(crate) _counted: Counted,
 }

@@ -147,6 +147,7 @@ fn own_outcome(record: &RequestRecord) -> Outcome {
         ErrorCode::DiscoveryPending,
         ErrorCode::TooManyEnsembles,
         ErrorCode::TooManyCommands,
+        ErrorCode::RateLimited,
     ];
     match (record.code, record.status) {
         (Some(code), status) if busy.contains(&code) => {

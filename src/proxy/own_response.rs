@@ -10,6 +10,7 @@ use pingora_proxy::Session;
 use super::Proxy;
 use super::context::{RequestContext, Served};
 use super::failure::OwnError;
+use super::rate_limits::{add_rate_fields, settle_rate};
 use super::target::Target;
 use crate::api::{Dialect, ErrorReport, error_body};
 use crate::config::Cors;
@@ -119,6 +120,7 @@ pub(crate) async fn send(
     ctx: &RequestContext,
     OwnResponse { mut head, body, closes }: OwnResponse,
 ) -> Served {
+    settle_rate(ctx);
     if head.headers.get(header::CONTENT_TYPE).is_none() && !body.is_empty() {
         head.insert_header(header::CONTENT_TYPE, JSON)?;
     }
@@ -161,7 +163,7 @@ fn error_response(ctx: &mut RequestContext, error: &OwnError) -> pingora::Result
     Ok(OwnResponse { head, body: body.into(), closes: error.closes })
 }
 
-/// Request id and CORS.
+/// Request id, rate limits and CORS.
 pub(crate) fn add_common_fields(
     head: &mut ResponseHeader,
     ctx: &RequestContext,
@@ -170,6 +172,7 @@ pub(crate) fn add_common_fields(
     if ctx.dialect == Dialect::Anthropic && !head.headers.contains_key(DIALECT_REQUEST_ID) {
         head.insert_header(DIALECT_REQUEST_ID, ctx.request_id.clone())?;
     }
+    add_rate_fields(head, ctx)?;
     if let Some(origin) = &ctx.cors_origin {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
         head.insert_header(header::VARY, HeaderValue::from_static("origin"))?;

@@ -23,6 +23,8 @@ use super::ensemble::{plan_of, serve_ensemble};
 use super::failure::OwnError;
 use super::local_response::usage::send_usage;
 use super::own_response::{send_error, send_refusal};
+use super::rate_hold::RateHold;
+use super::rate_limits::{Estimate, limit_rate, settle_rate};
 use super::request_body::{admit_scanned, read_body, scan_body};
 use super::request_head::{Forwarded, read_head};
 use super::retry::serve;
@@ -74,6 +76,7 @@ impl ProxyHttp for DataPlane {
             body_is_read: false,
             requester: Requester::default(),
             cors_origin: None,
+            rate: RateHold::default(),
             record: RequestRecord::default(),
             _counted: Counted::new(&self.0.clients.in_flight),
         }
@@ -88,6 +91,7 @@ impl ProxyHttp for DataPlane {
         ctx: &mut RequestContext,
     ) -> pingora::Result<bool> {
         let served = handle(&self.0, session, ctx).await;
+        settle_rate(ctx);
         self.0.observers.finished(session, ctx);
         served.map(|()| true)
     }
@@ -191,6 +195,9 @@ async fn forward(
         }
         Forwarded::StoredResponse => return serve_stored(proxy, session, ctx, body).await,
         Forwarded::Passthrough(way) => {
+            if let Err(error) = limit_rate(proxy, ctx, None) {
+                return send_error(proxy, session, ctx, error).await;
+            }
             return match requested_protocol(session) {
                 Some(protocol) => {
                     let upgrade = Upgrade { way: &way, protocol };
@@ -204,7 +211,13 @@ async fn forward(
         Ok(scanned) => scanned,
         Err(error) => return send_error(proxy, session, ctx, error).await,
     };
-    if let Some(plan) = plan_of(ctx, &scanned.named.model) {
+    let plan = plan_of(ctx, &scanned.named.model);
+    let named = &scanned.named;
+    let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref());
+    if let Err(error) = limit_rate(proxy, ctx, Some(&estimate)) {
+        return send_error(proxy, session, ctx, error).await;
+    }
+    if let Some(plan) = plan {
         // Boxed: no other request should carry room for one.
         return Box::pin(serve_ensemble(proxy, session, ctx, plan, (scanned, body))).await;
     }

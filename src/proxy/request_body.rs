@@ -13,7 +13,7 @@ use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
 use super::failure::OwnError;
 use crate::api::{Capabilities, ErrorCode, Operation};
-use crate::config::Config;
+use crate::config::RequestUsage;
 use crate::dialect::has_svg;
 use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
@@ -100,17 +100,20 @@ pub(crate) fn admit_scanned(
     let Scanned { named, inserts_model } = scanned;
     let profile = named.profile;
     let request = admit(proxy, session, ctx, named, body)?;
-    let adds_usage = adds_usage(&ctx.generation.config, &profile);
+    let adds_usage = adds_usage(ctx, &profile);
     let shift = shift_of(ctx, &session.req_header().headers, &profile);
     Ok(ScannedRequest { inserts_model, adds_usage, shift, ..request })
 }
 
 /// Whether the request's stream is to end with usage, although its client did not request that.
-fn adds_usage(config: &Config, profile: &RequestProfile) -> bool {
+fn adds_usage(ctx: &RequestContext, profile: &RequestProfile) -> bool {
+    let ledger = &ctx.generation.config.ledger;
+    // A limit of tokens should count those that the engine counts.
+    let may_add = ledger.request_usage != RequestUsage::Never;
     profile.streaming
         && profile.usage_edit.is_some()
         && matches!(profile.operation, Operation::Chat | Operation::Completions)
-        && config.ledger.requests_usage()
+        && (ledger.requests_usage() || (may_add && ctx.rate.counts_tokens()))
 }
 
 /// What a request is, and the model it is for.

@@ -16,6 +16,7 @@ use super::conversion::WayBack;
 use super::failure::timeout_message;
 use super::outcome::{AttemptResult, record_outcome};
 use super::own_response::{add_common_fields, keep_upstream_id};
+use super::rate_limits::settle_rate_of;
 use super::shift_state::CONTEXT_SHIFT;
 use crate::api::{ErrorCode, Operation, StreamFraming, error_event};
 use crate::clock::now;
@@ -153,6 +154,7 @@ struct Progress<'a> {
     /// The result of the attempt, if the response is complete.
     result: AttemptResult,
     is_stream: bool,
+    ctx: &'a RequestContext,
 }
 
 impl RelayObserver for Progress<'_> {
@@ -176,6 +178,7 @@ impl RelayObserver for Progress<'_> {
         let first_token = monitor.first_token.filter(|_| self.is_stream);
         let result = AttemptResult { first_token, usage: monitor.usage(), ..self.result };
         record_outcome(self.attempt, &result, self.router, &self.proxy.observers);
+        settle_rate_of(self.ctx, result.usage, monitor.tokens);
     }
 }
 
@@ -199,6 +202,7 @@ impl<'a> Progress<'a> {
                 ..AttemptResult::by_status(head.status, ctx)
             },
             is_stream: head.stream.is_some(),
+            ctx,
         }
     }
 

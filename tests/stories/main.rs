@@ -63,6 +63,7 @@ mod ollama_management;
 mod passthrough;
 mod paths_and_methods;
 mod prefix_cache;
+mod rate_limits;
 mod reload_gate;
 mod request_bodies;
 mod request_smuggling;
@@ -113,6 +114,7 @@ fn all_stories() -> Vec<Trial> {
         failover,
         unsupported_requests,
         upstream_tls,
+        rate_limits,
         reload_gate,
         request_validation,
         resource_limits,

@@ -1,5 +1,6 @@
 //! `auth:` API keys of clients.
 
+use super::rate_limits::RateLimits;
 use crate::config::syntax::collections::{List, Maybe};
 use crate::config::syntax::glob::ModelGlob;
 use crate::config::syntax::secret::{InlineSecret, Needed, Secret, SecretFile};
@@ -11,6 +12,8 @@ section! {
     pub struct AuthConfig {
         /// The API keys that clients may use.
         pub keys: Vec<ClientKey> ["keys" as List<ClientKey>] = Vec::new(),
+        /// What each key without `limits` may request.
+        pub limits: RateLimits = RateLimits::default(),
     }
 }
 
@@ -32,5 +35,15 @@ section! {
         /// The maximum number of ensembles of the key at one time; 0 is none. Default:
         /// `ensembles.in_flight`.
         pub ensembles: Option<usize> ["ensembles" as Maybe<usize>] = None,
+        /// What the key may request, in place of `auth.limits`. Keys that share a name share what is used.
+        pub limits: Option<RateLimits> ["limits" as Maybe<RateLimits>] = None,
+    }
+}
+
+impl AuthConfig {
+    /// The key at a position, with what it may request.
+    pub fn limits_of(&self, position: Option<usize>) -> Option<(&ClientKey, &RateLimits)> {
+        let key = self.keys.get(position?)?;
+        Some((key, key.limits.as_ref().unwrap_or(&self.limits)))
     }
 }

@@ -10,7 +10,7 @@ use crate::config::syntax::values::{AtLeastOne, FilePath, Positive};
 choice! {
     /// When `stream_options.include_usage` is added to streamed requests.
     pub enum RequestUsage {
-        /// When the ledger has a file.
+        /// When the ledger has a file, or the client's tokens are limited.
         Auto = "auto",
         /// Always.
         Always = "true",
@@ -35,7 +35,7 @@ section! {
         /// wait for a database that cannot be written.
         pub max_rows: usize ["max_rows" as AtLeastOne<usize>] = 100_000,
         /// Whether to request token counts from engines that stream (`stream_options.include_usage`):
-        /// true, false, or auto: when `path` is set. The additional event is removed from the stream
+        /// true, false, or auto: when `path` is set or the client's tokens are limited. The additional event is removed from the stream
         /// of a client that did not request it.
         pub request_usage: RequestUsage = RequestUsage::Auto,
     }

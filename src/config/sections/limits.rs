@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::rate_limits::RateLimits;
 use crate::config::syntax::collections::{Or, Word};
 use crate::config::syntax::document::Node;
 use crate::config::syntax::dump::Dump;
@@ -49,6 +50,10 @@ section! {
         pub idle_timeout: Duration = Duration::from_secs(4),
         /// The maximum number of models with separate metrics; the others share one label.
         pub metric_models: usize = 100,
+        /// What each client address may request, also with a key; of IPv6 each /64 network.
+        pub per_client: RateLimits = RateLimits::default(),
+        /// The client addresses that are remembered for `per_client`; the least recently used makes room.
+        pub client_addresses: usize ["client_addresses" as AtLeastOne<usize>] = 65_536,
     }
 }
 

@@ -12,6 +12,7 @@ mod ledger;
 mod models;
 mod prefix;
 mod process;
+mod rate_limits;
 mod requests;
 mod shadow;
 mod sinks;
@@ -25,6 +26,7 @@ const BACKEND: &[&str] = &["backend"];
 pub fn metric_rows() -> impl Iterator<Item = &'static MetricRow> + Clone {
     [
         requests::ROWS,
+        rate_limits::ROWS,
         ensembles::ROWS,
         backends::ROWS,
         groups::ROWS,

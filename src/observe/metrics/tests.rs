@@ -25,6 +25,7 @@ fn generation(yaml: &str) -> Arc<Generation> {
 fn two_backends() -> Arc<Generation> {
     generation(
         "limits: { metric_models: 2 }\n\
+         auth: { keys: [{ name: k, key: sk-of-a-test, limits: { in_flight: 1 } }] }\n\
          routing: { shadow: { strategy: weighted } }\n\
          backends:\n\
          - { name: a, url: 'http://127.0.0.1:1', engine: vllm, max_in_flight: 4, models: [{ id: m }] }\n\

@@ -21,6 +21,7 @@ use crate::proxy::decision::{Decided, Undecided, decide};
 use crate::proxy::failure::{OwnError, timeout_message};
 use crate::proxy::forward::{exchange, hold, prepare};
 use crate::proxy::outcome::{AttemptResult, record_outcome};
+use crate::proxy::rate_hold::RateHold;
 use crate::proxy::request_body::{Named, admit};
 use crate::proxy::response::{Reply, converter, reason_of, record_head};
 use crate::proxy::retry::{is_rate_limit, may_retry, route_error};
@@ -105,6 +106,8 @@ impl Call {
             body_is_read: true,
             requester: ctx.requester,
             cors_origin: None,
+            // The client's own request holds its part of the limits.
+            rate: RateHold::default(),
             record: RequestRecord {
                 ensemble: Some(call),
                 bytes_in: body.bytes.len(),

@@ -1,0 +1,70 @@
+//! What an admitted request holds of its client's limits. The slot in flight is freed when the permit is
+//! settled or dropped, whatever ended the request; tokens stay reserved where it is only dropped.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::account::Hold;
+use super::{Moment, RateStatus};
+
+/// A request's part of its client's limits.
+#[derive(Debug)]
+pub struct RatePermit {
+    holds: [Option<Hold>; 2],
+    reserved: u64,
+    since: Moment,
+    status: RateStatus,
+    is_settled: AtomicBool,
+}
+
+impl RatePermit {
+    pub(super) fn new(
+        holds: [Option<Hold>; 2],
+        reserved: u64,
+        since: Moment,
+        status: RateStatus,
+    ) -> Self {
+        Self { holds, reserved, since, status, is_settled: AtomicBool::new(false) }
+    }
+
+    /// What was left of the limits when the request was admitted.
+    pub fn status(&self) -> &RateStatus {
+        &self.status
+    }
+
+    /// Whether tokens are limited.
+    pub fn counts_tokens(&self) -> bool {
+        self.holds.iter().flatten().any(|hold| hold.limits.counts_tokens())
+    }
+
+    /// Ends the request with the tokens it has used; `None`: with those reserved. Only the first call counts.
+    pub fn settle(&self, used: Option<u64>, now: Moment) {
+        if self.is_settled.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        for hold in self.holds.iter().flatten() {
+            let mut state = hold.account.state.lock();
+            state.advance(&hold.limits, now);
+            state.settle(used.unwrap_or(self.reserved), self.reserved, self.since);
+            state.release();
+        }
+    }
+
+    /// Takes everything back, for a request that goes no further because of a limit elsewhere.
+    pub fn undo(self, now: Moment) {
+        for hold in self.holds.iter().flatten() {
+            hold.account.state.lock().undo(&hold.limits);
+        }
+        self.settle(Some(0), now);
+    }
+}
+
+impl Drop for RatePermit {
+    fn drop(&mut self) {
+        if self.is_settled.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        for hold in self.holds.iter().flatten() {
+            hold.account.state.lock().release();
+        }
+    }
+}

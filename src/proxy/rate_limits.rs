@@ -1,0 +1,239 @@
+//! Limits per client on the way of a request: taken once its body has been scanned, settled when its
+//! response has been read, shown in the fields of the response.
+
+use std::time::Duration;
+
+use http::header::{HeaderName, HeaderValue};
+use pingora::http::ResponseHeader;
+
+use super::Proxy;
+use super::context::RequestContext;
+use super::failure::OwnError;
+use crate::admission::rate_limits::{AddressKey, Caller, LimitKind, Moment, Quota, Refusal};
+use crate::api::{ErrorCode, Work};
+use crate::clock::{now, unix_seconds};
+use crate::fleet::Outcome;
+use crate::routing::{EnsemblePlan, SplitPoint};
+use crate::scan::{RequestProfile, Usage};
+
+const REQUESTS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+];
+const TOKENS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+];
+
+/// What the tokens of a request are estimated by.
+pub(crate) struct Estimate<'a> {
+    profile: &'a RequestProfile,
+    model: &'a str,
+    /// Calls that the request becomes.
+    calls: u64,
+}
+
+impl<'a> Estimate<'a> {
+    /// The estimate of a request, which may be an ensemble.
+    pub(crate) fn of(
+        profile: &'a RequestProfile,
+        model: &'a str,
+        plan: Option<&'a EnsemblePlan>,
+    ) -> Self {
+        Self {
+            profile,
+            model: plan.map_or(model, |plan| plan.model.as_str()),
+            calls: plan.map_or(1, |_| EnsemblePlan::calls().map(|_| 1).sum()),
+        }
+    }
+}
+
+/// Takes what a request needs from the limits of its client. `estimate`: none for a body that is not read.
+///
+/// # Errors
+/// When a limit has no room for it.
+pub(crate) fn limit_rate(
+    proxy: &Proxy,
+    ctx: &mut RequestContext,
+    estimate: Option<&Estimate<'_>>,
+) -> Result<(), OwnError> {
+    let config = &ctx.generation.config;
+    let key = config.auth.limits_of(ctx.key).filter(|(_, limits)| !limits.is_unlimited());
+    let per_client = &config.limits.per_client;
+    let address = ctx.client_address.filter(|_| !per_client.is_unlimited());
+    if key.is_none() && address.is_none() {
+        return Ok(());
+    }
+    let caller = Caller {
+        key: key.map(|(key, limits)| (key.name.as_str(), limits)),
+        address: address.map(|address| (AddressKey::from(address), per_client)),
+    };
+    let tokens = estimate.map_or(0, |estimate| expected_tokens(ctx, estimate));
+    match proxy.rates.admit(&caller, tokens, moment()) {
+        Ok(permit) => {
+            ctx.rate.status = Some(*permit.status());
+            ctx.rate.permit = Some(Box::new(permit));
+            Ok(())
+        }
+        Err(refusal) => {
+            ctx.rate.status = Some(refusal.status);
+            Err(to_error(&refusal))
+        }
+    }
+}
+
+pub(crate) fn moment() -> Moment {
+    Moment { at: now(), unix: unix_seconds() }
+}
+
+/// The tokens of the prompt, and those that the response may have: `max_tokens`, else as many as the
+/// model's responses have had on average.
+fn expected_tokens(ctx: &RequestContext, estimate: &Estimate<'_>) -> u64 {
+    let profile = estimate.profile;
+    let output = match (profile.operation.row().work, profile.max_tokens) {
+        (Work::Text | Work::Inference, _) => 0,
+        (Work::Generation, Some(most)) => most.0,
+        (Work::Generation, None) => {
+            let fleet = ctx.generation.fleet.topology();
+            let names = &ctx.generation.router.names;
+            let name = names.resolve(estimate.model, &fleet, SplitPoint::default());
+            let model = fleet.model_id(name).and_then(|id| fleet.model(id));
+            let serving = model.and_then(|model| model.serving.first());
+            serving.map_or(0, |serving| serving.latency.expect(true, None).tokens.0)
+        }
+    };
+    let each = u64::from(profile.prefill_tokens().0) + u64::from(output);
+    each.saturating_mul(estimate.calls)
+}
+
+fn to_error(refusal: &Refusal) -> OwnError {
+    let Refusal { kind, limit, is_address, wait, tokens, .. } = *refusal;
+    let whose = if is_address { "client address" } else { "API key" };
+    let name = kind.name();
+    let Some(wait) = wait else {
+        let message = format!(
+            "The request needs {tokens} tokens (prompt and max_tokens), and {name} of this {whose} is \
+             {limit}: it can never pass. Shorten it or lower max_tokens"
+        );
+        return OwnError::new(ErrorCode::TokenLimitTooSmall, message);
+    };
+    let wait = wait.max(Duration::from_secs(1));
+    let message = match kind {
+        LimitKind::InFlight => {
+            format!(
+                "{limit} requests of this {whose} are in flight, as many as it may have ({name})"
+            )
+        }
+        LimitKind::RequestsPerMinute => format!(
+            "This {whose} may send {limit} requests per minute ({name}). Try again in {}",
+            show(whole_seconds(wait))
+        ),
+        LimitKind::TokensPerMinute | LimitKind::TokensPerDay => format!(
+            "This {whose} may use {limit} tokens ({name}), and too few are left for the {tokens} of this \
+             request. Try again in {}",
+            show(whole_seconds(wait))
+        ),
+    };
+    let error = OwnError::new(ErrorCode::RateLimited, message);
+    OwnError { retry_after: Some(wait), ..error }
+}
+
+fn whole_seconds(wait: Duration) -> Duration {
+    Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
+}
+
+/// Ends a request as far as its client's limits are concerned; only the first call counts.
+pub(crate) fn settle_rate(ctx: &RequestContext) {
+    if let Some(permit) = &ctx.rate.permit {
+        permit.settle(used_tokens(ctx, ctx.record.usage, ctx.record.token_events), moment());
+    }
+}
+
+/// The same as soon as the response of an engine has been read: the client may send its next request at
+/// once.
+pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) {
+    if let Some(permit) = &ctx.rate.permit {
+        permit.settle(used_tokens(ctx, usage, streamed), moment());
+    }
+}
+
+/// The tokens that a request has used: those that the engine counted, else an estimate; `None`: as many
+/// as were reserved. `streamed`: tokens of a stream, as seen here.
+fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Option<u64> {
+    let record = &ctx.record;
+    let earlier = record.ensemble_parts.map(|parts| parts.input_tokens + parts.output_tokens);
+    let is_cancelled = record.outcome == Some(Outcome::Cancel);
+    if record.attempts == 0 {
+        // Drafts of an ensemble that its client did not wait for are counted nowhere else.
+        let is_unknown = record.ensemble.is_some() && earlier.is_none() && is_cancelled;
+        return (!is_unknown).then_some(earlier.unwrap_or(0));
+    }
+    let prompt = record.estimated_tokens.map_or(0, |tokens| tokens.0);
+    let last = match usage {
+        Some(usage) => {
+            let (input, output) = (usage.prompt_tokens, usage.completion_tokens);
+            u64::from(input.unwrap_or(prompt)) + u64::from(output.unwrap_or(streamed))
+        }
+        None if record.is_streaming && (is_cancelled || is_success(record.status)) => {
+            u64::from(prompt) + u64::from(streamed)
+        }
+        None if is_cancelled => prompt.into(),
+        None if is_success(record.status) => return None,
+        None => 0,
+    };
+    Some(earlier.unwrap_or(0) + last)
+}
+
+fn is_success(status: u16) -> bool {
+    matches!(status, 200..=299)
+}
+
+/// Shows a limited client what is left of its limits, in place of what a hosted backend may have said of
+/// its limits.
+pub(crate) fn add_rate_fields(
+    head: &mut ResponseHeader,
+    ctx: &RequestContext,
+) -> pingora::Result<()> {
+    let Some(status) = &ctx.rate.status else { return Ok(()) };
+    for (names, quota) in [(REQUESTS, status.requests), (TOKENS, status.tokens)] {
+        let [limit_name, remaining_name, reset_name] = names;
+        let Some(Quota { limit, remaining, reset }) = quota else {
+            for name in [limit_name, remaining_name, reset_name] {
+                head.remove_header(&name);
+            }
+            continue;
+        };
+        head.insert_header(limit_name, HeaderValue::from(limit))?;
+        head.insert_header(remaining_name, HeaderValue::from(remaining))?;
+        head.insert_header(reset_name, show(reset))?;
+    }
+    Ok(())
+}
+
+/// A duration in the form of OpenAI's fields: `20ms`, `1s`, `6m0s`, rounded up.
+fn show(wait: Duration) -> String {
+    if wait < Duration::from_secs(1) {
+        return format!("{}ms", wait.as_micros().div_ceil(1000));
+    }
+    let seconds = whole_seconds(wait).as_secs();
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m{seconds}s"),
+        (_, _) => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_the_form_of_openai() {
+        let shown = [0, 20, 999, 1000, 1001, 59_000, 360_000, 3_600_000]
+            .map(|millis| show(Duration::from_millis(millis)));
+        assert_eq!(shown, ["0ms", "20ms", "999ms", "1s", "2s", "59s", "6m0s", "1h0m0s"]);
+    }
+}
