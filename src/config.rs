@@ -47,6 +47,7 @@ pub use sections::routing::{
 };
 pub use sections::server::{Compat, Cors, ForwardedFor, ReasoningField, ServerConfig};
 pub use sections::shadow::ShadowConfig;
+pub use sections::shared_state::{RedisAddress, SharedStateConfig};
 pub use sections::strategy::{Strategy, Weights};
 pub use sections::telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};
 pub use sections::timeouts::{TimeoutOverrides, TimeoutsConfig};

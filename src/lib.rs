@@ -26,6 +26,7 @@ pub mod routing;
 pub mod scan;
 pub mod scoring;
 pub mod server;
+pub mod shared_state;
 pub mod sim;
 pub mod slices;
 pub mod tls;

@@ -62,6 +62,7 @@ use crate::downstream::body::BodyBudget;
 use crate::downstream::clients::Clients;
 use crate::fleet::BackendId;
 use crate::routing::{Generation, Lease, RequestObserver, RetryCredit};
+use crate::shared_state::SharedState;
 use crate::tls::{Look, TlsError};
 use crate::upstream::pool::ConnectionPool;
 use broadcast::Broadcasts;
@@ -80,6 +81,8 @@ pub struct Proxy {
     broadcasts: Broadcasts,
     ensembles: Ensembles,
     rates: RateLimiter,
+    /// Shares limits with other penstocks, where `shared_state` is set.
+    shared: OnceCell<Arc<SharedState>>,
     retries: RetryCredit,
     observers: Observers,
     captures: Lease,
@@ -110,6 +113,7 @@ impl Proxy {
             broadcasts: Broadcasts::default(),
             ensembles: Ensembles::default(),
             rates: RateLimiter::new(config),
+            shared: OnceCell::new(),
             retries: RetryCredit::new(&config.routing.retry_budget),
             observers: Observers::new(observers),
             captures: Lease::default(),
@@ -127,6 +131,17 @@ impl Proxy {
     pub fn set_usage_api(&self, usage: Box<dyn UsageApi>) {
         let is_first = self.usage.set(usage).is_ok();
         debug_assert!(is_first, "a process has one of it");
+    }
+
+    /// Shares limits from now on; the first call counts.
+    pub fn set_shared_state(&self, shared: Arc<SharedState>) {
+        let is_first = self.shared.set(shared).is_ok();
+        debug_assert!(is_first, "a process has one of it");
+    }
+
+    /// What is shared with other penstocks, where something is.
+    pub fn shared_state(&self) -> Option<&SharedState> {
+        self.shared.get().map(|shared| &**shared)
     }
 
     /// The configuration in force.

@@ -39,6 +39,7 @@ use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::{DataPlane, Proxy};
 use crate::routing::{Generation, PrefixObserver, RequestObserver, ShadowObserver};
+use crate::shared_state::SharedState;
 use crate::tls::TlsError;
 
 /// Effectively never: one year.
@@ -156,6 +157,7 @@ struct Parts {
     spans: Option<Arc<SpanExporter>>,
     usage: Arc<LiveUsage>,
     recent: Arc<RecentTraffic>,
+    shared: Option<Arc<SharedState>>,
     sockets: Arc<Sockets>,
     stop: Arc<Shutdown>,
     notifier: Arc<Notifier>,
@@ -198,6 +200,10 @@ impl Parts {
         let prober = DiscoveryService::new(&generation.fleet, &generation.config, seed);
         let proxy = Arc::new(Proxy::new(Arc::clone(&generation), observers, seed)?);
         restore_days(&generation.config, proxy.rates());
+        let shared = SharedState::new(&generation.config.shared_state, seed);
+        if let Some(shared) = &shared {
+            proxy.set_shared_state(Arc::clone(shared));
+        }
         let usage = Arc::new(LiveUsage::new(Arc::clone(&ledger), generation, proxy.stopping()));
         proxy.set_usage_api(Box::new(Arc::clone(&usage)));
         let mut hooks = shutdown_hooks(access_log.as_ref(), spans.as_ref(), &ledger);
@@ -211,6 +217,7 @@ impl Parts {
             spans,
             usage,
             recent,
+            shared,
             sockets,
             stop: Arc::new(Shutdown::new(hooks)),
             notifier: Arc::new(Notifier::of_process()),
@@ -245,6 +252,10 @@ impl Parts {
         server.add_service(background_service("penstock checks", self.prober.clone()));
         // One thread: its CPU clock measures the cost of all scrapes.
         server.add_service(background_service("penstock telemetry", self.prober.scraper()));
+        if let Some(shared) = self.shared {
+            let service = SharedStateService(shared);
+            server.add_service(background_service("penstock shared state", service));
+        }
         let reopener = LogReopener(self.access_log);
         server.add_service(background_service("penstock logs", reopener));
         let waiting = self.prober.waiting();
@@ -333,6 +344,16 @@ fn shutdown_hooks(
         all.push(Box::new(move || spans.flush(FLUSH_LIMIT)));
     }
     all
+}
+
+/// Runs until the process exits: requests that end while it drains are reported, too.
+struct SharedStateService(Arc<SharedState>);
+
+#[async_trait]
+impl BackgroundService for SharedStateService {
+    async fn start(&self, _shutdown: ShutdownWatch) {
+        Arc::clone(&self.0).run().await;
+    }
 }
 
 /// SIGUSR1: reopens the access log, for log rotation. Handled even without a log, because the default

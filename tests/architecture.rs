@@ -37,6 +37,7 @@ const LAYERS: &[&[&str]] = &[
     &["upstream"],
     &["discovery"],
     &["downstream"],
+    &["shared_state"],
     &["proxy"],
     &["observe"],
     &["lifecycle"],

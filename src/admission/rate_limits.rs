@@ -152,6 +152,12 @@ impl RateLimiter {
         }
     }
 
+    /// Takes back what a request took, because a limit elsewhere has no room, and counts that.
+    pub fn refuse(&self, permit: RatePermit, refusal: &Refusal, now: Moment) {
+        self.count(refusal, permit.key());
+        permit.undo(now);
+    }
+
     fn count(&self, refusal: &Refusal, key: Option<&Hold>) {
         let counters = match key.filter(|_| !refusal.is_address) {
             Some(hold) => &hold.account.refused,
@@ -224,7 +230,7 @@ fn take(holds: &[Option<Hold>; 2], tokens: u64, now: Moment) -> Result<RateStatu
 
 impl RateStatus {
     /// Keeps of each limit the one with less left.
-    fn narrow(&mut self, other: &Self) {
+    pub fn narrow(&mut self, other: &Self) {
         let narrower = |own: Option<Quota>, other: Option<Quota>| match (own, other) {
             (Some(own), Some(other)) if other.remaining < own.remaining => Some(other),
             (Some(own), _) => Some(own),

@@ -10,13 +10,14 @@ use crate::config::syntax::dump::Dump;
 use crate::config::syntax::setting::Setting;
 
 /// Settings that need a restart. A name covers everything below it.
-const READ_AT_START: [&str; 9] = [
+const READ_AT_START: [&str; 10] = [
     "server.listen",
     "server.threads",
     "admin.listen",
     "log.format",
     "access_log",
     "ledger.path",
+    "shared_state",
     "tracing.otlp_endpoint",
     "tracing.service_name",
     "limits.metric_models",

@@ -25,6 +25,7 @@ pub(super) mod routing;
 pub(super) mod scorers;
 pub(super) mod server;
 pub(super) mod shadow;
+pub(super) mod shared_state;
 pub(super) mod strategy;
 pub(super) mod telemetry;
 pub(super) mod timeouts;
@@ -47,6 +48,7 @@ use model::ModelConfig;
 use ollama::OllamaConfig;
 use routing::RoutingConfig;
 use server::ServerConfig;
+use shared_state::SharedStateConfig;
 use strategy::Strategy;
 use telemetry::{TelemetryConfig, TelemetryUse};
 use timeouts::TimeoutsConfig;
@@ -82,6 +84,8 @@ section! {
         pub ensembles: EnsemblesConfig = EnsemblesConfig::default(),
         /// API keys of clients.
         pub auth: AuthConfig = AuthConfig::default(),
+        /// What several penstocks share.
+        pub shared_state: SharedStateConfig = SharedStateConfig::default(),
         /// How a backend is chosen, and what happens when it fails.
         pub routing: RoutingConfig = RoutingConfig::default(),
         /// Health checks, slow start and circuit breaker.

@@ -195,7 +195,7 @@ async fn forward(
         }
         Forwarded::StoredResponse => return serve_stored(proxy, session, ctx, body).await,
         Forwarded::Passthrough(way) => {
-            if let Err(error) = limit_rate(proxy, ctx, None) {
+            if let Err(error) = limit_rate(proxy, ctx, None).await {
                 return send_error(proxy, session, ctx, error).await;
             }
             return match requested_protocol(session) {
@@ -214,7 +214,7 @@ async fn forward(
     let plan = plan_of(ctx, &scanned.named.model);
     let named = &scanned.named;
     let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref());
-    if let Err(error) = limit_rate(proxy, ctx, Some(&estimate)) {
+    if let Err(error) = limit_rate(proxy, ctx, Some(&estimate)).await {
         return send_error(proxy, session, ctx, error).await;
     }
     if let Some(plan) = plan {

@@ -1,6 +1,7 @@
 //! What a request holds of its client's limits.
 
-use crate::admission::rate_limits::{RatePermit, RateStatus};
+use crate::admission::rate_limits::{Moment, RatePermit, RateStatus};
+use crate::shared_state::SharedPermit;
 
 /// A request's part of its client's limits; empty without limits.
 #[derive(Debug, Default)]
@@ -8,9 +9,21 @@ pub(crate) struct RateHold {
     /// What is left, for the response.
     pub(crate) status: Option<RateStatus>,
     pub(crate) permit: Option<Box<RatePermit>>,
+    /// The same in the state shared with other penstocks.
+    pub(crate) shared: Option<Box<SharedPermit>>,
 }
 
 impl RateHold {
+    /// Ends the request with the tokens it has used; `None`: with those reserved. Only the first call counts.
+    pub(crate) fn settle(&self, used: Option<u64>, now: Moment) {
+        if let Some(permit) = &self.permit {
+            permit.settle(used, now);
+        }
+        if let Some(shared) = &self.shared {
+            shared.settle(used);
+        }
+    }
+
     /// Whether the tokens of the request are limited.
     pub(crate) fn counts_tokens(&self) -> bool {
         self.permit.as_ref().is_some_and(|permit| permit.counts_tokens())

@@ -1,6 +1,7 @@
 //! Limits per client on the way of a request: taken once its body has been scanned, settled when its
 //! response has been read, shown in the fields of the response.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{HeaderName, HeaderValue};
@@ -9,12 +10,16 @@ use pingora::http::ResponseHeader;
 use super::Proxy;
 use super::context::RequestContext;
 use super::failure::OwnError;
-use crate::admission::rate_limits::{AddressKey, Caller, LimitKind, Moment, Quota, Refusal};
+use super::rate_hold::RateHold;
+use crate::admission::rate_limits::{
+    AddressKey, Caller, LimitKind, Moment, Quota, RatePermit, Refusal,
+};
 use crate::api::{ErrorCode, Work};
 use crate::clock::{now, unix_seconds};
 use crate::fleet::Outcome;
 use crate::routing::{EnsemblePlan, SplitPoint};
 use crate::scan::{RequestProfile, Usage};
+use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
 
 const REQUESTS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit-requests"),
@@ -54,7 +59,7 @@ impl<'a> Estimate<'a> {
 ///
 /// # Errors
 /// When a limit has no room for it.
-pub(crate) fn limit_rate(
+pub(crate) async fn limit_rate(
     proxy: &Proxy,
     ctx: &mut RequestContext,
     estimate: Option<&Estimate<'_>>,
@@ -71,10 +76,22 @@ pub(crate) fn limit_rate(
         address: address.map(|address| (AddressKey::from(address), per_client)),
     };
     let tokens = estimate.map_or(0, |estimate| expected_tokens(ctx, estimate));
-    match proxy.rates.admit(&caller, tokens, moment()) {
-        Ok(permit) => {
-            ctx.rate.status = Some(*permit.status());
-            ctx.rate.permit = Some(Box::new(permit));
+    let admitted = proxy.rates.admit(&caller, tokens, moment());
+    let admitted = match (admitted, proxy.shared.get()) {
+        (Ok(permit), Some(shared)) => {
+            let accounts = shared_accounts(&caller);
+            // Boxed: no other request should carry room for it.
+            Box::pin(limit_shared(proxy, shared, (permit, &accounts), tokens)).await
+        }
+        (admitted, _) => admitted.map(|permit| RateHold {
+            status: Some(*permit.status()),
+            permit: Some(Box::new(permit)),
+            shared: None,
+        }),
+    };
+    match admitted {
+        Ok(hold) => {
+            ctx.rate = hold;
             Ok(())
         }
         Err(refusal) => {
@@ -82,6 +99,43 @@ pub(crate) fn limit_rate(
             Err(to_error(&refusal))
         }
     }
+}
+
+/// The accounts of a client as other penstocks name them: the key's, then the address's.
+fn shared_accounts(caller: &Caller<'_>) -> Vec<SharedAccount> {
+    let key = caller.key.map(|(name, limits)| (format!("key:{name}"), limits));
+    let address = caller.address.map(|(address, limits)| (format!("address:{address:x}"), limits));
+    let all = [key, address].into_iter().flatten();
+    all.map(|(name, limits)| SharedAccount { name, limits: limits.clone() }).collect()
+}
+
+/// Takes the same from the limits of all penstocks together. What this process has counted alone is never
+/// more, so that it was worth looking there first, and is all that holds while the server is not reached.
+async fn limit_shared(
+    proxy: &Proxy,
+    shared: &Arc<SharedState>,
+    (permit, accounts): (RatePermit, &[SharedAccount]),
+    tokens: u64,
+) -> Result<RateHold, Refusal> {
+    let (status, held) = match shared.admit(accounts, tokens).await {
+        SharedEnd::Admitted(held, status) => (status, Some(Box::new(held))),
+        SharedEnd::Unknown => (*permit.status(), None),
+        SharedEnd::Refused { account, kind, wait, status } => {
+            let account = accounts.get(account);
+            let limits = account.map(|account| &account.limits);
+            let refusal = Refusal {
+                kind,
+                limit: limits.and_then(|limits| kind.value(limits)).unwrap_or(0),
+                is_address: account.is_some_and(|one| one.name.starts_with("address:")),
+                wait: Some(wait),
+                tokens,
+                status,
+            };
+            proxy.rates.refuse(permit, &refusal, moment());
+            return Err(refusal);
+        }
+    };
+    Ok(RateHold { status: Some(status), permit: Some(Box::new(permit)), shared: held })
 }
 
 pub(crate) fn moment() -> Moment {
@@ -146,16 +200,14 @@ fn whole_seconds(wait: Duration) -> Duration {
 
 /// Ends a request as far as its client's limits are concerned; only the first call counts.
 pub(crate) fn settle_rate(ctx: &RequestContext) {
-    if let Some(permit) = &ctx.rate.permit {
-        permit.settle(used_tokens(ctx, ctx.record.usage, ctx.record.token_events), moment());
-    }
+    settle_rate_of(ctx, ctx.record.usage, ctx.record.token_events);
 }
 
 /// The same as soon as the response of an engine has been read: the client may send its next request at
 /// once.
 pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) {
-    if let Some(permit) = &ctx.rate.permit {
-        permit.settle(used_tokens(ctx, usage, streamed), moment());
+    if ctx.rate.permit.is_some() {
+        ctx.rate.settle(used_tokens(ctx, usage, streamed), moment());
     }
 }
 

@@ -70,6 +70,7 @@ mod request_smuggling;
 mod request_validation;
 mod resource_limits;
 mod shadow_routing;
+mod shared_state;
 mod slow_start;
 mod stored_responses;
 mod strategies;
@@ -115,6 +116,7 @@ fn all_stories() -> Vec<Trial> {
         unsupported_requests,
         upstream_tls,
         rate_limits,
+        shared_state,
         reload_gate,
         request_validation,
         resource_limits,

@@ -34,6 +34,16 @@ impl LimitKind {
     pub const ALL: [Self; 4] =
         [Self::RequestsPerMinute, Self::TokensPerMinute, Self::TokensPerDay, Self::InFlight];
 
+    /// Its value, where it is set.
+    pub fn value(self, limits: &RateLimits) -> Option<u64> {
+        match self {
+            Self::RequestsPerMinute => limits.requests_per_minute.map(u64::from),
+            Self::TokensPerMinute => limits.tokens_per_minute.map(u64::from),
+            Self::TokensPerDay => u64::try_from(limits.tokens_per_day?).ok(),
+            Self::InFlight => limits.in_flight.map(u64::from),
+        }
+    }
+
     /// Its key in the configuration.
     pub fn name(self) -> &'static str {
         match self {

@@ -2,6 +2,7 @@
 //! address makes room, and starts again with nothing used when it returns: who could profit must send
 //! from as many addresses as the table holds.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,6 +18,12 @@ const SHARDS: usize = 16;
 /// host commonly has all addresses of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressKey(u128);
+
+impl fmt::LowerHex for AddressKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, out)
+    }
+}
 
 impl From<IpAddr> for AddressKey {
     fn from(address: IpAddr) -> Self {

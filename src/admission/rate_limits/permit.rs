@@ -49,8 +49,13 @@ impl RatePermit {
         }
     }
 
+    /// The account of the key.
+    pub(super) fn key(&self) -> Option<&Hold> {
+        self.holds.first().and_then(Option::as_ref)
+    }
+
     /// Takes everything back, for a request that goes no further because of a limit elsewhere.
-    pub fn undo(self, now: Moment) {
+    pub(super) fn undo(self, now: Moment) {
         for hold in self.holds.iter().flatten() {
             hold.account.state.lock().undo(&hold.limits);
         }

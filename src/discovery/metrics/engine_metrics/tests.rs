@@ -133,7 +133,7 @@ fn newest_adapter_line_wins() {
          waiting_lora_adapters=\"law\"} 1.6e9\n",
     );
     let adapters = page.details.adapters.unwrap();
-    assert_eq!(adapters.running, ["sql".into(), "chat".into()]);
+    assert_eq!(adapters.running, ["sql", "chat"].map(Box::<str>::from));
     assert_eq!((adapters.waiting, adapters.max), (vec!["law".into()], Some(4)));
 }
 
@@ -173,6 +173,6 @@ fn adapter_names_are_bounded_and_printable() {
          waiting_lora_adapters=\"{many}\"}} 1.5e9\n"
     ));
     let adapters = page.details.adapters.unwrap();
-    assert_eq!(adapters.running, ["sql".into()]);
+    assert_eq!(adapters.running, ["sql"].map(Box::<str>::from));
     assert_eq!((adapters.waiting.len(), adapters.dropped), (256, 2 + 44));
 }

@@ -2,7 +2,7 @@
 
 use super::super::Scrape;
 use super::super::row::{MetricRow, counter, gauge};
-use super::super::samples::{Samples, from_size, number, one, to_sample};
+use super::super::samples::{Samples, flag, from_option, from_size, number, one, to_sample};
 use crate::admission::rate_limits::{KeyFigures, LimitKind, Moment};
 use crate::clock::unix_seconds;
 
@@ -24,6 +24,24 @@ pub(super) const ROWS: &[MetricRow] = &[
         &["key"],
         |_, scrape| per_key(scrape, |key| key.day_tokens),
         "tokens of this day (UTC) of a key that has limits, those reserved by requests in flight included",
+    ),
+    gauge(
+        "penstock_shared_state_up",
+        &[],
+        |_, scrape| {
+            let shared = scrape.proxy.shared_state();
+            from_option(shared.and_then(|shared| flag(shared.is_up())))
+        },
+        "1 while the server of `shared_state` is reached; while it is 0, limits hold per process",
+    ),
+    counter(
+        "penstock_shared_state_errors_total",
+        &[],
+        |_, scrape| {
+            let shared = scrape.proxy.shared_state();
+            from_option(shared.map(|shared| to_sample(shared.errors())))
+        },
+        "commands to the server of `shared_state` that failed or took longer than `shared_state.timeout`, and attempts to reach it",
     ),
     gauge(
         "penstock_client_addresses",

@@ -1,0 +1,160 @@
+//! `shared_state:` what several penstocks share: a Redis or Valkey server.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::config::syntax::collections::{Never, Or};
+use crate::config::syntax::document::Node;
+use crate::config::syntax::dump::Dump;
+use crate::config::syntax::reader::Reader;
+use crate::config::syntax::secret::{InlineSecret, Secret, SecretFile};
+use crate::config::syntax::setting::{Setting, section};
+use crate::config::syntax::shape::Shape;
+use crate::config::syntax::values::{Name, Positive};
+
+section! {
+    /// What several penstocks share: limits per client. Read at start.
+    pub struct SharedStateConfig {
+        /// The Redis or Valkey server, as in `redis://10.0.0.9:6379/0`; none: nothing is shared.
+        pub redis: Option<RedisAddress> ["redis" as Or<Never, RedisAddress>] = None,
+        /// The user, where the server has users.
+        pub username: String ["username" as Word] = String::new(),
+        /// The password. `password_file` names a file with it.
+        pub password: Option<Secret> ["password" as InlineSecret, "password_file" as SecretFile] =
+            None,
+        /// The start of all names in the server. Penstocks with the same one share.
+        pub prefix: String ["prefix" as Name] = "penstock".to_owned(),
+        /// The longest that a request waits for the server. Then only local limits hold for it.
+        pub timeout: Duration ["timeout" as Positive] = Duration::from_millis(20),
+        /// How long the requests in flight of a penstock count that can no longer report them.
+        pub lease: Duration ["lease" as Positive] = Duration::from_secs(15),
+    }
+}
+
+/// Where a Redis or Valkey server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisAddress {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The number of the database.
+    pub database: u32,
+}
+
+impl fmt::Display for RedisAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, database } = self;
+        match host.contains(':') {
+            true => write!(out, "redis://[{host}]:{port}/{database}"),
+            false => write!(out, "redis://{host}:{port}/{database}"),
+        }
+    }
+}
+
+impl RedisAddress {
+    fn parse(text: &str) -> Option<Self> {
+        let rest = text.trim().strip_prefix("redis://")?;
+        let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let database = if database.is_empty() { 0 } else { database.parse().ok()? };
+        // An IPv6 address is in brackets.
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(rest) => {
+                let (host, port) = rest.split_once(']')?;
+                host.parse::<std::net::Ipv6Addr>().ok()?;
+                (host, port)
+            }
+            None => {
+                let end = authority.find(':').unwrap_or(authority.len());
+                authority.split_at_checked(end)?
+            }
+        };
+        let port = match port.strip_prefix(':') {
+            Some(port) => port.parse().ok().filter(|port| *port > 0)?,
+            None if port.is_empty() => 6379,
+            None => return None,
+        };
+        let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+        let is_host = !host.is_empty() && host.bytes().all(is_fit);
+        is_host.then(|| Self { host: host.to_owned(), port, database })
+    }
+}
+
+impl Setting for RedisAddress {
+    type Value = Self;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
+        const EXPECTED: &str = "an address without credentials, as redis://HOST:PORT/DATABASE";
+        let text = reader.scalar(node, EXPECTED)?;
+        match Self::parse(text) {
+            Some(address) => Some(address),
+            // A password in it must not be shown.
+            None if text.contains('@') => reader.refuse_value(node, "redis://***", EXPECTED),
+            None => reader.refuse_value(node, text, EXPECTED),
+        }
+    }
+
+    fn dump(value: &Self) -> Dump {
+        Dump::text(&value.to_string())
+    }
+
+    fn shape() -> Shape {
+        Shape::Scalar(json!({"type": "string", "pattern": "^redis://[^@]+$"}))
+    }
+}
+
+/// A text that may be empty.
+struct Word;
+
+impl Setting for Word {
+    type Value = String;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<String> {
+        let text = reader.scalar(node, "a name")?;
+        Some(text.to_owned())
+    }
+
+    fn dump(value: &String) -> Dump {
+        Dump::text(value)
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_host_and_defaults() {
+        let shown = |text: &str| RedisAddress::parse(text).map(|address| address.to_string());
+        for (text, expected) in [
+            ("redis://10.0.0.9", "redis://10.0.0.9:6379/0"),
+            ("redis://cache.internal:7000/2", "redis://cache.internal:7000/2"),
+            ("redis://[::1]:7000", "redis://[::1]:7000/0"),
+            ("redis://[::1]/1", "redis://[::1]:6379/1"),
+        ] {
+            assert_eq!(shown(text).as_deref(), Some(expected));
+        }
+        for wrong in [
+            "",
+            "redis://",
+            "rediss://a",
+            "http://a",
+            "redis://a:b",
+            "redis://a:0",
+            "redis://a/x",
+            "redis://user:pass@a",
+            "redis://[::1",
+            "redis://[a]:1",
+            "redis://a:1:2",
+            "redis://:1",
+        ] {
+            assert_eq!(shown(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! What several penstocks share through a Redis or Valkey server: limits per client. A request is admitted
+//! by one script in one round trip; its end is reported by a background task. Whatever happens to the
+//! server, no request fails or waits longer than the timeout: then only the limits of this process hold.
+//!
+//! Slots in flight are leases that expire, renewed while requests run, so that those of a killed penstock
+//! are free again. The server's clock counts for all.
+
+mod link;
+mod permit;
+
+pub use permit::SharedPermit;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ahash::HashMap;
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use crate::admission::rate_limits::{LimitKind, Quota, RateStatus};
+use crate::config::{RateLimits, SharedStateConfig};
+use link::{Link, LinkError};
+use permit::Settlement;
+
+/// Ends of requests that wait for the server; further ones are dropped, and their leases expire.
+const QUEUE: usize = 8192;
+/// Ends of requests that are sent together.
+const BATCH: usize = 64;
+/// Timeouts in a row after which the server counts as gone.
+const MOST_TIMEOUTS: u32 = 3;
+/// The wait between two attempts to reach the server.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// One client whose use is shared, with its limits.
+#[derive(Debug, Clone)]
+pub struct SharedAccount {
+    /// Its name: the same in every penstock.
+    pub name: String,
+    /// Its limits.
+    pub limits: RateLimits,
+}
+
+/// What the server says about a request.
+#[derive(Debug)]
+pub enum SharedEnd {
+    /// It may go on.
+    Admitted(SharedPermit, RateStatus),
+    /// A limit is used up.
+    Refused {
+        /// The position of the account.
+        account: usize,
+        /// The limit.
+        kind: LimitKind,
+        /// When the request would fit.
+        wait: Duration,
+        /// What is left.
+        status: RateStatus,
+    },
+    /// Nothing: the server is not reached.
+    Unknown,
+}
+
+/// The state shared with other penstocks.
+#[derive(Debug)]
+pub struct SharedState {
+    config: SharedStateConfig,
+    /// Distinguishes the leases of this process.
+    instance: String,
+    next_lease: AtomicU64,
+    link: ArcSwapOption<Link>,
+    timeouts: AtomicU32,
+    errors: AtomicU64,
+    is_reported_down: AtomicBool,
+    lost: Notify,
+    leases: Mutex<HashMap<u64, Vec<String>>>,
+    settlements: Sender<Settlement>,
+    receiver: Mutex<Option<Receiver<Settlement>>>,
+}
+
+impl SharedState {
+    /// The state for a configuration; `None` where nothing is shared. `seed` distinguishes processes.
+    pub fn new(config: &SharedStateConfig, seed: u64) -> Option<Arc<Self>> {
+        config.redis.as_ref()?;
+        let (settlements, receiver) = channel(QUEUE);
+        Some(Arc::new(Self {
+            config: config.clone(),
+            instance: format!("{seed:016x}{:08x}", std::process::id()),
+            next_lease: AtomicU64::new(0),
+            link: ArcSwapOption::empty(),
+            timeouts: AtomicU32::new(0),
+            errors: AtomicU64::new(0),
+            is_reported_down: AtomicBool::new(false),
+            lost: Notify::new(),
+            leases: Mutex::default(),
+            settlements,
+            receiver: Mutex::new(Some(receiver)),
+        }))
+    }
+
+    /// Whether the server is reached.
+    pub fn is_up(&self) -> bool {
+        self.link.load().is_some()
+    }
+
+    /// Commands that failed or took too long.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// Takes what a request needs from the limits of all its accounts, in all penstocks together.
+    pub async fn admit(self: &Arc<Self>, accounts: &[SharedAccount], tokens: u64) -> SharedEnd {
+        let Some(link) = self.link.load_full() else { return SharedEnd::Unknown };
+        let lease = self.next_lease.fetch_add(1, Ordering::Relaxed);
+        let keys = self.keys(accounts);
+        let member = self.member(lease);
+        let call = link.admit(&keys, accounts, (tokens, &member), self.config.lease);
+        let numbers = match timeout(self.config.timeout, call).await {
+            Ok(Ok(numbers)) => numbers,
+            // Tokens that it took all the same sink away, and its lease expires.
+            Err(_too_slow) => {
+                self.note_timeout(&link);
+                return SharedEnd::Unknown;
+            }
+            Ok(Err(error)) => {
+                self.note_error(&link, &error);
+                return SharedEnd::Unknown;
+            }
+        };
+        self.timeouts.store(0, Ordering::Relaxed);
+        let Some((head, rest)) = numbers.split_first_chunk::<4>() else {
+            debug_assert!(false, "the script returns four numbers and those of each account");
+            return SharedEnd::Unknown;
+        };
+        let [refused, kind, wait, day] = *head;
+        let status = status_of(accounts, rest);
+        if let Some(account) = usize::try_from(refused).ok().and_then(|place| place.checked_sub(1))
+        {
+            let kind = usize::try_from(kind).ok().and_then(|kind| LimitKind::ALL.get(kind));
+            let kind = kind.copied().unwrap_or(LimitKind::RequestsPerMinute);
+            let wait = Duration::from_micros(u64::try_from(wait).unwrap_or(0));
+            return SharedEnd::Refused { account, kind, wait, status };
+        }
+        if accounts.iter().any(|account| account.limits.in_flight.is_some()) {
+            let limited = accounts.iter().zip(keys.chunks(2));
+            let leased = limited.filter(|(account, _)| account.limits.in_flight.is_some());
+            let names = leased.filter_map(|(_, keys)| keys.last().cloned()).collect();
+            self.leases.lock().insert(lease, names);
+        }
+        let limits = accounts.iter().map(|account| account.limits.clone()).collect();
+        let reserved = Settlement { keys, limits, lease, day, reserved: tokens, change: 0 };
+        SharedEnd::Admitted(SharedPermit::new(Arc::clone(self), reserved), status)
+    }
+
+    /// The names of each account's use and leases.
+    fn keys(&self, accounts: &[SharedAccount]) -> Vec<String> {
+        let prefix = &self.config.prefix;
+        let names = accounts.iter().map(|account| format!("{prefix}:limits:{}", account.name));
+        names.flat_map(|name| [format!("{name}:use"), format!("{name}:leases")]).collect()
+    }
+
+    fn member(&self, lease: u64) -> String {
+        format!("{}:{lease:x}", self.instance)
+    }
+
+    fn settle(&self, settlement: Settlement) {
+        self.leases.lock().remove(&settlement.lease);
+        if self.link.load().is_some() && self.settlements.try_send(settlement).is_err() {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn note_timeout(&self, link: &Arc<Link>) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        // One slow response is not the end of the server.
+        if self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_TIMEOUTS {
+            self.lose(link, &format!("no response within {:?}", self.config.timeout));
+        }
+    }
+
+    fn note_error(&self, link: &Arc<Link>, error: &LinkError) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        self.lose(link, &error.to_string());
+    }
+
+    fn lose(&self, link: &Arc<Link>, reason: &str) {
+        let lost = Some(link);
+        let is_current = |current: &Option<Arc<Link>>| {
+            current.as_ref().zip(lost).is_some_and(|(one, other)| Arc::ptr_eq(one, other))
+        };
+        // A request that was sent over an earlier connection may fail late.
+        if is_current(&self.link.load()) {
+            self.link.store(None);
+            self.lost.notify_one();
+            self.report_down(reason);
+        }
+    }
+
+    fn report_down(&self, reason: &str) {
+        if !self.is_reported_down.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                reason,
+                "shared state is not reached: limits hold per process until it is"
+            );
+        }
+    }
+
+    /// Keeps the connection, renews leases and reports the ends of requests; never returns.
+    pub async fn run(self: Arc<Self>) {
+        let Some(mut receiver) = self.receiver.lock().take() else { return };
+        let mut wait = FIRST_WAIT;
+        loop {
+            match Link::connect(&self.config).await {
+                Ok(link) => {
+                    wait = FIRST_WAIT;
+                    self.timeouts.store(0, Ordering::Relaxed);
+                    let link = Arc::new(link);
+                    self.link.store(Some(Arc::clone(&link)));
+                    self.is_reported_down.store(false, Ordering::Relaxed);
+                    tracing::info!(server = link.name(), "shared state is reached");
+                    self.serve(&link, &mut receiver).await;
+                }
+                Err(error) => {
+                    self.errors.fetch_add(1, Ordering::Relaxed);
+                    self.report_down(&error.to_string());
+                }
+            }
+            // Their leases expire, or the server has lost them.
+            while receiver.try_recv().is_ok() {}
+            sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    }
+
+    /// Works with one connection until it is lost.
+    async fn serve(&self, link: &Arc<Link>, receiver: &mut Receiver<Settlement>) {
+        // The first tick is at once: a server that was restarted has no leases.
+        let mut renewal = interval(self.config.lease / 3);
+        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let sent = tokio::select! {
+                () = self.lost.notified() => {
+                    if self.link.load().is_some() {
+                        continue;
+                    }
+                    return;
+                }
+                _instant = renewal.tick() => self.renew(link).await,
+                first = receiver.recv() => {
+                    let Some(first) = first else { return };
+                    let mut batch = vec![first];
+                    while batch.len() < BATCH && let Ok(next) = receiver.try_recv() {
+                        batch.push(next);
+                    }
+                    let named = batch.iter().map(|one| (one, self.member(one.lease)));
+                    link.settle(named).await
+                }
+            };
+            if let Err(error) = sent {
+                self.note_error(link, &error);
+                return;
+            }
+        }
+    }
+
+    async fn renew(&self, link: &Link) -> Result<(), LinkError> {
+        let started = Instant::now();
+        let held: Vec<(String, String)> = {
+            let leases = self.leases.lock();
+            let each = leases.iter().flat_map(|(lease, keys)| {
+                keys.iter().map(|key| (key.clone(), self.member(*lease)))
+            });
+            each.collect()
+        };
+        link.renew(&held, self.config.lease).await?;
+        // A request may have ended meanwhile: its lease must not have been renewed for nothing.
+        let ended: Vec<(String, String)> = {
+            let leases = self.leases.lock();
+            let running: ahash::HashSet<String> =
+                leases.keys().map(|lease| self.member(*lease)).collect();
+            held.into_iter().filter(|(_, member)| !running.contains(member)).collect()
+        };
+        tracing::trace!(took = ?started.elapsed(), "leases renewed");
+        link.release(&ended).await
+    }
+}
+
+/// What is left of the limits of all accounts, where the least is.
+fn status_of(accounts: &[SharedAccount], numbers: &[i64]) -> RateStatus {
+    let mut status = RateStatus::default();
+    let quota = |limit: Option<u32>, remaining: i64, reset: i64| {
+        Some(Quota {
+            limit: limit?.into(),
+            remaining: u64::try_from(remaining).unwrap_or(0),
+            reset: Duration::from_micros(u64::try_from(reset).unwrap_or(0)),
+        })
+    };
+    for (account, numbers) in accounts.iter().zip(numbers.chunks_exact(4)) {
+        let [requests, requests_reset, tokens, tokens_reset] = *numbers else { continue };
+        status.narrow(&RateStatus {
+            requests: quota(account.limits.requests_per_minute, requests, requests_reset),
+            tokens: quota(account.limits.tokens_per_minute, tokens, tokens_reset),
+        });
+    }
+    status
+}

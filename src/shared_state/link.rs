@@ -1,0 +1,155 @@
+//! A connection to the server, with the scripts it has loaded.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline,
+    RedisConnectionInfo, RedisError, cmd, pipe,
+};
+
+use super::SharedAccount;
+use super::permit::Settlement;
+use crate::config::{RateLimits, Secret, SharedStateConfig};
+
+const ADMIT: &str = include_str!("admit.lua");
+const SETTLE: &str = include_str!("settle.lua");
+/// Time to connect, and for what no request waits for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why the server does not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    /// The server or the connection.
+    #[error("{0}")]
+    Redis(#[from] RedisError),
+    /// There is no address.
+    #[error("no server is configured")]
+    NoAddress,
+}
+
+/// A connection, shared by all requests: commands are sent one behind the other.
+pub(super) struct Link {
+    connection: MultiplexedConnection,
+    name: String,
+    /// The names of the scripts in the server.
+    admit: String,
+    settle: String,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// Connects and loads the scripts.
+    pub(super) async fn connect(config: &SharedStateConfig) -> Result<Self, LinkError> {
+        let address = config.redis.as_ref().ok_or(LinkError::NoAddress)?;
+        let mut login = RedisConnectionInfo::default().set_db(address.database.into());
+        if !config.username.is_empty() {
+            login = login.set_username(&config.username);
+        }
+        if let Some(password) = config.password.as_ref().map(Secret::reveal) {
+            login = login.set_password(password);
+        }
+        let to = ConnectionAddr::Tcp(address.host.clone(), address.port);
+        let client = Client::open(to.into_connection_info()?.set_redis_settings(login))?;
+        let patience = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let mut connection = client.get_multiplexed_async_connection_with_config(&patience).await?;
+        let admit = cmd("SCRIPT").arg("LOAD").arg(ADMIT).query_async(&mut connection).await?;
+        let settle = cmd("SCRIPT").arg("LOAD").arg(SETTLE).query_async(&mut connection).await?;
+        Ok(Self { connection, name: address.to_string(), admit, settle })
+    }
+
+    /// The server, for logs.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs the script that admits a request with so many tokens under a lease.
+    pub(super) async fn admit(
+        &self,
+        keys: &[String],
+        accounts: &[SharedAccount],
+        (tokens, lease): (u64, &str),
+        lease_time: Duration,
+    ) -> Result<Vec<i64>, LinkError> {
+        let mut script = call(&self.admit, keys);
+        script.arg(tokens).arg(lease).arg(millis(lease_time));
+        for SharedAccount { limits, .. } in accounts {
+            let RateLimits { requests_per_minute, tokens_per_minute, tokens_per_day, in_flight } =
+                limits;
+            script.arg(requests_per_minute.unwrap_or(0)).arg(tokens_per_minute.unwrap_or(0));
+            script.arg(tokens_per_day.unwrap_or(0)).arg(in_flight.unwrap_or(0));
+        }
+        Ok(script.query_async(&mut self.connection.clone()).await?)
+    }
+
+    /// Reports the ends of requests, each with its lease.
+    pub(super) async fn settle(
+        &self,
+        ended: impl Iterator<Item = (&Settlement, String)>,
+    ) -> Result<(), LinkError> {
+        let mut all = pipe();
+        for (Settlement { keys, limits, day, change, .. }, lease) in ended {
+            let mut script = call(&self.settle, keys);
+            script.arg(*change).arg(lease).arg(*day);
+            for limits in limits {
+                script.arg(limits.tokens_per_minute.unwrap_or(0));
+                script.arg(limits.tokens_per_day.unwrap_or(0));
+            }
+            all.add_command(script).ignore();
+        }
+        self.send(all).await
+    }
+
+    /// Extends leases by the server's clock. Shows that the server is there where there are none.
+    pub(super) async fn renew(
+        &self,
+        leases: &[(String, String)],
+        lease_time: Duration,
+    ) -> Result<(), LinkError> {
+        let mut connection = self.connection.clone();
+        let (seconds, _micros): (u64, u64) = cmd("TIME").query_async(&mut connection).await?;
+        let until = seconds.saturating_mul(1000).saturating_add(millis(lease_time));
+        for leases in leases.chunks(256) {
+            let mut all = pipe();
+            for (key, lease) in leases {
+                all.cmd("ZADD").arg(key).arg(until).arg(lease).ignore();
+                all.cmd("PEXPIRE").arg(key).arg(millis(lease_time) * 2).ignore();
+            }
+            self.send(all).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends leases.
+    pub(super) async fn release(&self, leases: &[(String, String)]) -> Result<(), LinkError> {
+        let mut all = pipe();
+        for (key, lease) in leases {
+            all.cmd("ZREM").arg(key).arg(lease).ignore();
+        }
+        self.send(all).await
+    }
+
+    async fn send(&self, commands: Pipeline) -> Result<(), LinkError> {
+        if commands.is_empty() {
+            return Ok(());
+        }
+        Ok(commands.query_async(&mut self.connection.clone()).await?)
+    }
+}
+
+fn call(script: &str, keys: &[String]) -> Cmd {
+    let mut call = cmd("EVALSHA");
+    call.arg(script).arg(keys.len()).arg(keys);
+    call
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

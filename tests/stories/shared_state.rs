@@ -1,0 +1,222 @@
+//! Several penstocks share the limits of their clients through a Redis server: together they pass no more
+//! than one would. When the server is killed no request fails, and when it is back they share again.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use penstock::mock::{Fault, Gate};
+
+use crate::support::client::{Client, Response, chat, request};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, find_metric, yaml};
+use crate::support::penstock::{Penstock, scratch};
+use crate::support::{eventually, skip};
+
+crate::trials![
+    two_penstocks_pass_one_limit_together,
+    killed_server_fails_no_request_and_is_shared_again,
+    server_that_hangs_delays_no_request,
+    slots_are_shared_and_those_of_a_killed_penstock_expire,
+];
+
+const KEY: (&str, &str) = ("authorization", "Bearer sk-key-of-the-test");
+const JSON: (&str, &str) = ("content-type", "application/json");
+const UP: &str = "penstock_shared_state_up";
+
+/// A real server, killed at the end.
+struct Redis {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Redis {
+    /// A server on a free port; `None`, with a skipped story, where none is installed.
+    fn start(story: &str) -> Option<Self> {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let started = Self::start_at(free);
+        if started.is_none() {
+            skip(story, "neither redis-server nor valkey-server is installed");
+        }
+        started
+    }
+
+    fn start_at(address: SocketAddr) -> Option<Self> {
+        let folder = scratch("redis");
+        std::fs::create_dir_all(&folder).unwrap();
+        let child = ["redis-server", "valkey-server"].iter().find_map(|program| {
+            let mut command = Command::new(program);
+            command.args(["--port", &address.port().to_string(), "--bind", "127.0.0.1"]);
+            command.args(["--save", "", "--appendonly", "no", "--requirepass", "a-password"]);
+            command.arg("--dir").arg(&folder).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().ok()
+        })?;
+        let redis = Self { child, address };
+        eventually("redis listens", SOON, || TcpStream::connect(address).is_ok());
+        Some(redis)
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+/// Two penstocks before the same engine.
+struct Pair {
+    fleet: Fleet,
+    other: Penstock,
+}
+
+impl Pair {
+    fn start(redis: &Redis, limits: &str, shared: &str) -> Self {
+        let sections = format!(
+            "auth: {{ keys: [{{ name: k, key: sk-key-of-the-test, limits: {{ {limits} }} }}] }}\n\
+             shared_state: {{ redis: \"redis://{}\", password: a-password, {shared} }}",
+            redis.address
+        );
+        let setup = Setup { sections: &sections, ..Setup::default() };
+        let fleet = Fleet::start(1, setup);
+        let other = Penstock::start(&yaml(&fleet.engines, &["m"], setup));
+        let pair = Self { fleet, other };
+        pair.wait_up(1.0);
+        pair
+    }
+
+    fn both(&self) -> [&Penstock; 2] {
+        [&self.fleet.penstock, &self.other]
+    }
+
+    fn wait_up(&self, value: f64) {
+        for penstock in self.both() {
+            self.wait(penstock, UP, value);
+        }
+    }
+
+    fn wait(&self, penstock: &Penstock, metric: &str, value: f64) {
+        let is_there = || find_metric(penstock, metric).is_some_and(|it| (it - value).abs() < 0.1);
+        eventually(&format!("{metric} is {value}"), 2 * SOON, is_there);
+    }
+}
+
+fn send(penstock: &Penstock) -> Response {
+    let body = chat("m", "hello").to_string();
+    request(penstock.data, "POST", CHAT, &[KEY, JSON], body.as_bytes())
+}
+
+fn two_penstocks_pass_one_limit_together() {
+    let Some(redis) = Redis::start("shared_state") else { return };
+    // A generous timeout: on a busy machine a request must not go on without the server.
+    let pair = Pair::start(&redis, "requests_per_minute: 60", "timeout: 5s");
+    let started = Instant::now();
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|number| {
+                let penstock = pair.both()[number % 2];
+                scope.spawn(move || (0..20).map(|_| send(penstock).status).collect::<Vec<_>>())
+            })
+            .collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    let refilled = usize::try_from(started.elapsed().as_secs() + 1).unwrap();
+    let passed = statuses.iter().filter(|status| **status == 200).count();
+    assert!((60..=60 + refilled).contains(&passed), "{passed} and {refilled} refilled");
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+    let refused = pair.both().map(send);
+    for response in refused {
+        if response.status == 429 {
+            assert_eq!(response.header("x-ratelimit-remaining-requests"), Some("0"));
+            assert!(response.header("retry-after").is_some());
+        }
+    }
+    for penstock in pair.both() {
+        assert_eq!(find_metric(penstock, "penstock_shared_state_errors_total"), Some(0.0));
+    }
+}
+
+fn killed_server_fails_no_request_and_is_shared_again() {
+    let Some(redis) = Redis::start("shared_state") else { return };
+    let pair = Pair::start(&redis, "requests_per_minute: 1000", "");
+    let address = redis.address;
+    let mut statuses = Vec::new();
+    for number in 0..60 {
+        if number == 30 {
+            redis.signal("-KILL");
+        }
+        statuses.extend(pair.both().map(|penstock| send(penstock).status));
+    }
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    pair.wait_up(0.0);
+    for penstock in pair.both() {
+        assert!(find_metric(penstock, "penstock_shared_state_errors_total").unwrap() > 0.0);
+        assert_eq!(send(penstock).status, 200);
+        let lines = penstock.log().matches("shared state is not reached").count();
+        assert_eq!(lines, 1, "one line per change: {}", penstock.log());
+    }
+    drop(redis);
+    let _again = Redis::start_at(address).unwrap();
+    pair.wait_up(1.0);
+    let left = |penstock| -> u32 {
+        let response: Response = send(penstock);
+        response.header("x-ratelimit-remaining-requests").unwrap().parse().unwrap()
+    };
+    let [first, second] = pair.both().map(left);
+    assert!(second < first, "the other's request counts: {first}, {second}");
+}
+
+fn server_that_hangs_delays_no_request() {
+    let Some(redis) = Redis::start("shared_state") else { return };
+    let pair = Pair::start(&redis, "requests_per_minute: 1000", "timeout: 100ms");
+    redis.signal("-STOP");
+    let started = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(send(&pair.fleet.penstock).status, 200);
+    }
+    // Three requests wait, the others do not.
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    pair.wait(&pair.fleet.penstock, UP, 0.0);
+    redis.signal("-CONT");
+    pair.wait_up(1.0);
+}
+
+fn begin(penstock: &Penstock) -> Client {
+    let mut client = Client::connect(penstock.data);
+    client.send("POST", CHAT, &[KEY, JSON], chat("m", "hello").to_string().as_bytes());
+    client
+}
+
+fn slots_are_shared_and_those_of_a_killed_penstock_expire() {
+    let Some(redis) = Redis::start("shared_state") else { return };
+    let pair = Pair::start(&redis, "in_flight: 1", "timeout: 5s, lease: 2s");
+    let [first, second] = pair.both();
+    let status = |penstock: &Penstock| send(penstock).status;
+    assert_eq!(status(first), 200);
+    eventually("the slot is free for the other", SOON, || status(second) == 200);
+    eventually("the slot is free for the first", SOON, || status(first) == 200);
+    eventually("the end is reported", SOON, || {
+        let response = send(second);
+        response.status == 200
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    let gate = Gate::default();
+    pair.fleet.a().script([Fault::Gate(gate.clone())]);
+    let held = begin(second);
+    let in_flight = "penstock_key_in_flight{key=\"k\"}";
+    pair.wait(second, in_flight, 1.0);
+    // Longer than a lease: it is renewed while the request runs.
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        assert_eq!(status(first), 429);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    second.signal("KILL");
+    eventually("its slot expires", 2 * SOON, || status(first) == 200);
+    gate.open();
+    drop(held);
+}
