@@ -29,6 +29,7 @@ mod model_names;
 mod model_state;
 mod outcome;
 mod permits;
+mod predictions;
 mod requester;
 mod serving;
 mod slots;

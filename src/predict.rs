@@ -5,6 +5,9 @@
 //! it ([`Backlog`]), how old its streams are ([`Streams`]) and how long outputs get ([`Lengths`]), and computes the wait
 //! from them ([`predict`]). What is left is a factor that [`Residual`] follows.
 //!
+//! [`BackendPredictor`] is all of it for one model on one backend; [`Predictor`] is what decisions and attempts share
+//! of it, and [`PredictionTicket`] a request there.
+//!
 //! All times are in microseconds, lengths in tokens. Nothing here reads a clock.
 
 mod backend;
@@ -12,15 +15,21 @@ mod backlog;
 mod coefficients;
 mod lengths;
 mod prediction;
+mod prefill;
 mod residual;
-mod slot_wait;
+mod shared;
+mod slots;
 mod streams;
+mod wait_curve;
 
 pub use backend::{BackendPredictor, Ticket};
 pub use backlog::Backlog;
 pub use coefficients::{Coefficients, GapSample, StepLearner};
 pub use lengths::Lengths;
 pub use prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
-pub use residual::{Regime, Residual};
-pub use slot_wait::WaitTable;
+pub use prefill::{PrefillLearner, PrefillSample};
+pub use residual::{Factors, Regime, Residual};
+pub use shared::{Estimate, PredictionTicket, Predictor, PredictorReport};
+pub use slots::SlotLearner;
 pub use streams::Streams;
+pub use wait_curve::WaitCurve;

@@ -56,7 +56,7 @@ use arc_swap::ArcSwap;
 use once_cell::sync::OnceCell;
 
 use crate::admission::rate_limits::RateLimiter;
-use crate::clock::unix_seconds;
+use crate::clock::{now, unix_seconds};
 use crate::config::Config;
 use crate::downstream::body::BodyBudget;
 use crate::downstream::clients::Clients;
@@ -229,7 +229,9 @@ impl Proxy {
     /// Closes idle connections that timed out or whose backend is gone, and reloads certificates whose
     /// files have changed. To be called about once a second.
     pub fn sweep(&self) {
-        let fleet = self.generation.load().fleet.topology();
+        let generation = self.generation.load();
+        generation.fleet.refresh_predictions(now());
+        let fleet = generation.fleet.topology();
         self.pool.sweep(&fleet.backends);
         self.clients.refresh_certificates(Look::Regular);
     }

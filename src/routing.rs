@@ -10,6 +10,7 @@ mod filters;
 mod generation;
 mod observer;
 mod passthrough;
+mod prediction;
 mod prefix_observer;
 mod random;
 mod readings;

@@ -22,6 +22,7 @@ use source_tree::{Source, sources};
 const LAYERS: &[&[&str]] = &[
     &["units", "mix", "slices", "wire"],
     &["clock"],
+    &["predict"],
     &["scoring"],
     &["api", "tls"],
     &["http_client"],
@@ -29,7 +30,6 @@ const LAYERS: &[&[&str]] = &[
     &["scan"],
     &["prefix"],
     &["fleet"],
-    &["predict"],
     &["routing"],
     &["admission"],
     &["sim"],

@@ -114,7 +114,10 @@ impl Config {
             TelemetryUse::Never => false,
             TelemetryUse::Auto => {
                 let tried_out = self.routing.shadow.as_ref().map(|shadow| shadow.strategy);
-                reads_telemetry(self.routing.strategy) || tried_out.is_some_and(reads_telemetry)
+                // Predictions read how large an engine's KV cache is.
+                self.routing.predict
+                    || reads_telemetry(self.routing.strategy)
+                    || tried_out.is_some_and(reads_telemetry)
             }
         }
     }

@@ -13,6 +13,9 @@ impl Fleet {
     pub fn forget_process(&self, id: BackendId) {
         for (model, row) in serving(&self.topology(), id) {
             row.latency.forget();
+            if let Some(predictor) = row.model_state.used_predictor() {
+                predictor.restarted();
+            }
             model.prefixes.sync_epochs(iter::once(row.slot_and_epoch()));
         }
     }

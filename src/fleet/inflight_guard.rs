@@ -12,7 +12,8 @@ use super::cooldown::{Cooldown, CooldownScope};
 use super::drain_estimate::{ExpectedResponse, SlotId};
 use super::load::Probe;
 use super::model_state::ModelState;
-use crate::units::Timestamp;
+use crate::predict::PredictionTicket;
+use crate::units::{Timestamp, TokenCount};
 
 /// What a permit is taken for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -104,6 +105,9 @@ pub struct InflightGuard {
     tokens: u64,
     /// Its prompt's part of them; 0 once the prefill is done.
     prefill_tokens: u64,
+    /// What was predicted of it.
+    // Boxed: most permits have none, and a permit is moved several times.
+    prediction: Option<Box<PredictionTicket>>,
 }
 
 impl InflightGuard {
@@ -127,6 +131,7 @@ impl InflightGuard {
                 drain_slot: None,
                 tokens: 0,
                 prefill_tokens: 0,
+                prediction: None,
             });
         }
         probe.free(state);
@@ -183,6 +188,24 @@ impl InflightGuard {
         self.end_prefill();
         if !matches!(self.probe, HeldProbe::Cooldown(_)) {
             self.free_probe();
+        }
+    }
+
+    /// The request counts in predictions for as long as it is in flight.
+    pub fn predict(&mut self, ticket: PredictionTicket) {
+        self.prediction = Some(Box::new(ticket));
+    }
+
+    /// What was predicted of it.
+    pub fn prediction(&mut self) -> Option<&mut PredictionTicket> {
+        self.prediction.as_deref_mut()
+    }
+
+    /// The response is complete at `now`; `output`: its tokens, where the engine reports them. A permit that is
+    /// dropped without was cut.
+    pub fn complete(&mut self, output: Option<TokenCount>, now: Timestamp) {
+        if let Some(mut ticket) = self.prediction.take() {
+            ticket.complete(output.map(|tokens| tokens.0), now.0 as f64);
         }
     }
 

@@ -13,8 +13,12 @@
 //! both stay there, as long as each has requests in flight. What other models on the backend mean for it,
 //! [`super::Serving::residency`] knows.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use once_cell::sync::OnceCell;
+
+use crate::predict::Predictor;
 use crate::scoring::Residency;
 use crate::units::{ByteSize, Timestamp, TokenCount};
 
@@ -56,6 +60,8 @@ pub struct ModelState {
     /// In bytes; 0 is unknown.
     size: AtomicU64,
     vram: AtomicU64,
+    /// What latencies are predicted by; made for the first prediction.
+    predictor: OnceCell<Arc<Predictor>>,
 }
 
 impl Default for ModelState {
@@ -71,11 +77,23 @@ impl Default for ModelState {
             proved_at: AtomicU64::new(0),
             size: AtomicU64::new(0),
             vram: AtomicU64::new(0),
+            predictor: OnceCell::new(),
         }
     }
 }
 
 impl ModelState {
+    /// What latencies are predicted by.
+    #[inline]
+    pub fn predictor(&self) -> &Arc<Predictor> {
+        self.predictor.get_or_init(Arc::default)
+    }
+
+    /// The same, where anything was predicted.
+    pub fn used_predictor(&self) -> Option<&Arc<Predictor>> {
+        self.predictor.get()
+    }
+
     /// Requests for the model dispatched to the backend and not ended.
     #[inline(always)]
     pub fn in_flight(&self) -> u32 {

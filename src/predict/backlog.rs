@@ -20,6 +20,11 @@ pub struct Backlog {
     changed: f64,
 }
 
+/// The share of the time that prefills took, where their decayed work was `recent` at `changed`.
+pub(super) fn share_at(recent: f64, changed: f64, now: f64) -> f64 {
+    (recent * (-(now - changed).max(0.0) / DECAY).exp() / DECAY).min(0.95)
+}
+
 impl Backlog {
     /// A request was sent at `now` whose `tokens` uncached tokens take `work`.
     pub fn sent(&mut self, now: f64, tokens: f64, work: f64) {
@@ -40,7 +45,7 @@ impl Backlog {
     /// It ended without a first token: cancelled, refused, or sent elsewhere.
     pub fn left(&mut self, now: f64, tokens: f64, work: f64) {
         self.take(tokens, work);
-        self.until = self.until.min(now + self.work);
+        self.until = (self.until - work).clamp(now, (now + self.work).max(now));
     }
 
     fn take(&mut self, tokens: f64, work: f64) {
@@ -49,10 +54,22 @@ impl Backlog {
         self.tokens = if self.waiting > 0.0 { (self.tokens - tokens).max(0.0) } else { 0.0 };
     }
 
-    /// How long the work that is left takes at `now`; nothing where no request waits.
+    /// A request was sent at `now` whose first token will not be seen, because its response comes in one piece.
+    pub fn sent_whole(&mut self, now: f64, work: f64) {
+        self.until = self.until.max(now) + work;
+        self.recent = self.recent_at(now) + work;
+        self.changed = now;
+    }
+
+    /// When all of it is done; in the past where nothing is left.
+    pub fn until(&self) -> f64 {
+        self.until
+    }
+
+    /// How long the work that is left takes at `now`.
     #[inline]
     pub fn left_at(&self, now: f64) -> f64 {
-        if self.waiting > 0.0 { (self.until - now).max(0.0) } else { 0.0 }
+        (self.until - now).max(0.0)
     }
 
     /// Requests without a first token.
@@ -67,7 +84,12 @@ impl Backlog {
 
     /// The share of the time that prefills took lately.
     pub fn prefill_share(&self, now: f64) -> f64 {
-        (self.recent_at(now) / DECAY).min(0.95)
+        share_at(self.recent, self.changed, now)
+    }
+
+    /// The prefill work of the last seconds, decayed, and when it was added up.
+    pub fn recent(&self) -> (f64, f64) {
+        (self.recent, self.changed)
     }
 
     fn recent_at(&self, now: f64) -> f64 {

@@ -47,16 +47,13 @@ pub struct GapSample {
 }
 
 /// Learns `base`, `decode` and `context` by recursive least squares with forgetting, relative to the gap: a step of
-/// 10 ms counts as much as one of 100 ms. `token` follows from the stalls of prefills.
+/// 10 ms counts as much as one of 100 ms. What a prompt token costs is learned by [`super::prefill::PrefillLearner`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepLearner {
     weights: [f64; 3],
     covariance: [[f64; 3]; 3],
-    token: f64,
-    pair: f64,
-    /// Gaps and stalls that were learned from.
+    /// Gaps that were learned from.
     gaps: f64,
-    stalls: f64,
     /// Mean absolute deviation of a gap from what was expected, as a share.
     deviation: f64,
     /// The mean of late deviations, with their signs.
@@ -95,26 +92,17 @@ impl StepLearner {
         Self {
             weights: [prior.base, prior.decode * DECODES, prior.context * CONTEXT],
             covariance,
-            token: prior.token,
-            pair: prior.pair,
             gaps: 0.0,
-            stalls: 0.0,
             deviation: 0.2,
             drift: 0.0,
             relearning: 0.0,
         }
     }
 
-    /// What it has learned.
-    pub fn coefficients(&self) -> Coefficients {
+    /// What it has learned, with what prompts cost besides.
+    pub fn coefficients(&self, token: f64, pair: f64) -> Coefficients {
         let [base, decode, context] = self.weights.map(|weight| weight.max(0.0));
-        Coefficients {
-            base,
-            decode: decode / DECODES,
-            context: context / CONTEXT,
-            token: self.token,
-            pair: self.pair,
-        }
+        Coefficients { base, decode: decode / DECODES, context: context / CONTEXT, token, pair }
     }
 
     /// Whether the engine has just changed.
@@ -125,11 +113,6 @@ impl StepLearner {
     /// Gaps that it has learned from.
     pub fn gaps(&self) -> f64 {
         self.gaps
-    }
-
-    /// Prefills that it has learned from.
-    pub fn stalls(&self) -> f64 {
-        self.stalls
     }
 
     /// Learns from a step without prompts. The relative error `(gap - expected) / gap` is what is made small, so the
@@ -178,19 +161,6 @@ impl StepLearner {
             let shrink = MOST_VARIANCE / trace;
             self.covariance.iter_mut().flatten().for_each(|one| *one *= shrink);
         }
-    }
-
-    /// Learns what a prompt token costs: a prefill of `tokens` tokens took `time` beyond the steps that passed.
-    pub fn learn_prefill(&mut self, tokens: f64, cached: f64, time: f64) {
-        if !(tokens > 0.0 && time > 0.0 && time.is_finite()) {
-            return;
-        }
-        let pairs = self.pair * tokens * (cached + tokens * 0.5);
-        let token = ((time - pairs) / tokens).max(0.0);
-        // Longer prompts show it better.
-        let rate = (0.05 * tokens / 512.0).clamp(0.005, 0.2).max(1.0 / (self.stalls + 1.0) * 0.5);
-        self.token += rate * (token - self.token);
-        self.stalls += 1.0;
     }
 }
 

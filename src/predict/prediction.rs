@@ -1,39 +1,54 @@
 //! From the state of a backend to the latencies of one more request.
 
-use super::backlog::Backlog;
 use super::coefficients::Coefficients;
-use super::residual::{Regime, Residual};
-use super::slot_wait::WaitTable;
-use super::streams::Streams;
+use super::residual::{Factors, Regime};
+use super::wait_curve::WaitCurve;
 
 /// What an engine has room for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineLimits {
-    /// Requests in a batch (vLLM: `max_num_seqs`).
+    /// Requests in a batch (vLLM: `max_num_seqs`); infinite where it is not known.
     pub slots: f64,
-    /// Tokens in the KV cache.
+    /// Tokens in the KV cache; infinite where it is not known.
     pub kv_tokens: f64,
     /// Tokens of a step (vLLM: `max_num_batched_tokens`).
     pub step_tokens: f64,
+}
+
+impl Default for EngineLimits {
+    /// Nothing is known; steps as vLLM's by default.
+    fn default() -> Self {
+        Self { slots: f64::INFINITY, kv_tokens: f64::INFINITY, step_tokens: 2048.0 }
+    }
 }
 
 /// What is known of a backend when a request arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineView<'a> {
     /// How long its steps take.
-    pub coefficients: &'a Coefficients,
+    pub coefficients: Coefficients,
     /// What it has room for.
-    pub limits: &'a EngineLimits,
-    /// Prefill work that was sent to it.
-    pub backlog: &'a Backlog,
-    /// Its streams.
-    pub streams: &'a Streams,
+    pub limits: EngineLimits,
+    /// How long the prefill work that was sent to it still takes.
+    pub backlog: f64,
+    /// Requests without a first token, and the uncached tokens of one on average.
+    pub waiting: f64,
+    /// See `waiting`.
+    pub waiting_tokens: f64,
+    /// The share of the time that prefills took lately.
+    pub prefill_share: f64,
+    /// Its streams, and the tokens of their contexts.
+    pub streams: f64,
+    /// See `streams`.
+    pub context: f64,
     /// When streams end.
-    pub waits: &'a WaitTable,
+    pub waits: &'a WaitCurve,
     /// What predictions missed lately.
-    pub residual: &'a Residual,
+    pub factors: Factors,
     /// What lies before the first step of a request: network, front end, tokenizer.
     pub front_end: f64,
+    /// The tokens of an output, on average.
+    pub output: f64,
 }
 
 /// A request that may be sent.
@@ -43,12 +58,21 @@ pub struct Sent {
     pub prompt: f64,
     /// Those of them that the backend has cached.
     pub cached: f64,
-    /// The tokens of its output, on average.
-    pub output: f64,
+    /// The most tokens that its output may have; infinite without a limit.
+    pub max_output: f64,
+    /// Whether its response comes in one piece: the first token arrives with the last.
+    pub is_whole: bool,
 }
 
-/// The latencies of a request on a backend, and the terms that they are made of.
-#[derive(Debug, Clone, Copy, PartialEq)]
+impl Sent {
+    /// The tokens to compute; at least one, because the last one gives the first output.
+    pub fn uncached(&self) -> f64 {
+        (self.prompt - self.cached).max(1.0)
+    }
+}
+
+/// The latencies of a request on a backend, and the terms that they are made of; in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Prediction {
     /// Prompts before it.
     pub backlog: f64,
@@ -56,15 +80,19 @@ pub struct Prediction {
     pub slot_wait: f64,
     /// Its own prompt, with the steps that this takes.
     pub prefill: f64,
+    /// The part of `prefill` that the steps take without the prompt.
+    pub steps: f64,
     /// Until the current step ends.
     pub phase: f64,
     /// Network and front end.
     pub front_end: f64,
+    /// The tokens after the first, where the response comes in one piece.
+    pub decode: f64,
     /// What the terms come to, before it is corrected.
     pub raw: f64,
     /// Which kind of wait it is.
     pub regime: Regime,
-    /// Time to the first token, on average.
+    /// Time to the first token, on average; to the end of a whole response.
     pub ttft: f64,
     /// Its 90th percentile.
     pub ttft_p90: f64,
@@ -76,55 +104,60 @@ pub struct Prediction {
 
 /// Predicts at `now`.
 pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
-    let EngineView { coefficients, limits, backlog, streams, .. } = view;
-    let uncached = (request.prompt - request.cached).max(1.0);
-    let decodes = streams.count();
-    let step = coefficients.step(decodes, streams.context());
-    let budget = (limits.step_tokens - decodes).max(1.0);
-    let work = coefficients.prefill(request.cached, uncached) + step * uncached / budget;
-    let prefill =
-        coefficients.prefill(request.cached, uncached) + (uncached / budget).ceil() * step;
-    let phase = if decodes > 0.0 { step * 0.5 } else { 0.0 };
-    let left = backlog.left_at(now);
-    let slot_wait = slot_wait(view, request);
-    let front_end = view.front_end;
-    let (wait, regime) =
-        if slot_wait > left { (slot_wait, Regime::Slot) } else { (left, Regime::Prefill) };
-    let raw = front_end + wait + phase + prefill;
-    let (mean, percentile) = view.residual.factors(regime);
-    let later = streams.context() + request.prompt + request.output * 0.5;
-    let share = backlog.prefill_share(now);
+    let EngineView { coefficients, limits, streams, context, front_end, .. } = *view;
+    let uncached = request.uncached();
+    let step = coefficients.step(streams, context);
+    let budget = (limits.step_tokens - streams).max(1.0);
+    let own = coefficients.prefill(request.cached, uncached);
+    let steps = (uncached / budget).ceil() * step;
+    let phase = if streams > 0.0 { step * 0.5 } else { 0.0 };
+    let slot_wait = slot_wait(view, request, now);
+    let output = view.output.min(request.max_output);
+    let later = context + request.prompt + output * 0.5;
+    let tpot = coefficients.step(streams + 1.0, later) / (1.0 - view.prefill_share);
+    let decode = if request.is_whole { tpot * (output - 1.0).max(0.0) } else { 0.0 };
+    let wait = view.backlog.max(slot_wait);
+    let regime = match (request.is_whole, slot_wait > view.backlog) {
+        (true, _) => Regime::Whole,
+        (false, true) => Regime::Slot,
+        (false, false) => Regime::Prefill,
+    };
+    let raw = front_end + wait + phase + own + steps + decode;
+    let (mean, percentile) = view.factors.of(regime);
     Prediction {
-        backlog: left,
+        backlog: view.backlog,
         slot_wait,
-        prefill,
+        prefill: own + steps,
+        steps,
         phase,
         front_end,
+        decode,
         raw,
         regime,
         ttft: raw * mean,
         ttft_p90: raw * percentile,
-        tpot: coefficients.step(decodes + 1.0, later) / (1.0 - share),
-        work,
+        tpot,
+        work: own + step * uncached / budget,
     }
 }
 
 /// Until so many streams have ended that the request, and all that wait before it, are in the batch.
-fn slot_wait(view: &EngineView<'_>, request: &Sent) -> f64 {
-    let EngineView { coefficients, limits, backlog, streams, waits, .. } = view;
-    let decodes = streams.count();
-    let waiting = backlog.waiting();
-    // The KV cache has room for as many as have their mean context.
-    let context = if decodes > 0.0 { streams.context() / decodes } else { request.prompt };
-    let room = limits.slots.min(limits.kv_tokens / context.max(1.0));
-    let needed = decodes + waiting + 1.0 - room;
-    if needed <= 0.0 || decodes < 1.0 {
+fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
+    let EngineView { coefficients, limits, waiting, waiting_tokens, streams, context, .. } = *view;
+    if streams < 1.0 {
         return 0.0;
     }
-    let tokens = waits.tokens_until(needed, streams);
+    // The KV cache has room for as many as have their mean context.
+    let each = (context / streams).max(request.prompt.min(1.0)).max(1.0);
+    let room = limits.slots.min(limits.kv_tokens / each);
+    let needed = streams + waiting + 1.0 - room;
+    if needed <= 0.0 {
+        return 0.0;
+    }
     // Those who wait join the batch until it is full, and lengthen the steps of the others by their prompts.
-    let joining = (room - decodes).clamp(0.0, waiting);
-    let later = streams.context() + joining * backlog.mean_tokens();
-    let step = coefficients.step(decodes + joining, later);
-    tokens * step + (joining + needed).min(waiting) * backlog.mean_tokens() * coefficients.token
+    let joining = (room - streams).clamp(0.0, waiting);
+    let step = coefficients.step(streams + joining, context + joining * waiting_tokens);
+    let tokens = view.waits.tokens_until(needed, step, now);
+    let tokens = tokens.unwrap_or(view.output * needed / streams);
+    tokens * step + (joining + needed).min(waiting) * waiting_tokens * coefficients.token
 }

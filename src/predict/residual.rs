@@ -1,12 +1,29 @@
 //! What predictions miss, and by how much: a factor for the mean, and one for the 90th percentile.
 
-/// Predictions of both kinds are off for different reasons.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a prediction is about: each kind is off for reasons of its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Regime {
     /// The request starts with the next step, or behind other prompts.
+    #[default]
     Prefill,
     /// It waits until a stream has ended.
     Slot,
+    /// Its response comes in one piece, so that the length of the output counts.
+    Whole,
+}
+
+const REGIMES: usize = 3;
+
+/// By which factors the mean and the 90th percentile differ from what the engine model computes, per regime.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Factors(pub [(f64, f64); REGIMES]);
+
+impl Factors {
+    /// Those of a regime.
+    #[inline]
+    pub fn of(&self, regime: Regime) -> (f64, f64) {
+        self.0.get(index(regime)).copied().unwrap_or((1.0, 1.0))
+    }
 }
 
 /// How fast the mean follows, and the percentile.
@@ -25,11 +42,11 @@ const FIRST: f64 = 0.26;
 /// The logarithm of truth / prediction, as it was lately.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Residual {
-    bias: [f64; 2],
-    percentile: [f64; 2],
+    bias: [f64; REGIMES],
+    percentile: [f64; REGIMES],
     /// Of all that ended: how many, and the share within the 90th percentile (decayed).
     seen: f64,
-    known: [f64; 2],
+    known: [f64; REGIMES],
     covered: f64,
     /// The mean absolute percentage error (decayed).
     error: f64,
@@ -38,10 +55,10 @@ pub struct Residual {
 impl Default for Residual {
     fn default() -> Self {
         Self {
-            bias: [0.0; 2],
-            percentile: [FIRST; 2],
+            bias: [0.0; REGIMES],
+            percentile: [FIRST; REGIMES],
             seen: 0.0,
-            known: [0.0; 2],
+            known: [0.0; REGIMES],
             covered: SHARE,
             error: 0.0,
         }
@@ -52,14 +69,19 @@ fn index(regime: Regime) -> usize {
     match regime {
         Regime::Prefill => 0,
         Regime::Slot => 1,
+        Regime::Whole => 2,
     }
 }
 
 impl Residual {
+    /// Those of all regimes.
+    pub fn all_factors(&self) -> Factors {
+        Factors([Regime::Prefill, Regime::Slot, Regime::Whole].map(|regime| self.factors(regime)))
+    }
+
     /// The factors for the mean and the 90th percentile of what the engine model computes.
-    #[inline]
     pub fn factors(&self, regime: Regime) -> (f64, f64) {
-        let at = |values: &[f64; 2]| values.get(index(regime)).copied().unwrap_or(0.0);
+        let at = |values: &[f64; REGIMES]| values.get(index(regime)).copied().unwrap_or(0.0);
         let (bias, percentile) = (at(&self.bias), at(&self.percentile));
         (bias.exp(), percentile.max(bias).exp())
     }
@@ -114,6 +136,11 @@ impl Residual {
     /// The share of late first tokens that came within the predicted 90th percentile.
     pub fn coverage(&self) -> f64 {
         self.covered
+    }
+
+    /// By how much predictions without slot waits have to be multiplied, as a natural logarithm.
+    pub fn bias(&self) -> f64 {
+        self.bias.first().copied().unwrap_or(0.0)
     }
 
     /// How far predictions were off on average, as a share of the truth.

@@ -1,7 +1,7 @@
 //! The ages of a backend's streams, in buckets: when will so many of them have ended?
 
 /// Buckets of ages: quarter octaves of the tokens that a stream has emitted, up to 2^15.
-pub(super) const AGE_BUCKETS: usize = 60;
+const AGE_BUCKETS: usize = 60;
 
 /// The streams of a backend.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +28,7 @@ fn bucket_of(age: u32) -> usize {
 }
 
 /// The middle of a bucket, in tokens.
-pub(super) fn age_of(bucket: usize) -> f64 {
+fn age_of(bucket: usize) -> f64 {
     let bucket = u32::try_from(bucket).unwrap_or(u32::MAX);
     let width = f64::from(bucket / 4).exp2();
     width * (4.5 + f64::from(bucket % 4))
@@ -76,11 +76,6 @@ impl Streams {
     pub fn ages(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         let counts = self.counts.iter().enumerate().filter(|(_, count)| **count > 0.0);
         counts.map(|(bucket, count)| (age_of(bucket), f64::from(*count)))
-    }
-
-    /// How many there are of each age.
-    pub(super) fn counts(&self) -> &[f32; AGE_BUCKETS] {
-        &self.counts
     }
 }
 

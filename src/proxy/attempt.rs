@@ -47,6 +47,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) trace: Option<(TraceContext, u64)>,
     /// The request's operation and what it became, where the backend does not serve it.
     pub(crate) conversion: Option<(Operation, Operation)>,
+    /// Whether its tokens count in predictions.
+    pub(crate) is_predicted: bool,
     /// The in-flight permit; gone once the backend's part is over.
     pub(crate) permit: Mutex<Option<InflightGuard>>,
 }
@@ -58,10 +60,11 @@ impl<'a> Attempt<'a> {
         decision: &'a RoutingDecision,
         fleet: &'a Topology,
         client: &'a Client,
-        permit: InflightGuard,
+        mut permit: InflightGuard,
         seeds: &Seeds,
     ) -> Option<Self> {
         let serving = decision.serving(fleet)?;
+        let is_predicted = permit.prediction().is_some();
         Some(Self {
             decision,
             fleet,
@@ -72,6 +75,7 @@ impl<'a> Attempt<'a> {
             number: ctx.record.attempts,
             trace: ctx.trace.map(|trace| (trace, seeds.next().max(1))),
             conversion: None,
+            is_predicted,
             permit: Mutex::new(Some(permit)),
         })
     }
@@ -101,6 +105,14 @@ impl<'a> Attempt<'a> {
     pub(crate) fn prompt_done(&self) {
         if let Some(permit) = &mut *self.permit.lock() {
             permit.end_prefill();
+        }
+    }
+
+    /// Tokens of a stream have come at `now`.
+    pub(crate) fn tokens(&self, count: u32, now: Timestamp) {
+        let mut permit = self.permit.lock();
+        if let Some(ticket) = permit.as_mut().and_then(InflightGuard::prediction) {
+            ticket.tokens(count, now.0 as f64);
         }
     }
 

@@ -173,6 +173,9 @@ fn reserve(
             let expected = serving.latency.expect(streaming, limit);
             permit.count_tokens(request.profile.prefill_tokens().0, expected.tokens.0);
             permit.estimate_drain(expected, input.now);
+            if router.predicts() {
+                decision.predict(&request.profile, serving, &mut permit, input.now);
+            }
             let captured = trace.as_ref().filter(|_| is_captured).map(|trace| {
                 let (request_id, attempt) = (ctx.request_id(), ctx.record.attempts + 1);
                 let of = CapturedAttempt { request_id, attempt, seed };

@@ -13,7 +13,7 @@ use crate::clock::now;
 use crate::fleet::{LatencySample, Outcome, OutcomeSource, Requester, cooldown_time};
 use crate::routing::{AttemptEnded, Router};
 use crate::scan::Usage;
-use crate::units::Timestamp;
+use crate::units::{Timestamp, TokenCount};
 use crate::upstream::failure::Failure;
 
 /// How an attempt ended, as far as the backend is concerned.
@@ -99,9 +99,13 @@ pub(crate) fn record_outcome(
     router: &Router,
     observers: &Observers,
 ) {
-    let Some(permit) = attempt.permit.lock().take() else { return };
+    let Some(mut permit) = attempt.permit.lock().take() else { return };
     let at = now();
     let outcome = result.outcome;
+    if outcome == Outcome::Ok && attempt.is_predicted {
+        let counted = result.usage.and_then(|usage| usage.completion_tokens);
+        permit.complete(counted.map(TokenCount), at);
+    }
     let state = &attempt.serving.state;
     let scope = attempt.serving.cooldown_scope(result.requester);
     let source = OutcomeSource {

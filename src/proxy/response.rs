@@ -71,7 +71,7 @@ pub(crate) async fn relay(
         attempt.client.shrink();
     }
     let mut monitor = request.monitor(operation, head.stream);
-    let progress = Progress::new(proxy, ctx, attempt, &head);
+    let progress = Progress::new(proxy, ctx, request, attempt, &head);
     let terms = RelayTerms {
         framing: head.framing,
         timeouts: &attempt.serving.timeouts,
@@ -91,10 +91,6 @@ pub(crate) async fn relay(
     }
     match end {
         RelayEnd::Complete => {
-            request.learn_end(attempt.serving, &monitor);
-            if is_stream {
-                attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
-            }
             if head.keeps_alive {
                 proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
             }
@@ -147,6 +143,7 @@ struct Progress<'a> {
     /// Whose a stored response is.
     owner: KeyOwner,
     router: &'a Router,
+    request: &'a ScannedRequest,
     attempt: &'a Attempt<'a>,
     arrived_at: Timestamp,
     /// The attempt's slot in the drain estimate.
@@ -168,6 +165,9 @@ impl RelayObserver for Progress<'_> {
             self.attempt.first_token();
             self.proxy.observers.first_token(serving.id, now.since(self.arrived_at));
         }
+        if self.attempt.is_predicted {
+            self.attempt.tokens(tokens, now);
+        }
         self.proxy.observers.progress(serving.id, tokens);
     }
 
@@ -175,6 +175,10 @@ impl RelayObserver for Progress<'_> {
     // at once must find the backend free.
     fn response_read(&self, monitor: &ResponseMonitor) {
         self.learn_id(monitor);
+        self.request.learn_end(self.attempt.serving, monitor);
+        if self.is_stream {
+            self.attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
+        }
         let first_token = monitor.first_token.filter(|_| self.is_stream);
         let result = AttemptResult { first_token, usage: monitor.usage(), ..self.result };
         record_outcome(self.attempt, &result, self.router, &self.proxy.observers);
@@ -186,6 +190,7 @@ impl<'a> Progress<'a> {
     fn new(
         proxy: &'a Proxy,
         ctx: &'a RequestContext,
+        request: &'a ScannedRequest,
         attempt: &'a Attempt<'a>,
         head: &ResponseHead,
     ) -> Self {
@@ -194,6 +199,7 @@ impl<'a> Progress<'a> {
             id_limit: ctx.generation.config.limits.response_ids,
             owner: ctx.key_owner(),
             router: &ctx.generation.router,
+            request,
             attempt,
             arrived_at: ctx.arrived_at,
             drain_slot: attempt.permit.lock().as_ref().and_then(InflightGuard::drain_slot),

@@ -33,6 +33,7 @@ pub struct Router {
     spills: bool,
     reserve_output: bool,
     panic_threshold: f64,
+    predicts: bool,
     weighted: Option<Weighted>,
 }
 
@@ -66,6 +67,7 @@ impl Router {
             spills: config.spill,
             reserve_output: config.reserve_output,
             panic_threshold: config.panic_threshold,
+            predicts: config.predict,
             weighted: (config.strategy == Strategy::Weighted)
                 .then(|| Weighted::new(config))
                 .flatten(),
@@ -97,6 +99,11 @@ impl Router {
     /// The strategy in use.
     pub fn strategy(&self) -> Strategy {
         self.strategy
+    }
+
+    /// Whether latencies of the requests that it decides about are predicted.
+    pub fn predicts(&self) -> bool {
+        self.predicts
     }
 
     /// What counts how much in the strategy `smart`.

@@ -24,6 +24,7 @@ mod spec;
 mod step_model;
 mod step_table;
 mod step_time;
+mod streams;
 #[cfg(test)]
 mod tests;
 

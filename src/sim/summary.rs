@@ -77,6 +77,8 @@ pub struct Summary {
     pub loads: u64,
     /// The share of the time in which engines computed.
     pub utilization: f64,
+    /// How far predictions of the TTFT were off, where any were made.
+    pub prediction: Option<PredictionFigures>,
     /// Jain's index over the clients: of the share of their requests that reached the objective.
     pub fairness: f64,
     /// Whether it kept up.
@@ -85,6 +87,41 @@ pub struct Summary {
     pub duration: f64,
     /// Steps of all engines.
     pub steps: u64,
+}
+
+/// How far predictions of the TTFT were off, over the requests that have a first token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PredictionFigures {
+    /// The mean of |predicted - actual| / actual (MAPE).
+    pub mean_error: f64,
+    /// The sum of all errors by the sum of all times (WAPE).
+    pub weighted_error: f64,
+    /// The share of first tokens that came within the predicted 90th percentile.
+    pub coverage: f64,
+}
+
+/// The part of a run, from its start, in which predictors learn: it is left out of their figures.
+const LEARNING: usize = 10;
+
+impl PredictionFigures {
+    fn of(done: &[(&RequestResult, usize)]) -> Option<Self> {
+        let skipped = done.len() / LEARNING;
+        let (mut count, mut relative, mut off, mut sum, mut covered) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        for (one, _) in done.iter().skip(skipped).filter(|(one, _)| one.predicted > 0.0) {
+            let actual = one.first_token.saturating_sub(one.arrived).max(1) as f64;
+            let error = (f64::from(one.predicted) - actual).abs();
+            count += 1.0;
+            relative += error / actual;
+            off += error;
+            sum += actual;
+            covered += f64::from(u8::from(actual <= f64::from(one.predicted_p90)));
+        }
+        (count > 0.0).then(|| Self {
+            mean_error: relative / count,
+            weighted_error: off / sum,
+            coverage: covered / count,
+        })
+    }
 }
 
 impl Summary {
@@ -133,6 +170,7 @@ impl Summary {
             preemptions: run.backends.iter().map(|one| one.counters.preemptions).sum(),
             loads: run.backends.iter().map(|one| one.counters.loads).sum(),
             utilization: busy / (duration * run.backends.len().max(1) as f64),
+            prediction: PredictionFigures::of(&done),
             fairness: fairness(run, workload, objective),
             load: load(run),
             duration,

@@ -17,6 +17,7 @@ mod engines;
 mod events;
 mod faults;
 mod invariants;
+mod predictions;
 mod probes;
 mod result;
 mod scrapes;
@@ -147,6 +148,8 @@ struct World<'a> {
     awaited: Vec<u16>,
     /// Requests that have not ended.
     open: usize,
+    /// Whether balancers predict latencies.
+    predicts: bool,
     /// Where each scorer alone would have sent the request that is looked at.
     picks: Vec<(String, usize)>,
     /// Events that were handled.
@@ -192,6 +195,7 @@ impl<'a> World<'a> {
             fault.check(&spec.config)?;
             queue.push(START + to_micros(fault.at), Event::Fault(index));
         }
+        let balancers_predict = balancers.iter().any(|one| one.generation.router.predicts());
         let mut world = Self {
             spec,
             workload,
@@ -202,12 +206,14 @@ impl<'a> World<'a> {
             results: workload.requests.iter().map(|_| RequestResult::default()).collect(),
             awaited: workload.requests.iter().map(|request| request.follows).collect(),
             open: workload.requests.len(),
+            predicts: balancers_predict,
             picks: Vec::new(),
             #[cfg(debug_assertions)]
             events: 0,
         };
         world.start_checks();
         world.start_probes();
+        world.start_predictions();
         Ok(world)
     }
 
@@ -260,6 +266,7 @@ impl<'a> World<'a> {
             Event::CheckOnce { balancer, backend } => self.run_check(balancer, backend, at),
             Event::Probe { balancer, backend } => self.probe(balancer, backend, at),
             Event::ProbeOnce { balancer, backend } => self.read_models(balancer, backend, at),
+            Event::Refresh => self.refresh_predictions(at),
             Event::Leave(id) => self.leave(id, at),
         }
     }

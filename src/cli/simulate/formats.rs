@@ -35,6 +35,10 @@ pub(super) fn summary_json(one: &Summary) -> Value {
         "imbalance": one.imbalance, "concentration": one.concentration,
         "preemptions": one.preemptions, "model_loads": one.loads,
         "utilization": one.utilization, "fairness": one.fairness,
+        "prediction": one.prediction.map(|one| json!({
+            "mean_error": one.mean_error, "weighted_error": one.weighted_error,
+            "p90_coverage": one.coverage,
+        })),
         "saturated": one.load == Load::Saturated, "duration_seconds": one.duration,
         "steps": one.steps,
     })

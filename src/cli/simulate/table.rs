@@ -7,7 +7,7 @@ use super::formats::{fail_name, shed_name};
 use super::setup::{Plan, hash_of};
 use crate::sim::compare::{Difference, compare};
 use crate::sim::statistics::mean;
-use crate::sim::summary::{Load, Summary};
+use crate::sim::summary::{Load, PredictionFigures, Summary};
 use crate::sim::workload::Workload;
 
 /// How far the capacity of a simulated fleet may be off.
@@ -74,6 +74,9 @@ const ROWS: &[Row] = &[
         format!("{load:.2} ± {:.2}", load * MODEL_ERROR)
     }),
     ("fairness of clients", |arm, _| number(arm, |one| one.fairness)),
+    ("?predicted TTFT: error", |arm, _| predicted(arm, |one| one.mean_error)),
+    ("?                weighted", |arm, _| predicted(arm, |one| one.weighted_error)),
+    ("?                p90 holds", |arm, _| predicted(arm, |one| one.coverage)),
     ("?preemptions", |arm, _| number(arm, |one| one.preemptions as f64)),
     ("?models loaded", |arm, _| number(arm, |one| one.loads as f64)),
     ("?retries", |arm, _| number(arm, |one| one.retries as f64)),
@@ -129,6 +132,14 @@ impl Prompts {
         };
         Self { input: of(|one| one.input_tokens), output: of(|one| one.output_tokens) }
     }
+}
+
+/// A figure of predictions as a share; 0 where none were made.
+fn predicted(arm: &Arm<'_>, figure: fn(&PredictionFigures) -> f64) -> String {
+    if arm.summaries.iter().all(|one| one.prediction.is_none()) {
+        return "0".to_owned();
+    }
+    share(arm, |one| one.prediction.as_ref().map_or(f64::NAN, figure))
 }
 
 /// The end of a name, which says the most.

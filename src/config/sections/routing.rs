@@ -110,6 +110,9 @@ section! {
         /// Whether requests exceed the limits of a model on its backends once all of them are reached; never
         /// those of a backend.
         pub spill: bool = false,
+        /// Whether latencies are predicted, also where no decision goes by them: the predictions are then
+        /// in metrics, in the fleet's state and in `explain`.
+        pub predict: bool = false,
         /// Whether `max_tokens` counts towards the context length that a request needs.
         pub reserve_output: bool = false,
         /// How long a backend pauses after its own 429 or 503.

@@ -71,7 +71,6 @@ pub(super) async fn relay_whole(
     };
     let mut monitor = request.monitor(way_back.operation(), None);
     monitor.observe(&body, true);
-    request.learn_end(attempt.serving, &monitor);
     ctx.record.usage = monitor.usage();
     let mut converter = converter(way_back, ctx, request);
     let body = match converter.apply(body, true, now()) {
@@ -81,7 +80,7 @@ pub(super) async fn relay_whole(
             return fail(proxy, session, ctx, OwnError::new(code, message)).await;
         }
     };
-    Progress::new(proxy, ctx, attempt, &head).response_read(&monitor);
+    Progress::new(proxy, ctx, request, attempt, &head).response_read(&monitor);
     if head.keeps_alive {
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }

@@ -95,6 +95,11 @@ impl EngineServer {
         }
     }
 
+    /// The engines of all models in memory.
+    pub(super) fn engines(&self) -> impl Iterator<Item = &Engine> + '_ {
+        self.loaded.iter().map(|one| &one.engine)
+    }
+
     /// Passes on the requests that wait, until the model of one can be loaded only later.
     fn dispatch(&mut self, now: u64) {
         while let Some(first) = self.queue.pop_front() {

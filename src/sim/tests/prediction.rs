@@ -3,7 +3,7 @@
 use super::{RUNS, row, spec};
 use crate::predict::{
     Backlog, Coefficients, EngineLimits, EngineView, Lengths, Regime, Residual, Sent, Streams,
-    WaitTable, predict,
+    WaitCurve, predict,
 };
 use crate::sim::engine::StepTime;
 use crate::sim::fit::fit_first;
@@ -111,18 +111,28 @@ fn replay(name: &str, text: &str, max_requests: u32, knows_lengths: bool) -> Fou
         }
         let (streams, backlog) = (seen.streams(now, index), seen.backlog(now, index));
         lengths.see_running(streams.ages());
-        let waits = WaitTable::new(&lengths);
+        let waits = WaitCurve::default();
+        waits.compute(&lengths, &streams, now * MICROS);
         let view = EngineView {
-            coefficients: &coefficients,
-            limits: &limits,
-            backlog: &backlog,
-            streams: &streams,
+            coefficients,
+            limits,
+            backlog: backlog.left_at(now * MICROS),
+            waiting: backlog.waiting(),
+            waiting_tokens: backlog.mean_tokens(),
+            prefill_share: backlog.prefill_share(now * MICROS),
+            streams: streams.count(),
+            context: streams.context(),
             waits: &waits,
-            residual: &residual,
+            factors: residual.all_factors(),
             front_end: 0.0,
+            output: lengths.mean(),
         };
-        let request =
-            Sent { prompt: f64::from(one.input_tokens), cached: 0.0, output: lengths.mean() };
+        let request = Sent {
+            prompt: f64::from(one.input_tokens),
+            cached: 0.0,
+            max_output: f64::INFINITY,
+            is_whole: false,
+        };
         let prediction = predict(&view, &request, now * MICROS);
         seen.work.push(prediction.work);
         raws.push((prediction.raw, prediction.regime));

@@ -9,10 +9,11 @@ use crate::fleet::{
     BackendSet, InflightGuard, LatencySample, Outcome, OutcomeSource, Serving, Topology,
     cooldown_time,
 };
+use crate::predict::PredictionTicket;
 use crate::routing::{RetrySafety, RouteError, RoutingDecision};
 use crate::sim::engine::EngineRequest;
 use crate::sim::random::{Purpose, Stream};
-use crate::units::{Timestamp, TokenCount, to_micros};
+use crate::units::{Timestamp, TokenCount, narrow, to_micros};
 
 /// A request that has not ended, with its current attempt.
 #[derive(Debug)]
@@ -33,6 +34,11 @@ impl Live {
     /// The balancer that it is at.
     pub(super) fn balancer(&self) -> u32 {
         self.balancer
+    }
+
+    /// What is predicted of it, where anything is.
+    pub(super) fn prediction(&mut self) -> Option<&mut PredictionTicket> {
+        self.permit.prediction()
     }
 
     /// The model on the backend that serves it.
@@ -100,7 +106,7 @@ impl World<'_> {
         if examined.is_some_and(|examined| examined.backend.is_none()) {
             self.picks = one.single_picks(&arrived);
         }
-        let Decided { decision, permit } = match one.decide(&arrived) {
+        let Decided { decision, mut permit } = match one.decide(&arrived) {
             Ok(decided) => decided,
             Err(error) => {
                 let status = match earlier.failure {
@@ -115,6 +121,10 @@ impl World<'_> {
             result.attempts = attempt;
             result.backend = decision.backend.0;
             result.believed_tokens = believed;
+            if let Some(ticket) = permit.prediction() {
+                result.predicted = narrow(ticket.prediction().ttft);
+                result.predicted_p90 = narrow(ticket.prediction().ttft_p90);
+            }
         }
         let delays = &self.spec.delays;
         let tokens = to_micros(delays.per_token).saturating_mul(request.input_tokens.into());
@@ -167,6 +177,9 @@ impl World<'_> {
     pub(super) fn first_token(&mut self, id: u32, cached_tokens: u32, at: u64) {
         let Some(Some(live)) = self.live.get_mut(id as usize) else { return };
         live.permit.first_token();
+        if let Some(ticket) = live.permit.prediction() {
+            ticket.tokens(1, at as f64);
+        }
         let topology = self.balancers.get(live.balancer as usize).map(|one| &one.topology);
         if let Some(serving) = topology.and_then(|topology| live.decision.serving(topology)) {
             serving.state.note_response(timestamp(at));
@@ -182,7 +195,8 @@ impl World<'_> {
         result.output_tokens = output_tokens;
         let (first, cached) = (result.first_token, result.cached_tokens);
         self.learn_model(id, at);
-        let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
+        let Some(mut live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
+        live.permit.complete(Some(TokenCount(output_tokens)), timestamp(at));
         let Some(request) = self.workload.requests.get(id as usize) else { return };
         let sample = if request.is_streamed {
             LatencySample::Stream(Some(Timestamp(first)))

@@ -243,6 +243,9 @@ impl Balancer {
         let expected = serving.latency.expect(profile.streaming, profile.max_tokens);
         permit.count_tokens(profile.prefill_tokens().0, expected.tokens.0);
         permit.estimate_drain(expected, now);
+        if self.generation.router.predicts() {
+            decision.predict(&profile, serving, &mut permit, now);
+        }
         if let (Some(weighted), Some(prompt)) = (self.weighted(), &prompt) {
             weighted.record(&self.topology, &decision, prompt);
         }

@@ -22,6 +22,8 @@ pub(super) enum Event {
     Probe { balancer: u32, backend: u32 },
     /// The same beside the schedule, because a response showed that what it knew is outdated.
     ProbeOnce { balancer: u32, backend: u32 },
+    /// Balancers keep their predictors current.
+    Refresh,
     /// A client has waited as long as it does.
     Leave(u32),
 }
@@ -39,7 +41,8 @@ impl Event {
             Self::Check { .. }
             | Self::CheckOnce { .. }
             | Self::Probe { .. }
-            | Self::ProbeOnce { .. } => 2,
+            | Self::ProbeOnce { .. }
+            | Self::Refresh => 2,
             Self::Send { .. } => ENGINE,
             Self::Leave(_) => 4,
         }

@@ -61,7 +61,7 @@ impl Status {
 }
 
 /// One request. Times in microseconds; 0 for what never happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RequestResult {
     /// When it arrived.
     pub arrived: u64,
@@ -75,6 +75,11 @@ pub struct RequestResult {
     pub believed_tokens: u32,
     /// Tokens that were emitted.
     pub output_tokens: u32,
+    /// The time to the first token that was predicted for the last attempt, and its 90th percentile; 0 where
+    /// none was.
+    pub predicted: f32,
+    /// See `predicted`.
+    pub predicted_p90: f32,
     /// The backend of the last attempt.
     pub backend: u16,
     /// Attempts.
@@ -95,7 +100,7 @@ pub struct BackendResult {
 }
 
 /// A run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RunResult {
     /// When it started, in microseconds.
     pub start: u64,

@@ -109,6 +109,7 @@ fn to_f32(value: f64) -> f32 {
 impl World<'_> {
     /// Computes what scrapes of a backend found, before it changes.
     pub(super) fn capture(&mut self, index: usize, now: u64) {
+        self.learn_steps(index, now);
         let Some(engine) = self.engines.all.get(index) else { return };
         for balancer in &mut self.balancers {
             balancer.capture(index, engine, now);

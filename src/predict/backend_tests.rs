@@ -1,0 +1,108 @@
+use super::*;
+
+const TRUE: Coefficients =
+    Coefficients { base: 13_000.0, token: 40.0, decode: 42.0, context: 0.07, pair: 0.00005 };
+const LIMITS: EngineLimits =
+    EngineLimits { slots: 128.0, kv_tokens: 400_000.0, step_tokens: 2048.0 };
+const SENT: Sent =
+    Sent { prompt: 500.0, cached: 100.0, max_output: f64::INFINITY, is_whole: false };
+
+#[test]
+fn steps_are_learned_from_a_guess_that_is_far_off() {
+    let wrong = Coefficients { base: 30_000.0, token: 90.0, decode: 10.0, context: 0.01, ..TRUE };
+    let mut predictor = BackendPredictor::new(&wrong, LIMITS);
+    for n in 0..4000_u32 {
+        let hash = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0;
+        let decodes = f64::from(n % 100 + 1);
+        let context = decodes * (500.0 + 1500.0 * f64::from(n % 7) / 7.0);
+        let gap = TRUE.step(decodes, context) * (0.95 + 0.1 * hash);
+        predictor.learn_gap(&GapSample { gap, decodes, context, steps: 1.0 });
+    }
+    let found = predictor.coefficients();
+    let near = |a: f64, b: f64, share: f64| assert!((a / b - 1.0).abs() < share, "{found:?}");
+    near(found.base, TRUE.base, 0.03);
+    near(found.step(64.0, 64_000.0), TRUE.step(64.0, 64_000.0), 0.02);
+}
+
+#[test]
+fn engine_that_becomes_slower_is_noticed() {
+    let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
+    let learn = |predictor: &mut BackendPredictor, factor: f64, steps: u32| {
+        for n in 0..steps {
+            let decodes = f64::from(n % 64 + 1);
+            let gap = TRUE.step(decodes, decodes * 1000.0) * factor;
+            let context = decodes * 1000.0;
+            predictor.learn_gap(&GapSample { gap, decodes, context, steps: 1.0 });
+        }
+    };
+    learn(&mut predictor, 1.0, 10_000);
+    // Fifteen seconds of steps that take twice as long.
+    learn(&mut predictor, 2.0, 400);
+    let off = predictor.coefficients().step(32.0, 32_000.0) / TRUE.step(32.0, 32_000.0);
+    assert!((1.6..2.2).contains(&off), "{off}");
+}
+
+#[test]
+fn requests_that_end_in_any_way_leave_nothing() {
+    let waits = WaitCurve::default();
+    let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
+    let mut tickets = Vec::new();
+    for n in 0..1000_u32 {
+        let now = f64::from(n) * 1e4;
+        let prediction = predictor.predict(&waits, &SENT, now);
+        assert!(prediction.ttft > 0.0 && prediction.ttft_p90 >= prediction.ttft);
+        tickets.push(predictor.sent(SENT, prediction, Some(5e4), now));
+    }
+    assert!(predictor.predict(&waits, &SENT, 1e7).backlog > 1e6);
+    for (n, ticket) in (0_u32..).zip(&mut tickets) {
+        let now = 1e7 + f64::from(n) * 1e4;
+        if n % 3 > 0 {
+            predictor.first_token(ticket, now);
+            predictor.progress(ticket, n % 100 + 1, now);
+        }
+        predictor.ended(ticket, None, n % 2 == 0, now);
+    }
+    assert_eq!(predictor.counts(), (0.0, 0.0));
+    assert_eq!(predictor.tightest(), f64::INFINITY);
+    assert_eq!(predictor.predict(&waits, &SENT, 1e8).backlog, 0.0);
+}
+
+/// A stream that is ahead of its objective lends what it saved; one that is late does not ask for more.
+#[test]
+fn stream_that_is_ahead_bears_slower_steps() {
+    let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
+    let prediction = predictor.predict(&WaitCurve::default(), &SENT, 0.0);
+    let mut ticket = predictor.sent(SENT, prediction, Some(50_000.0), 0.0);
+    predictor.first_token(&mut ticket, 1e5);
+    assert_eq!(predictor.tightest(), 50_000.0);
+    predictor.progress(&mut ticket, 65, 1e5 + 64.0 * 25_000.0);
+    let ahead = predictor.tightest();
+    assert!((75_000.0..76_000.0).contains(&ahead), "64 x 25 ms saved: {ahead}");
+    predictor.progress(&mut ticket, 100, 1e8);
+    assert_eq!(predictor.tightest(), 50_000.0);
+}
+
+#[test]
+fn prompts_without_a_pause_show_what_a_token_costs() {
+    let waits = WaitCurve::default();
+    let wrong = Coefficients { token: 200.0, ..TRUE };
+    let mut predictor = BackendPredictor::new(&wrong, LIMITS);
+    let long = Sent { prompt: 2000.0, cached: 0.0, ..SENT };
+    let mut now = 0.0;
+    for _ in 0..40 {
+        let mut tickets: Vec<Ticket> = (0..5)
+            .map(|_| {
+                let prediction = predictor.predict(&waits, &long, now);
+                predictor.sent(long, prediction, None, now)
+            })
+            .collect();
+        for ticket in &mut tickets {
+            now += TRUE.step(predictor.counts().1, 0.0) + TRUE.prefill(0.0, 2000.0);
+            predictor.first_token(ticket, now);
+            predictor.ended(ticket, None, true, now);
+        }
+        now += 1e6;
+    }
+    let found = predictor.coefficients().token;
+    assert!((found / TRUE.token - 1.0).abs() < 0.1, "{found}");
+}

@@ -1,0 +1,173 @@
+//! How long until enough streams have ended, by their ages and the lengths of earlier outputs.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::lengths::Lengths;
+use super::streams::Streams;
+use crate::units::{floor_index, narrow};
+
+/// Points at which the wait is computed, in tokens: sixths of an octave up to 2^14.
+const GRID: usize = 85;
+
+/// The share of a backend's streams up to which those that start later need not be counted.
+const FEW: f32 = 0.25;
+
+fn tokens_at(point: usize) -> f64 {
+    (f64::from(u32::try_from(point).unwrap_or(u32::MAX)) / 6.0).exp2()
+}
+
+/// How many streams will have ended when each has emitted so many more tokens. Computed about once a second; decisions
+/// read it without a lock, and correct it by what has passed since.
+#[derive(Debug)]
+pub struct WaitCurve {
+    ended: [AtomicU32; GRID],
+    /// When it was computed.
+    at: AtomicU64,
+}
+
+impl Default for WaitCurve {
+    fn default() -> Self {
+        Self { ended: std::array::from_fn(|_| AtomicU32::new(0)), at: AtomicU64::new(0) }
+    }
+}
+
+impl WaitCurve {
+    /// Computes it at `now`.
+    pub fn compute(&self, lengths: &Lengths, streams: &Streams, now: f64) {
+        let mut ended = [0.0_f32; GRID];
+        for (age, count) in streams.ages() {
+            let alive = lengths.survival(age);
+            for (point, sum) in ended.iter_mut().enumerate() {
+                let later = lengths.survival(age + tokens_at(point));
+                let share = if alive <= 1e-9 { 1.0 } else { 1.0 - later / alive };
+                *sum += narrow(share * count);
+            }
+        }
+        let mut fresh = [0.0; GRID];
+        for (point, share) in fresh.iter_mut().enumerate() {
+            *share = narrow(1.0 - lengths.survival(tokens_at(point)));
+        }
+        let own = ended;
+        add_later_generations(&mut ended, &own, &fresh, narrow(streams.count()) * FEW);
+        for (place, sum) in self.ended.iter().zip(ended) {
+            place.store(sum.to_bits(), Ordering::Relaxed);
+        }
+        self.at.store(now.to_bits(), Ordering::Relaxed);
+    }
+
+    /// The tokens that each stream emits from `now` until `needed` of them have ended, where each emits one in `step`;
+    /// `None` while the curve has not been computed.
+    pub fn tokens_until(&self, needed: f64, step: f64, now: f64) -> Option<f64> {
+        if self.at_point(GRID - 1) <= 0.0 {
+            return None;
+        }
+        let since = (now - f64::from_bits(self.at.load(Ordering::Relaxed))).max(0.0);
+        let passed = since / step.max(1.0);
+        let before = if passed < 1.0 { 0.0 } else { f64::from(self.ended_at(passed)) };
+        Some((self.crossing(narrow(needed + before)) - passed).max(1.0))
+    }
+
+    fn at_point(&self, point: usize) -> f32 {
+        self.ended.get(point).map_or(0.0, |sum| f32::from_bits(sum.load(Ordering::Relaxed)))
+    }
+
+    /// How many have ended after so many tokens.
+    fn ended_at(&self, tokens: f64) -> f32 {
+        let place = (tokens.max(1.0).log2() * 6.0).min(84.0);
+        let point = floor_index(place).min(GRID - 2);
+        let (from, to) = (tokens_at(point), tokens_at(point + 1));
+        let part = narrow(((tokens - from) / (to - from)).clamp(0.0, 1.0));
+        self.at_point(point) + part * (self.at_point(point + 1) - self.at_point(point))
+    }
+
+    /// Where the line through the points reaches `needed`; beyond the last point it goes on in proportion.
+    fn crossing(&self, needed: f32) -> f64 {
+        let (mut low, mut high) = (0, GRID);
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.at_point(middle) < needed { low = middle + 1 } else { high = middle }
+        }
+        if low == 0 {
+            return tokens_at(0);
+        }
+        let below = self.at_point(low - 1);
+        if low == GRID {
+            return tokens_at(GRID - 1) * f64::from(needed / below.max(1e-3));
+        }
+        let part = f64::from((needed - below) / (self.at_point(low) - below).max(1e-6));
+        let (from, to) = (tokens_at(low - 1), tokens_at(low));
+        from + part.clamp(0.0, 1.0) * (to - from)
+    }
+}
+
+/// Streams that start where others ended, and end in turn: the renewal equation on the grid.
+fn add_later_generations(
+    ended: &mut [f32; GRID],
+    own: &[f32; GRID],
+    fresh: &[f32; GRID],
+    few: f32,
+) {
+    for point in 1..GRID {
+        let own = own.get(point).copied().unwrap_or(0.0);
+        if own <= few {
+            continue;
+        }
+        let mut later = 0.0;
+        let mut before = 0.0;
+        for (start, total) in ended.iter().enumerate().take(point) {
+            later += (total - before) * within(fresh, tokens_at(point) - tokens_at(start));
+            before = *total;
+        }
+        ended.iter_mut().skip(point).take(1).for_each(|place| *place = own + later);
+    }
+}
+
+fn within(fresh: &[f32; GRID], tokens: f64) -> f32 {
+    let point = floor_index(tokens.max(1.0).log2() * 6.0).min(GRID - 2);
+    let (from, to) = (tokens_at(point), tokens_at(point + 1));
+    let part = narrow(((tokens - from) / (to - from)).clamp(0.0, 1.0));
+    let at = |point: usize| fresh.get(point).copied().unwrap_or(1.0);
+    at(point) + part * (at(point + 1) - at(point))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn curve(lengths: &Lengths, streams: &Streams) -> WaitCurve {
+        let curve = WaitCurve::default();
+        curve.compute(lengths, streams, 0.0);
+        curve
+    }
+
+    #[test]
+    fn streams_of_one_length_end_when_they_are_due() {
+        let mut lengths = Lengths::default();
+        (0..5000).for_each(|_| lengths.learn(200.0));
+        let mut streams = Streams::default();
+        (0..10).for_each(|_| streams.add(100.0, 10));
+        let young = curve(&lengths, &streams);
+        assert_eq!(WaitCurve::default().tokens_until(5.0, 1e4, 0.0), None);
+        let wait = young.tokens_until(5.0, 1e4, 0.0).unwrap();
+        assert!((120.0..230.0).contains(&wait), "{wait}");
+        // A second later each has emitted 100 tokens of 10 ms.
+        let later = young.tokens_until(5.0, 1e4, 1e6).unwrap();
+        assert!((wait - 100.0 - later).abs() < 30.0, "{wait} {later}");
+        // Fifteen have ended when the second ten are half through.
+        let later = young.tokens_until(15.0, 1e4, 0.0).unwrap();
+        assert!((300.0..480.0).contains(&later), "{later}");
+        (0..10).for_each(|_| streams.add(100.0, 180));
+        assert!(curve(&lengths, &streams).tokens_until(5.0, 1e4, 0.0).unwrap() < 80.0);
+    }
+
+    #[test]
+    fn longer_queues_wait_longer() {
+        let mut streams = Streams::default();
+        (0..32).for_each(|age| streams.add(100.0, age * 10 + 1));
+        let curve = curve(&Lengths::default(), &streams);
+        let wait = |needed: u32| curve.tokens_until(f64::from(needed), 1e4, 0.0).unwrap();
+        let waits: Vec<f64> = (1..100).map(wait).collect();
+        assert!(waits.windows(2).all(|two| two[0] <= two[1]), "{waits:?}");
+        assert!(waits[0] >= 1.0 && waits[98] < 5000.0, "{waits:?}");
+    }
+}

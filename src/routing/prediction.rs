@@ -1,0 +1,37 @@
+//! What is predicted of the request that a decision is about.
+
+use super::RoutingDecision;
+use crate::api::Work;
+use crate::fleet::{InflightGuard, Serving};
+use crate::predict::Sent;
+use crate::scan::RequestProfile;
+use crate::units::Timestamp;
+
+/// The request as an engine gets it that has so many tokens of its prompt cached.
+pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
+    let generates = request.operation.row().work == Work::Generation;
+    let limit = request.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.0));
+    Sent {
+        prompt: f64::from(request.prefill_tokens().0.max(1)),
+        cached: f64::from(cached),
+        max_output: if generates { limit.max(1.0) } else { 1.0 },
+        is_whole: !request.streaming,
+    }
+}
+
+impl RoutingDecision {
+    /// Predicts the request on the backend that was picked, and counts it there for as long as the permit is held.
+    pub fn predict(
+        &self,
+        request: &RequestProfile,
+        serving: &Serving,
+        permit: &mut InflightGuard,
+        now: Timestamp,
+    ) {
+        let cached = self.scores.map_or(0, |scores| scores.expected_tokens());
+        let sent = sent(request, cached);
+        let estimate = serving.estimate(&sent, now);
+        let predictor = serving.model_state.predictor();
+        permit.predict(predictor.send(sent, estimate.prediction, None, now.0 as f64));
+    }
+}

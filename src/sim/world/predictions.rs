@@ -1,0 +1,54 @@
+//! What predictors see of the streams: the ages of outputs and the times between tokens. A live balancer sees each token;
+//! here a step is no event, so that both are computed when something else happens.
+
+use super::engines::PICOS;
+use super::events::Event;
+use super::{START, World, timestamp};
+
+/// How often predictors are kept current, as the proxy does.
+const INTERVAL: u64 = 1_000_000;
+
+impl World<'_> {
+    pub(super) fn start_predictions(&mut self) {
+        if self.predicts {
+            self.queue.push(START + INTERVAL, Event::Refresh);
+        }
+    }
+
+    /// Keeps the predictors of all balancers current.
+    pub(super) fn refresh_predictions(&mut self, at: u64) {
+        self.queue.push(at + INTERVAL, Event::Refresh);
+        let mut streams = Vec::new();
+        for one in &self.engines.all {
+            one.engine.streams(at.saturating_mul(PICOS), &mut streams);
+            for (id, emitted) in &streams {
+                let live = self.live.get_mut(*id as usize).and_then(Option::as_mut);
+                if let Some(ticket) = live.and_then(|live| live.prediction()) {
+                    ticket.observe(*emitted, at as f64);
+                }
+            }
+        }
+        for balancer in &self.balancers {
+            balancer.generation.fleet.refresh_predictions(timestamp(at));
+        }
+    }
+
+    /// Learns how long the steps of an engine took, before something else happens there.
+    pub(super) fn learn_steps(&self, index: usize, at: u64) {
+        if !self.predicts {
+            return;
+        }
+        let Some(one) = self.engines.all.get(index) else { return };
+        let Some(decoded) = one.engine.decoded_steps(at.saturating_mul(PICOS)) else { return };
+        let micros = |picos: u64| picos as f64 / PICOS as f64;
+        let (from, to, steps) = (micros(decoded.from), micros(decoded.to), decoded.steps as f64);
+        for balancer in &self.balancers {
+            let models = balancer.topology.models().iter().flat_map(|model| &model.serving);
+            for row in models.filter(|row| usize::from(row.backend) == index) {
+                if let Some(predictor) = row.model_state.used_predictor() {
+                    predictor.observe_steps(from, to, steps);
+                }
+            }
+        }
+    }
+}
