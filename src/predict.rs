@@ -1,8 +1,8 @@
 //! The engine model: when will a backend give the first token of a request, and how fast the next ones?
 //!
 //! It does not learn times to the first token from requests that have ended: in an overload these labels come after
-//! the queue. It learns how long the engine's *steps* take ([`Coefficients`]), keeps how much prefill work was sent to
-//! it ([`Backlog`]), how old its streams are ([`Streams`]) and how long outputs get ([`Lengths`]), and computes the wait
+//! the queue. It learns how long the engine's *steps* take ([`Coefficients`]), keeps which prompts were sent to
+//! it ([`Prompts`]), how old its streams are ([`Streams`]) and how long outputs get ([`Lengths`]), and computes the wait
 //! from them ([`predict`]). What is left is a factor that [`Residual`] follows.
 //!
 //! [`BackendPredictor`] is all of it for one model on one backend; [`Predictor`] is what decisions and attempts share
@@ -11,25 +11,28 @@
 //! All times are in microseconds, lengths in tokens. Nothing here reads a clock.
 
 mod backend;
-mod backlog;
+mod bursts;
 mod coefficients;
 mod lengths;
 mod prediction;
 mod prefill;
+mod prompts;
 mod residual;
 mod shared;
 mod slots;
 mod streams;
+mod ticket;
 mod wait_curve;
 
-pub use backend::{BackendPredictor, Ticket};
-pub use backlog::Backlog;
+pub use backend::BackendPredictor;
 pub use coefficients::{Coefficients, GapSample, StepLearner};
 pub use lengths::Lengths;
 pub use prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 pub use prefill::{PrefillLearner, PrefillSample};
+pub use prompts::{Prompts, Work};
 pub use residual::{Factors, Regime, Residual};
 pub use shared::{Estimate, PredictionTicket, Predictor, PredictorReport};
 pub use slots::SlotLearner;
 pub use streams::Streams;
+pub use ticket::Ticket;
 pub use wait_curve::WaitCurve;

@@ -1,16 +1,16 @@
 //! All that is learned of one model on one backend, and the tickets of the requests there. Single-threaded: see
 //! [`super::Predictor`] for what is shared.
 
-use std::collections::{BTreeMap, VecDeque};
-
-use super::backlog::Backlog;
+use super::bursts::{Bursts, FirstToken, SAME};
 use super::coefficients::{Coefficients, GapSample, StepLearner};
 use super::lengths::Lengths;
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
-use super::prefill::{PrefillLearner, PrefillSample};
+use super::prefill::PrefillLearner;
+use super::prompts::{Prompt, Prompts, share_at};
 use super::residual::{Regime, Residual};
 use super::slots::SlotLearner;
 use super::streams::Streams;
+use super::ticket::{Allowances, Ticket};
 use super::wait_curve::WaitCurve;
 
 /// Gaps and first tokens below which predictions are not trusted.
@@ -20,66 +20,12 @@ const LEAST_FIRST_TOKENS: f64 = 15.0;
 const TRUSTED_COVERAGE: std::ops::RangeInclusive<f64> = 0.8..=0.97;
 /// First tokens before the coverage counts.
 const COVERAGE_SEEN: f64 = 100.0;
-/// Waiting requests that are looked at for overruns.
-const MOST_WAITING: usize = 64;
 /// By how much a wait has to exceed its prediction, and then itself, to be learned from.
-const OVERRUN: f64 = 1.25;
-/// Prompt tokens that are learned from together where prompts follow each other without a pause.
-const STRETCH: f64 = 1024.0;
+const OVERRUN: f64 = 1.5;
 /// The tokens over which a stream may spend the time that it is ahead of its objective.
 const SLACK_TOKENS: f64 = 64.0;
 /// The share of the room for streams above which it is computed when they end.
 const NEARLY_FULL: f64 = 0.5;
-
-/// What a request carries from its prediction to its end.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ticket {
-    /// When it was sent.
-    pub sent_at: f64,
-    /// What was sent.
-    pub sent: Sent,
-    /// What was predicted.
-    pub prediction: Prediction,
-    /// Its number on the backend.
-    number: u64,
-    /// Whether no other request waited for its first token when it was sent.
-    is_alone: bool,
-    /// Its objective for the time per token, if it has one.
-    objective: Option<f64>,
-    /// The time per token that it can bear now: its objective, and what it is ahead of it. In nanoseconds.
-    allowed: Option<u64>,
-    /// When its first token came.
-    first_at: f64,
-    /// Tokens that it has emitted; 0 before the first.
-    age: u32,
-}
-
-impl Ticket {
-    /// Tokens that it has emitted.
-    pub fn age(&self) -> u32 {
-        self.age
-    }
-}
-
-/// Prompts that followed each other without a pause of the engine.
-#[derive(Debug, Clone, Copy, Default)]
-struct Stretch {
-    tokens: f64,
-    pairs: f64,
-    time: f64,
-    steps: f64,
-}
-
-/// A request without a first token.
-#[derive(Debug, Clone, Copy)]
-struct Waiting {
-    number: u64,
-    sent_at: f64,
-    raw: f64,
-    regime: Regime,
-    /// The wait that was learned from last.
-    learned: f64,
-}
 
 /// The predictor of one model on one backend.
 #[derive(Debug)]
@@ -89,18 +35,22 @@ pub struct BackendPredictor {
     coefficients: Coefficients,
     limits: EngineLimits,
     slots: SlotLearner,
-    backlog: Backlog,
+    /// Whether the engine reports its slots.
+    knows_slots: bool,
+    prompts: Prompts,
+    /// Requests without a first token, whole responses not among them.
+    waiting: u32,
     streams: Streams,
     lengths: Lengths,
     residual: Residual,
-    waiting: VecDeque<Waiting>,
-    /// The times per token that running streams can bear, in nanoseconds, and how many have each.
-    allowed: BTreeMap<u64, u32>,
+    allowed: Allowances,
     sent: u64,
-    last_first_token: f64,
-    stretch: Stretch,
-    /// The end of the last gap that was learned from: gaps of streams that run beside each other are one.
-    gap_end: f64,
+    /// When the last step ended, and how many did.
+    step_ended: f64,
+    steps_seen: f64,
+    /// Whether the current step computes no prompt, as far as is known.
+    is_clean: bool,
+    bursts: Bursts,
 }
 
 impl BackendPredictor {
@@ -110,30 +60,34 @@ impl BackendPredictor {
             steps: StepLearner::new(prior),
             prefill: PrefillLearner::new(prior.token, prior.pair),
             coefficients: *prior,
+            knows_slots: limits.slots.is_finite(),
             limits,
             slots: SlotLearner::default(),
-            backlog: Backlog::default(),
+            prompts: Prompts::default(),
+            waiting: 0,
             streams: Streams::default(),
             lengths: Lengths::default(),
             residual: Residual::default(),
-            waiting: VecDeque::new(),
-            allowed: BTreeMap::new(),
+            allowed: Allowances::default(),
             sent: 0,
-            last_first_token: 0.0,
-            stretch: Stretch::default(),
-            gap_end: 0.0,
+            step_ended: 0.0,
+            steps_seen: 0.0,
+            is_clean: false,
+            bursts: Bursts::default(),
         }
     }
 
-    /// What decisions read; all but how far the backlog is, which depends on the time.
+    /// What decisions read at `now`.
     pub fn view<'a>(&self, waits: &'a WaitCurve, now: f64) -> EngineView<'a> {
+        let (recent, changed) = self.prompts.recent();
         EngineView {
             coefficients: self.coefficients,
-            limits: self.limits(),
-            backlog: self.backlog.left_at(now),
-            waiting: self.backlog.waiting(),
-            waiting_tokens: self.backlog.mean_tokens(),
-            prefill_share: self.backlog.prefill_share(now),
+            limits: self.limits,
+            step_ended: self.step_ended,
+            waiting: self.waiting.into(),
+            inside: self.prompts.inside(),
+            outside: self.prompts.outside(),
+            prefill_share: share_at(recent, changed, now),
             streams: self.streams.count(),
             context: self.streams.context(),
             waits,
@@ -156,30 +110,26 @@ impl BackendPredictor {
         objective: Option<f64>,
         now: f64,
     ) -> Ticket {
-        let uncached = sent.uncached();
-        let is_alone = self.backlog.waiting() < 0.5;
+        let is_idle = self.waiting == 0 && self.streams.count() < 1.0;
         self.sent += 1;
-        let mut ticket = Ticket {
-            sent_at: now,
-            sent,
-            prediction,
-            number: self.sent,
-            is_alone,
-            objective,
-            allowed: None,
-            first_at: 0.0,
-            age: 0,
-        };
-        if sent.is_whole {
-            self.backlog.sent_whole(now, prediction.work);
-            self.start_stream(&mut ticket, now);
-            return ticket;
+        let number = self.sent;
+        let Prediction { raw, regime, work, decode, .. } = prediction;
+        let done_at = if sent.is_whole { now + raw - decode } else { f64::INFINITY };
+        let (tokens, learned, entered) = (sent.uncached(), 0.0, None);
+        let prompt =
+            Prompt { number, sent_at: now, tokens, work, done_at, raw, regime, learned, entered };
+        if is_idle {
+            self.step_ended = now + self.prefill.front_end();
         }
-        self.backlog.sent(now, uncached, prediction.work);
-        let Prediction { raw, regime, .. } = prediction;
-        if self.waiting.len() < MOST_WAITING {
-            let (number, sent_at) = (self.sent, now);
-            self.waiting.push_back(Waiting { number, sent_at, raw, regime, learned: 0.0 });
+        self.prompts.send(prompt, is_idle.then_some((now, self.steps_seen)));
+        self.is_clean &= !is_idle;
+        let (allowed, first_at, age) = (None, 0.0, 0);
+        let mut ticket =
+            Ticket { sent_at: now, sent, prediction, number, objective, allowed, first_at, age };
+        if sent.is_whole {
+            self.start_stream(&mut ticket, now);
+        } else {
+            self.waiting += 1;
         }
         ticket
     }
@@ -189,60 +139,57 @@ impl BackendPredictor {
         if ticket.age > 0 {
             return;
         }
-        let Prediction { work, raw, regime, .. } = ticket.prediction;
+        let Prediction { raw, regime, .. } = ticket.prediction;
         let took = now - ticket.sent_at;
-        self.learn_prefill(ticket, now);
-        if self.slots.learn(regime, took, raw, self.step(), self.streams.count()) {
+        let streams = self.streams.count();
+        if !self.knows_slots && self.slots.learn(regime, took, raw, self.step(), streams) {
             self.limits.slots = self.slots.found();
         }
-        self.backlog.first_token(now, ticket.sent.uncached(), work);
-        self.forget_waiting(ticket.number);
+        self.waiting = self.waiting.saturating_sub(1);
+        if now > self.step_ended + SAME * self.step() {
+            self.step_ended(now, 1.0);
+        }
+        let prompt = self.prompts.remove(ticket.number);
+        if let Some(prompt) = prompt.filter(|_| regime == Regime::Prefill) {
+            self.learn_prompt(ticket, &prompt, now);
+        }
+        self.is_clean = false;
         self.residual.learn(regime, raw, took);
-        self.last_first_token = now;
         self.start_stream(ticket, now);
+    }
+
+    /// A first token shows what its prompt took, with those that came together with it.
+    fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now: f64) {
+        // Without: it came before the step was seen to end.
+        let Some(entered) = prompt.entered else { return };
+        let (tokens, step_time) = (ticket.sent.uncached(), self.step());
+        if now - entered.0 < SAME * step_time {
+            // No prompt is computed in no time: it was there before, and what lies before the engine takes less.
+            return self.prefill.shrink_front_end();
+        }
+        let first = FirstToken {
+            now,
+            sent_at: prompt.sent_at,
+            entered,
+            tokens,
+            pairs: tokens * (ticket.sent.cached + tokens * 0.5),
+            step_time,
+            steps_seen: Some(self.steps_seen).filter(|_| self.streams.count() >= 1.0),
+            step_tokens: self.limits.step_tokens,
+        };
+        if let Some(sample) = self.bursts.add(&first) {
+            self.prefill.learn(&sample);
+            self.learned();
+        }
     }
 
     fn start_stream(&mut self, ticket: &mut Ticket, now: f64) {
         ticket.age = 1;
         ticket.first_at = now;
         self.streams.add(ticket.sent.prompt, 1);
-        self.allow(ticket, ticket.objective);
-        if self.slots.saw(self.streams.count()) {
+        self.allowed.set(ticket, ticket.objective);
+        if !self.knows_slots && self.slots.saw(self.streams.count()) {
             self.limits.slots = self.slots.found();
-        }
-    }
-
-    /// A prompt was computed: alone, or directly behind others.
-    fn learn_prefill(&mut self, ticket: &Ticket, now: f64) {
-        let Prediction { regime, steps, phase, .. } = ticket.prediction;
-        let (tokens, sent) = (ticket.sent.uncached(), &ticket.sent);
-        let pairs = tokens * (sent.cached + tokens * 0.5);
-        let is_last = ticket.number == self.sent;
-        let is_behind = ticket.sent_at < self.last_first_token;
-        if regime != Regime::Prefill {
-            self.stretch = Stretch::default();
-        } else if ticket.is_alone && is_last {
-            let time = now - ticket.sent_at - steps - phase;
-            self.prefill.learn(&PrefillSample { tokens, pairs, time, has_front_end: true });
-            self.learned();
-        } else if is_behind {
-            let gap = now - self.last_first_token;
-            let step = self.step();
-            self.stretch.tokens += tokens;
-            self.stretch.pairs += pairs;
-            self.stretch.time += gap;
-            // Prompts that end with the same step come at the same time.
-            if gap > 0.3 * step {
-                self.stretch.steps += steps.max(step);
-            }
-            if self.stretch.tokens >= STRETCH {
-                let Stretch { tokens, pairs, time, steps } = std::mem::take(&mut self.stretch);
-                let time = time - steps;
-                self.prefill.learn(&PrefillSample { tokens, pairs, time, has_front_end: false });
-                self.learned();
-            }
-        } else {
-            self.stretch = Stretch::default();
         }
     }
 
@@ -259,7 +206,7 @@ impl BackendPredictor {
         ticket.age = tokens;
         if let Some(objective) = ticket.objective {
             let ahead = ticket.first_at + f64::from(tokens) * objective - now;
-            self.allow(ticket, Some(objective + ahead.max(0.0) / SLACK_TOKENS));
+            self.allowed.set(ticket, Some(objective + ahead.max(0.0) / SLACK_TOKENS));
         }
     }
 
@@ -267,12 +214,15 @@ impl BackendPredictor {
     /// better than from the stream.
     pub fn ended(&mut self, ticket: &mut Ticket, output: Option<u32>, is_complete: bool, now: f64) {
         if ticket.age == 0 {
-            self.backlog.left(now, ticket.sent.uncached(), ticket.prediction.work);
-            self.forget_waiting(ticket.number);
+            self.waiting = self.waiting.saturating_sub(1);
+            self.prompts.remove(ticket.number);
             return;
         }
+        if ticket.sent.is_whole {
+            self.prompts.remove(ticket.number);
+        }
         self.streams.remove(ticket.sent.prompt, ticket.age);
-        self.allow(ticket, None);
+        self.allowed.set(ticket, None);
         if ticket.sent.is_whole {
             return self.learn_whole(ticket, output.filter(|_| is_complete), now);
         }
@@ -295,20 +245,46 @@ impl BackendPredictor {
         }
     }
 
+    /// An output had so many tokens: for what is known from earlier traffic.
+    pub fn learn_length(&mut self, tokens: f64) {
+        self.lengths.learn(tokens);
+    }
+
     /// A step without prompts.
     pub fn learn_gap(&mut self, sample: &GapSample) {
         self.steps.learn_gap(sample);
         self.learned();
     }
 
-    /// A stream emitted a token in each of `steps` steps between two times between which no prompt was computed.
-    pub fn learn_gaps(&mut self, from: f64, to: f64, steps: f64) {
-        if from < self.gap_end || steps < 1.0 || self.streams.count() < 1.0 {
+    /// The engine has ended `steps` steps since the last call, the last one at `at`: tokens came.
+    pub fn step_ended(&mut self, at: f64, steps: f64) {
+        let gap = at - self.step_ended;
+        if gap <= 0.0 || steps < 1.0 {
             return;
         }
-        self.gap_end = to;
+        let step = self.step();
         let (decodes, context) = (self.streams.count(), self.streams.context());
-        self.learn_gap(&GapSample { gap: (to - from) / steps, decodes, context, steps });
+        // In a full batch prompts do not enter.
+        let has_prompts = self.prompts.entered() > 0 && decodes < self.limits.slots;
+        if self.is_clean && !has_prompts && decodes >= 1.0 {
+            self.learn_gap(&GapSample { gap: gap / steps, decodes, context, steps });
+        }
+        self.is_clean = decodes >= 1.0;
+        let computed = if self.prompts.entered() > 0 { (gap - steps * step).max(0.0) } else { 0.0 };
+        (self.step_ended, self.steps_seen) = (at, self.steps_seen + steps);
+        let front_end = self.prefill.front_end();
+        self.prompts.step_ended(at, self.steps_seen, front_end, computed);
+        self.is_clean &= self.prompts.entered() == 0 || decodes >= self.limits.slots;
+    }
+
+    /// How many steps have ended.
+    pub fn steps_seen(&self) -> f64 {
+        self.steps_seen
+    }
+
+    /// How long a step takes now, and when the last one ended.
+    pub fn steps(&self) -> (f64, f64) {
+        (self.step(), self.step_ended)
     }
 
     fn learned(&mut self) {
@@ -318,68 +294,42 @@ impl BackendPredictor {
     /// Learns from requests that wait for longer than was predicted, and computes what changes slowly. Call it about
     /// once a second.
     pub fn refresh(&mut self, waits: &WaitCurve, now: f64) {
-        for one in &mut self.waiting {
+        self.prompts.forget_done(now);
+        for one in self.prompts.iter_mut().filter(|one| one.regime != Regime::Whole) {
             let elapsed = now - one.sent_at;
             if elapsed > OVERRUN * one.learned.max(one.raw) {
                 one.learned = elapsed;
                 self.residual.learn_overrun(one.regime, one.raw, elapsed);
             }
         }
-        let limits = self.limits();
+        let limits = self.limits;
         let (count, context) = (self.streams.count(), self.streams.context());
         let room = limits.slots.min(limits.kv_tokens / (context / count.max(1.0)).max(1.0));
-        if count + self.backlog.waiting() > room * NEARLY_FULL {
+        if count + f64::from(self.waiting) > room * NEARLY_FULL {
             self.lengths.see_running(self.streams.ages());
             waits.compute(&self.lengths, &self.streams, now);
         }
     }
 
-    /// The engine has started again: its requests are gone, its caches, and maybe its settings.
+    /// The engine has started again, maybe with other settings. The tickets of requests that it lost end one by one.
     pub fn restarted(&mut self) {
-        (self.backlog, self.streams) = (Backlog::default(), Streams::default());
-        self.waiting.clear();
-        self.allowed.clear();
-        self.stretch = Stretch::default();
         self.slots = SlotLearner::default();
-        self.limits.slots = f64::INFINITY;
+        (self.limits.slots, self.knows_slots) = (f64::INFINITY, false);
+        self.bursts = Bursts::default();
+        self.is_clean = false;
     }
 
     /// What the engine reports of its limits; infinite where it does not.
     pub fn set_limits(&mut self, slots: f64, kv_tokens: f64) {
         if slots.is_finite() {
-            self.limits.slots = slots;
+            (self.limits.slots, self.knows_slots) = (slots, true);
         }
         self.limits.kv_tokens = kv_tokens;
     }
 
-    fn limits(&self) -> EngineLimits {
-        self.limits
-    }
-
-    fn forget_waiting(&mut self, number: u64) {
-        if let Some(index) = self.waiting.iter().position(|one| one.number == number) {
-            self.waiting.remove(index);
-        }
-    }
-
-    fn allow(&mut self, ticket: &mut Ticket, per_token: Option<f64>) {
-        if let Some(before) = ticket.allowed.take()
-            && let Some(count) = self.allowed.get_mut(&before)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.allowed.remove(&before);
-            }
-        }
-        ticket.allowed = per_token.map(nanoseconds);
-        if let Some(after) = ticket.allowed {
-            *self.allowed.entry(after).or_default() += 1;
-        }
-    }
-
     /// The least time per token that a running stream can bear; infinite where none has an objective.
     pub fn tightest(&self) -> f64 {
-        self.allowed.keys().next().map_or(f64::INFINITY, |least| *least as f64 / 1000.0)
+        self.allowed.tightest()
     }
 
     /// Whether it has seen enough, and was right often enough, for a request to be refused by it.
@@ -406,20 +356,15 @@ impl BackendPredictor {
         self.steps.gaps()
     }
 
-    /// The prefill work that was sent to it.
-    pub fn backlog(&self) -> &Backlog {
-        &self.backlog
+    /// The prompts that were sent to it.
+    pub fn prompts(&self) -> &Prompts {
+        &self.prompts
     }
 
     /// Requests without a first token, and streams.
     pub fn counts(&self) -> (f64, f64) {
-        (self.backlog.waiting(), self.streams.count())
+        (self.waiting.into(), self.streams.count())
     }
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-fn nanoseconds(micros: f64) -> u64 {
-    (micros * 1000.0).round().clamp(0.0, 1e18) as u64
 }
 
 #[cfg(test)]

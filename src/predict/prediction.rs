@@ -1,6 +1,7 @@
 //! From the state of a backend to the latencies of one more request.
 
 use super::coefficients::Coefficients;
+use super::prompts::Work;
 use super::residual::{Factors, Regime};
 use super::wait_curve::WaitCurve;
 
@@ -29,12 +30,14 @@ pub struct EngineView<'a> {
     pub coefficients: Coefficients,
     /// What it has room for.
     pub limits: EngineLimits,
-    /// How long the prefill work that was sent to it still takes.
-    pub backlog: f64,
-    /// Requests without a first token, and the uncached tokens of one on average.
+    /// When its last step ended.
+    pub step_ended: f64,
+    /// Requests without a first token.
     pub waiting: f64,
-    /// See `waiting`.
-    pub waiting_tokens: f64,
+    /// The prompts that it computes now.
+    pub inside: Work,
+    /// The prompts that it computes next.
+    pub outside: Work,
     /// The share of the time that prefills took lately.
     pub prefill_share: f64,
     /// Its streams, and the tokens of their contexts.
@@ -74,7 +77,7 @@ impl Sent {
 /// The latencies of a request on a backend, and the terms that they are made of; in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Prediction {
-    /// Prompts before it.
+    /// Prompts before it, with the step that computes some of them.
     pub backlog: f64,
     /// Until a stream has ended and makes room.
     pub slot_wait: f64,
@@ -82,7 +85,7 @@ pub struct Prediction {
     pub prefill: f64,
     /// The part of `prefill` that the steps take without the prompt.
     pub steps: f64,
-    /// Until the current step ends.
+    /// Until the current step ends, if it computes no prompt.
     pub phase: f64,
     /// Network and front end.
     pub front_end: f64,
@@ -98,9 +101,13 @@ pub struct Prediction {
     pub ttft_p90: f64,
     /// Time per token after the first, on average.
     pub tpot: f64,
-    /// The work of its prefill: what it adds to the backlog.
+    /// What its prompt takes beyond the steps: what it adds to the backlog.
     pub work: f64,
 }
+
+/// The part of the prompts that arrive during a step that counts: the others arrived before the one in question, and are
+/// known.
+const LATER: f64 = 0.5;
 
 /// Predicts at `now`.
 pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
@@ -109,23 +116,28 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     let step = coefficients.step(streams, context);
     let budget = (limits.step_tokens - streams).max(1.0);
     let own = coefficients.prefill(request.cached, uncached);
-    let steps = (uncached / budget).ceil() * step;
-    let phase = if streams > 0.0 { step * 0.5 } else { 0.0 };
+    // Prompts that wait together are computed together.
+    let together = (view.outside.tokens + uncached) / budget;
+    let steps = together.max(1.0) * step;
+    let current = current_step(view, step, budget, now);
+    let (phase, inside) = if view.inside.tokens > 0.0 { (0.0, current) } else { (current, 0.0) };
+    let backlog = inside + view.outside.time;
     let slot_wait = slot_wait(view, request, now);
     let output = view.output.min(request.max_output);
-    let later = context + request.prompt + output * 0.5;
-    let tpot = coefficients.step(streams + 1.0, later) / (1.0 - view.prefill_share);
+    let mean_context = context + request.prompt + output * 0.5;
+    let tpot = coefficients.step(streams + 1.0, mean_context) / (1.0 - view.prefill_share);
     let decode = if request.is_whole { tpot * (output - 1.0).max(0.0) } else { 0.0 };
-    let wait = view.backlog.max(slot_wait);
-    let regime = match (request.is_whole, slot_wait > view.backlog) {
+    let wait = (backlog + phase).max(slot_wait);
+    let regime = match (request.is_whole, slot_wait > backlog + phase) {
         (true, _) => Regime::Whole,
         (false, true) => Regime::Slot,
         (false, false) => Regime::Prefill,
     };
-    let raw = front_end + wait + phase + own + steps + decode;
+    let later = current * view.prefill_share * LATER;
+    let raw = front_end + wait + later + own + steps + decode;
     let (mean, percentile) = view.factors.of(regime);
     Prediction {
-        backlog: view.backlog,
+        backlog,
         slot_wait,
         prefill: own + steps,
         steps,
@@ -137,13 +149,23 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         ttft: raw * mean,
         ttft_p90: raw * percentile,
         tpot,
-        work: own + step * uncached / budget,
+        work: own,
     }
+}
+
+/// Until the step ends that is being computed when the request arrives.
+fn current_step(view: &EngineView<'_>, step: f64, budget: f64, now: f64) -> f64 {
+    if view.streams < 1.0 && view.waiting < 1.0 {
+        return 0.0;
+    }
+    let steps = (view.inside.tokens / budget).max(1.0);
+    let ends = view.step_ended + steps * step + view.inside.time;
+    (ends - now - view.front_end).max(0.0)
 }
 
 /// Until so many streams have ended that the request, and all that wait before it, are in the batch.
 fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
-    let EngineView { coefficients, limits, waiting, waiting_tokens, streams, context, .. } = *view;
+    let EngineView { coefficients, limits, waiting, streams, context, .. } = *view;
     if streams < 1.0 {
         return 0.0;
     }
@@ -154,6 +176,7 @@ fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
     if needed <= 0.0 {
         return 0.0;
     }
+    let waiting_tokens = (view.inside.tokens + view.outside.tokens) / waiting.max(1.0);
     // Those who wait join the batch until it is full, and lengthen the steps of the others by their prompts.
     let joining = (room - streams).clamp(0.0, waiting);
     let step = coefficients.step(streams + joining, context + joining * waiting_tokens);

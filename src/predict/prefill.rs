@@ -1,7 +1,8 @@
 //! What a prompt token costs, and what lies before the first step of a request.
 
-/// Tokens in which the regression counts.
+/// Tokens and pairs in which the regression counts.
 const TOKENS: f64 = 512.0;
+const PAIRS: f64 = 1e6;
 /// How much a sample counts one sample later.
 const FORGETTING: f64 = 0.985;
 /// The variance of the relative error of a sample: the phase of the step, and noise.
@@ -10,6 +11,8 @@ const NOISE: f64 = 0.02;
 const LEAST: f64 = 2_000.0;
 /// What is not known of the front end: the variance of a guess, in milliseconds squared.
 const FRONT_END: f64 = 400.0;
+/// The same of a million pairs.
+const PAIR: f64 = 1.0;
 /// The largest variance of a weight.
 const MOST_VARIANCE: f64 = 1e7;
 /// How far a sample may be off, in times; the first ones may be off by more.
@@ -29,72 +32,81 @@ pub struct PrefillSample {
     pub has_front_end: bool,
 }
 
-/// Recursive least squares with forgetting on `time = front end + tokens x cost`, relative to the time.
+/// Recursive least squares with forgetting on `time = front end + tokens x cost + pairs x pair`, relative to the time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefillLearner {
-    front_end: f64,
-    /// For [`TOKENS`] tokens.
-    cost: f64,
-    pair: f64,
-    covariance: [[f64; 2]; 2],
+    /// In milliseconds: what lies before the engine, [`TOKENS`] tokens, [`PAIRS`] pairs.
+    weights: Vec3,
+    covariance: [Vec3; 3],
     samples: f64,
 }
 
+type Vec3 = [f64; 3];
+
+fn dot(a: &Vec3, b: &Vec3) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
 impl PrefillLearner {
-    /// Starts with a cost per token and per pair, and no front end.
+    /// Starts with a cost per token and per pair, in microseconds, and no front end.
     pub fn new(token: f64, pair: f64) -> Self {
+        let weights = [0.0, token * TOKENS / 1000.0, pair * PAIRS / 1000.0];
+        let [_, cost, _] = weights;
         Self {
-            front_end: 0.0,
-            cost: token * TOKENS,
-            pair,
-            // Within the regression weights count in milliseconds.
-            covariance: [[FRONT_END, 0.0], [0.0, (token * TOKENS / 500.0).powi(2).max(100.0)]],
+            weights,
+            covariance: [
+                [FRONT_END, 0.0, 0.0],
+                [0.0, (2.0 * cost).powi(2).max(100.0), 0.0],
+                [0.0, 0.0, PAIR],
+            ],
             samples: 0.0,
         }
     }
 
     /// Learns from one sample.
     pub fn learn(&mut self, sample: &PrefillSample) {
-        let time = sample.time - self.pair * sample.pairs;
-        if !(sample.tokens > 0.0 && time.is_finite()) {
+        let PrefillSample { tokens, pairs, time, has_front_end } = *sample;
+        if !(tokens > 0.0 && time.is_finite()) {
             return;
         }
-        // A request that was caught by a step that was just starting took less than the steps; that is noise.
-        let scale = time.max(LEAST);
-        // The weights count in milliseconds within the regression.
-        let front = if sample.has_front_end { 1000.0 / scale } else { 0.0 };
-        let x = [front, sample.tokens / TOKENS * 1000.0 / scale];
-        let weights = [self.front_end / 1000.0, self.cost / 1000.0];
-        let expected = x[0] * weights[0] + x[1] * weights[1];
+        // A prompt that was caught by a step that was just starting took less than the steps; that is noise.
+        let scale = time.max(LEAST) / 1000.0;
+        let front = if has_front_end { 1.0 } else { 0.0 };
+        let x = [front, tokens / TOKENS, pairs / PAIRS].map(|one| one / scale);
         let most = if self.samples < FIRST { f64::INFINITY } else { OUTLIER };
-        let off = (time.max(0.0) / scale - expected).clamp(-most, most);
-        let [[a, b], [c, d]] = self.covariance;
-        let px = [a * x[0] + b * x[1], c * x[0] + d * x[1]];
-        let total = NOISE + x[0] * px[0] + x[1] * px[1];
-        let gain = [px[0] / total, px[1] / total];
-        self.front_end = (self.front_end + gain[0] * off * 1000.0).max(0.0);
-        self.cost = (self.cost + gain[1] * off * 1000.0).max(0.0);
-        let shrink = |one: f64| (one / FORGETTING).clamp(-MOST_VARIANCE, MOST_VARIANCE);
-        self.covariance = [
-            [shrink(a - gain[0] * px[0]), shrink(b - gain[0] * px[1])],
-            [shrink(c - gain[1] * px[0]), shrink(d - gain[1] * px[1])],
-        ];
+        let off = (time.max(0.0) / 1000.0 / scale - dot(&x, &self.weights)).clamp(-most, most);
+        let px: Vec3 = self.covariance.map(|row| dot(&row, &x));
+        let total = NOISE + dot(&x, &px);
+        for (weight, gain) in self.weights.iter_mut().zip(&px) {
+            *weight = (*weight + gain / total * off).max(0.0);
+        }
+        for (row, p) in self.covariance.iter_mut().zip(px) {
+            for (one, q) in row.iter_mut().zip(px) {
+                let next = (*one - p * q / total) / FORGETTING;
+                *one = next.clamp(-MOST_VARIANCE, MOST_VARIANCE);
+            }
+        }
         self.samples += 1.0;
+    }
+
+    /// What lies before the first step takes less than is believed.
+    pub fn shrink_front_end(&mut self) {
+        self.weights[0] *= 0.8;
     }
 
     /// What lies before the first step of a request.
     pub fn front_end(&self) -> f64 {
-        self.front_end
+        self.weights[0] * 1000.0
     }
 
     /// What a token costs.
     pub fn token(&self) -> f64 {
-        self.cost / TOKENS
+        self.weights[1] * 1000.0 / TOKENS
     }
 
-    /// What a pair of tokens costs; it is not learned.
+    /// What a pair of tokens costs.
     pub fn pair(&self) -> f64 {
-        self.pair
+        self.weights[2] * 1000.0 / PAIRS
     }
 
     /// Samples that it has learned from.

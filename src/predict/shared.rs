@@ -5,27 +5,28 @@
 //! an instant; each is finite by itself, so that a prediction is off then, and nothing more.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::backend::{BackendPredictor, Ticket};
-use super::backlog::share_at;
+use super::backend::BackendPredictor;
 use super::coefficients::Coefficients;
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
+use super::prompts::{Work, share_at};
 use super::residual::Factors;
+use super::ticket::Ticket;
 use super::wait_curve::WaitCurve;
 
-/// Tokens of a stream after which its age and its gaps are learned.
+/// Tokens of a stream after which its age is learned, where it does not lead.
 const WINDOW: u32 = 16;
-/// Tokens below which a window that a prompt has ended shows nothing.
-const LEAST_WINDOW: u32 = 2;
+/// Steps without a token of the stream that leads after which another one does.
+const LOST: f64 = 3.0;
 
 /// What is taken for an engine of which nothing is known: one of 8 billion parameters on a small GPU.
 const UNKNOWN_ENGINE: Coefficients =
-    Coefficients { base: 15_000.0, token: 60.0, decode: 60.0, context: 0.05, pair: 0.0 };
+    Coefficients { base: 15_000.0, token: 60.0, decode: 60.0, context: 0.05, pair: 0.0005 };
 
-const NUMBERS: usize = 25;
+const NUMBERS: usize = 28;
 
 /// The predictor of one model on one backend.
 #[derive(Debug)]
@@ -33,8 +34,9 @@ pub struct Predictor {
     learned: Mutex<BackendPredictor>,
     numbers: [AtomicU64; NUMBERS],
     waits: WaitCurve,
-    /// Changes whenever a prompt enters or leaves the engine.
-    epoch: AtomicU32,
+    /// The stream whose tokens show when steps end: those of the others come with them, a little earlier or later.
+    leader: AtomicU64,
+    leaders: AtomicU64,
 }
 
 impl Default for Predictor {
@@ -79,6 +81,8 @@ pub struct PredictorReport {
     pub waiting: f64,
     /// See `waiting`.
     pub streams: f64,
+    /// The tokens of the streams' contexts.
+    pub context: f64,
     /// Whether enough is known for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -90,7 +94,8 @@ impl Predictor {
         let this = Self {
             numbers: std::array::from_fn(|_| AtomicU64::new(0)),
             waits: WaitCurve::default(),
-            epoch: AtomicU32::new(0),
+            leader: AtomicU64::new(0),
+            leaders: AtomicU64::new(0),
             learned: Mutex::new(learned),
         };
         this.publish(&this.learned.lock());
@@ -102,15 +107,17 @@ impl Predictor {
     pub fn estimate(&self, sent: &Sent, now: f64) -> Estimate {
         let [base, token, decode, context_cost, pair, slots, kv_tokens, step_tokens, rest @ ..] =
             self.numbers.each_ref().map(|one| f64::from_bits(one.load(Ordering::Relaxed)));
-        let [until, waiting, waiting_tokens, recent, changed, streams, context, rest @ ..] = rest;
+        let [step_ended, waiting, inside_tokens, inside, outside_tokens, outside, rest @ ..] = rest;
+        let [recent, changed, streams, context, rest @ ..] = rest;
         let [mean_a, p90_a, mean_b, p90_b, mean_c, p90_c, front_end, output, rest @ ..] = rest;
         let [tightest, is_trusted] = rest;
         let view = EngineView {
             coefficients: Coefficients { base, token, decode, context: context_cost, pair },
             limits: EngineLimits { slots, kv_tokens, step_tokens },
-            backlog: (until - now).max(0.0),
+            step_ended,
             waiting,
-            waiting_tokens,
+            inside: Work { tokens: inside_tokens, time: inside },
+            outside: Work { tokens: outside_tokens, time: outside },
             prefill_share: if recent > 0.0 { share_at(recent, changed, now) } else { 0.0 },
             streams,
             context,
@@ -127,8 +134,7 @@ impl Predictor {
         let view = learned.view(&self.waits, 0.0);
         let Coefficients { base, token, decode, context, pair } = view.coefficients;
         let EngineLimits { slots, kv_tokens, step_tokens } = view.limits;
-        let backlog = learned.backlog();
-        let (recent, changed) = backlog.recent();
+        let (recent, changed) = learned.prompts().recent();
         let Factors([(mean_a, p90_a), (mean_b, p90_b), (mean_c, p90_c)]) = view.factors;
         let is_trusted = f64::from(u8::from(learned.is_trusted()));
         let numbers: [f64; NUMBERS] = [
@@ -140,9 +146,12 @@ impl Predictor {
             slots,
             kv_tokens,
             step_tokens,
-            backlog.until(),
+            view.step_ended,
             view.waiting,
-            view.waiting_tokens,
+            view.inside.tokens,
+            view.inside.time,
+            view.outside.tokens,
+            view.outside.time,
             recent,
             changed,
             view.streams,
@@ -180,11 +189,10 @@ impl Predictor {
         now: f64,
     ) -> PredictionTicket {
         let ticket = self.learn(|learned| learned.sent(sent, prediction, objective, now));
-        self.epoch.fetch_add(1, Ordering::Relaxed);
-        let window = Window { epoch: 0, start: now, last: now, tokens: 0 };
+        let id = self.leaders.fetch_add(1, Ordering::Relaxed) + 1;
         let emitted = ticket.age();
         let predictor = Arc::clone(self);
-        PredictionTicket { predictor, ticket, emitted, window, now, has_ended: false }
+        PredictionTicket { predictor, ticket, id, emitted, learned: emitted, now, has_ended: false }
     }
 
     /// Learns from requests that wait for longer than was predicted, and from what the engine reports of its limits.
@@ -196,14 +204,9 @@ impl Predictor {
         });
     }
 
-    /// So many steps in which all streams emitted a token passed between two times, for a caller that does not see each
-    /// token: the simulator.
-    pub fn observe_steps(&self, from: f64, to: f64, steps: f64) {
-        self.learn(|learned| {
-            if steps >= f64::from(LEAST_WINDOW) && learned.counts().0 < 0.5 {
-                learned.learn_gaps(from, to, steps);
-            }
-        });
+    /// The engine has ended its step number `steps` at `at`, for a caller that does not see each token: the simulator.
+    pub fn observe_steps(&self, at: f64, steps: f64) {
+        self.learn(|learned| learned.step_ended(at, steps - learned.steps_seen()));
     }
 
     /// The engine has started again.
@@ -220,7 +223,7 @@ impl Predictor {
             coefficients: view.coefficients,
             front_end: view.front_end,
             slots: view.limits.slots,
-            backlog: view.backlog,
+            backlog: view.inside.time + view.outside.time,
             bias: residual.bias(),
             coverage: residual.coverage(),
             error: residual.error(),
@@ -228,18 +231,10 @@ impl Predictor {
             gaps: learned.gaps(),
             waiting: view.waiting,
             streams: view.streams,
+            context: view.context,
             is_trusted: learned.is_trusted(),
         }
     }
-}
-
-/// Tokens of a stream between which no prompt entered or left the engine.
-#[derive(Debug, Clone, Copy)]
-struct Window {
-    epoch: u32,
-    start: f64,
-    last: f64,
-    tokens: u32,
 }
 
 /// A request at a backend, from its prediction to its end, however it ends.
@@ -247,8 +242,10 @@ struct Window {
 pub struct PredictionTicket {
     predictor: Arc<Predictor>,
     ticket: Ticket,
+    id: u64,
+    /// Tokens that came, and those of them that were learned.
     emitted: u32,
-    window: Window,
+    learned: u32,
     /// The last time it was seen.
     now: f64,
     has_ended: bool,
@@ -269,37 +266,42 @@ impl PredictionTicket {
         if self.emitted == 0 {
             let ticket = &mut self.ticket;
             self.predictor.learn(|learned| learned.first_token(ticket, now));
-            let epoch = self.predictor.epoch.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-            self.window = Window { epoch, start: now, last: now, tokens: 0 };
-            self.emitted = 1;
+            (self.emitted, self.learned) = (1, 1);
             return;
         }
         self.emitted = self.emitted.saturating_add(count);
-        let epoch = self.predictor.epoch.load(Ordering::Relaxed);
-        if epoch != self.window.epoch {
-            self.close_window();
-            self.window = Window { epoch, start: now, last: now, tokens: 0 };
-            return;
+        let leader = self.predictor.leader.load(Ordering::Relaxed);
+        if leader == self.id {
+            return self.lead(count, now);
         }
-        self.window.tokens += count;
-        self.window.last = now;
-        if self.window.tokens >= WINDOW {
-            self.close_window();
-            self.window = Window { epoch, start: now, last: now, tokens: 0 };
+        if self.emitted - self.learned >= WINDOW {
+            self.learned = self.emitted;
+            let (ticket, emitted) = (&mut self.ticket, self.emitted);
+            let (step, ended) = self.predictor.learn(|learned| {
+                learned.progress(ticket, emitted, now);
+                learned.steps()
+            });
+            self.take_over(step, ended, now);
+        } else if leader == 0 {
+            self.take_over(0.0, f64::NEG_INFINITY, now);
         }
     }
 
-    /// Learns from the tokens since the last window.
-    fn close_window(&mut self) {
-        let Window { start, last, tokens, .. } = self.window;
-        let (ticket, emitted, now) = (&mut self.ticket, self.emitted, self.now);
+    /// A step has ended: the stream that leads has emitted.
+    fn lead(&mut self, count: u32, now: f64) {
+        let (ticket, emitted) = (&mut self.ticket, self.emitted);
+        self.learned = emitted;
         self.predictor.learn(|learned| {
             learned.progress(ticket, emitted, now);
-            // A prompt that was there all the time lengthened the steps.
-            if tokens >= LEAST_WINDOW && learned.counts().0 < 0.5 {
-                learned.learn_gaps(start, last, tokens.into());
-            }
+            learned.step_ended(now, count.into());
         });
+    }
+
+    /// Leads from now on, where no other stream does.
+    fn take_over(&mut self, step: f64, ended: f64, now: f64) {
+        if now > ended + LOST * step {
+            self.predictor.leader.store(self.id, Ordering::Relaxed);
+        }
     }
 
     /// It has emitted so many tokens, for a caller that does not see each of them: the simulator.
@@ -325,7 +327,8 @@ impl PredictionTicket {
             learned.progress(ticket, emitted, now);
             learned.ended(ticket, output, is_complete, now);
         });
-        self.predictor.epoch.fetch_add(1, Ordering::Relaxed);
+        let (leader, none) = (&self.predictor.leader, 0);
+        let _other = leader.compare_exchange(self.id, none, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -336,98 +339,5 @@ impl Drop for PredictionTicket {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SENT: Sent =
-        Sent { prompt: 500.0, cached: 100.0, max_output: f64::INFINITY, is_whole: false };
-
-    fn send(predictor: &Arc<Predictor>, now: f64) -> PredictionTicket {
-        let estimate = predictor.estimate(&SENT, now);
-        predictor.send(SENT, estimate.prediction, None, now)
-    }
-
-    #[test]
-    fn decisions_read_what_was_learned() {
-        let predictor = Arc::new(Predictor::default());
-        let idle = predictor.estimate(&SENT, 1e6).prediction;
-        let first = send(&predictor, 1e6);
-        let behind = predictor.estimate(&SENT, 1e6).prediction;
-        assert!((behind.backlog - idle.work).abs() < 1e-6, "{behind:?}");
-        drop(first);
-        assert_eq!(predictor.estimate(&SENT, 1e6).prediction.backlog, 0.0);
-    }
-
-    #[test]
-    fn tickets_leave_nothing_however_they_end() {
-        let predictor = Arc::new(Predictor::default());
-        let mut tickets: Vec<PredictionTicket> =
-            (0..300).map(|n| send(&predictor, f64::from(n) * 1e4)).collect();
-        for (n, ticket) in (0_u32..).zip(&mut tickets) {
-            let mut now = 3e6 + f64::from(n) * 1e4;
-            for token in 0..n % 40 {
-                ticket.tokens(1 + token % 2, now);
-                now += 2e4;
-            }
-            if n % 3 == 0 {
-                ticket.complete(Some(n % 40), now);
-            }
-        }
-        drop(tickets);
-        let report = predictor.report(1e9);
-        assert_eq!((report.waiting, report.streams, report.backlog), (0.0, 0.0, 0.0));
-    }
-
-    #[test]
-    fn gaps_of_a_single_stream_are_learned() {
-        let predictor = Arc::new(Predictor::default());
-        for request in 0..20_u32 {
-            let start = f64::from(request) * 1e7;
-            let mut ticket = send(&predictor, start);
-            let mut now = start + 40_000.0;
-            for _ in 0..100 {
-                ticket.tokens(1, now);
-                now += 5_000.0;
-            }
-            ticket.complete(None, now);
-        }
-        let report = predictor.report(1e9);
-        let step = report.coefficients.step(1.0, 550.0);
-        assert!((step / 5_000.0 - 1.0).abs() < 0.05, "{report:?}");
-        let found = predictor.estimate(&SENT, 1e9).prediction;
-        assert!((found.ttft / 40_000.0 - 1.0).abs() < 0.1, "{found:?}");
-        assert!(report.is_trusted, "{report:?}");
-    }
-
-    #[test]
-    fn tightest_objective_of_running_streams_is_seen() {
-        let predictor = Arc::new(Predictor::default());
-        let prediction = predictor.estimate(&SENT, 0.0).prediction;
-        let mut slow = predictor.send(SENT, prediction, Some(80_000.0), 0.0);
-        let mut fast = predictor.send(SENT, prediction, Some(50_000.0), 0.0);
-        assert_eq!(predictor.estimate(&SENT, 0.0).tightest, f64::INFINITY, "none runs yet");
-        slow.tokens(1, 1e5);
-        fast.tokens(1, 1e5);
-        assert_eq!(predictor.estimate(&SENT, 1e5).tightest, 50_000.0);
-        drop(fast);
-        assert_eq!(predictor.estimate(&SENT, 1e5).tightest, 80_000.0);
-        drop(slow);
-        assert_eq!(predictor.estimate(&SENT, 1e5).tightest, f64::INFINITY);
-    }
-
-    #[test]
-    fn responses_in_one_piece_show_the_speed_too() {
-        let predictor = Arc::new(Predictor::default());
-        let whole = Sent { is_whole: true, ..SENT };
-        for request in 0..200_u32 {
-            let now = f64::from(request) * 1e7;
-            let prediction = predictor.estimate(&whole, now).prediction;
-            let mut ticket = predictor.send(whole, prediction, None, now);
-            let output = 50 + request % 100;
-            ticket.complete(Some(output), now + 30_000.0 + f64::from(output) * 8_000.0);
-        }
-        let found = predictor.estimate(&whole, 1e10).prediction;
-        assert!((found.ttft / 830_000.0 - 1.0).abs() < 0.25, "{found:?}");
-        assert!((found.tpot / 8_000.0 - 1.0).abs() < 0.3, "{found:?}");
-    }
-}
+#[path = "shared_tests.rs"]
+mod tests;

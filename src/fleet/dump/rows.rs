@@ -13,6 +13,7 @@ use crate::fleet::groups::member_name;
 use crate::fleet::{
     Backend, BackendState, BreakerState, Cooldown, CooldownScope, Group, Health, Serving, Topology,
 };
+use crate::predict::{Coefficients, PredictorReport};
 use crate::scoring::Residency;
 use crate::units::{Timestamp, to_millis};
 
@@ -103,6 +104,9 @@ pub(super) struct ModelRow {
     pub(super) cooldown_remaining_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cooldown_status: Option<u16>,
+    /// What latencies are predicted by; not read back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prediction: Option<Value>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -309,6 +313,33 @@ impl ModelRow {
             response_ms: latency.and_then(|latency| latency.response()).map(to_millis),
             cooldown_remaining_s: cooldown.as_ref().map(|one| remaining(one, now)),
             cooldown_status: cooldown.as_ref().map(|one| one.status()),
+            prediction: model
+                .and_then(|model| model.used_predictor())
+                .map(|predictor| prediction_row(&predictor.report(now.0 as f64))),
         }
     }
+}
+
+/// What latencies are predicted by: times in milliseconds, but what a token costs in microseconds.
+fn prediction_row(report: &PredictorReport) -> Value {
+    let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
+    let Coefficients { base, token, decode, context, .. } = report.coefficients;
+    json!({
+        "trusted": report.is_trusted,
+        "error": rounded(report.error),
+        "coverage": rounded(report.coverage),
+        "bias": rounded(report.bias.exp()),
+        "first_tokens": report.first_tokens,
+        "steps": report.gaps.round(),
+        "backlog_ms": rounded(report.backlog / 1000.0),
+        "waiting": report.waiting,
+        "streams": report.streams,
+        "slots": Some(report.slots).filter(|slots| slots.is_finite()),
+        "front_end_ms": rounded(report.front_end / 1000.0),
+        "step_ms": rounded(report.coefficients.step(report.streams, report.context) / 1000.0),
+        "base_ms": rounded(base / 1000.0),
+        "prompt_token_us": rounded(token),
+        "stream_us": rounded(decode),
+        "context_token_us": rounded(context),
+    })
 }

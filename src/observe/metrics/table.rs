@@ -10,6 +10,7 @@ mod gen_ai;
 mod groups;
 mod ledger;
 mod models;
+mod predictions;
 mod prefix;
 mod process;
 mod rate_limits;
@@ -31,6 +32,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricRow> + Clone {
         backends::ROWS,
         groups::ROWS,
         models::ROWS,
+        predictions::ROWS,
         engines::ROWS,
         prefix::ROWS,
         shadow::ROWS,

@@ -12,6 +12,7 @@ use crate::discovery::ScrapeBudget;
 use crate::fleet::{
     Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Topology,
 };
+use crate::predict::Sent;
 use crate::routing::audit::ShadowHost;
 use crate::routing::{About, RoutingDecision};
 use crate::scan::Usage;
@@ -131,6 +132,10 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     let model = generation.fleet.topology().models()[0].serving[0].model_state.clone();
     model.set_in_flight(1);
     model.set_vram(ByteSize::mib(8));
+    let sent = Sent { prompt: 9.0, cached: 0.0, max_output: 9.0, is_whole: false };
+    let prediction = model.predictor().estimate(&sent, 5.0).prediction;
+    model.predictor().send(sent, prediction, None, 5.0).tokens(1, 9.0);
+    model.predictor().refresh(4.0, 1e6, 9.0);
     metrics.first_token(BackendId(0), Duration::from_millis(30));
     metrics.progress(BackendId(0), 3);
     let code = Some(ErrorCode::ConnectFailed);

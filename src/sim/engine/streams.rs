@@ -4,32 +4,33 @@ use super::plan::Plan;
 use super::request::Phase;
 use super::{Engine, EngineServer};
 
-/// Steps in which all requests decoded: between two times, in picoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DecodedSteps {
-    /// When the first of them started.
-    pub from: u64,
-    /// When the last one ended.
-    pub to: u64,
-    /// How many.
-    pub steps: u64,
-}
-
 impl Engine {
-    /// Steps of the plan that have ended at `at`, where it only decodes.
-    fn decoded_steps(&self, at: u64) -> Option<DecodedSteps> {
-        let plan = self.plan.as_ref()?;
-        let Plan::Decoding { start, steps, decodes, context } = plan else { return None };
+    /// When the last step ended before `at`, in picoseconds, and how many have.
+    fn steps_ended(&self, at: u64) -> Option<(u64, u64)> {
         let time = &self.spec.step_time;
-        let is_over = plan.end(time) <= at;
-        let ended = if is_over { *steps } else { plan.steps_started(at, time).saturating_sub(1) };
-        let to = start + time.of_steps(ended, *decodes, *context);
-        (ended > 0).then_some(DecodedSteps { from: *start, to, steps: ended })
+        let before = self.counters.steps;
+        Some(match self.plan.as_ref()? {
+            Plan::Mixed { end, .. } if *end <= at => (*end, before + 1),
+            Plan::Mixed { start, .. } => (*start, before),
+            Plan::Decoding { start, decodes, context, .. } => {
+                let ended = self.decoded_steps(at);
+                (start + time.of_steps(ended, *decodes, *context), before + ended)
+            }
+        })
+    }
+
+    /// Steps of the plan that have ended at `at`, where it only decodes.
+    fn decoded_steps(&self, at: u64) -> u64 {
+        let time = &self.spec.step_time;
+        match &self.plan {
+            Some(plan @ Plan::Decoding { steps, .. }) if plan.end(time) <= at => *steps,
+            Some(plan) => plan.steps_started(at, time).saturating_sub(1),
+            None => 0,
+        }
     }
 
     fn streams(&self, at: u64, streams: &mut Vec<(u32, u32)>) {
-        let since = self.decoded_steps(at).map_or(0, |decoded| decoded.steps);
-        let since = u32::try_from(since).unwrap_or(u32::MAX);
+        let since = u32::try_from(self.decoded_steps(at)).unwrap_or(u32::MAX);
         let running = self.running.iter().filter_map(|slot| self.requests.get(*slot));
         streams.extend(running.filter_map(|request| {
             let Phase::Decoding { base } = request.phase else { return None };
@@ -46,10 +47,10 @@ impl EngineServer {
         self.engines().for_each(|engine| engine.streams(at, streams));
     }
 
-    /// The decoding steps that have ended at `at` since something else happened; none where several models compute.
-    pub fn decoded_steps(&self, at: u64) -> Option<DecodedSteps> {
+    /// When the last step ended, and how many have; nothing where several models compute, or none.
+    pub fn steps_ended(&self, at: u64) -> Option<(u64, u64)> {
         let mut engines = self.engines();
         let only = engines.next().filter(|_| engines.next().is_none())?;
-        only.decoded_steps(at)
+        only.steps_ended(at)
     }
 }

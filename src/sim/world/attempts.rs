@@ -89,6 +89,7 @@ impl World<'_> {
     fn attempt(&mut self, id: u32, balancer: u32, earlier: Earlier, at: u64) {
         let workload = self.workload;
         let Some(request) = workload.requests.get(id as usize) else { return };
+        (0..self.engines.all.len()).for_each(|index| self.learn_steps(index, at));
         let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
         one.publish(&self.engines.all, at);
         let attempt = earlier.attempt + 1;

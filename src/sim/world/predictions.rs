@@ -33,20 +33,19 @@ impl World<'_> {
         }
     }
 
-    /// Learns how long the steps of an engine took, before something else happens there.
+    /// Before something happens at an engine, and before a decision: when its last step ended, as tokens show it live.
     pub(super) fn learn_steps(&self, index: usize, at: u64) {
         if !self.predicts {
             return;
         }
         let Some(one) = self.engines.all.get(index) else { return };
-        let Some(decoded) = one.engine.decoded_steps(at.saturating_mul(PICOS)) else { return };
-        let micros = |picos: u64| picos as f64 / PICOS as f64;
-        let (from, to, steps) = (micros(decoded.from), micros(decoded.to), decoded.steps as f64);
+        let Some((ended, count)) = one.engine.steps_ended(at.saturating_mul(PICOS)) else { return };
+        let (ended, count) = (ended as f64 / PICOS as f64, count as f64);
         for balancer in &self.balancers {
             let models = balancer.topology.models().iter().flat_map(|model| &model.serving);
             for row in models.filter(|row| usize::from(row.backend) == index) {
                 if let Some(predictor) = row.model_state.used_predictor() {
-                    predictor.observe_steps(from, to, steps);
+                    predictor.observe_steps(ended, count);
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::config::Environment;
 use crate::sim::engine::{OnDemand, Slots, engine_rows};
+use crate::sim::summary::{Objective, Summary};
 use crate::sim::workload::{WorkloadSpec, generate, read_trace};
 
 fn config(routing: &str, backends: usize) -> Config {
@@ -263,4 +264,29 @@ fn weight_of_the_prefix_concentrates_what_shares_it() {
         before = most;
     }
     assert!(before > 0.5, "{before}: with 5 of 9 most meet on one backend");
+}
+
+/// Loads in relation to what the engines can complete, and how far predictions of the time to the first token may be
+/// off on average. In bursts requests that wait together are computed together, and those that come later still
+/// lengthen the same step.
+#[test]
+fn first_tokens_are_predicted_at_any_load() {
+    for (rate, variation, most) in [(32.0, 1.0, 0.12), (49.0, 1.0, 0.16), (40.0, 3.0, 0.25)] {
+        let workload = mixed(3000, rate, variation);
+        let routing = "strategy: round_robin, predict: true";
+        let result = simulate(&world(routing, 4), &workload).unwrap();
+        let objective = Objective { first_token: 1.0, per_token: 1.0 };
+        let found = Summary::new(&result, &workload, &objective).prediction.unwrap();
+        assert!(found.mean_error <= most, "{rate}/s, {variation}: {found:?}");
+        assert!((0.86..=0.94).contains(&found.coverage), "{rate}/s, {variation}: {found:?}");
+    }
+}
+
+fn mixed(requests: u32, rate: f64, variation: f64) -> Workload {
+    let yaml = format!(
+        "requests: {requests}\nstreams:\n  - model: m\n    arrivals: {{ rate: {rate}, process: gamma, variation: {variation} }}\n    \
+         input: {{ distribution: lognormal, mean: 900, deviation: 1400, min: 20, max: 12000 }}\n    output: {{ \
+         distribution: lognormal, mean: 220, deviation: 250, min: 2, max: 2000 }}\n"
+    );
+    generate(&WorkloadSpec::parse(&yaml).unwrap(), 1)
 }

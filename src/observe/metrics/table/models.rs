@@ -7,7 +7,7 @@ use super::super::samples::{Samples, number, to_sample};
 use crate::fleet::{Serving, Topology};
 use crate::scoring::Residency;
 
-const LABELS: &[&str] = &["backend", "model"];
+pub(super) const LABELS: &[&str] = &["backend", "model"];
 
 pub(super) const ROWS: &[MetricRow] = &[
     gauge(
@@ -45,7 +45,7 @@ fn resident(scrape: &Scrape<'_>) -> Samples {
 }
 
 /// One sample for each model of each backend for which `read` returns a value.
-fn per_model(scrape: &Scrape<'_>, read: impl Fn(&Serving) -> Option<f64>) -> Samples {
+pub(super) fn per_model(scrape: &Scrape<'_>, read: impl Fn(&Serving) -> Option<f64>) -> Samples {
     let mut samples = Bounded::new(scrape);
     samples.add(read);
     samples.all

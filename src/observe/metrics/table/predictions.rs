@@ -1,0 +1,77 @@
+//! Metrics of what is predicted, and of how far it was off. Without `routing.predict` there is no sample.
+
+use super::super::Scrape;
+use super::super::row::{MetricRow, gauge};
+use super::super::samples::Samples;
+use super::models::{LABELS, per_model};
+use crate::predict::PredictorReport;
+
+const MICRO: f64 = 1e-6;
+
+pub(super) const ROWS: &[MetricRow] = &[
+    gauge(
+        "penstock_prediction_error_ratio",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| (one.first_tokens > 0.0).then_some(one.error)),
+        "mean absolute error of predicted times to the first token, as a share of the truth (MAPE), of about the last 200",
+    ),
+    gauge(
+        "penstock_prediction_coverage_ratio",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| (one.first_tokens > 0.0).then_some(one.coverage)),
+        "share of about the last 200 first tokens that came within the predicted 90th percentile",
+    ),
+    gauge(
+        "penstock_prediction_bias_ratio",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.bias.exp())),
+        "factor by which predictions are corrected: above 1 where the engine is slower than its steps explain",
+    ),
+    gauge(
+        "penstock_prediction_trusted",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(f64::from(u8::from(one.is_trusted)))),
+        "1 once enough steps and first tokens were seen, and predictions hold; requests are refused by trusted predictions only",
+    ),
+    gauge(
+        "penstock_predicted_backlog_seconds",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.backlog * MICRO)),
+        "prompts that were sent to the backend and have no first token: how long they take",
+    ),
+    gauge(
+        "penstock_predicted_step_seconds",
+        LABELS,
+        |_, scrape| {
+            per_predictor(scrape, |one| {
+                Some(one.coefficients.step(one.streams, one.context) * MICRO)
+            })
+        },
+        "how long a step of the engine takes with the streams that it has now: the time between two tokens of a stream",
+    ),
+    gauge(
+        "penstock_predicted_prefill_token_seconds",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.token * MICRO)),
+        "what a new prompt token costs, as learned",
+    ),
+    gauge(
+        "penstock_predicted_front_end_seconds",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.front_end * MICRO)),
+        "network and front end before the engine starts with a request, as learned",
+    ),
+    gauge(
+        "penstock_predicted_slots",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.slots).filter(|slots| slots.is_finite())),
+        "requests in the engine's batch at most, reported or learned; absent while nothing shows it",
+    ),
+];
+
+fn per_predictor(scrape: &Scrape<'_>, read: impl Fn(&PredictorReport) -> Option<f64>) -> Samples {
+    per_model(scrape, |row| {
+        let predictor = row.model_state.used_predictor()?;
+        read(&predictor.report(scrape.now.0 as f64))
+    })
+}

@@ -1,0 +1,227 @@
+//! The prompts that were sent to an engine and have no first token yet.
+//!
+//! An engine works in steps. A prompt that arrives during one is computed from the next on, together with all others
+//! that arrived meanwhile. The ends of steps are seen at a proxy: they are when tokens come.
+
+use std::collections::VecDeque;
+
+use super::residual::Regime;
+
+/// The time in which a share of prefill work falls to 1/e: 10 s.
+const DECAY: f64 = 10e6;
+/// Prompts that are followed one by one; further ones are counted only.
+const MOST: usize = 4096;
+
+/// The share of the time that prefills took, where their decayed work was `recent` at `changed`.
+pub(super) fn share_at(recent: f64, changed: f64, now: f64) -> f64 {
+    (recent * (-(now - changed).max(0.0) / DECAY).exp() / DECAY).min(0.95)
+}
+
+/// A prompt without a first token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Prompt {
+    pub(super) number: u64,
+    pub(super) sent_at: f64,
+    /// Its uncached tokens, and what they take.
+    pub(super) tokens: f64,
+    pub(super) work: f64,
+    /// When it is taken to be computed although no first token is seen, because the response comes in one piece.
+    pub(super) done_at: f64,
+    /// What was computed for it before it was sent.
+    pub(super) raw: f64,
+    pub(super) regime: Regime,
+    /// The wait that was learned from last.
+    pub(super) learned: f64,
+    /// The end of the step after which the engine computed it, and the number of that step.
+    pub(super) entered: Option<(f64, f64)>,
+}
+
+/// Tokens of prompts, and what they take.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Work {
+    /// Uncached tokens.
+    pub tokens: f64,
+    /// What they take beyond the steps that decode.
+    pub time: f64,
+}
+
+impl Work {
+    fn add(&mut self, prompt: &Prompt, sign: f64) {
+        self.tokens = (self.tokens + sign * prompt.tokens).max(0.0);
+        self.time = (self.time + sign * prompt.work).max(0.0);
+    }
+}
+
+/// The prompts of one backend, in the order in which they were sent.
+#[derive(Debug, Clone, Default)]
+pub struct Prompts {
+    prompts: VecDeque<Prompt>,
+    /// How many of the first ones the engine computes.
+    entered: usize,
+    /// Those whose response comes in one piece.
+    whole: usize,
+    inside: Work,
+    /// What is done of `inside`.
+    done: f64,
+    outside: Work,
+    /// Prefill work of the last seconds, decayed, and when it last changed.
+    recent: f64,
+    changed: f64,
+}
+
+impl Prompts {
+    /// A prompt is sent. `enters`: to an idle engine, which starts at once.
+    pub(super) fn send(&mut self, prompt: Prompt, enters: Option<(f64, f64)>) {
+        self.forget_done(prompt.sent_at);
+        self.recent *= (-(prompt.sent_at - self.changed).max(0.0) / DECAY).exp();
+        self.recent += prompt.work;
+        self.changed = prompt.sent_at;
+        if self.prompts.len() >= MOST {
+            return;
+        }
+        let enters = enters.filter(|_| self.entered == self.prompts.len());
+        if enters.is_some() {
+            self.entered += 1;
+            self.inside.add(&prompt, 1.0);
+        } else {
+            self.outside.add(&prompt, 1.0);
+        }
+        self.whole += usize::from(prompt.done_at.is_finite());
+        self.prompts.push_back(Prompt { entered: enters, ..prompt });
+    }
+
+    /// A prompt has its first token, or has left.
+    pub(super) fn remove(&mut self, number: u64) -> Option<Prompt> {
+        let index = self.prompts.iter().position(|one| one.number == number)?;
+        self.remove_at(index)
+    }
+
+    fn remove_at(&mut self, index: usize) -> Option<Prompt> {
+        let prompt = self.prompts.remove(index)?;
+        self.whole -= usize::from(prompt.done_at.is_finite());
+        if index < self.entered {
+            self.entered -= 1;
+            self.inside.add(&prompt, -1.0);
+            // What was done was done for the first ones.
+            self.done = (self.done - prompt.work).max(0.0);
+        } else {
+            self.outside.add(&prompt, -1.0);
+        }
+        if self.prompts.is_empty() {
+            (self.inside, self.outside, self.done) = Default::default();
+        } else if self.entered == 0 {
+            (self.inside, self.done) = Default::default();
+        }
+        Some(prompt)
+    }
+
+    /// Steps have ended at `at`, after which the engine has computed `computed` of the prompts inside. Those that had
+    /// arrived are inside from now on; `step`: the number of steps so far.
+    pub(super) fn step_ended(&mut self, at: f64, step: f64, front_end: f64, computed: f64) {
+        self.forget_done(at);
+        self.done = (self.done + computed).min(self.inside.time);
+        while let Some(prompt) = self.prompts.get_mut(self.entered) {
+            if prompt.sent_at + front_end > at {
+                break;
+            }
+            prompt.entered = Some((at, step));
+            let prompt = *prompt;
+            self.outside.add(&prompt, -1.0);
+            self.inside.add(&prompt, 1.0);
+            self.entered += 1;
+        }
+    }
+
+    /// Prompts whose first tokens are not seen, once they are taken to be computed.
+    pub(super) fn forget_done(&mut self, now: f64) {
+        if self.whole == 0 {
+            return;
+        }
+        let mut index = 0;
+        while let Some(prompt) = self.prompts.get(index) {
+            if prompt.done_at > now {
+                index += 1;
+            } else if self.remove_at(index).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// All of them, to be learned from while they wait.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Prompt> {
+        self.prompts.iter_mut()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.prompts.len()
+    }
+
+    /// How many of them the engine computes.
+    pub fn entered(&self) -> usize {
+        self.entered
+    }
+
+    /// What is left of those that the engine computes.
+    pub fn inside(&self) -> Work {
+        Work { time: (self.inside.time - self.done).max(0.0), ..self.inside }
+    }
+
+    /// Those that wait for the next step.
+    pub fn outside(&self) -> Work {
+        self.outside
+    }
+
+    /// The prefill work of the last seconds, decayed, and when it was added up.
+    pub fn recent(&self) -> (f64, f64) {
+        (self.recent, self.changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(number: u64, sent_at: f64) -> Prompt {
+        Prompt {
+            number,
+            sent_at,
+            tokens: 100.0,
+            work: 5_000.0,
+            done_at: f64::INFINITY,
+            raw: 1.0,
+            regime: Regime::Prefill,
+            learned: 0.0,
+            entered: None,
+        }
+    }
+
+    #[test]
+    fn prompts_enter_with_the_next_step() {
+        let mut prompts = Prompts::default();
+        prompts.send(prompt(1, 0.0), Some((0.0, 0.0)));
+        prompts.send(prompt(2, 10.0), None);
+        prompts.send(prompt(3, 900.0), None);
+        assert_eq!((prompts.inside().time, prompts.outside().time), (5_000.0, 10_000.0));
+        prompts.step_ended(500.0, 1.0, 100.0, 2_000.0);
+        assert_eq!((prompts.inside().time, prompts.outside().time), (8_000.0, 5_000.0));
+        assert_eq!(prompts.remove(1).unwrap().entered, Some((0.0, 0.0)));
+        assert_eq!(prompts.inside(), Work { tokens: 100.0, time: 5_000.0 });
+        assert_eq!(prompts.remove(2).unwrap().entered, Some((500.0, 1.0)));
+        assert_eq!(prompts.remove(2), None);
+        assert_eq!(prompts.remove(3).unwrap().entered, None);
+        assert_eq!((prompts.inside(), prompts.outside()), Default::default());
+    }
+
+    #[test]
+    fn prompts_of_whole_responses_end_by_themselves() {
+        let mut prompts = Prompts::default();
+        prompts.send(Prompt { done_at: 700.0, ..prompt(1, 0.0) }, None);
+        prompts.send(prompt(2, 0.0), None);
+        prompts.step_ended(600.0, 1.0, 0.0, 0.0);
+        assert_eq!(prompts.count(), 2);
+        prompts.step_ended(700.0, 2.0, 0.0, 0.0);
+        assert_eq!((prompts.count(), prompts.entered()), (1, 1));
+        assert_eq!(prompts.inside().time, 5_000.0);
+    }
+}

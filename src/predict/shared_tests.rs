@@ -1,0 +1,94 @@
+use super::*;
+
+const SENT: Sent =
+    Sent { prompt: 500.0, cached: 100.0, max_output: f64::INFINITY, is_whole: false };
+
+fn send(predictor: &Arc<Predictor>, now: f64) -> PredictionTicket {
+    let estimate = predictor.estimate(&SENT, now);
+    predictor.send(SENT, estimate.prediction, None, now)
+}
+
+#[test]
+fn decisions_read_what_was_learned() {
+    let predictor = Arc::new(Predictor::default());
+    let idle = predictor.estimate(&SENT, 1e6).prediction;
+    let first = send(&predictor, 1e6);
+    let behind = predictor.estimate(&SENT, 1e6).prediction;
+    let step = predictor.report(1e6).coefficients.base;
+    assert!((behind.backlog - idle.work - step).abs() < 1e-6, "{behind:?}");
+    drop(first);
+    assert_eq!(predictor.estimate(&SENT, 1e6).prediction.backlog, 0.0);
+}
+
+#[test]
+fn tickets_leave_nothing_however_they_end() {
+    let predictor = Arc::new(Predictor::default());
+    let mut tickets: Vec<PredictionTicket> =
+        (0..300).map(|n| send(&predictor, f64::from(n) * 1e4)).collect();
+    for (n, ticket) in (0_u32..).zip(&mut tickets) {
+        let mut now = 3e6 + f64::from(n) * 1e4;
+        for token in 0..n % 40 {
+            ticket.tokens(1 + token % 2, now);
+            now += 2e4;
+        }
+        if n % 3 == 0 {
+            ticket.complete(Some(n % 40), now);
+        }
+    }
+    drop(tickets);
+    let report = predictor.report(1e9);
+    assert_eq!((report.waiting, report.streams, report.backlog), (0.0, 0.0, 0.0));
+}
+
+#[test]
+fn gaps_of_a_single_stream_are_learned() {
+    let predictor = Arc::new(Predictor::default());
+    for request in 0..20_u32 {
+        let start = f64::from(request) * 1e7;
+        let mut ticket = send(&predictor, start);
+        let mut now = start + 40_000.0;
+        for _ in 0..100 {
+            ticket.tokens(1, now);
+            now += 5_000.0;
+        }
+        ticket.complete(None, now);
+    }
+    let report = predictor.report(1e9);
+    let step = report.coefficients.step(1.0, 550.0);
+    assert!((step / 5_000.0 - 1.0).abs() < 0.05, "{report:?}");
+    let found = predictor.estimate(&SENT, 1e9).prediction;
+    assert!((found.ttft / 40_000.0 - 1.0).abs() < 0.1, "{found:?}");
+    assert!(report.is_trusted, "{report:?}");
+}
+
+#[test]
+fn tightest_objective_of_running_streams_is_seen() {
+    let predictor = Arc::new(Predictor::default());
+    let prediction = predictor.estimate(&SENT, 0.0).prediction;
+    let mut slow = predictor.send(SENT, prediction, Some(80_000.0), 0.0);
+    let mut fast = predictor.send(SENT, prediction, Some(50_000.0), 0.0);
+    assert_eq!(predictor.estimate(&SENT, 0.0).tightest, f64::INFINITY, "none runs yet");
+    slow.tokens(1, 1e5);
+    fast.tokens(1, 1e5);
+    assert_eq!(predictor.estimate(&SENT, 1e5).tightest, 50_000.0);
+    drop(fast);
+    assert_eq!(predictor.estimate(&SENT, 1e5).tightest, 80_000.0);
+    drop(slow);
+    assert_eq!(predictor.estimate(&SENT, 1e5).tightest, f64::INFINITY);
+}
+
+#[test]
+fn responses_in_one_piece_show_the_speed_too() {
+    let predictor = Arc::new(Predictor::default());
+    let whole = Sent { is_whole: true, ..SENT };
+    for request in 0..200_u32 {
+        let now = f64::from(request) * 1e7;
+        let prediction = predictor.estimate(&whole, now).prediction;
+        let mut ticket = predictor.send(whole, prediction, None, now);
+        let output = 50 + request % 100;
+        ticket.complete(Some(output), now + 30_000.0 + f64::from(output) * 8_000.0);
+    }
+    let found = predictor.estimate(&whole, 1e10).prediction;
+    assert!((found.ttft / 830_000.0 - 1.0).abs() < 0.25, "{found:?}");
+    assert!((found.tpot / 8_000.0 - 1.0).abs() < 0.3, "{found:?}");
+}
