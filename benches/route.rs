@@ -109,6 +109,7 @@ impl<'a> Decider<'a> {
             prompt: None,
             session: None,
             requester: penstock::fleet::Requester::default(),
+            objectives: penstock::scoring::Objectives::default(),
         };
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         let routed =

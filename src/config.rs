@@ -35,6 +35,7 @@ pub use sections::limits::{Http2Limits, LimitsConfig};
 pub use sections::listener::{ClientCertificates, ListenAddress, Listener, ListenerTls};
 pub use sections::log::{LogConfig, LogFormat, LogLevel};
 pub use sections::model::{ModelConfig, ModelEntry};
+pub use sections::objectives::{MOST_PRIORITY, ObjectiveConfig};
 pub use sections::ollama::OllamaConfig;
 pub use sections::price::Price;
 pub use sections::prompt::Prompt;
@@ -43,7 +44,8 @@ pub use sections::rate_limits::RateLimits;
 pub use sections::reload_gate::ReloadGateConfig;
 pub use sections::routing::BY_MODEL;
 pub use sections::routing::{
-    CooldownConfig, RetryBudget, RoutingConfig, TokenEstimate, UnknownCapability,
+    CooldownConfig, HeadroomPreference, RetryBudget, RoutingConfig, TokenEstimate,
+    UnknownCapability,
 };
 pub use sections::server::{Compat, Cors, ForwardedFor, ReasoningField, ServerConfig};
 pub use sections::shadow::ShadowConfig;

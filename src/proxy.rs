@@ -24,6 +24,7 @@ mod ensemble;
 mod failure;
 mod forward;
 mod local_response;
+mod objectives;
 mod observers;
 mod outcome;
 mod own_response;

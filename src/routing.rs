@@ -53,6 +53,7 @@ use crate::config::Strategy;
 use crate::fleet::{BackendId, BackendSet, ModelId, Probe, Requester, Serving, Topology};
 use crate::prefix::Chain;
 use crate::scan::RequestProfile;
+use crate::scoring::Objectives;
 use crate::units::{Timestamp, TokenCount};
 
 /// Everything a decision reads.
@@ -78,6 +79,8 @@ pub struct RouteInput<'a> {
     pub session: Option<u64>,
     /// Who sent it.
     pub requester: Requester,
+    /// What its client wants.
+    pub objectives: Objectives,
 }
 
 /// Where a request goes.

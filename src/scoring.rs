@@ -6,8 +6,10 @@
 //! the weighted sum of its scores; the weights sum to 1. Source: the composable scorers of BLIS and
 //! llm-d.
 
+mod objectives;
 mod params;
 mod picker;
+mod prediction;
 mod prefix_params;
 mod preset;
 mod profile;
@@ -19,8 +21,10 @@ mod scorers;
 mod spec;
 mod text;
 
+pub use objectives::{Headroom, Objectives};
 pub use params::{ParamError, Params, Value};
 pub use picker::{PICKERS, Picker, PickerError};
+pub use prediction::PredictedLatency;
 pub use prefix_params::PrefixParams;
 pub use preset::{PRESETS, Preset};
 pub use profile::{Profile, ProfileError, ScoreMatrix};

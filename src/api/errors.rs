@@ -31,6 +31,7 @@ pub enum ErrorCode {
     BackendsCoolingDown,
     TooManyEnsembles,
     RateLimited,
+    ObjectiveMissed,
     BadUpstreamResponse,
     UpstreamClosed,
     NoOllamaBackend,
@@ -200,6 +201,12 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         "rate_limited",
         429,
         "a limit of the key (`auth.limits`, `auth.keys[].limits`) or of the client's address (`limits.per_client`) is used up; see `Retry-After`",
+    ),
+    error(
+        ErrorCode::ObjectiveMissed,
+        "objective_missed",
+        429,
+        "the request has a priority below 0, and its objectives are predicted to be missed on every backend (strategy `slo`); see `Retry-After`",
     ),
     error(
         ErrorCode::BadUpstreamResponse,

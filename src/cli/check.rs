@@ -101,6 +101,7 @@ fn strategy(routing: &RoutingConfig) -> String {
             "{name} (priority {}, load {}, latency {})",
             weights.priority, weights.load, weights.latency
         ),
+        Strategy::Slo => format!("{name} (prefer {})", routing.prefer.name()),
         Strategy::Weighted => {
             let scorers = routing.scorer_specs();
             let scorers: Vec<String> =

@@ -17,6 +17,7 @@ use crate::config::sections::telemetry::TelemetryUse;
 use crate::config::syntax::document::{Entry, Node};
 use crate::config::syntax::errors::{Place, Problem, Warning};
 use crate::config::syntax::reader::Reader;
+use crate::config::syntax::suggest::nearest;
 use crate::config::syntax::url::BackendUrl;
 use crate::scoring::{Preset, Profile};
 use crate::tls::ServerTls;
@@ -31,6 +32,7 @@ const ONE_PROMPT: ByteSize = ByteSize::kib(64);
 pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     check_listeners(config, root, reader);
     check_limits(config, root, reader);
+    check_objectives(config, root, reader);
     check_client_keys(config, root, reader);
     check_routing(config, root, reader);
     check_telemetry(config, root, reader);
@@ -90,6 +92,31 @@ fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
         let high = format!("limits.buffered_bodies: {all}");
         let place = root.at("limits").key_place("buffered_bodies");
         reader.fault(place, Problem::OutOfOrder { low, high });
+    }
+}
+
+/// Refuses references to objectives that do not exist.
+fn check_objectives(config: &Config, root: &Node, reader: &mut Reader) {
+    let known = || config.objectives.keys().map(String::as_str);
+    let keys = config.auth.keys.iter().zip(root.at("auth").at("keys").items());
+    let of_keys = keys.enumerate().filter_map(|(index, (key, item))| {
+        Some((format!("auth.keys[{index}].objective"), key.objective.as_deref()?, item))
+    });
+    let models = config.models.iter().filter_map(|(name, model)| {
+        let node = root.at("models").at(name);
+        Some((format!("models.{name}.objective"), model.objective.as_deref()?, node))
+    });
+    for (key, given, node) in of_keys.chain(models) {
+        if config.objectives.contains_key(given) {
+            continue;
+        }
+        let problem = Problem::UnknownValue {
+            key,
+            given: given.to_owned(),
+            suggestion: nearest(given, known()).map(str::to_owned),
+            known: known().collect::<Vec<_>>().join(", "),
+        };
+        reader.fault(node.key_place("objective"), problem);
     }
 }
 
@@ -192,7 +219,7 @@ fn check_telemetry(config: &Config, root: &Node, reader: &mut Reader) {
 
 fn check_prefix_memory(config: &Config, root: &Node, reader: &mut Reader) {
     let routing = &config.routing;
-    let reads_prefixes = routing.strategy == Strategy::Weighted
+    let reads_prefixes = routing.has_scorers()
         && Profile::new(&routing.scorer_specs(), routing.picker)
             .is_ok_and(|profile| profile.reads_prefixes());
     let of_limits = config.limits.prefix_memory;

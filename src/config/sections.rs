@@ -14,6 +14,7 @@ pub(super) mod limits;
 pub(super) mod listener;
 pub(super) mod log;
 pub(super) mod model;
+pub(super) mod objectives;
 pub(super) mod ollama;
 pub(super) mod price;
 pub(super) mod prompt;
@@ -45,6 +46,7 @@ use ledger::LedgerConfig;
 use limits::LimitsConfig;
 use log::LogConfig;
 use model::ModelConfig;
+use objectives::ObjectiveConfig;
 use ollama::OllamaConfig;
 use routing::RoutingConfig;
 use server::ServerConfig;
@@ -96,6 +98,9 @@ section! {
         pub discovery: DiscoveryConfig = DiscoveryConfig::default(),
         /// Engine telemetry.
         pub telemetry: TelemetryConfig = TelemetryConfig::default(),
+        /// What requests are to reach, by name.
+        pub objectives: BTreeMap<String, ObjectiveConfig> ["objectives" as Table<ObjectiveConfig>] =
+            BTreeMap::new(),
         /// Settings per model.
         pub models: BTreeMap<String, ModelConfig> ["models" as Table<ModelConfig>] =
             BTreeMap::new(),
@@ -115,7 +120,7 @@ impl Config {
             TelemetryUse::Auto => {
                 let tried_out = self.routing.shadow.as_ref().map(|shadow| shadow.strategy);
                 // Predictions read how large an engine's KV cache is.
-                self.routing.predict
+                self.routing.predicts()
                     || reads_telemetry(self.routing.strategy)
                     || tried_out.is_some_and(reads_telemetry)
             }

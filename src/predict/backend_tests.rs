@@ -1,3 +1,5 @@
+//! The predictor of one backend: what it learns, and that nothing is left behind.
+
 use super::*;
 
 const TRUE: Coefficients =

@@ -1,3 +1,5 @@
+//! The predictor as decisions and attempts share it.
+
 use super::*;
 
 const SENT: Sent =

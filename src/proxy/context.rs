@@ -19,6 +19,7 @@ use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology}
 use crate::routing::RoutingDecision;
 use crate::routing::{EnsembleCall, Generation, ReplayFields, SplitPoint};
 use crate::scan::{RequestProfile, ScanOptions, scan};
+use crate::scoring::Objectives;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::response_monitor::ResponseMonitor;
 
@@ -157,6 +158,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) shift: Option<Box<ContextShift>>,
     /// When it ends, whatever the timeouts allow.
     pub(crate) deadline: Option<Timestamp>,
+    /// What its client wants.
+    pub(crate) objectives: Objectives,
 }
 
 impl ScannedRequest {
@@ -184,6 +187,7 @@ impl ScannedRequest {
             upgrade: None,
             shift: None,
             deadline: None,
+            objectives: Objectives::default(),
         }
     }
 

@@ -146,6 +146,7 @@ fn reserve(
             prompt,
             session: request.session,
             requester: ctx.requester,
+            objectives: request.objectives,
         };
         let is_captured = proxy.captures.lasts(|| input.now);
         let is_traced = is_captured || ctx.generation.shadow.is_some();
@@ -174,7 +175,8 @@ fn reserve(
             permit.count_tokens(request.profile.prefill_tokens().0, expected.tokens.0);
             permit.estimate_drain(expected, input.now);
             if router.predicts() {
-                decision.predict(&request.profile, serving, &mut permit, input.now);
+                let objectives = &request.objectives;
+                decision.predict(&request.profile, serving, &mut permit, objectives, input.now);
             }
             let captured = trace.as_ref().filter(|_| is_captured).map(|trace| {
                 let (request_id, attempt) = (ctx.request_id(), ctx.record.attempts + 1);

@@ -91,6 +91,10 @@ pub(crate) fn timeout_message(code: ErrorCode) -> &'static str {
     }
 }
 
+/// The bounds of a `Retry-After` that is computed: SDKs do not wait for longer.
+const LEAST_WAIT: Duration = Duration::from_secs(1);
+const MOST_WAIT: Duration = Duration::from_secs(120);
+
 /// The most bytes of a message: it may quote a name that a client made up, of any length.
 const MAX_MESSAGE: usize = 2048;
 
@@ -154,6 +158,10 @@ impl OwnError {
             RouteError::CoolingDown { until, .. } => {
                 let wait = until.since(now).max(Duration::from_secs(1));
                 Self { retry_after: Some(wait), ..own }
+            }
+            RouteError::ObjectiveMissed { wait_ms, .. } => {
+                let wait = Duration::from_millis(*wait_ms);
+                Self { retry_after: Some(wait.clamp(LEAST_WAIT, MOST_WAIT)), ..own }
             }
             RouteError::ModelNotFound { .. } => own.about(Some("model")),
             RouteError::NoHealthyBackend { .. }

@@ -148,6 +148,7 @@ fn own_outcome(record: &RequestRecord) -> Outcome {
         ErrorCode::TooManyEnsembles,
         ErrorCode::TooManyCommands,
         ErrorCode::RateLimited,
+        ErrorCode::ObjectiveMissed,
     ];
     match (record.code, record.status) {
         (Some(code), status) if busy.contains(&code) => {

@@ -12,6 +12,7 @@ use super::auth;
 use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
 use super::failure::OwnError;
+use super::objectives::read_objectives;
 use crate::api::{Capabilities, ErrorCode, Operation};
 use crate::config::RequestUsage;
 use crate::dialect::has_svg;
@@ -150,6 +151,7 @@ pub(crate) fn admit(
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
+    let objectives = read_objectives(config, headers, ctx.key, target)?;
     let previous = profile.previous_response.of(&body.bytes);
     let preferred = proxy.response_ids.backend_of(previous, ctx.key_owner());
     let preferred = preferred.map_err(|error| error.about(Some("previous_response_id")))?;
@@ -170,6 +172,7 @@ pub(crate) fn admit(
         upgrade: None,
         shift: None,
         deadline: None,
+        objectives,
     })
 }
 

@@ -99,6 +99,15 @@ pub enum RouteError {
         /// 503 when one of them came from a 503, else 429.
         status: u16,
     },
+    /// Its objectives would be missed on every backend, and it may be refused.
+    ObjectiveMissed {
+        /// The model.
+        model: String,
+        /// The 90th percentile of its time to the first token on the best backend, in milliseconds.
+        predicted_ms: u64,
+        /// By how much it misses, in milliseconds: about when it would not.
+        wait_ms: u64,
+    },
     /// No backend is known to serve the model, but discovery is not complete.
     DiscoveryPending {
         /// The model.
@@ -125,6 +134,7 @@ impl RouteError {
             Self::Saturated { .. } => ErrorCode::AllBackendsBusy,
             Self::CoolingDown { status: 429, .. } => ErrorCode::BackendsCoolingDown,
             Self::CoolingDown { .. } => ErrorCode::AllBackendsBusy,
+            Self::ObjectiveMissed { .. } => ErrorCode::ObjectiveMissed,
             Self::DiscoveryPending { .. } => ErrorCode::DiscoveryPending,
         }
     }
@@ -297,6 +307,11 @@ impl fmt::Display for RouteError {
             Self::CoolingDown { model, status, .. } => {
                 write!(out, "Every backend for model '{model}' recently responded with {status}")
             }
+            Self::ObjectiveMissed { model, predicted_ms, .. } => write!(
+                out,
+                "The objectives of the request would be missed on every backend for model '{model}' (the first token is \
+                 predicted within {predicted_ms} ms), and its priority is below 0"
+            ),
             Self::DiscoveryPending { model } => write!(
                 out,
                 "Model '{model}' is not known yet: discovery of some backends is not complete"

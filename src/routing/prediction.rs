@@ -5,6 +5,7 @@ use crate::api::Work;
 use crate::fleet::{InflightGuard, Serving};
 use crate::predict::Sent;
 use crate::scan::RequestProfile;
+use crate::scoring::Objectives;
 use crate::units::Timestamp;
 
 /// The request as an engine gets it that has so many tokens of its prompt cached.
@@ -26,12 +27,14 @@ impl RoutingDecision {
         request: &RequestProfile,
         serving: &Serving,
         permit: &mut InflightGuard,
+        objectives: &Objectives,
         now: Timestamp,
     ) {
         let cached = self.scores.map_or(0, |scores| scores.expected_tokens());
         let sent = sent(request, cached);
         let estimate = serving.estimate(&sent, now);
+        let per_token = objectives.tpot_ms.map(|ms| ms * 1000.0);
         let predictor = serving.model_state.predictor();
-        permit.predict(predictor.send(sent, estimate.prediction, None, now.0 as f64));
+        permit.predict(predictor.send(sent, estimate.prediction, per_token, now.0 as f64));
     }
 }

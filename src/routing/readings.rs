@@ -2,6 +2,7 @@
 //! counts, and the prefix index.
 
 use super::RouteInput;
+use super::prediction::sent;
 use super::scratch::Readings;
 use super::strategies::{Placement, smart};
 use crate::fleet::{Model, Serving, Standing};
@@ -29,12 +30,28 @@ pub(super) fn gather(input: &RouteInput<'_>, model: &Model, needs: Needs, readin
         let slot_of = |row: u32| model.serving.get(row as usize).map(|serving| serving.slot);
         find_prefixes(&model.prefixes, chain, rows, candidates, slot_of);
     }
+    if needs.contains(Needs::PREDICTIONS) {
+        predict(input, model, candidates);
+    }
+}
+
+/// Predicts the request on each candidate, with what is believed to be cached there.
+fn predict(input: &RouteInput<'_>, model: &Model, candidates: &mut [Candidate]) {
+    let block_tokens = input.prompt.map_or(0, Chain::block_tokens);
+    for one in candidates {
+        if let Some(serving) = model.serving.get(one.row as usize) {
+            let cached = one.matched_blocks.saturating_mul(block_tokens);
+            let sent = sent(input.request, cached);
+            one.prediction = Some(serving.estimate(&sent, input.now).into());
+        }
+    }
 }
 
 /// What scorers know of the request; without a prompt, blocks have `block_tokens`.
 pub(super) fn features(input: &RouteInput<'_>, block_tokens: u32) -> RequestFeatures {
     RequestFeatures {
         prompt_tokens: input.request.estimated_tokens.0,
+        objectives: input.objectives,
         session: input.session,
         ..prompt_features(input.prompt, block_tokens)
     }

@@ -1,6 +1,8 @@
 //! The scores of the backend that was picked, small enough to travel with the decision.
 
-use crate::scoring::{Candidate, Profile, RequestFeatures, SCORERS, ScoreMatrix, Standing};
+use crate::scoring::{
+    Candidate, PredictedLatency, Profile, RequestFeatures, SCORERS, ScoreMatrix, Standing,
+};
 use crate::slices::{element_of, part_of};
 use crate::units::{Micros, to_millis};
 
@@ -53,6 +55,8 @@ pub struct ScoreRecord {
     pub telemetry_age: Option<Micros>,
     /// Whether no candidate had fresh telemetry, so that only our own counts said how busy they were.
     pub has_no_telemetry: bool,
+    /// What is predicted, where the scorers read it.
+    pub prediction: Option<PredictedLatency>,
     pub(super) first_block: u64,
     scores: [f32; MAX_SCORERS],
     count: u8,
@@ -93,6 +97,7 @@ impl ScoreRecord {
             telemetry: one.telemetry,
             telemetry_age: one.telemetry_age,
             has_no_telemetry: candidates.iter().all(|one| one.telemetry != Standing::Fresh),
+            prediction: one.prediction,
             first_block: features.first_block,
             scores: [0.0; MAX_SCORERS],
             count: 0,

@@ -67,10 +67,8 @@ impl Router {
             spills: config.spill,
             reserve_output: config.reserve_output,
             panic_threshold: config.panic_threshold,
-            predicts: config.predict,
-            weighted: (config.strategy == Strategy::Weighted)
-                .then(|| Weighted::new(config))
-                .flatten(),
+            predicts: config.predicts(),
+            weighted: config.has_scorers().then(|| Weighted::new(config)).flatten(),
         }
     }
 
@@ -131,6 +129,7 @@ impl Router {
     ) -> Result<RoutingDecision, RouteError> {
         let target = self.names.resolve(input.model, input.fleet, input.split);
         if let Some(decision) = self.pick(target, input, random, scratch, recorder) {
+            self.may_shed(target, input, &decision)?;
             return Ok(decision);
         }
         // A retry is no probe: or every refused request would reach the backends in cooldown.
@@ -153,11 +152,37 @@ impl Router {
         Err(error.with_chain_exhausted(target, chain))
     }
 
+    /// Refuses a request that may be refused where its objectives, or those of the streams that run there, would be
+    /// missed on every backend. The best one is looked at, so that the others miss them by more.
+    fn may_shed(
+        &self,
+        model: &str,
+        input: &RouteInput<'_>,
+        decision: &RoutingDecision,
+    ) -> Result<(), RouteError> {
+        if self.strategy != Strategy::Slo
+            || !input.objectives.is_sheddable()
+            || !input.tried.is_empty()
+        {
+            return Ok(());
+        }
+        let prediction = decision.scores.and_then(|scores| scores.prediction);
+        let Some(prediction) = prediction.filter(|one| one.is_trusted) else { return Ok(()) };
+        match input.objectives.headroom(&prediction) {
+            Some(headroom) if !headroom.is_met() => Err(RouteError::ObjectiveMissed {
+                model: model.to_owned(),
+                predicted_ms: whole_ms(prediction.ttft_p90.into()),
+                wait_ms: whole_ms(-headroom.ms),
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     fn may_fall_back(&self, error: &RouteError) -> bool {
         match error {
-            RouteError::Saturated { .. } | RouteError::CoolingDown { .. } => {
-                self.fallback_on_saturation
-            }
+            RouteError::Saturated { .. }
+            | RouteError::CoolingDown { .. }
+            | RouteError::ObjectiveMissed { .. } => self.fallback_on_saturation,
             RouteError::ModelNotFound { .. }
             | RouteError::NoHealthyBackend { .. }
             | RouteError::CapabilityMismatch { .. }
@@ -272,4 +297,10 @@ fn probe_of(backend: &Serving, input: &RouteInput<'_>) -> Probe {
         BreakerState::HalfOpen => Probe::Client,
         BreakerState::Open | BreakerState::Closed => Probe::None,
     }
+}
+
+/// Whole milliseconds, upwards.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+fn whole_ms(ms: f64) -> u64 {
+    ms.max(0.0).ceil() as u64
 }

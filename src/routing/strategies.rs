@@ -182,7 +182,7 @@ impl Rules<'_> {
         match self.strategy {
             Strategy::Smart => smart::pick(candidates, self.weights),
             // Weighted routers decide in `weighted`; without scorers all candidates are equal.
-            Strategy::RoundRobin | Strategy::Weighted => {
+            Strategy::RoundRobin | Strategy::Weighted | Strategy::Slo => {
                 round_robin::pick(candidates, rows, random, model)
             }
             Strategy::Deployment => deployment::pick(candidates, rows, random, model),

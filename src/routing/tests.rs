@@ -129,6 +129,7 @@ impl Fleet {
             prompt: None,
             session: None,
             requester: Requester::default(),
+            objectives: crate::scoring::Objectives::default(),
         };
         let mut random = Live { topology: &snapshot, rng: &mut self.rng };
         self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)

@@ -4,6 +4,7 @@
 
 use serde_json::{Value, json};
 
+use super::prediction::PredictedLatency;
 use super::reading_values::{Adapter, ReadingValue, Standing};
 use super::residency::{Eviction, Residency};
 use crate::units::Micros;
@@ -84,6 +85,8 @@ readings! {
     eviction: Eviction = "evicts", score "evicts": "what loading the model pushes out of its memory; nothing where it is missing";
     /// Leading blocks of the prompt that it is believed to have cached.
     matched_blocks: u32 = "matched_blocks";
+    /// The latencies that are predicted of the request there.
+    prediction: Option<PredictedLatency> = "prediction", score "prediction": "predicted latencies in milliseconds: ttft_ms, ttft_p90_ms, tpot_ms, tightest_tpot_ms; not known: 0 from slo-headroom";
 }
 
 /// A reading as captures and `penstock score` know it.

@@ -1,5 +1,6 @@
 //! What scorers know of a request.
 
+use super::objectives::Objectives;
 use super::readings::Candidate;
 
 /// What scorers know of a request.
@@ -21,6 +22,8 @@ pub struct RequestFeatures {
     pub prompt_tokens: u32,
     /// A hash of the session it names.
     pub session: Option<u64>,
+    /// What its client wants.
+    pub objectives: Objectives,
 }
 
 impl RequestFeatures {

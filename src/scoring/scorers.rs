@@ -18,6 +18,7 @@ mod queue_depth;
 mod resident;
 mod running_requests;
 mod session_affinity;
+mod slo_headroom;
 mod sticky;
 mod token_load;
 mod waiting_queue;
@@ -59,6 +60,8 @@ impl Needs {
     pub const RESPONSE_TIMES: Self = Self(1 << 5);
     /// Whether the model is in memory, and its free slots.
     pub const RESIDENCY: Self = Self(1 << 6);
+    /// What is predicted of the request.
+    pub const PREDICTIONS: Self = Self(1 << 7);
     /// All that a recorded decision keeps besides. Not the prefixes: ties between equals are broken by
     /// them, so reading them would change the decision.
     pub const RECORDED: Self = Self(
@@ -131,6 +134,7 @@ pub const SCORERS: &[ScorerRow] = &[
     cache_aware::ROW,
     sticky::ROW,
     bounded_hash::ROW,
+    slo_headroom::ROW,
     busiest::ROW,
 ];
 

@@ -10,6 +10,7 @@ use super::workload::{Workload, rounded_u32};
 use super::world::{Delays, Examined, Fault, RunResult, WorldError, WorldSpec, simulate};
 use crate::config::Config;
 use crate::fleet::dump;
+use crate::scoring::Objectives;
 
 /// A configuration with a name.
 #[derive(Debug, Clone)]
@@ -82,6 +83,11 @@ impl Setting {
             seed: self.seed.wrapping_add(seed as u64),
             delays: self.delays,
             faults: self.faults.clone(),
+            objectives: Objectives {
+                ttft_ms: Some(self.objective.first_token * 1000.0),
+                tpot_ms: Some(self.objective.per_token * 1000.0),
+                priority: 0,
+            },
             reports_cached: self.reports_cached,
             examined,
         }

@@ -27,6 +27,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::config::Config;
+use crate::scoring::Objectives;
 use crate::sim::engine::{EngineSpec, SpecError};
 use crate::sim::workload::Workload;
 use crate::units::{Timestamp, to_micros};
@@ -92,6 +93,8 @@ pub struct WorldSpec {
     pub delays: Delays,
     /// What happens to the engines.
     pub faults: Vec<Fault>,
+    /// What every client wants.
+    pub objectives: Objectives,
     /// Whether engines report how many tokens of a prompt they had cached.
     pub reports_cached: bool,
     /// A decision that is looked at; the run stops when its request ends.

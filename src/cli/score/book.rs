@@ -7,7 +7,7 @@ use crate::api::Operation;
 use crate::prefix::prompt_chain;
 use crate::prefix::{Chain, MemoryBudget};
 use crate::scan::{RequestProfile, ScanError, ScanOptions, scan};
-use crate::scoring::{Candidate, PrefixParams, RequestFeatures, ScorerSpec};
+use crate::scoring::{Candidate, Objectives, PrefixParams, RequestFeatures, ScorerSpec};
 
 use super::line::{Line, RequestLine};
 use super::placed::Placed;
@@ -124,6 +124,7 @@ fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScannedReq
         prompt_blocks: chain.blocks(),
         block_tokens: terms.block_tokens,
         prompt_tokens: profile.estimated_tokens.0,
+        objectives: Objectives::default(),
         session: request.session.as_ref().map(|text| xxhash_rust::xxh3::xxh3_64(text.as_bytes())),
     };
     Ok(ScannedRequest { chain, key: (model, terms.block_tokens), features })

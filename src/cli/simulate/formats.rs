@@ -57,6 +57,7 @@ pub(super) fn shed_name(reason: ShedReason) -> &'static str {
     match reason {
         ShedReason::Saturated => "saturated",
         ShedReason::CoolingDown => "cooling_down",
+        ShedReason::ObjectiveMissed => "objective_missed",
         ShedReason::Unhealthy => "unhealthy",
         ShedReason::Unserved => "unserved",
     }

@@ -32,6 +32,8 @@ section! {
         pub manage_models: bool = false,
         /// Whether conversations of this key are shortened to fit a context. Default: as their model says.
         pub context_shift: Option<bool> ["context_shift" as Maybe<bool>] = None,
+        /// The objective of its requests that name none: a name in `objectives`.
+        pub objective: Option<String> ["objective" as Maybe<String>] = None,
         /// The maximum number of ensembles of the key at one time; 0 is none. Default:
         /// `ensembles.in_flight`.
         pub ensembles: Option<usize> ["ensembles" as Maybe<usize>] = None,

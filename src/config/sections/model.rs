@@ -22,6 +22,8 @@ section! {
         pub context_shift: bool = false,
         /// Whether the tools are dropped as well, when a conversation is still too long after that.
         pub context_shift_drops_tools: bool = false,
+        /// The objective of requests for it, where neither they nor their key name one: a name in `objectives`.
+        pub objective: Option<String> ["objective" as Maybe<String>] = None,
         /// The models that write the drafts and critiques of its ensemble, in turn. Default: itself.
         pub ensemble: Vec<String> ["ensemble" as List<String>] = Vec::new(),
     }

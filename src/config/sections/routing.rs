@@ -15,7 +15,7 @@ use crate::config::syntax::collections::{List, Maybe, Table};
 use crate::config::syntax::errors::Warning;
 use crate::config::syntax::setting::{choice, section};
 use crate::config::syntax::values::{Positive, Share};
-use crate::scoring::{Picker, Preset, ScorerSpec};
+use crate::scoring::{Picker, Preset, ScorerSpec, Value};
 
 choice! {
     /// How the number of prompt tokens is estimated.
@@ -48,6 +48,19 @@ choice! {
 }
 choice!(@setting UnknownCapability);
 
+choice! {
+    /// Which of the backends that meet a request's objectives is preferred.
+    pub enum HeadroomPreference {
+        /// The one with the least headroom.
+        Least = "least",
+        /// The one with the most.
+        Most = "most",
+        /// The one with the least headroom above a reserve.
+        Knee = "knee",
+    }
+}
+choice!(@setting HeadroomPreference);
+
 /// The value of `routing.passthrough` that leads to a backend of the request's model.
 pub const BY_MODEL: &str = "by-model";
 
@@ -57,7 +70,7 @@ const DEFAULT_PRESET: &str = "balanced";
 section! {
     /// How a backend is chosen, and what happens when it fails.
     pub struct RoutingConfig {
-        /// The strategy: smart, round_robin, priority_only, random, deployment or weighted.
+        /// The strategy: smart, round_robin, priority_only, random, deployment, weighted or slo.
         pub strategy: Strategy = Strategy::Smart,
         /// Scorers of the weighted strategy: name, weight and parameters. Without scorers and
         /// preset, the preset balanced applies.
@@ -110,6 +123,10 @@ section! {
         /// Whether requests exceed the limits of a model on its backends once all of them are reached; never
         /// those of a backend.
         pub spill: bool = false,
+        /// Which of the backends that meet a request's objectives the strategy slo prefers: the one with the most
+        /// headroom, with the least, or with the least above 20 % of the objective (knee). The last two pack
+        /// requests, for fleets that shrink; they miss more objectives.
+        pub prefer: HeadroomPreference = HeadroomPreference::Most,
         /// Whether latencies are predicted, also where no decision goes by them: the predictions are then
         /// in metrics, in the fleet's state and in `explain`.
         pub predict: bool = false,
@@ -125,14 +142,31 @@ section! {
 }
 
 impl RoutingConfig {
-    /// The scorers of the weighted strategy: configured, from the preset, or those of the default one.
+    /// The scorers of the weighted strategy: configured, from the preset, or those of the default one. The strategy slo
+    /// has a single one.
     pub fn scorer_specs(&self) -> Vec<ScorerSpec> {
+        if self.strategy == Strategy::Slo {
+            let mut spec = ScorerSpec::new("slo-headroom", 1.0);
+            spec.params.set("prefer", Value::Text(self.prefer.name().to_owned()));
+            return vec![spec];
+        }
         if !self.scorers.is_empty() {
             return self.scorers.clone();
         }
         let preset = Preset::find(self.preset.unwrap_or(DEFAULT_PRESET));
         debug_assert!(preset.is_some(), "the name of a preset is checked when it is read");
         preset.map_or_else(Vec::new, Preset::specs)
+    }
+
+    /// Whether decisions are made by scorers.
+    pub fn has_scorers(&self) -> bool {
+        matches!(self.strategy, Strategy::Weighted | Strategy::Slo)
+    }
+
+    /// Whether latencies are predicted.
+    pub fn predicts(&self) -> bool {
+        let scores_headroom = || self.scorer_specs().iter().any(|one| one.is("slo-headroom"));
+        self.predict || self.has_scorers() && scores_headroom()
     }
 
     /// The routing that `shadow` compares: another strategy, all else equal. The model is already
@@ -161,7 +195,7 @@ impl RoutingConfig {
         let set = [
             ("scorers", !self.scorers.is_empty()),
             ("preset", self.preset.is_some()),
-            ("picker", self.picker != Picker::default()),
+            ("picker", self.picker != Picker::default() && self.strategy != Strategy::Slo),
         ];
         let unused = set.into_iter().filter(move |(_, is_set)| *is_set && !is_weighted);
         unused.map(move |(key, _)| (key, Warning::NotWeighted { section, key, strategy }))

@@ -23,6 +23,8 @@ choice! {
         Deployment = "deployment",
         /// The highest sum of weighted scores.
         Weighted = "weighted",
+        /// Where the request's objectives are predicted to be met.
+        Slo = "slo",
     }
 }
 

@@ -44,6 +44,7 @@ impl Story {
             prompt: None,
             session: None,
             requester: Requester::default(),
+            objectives: crate::scoring::Objectives::default(),
         };
         let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(1) };
         let mut scratch = Scratch::default();

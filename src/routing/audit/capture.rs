@@ -18,7 +18,7 @@ use super::trace::Trace;
 use crate::fleet::{ModelId, Probe, Topology};
 use crate::routing::filters::RejectReason;
 use crate::routing::{Names, RouteInput, Router, RoutingDecision, readings};
-use crate::scoring::{Candidate, PrefixParams, READINGS, RequestFeatures};
+use crate::scoring::{Candidate, Objectives, PrefixParams, READINGS, RequestFeatures};
 use crate::units::{Timestamp, to_micros};
 pub use file::CaptureError;
 pub(super) use hex::Hex;
@@ -95,7 +95,36 @@ struct RequestRecord {
     split: Option<SplitRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session: Option<Hex>,
+    #[serde(default, skip_serializing_if = "ObjectivesRecord::is_none")]
+    objectives: ObjectivesRecord,
     prompt: PromptRecord,
+}
+
+/// What the client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ObjectivesRecord {
+    ttft_ms: Option<f64>,
+    tpot_ms: Option<f64>,
+    priority: i32,
+}
+
+impl ObjectivesRecord {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<Objectives> for ObjectivesRecord {
+    fn from(Objectives { ttft_ms, tpot_ms, priority }: Objectives) -> Self {
+        Self { ttft_ms, tpot_ms, priority }
+    }
+}
+
+impl From<ObjectivesRecord> for Objectives {
+    fn from(ObjectivesRecord { ttft_ms, tpot_ms, priority }: ObjectivesRecord) -> Self {
+        Self { ttft_ms, tpot_ms, priority }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -304,6 +333,7 @@ impl Capture {
             block_tokens,
             prompt_tokens: self.request.estimated_tokens,
             session: self.request.session.map(|session| session.0),
+            objectives: self.request.objectives.into(),
         }
     }
 
@@ -336,6 +366,7 @@ impl RequestRecord {
             streaming: request.streaming,
             split: names.split(input.model, input.fleet).map(|split| SplitRecord::of(split, input)),
             session: features.session.map(Hex),
+            objectives: features.objectives.into(),
             prompt: PromptRecord {
                 blocks: features.prompt_blocks,
                 block_tokens: features.block_tokens,

@@ -83,6 +83,7 @@ impl DryRun<'_> {
             session: router.weighted().and_then(|weighted| session(weighted, sample)),
             // A client of which nothing is known.
             requester: Requester::default(),
+            objectives: crate::scoring::Objectives::default(),
         };
         let calls = plan.as_ref().map(|plan| self.ensemble(plan, (&profile, &prompt), random));
         if let Some(Err(error)) = calls {

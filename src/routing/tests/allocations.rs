@@ -29,6 +29,7 @@ fn decisions_allocate_nothing() {
                 prompt: None,
                 session: None,
                 requester: Requester::default(),
+                objectives: crate::scoring::Objectives::default(),
             };
             let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
             fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).is_ok()

@@ -179,6 +179,7 @@ fn decide(
         prompt: Some(&chain),
         session: Some(seed),
         requester: Requester::default(),
+        objectives: crate::scoring::Objectives::default(),
     };
     let model = &topology.models()[0];
     let mut scratch = Scratch::default();
@@ -311,6 +312,7 @@ fn failing_telemetry_excludes_a_backend_in_decision_explanation_and_replay() {
         prompt: None,
         session: None,
         requester: Requester::default(),
+        objectives: crate::scoring::Objectives::default(),
     };
     let mut rng = SmallRng::seed_from_u64(7);
     let explained = fleet.router.explain(&input, &mut Live { topology, rng: &mut rng });

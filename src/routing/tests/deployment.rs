@@ -266,6 +266,7 @@ fn input<'a>(
         prompt: None,
         session: None,
         requester: Requester::default(),
+        objectives: crate::scoring::Objectives::default(),
     }
 }
 

@@ -30,6 +30,7 @@ fn explain_admits_its_pick_when_only_slow_start_is_left() {
                 prompt: None,
                 session: None,
                 requester: Requester::default(),
+                objectives: crate::scoring::Objectives::default(),
             };
             let mut random = Live { topology: &topology, rng: &mut fleet.rng };
             let explained = fleet.router.explain(&input, &mut random);

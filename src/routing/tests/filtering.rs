@@ -252,6 +252,7 @@ proptest! {
             prompt: None,
             session: None,
             requester: Requester::default(),
+            objectives: crate::scoring::Objectives::default(),
         };
         let model = snapshot.model(snapshot.model_id("m").unwrap()).unwrap();
         for candidacy in [Candidacy::Usable, Candidacy::Known] {

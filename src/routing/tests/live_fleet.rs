@@ -42,6 +42,7 @@ impl<'a> Decider<'a> {
             prompt: None,
             session: None,
             requester: Requester::default(),
+            objectives: crate::scoring::Objectives::default(),
         };
         let mut random = Live { topology: fleet, rng: &mut self.rng };
         self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)

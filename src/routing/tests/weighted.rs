@@ -65,6 +65,7 @@ pub(super) fn decide(
         prompt: Some(chain),
         session: None,
         requester: Requester::default(),
+        objectives: crate::scoring::Objectives::default(),
     };
     let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
     fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).unwrap()
@@ -251,6 +252,7 @@ fn decisions_over_prompts_allocate_nothing() {
             prompt: Some(&chain),
             session: None,
             requester: Requester::default(),
+            objectives: crate::scoring::Objectives::default(),
         };
         let mut random = Live { topology: &snapshot, rng };
         let decision = router.route(&input, &mut random, scratch, &mut NoRecord).unwrap();

@@ -361,6 +361,7 @@ fn shed_reason(error: &RouteError) -> ShedReason {
     match error {
         RouteError::Saturated { .. } => ShedReason::Saturated,
         RouteError::CoolingDown { .. } => ShedReason::CoolingDown,
+        RouteError::ObjectiveMissed { .. } => ShedReason::ObjectiveMissed,
         RouteError::NoHealthyBackend { .. } | RouteError::AllTried { .. } => ShedReason::Unhealthy,
         RouteError::ModelNotFound { .. }
         | RouteError::CapabilityMismatch { .. }

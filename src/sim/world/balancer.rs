@@ -21,6 +21,7 @@ use crate::routing::{
     RoutingDecision, Scratch, SplitPoint, Weighted,
 };
 use crate::scan::RequestProfile;
+use crate::scoring::Objectives;
 use crate::sim::engine::{BLOCK_TOKENS, EngineSpec};
 use crate::sim::random::{Purpose, Stream};
 use crate::sim::workload::{Request, Workload};
@@ -40,6 +41,8 @@ pub(super) struct Balancer {
     reads_sessions: bool,
     seed: u64,
     engines: Vec<EngineSpec>,
+    /// Those of every request.
+    objectives: Objectives,
 }
 
 /// A request at a balancer.
@@ -90,6 +93,7 @@ impl Balancer {
             reads_sessions: weighted.is_some_and(|weighted| weighted.session_field().is_some()),
             seed: mix(spec.seed ^ mix(u64::from(number))),
             engines: spec.engines.clone(),
+            objectives: spec.objectives,
             topology,
             generation,
         };
@@ -213,6 +217,7 @@ impl Balancer {
             prompt,
             session: Some(request.session).filter(|session| self.reads_sessions && *session != 0),
             requester: requester_of(request, id),
+            objectives: self.objectives,
         }
     }
 
@@ -244,7 +249,7 @@ impl Balancer {
         permit.count_tokens(profile.prefill_tokens().0, expected.tokens.0);
         permit.estimate_drain(expected, now);
         if self.generation.router.predicts() {
-            decision.predict(&profile, serving, &mut permit, now);
+            decision.predict(&profile, serving, &mut permit, &self.objectives, now);
         }
         if let (Some(weighted), Some(prompt)) = (self.weighted(), &prompt) {
             weighted.record(&self.topology, &decision, prompt);

@@ -9,6 +9,8 @@ pub enum ShedReason {
     Saturated,
     /// Every backend was in cooldown.
     CoolingDown,
+    /// Its objectives would have been missed.
+    ObjectiveMissed,
     /// No backend was healthy.
     Unhealthy,
     /// No backend serves it.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::config::Environment;
+use crate::scoring::Objectives;
 use crate::sim::engine::{OnDemand, Slots, engine_rows};
 use crate::sim::summary::{Objective, Summary};
 use crate::sim::workload::{WorkloadSpec, generate, read_trace};
@@ -31,6 +32,7 @@ fn world(routing: &str, backends: usize) -> WorldSpec {
         seed: 1,
         delays: Delays::default(),
         faults: Vec::new(),
+        objectives: Objectives::default(),
         reports_cached: true,
         examined: None,
     }

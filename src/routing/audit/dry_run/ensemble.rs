@@ -190,6 +190,7 @@ impl DryRun<'_> {
                 prompt,
                 session: None,
                 requester: Requester::default(),
+                objectives: crate::scoring::Objectives::default(),
             };
             router.route(&input, random, &mut scratch, &mut NoRecord)
         };

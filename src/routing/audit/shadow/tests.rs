@@ -67,6 +67,7 @@ impl Trial {
             prompt: None,
             session: None,
             requester: Requester::default(),
+            objectives: crate::scoring::Objectives::default(),
         };
         let mut trace = Trace::default();
         let mut rng = SmallRng::seed_from_u64(1);

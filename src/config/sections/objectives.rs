@@ -1,0 +1,68 @@
+//! `objectives:` what requests are to reach, by name.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::config::syntax::collections::Maybe;
+use crate::config::syntax::document::Node;
+use crate::config::syntax::dump::Dump;
+use crate::config::syntax::reader::Reader;
+use crate::config::syntax::setting::{Setting, section};
+use crate::config::syntax::shape::Shape;
+use crate::config::syntax::values::Positive;
+use crate::scoring::Objectives;
+
+section! {
+    /// What requests are to reach. Clients name it in `x-gateway-inference-objective`; keys and models in
+    /// `objective`.
+    pub struct ObjectiveConfig {
+        /// The time to the first token; to the end of a response that is not streamed.
+        pub ttft: Option<Duration> ["ttft" as Maybe<Positive>] = None,
+        /// The time per token after the first.
+        pub tpot: Option<Duration> ["tpot" as Maybe<Positive>] = None,
+        /// From -100 to 100; higher is more important. Below 0 a request may be refused so that others
+        /// meet their objectives.
+        pub priority: i32 ["priority" as Priority] = 0,
+    }
+}
+
+impl ObjectiveConfig {
+    /// The same as decisions read it.
+    pub fn to_objectives(&self) -> Objectives {
+        let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+        Objectives {
+            ttft_ms: self.ttft.map(millis),
+            tpot_ms: self.tpot.map(millis),
+            priority: self.priority,
+        }
+    }
+}
+
+/// The most important priority, and the negative of the least.
+pub const MOST_PRIORITY: i32 = 100;
+
+/// A priority.
+struct Priority;
+
+impl Setting for Priority {
+    type Value = i32;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<i32> {
+        let given = reader.scalar(node, "a whole number from -100 to 100")?;
+        match given.parse() {
+            Ok(priority) if (-MOST_PRIORITY..=MOST_PRIORITY).contains(&priority) => Some(priority),
+            _ => reader.refuse_value(node, given, "a whole number from -100 to 100"),
+        }
+    }
+
+    fn dump(value: &i32) -> Dump {
+        // Not a text, which would be quoted.
+        Dump::Float((*value).into())
+    }
+
+    fn shape() -> Shape {
+        let range = json!({"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY});
+        Shape::Scalar(range)
+    }
+}

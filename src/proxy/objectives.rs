@@ -1,0 +1,139 @@
+//! What a client wants of its request: from header fields, or by a name that the configuration, its key or its model has
+//! for it.
+
+use http::HeaderMap;
+use http::header::HeaderName;
+
+use super::failure::OwnError;
+use crate::api::ErrorCode;
+use crate::config::{Config, MOST_PRIORITY, ObjectiveConfig};
+use crate::scoring::Objectives;
+use crate::upstream::headers::{OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT};
+
+/// The largest objective that counts as one: a day.
+const MOST_MS: f64 = 86_400_000.0;
+
+/// The objectives of a request: the numbers in its fields before those of the objective that it names, that of its key,
+/// that of its model.
+///
+/// # Errors
+/// When a field has a value that is none, or names an objective that does not exist.
+pub(crate) fn read_objectives(
+    config: &Config,
+    headers: &HeaderMap,
+    key: Option<usize>,
+    model: &str,
+) -> Result<Objectives, OwnError> {
+    let named = match text(headers, &OBJECTIVE)? {
+        Some(name) => Some(config.objectives.get(name).ok_or_else(|| unknown(config, name))?),
+        None => configured(config, key, model),
+    };
+    let named = named.map(ObjectiveConfig::to_objectives).unwrap_or_default();
+    Ok(Objectives {
+        ttft_ms: milliseconds(headers, &SLO_TTFT)?.or(named.ttft_ms),
+        tpot_ms: milliseconds(headers, &SLO_TPOT)?.or(named.tpot_ms),
+        priority: priority(headers)?.unwrap_or(named.priority),
+    })
+}
+
+/// That of the key, or else of the model.
+fn configured<'a>(
+    config: &'a Config,
+    key: Option<usize>,
+    model: &str,
+) -> Option<&'a ObjectiveConfig> {
+    if config.objectives.is_empty() {
+        return None;
+    }
+    let of_key = key.and_then(|position| config.auth.keys.get(position)?.objective.as_deref());
+    let of_model = || config.models.get(model)?.objective.as_deref();
+    config.objectives.get(of_key.or_else(of_model)?)
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, OwnError> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let text = value.to_str().map(str::trim).ok().filter(|text| !text.is_empty());
+    text.map(Some).ok_or_else(|| refused(name, "", "text"))
+}
+
+fn milliseconds(headers: &HeaderMap, name: &HeaderName) -> Result<Option<f64>, OwnError> {
+    let Some(given) = text(headers, name)? else { return Ok(None) };
+    let parsed = given.parse::<f64>().ok().filter(|ms| *ms > 0.0 && *ms <= MOST_MS);
+    let expected = "a number of milliseconds above 0 and at most 86400000";
+    parsed.map(Some).ok_or_else(|| refused(name, given, expected))
+}
+
+fn priority(headers: &HeaderMap) -> Result<Option<i32>, OwnError> {
+    let Some(given) = text(headers, &PRIORITY)? else { return Ok(None) };
+    let range = -MOST_PRIORITY..=MOST_PRIORITY;
+    let parsed = given.parse().ok().filter(|priority| range.contains(priority));
+    parsed.map(Some).ok_or_else(|| refused(&PRIORITY, given, "a whole number from -100 to 100"))
+}
+
+fn refused(name: &HeaderName, given: &str, expected: &str) -> OwnError {
+    let message = format!("The header {name} is '{given}': expected {expected}");
+    OwnError::new(ErrorCode::InvalidRequest, message)
+}
+
+fn unknown(config: &Config, name: &str) -> OwnError {
+    let known: Vec<&str> = config.objectives.keys().map(String::as_str).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let message =
+        format!("The header {OBJECTIVE} names '{name}': there is no such objective ({known})");
+    OwnError::new(ErrorCode::InvalidRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Environment;
+
+    const CONFIG: &str = "objectives:
+  chat: { ttft: 500ms, tpot: 50ms, priority: 5 }
+  batch: { priority: -1 }
+models: { m: { objective: chat } }
+auth: { keys: [{ name: nightly, key: k1, objective: batch }, { name: other, key: k2 }] }
+backends: [http://127.0.0.1:1]
+";
+
+    fn read(fields: &[(&'static str, &'static str)], key: usize) -> Result<Objectives, String> {
+        let environment = Environment::default();
+        let config = Config::parse(CONFIG, "test.yaml", Path::new(""), &environment).unwrap();
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.insert(*name, value.parse().unwrap());
+        }
+        read_objectives(&config, &headers, Some(key), "m").map_err(|error| error.message)
+    }
+
+    #[test]
+    fn fields_come_before_names_and_keys_before_models() {
+        let chat = Objectives { ttft_ms: Some(500.0), tpot_ms: Some(50.0), priority: 5 };
+        assert_eq!(read(&[], 1).unwrap(), chat);
+        assert_eq!(read(&[], 0).unwrap().priority, -1);
+        assert_eq!(read(&[("x-gateway-inference-objective", "chat")], 0).unwrap(), chat);
+        let fields = [("x-gateway-inference-objective", "chat"), ("x-slo-ttft-ms", "250.5")];
+        assert_eq!(read(&fields, 0).unwrap(), Objectives { ttft_ms: Some(250.5), ..chat });
+        assert_eq!(read(&[("x-priority", "-7")], 1).unwrap().priority, -7);
+    }
+
+    #[test]
+    fn other_values_are_refused() {
+        for (name, value) in [
+            ("x-slo-ttft-ms", "0"),
+            ("x-slo-ttft-ms", "-5"),
+            ("x-slo-ttft-ms", "nan"),
+            ("x-slo-ttft-ms", "inf"),
+            ("x-slo-tpot-ms", "fast"),
+            ("x-slo-tpot-ms", ""),
+            ("x-priority", "1.5"),
+            ("x-priority", "101"),
+            ("x-gateway-inference-objective", "gold"),
+        ] {
+            let message = read(&[(name, value)], 1).unwrap_err();
+            assert!(message.contains(name), "{message}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What is predicted of a request on a candidate, as scorers read it.
+
+use serde_json::{Value, json};
+
+use super::reading_values::ReadingValue;
+use crate::predict::Estimate;
+use crate::units::{narrow, widen};
+
+/// The predicted latencies of a request on a candidate, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PredictedLatency {
+    /// Time to the first token, on average; to the end of a whole response.
+    pub ttft: f32,
+    /// Its 90th percentile.
+    pub ttft_p90: f32,
+    /// Time per token after the first.
+    pub tpot: f32,
+    /// The least time per token that a stream there can bear; infinite where none has an objective.
+    pub tightest_tpot: f32,
+    /// Prompts before it.
+    pub backlog: f32,
+    /// Until a stream has ended and makes room.
+    pub slot_wait: f32,
+    /// Its own prompt.
+    pub prefill: f32,
+    /// Until the current step ends.
+    pub phase: f32,
+    /// Network and front end.
+    pub front_end: f32,
+    /// Whether enough is known of the backend for a request to be refused by it.
+    pub is_trusted: bool,
+}
+
+impl From<Estimate> for PredictedLatency {
+    fn from(estimate: Estimate) -> Self {
+        let Estimate { prediction, tightest, is_trusted } = estimate;
+        let millis = |micros: f64| narrow(micros / 1000.0);
+        Self {
+            ttft: millis(prediction.ttft),
+            ttft_p90: millis(prediction.ttft_p90),
+            tpot: millis(prediction.tpot),
+            tightest_tpot: millis(tightest),
+            backlog: millis(prediction.backlog),
+            slot_wait: millis(prediction.slot_wait),
+            prefill: millis(prediction.prefill),
+            phase: millis(prediction.phase),
+            front_end: millis(prediction.front_end),
+            is_trusted,
+        }
+    }
+}
+
+impl PredictedLatency {
+    /// The terms, for people: `backlog 310 + prefill 42 + phase 6 ms, p90 480 ms, 21 ms per token`.
+    pub fn to_text(&self) -> String {
+        let wait = if self.slot_wait > self.backlog {
+            format!("slot {:.0}", self.slot_wait)
+        } else {
+            format!("backlog {:.0}", self.backlog)
+        };
+        format!(
+            "{wait} + prefill {:.0} + phase {:.0} + front end {:.0} ms, mean {:.0} ms, p90 {:.0} ms, {:.1} ms per token",
+            self.prefill, self.phase, self.front_end, self.ttft, self.ttft_p90, self.tpot
+        )
+    }
+}
+
+impl ReadingValue for Option<PredictedLatency> {
+    const SCHEMA: &'static str = "\"type\": [\"object\", \"null\"]";
+
+    fn to_json(&self) -> Option<Value> {
+        let one = self.as_ref()?;
+        let tightest = Some(one.tightest_tpot).filter(|least| least.is_finite()).map(widen);
+        Some(json!({
+            "ttft_ms": widen(one.ttft), "ttft_p90_ms": widen(one.ttft_p90),
+            "tpot_ms": widen(one.tpot), "tightest_tpot_ms": tightest,
+            "backlog_ms": widen(one.backlog), "slot_wait_ms": widen(one.slot_wait),
+            "prefill_ms": widen(one.prefill), "phase_ms": widen(one.phase),
+            "front_end_ms": widen(one.front_end), "trusted": one.is_trusted,
+        }))
+    }
+
+    fn from_json(given: &Value) -> Option<Self> {
+        if given.is_null() {
+            return Some(None);
+        }
+        let object = given.as_object()?;
+        let get = |key: &str| object.get(key).and_then(Value::as_f64).map(narrow);
+        Some(Some(PredictedLatency {
+            ttft: get("ttft_ms")?,
+            ttft_p90: get("ttft_p90_ms")?,
+            tpot: get("tpot_ms")?,
+            tightest_tpot: get("tightest_tpot_ms").unwrap_or(f32::INFINITY),
+            backlog: get("backlog_ms").unwrap_or_default(),
+            slot_wait: get("slot_wait_ms").unwrap_or_default(),
+            prefill: get("prefill_ms").unwrap_or_default(),
+            phase: get("phase_ms").unwrap_or_default(),
+            front_end: get("front_end_ms").unwrap_or_default(),
+            is_trusted: object.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
+        }))
+    }
+}
