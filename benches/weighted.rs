@@ -108,6 +108,7 @@ impl<'a> Decider<'a> {
             prompt: Some(&self.chain),
             session: None,
             requester: penstock::fleet::Requester::default(),
+            objectives: penstock::scoring::Objectives::default(),
         };
         let mut random = Live { topology: &self.fleet, rng: &mut self.rng };
         self.generation.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord).unwrap()

@@ -58,6 +58,7 @@ mod http2_clients;
 mod listener_tls;
 mod model_routing;
 mod monitoring_files;
+mod objectives;
 mod ollama_api;
 mod ollama_management;
 mod passthrough;
@@ -116,6 +117,7 @@ fn all_stories() -> Vec<Trial> {
         unsupported_requests,
         upstream_tls,
         rate_limits,
+        objectives,
         shared_state,
         reload_gate,
         request_validation,

@@ -1,0 +1,148 @@
+//! Objectives of requests: how they are given, what is predicted, and what becomes of requests that would miss theirs.
+
+use std::time::Duration;
+
+use penstock::mock::Pace;
+use serde_json::{Value, json};
+
+use crate::support::client::{Response, chat, request, streaming_chat};
+use crate::support::eventually;
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, begin, engine, yaml};
+use crate::support::penstock::Penstock;
+
+crate::trials![
+    bad_values_are_refused_in_every_dialect,
+    engines_get_no_control_headers,
+    objectives_are_named_by_key_and_model,
+    predictions_are_learned_and_leave_nothing,
+    faster_backend_gets_requests_with_objectives,
+    sheddable_request_is_refused_where_it_would_be_late,
+];
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+fn send(penstock: &Penstock, path: &str, headers: &[(&str, &str)], body: &Value) -> Response {
+    let headers = [headers, &[JSON]].concat();
+    request(penstock.data, "POST", path, &headers, body.to_string().as_bytes())
+}
+
+fn pace(first_token: u64, per_token: u64, tokens: u32) -> Pace {
+    let millis = Duration::from_millis;
+    Pace { first_token: millis(first_token), per_token: millis(per_token), tokens }
+}
+
+fn bad_values_are_refused_in_every_dialect() {
+    let fleet = Fleet::start(1, Setup::default());
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    let body = json!({"model": "m", "max_tokens": 8, "messages": messages});
+    for (name, value) in [
+        ("x-slo-ttft-ms", "-1"),
+        ("x-slo-tpot-ms", "soon"),
+        ("x-priority", "high"),
+        ("x-gateway-inference-objective", "gold"),
+    ] {
+        for path in [CHAT, "/v1/messages", "/api/chat"] {
+            let response = send(&fleet.penstock, path, &[(name, value)], &body);
+            assert_eq!(response.status, 400, "{path} {name}");
+            let text = response.text();
+            assert!(text.contains(name) && text.contains(value), "{text}");
+        }
+    }
+    assert_eq!(fleet.requests(), 0);
+}
+
+fn engines_get_no_control_headers() {
+    let fleet = Fleet::start(1, Setup::default());
+    let headers = [
+        ("x-slo-ttft-ms", "500"),
+        ("x-slo-tpot-ms", "50.5"),
+        ("x-priority", "-3"),
+        ("x-gateway-inference-fairness-id", "team-a"),
+        ("x-mine", "kept"),
+    ];
+    let response = send(&fleet.penstock, CHAT, &headers, &chat("m", "hello"));
+    assert_eq!(response.status, 200, "{}", response.text());
+    let head = String::from_utf8(fleet.a().received()[0].head.to_vec()).unwrap().to_lowercase();
+    assert!(head.contains("x-mine: kept"));
+    for gone in ["x-slo", "x-priority", "x-gateway"] {
+        assert!(!head.contains(gone), "{head}");
+    }
+}
+
+fn objectives_are_named_by_key_and_model() {
+    let sections = "objectives: { chat: { ttft: 500ms, priority: 5 } }\n\
+                    models: { m: { objective: chat } }";
+    let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
+    let named = [("x-gateway-inference-objective", "chat")];
+    assert_eq!(send(&fleet.penstock, CHAT, &named, &chat("m", "hello")).status, 200);
+    let named = [("x-gateway-inference-objective", "chats")];
+    let response = send(&fleet.penstock, CHAT, &named, &chat("m", "hello"));
+    assert!(response.text().contains("there is no such objective (chat)"), "{}", response.text());
+}
+
+fn prediction(penstock: &Penstock, backend: &str) -> Value {
+    penstock.backend(backend)["models"][0]["prediction"].clone()
+}
+
+fn predictions_are_learned_and_leave_nothing() {
+    let setup = Setup { routing: "predict: true", pace: pace(30, 5, 12), ..Setup::default() };
+    let fleet = Fleet::start(1, setup);
+    assert_eq!(prediction(&fleet.penstock, "a"), Value::Null, "nothing was sent yet");
+    for _ in 0..25 {
+        assert_eq!(fleet.stream().status, 200);
+    }
+    let cut = begin(fleet.penstock.data, CHAT, &streaming_chat("m", "hello"));
+    drop(cut);
+    fleet.wait_idle();
+    let found = prediction(&fleet.penstock, "a");
+    assert!(found["first_tokens"].as_f64().unwrap() >= 25.0, "{found}");
+    assert_eq!((&found["waiting"], &found["streams"]), (&json!(0.0), &json!(0.0)), "{found}");
+    assert_eq!(found["trusted"], true, "{found}");
+    let step = found["step_ms"].as_f64().unwrap();
+    assert!((3.0..15.0).contains(&step), "tokens come every 5 ms: {found}");
+    assert!(found["error"].as_f64().unwrap() < 0.5, "{found}");
+    assert_eq!(fleet.metric("penstock_prediction_trusted"), 1.0);
+}
+
+fn unequal(setup: Setup<'_>) -> Fleet {
+    let engines = vec![engine("a", pace(150, 10, 12)), engine("b", pace(20, 4, 12))];
+    let yaml = yaml(&engines, &["m", "m"], setup);
+    Fleet { penstock: Penstock::start(&yaml), engines }
+}
+
+fn faster_backend_gets_requests_with_objectives() {
+    let setup = Setup { strategy: "slo", routing: "expose_decision: true", ..Setup::default() };
+    let fleet = unequal(setup);
+    for _ in 0..30 {
+        let response =
+            send(&fleet.penstock, CHAT, &[("x-slo-ttft-ms", "90")], &streaming_chat("m", "hello"));
+        assert_eq!(response.status, 200, "{}", response.text());
+        let decision = response.header("x-penstock-decision").unwrap();
+        assert!(decision.contains("ttft-p90-ms="), "{decision}");
+    }
+    let slow = fleet.a().counters().requests;
+    assert!(slow <= 5, "{slow} of 30 went to the slow one");
+}
+
+fn sheddable_request_is_refused_where_it_would_be_late() {
+    let setup = Setup { strategy: "slo", pace: pace(80, 5, 12), ..Setup::default() };
+    let fleet = Fleet::start(1, setup);
+    let late = [("x-slo-ttft-ms", "20"), ("x-priority", "-1")];
+    let body = streaming_chat("m", "hello");
+    assert_eq!(send(&fleet.penstock, CHAT, &late, &body).status, 200, "nothing is known yet");
+    for _ in 0..25 {
+        assert_eq!(send(&fleet.penstock, CHAT, &[("x-slo-ttft-ms", "20")], &body).status, 200);
+    }
+    eventually("predictions are trusted", SOON, || {
+        prediction(&fleet.penstock, "a")["trusted"] == json!(true)
+    });
+    let before = fleet.requests();
+    let response = send(&fleet.penstock, CHAT, &late, &body);
+    assert_eq!((response.status, response.error_code().as_str()), (429, "objective_missed"));
+    let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=120).contains(&wait), "{wait}");
+    assert_eq!(fleet.requests(), before);
+    assert_eq!(send(&fleet.penstock, CHAT, &[("x-slo-ttft-ms", "20")], &body).status, 200);
+    let easy = [("x-slo-ttft-ms", "5000"), ("x-priority", "-1")];
+    assert_eq!(send(&fleet.penstock, CHAT, &easy, &body).status, 200);
+}
