@@ -13,6 +13,7 @@ mod ledger;
 mod lifecycle;
 mod metrics;
 mod path;
+mod quote;
 mod response;
 mod shadow;
 
@@ -200,6 +201,11 @@ static ENDPOINTS: &[Endpoint] = &[
         &["/explain"],
         decisions::explain,
         r#"a dry run of {"path", "body" or "body_b64", "headers"?}: the decision and its reasons"#,
+    ),
+    post(
+        &["/quote"],
+        quote::predicted,
+        r#"{"model"?, "tokens", "max_tokens"?, "ttft_ms"?, "tpot_ms"?}: where a request would meet these objectives now, or when"#,
     ),
     query(
         &["/usage"],

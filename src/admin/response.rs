@@ -98,6 +98,10 @@ pub(super) enum Refusal {
     UnknownBackend { name: String },
     #[error("no shadow strategy is configured (`routing.shadow`)")]
     NoShadow,
+    #[error("no latencies are predicted: set `routing.predict: true`, or the strategy slo")]
+    NoPredictions,
+    #[error("not a request to predict: {reason}")]
+    InvalidQuote { reason: String },
     #[error("'n' must be a whole number")]
     NotACount,
     #[error("'by' is a list of key, model, backend and day")]
@@ -140,6 +144,8 @@ impl Refusal {
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::UnknownBackend { .. } => (StatusCode::NOT_FOUND, "unknown_backend"),
             Self::NoShadow => (StatusCode::NOT_FOUND, "no_shadow"),
+            Self::NoPredictions => (StatusCode::NOT_FOUND, "no_predictions"),
+            Self::InvalidQuote { .. } => (StatusCode::BAD_REQUEST, "invalid_request"),
             Self::NotADuration(_)
             | Self::NotACount
             | Self::NotAChoice

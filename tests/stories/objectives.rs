@@ -17,6 +17,7 @@ crate::trials![
     predictions_are_learned_and_leave_nothing,
     faster_backend_gets_requests_with_objectives,
     sheddable_request_is_refused_where_it_would_be_late,
+    quote_says_where_and_when,
 ];
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -145,4 +146,28 @@ fn sheddable_request_is_refused_where_it_would_be_late() {
     assert_eq!(send(&fleet.penstock, CHAT, &[("x-slo-ttft-ms", "20")], &body).status, 200);
     let easy = [("x-slo-ttft-ms", "5000"), ("x-priority", "-1")];
     assert_eq!(send(&fleet.penstock, CHAT, &easy, &body).status, 200);
+}
+
+fn quote_says_where_and_when() {
+    let quote = |penstock: &Penstock, body: &str| {
+        request(penstock.admin, "POST", "/quote", &[JSON], body.as_bytes())
+    };
+    let plain = Fleet::start(1, Setup::default());
+    let refused = quote(&plain.penstock, r#"{"tokens": 10}"#);
+    assert_eq!((refused.status, refused.error_code().as_str()), (404, "no_predictions"));
+    let fleet = unequal(Setup { strategy: "slo", ..Setup::default() });
+    for _ in 0..10 {
+        assert_eq!(fleet.stream().status, 200);
+    }
+    fleet.wait_idle();
+    let found = quote(&fleet.penstock, r#"{"model": "m", "tokens": 10, "ttft_ms": 60000}"#).json();
+    assert_eq!((&found["feasible"], &found["of"]), (&json!(true), &json!(2)), "{found}");
+    assert_eq!(found["retry_after_s"], Value::Null);
+    let found = quote(&fleet.penstock, r#"{"model": "m", "tokens": 100000, "ttft_ms": 1}"#).json();
+    assert_eq!(found["feasible"], false, "{found}");
+    assert!(found["retry_after_s"].as_f64().unwrap() > 0.0, "{found}");
+    assert!(found["backends"][0]["terms"].as_str().unwrap().contains("prefill"), "{found}");
+    for wrong in ["", "{}", r#"{"tokens": 1, "ttft_ms": 0}"#, r#"{"tokens": 1, "model": "none"}"#] {
+        assert_eq!(quote(&fleet.penstock, wrong).status, 400, "{wrong}");
+    }
 }

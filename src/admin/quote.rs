@@ -1,0 +1,94 @@
+//! `POST /quote`: where a request would meet its objectives, before it is sent.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::response::{AdminResponse, Refusal};
+use super::{Admin, Call};
+use crate::clock::now;
+use crate::predict::Sent;
+use crate::routing::{QuotedBackend, quote};
+use crate::scoring::Objectives;
+
+/// The longest wait that is worth naming, in milliseconds: SDKs do not wait for longer.
+const MOST_WAIT: f64 = 120_000.0;
+
+/// A request as far as its latencies depend on it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Quoted {
+    /// May be left out where there is only one.
+    model: Option<String>,
+    /// Tokens of its prompt.
+    tokens: u32,
+    /// Those of them that are cached.
+    #[serde(default)]
+    cached: u32,
+    max_tokens: Option<u32>,
+    #[serde(default = "streamed")]
+    stream: bool,
+    ttft_ms: Option<f64>,
+    tpot_ms: Option<f64>,
+}
+
+fn streamed() -> bool {
+    true
+}
+
+/// `POST /quote`
+pub(super) fn predicted(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    let generation = &call.generation;
+    if !generation.router.predicts() {
+        return Err(Refusal::NoPredictions);
+    }
+    let invalid = |reason: String| Refusal::InvalidQuote { reason };
+    let given: Quoted =
+        serde_json::from_slice(call.body).map_err(|error| invalid(error.to_string()))?;
+    let is_time = |ms: &f64| ms.is_finite() && *ms > 0.0;
+    if ![given.ttft_ms, given.tpot_ms].iter().flatten().all(is_time) {
+        return Err(invalid("ttft_ms and tpot_ms must be above 0".to_owned()));
+    }
+    let fleet = generation.fleet.topology();
+    let only = match fleet.models() {
+        [only] => Some(&*only.name),
+        _ => None,
+    };
+    let model = given.model.as_deref().or(only);
+    let model = model.ok_or_else(|| invalid("'model' is missing".to_owned()))?;
+    let sent = Sent {
+        prompt: given.tokens.max(1).into(),
+        cached: given.cached.min(given.tokens).into(),
+        max_output: given.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.max(1))),
+        is_whole: !given.stream,
+    };
+    let objectives =
+        Objectives { ttft_ms: given.ttft_ms, tpot_ms: given.tpot_ms, ..Objectives::default() };
+    let all = quote(generation, model, &sent, &objectives, now());
+    let all = all.ok_or_else(|| invalid(format!("no backend serves the model '{model}'")))?;
+    Ok(AdminResponse::json(&to_json(model, &all)))
+}
+
+fn to_json(model: &str, all: &[QuotedBackend]) -> Value {
+    let feasible = all.iter().filter(|one| one.is_feasible()).count();
+    let wait = all.first().filter(|_| feasible == 0).and_then(|best| best.headroom);
+    let backends = all.iter().map(|one| {
+        let predicted = &one.prediction;
+        json!({
+            "backend": &*one.name, "feasible": one.is_feasible(),
+            "headroom_ms": one.headroom.map(|headroom| rounded(headroom.ms)),
+            "ttft_ms": rounded(predicted.ttft.into()),
+            "ttft_p90_ms": rounded(predicted.ttft_p90.into()),
+            "tpot_ms": rounded(predicted.tpot.into()),
+            "terms": predicted.to_text(), "trusted": predicted.is_trusted,
+        })
+    });
+    json!({
+        "model": model, "feasible": feasible > 0, "feasible_on": feasible, "of": all.len(),
+        "retry_after_s": wait.map(|headroom| (-headroom.ms).clamp(1.0, MOST_WAIT) / 1000.0),
+        "backends": backends.collect::<Vec<Value>>(),
+    })
+}
+
+fn rounded(ms: f64) -> f64 {
+    (ms * 10.0).round() / 10.0
+}
