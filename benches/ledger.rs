@@ -41,6 +41,7 @@ fn outcome() -> RequestOutcome<'static> {
         usage: Some(usage),
         expected_cached: None,
         token_events: 90,
+        queue_wait: None,
         dropped_messages: None,
         retried_without: Capabilities::NONE,
         about: About { key: Some("team-a"), ..About::default() },

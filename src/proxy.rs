@@ -6,8 +6,8 @@
 //! `broadcast` what is for all Ollama backends.
 //! `request_body` reads and scans the body. `rate_limits` refuses what the client's limits have no room
 //! for. `ensemble` makes the calls that an ensemble's final request is
-//! made of; that one goes on as any other. `retry` runs the attempts: `decision` picks a backend and
-//! takes its in-flight permit, `conversion` converts the request where the backend does not serve its API,
+//! made of; that one goes on as any other. `retry` runs the attempts: `queue` has it wait where
+//! all backends are full, `decision` picks a backend and takes its in-flight permit, `conversion` converts the request where the backend does not serve its API,
 //! `forward` connects, sends and reads the response's head, `response` relays it, `context_shift` shortens
 //! a conversation that no backend has room for, `outcome` reports to the backend's health, circuit breaker and latency. A request that fails ends
 //! in `own_response`, with its status from `failure`. `observers` reports all of it.
@@ -29,6 +29,7 @@ mod observers;
 mod outcome;
 mod own_response;
 mod phases;
+mod queue;
 mod rate_hold;
 mod rate_limits;
 mod replay;
@@ -48,6 +49,7 @@ pub use context::RequestContext;
 pub use ensemble::EnsembleFigures;
 pub use local_response::usage::{EventSource, UsageApi, UsageRefusal, UsageResponse};
 pub use phases::DataPlane;
+pub use queue::{QueueFigures, Queues};
 pub use shift_plan::explain_with_shift;
 
 use std::sync::Arc;
@@ -82,6 +84,7 @@ pub struct Proxy {
     broadcasts: Broadcasts,
     ensembles: Ensembles,
     rates: RateLimiter,
+    queues: Queues,
     /// Shares limits with other penstocks, where `shared_state` is set.
     shared: OnceCell<Arc<SharedState>>,
     retries: RetryCredit,
@@ -114,6 +117,7 @@ impl Proxy {
             broadcasts: Broadcasts::default(),
             ensembles: Ensembles::default(),
             rates: RateLimiter::new(config),
+            queues: Queues::default(),
             shared: OnceCell::new(),
             retries: RetryCredit::new(&config.routing.retry_budget),
             observers: Observers::new(observers),
@@ -155,6 +159,7 @@ impl Proxy {
         self.pool.set_limits(&generation.config.limits);
         self.rates.adopt(&generation.config);
         self.generation.store(generation);
+        self.queues.signal();
     }
 
     /// What this process started with: addresses, threads and other things no reload changes.
@@ -212,6 +217,11 @@ impl Proxy {
         &self.rates
     }
 
+    /// The requests that wait.
+    pub fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
     /// Commands and uploads of Ollama clients that run now.
     pub fn commands(&self) -> usize {
         self.broadcasts.in_flight()
@@ -232,6 +242,8 @@ impl Proxy {
     pub fn sweep(&self) {
         let generation = self.generation.load();
         generation.fleet.refresh_predictions(now());
+        // What only time changes: cooldowns, circuit breakers.
+        self.queues.signal();
         let fleet = generation.fleet.topology();
         self.pool.sweep(&fleet.backends);
         self.clients.refresh_certificates(Look::Regular);

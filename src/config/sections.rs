@@ -19,6 +19,7 @@ pub(super) mod ollama;
 pub(super) mod price;
 pub(super) mod prompt;
 pub(super) mod proxies;
+pub(super) mod queue;
 pub(super) mod rate_limits;
 pub(super) mod reload_gate;
 mod retry_without;
@@ -48,6 +49,7 @@ use log::LogConfig;
 use model::ModelConfig;
 use objectives::ObjectiveConfig;
 use ollama::OllamaConfig;
+use queue::QueueConfig;
 use routing::RoutingConfig;
 use server::ServerConfig;
 use shared_state::SharedStateConfig;
@@ -88,6 +90,8 @@ section! {
         pub auth: AuthConfig = AuthConfig::default(),
         /// What several penstocks share.
         pub shared_state: SharedStateConfig = SharedStateConfig::default(),
+        /// Requests that wait for a backend with room.
+        pub queue: QueueConfig = QueueConfig::default(),
         /// How a backend is chosen, and what happens when it fails.
         pub routing: RoutingConfig = RoutingConfig::default(),
         /// Health checks, slow start and circuit breaker.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::addresses::Addresses;
 use super::backend_id::BackendId;
 use super::backend_memory::BackendMemory;
+use super::capacity::CapacityWatch;
 use super::catalogue_request::{CatalogueRequest, OutdatedCatalogue};
 use super::check_request::CheckRequest;
 use super::circuit_breaker::{BreakerState, BreakerTransition, CircuitBreaker};
@@ -61,6 +62,8 @@ pub struct BackendState {
     pub addresses: Addresses,
     /// Tokens of the requests in flight.
     pub work: TokensInFlight,
+    /// Who waits for capacity here.
+    pub capacity: CapacityWatch,
     /// When the requests in flight will have ended.
     pub drain_estimate: DrainEstimate,
     /// What its engine reports.
@@ -108,6 +111,7 @@ impl BackendState {
             name: name.into(),
             load: Load::default(),
             work: TokensInFlight::default(),
+            capacity: CapacityWatch::default(),
             health: HealthTracker::default(),
             breaker: CircuitBreaker::default(),
             cooldowns: Cooldowns::default(),
@@ -146,7 +150,9 @@ impl BackendState {
 
     /// Starts or ends a drain. Returns whether it drained before.
     pub fn set_draining(&self, draining: bool) -> bool {
-        self.health.set_draining(draining)
+        let was_draining = self.health.set_draining(draining);
+        self.capacity.wake();
+        was_draining
     }
 
     /// Whether nothing but its load may keep a request away: of most backends in most decisions. Where
@@ -331,6 +337,9 @@ impl BackendState {
         let health = self.health.learn(is_passed, config.rise, config.fall);
         if health == Some(Health::Healthy) && (self.takes_slow_start() || was_away) {
             self.begin_slow_start(check.at, config.slow_start);
+        }
+        if health == Some(Health::Healthy) {
+            self.capacity.wake();
         }
         CheckVerdict { health, breaker }
     }

@@ -248,5 +248,6 @@ impl Drop for InflightGuard {
         if let Some(slot) = self.drain_slot {
             self.state.drain_estimate.free(slot);
         }
+        self.state.capacity.wake();
     }
 }

@@ -69,7 +69,8 @@ impl Load {
     }
 
     pub(super) fn end(&self) {
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        // In one order with the look at those who wait for capacity.
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -114,7 +114,8 @@ impl ModelState {
     }
 
     pub(super) fn end(&self) {
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        // In one order with the look at those who wait for capacity.
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// How many requests the backend runs of it at a time; `u32::MAX` if unknown.

@@ -20,8 +20,11 @@ pub use reloads::Reloads;
 pub use row::{MetricKind, MetricRow};
 pub use table::metric_rows;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use prometheus::Histogram;
 
 use crate::api::{Capabilities, ERROR_CODES, ErrorCode};
 use crate::clock::unix_seconds;
@@ -29,8 +32,9 @@ use crate::config::MAX_BACKENDS;
 use crate::discovery::ScrapeBudget;
 use crate::fleet::{BackendId, Topology};
 use crate::observe::access_log::AccessLog;
-use crate::observe::names::Names;
+use crate::observe::names::{NameId, Names};
 use crate::observe::otlp::SpanExporter;
+use crate::observe::series::SeriesMap;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::Proxy;
 use crate::routing::{AttemptEnded, Generation, RequestObserver, RequestOutcome, Routed};
@@ -69,6 +73,7 @@ pub struct Metrics {
     kinds: Distributions,
     backends: Backends,
     requests: Requests,
+    queue_waits: SeriesMap<NameId, Histogram>,
     errors: [AtomicU64; ERROR_CODES.len()],
     conversions: Conversions,
     retries: AtomicU64,
@@ -101,6 +106,7 @@ impl Metrics {
             kinds: Distributions::new()?,
             backends: Backends::default(),
             requests: Requests::default(),
+            queue_waits: SeriesMap::default(),
             errors: std::array::from_fn(|_| AtomicU64::new(0)),
             conversions: Conversions::default(),
             retries: AtomicU64::new(0),
@@ -192,6 +198,11 @@ impl RequestObserver for Metrics {
         if outcome.retried_without.contains(Capabilities::VISION) {
             self.without_vision.fetch_add(1, Ordering::Relaxed);
         }
+        let model = outcome.model.map_or(Names::PLACEHOLDER, |name| self.model_names.id(name));
+        if let Some(waited) = outcome.queue_wait {
+            let make = || Arc::new(self.kinds.durations.make());
+            self.queue_waits.with(model, make, |waits| observe(waits, waited));
+        }
         let (backend, provider) = match outcome.backend {
             None => (Names::PLACEHOLDER, None),
             Some((id, name)) => self
@@ -200,7 +211,7 @@ impl RequestObserver for Metrics {
                 .unwrap_or_else(|| (self.backend_names.id(name), None)),
         };
         let key = RequestKey {
-            model: outcome.model.map_or(Names::PLACEHOLDER, |name| self.model_names.id(name)),
+            model,
             backend,
             operation: outcome.operation,
             status: status_label(outcome.status),

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
@@ -102,6 +103,8 @@ pub(crate) struct RequestRecord {
     /// had.
     pub(crate) expected_cached: Option<u32>,
     pub(crate) estimated_tokens: Option<TokenCount>,
+    /// How long it waited in a queue.
+    pub(crate) queue_wait: Option<Duration>,
     /// Messages that were dropped to fit a context.
     pub(crate) dropped_messages: Option<u32>,
     /// The call that it is of an ensemble.

@@ -14,8 +14,8 @@ use crate::clock::now;
 use crate::fleet::{BackendSet, InflightGuard, PermitLimits, PermitRequest};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    Capture, CapturedAttempt, Live, NoRecord, RouteError, RouteInput, Routed, RoutingDecision,
-    Scratch, Trace, Weighted,
+    Capture, CapturedAttempt, Live, NoRecord, RouteError, RouteInput, Routed, Router,
+    RoutingDecision, Scratch, Trace, Weighted,
 };
 
 /// How often a decision is repeated because another request took the last permit first.
@@ -135,19 +135,7 @@ fn reserve(
     let mut rng = SmallRng::seed_from_u64(proxy.seeds.next());
     let saturated = || RouteError::Saturated { model: request.model.to_string() };
     for _ in 0..RACES {
-        let input = RouteInput {
-            request: &request.profile,
-            model: &request.model,
-            split: request.split,
-            tokens: router.tokens_to_fit(&request.profile),
-            fleet: &request.fleet,
-            tried,
-            now: now(),
-            prompt,
-            session: request.session,
-            requester: ctx.requester,
-            objectives: request.objectives,
-        };
+        let input = route_input(router, ctx, request, tried, prompt);
         let is_captured = proxy.captures.lasts(|| input.now);
         let is_traced = is_captured || ctx.generation.shadow.is_some();
         // A captured decision has its own seed, so that a replay draws the same numbers.
@@ -188,6 +176,29 @@ fn reserve(
         }
     }
     Err(saturated())
+}
+
+/// What a decision about a request reads, now.
+pub(super) fn route_input<'a>(
+    router: &Router,
+    ctx: &RequestContext,
+    request: &'a ScannedRequest,
+    tried: &'a BackendSet,
+    prompt: Option<&'a Chain>,
+) -> RouteInput<'a> {
+    RouteInput {
+        request: &request.profile,
+        model: &request.model,
+        split: request.split,
+        tokens: router.tokens_to_fit(&request.profile),
+        fleet: &request.fleet,
+        tried,
+        now: now(),
+        prompt,
+        session: request.session,
+        requester: ctx.requester,
+        objectives: request.objectives,
+    }
 }
 
 /// Hashes the prompt's blocks, where the body is still held.

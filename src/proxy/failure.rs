@@ -95,6 +95,16 @@ pub(crate) fn timeout_message(code: ErrorCode) -> &'static str {
 const LEAST_WAIT: Duration = Duration::from_secs(1);
 const MOST_WAIT: Duration = Duration::from_secs(120);
 
+/// How much a `Retry-After` that is computed is changed at random, so that clients refused together do not
+/// return together.
+const JITTER: f64 = 0.2;
+
+/// A `Retry-After` for a wait that is estimated. `share`: random, in 0..1.
+pub(crate) fn retry_wait(estimate: Duration, share: f64) -> Duration {
+    let factor = 1.0 + JITTER * (2.0 * share.clamp(0.0, 1.0) - 1.0);
+    estimate.min(MOST_WAIT).mul_f64(factor).clamp(LEAST_WAIT, MOST_WAIT)
+}
+
 /// The most bytes of a message: it may quote a name that a client made up, of any length.
 const MAX_MESSAGE: usize = 2048;
 
@@ -126,6 +136,11 @@ impl OwnError {
         let retry_after = is_safe.then_some(Duration::from_secs(1));
         let message = bounded(message.into());
         Self { code, message, param: None, retry_after, closes: false }
+    }
+
+    /// A retry makes sense after `wait`.
+    pub(crate) fn after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait), ..self }
     }
 
     pub(crate) fn about(self, param: Option<&'static str>) -> Self {

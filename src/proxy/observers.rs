@@ -99,6 +99,7 @@ fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome
         took: Duration::ZERO,
         usage: record.usage,
         expected_cached: record.expected_cached,
+        queue_wait: record.queue_wait,
         dropped_messages: record.dropped_messages,
         retried_without: record.retried_without,
         token_events: record.token_events,
@@ -142,6 +143,8 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
 fn own_outcome(record: &RequestRecord) -> Outcome {
     let busy = [
         ErrorCode::AllBackendsBusy,
+        ErrorCode::QueueFull,
+        ErrorCode::QueueTimeout,
         ErrorCode::BackendsCoolingDown,
         ErrorCode::BodyMemoryFull,
         ErrorCode::DiscoveryPending,

@@ -10,10 +10,11 @@ use super::attempt::{AttemptEnd, Unsuited};
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::context_shift::{learn_refusal, pass_over_small, send_refusal, shorten_for};
 use super::conversion::NotConverted;
-use super::decision::{Decided, Undecided, decide};
+use super::decision::{Decided, Undecided};
 use super::failure::OwnError;
 use super::forward::make_attempt;
 use super::own_response::{send_error, send_held};
+use super::queue::{Unadmitted, decide_in_turn};
 use super::response::record_backend;
 use crate::api::Dialect;
 use crate::clock::now;
@@ -36,11 +37,15 @@ pub(crate) async fn serve(
     loop {
         pass_over_small(ctx, &mut request);
         let headers = &session.req_header().headers;
-        let Decided { decision, permit } = match decide(proxy, ctx, headers, &request) {
+        let decided = decide_in_turn(proxy, ctx, headers, &mut request).await;
+        let Decided { decision, permit } = match decided {
             Ok(decided) => decided,
-            Err(Undecided::ClientGone) => return ctx.client_gone(),
-            Err(Undecided::NoRoute(error)) if shorten_for(ctx, &mut request, &error) => continue,
-            Err(Undecided::NoRoute(error)) => {
+            Err(Unadmitted::Queue(error)) => return send_error(proxy, session, ctx, error).await,
+            Err(Unadmitted::Undecided(Undecided::ClientGone)) => return ctx.client_gone(),
+            Err(Unadmitted::Undecided(Undecided::NoRoute(error))) => {
+                if shorten_for(ctx, &mut request, &error) {
+                    continue;
+                }
                 let reason = match (last_failure, not_converted) {
                     (Some(failure), _) => Unserved::Failed(failure),
                     (None, Some(reason)) => Unserved::NotConverted(reason),

@@ -84,6 +84,8 @@ pub enum RouteError {
     FallbackChainExhausted {
         /// The models tried, the first one included.
         chain: Vec<String>,
+        /// Whether the first of them is only full or in cooldown.
+        is_busy: bool,
     },
     /// Every backend that could take it is at its limit.
     Saturated {
@@ -139,6 +141,20 @@ impl RouteError {
         }
     }
 
+    /// Whether it passes without a change of the fleet: backends get room, and cooldowns end.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Saturated { .. } | Self::CoolingDown { .. } => true,
+            Self::FallbackChainExhausted { is_busy, .. } => *is_busy,
+            Self::ModelNotFound { .. }
+            | Self::NoHealthyBackend { .. }
+            | Self::CapabilityMismatch { .. }
+            | Self::ObjectiveMissed { .. }
+            | Self::DiscoveryPending { .. }
+            | Self::AllTried { .. } => false,
+        }
+    }
+
     /// Explains why `pick` found no backend. Runs only on failure, so it may be slow.
     pub(super) fn explain(target: &str, input: &RouteInput<'_>, chain: &[Box<str>]) -> Self {
         let topology = input.fleet;
@@ -184,6 +200,7 @@ impl RouteError {
         }
         let first = std::iter::once(target.to_owned());
         Self::FallbackChainExhausted {
+            is_busy: self.may_pass(),
             chain: first.chain(chain.iter().map(|entry| entry.to_string())).collect(),
         }
     }
@@ -296,7 +313,7 @@ impl fmt::Display for RouteError {
                 }
                 out.write_str(")")
             }
-            Self::FallbackChainExhausted { chain } => {
+            Self::FallbackChainExhausted { chain, .. } => {
                 let chain = chain.join(", ");
                 write!(out, "All backends in fallback chain unavailable: [{chain}]")
             }

@@ -119,6 +119,8 @@ pub struct RequestOutcome<'a> {
     pub usage: Option<Usage>,
     /// Tokens of the prompt the engine was believed to have cached; only beside its own count.
     pub expected_cached: Option<u32>,
+    /// How long it waited in a queue, if it did.
+    pub queue_wait: Option<Duration>,
     /// Messages that were dropped to fit a context.
     pub dropped_messages: Option<u32>,
     /// What was taken out of it because a model cannot do it.

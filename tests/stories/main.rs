@@ -64,6 +64,7 @@ mod ollama_management;
 mod passthrough;
 mod paths_and_methods;
 mod prefix_cache;
+mod queue;
 mod rate_limits;
 mod reload_gate;
 mod request_bodies;
@@ -123,6 +124,7 @@ fn all_stories() -> Vec<Trial> {
         request_validation,
         resource_limits,
         prefix_cache,
+        queue,
         capability_routing,
         chaos,
         client_disconnects,

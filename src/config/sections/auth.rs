@@ -5,7 +5,7 @@ use crate::config::syntax::collections::{List, Maybe};
 use crate::config::syntax::glob::ModelGlob;
 use crate::config::syntax::secret::{InlineSecret, Needed, Secret, SecretFile};
 use crate::config::syntax::setting::section;
-use crate::config::syntax::values::Name;
+use crate::config::syntax::values::{AtLeastOne, Name};
 
 section! {
     /// API keys of clients. Without keys the data port is open.
@@ -34,6 +34,8 @@ section! {
         pub context_shift: Option<bool> ["context_shift" as Maybe<bool>] = None,
         /// The objective of its requests that name none: a name in `objectives`.
         pub objective: Option<String> ["objective" as Maybe<String>] = None,
+        /// The key's share of what waits in a queue, in relation to those of the other keys.
+        pub weight: u32 ["weight" as AtLeastOne<u32>] = 1,
         /// The maximum number of ensembles of the key at one time; 0 is none. Default:
         /// `ensembles.in_flight`.
         pub ensembles: Option<usize> ["ensembles" as Maybe<usize>] = None,

@@ -40,6 +40,7 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     line.flag("fallback", outcome.is_fallback);
     line.number("attempts", Some(outcome.attempts.into()));
     write_tokens(&mut line, outcome);
+    line.millis("queue_ms", outcome.queue_wait);
     line.millis("ttft_ms", outcome.first_token.filter(|_| outcome.is_streaming));
     line.millis("duration_ms", Some(outcome.took));
     line.number("bytes_in", Some(about.bytes_in));

@@ -27,6 +27,7 @@ fn outcome<'a>(about: About<'a>) -> RequestOutcome<'a> {
         took: Duration::from_millis(900),
         usage: None,
         expected_cached: None,
+        queue_wait: Some(Duration::from_millis(250)),
         dropped_messages: None,
         retried_without: Capabilities::NONE,
         token_events: 11,
@@ -99,7 +100,7 @@ fn line_describes_the_request() {
         "model_requested": "gpt-4o", "model": "llama3:70b", "backend": "gpu-a", "status": 200,
         "error": null, "outcome": "ok", "stream": true, "fallback": false, "attempts": 2,
         "tokens_in": 7, "tokens_out": 11, "tokens_cached": null, "tokens_estimated": true,
-        "ttft_ms": 31.5, "duration_ms": 900, "bytes_in": 120, "bytes_out": 4000,
+        "queue_ms": 250, "ttft_ms": 31.5, "duration_ms": 900, "bytes_in": 120, "bytes_out": 4000,
         "trace": "00000000000000000000000000000abc", "ensemble": null,
     });
     assert_eq!(parse(&line), expected);

@@ -71,6 +71,7 @@ fn outcome(prompt: u32, completion: u32) -> RequestOutcome<'static> {
             cached_tokens: None,
         }),
         expected_cached: None,
+        queue_wait: None,
         dropped_messages: None,
         retried_without: Capabilities::NONE,
         token_events: 0,

@@ -13,6 +13,7 @@ mod models;
 mod predictions;
 mod prefix;
 mod process;
+mod queues;
 mod rate_limits;
 mod requests;
 mod shadow;
@@ -28,6 +29,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricRow> + Clone {
     [
         requests::ROWS,
         rate_limits::ROWS,
+        queues::ROWS,
         ensembles::ROWS,
         backends::ROWS,
         groups::ROWS,

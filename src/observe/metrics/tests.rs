@@ -54,6 +54,7 @@ fn outcome<'a>(model: &'a str, backend: u16, name: &'a str) -> RequestOutcome<'a
             cached_tokens: Some(64),
         }),
         expected_cached: Some(48),
+        queue_wait: Some(Duration::from_millis(250)),
         dropped_messages: None,
         retried_without: Capabilities::NONE,
         token_events: 11,
@@ -160,6 +161,9 @@ fn page_and_table_name_the_same_metrics() {
     assert_eq!(known.len(), metric_rows().count(), "no name twice");
     // Needs a listener with TLS; the story of listener TLS reads it.
     known.remove(&("penstock_tls_certificate_expiry_timestamp_seconds", "gauge"));
+    // Need requests that wait; the stories of queues read them.
+    known.remove(&("penstock_queue_requests", "gauge"));
+    known.remove(&("penstock_queue_ended_total", "counter"));
     // Need a server; the story of shared limits reads them.
     known.remove(&("penstock_shared_state_up", "gauge"));
     known.remove(&("penstock_shared_state_errors_total", "counter"));

@@ -1,0 +1,316 @@
+//! The queue of one model: who waits, and who has the turn.
+
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ahash::HashMap;
+
+use super::class::Entry;
+use super::dispatch_rate::DispatchRate;
+use super::line::Line;
+use super::{EntryId, Newcomer, QueueEnd, QueueFull};
+use crate::config::{QueueConfig, QueueOrder};
+use crate::fleet::BackendSet;
+use crate::units::Timestamp;
+
+/// The most lines; requests of further kinds share the last one, whose first request then holds up the others.
+const MAX_LINES: usize = 16;
+/// A queue that has not been empty for so long stands: requests arrive faster than they are served.
+const STANDING: Duration = Duration::from_secs(1);
+
+/// What a queue is configured with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueRules {
+    /// The most requests that wait.
+    pub size: usize,
+    /// Whether, while requests arrive faster than they are served, the newest ones without an objective come
+    /// first.
+    pub newest_first: bool,
+}
+
+impl QueueRules {
+    /// The rules of a configuration.
+    pub fn new(config: &QueueConfig) -> Self {
+        let newest_first = config.order == QueueOrder::NewestUnderOverload;
+        Self { size: config.size, newest_first }
+    }
+}
+
+/// What a request that waits is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Decide where to go.
+    Decide,
+    /// End: a more important one has its place. It no longer waits.
+    Displaced,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    HasTurn,
+    Displaced,
+}
+
+/// A request in the queue.
+#[derive(Debug)]
+struct Slot {
+    entry: Entry,
+    priority: i32,
+    line: usize,
+    state: State,
+    waker: Option<Waker>,
+}
+
+impl Slot {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The queue of one model.
+#[derive(Debug, Default)]
+pub struct ModelQueue {
+    slots: HashMap<EntryId, Slot>,
+    /// How many of them wait: those displaced have not left yet.
+    len: usize,
+    lines: Vec<Line>,
+    turn: Option<EntryId>,
+    /// The lines that have tried since the last signal, as bits.
+    tried: u32,
+    /// Whether a signal came while a request had the turn.
+    is_signalled: bool,
+    newest_first: bool,
+    next: u64,
+    standing_since: Option<Timestamp>,
+    rate: DispatchRate,
+    ended: [u64; QueueEnd::ALL.len()],
+}
+
+impl ModelQueue {
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn next_id(&self) -> u64 {
+        self.next
+    }
+
+    #[cfg(test)]
+    pub(super) fn contains(&self, id: EntryId) -> bool {
+        self.slots.contains_key(&id)
+    }
+
+    /// How many requests ended how, in the order of [`QueueEnd::ALL`].
+    pub fn ended(&self) -> [u64; QueueEnd::ALL.len()] {
+        self.ended
+    }
+
+    /// How long the last in the queue waits at the rate of the last seconds; `None` before anything was served.
+    pub fn time_to_empty(&self, now: Timestamp) -> Option<Duration> {
+        self.rate.time_for(self.len + 1, now)
+    }
+
+    /// Adds a request behind those of its kind. In a full queue it takes the place of the least important one,
+    /// where that is less important than it.
+    ///
+    /// # Errors
+    /// When the queue is full of requests as important as this one.
+    pub fn join(
+        &mut self,
+        newcomer: &Newcomer,
+        rules: QueueRules,
+        now: Timestamp,
+    ) -> Result<EntryId, QueueFull> {
+        self.newest_first = rules.newest_first;
+        if self.len >= rules.size && !self.displace(newcomer.priority) {
+            self.count(QueueEnd::Full);
+            return Err(QueueFull { wait: self.time_to_empty(now) });
+        }
+        self.standing_since.get_or_insert(now);
+        self.next += 1;
+        let id = EntryId(self.next);
+        let Newcomer { backends, priority, owner, weight, due, until } = *newcomer;
+        let entry = Entry { id, owner, weight, due: due.filter(|due| *due < until), until };
+        let line = self.line_of(backends);
+        let slot = Slot { entry, priority, line, state: State::Waiting, waker: None };
+        if let Some(line) = self.lines.get_mut(line) {
+            line.push(priority, &entry);
+        }
+        self.slots.insert(id, slot);
+        self.len += 1;
+        self.signal(now);
+        Ok(id)
+    }
+
+    /// Ready once the request is to do something.
+    pub fn poll(&mut self, id: EntryId, cx: &Context<'_>) -> Poll<Turn> {
+        let Some(slot) = self.slots.get_mut(&id) else {
+            debug_assert!(false, "a request waits until it leaves");
+            return Poll::Ready(Turn::Decide);
+        };
+        match slot.state {
+            State::HasTurn => Poll::Ready(Turn::Decide),
+            State::Displaced => Poll::Ready(Turn::Displaced),
+            State::Waiting => {
+                slot.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Something may have become free: the first request tries.
+    pub fn signal(&mut self, now: Timestamp) {
+        match self.turn {
+            Some(_) => self.is_signalled = true,
+            None => {
+                self.tried = 0;
+                self.give_turn(now);
+            }
+        }
+    }
+
+    /// The request that had the turn found no room. It keeps its place, in the line of `backends`.
+    pub fn pass(&mut self, id: EntryId, backends: BackendSet, now: Timestamp) {
+        let found = self.slots.get(&id).filter(|slot| slot.state == State::HasTurn);
+        let Some(slot) = found else { return };
+        let (entry, priority, before) = (slot.entry, slot.priority, slot.line);
+        let is_same = self.lines.get(before).is_some_and(|line| line.backends == backends);
+        if !is_same && let Some(line) = self.lines.get_mut(before) {
+            line.remove(priority, &entry);
+        }
+        let line = if is_same { before } else { self.line_of(backends) };
+        if !is_same && let Some(line) = self.lines.get_mut(line) {
+            line.push(priority, &entry);
+        }
+        if let Some(slot) = self.slots.get_mut(&id) {
+            (slot.line, slot.state) = (line, State::Waiting);
+        }
+        self.tried |= bit(line);
+        self.turn = None;
+        self.give_turn(now);
+    }
+
+    /// The request goes to a backend, where it costs so many tokens.
+    pub fn serve(&mut self, id: EntryId, tokens: u64, now: Timestamp) {
+        if let Some(slot) = self.slots.get(&id)
+            && let Some(line) = self.lines.get_mut(slot.line)
+        {
+            line.charge(slot.priority, &slot.entry, tokens);
+        }
+        self.rate.add(now);
+        self.leave(id, QueueEnd::Served, now);
+    }
+
+    /// The request no longer waits.
+    pub fn leave(&mut self, id: EntryId, end: QueueEnd, now: Timestamp) {
+        let Some(slot) = self.slots.remove(&id) else { return };
+        if slot.state == State::Displaced {
+            self.count(QueueEnd::Displaced);
+            return;
+        }
+        self.count(end);
+        if let Some(line) = self.lines.get_mut(slot.line) {
+            line.remove(slot.priority, &slot.entry);
+        }
+        self.len -= 1;
+        if self.len == 0 {
+            self.standing_since = None;
+        }
+        if self.turn == Some(id) {
+            self.turn = None;
+            self.give_turn(now);
+        }
+    }
+
+    fn count(&mut self, end: QueueEnd) {
+        let position = QueueEnd::ALL.iter().position(|one| *one == end);
+        if let Some(count) = position.and_then(|position| self.ended.get_mut(position)) {
+            *count += 1;
+        }
+    }
+
+    /// Takes the place of the least important request for one of `priority`. Returns whether there is one.
+    fn displace(&mut self, priority: i32) -> bool {
+        let last = self.lines.iter().filter_map(Line::last).min();
+        let Some((_, id)) = last.filter(|(least, _)| *least < priority) else { return false };
+        // The one that decides at this moment may be about to go.
+        if self.turn == Some(id) {
+            return false;
+        }
+        let Some(slot) = self.slots.get_mut(&id) else { return false };
+        slot.state = State::Displaced;
+        slot.wake();
+        let (entry, priority, line) = (slot.entry, slot.priority, slot.line);
+        if let Some(line) = self.lines.get_mut(line) {
+            line.remove(priority, &entry);
+        }
+        self.len -= 1;
+        true
+    }
+
+    /// The line of requests that `backends` can take.
+    fn line_of(&mut self, backends: BackendSet) -> usize {
+        let known = self.lines.iter().position(|line| line.backends == backends);
+        if let Some(known) = known {
+            return known;
+        }
+        if let Some((place, line)) =
+            self.lines.iter_mut().enumerate().find(|(_, line)| line.is_empty())
+        {
+            *line = Line::new(backends);
+            return place;
+        }
+        if self.lines.len() < MAX_LINES {
+            self.lines.push(Line::new(backends));
+        } else if let Some(last) = self.lines.last_mut() {
+            last.backends.insert_all(&backends);
+        }
+        self.lines.len() - 1
+    }
+
+    /// Gives the turn to the first request of those lines that have not tried.
+    fn give_turn(&mut self, now: Timestamp) {
+        debug_assert!(self.turn.is_none(), "one request at a time decides");
+        let is_standing = self.standing_since.is_some_and(|since| now.since(since) >= STANDING);
+        let newest_first = self.newest_first && is_standing;
+        let mut best: Option<(i32, EntryId)> = None;
+        for (number, line) in self.lines.iter_mut().enumerate() {
+            if self.tried & bit(number) != 0 {
+                continue;
+            }
+            let Some(first) = line.first(now, newest_first) else { continue };
+            // Of equal importance, the one that came first.
+            if best.is_none_or(|best| (-first.0, first.1) < (-best.0, best.1)) {
+                best = Some(first);
+            }
+        }
+        match best {
+            Some((_, id)) => {
+                self.turn = Some(id);
+                if let Some(slot) = self.slots.get_mut(&id) {
+                    slot.state = State::HasTurn;
+                    slot.wake();
+                }
+            }
+            None if std::mem::take(&mut self.is_signalled) => {
+                self.tried = 0;
+                self.give_turn(now);
+            }
+            None => {}
+        }
+    }
+}
+
+fn bit(line: usize) -> u32 {
+    u32::try_from(line).map_or(0, |line| 1 << line.min(31))
+}

@@ -1,0 +1,310 @@
+//! Order, fairness and turns of a queue.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use proptest::prelude::{Just, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use proptest::strategy::Strategy as _;
+
+use super::*;
+use crate::fleet::BackendId;
+
+const RULES: QueueRules = QueueRules { size: 100, newest_first: false };
+
+fn at(ms: u64) -> Timestamp {
+    Timestamp(ms * 1000)
+}
+
+fn backends(ids: &[u16]) -> BackendSet {
+    let mut set = BackendSet::default();
+    ids.iter().for_each(|id| set.insert(BackendId(*id)));
+    set
+}
+
+fn newcomer(owner: u64) -> Newcomer {
+    let backends = backends(&[1]);
+    Newcomer { backends, priority: 0, owner, weight: 1, due: None, until: at(10_000) }
+}
+
+/// A queue whose first request has tried in vain, so that none has the turn.
+fn settle(queue: &mut ModelQueue, now: Timestamp) {
+    while let Some(id) = holder(queue) {
+        let set = backends(&[1]);
+        queue.pass(id, set, now);
+    }
+}
+
+/// The request that has the turn.
+fn holder(queue: &mut ModelQueue) -> Option<EntryId> {
+    let cx = Context::from_waker(Waker::noop());
+    let ids: Vec<EntryId> = (1..=queue.next_id()).map(EntryId).collect();
+    ids.into_iter()
+        .find(|id| queue.contains(*id) && queue.poll(*id, &cx) == Poll::Ready(Turn::Decide))
+}
+
+/// Signals a free permit and has the one with the turn served; its id.
+fn serve(queue: &mut ModelQueue, tokens: u64, now: Timestamp) -> Option<EntryId> {
+    queue.signal(now);
+    let id = holder(queue)?;
+    queue.serve(id, tokens, now);
+    settle(queue, now);
+    Some(id)
+}
+
+fn joined(queue: &mut ModelQueue, one: Newcomer, now: Timestamp) -> EntryId {
+    let id = queue.join(&one, RULES, now).unwrap();
+    settle(queue, now);
+    id
+}
+
+#[test]
+fn important_ones_come_first_then_earlier_deadlines_then_arrival() {
+    let mut queue = ModelQueue::default();
+    let now = at(0);
+    let plain = joined(&mut queue, newcomer(1), now);
+    let later = joined(&mut queue, newcomer(1), now);
+    let batch = joined(&mut queue, Newcomer { priority: -1, ..newcomer(1) }, now);
+    let due = |ms| Newcomer { due: Some(at(ms)), ..newcomer(1) };
+    let second = joined(&mut queue, due(900), now);
+    let first = joined(&mut queue, due(500), now);
+    let important = joined(&mut queue, Newcomer { priority: 5, ..newcomer(1) }, now);
+    let order: Vec<_> = std::iter::from_fn(|| serve(&mut queue, 1, now)).collect();
+    assert_eq!(order, [important, first, second, plain, later, batch]);
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn missed_objective_does_not_make_others_late() {
+    let mut queue = ModelQueue::default();
+    let missed = joined(&mut queue, Newcomer { due: Some(at(100)), ..newcomer(1) }, at(0));
+    let other = joined(&mut queue, Newcomer { due: Some(at(700)), ..newcomer(1) }, at(0));
+    assert_eq!(serve(&mut queue, 1, at(200)), Some(other));
+    assert_eq!(serve(&mut queue, 1, at(200)), Some(missed));
+}
+
+#[test]
+fn keys_take_turns_by_weighted_tokens() {
+    let mut queue = ModelQueue::default();
+    // One key sends 20 times as much as the others; one weighs twice as much.
+    let mut owners = BTreeMap::new();
+    let send = |queue: &mut ModelQueue, owners: &mut BTreeMap<EntryId, u64>, owner, count| {
+        for _ in 0..count {
+            let weight = if owner == 3 { 2 } else { 1 };
+            let one = Newcomer { weight, ..newcomer(owner) };
+            owners.insert(
+                queue.join(&one, QueueRules { size: 10_000, ..RULES }, at(0)).unwrap(),
+                owner,
+            );
+        }
+    };
+    send(&mut queue, &mut owners, 1, 2000);
+    for owner in [2, 3, 4] {
+        send(&mut queue, &mut owners, owner, 100);
+    }
+    let mut served: BTreeMap<u64, u64> = BTreeMap::new();
+    // The requests of owner 4 cost a quarter.
+    for _ in 0..200 {
+        let id = holder(&mut queue).unwrap();
+        let owner = owners[&id];
+        let tokens = if owner == 4 { 250 } else { 1000 };
+        queue.serve(id, tokens, at(1));
+        *served.entry(owner).or_default() += tokens;
+    }
+    let shares =
+        [1, 2, 3, 4].map(|owner| served[&owner] as f64 / if owner == 3 { 2.0 } else { 1.0 });
+    let (sum, squares) =
+        (shares.iter().sum::<f64>(), shares.iter().map(|one| one * one).sum::<f64>());
+    let jain = sum * sum / (4.0 * squares);
+    assert!(jain > 0.99, "{served:?} {jain}");
+}
+
+#[test]
+fn pause_of_a_key_is_not_saved_up() {
+    let mut queue = ModelQueue::default();
+    for _ in 0..50 {
+        joined(&mut queue, newcomer(1), at(0));
+    }
+    for _ in 0..40 {
+        serve(&mut queue, 1000, at(0));
+    }
+    let late: Vec<_> = (0..5).map(|_| joined(&mut queue, newcomer(2), at(0))).collect();
+    let next: Vec<_> = (0..6).filter_map(|_| serve(&mut queue, 1000, at(0))).collect();
+    let of_late = next.iter().filter(|id| late.contains(id)).count();
+    assert_eq!(of_late, 3, "in turns, not all before");
+}
+
+#[test]
+fn newest_come_first_only_while_the_queue_stands() {
+    let rules = QueueRules { newest_first: true, ..RULES };
+    let mut queue = ModelQueue::default();
+    let ids: Vec<_> = (0..4).map(|_| queue.join(&newcomer(1), rules, at(0)).unwrap()).collect();
+    settle(&mut queue, at(0));
+    assert_eq!(serve(&mut queue, 1, at(500)), Some(ids[0]));
+    assert_eq!(serve(&mut queue, 1, at(1500)), Some(ids[3]));
+    let urgent = Newcomer { due: Some(at(3000)), ..newcomer(1) };
+    let urgent = queue.join(&urgent, rules, at(1500)).unwrap();
+    settle(&mut queue, at(1500));
+    assert_eq!(serve(&mut queue, 1, at(1600)), Some(urgent), "with an objective: by deadline");
+    assert_eq!(serve(&mut queue, 1, at(1600)), Some(ids[2]));
+}
+
+#[test]
+fn full_queue_keeps_the_important() {
+    let mut queue = ModelQueue::default();
+    let rules = QueueRules { size: 2, ..RULES };
+    let kept = queue.join(&newcomer(1), rules, at(0)).unwrap();
+    settle(&mut queue, at(0));
+    let batch = Newcomer { priority: -5, ..newcomer(2) };
+    let displaced = queue.join(&batch, rules, at(0)).unwrap();
+    settle(&mut queue, at(0));
+    assert!(queue.join(&batch, rules, at(0)).is_err(), "not more important");
+    let cx = Context::from_waker(Waker::noop());
+    assert_eq!(queue.poll(displaced, &cx), Poll::Pending);
+    let taken = queue.join(&newcomer(3), rules, at(0)).unwrap();
+    assert_eq!(queue.poll(displaced, &cx), Poll::Ready(Turn::Displaced));
+    assert_eq!(queue.len(), 2);
+    queue.leave(displaced, QueueEnd::Displaced, at(0));
+    assert!(queue.join(&newcomer(3), rules, at(0)).is_err());
+    settle(&mut queue, at(0));
+    assert_eq!(
+        [serve(&mut queue, 1, at(0)), serve(&mut queue, 1, at(0))],
+        [Some(kept), Some(taken)]
+    );
+    let ended: BTreeMap<_, _> =
+        QueueEnd::ALL.map(QueueEnd::name).into_iter().zip(queue.ended()).collect();
+    assert_eq!((ended["full"], ended["displaced"], ended["served"]), (2, 1, 2));
+}
+
+#[test]
+fn request_without_backend_does_not_hold_up_those_of_others() {
+    let mut queue = ModelQueue::default();
+    let first = queue.join(&newcomer(1), RULES, at(0)).unwrap();
+    let other = Newcomer { backends: backends(&[2]), ..newcomer(1) };
+    let second = queue.join(&other, RULES, at(0)).unwrap();
+    assert_eq!(holder(&mut queue), Some(first));
+    queue.pass(first, backends(&[1]), at(0));
+    assert_eq!(holder(&mut queue), Some(second), "its backends may have room");
+    // It joined while the first had the turn: that signal is not lost.
+    queue.serve(second, 1, at(0));
+    assert_eq!(holder(&mut queue), Some(first));
+    queue.pass(first, backends(&[1]), at(0));
+    assert_eq!(holder(&mut queue), None);
+}
+
+#[test]
+fn signal_during_a_turn_is_not_lost() {
+    let mut queue = ModelQueue::default();
+    let id = queue.join(&newcomer(1), RULES, at(0)).unwrap();
+    queue.signal(at(0));
+    queue.pass(id, backends(&[1]), at(0));
+    assert_eq!(holder(&mut queue), Some(id), "tries for that signal");
+    queue.pass(id, backends(&[1]), at(0));
+    assert_eq!(holder(&mut queue), None);
+}
+
+#[test]
+fn one_signal_wakes_one_request() {
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut queue = ModelQueue::default();
+    let ids: Vec<_> = (0..50).map(|_| joined(&mut queue, newcomer(1), at(0))).collect();
+    for id in &ids {
+        assert_eq!(queue.poll(*id, &Context::from_waker(&waker)), Poll::Pending);
+    }
+    queue.signal(at(1));
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    queue.pass(ids[0], backends(&[1]), at(1));
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "no room: the others are left in peace");
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Join { owner: u64, priority: i32, set: u16, due: Option<u64> },
+    Signal,
+    Serve(u64),
+    Pass(u16),
+    Leave(usize),
+}
+
+fn step() -> impl proptest::strategy::Strategy<Value = Step> {
+    let due = proptest::option::of(0..5000_u64);
+    prop_oneof![
+        (0..6_u64, -2..3_i32, 0..20_u16, due).prop_map(|(owner, priority, set, due)| Step::Join {
+            owner,
+            priority,
+            set,
+            due
+        }),
+        Just(Step::Signal),
+        (0..5000_u64).prop_map(Step::Serve),
+        (0..20_u16).prop_map(Step::Pass),
+        any::<usize>().prop_map(Step::Leave),
+    ]
+}
+
+proptest! {
+    /// Whatever happens in whatever order: nothing is lost, at most one request has the turn, and after a signal
+    /// one has it as long as any waits.
+    #[test]
+    fn nothing_is_lost(steps in proptest::collection::vec(step(), 0..300)) {
+        let mut queue = ModelQueue::default();
+        let rules = QueueRules { size: 30, newest_first: true };
+        let (mut inside, mut time) = (Vec::new(), 0);
+        let cx = Context::from_waker(Waker::noop());
+        for step in steps {
+            time += 37;
+            let now = at(time);
+            match step {
+                Step::Join { owner, priority, set, due } => {
+                    let due = due.map(at);
+                    let one = Newcomer { backends: backends(&[set]), priority, due, ..newcomer(owner) };
+                    if let Ok(id) = queue.join(&one, rules, now) {
+                        inside.push(id);
+                        prop_assert!(holder(&mut queue).is_some());
+                    }
+                }
+                Step::Signal => {
+                    queue.signal(now);
+                    prop_assert_eq!(holder(&mut queue).is_some(), !queue.is_empty());
+                }
+                Step::Serve(tokens) => if let Some(id) = holder(&mut queue) {
+                    queue.serve(id, tokens, now);
+                    inside.retain(|one| *one != id);
+                },
+                Step::Pass(set) => if let Some(id) = holder(&mut queue) {
+                    queue.pass(id, backends(&[set]), now);
+                },
+                Step::Leave(which) => if !inside.is_empty() {
+                    let id = inside.remove(which % inside.len());
+                    queue.leave(id, QueueEnd::ClientLeft, now);
+                },
+            }
+            let displaced: Vec<_> = inside.iter().copied()
+                .filter(|id| queue.poll(*id, &cx) == Poll::Ready(Turn::Displaced)).collect();
+            for id in displaced {
+                queue.leave(id, QueueEnd::Displaced, now);
+                inside.retain(|one| *one != id);
+            }
+            prop_assert_eq!(queue.len(), inside.len());
+            let turns = inside.iter().filter(|id| queue.poll(**id, &cx).is_ready()).count();
+            prop_assert!(turns <= 1);
+        }
+        // All that is left can be served.
+        let left = inside.len();
+        let served = (0..left).filter(|_| {
+            queue.signal(at(time));
+            holder(&mut queue).map(|id| queue.serve(id, 1, at(time))).is_some()
+        });
+        prop_assert_eq!(served.count(), left);
+        prop_assert!(queue.is_empty());
+    }
+}

@@ -1,0 +1,87 @@
+//! Wakes those who wait for capacity on a backend: when a permit is given back, when the backend recovers, when a
+//! drain ends.
+//!
+//! A permit is given back before the watchers are looked at, and a watcher is entered before it looks at the
+//! load, both in one total order (`SeqCst`): whichever comes second sees the other. So either the
+//! watcher finds the free permit, or the permit finds the watcher.
+
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::task::Waker;
+
+use parking_lot::Mutex;
+
+/// Who waits for capacity on a backend.
+#[derive(Debug, Default)]
+pub struct CapacityWatch {
+    is_watched: AtomicBool,
+    /// At most one per model that the backend serves.
+    watchers: Mutex<Vec<Waker>>,
+}
+
+impl CapacityWatch {
+    /// Has `waker` woken from now on.
+    pub fn watch(&self, waker: &Waker) {
+        let mut watchers = self.watchers.lock();
+        if !watchers.iter().any(|known| known.will_wake(waker)) {
+            watchers.push(waker.clone());
+        }
+        self.is_watched.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// No longer has it woken.
+    pub fn unwatch(&self, waker: &Waker) {
+        let mut watchers = self.watchers.lock();
+        watchers.retain(|known| !known.will_wake(waker));
+        self.is_watched.store(!watchers.is_empty(), Ordering::SeqCst);
+    }
+
+    /// There may be capacity. Costs one load where none waits.
+    #[inline]
+    pub fn wake(&self) {
+        if self.is_watched.load(Ordering::SeqCst) {
+            self.wake_all();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_all(&self) {
+        // Woken without the lock: a watcher may look at its backends at once.
+        let watchers = self.watchers.lock().clone();
+        watchers.iter().for_each(Waker::wake_by_ref);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn watchers_are_woken_until_they_leave() {
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let watch = CapacityWatch::default();
+        watch.wake();
+        watch.watch(&waker);
+        watch.watch(&waker);
+        watch.wake();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "entered twice, woken once");
+        watch.unwatch(&waker);
+        watch.wake();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,90 @@
+//! The queues of requests that wait for a backend with room, one per model. `admission::queue` has the order and
+//! the turns; this is its edge: the clock, the locks, and the tasks that wait (`wait`).
+
+mod place;
+mod shared;
+mod wait;
+
+pub(super) use wait::{Unadmitted, decide_in_turn};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ahash::HashMap;
+use parking_lot::RwLock;
+
+use crate::admission::queue::QueueEnd;
+use crate::clock::now;
+use shared::SharedQueue;
+
+/// The most queues that are remembered for their figures; those that others wait in come on top.
+const MAX_QUEUES: usize = 1024;
+
+/// The queues of all models.
+#[derive(Default)]
+pub struct Queues {
+    by_model: RwLock<HashMap<Arc<str>, Arc<SharedQueue>>>,
+    /// Requests that wait, in all of them.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// What a queue has come to.
+#[derive(Debug, Clone)]
+pub struct QueueFigures {
+    /// The model.
+    pub model: Arc<str>,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Requests that no longer do, in the order of [`QueueEnd::ALL`].
+    pub ended: [u64; QueueEnd::ALL.len()],
+}
+
+impl Queues {
+    /// Whether no request waits. Costs one load.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    /// The figures of every queue that was used, by model.
+    pub fn figures(&self) -> Vec<QueueFigures> {
+        let queues = self.by_model.read();
+        let figures = queues.iter().map(|(model, queue)| queue.figures(Arc::clone(model)));
+        let mut figures: Vec<QueueFigures> = figures.collect();
+        figures.sort_by(|one, other| one.model.cmp(&other.model));
+        figures
+    }
+
+    /// The requests that wait for a model.
+    pub fn waiting(&self, model: &str) -> usize {
+        self.by_model.read().get(model).map_or(0, |queue| queue.waiting())
+    }
+
+    /// Something changed that may let requests through: what is configured, or time has passed.
+    pub(super) fn signal(&self) {
+        if self.is_empty() {
+            return;
+        }
+        let queues: Vec<Arc<SharedQueue>> = self.by_model.read().values().cloned().collect();
+        let now = now();
+        queues.iter().for_each(|queue| queue.signal(now));
+    }
+
+    /// The queue of a model, if there was one.
+    fn find(&self, model: &str) -> Option<Arc<SharedQueue>> {
+        self.by_model.read().get(model).cloned()
+    }
+
+    /// The queue of a model.
+    fn of_model(&self, model: &str) -> Arc<SharedQueue> {
+        if let Some(queue) = self.find(model) {
+            return queue;
+        }
+        let mut queues = self.by_model.write();
+        if queues.len() >= MAX_QUEUES {
+            queues.retain(|_, queue| queue.waiting() > 0);
+        }
+        let queue = queues.entry(model.into());
+        Arc::clone(queue.or_insert_with(|| Arc::new(SharedQueue::new(&self.waiting))))
+    }
+}

@@ -1,0 +1,59 @@
+//! A request's place in the queue of its model. Dropped, it is free: a client that leaves takes its request along.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::shared::SharedQueue;
+use crate::admission::queue::{EntryId, QueueEnd, Turn};
+use crate::clock::now;
+use crate::fleet::{BackendSet, Topology};
+
+/// A request's place in a queue.
+pub(super) struct Place {
+    queue: Arc<SharedQueue>,
+    id: EntryId,
+    /// What its drop counts as.
+    end: QueueEnd,
+    has_left: bool,
+}
+
+impl Place {
+    pub(super) fn new(queue: Arc<SharedQueue>, id: EntryId) -> Self {
+        Self { queue, id, end: QueueEnd::ClientLeft, has_left: false }
+    }
+
+    /// Ready once the request is to do something.
+    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Turn> {
+        self.queue.poll(self.id, cx)
+    }
+
+    /// It found no room with its turn. It waits on for `backends` of `fleet`.
+    pub(super) fn pass(&self, backends: BackendSet, fleet: &Topology) {
+        self.queue.pass(self.id, backends, fleet, now());
+    }
+
+    /// How long a newcomer would wait.
+    pub(super) fn time_to_empty(&self) -> Option<Duration> {
+        self.queue.time_to_empty(now())
+    }
+
+    /// It goes to a backend, where it costs so many tokens.
+    pub(super) fn serve(mut self, tokens: u64) {
+        self.has_left = true;
+        self.queue.serve(self.id, tokens, now());
+    }
+
+    /// It no longer waits.
+    pub(super) fn leave(mut self, end: QueueEnd) {
+        self.end = end;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.has_left {
+            self.queue.leave(self.id, self.end, now());
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The queue of a model, shared by the requests that wait in it and by the backends that wake them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::QueueFigures;
+use crate::admission::queue::{
+    EntryId, ModelQueue, Newcomer, QueueEnd, QueueFull, QueueRules, Turn,
+};
+use crate::clock::now;
+use crate::fleet::{BackendSet, SharedBackend, Topology};
+use crate::units::Timestamp;
+
+/// The queue of a model.
+pub(super) struct SharedQueue {
+    state: Mutex<State>,
+    /// Requests that wait, in the queues of all models.
+    waiting: Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct State {
+    queue: ModelQueue,
+    /// The backends whose capacity it watches; none while it is empty.
+    watched: Vec<SharedBackend>,
+}
+
+// A backend has capacity again.
+impl Wake for SharedQueue {
+    fn wake(self: Arc<Self>) {
+        self.signal(now());
+    }
+}
+
+impl SharedQueue {
+    pub(super) fn new(waiting: &Arc<AtomicUsize>) -> Self {
+        Self { state: Mutex::default(), waiting: Arc::clone(waiting) }
+    }
+
+    pub(super) fn figures(&self, model: Arc<str>) -> QueueFigures {
+        let state = self.state.lock();
+        QueueFigures { model, waiting: state.queue.len(), ended: state.queue.ended() }
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.state.lock().queue.len()
+    }
+
+    pub(super) fn signal(&self, now: Timestamp) {
+        self.state.lock().queue.signal(now);
+    }
+
+    pub(super) fn time_to_empty(&self, now: Timestamp) -> Option<Duration> {
+        self.state.lock().queue.time_to_empty(now)
+    }
+
+    /// Adds a request, which waits for backends of `fleet`.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        newcomer: &Newcomer,
+        rules: QueueRules,
+        fleet: &Topology,
+        now: Timestamp,
+    ) -> Result<EntryId, QueueFull> {
+        let mut state = self.state.lock();
+        // Before it looks for room: what becomes free from now on wakes it.
+        self.watch(&mut state, newcomer.backends, fleet);
+        let joined = self.counting(&mut state, |queue| queue.join(newcomer, rules, now));
+        self.unwatch_if_empty(&mut state);
+        joined
+    }
+
+    pub(super) fn poll(&self, id: EntryId, cx: &Context<'_>) -> Poll<Turn> {
+        self.state.lock().queue.poll(id, cx)
+    }
+
+    pub(super) fn pass(
+        self: &Arc<Self>,
+        id: EntryId,
+        backends: BackendSet,
+        fleet: &Topology,
+        now: Timestamp,
+    ) {
+        let mut state = self.state.lock();
+        self.watch(&mut state, backends, fleet);
+        state.queue.pass(id, backends, now);
+    }
+
+    pub(super) fn serve(self: &Arc<Self>, id: EntryId, tokens: u64, now: Timestamp) {
+        let mut state = self.state.lock();
+        self.counting(&mut state, |queue| queue.serve(id, tokens, now));
+        self.unwatch_if_empty(&mut state);
+    }
+
+    pub(super) fn leave(self: &Arc<Self>, id: EntryId, end: QueueEnd, now: Timestamp) {
+        let mut state = self.state.lock();
+        self.counting(&mut state, |queue| queue.leave(id, end, now));
+        self.unwatch_if_empty(&mut state);
+    }
+
+    /// Keeps the count of all queues in step with a change of this one.
+    fn counting<T>(&self, state: &mut State, change: impl FnOnce(&mut ModelQueue) -> T) -> T {
+        let before = state.queue.len();
+        let changed = change(&mut state.queue);
+        let after = state.queue.len();
+        if after >= before {
+            self.waiting.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.waiting.fetch_sub(before - after, Ordering::Relaxed);
+        }
+        changed
+    }
+
+    fn watch(self: &Arc<Self>, state: &mut State, backends: BackendSet, fleet: &Topology) {
+        let mut waker = None;
+        for backend in fleet.backends.iter().filter(|one| backends.contains(one.state.id)) {
+            if state.watched.iter().any(|known| Arc::ptr_eq(known, &backend.state)) {
+                continue;
+            }
+            let waker = waker.get_or_insert_with(|| Waker::from(Arc::clone(self)));
+            backend.state.capacity.watch(waker);
+            state.watched.push(Arc::clone(&backend.state));
+        }
+    }
+
+    fn unwatch_if_empty(self: &Arc<Self>, state: &mut State) {
+        if state.queue.is_empty() && !state.watched.is_empty() {
+            let waker = Waker::from(Arc::clone(self));
+            state.watched.drain(..).for_each(|backend| backend.capacity.unwatch(&waker));
+        }
+    }
+}

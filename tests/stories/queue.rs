@@ -1,0 +1,368 @@
+//! Requests wait for a backend with room: their order, what ends a wait, and what is left afterwards: nothing.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use penstock::mock::{Fault, Gate, MockEngine};
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, Response, chat, request, streaming_chat, timed};
+use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, yaml};
+use crate::support::{block_on, eventually};
+
+crate::trials![
+    waiting_requests_are_all_served_within_the_limit,
+    full_queue_and_long_waits_end_in_every_dialect,
+    important_requests_come_first_and_others_in_order,
+    keys_take_turns_by_weight,
+    important_request_displaces_another,
+    sheddable_request_is_refused_once_its_objective_is_missed,
+    client_that_leaves_takes_its_request_along,
+    reload_lets_waiting_requests_through,
+    recovered_backend_serves_what_waits,
+    cooldown_that_ends_serves_what_waits,
+    waiting_requests_survive_a_shutdown,
+    deployment_waits_for_a_slot,
+    other_models_are_not_held_up,
+    without_a_queue_none_waits,
+];
+
+const QUEUE: &str = "queue: { size: 100, timeout: 20s }";
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// One engine that runs one request at a time, and its first request in flight until the gate opens.
+fn busy(sections: &str) -> (Fleet, Gate, Client) {
+    let setup = Setup { sections, backend: "max_in_flight: 1", ..Setup::default() };
+    let fleet = Fleet::start(1, setup);
+    let (gate, first) = occupy(&fleet, fleet.a(), "m");
+    (fleet, gate, first)
+}
+
+/// Sends a request that an engine holds until the gate opens.
+fn occupy(fleet: &Fleet, engine: &MockEngine, model: &str) -> (Gate, Client) {
+    let gate = Gate::new();
+    engine.script([Fault::Gate(gate.clone())]);
+    let first = fleet.begin(&chat(model, "first"));
+    block_on(gate.reached_by(1));
+    (gate, first)
+}
+
+/// Sends a request, and returns once it waits.
+fn line_up(fleet: &Fleet, text: &str, headers: &[(&str, &str)]) -> Client {
+    let page = fleet.penstock.admin("/metrics").text();
+    let before = waiting(&page);
+    let mut client = Client::connect(fleet.penstock.data);
+    let headers = [headers, &[JSON]].concat();
+    client.send("POST", CHAT, &headers, chat("m", text).to_string().as_bytes());
+    fleet.wait_metric("penstock_queue_requests{model=\"m\"", before + 1.0);
+    client
+}
+
+fn waiting(page: &str) -> f64 {
+    let line = page.lines().find(|line| line.starts_with("penstock_queue_requests{model=\"m\""));
+    line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+}
+
+/// What the requests said that an engine was given, after the first.
+fn served(engine: &MockEngine) -> Vec<String> {
+    let received = engine.received();
+    let text = |body: &[u8]| {
+        let body: Value = serde_json::from_slice(body).unwrap();
+        body["messages"][0]["content"].as_str().unwrap().to_owned()
+    };
+    received.iter().skip(1).map(|request| text(request.body.as_ref().unwrap())).collect()
+}
+
+fn ended(fleet: &Fleet, reason: &str) -> f64 {
+    fleet.metric(&format!("penstock_queue_ended_total{{model=\"m\",reason=\"{reason}\"}}"))
+}
+
+fn ok(client: &mut Client) {
+    let response = client.read_response().unwrap();
+    assert_eq!(response.status, 200, "{}", response.text());
+}
+
+fn nothing_is_left(fleet: &Fleet) {
+    fleet.wait_idle();
+    fleet.wait_metric("penstock_queue_requests", 0.0);
+}
+
+fn waiting_requests_are_all_served_within_the_limit() {
+    let setup =
+        Setup { sections: "queue: { size: 300 }", backend: "max_in_flight: 2", ..Setup::default() };
+    let fleet = Fleet::start(2, setup);
+    let (sender, responses) = mpsc::channel::<Response>();
+    for n in 0..200 {
+        let (address, sender) = (fleet.penstock.data, sender.clone());
+        thread::spawn(move || {
+            let body = if n % 2 == 0 { chat("m", "x") } else { streaming_chat("m", "x") };
+            let mut client = Client::connect(address);
+            client.send("POST", CHAT, &[JSON], body.to_string().as_bytes());
+            drop(sender.send(client.read_response().unwrap()));
+        });
+    }
+    for _ in 0..200 {
+        let response = responses.recv_timeout(SOON).unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
+        let open = fleet.engines.iter().map(|engine| engine.counters().open_requests).max();
+        assert!(open <= Some(2), "{open:?} at a time");
+    }
+    assert_eq!(fleet.requests(), 200);
+    nothing_is_left(&fleet);
+    assert!(ended(&fleet, "served") > 0.0);
+    let waits = fleet.metric("penstock_queue_wait_seconds_count{model=\"m\"}");
+    assert!((waits - ended(&fleet, "served")).abs() < 0.1);
+}
+
+fn full_queue_and_long_waits_end_in_every_dialect() {
+    let (fleet, gate, mut first) = busy("queue: { size: 1, timeout: 700ms }");
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    let body = json!({"model": "m", "max_tokens": 8, "messages": messages}).to_string();
+    let data = fleet.penstock.data;
+    for (path, code) in
+        [(CHAT, "/error/code"), ("/v1/messages", "/error/type"), ("/api/chat", "/error")]
+    {
+        let mut client = Client::connect(data);
+        client.send("POST", path, &[JSON], body.as_bytes());
+        fleet.wait_metric("penstock_queue_requests{model=\"m\"", 1.0);
+        let full = request(data, "POST", path, &[JSON], body.as_bytes());
+        assert_eq!(full.status, 503, "{}", full.text());
+        let (late, took) = timed(|| client.read_response().unwrap());
+        assert_eq!(late.status, 504, "{}", late.text());
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        for response in [&full, &late] {
+            let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
+            assert!((1..=120).contains(&wait));
+            assert!(
+                response.json().pointer(code).is_some_and(Value::is_string),
+                "{}",
+                response.text()
+            );
+        }
+        if path == CHAT {
+            assert_eq!(
+                (full.error_code().as_str(), late.error_code().as_str()),
+                ("queue_full", "queue_timeout")
+            );
+            assert!(late.text().contains("limit of requests in flight"), "{}", late.text());
+        }
+    }
+    assert_eq!(fleet.requests(), 1, "none of them reached the backend");
+    assert_eq!([ended(&fleet, "full"), ended(&fleet, "timed_out")], [3.0, 3.0]);
+    gate.open();
+    ok(&mut first);
+    nothing_is_left(&fleet);
+}
+
+fn important_requests_come_first_and_others_in_order() {
+    let (fleet, gate, mut first) = busy(QUEUE);
+    let mut clients: Vec<Client> =
+        (0..10).map(|n| line_up(&fleet, &format!("plain {n}"), &[])).collect();
+    clients.push(line_up(&fleet, "batch", &[("x-priority", "-1")]));
+    clients.push(line_up(&fleet, "late", &[("x-slo-ttft-ms", "9000")]));
+    clients.push(line_up(&fleet, "soon", &[("x-slo-ttft-ms", "8000")]));
+    clients.push(line_up(&fleet, "important", &[("x-priority", "7")]));
+    gate.open();
+    ok(&mut first);
+    clients.iter_mut().for_each(ok);
+    let plain: Vec<String> = (0..10).map(|n| format!("plain {n}")).collect();
+    let expected =
+        [&["important", "soon", "late"].map(str::to_owned), &*plain, &["batch".to_owned()]];
+    assert_eq!(served(fleet.a()), expected.concat());
+    nothing_is_left(&fleet);
+}
+
+fn keys_take_turns_by_weight() {
+    let keys = "auth: { keys: [{ name: much, key: k1 }, { name: little, key: k2 }, { name: paid, key: k3, weight: 2 }] }";
+    let setup = Setup {
+        sections: &format!("{QUEUE}\n{keys}"),
+        backend: "max_in_flight: 1",
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(1, setup);
+    let gate = Gate::new();
+    fleet.a().script([Fault::Gate(gate.clone())]);
+    let key = |name: &str| format!("Bearer {name}");
+    let mut first = Client::connect(fleet.penstock.data);
+    let body = chat("m", "first").to_string();
+    first.send("POST", CHAT, &[JSON, ("authorization", &key("k1"))], body.as_bytes());
+    block_on(gate.reached_by(1));
+    let mut clients = Vec::new();
+    for (name, count) in [("k1", 24), ("k2", 4), ("k3", 8)] {
+        for _ in 0..count {
+            clients.push(line_up(&fleet, name, &[("authorization", &key(name))]));
+        }
+    }
+    gate.open();
+    ok(&mut first);
+    clients.iter_mut().for_each(ok);
+    let order = served(fleet.a());
+    let count = |name: &str| order[..16].iter().filter(|one| *one == name).count();
+    let counts = ["k1", "k2", "k3"].map(count);
+    assert!(counts[0].abs_diff(4) <= 1 && counts[2].abs_diff(8) <= 1, "{counts:?} {order:?}");
+    nothing_is_left(&fleet);
+}
+
+fn important_request_displaces_another() {
+    let (fleet, gate, mut first) = busy("queue: { size: 1, timeout: 20s }");
+    let mut plain = line_up(&fleet, "plain", &[]);
+    let mut important = Client::connect(fleet.penstock.data);
+    let body = chat("m", "important").to_string();
+    important.send("POST", CHAT, &[JSON, ("x-priority", "1")], body.as_bytes());
+    let response = plain.read_response().unwrap();
+    assert_eq!((response.status, response.error_code().as_str()), (503, "queue_full"));
+    assert!(response.header("retry-after").is_some());
+    gate.open();
+    ok(&mut first);
+    ok(&mut important);
+    assert_eq!(served(fleet.a()), ["important"]);
+    assert_eq!(ended(&fleet, "displaced").round(), 1.0);
+    nothing_is_left(&fleet);
+}
+
+fn sheddable_request_is_refused_once_its_objective_is_missed() {
+    let (fleet, gate, mut first) = busy(QUEUE);
+    let headers = [("x-priority", "-1"), ("x-slo-ttft-ms", "300")];
+    let mut batch = line_up(&fleet, "batch", &headers);
+    let mut kept = line_up(&fleet, "kept", &headers[1..]);
+    let response = batch.read_response().unwrap();
+    assert_eq!((response.status, response.error_code().as_str()), (429, "objective_missed"));
+    assert!(response.header("retry-after").is_some());
+    gate.open();
+    ok(&mut first);
+    ok(&mut kept);
+    assert_eq!(ended(&fleet, "late").round(), 1.0);
+    nothing_is_left(&fleet);
+}
+
+fn client_that_leaves_takes_its_request_along() {
+    for leave in Leave::BOTH {
+        let (fleet, gate, mut first) = busy(QUEUE);
+        let mut kept = line_up(&fleet, "kept", &[]);
+        let leaving: Vec<Client> =
+            (0..5).map(|n| line_up(&fleet, &format!("left {n}"), &[])).collect();
+        let left: Vec<_> = leaving.into_iter().map(|client| leave.now(client)).collect();
+        let mut last = line_up_after(&fleet, 1.0);
+        fleet.wait_metric("penstock_queue_requests{model=\"m\"", 2.0);
+        assert_eq!(ended(&fleet, "client_left").round(), 5.0, "{leave:?}");
+        gate.open();
+        [&mut first, &mut kept, &mut last].into_iter().for_each(ok);
+        assert_eq!(served(fleet.a()), ["kept", "last"]);
+        drop(left);
+        nothing_is_left(&fleet);
+    }
+}
+
+/// Sends a request once so many others wait.
+fn line_up_after(fleet: &Fleet, others: f64) -> Client {
+    fleet.wait_metric("penstock_queue_requests{model=\"m\"", others);
+    line_up(fleet, "last", &[])
+}
+
+fn reload_lets_waiting_requests_through() {
+    let (fleet, gate, mut first) = busy(QUEUE);
+    let mut waiting = line_up(&fleet, "waiting", &[]);
+    let write = |sections: &str, backend: &str| {
+        let setup = Setup { sections, backend, ..Setup::default() };
+        fleet.penstock.rewrite(&yaml(&fleet.engines, &["m"], setup));
+        assert_eq!(fleet.penstock.reload().status, 200);
+    };
+    write(QUEUE, "max_in_flight: 2");
+    ok(&mut waiting);
+    write(QUEUE, "max_in_flight: 1");
+    let mut refused: Vec<Client> = (0..3).map(|n| line_up(&fleet, &format!("{n}"), &[])).collect();
+    write("", "max_in_flight: 1");
+    for client in &mut refused {
+        let response = client.read_response().unwrap();
+        assert_eq!((response.status, response.error_code().as_str()), (503, "all_backends_busy"));
+    }
+    assert_eq!(ended(&fleet, "refused").round(), 3.0);
+    gate.open();
+    ok(&mut first);
+    nothing_is_left(&fleet);
+}
+
+fn recovered_backend_serves_what_waits() {
+    let setup = Setup { sections: QUEUE, backend: "max_in_flight: 1", ..Setup::default() };
+    let fleet = Fleet::start(2, setup);
+    let admin = |path: &str| request(fleet.penstock.admin, "POST", path, &[], b"").status;
+    assert_eq!(admin("/backends/b/drain"), 200);
+    let (gate, mut first) = occupy(&fleet, fleet.a(), "m");
+    let mut waiting = line_up(&fleet, "waiting", &[]);
+    assert_eq!(admin("/backends/b/resume"), 200);
+    ok(&mut waiting);
+    assert_eq!(fleet.b().counters().requests, 1);
+    gate.open();
+    ok(&mut first);
+    nothing_is_left(&fleet);
+}
+
+fn cooldown_that_ends_serves_what_waits() {
+    let routing = "cooldown: { default: 2s, min: 1s, max: 3s }, max_retries: 0";
+    let fleet = Fleet::start(1, Setup { sections: QUEUE, routing, ..Setup::default() });
+    let busy = Fault::Status {
+        status: 503,
+        retry_after: None,
+        body: "{}".to_owned(),
+        headers: Vec::new(),
+    };
+    let gate = Gate::new();
+    fleet.a().script([busy, Fault::Gate(gate.clone())]);
+    assert_eq!(fleet.chat().status, 503);
+    // One probes, the other waits.
+    let mut probe = fleet.begin(&chat("m", "probe"));
+    block_on(gate.reached_by(1));
+    let mut waiting = line_up(&fleet, "waiting", &[]);
+    ok(&mut waiting);
+    gate.open();
+    ok(&mut probe);
+    nothing_is_left(&fleet);
+}
+
+fn waiting_requests_survive_a_shutdown() {
+    let (mut fleet, gate, mut first) = busy(QUEUE);
+    let mut waiting: Vec<Client> = (0..3).map(|n| line_up(&fleet, &format!("{n}"), &[])).collect();
+    fleet.penstock.signal("TERM");
+    let log = || fleet.penstock.log().contains("shutting down: draining");
+    eventually("the drain starts", SOON, log);
+    gate.open();
+    ok(&mut first);
+    waiting.iter_mut().for_each(ok);
+    assert_eq!(fleet.penstock.wait_end(SOON).code(), Some(0));
+}
+
+fn deployment_waits_for_a_slot() {
+    let sections = QUEUE;
+    let backend = "engine: other, num_parallel: 1";
+    let fleet =
+        Fleet::start(1, Setup { strategy: "deployment", sections, backend, ..Setup::default() });
+    let (gate, mut first) = occupy(&fleet, fleet.a(), "m");
+    let mut waiting = line_up(&fleet, "waiting", &[]);
+    assert_eq!(fleet.a().counters().requests, 1);
+    gate.open();
+    ok(&mut first);
+    ok(&mut waiting);
+    nothing_is_left(&fleet);
+}
+
+fn other_models_are_not_held_up() {
+    let setup = Setup { sections: QUEUE, backend: "max_in_flight: 1", ..Setup::default() };
+    let fleet = Fleet::of(&["m", "m2"], setup);
+    let (gate, mut first) = occupy(&fleet, fleet.a(), "m");
+    let mut waiting = line_up(&fleet, "waiting", &[]);
+    assert_eq!(fleet.penstock.chat("m2").status, 200);
+    gate.open();
+    ok(&mut first);
+    ok(&mut waiting);
+    nothing_is_left(&fleet);
+}
+
+fn without_a_queue_none_waits() {
+    let (fleet, gate, mut first) = busy("");
+    let response = fleet.chat();
+    assert_eq!((response.status, response.error_code().as_str()), (503, "all_backends_busy"));
+    gate.open();
+    ok(&mut first);
+    assert!(!fleet.penstock.admin("/metrics").text().contains("penstock_queue_requests{"));
+}
