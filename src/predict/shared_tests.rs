@@ -23,6 +23,19 @@ fn decisions_read_what_was_learned() {
 }
 
 #[test]
+fn cached_tokens_cost_no_prefill() {
+    let predictor = Arc::new(Predictor::default());
+    let work = |cached| {
+        let sent = Sent { cached, ..SENT };
+        predictor.estimate(&sent, 1e6).prediction.work
+    };
+    let token = predictor.report(1e6).coefficients.token;
+    let saved = work(0.0) - work(400.0);
+    assert!(saved >= 400.0 * token, "{saved} of {}", work(0.0));
+    assert!(work(500.0) < 0.1 * work(0.0), "a prompt that is cached whole costs hardly anything");
+}
+
+#[test]
 fn tickets_leave_nothing_however_they_end() {
     let predictor = Arc::new(Predictor::default());
     let mut tickets: Vec<PredictionTicket> =

@@ -2,6 +2,7 @@
 //! an arm in [`Rules::pick`] and a row of the config enum.
 
 mod deployment;
+mod exploration;
 mod priority_only;
 mod random;
 mod round_robin;

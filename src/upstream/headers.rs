@@ -19,7 +19,12 @@ pub(crate) const OBJECTIVE: HeaderName = HeaderName::from_static("x-gateway-infe
 /// Fields that tell a load balancer what to do with a request: no engine gets them.
 pub(crate) fn is_control(name: &HeaderName) -> bool {
     [&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE].contains(&name)
-        || *name == "x-gateway-inference-fairness-id"
+        || [
+            "x-gateway-inference-fairness-id",
+            "x-prediction-based-scheduling",
+            "x-prediction-based-scheduling-off",
+        ]
+        .contains(&name.as_str())
 }
 
 /// Hop-by-hop fields (RFC 9110 §7.6.1): they concern one connection and are never forwarded.

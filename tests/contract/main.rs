@@ -13,6 +13,7 @@ mod reliability;
 mod requests;
 mod rulings;
 mod scoring;
+mod slo;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +33,7 @@ struct Part {
 }
 
 const PARTS: &[Part] =
-    &[requests::PART, rulings::PART, scoring::PART, reliability::PART, ollama::PART];
+    &[requests::PART, rulings::PART, scoring::PART, reliability::PART, ollama::PART, slo::PART];
 
 /// Rows that no test holds, or not to their figure.
 const UNHELD: &[(&str, &str)] = &[

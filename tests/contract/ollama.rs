@@ -3,7 +3,7 @@
 use super::{Part, Row};
 
 pub(super) const PART: Part =
-    Part { name: "O", rows: &[("O", 1..=14), ("O", 16..=44)], held: ROWS };
+    Part { name: "O", rows: &[("O", 1..=44), ("O", 47..=47), ("O", 50..=50)], held: ROWS };
 
 const ROWS: &[Row] = &[
     (
@@ -101,6 +101,18 @@ const ROWS: &[Row] = &[
         "O12",
         "a dead backend is tested again by a check, not by requests",
         &["deployment::dead_backend_is_retested_by_checks_alone"],
+    ),
+    (
+        "O15",
+        "a bounded queue per model: by priority, then arrival; woken by capacity, recovery and reload; full 503, late 504",
+        &[
+            "queue::important_requests_come_first_and_others_in_order",
+            "queue::full_queue_and_long_waits_end_in_every_dialect",
+            "queue::client_that_leaves_takes_its_request_along",
+            "queue::recovered_backend_serves_what_waits",
+            "queue::reload_lets_waiting_requests_through",
+            "queue::waiting_requests_are_all_served_within_the_limit",
+        ],
     ),
     (
         "O16",
@@ -370,5 +382,25 @@ const ROWS: &[Row] = &[
         "O44",
         "at debug, decisions, token counts and failed connections with their addresses are logged",
         &["unsupported_requests::debug_log_has_decisions_counts_and_failed_connections"],
+    ),
+    (
+        "O47",
+        "several penstocks share limits through Redis; while it is gone each limits alone, and no request fails",
+        &[
+            "shared_state::two_penstocks_pass_one_limit_together",
+            "shared_state::killed_server_fails_no_request_and_is_shared_again",
+            "shared_state::server_that_hangs_delays_no_request",
+            "shared_state::slots_are_shared_and_those_of_a_killed_penstock_expire",
+        ],
+    ),
+    (
+        "O50",
+        "limits per key and per client address: 429 with Retry-After in the client's dialect",
+        &[
+            "rate_limits::requests_over_the_limit_get_429_in_every_dialect",
+            "rate_limits::addresses_are_limited_each",
+            "rate_limits::concurrent_clients_never_pass_more_than_the_limit",
+            "src/admission/rate_limits/tests.rs::threads_never_get_more_than_the_limit",
+        ],
     ),
 ];

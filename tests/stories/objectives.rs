@@ -59,13 +59,15 @@ fn engines_get_no_control_headers() {
         ("x-slo-tpot-ms", "50.5"),
         ("x-priority", "-3"),
         ("x-gateway-inference-fairness-id", "team-a"),
+        ("x-prediction-based-scheduling", "true"),
+        ("x-prediction-based-scheduling-off", "true"),
         ("x-mine", "kept"),
     ];
     let response = send(&fleet.penstock, CHAT, &headers, &chat("m", "hello"));
     assert_eq!(response.status, 200, "{}", response.text());
     let head = String::from_utf8(fleet.a().received()[0].head.to_vec()).unwrap().to_lowercase();
     assert!(head.contains("x-mine: kept"));
-    for gone in ["x-slo", "x-priority", "x-gateway"] {
+    for gone in ["x-slo", "x-priority", "x-gateway", "x-prediction"] {
         assert!(!head.contains(gone), "{head}");
     }
 }

@@ -1,6 +1,7 @@
 //! `weighted`: the highest sum of weighted scores.
 
 use super::Picked;
+use super::exploration::explored;
 use crate::fleet::ModelId;
 use crate::routing::filters::RejectReason;
 use crate::routing::random::RandomSource;
@@ -30,6 +31,7 @@ pub(in crate::routing) fn pick<R: Recorder>(
     features.turn = turn.unwrap_or(0);
     let chosen = profile.pick(&features, candidates, matrix, random.rng())?;
     recorder.scored(candidates, matrix);
+    let chosen = explored(&features, candidates, random.rng()).unwrap_or(chosen);
     Some(Picked {
         row: candidates.get(chosen)?.row,
         candidates: u32::try_from(candidates.len()).ok()?,
