@@ -33,6 +33,7 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     check_listeners(config, root, reader);
     check_limits(config, root, reader);
     check_objectives(config, root, reader);
+    check_queue(config, root, reader);
     check_client_keys(config, root, reader);
     check_routing(config, root, reader);
     check_telemetry(config, root, reader);
@@ -92,6 +93,15 @@ fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
         let high = format!("limits.buffered_bodies: {all}");
         let place = root.at("limits").key_place("buffered_bodies");
         reader.fault(place, Problem::OutOfOrder { low, high });
+    }
+}
+
+/// Refuses a limit of work that nothing predicts, or that nothing waits for.
+fn check_queue(config: &Config, root: &Node, reader: &mut Reader) {
+    let is_limited = config.queue.max_backlog.is_some();
+    if is_limited && (config.queue.size == 0 || !config.routing.predicts()) {
+        let place = root.at("queue").key_place("max_backlog");
+        reader.fault(place, Problem::BacklogWithoutPrediction);
     }
 }
 

@@ -189,6 +189,8 @@ impl InflightGuard {
         if !matches!(self.probe, HeldProbe::Cooldown(_)) {
             self.free_probe();
         }
+        // Its prompt is no longer before others.
+        self.state.capacity.wake();
     }
 
     /// The request counts in predictions for as long as it is in flight.
@@ -233,6 +235,8 @@ impl InflightGuard {
 
 impl Drop for InflightGuard {
     fn drop(&mut self) {
+        // First, so that those who are woken below find it gone.
+        drop(self.prediction.take());
         self.end_prefill();
         if self.tokens > 0 {
             self.state.work.end(self.tokens);

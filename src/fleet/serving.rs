@@ -49,6 +49,8 @@ pub struct Serving {
     pub max_in_flight: u32,
     /// The same for the model on it.
     pub max_in_flight_of_model: u32,
+    /// The most prefill work before a request there, in microseconds; infinite without a limit.
+    pub max_backlog: f64,
     /// What the model is known to do here.
     pub known: Capabilities,
     /// What it is known or assumed to do here.

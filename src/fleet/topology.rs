@@ -41,6 +41,8 @@ pub struct TopologyRules {
     pub(super) groups: Arc<Groups>,
     /// Whether a request waits for a free slot rather than in its engine.
     limits_to_slots: bool,
+    /// The most prefill work before a request, in microseconds.
+    max_backlog: f64,
     pub(super) prefix_memory: Arc<MemoryBudget>,
 }
 
@@ -56,6 +58,10 @@ impl TopologyRules {
             give_up: config.discovery.give_up,
             groups: Arc::new(groups),
             limits_to_slots: config.routing.strategy == Strategy::Deployment,
+            max_backlog: config
+                .queue
+                .max_backlog
+                .map_or(f64::INFINITY, |most| most.as_secs_f64() * 1e6),
         }
     }
 
@@ -323,8 +329,12 @@ fn serve(
         priority: backend.config.priority,
         weight: backend.config.weight.max(1),
         most_weight: 0,
-        // A model has no more requests in flight than its backend.
-        least_limit: max_in_flight.min(limits.most),
+        // A model has no more requests in flight than its backend. A limit of work is looked at each time.
+        least_limit: match rules.max_backlog.is_finite() {
+            true => 0,
+            false => max_in_flight.min(limits.most),
+        },
+        max_backlog: rules.max_backlog,
         max_in_flight,
         max_in_flight_of_model: limits.most,
         model_state,

@@ -52,6 +52,8 @@ pub struct Estimate {
     pub prediction: Prediction,
     /// The least time per token that a stream there can bear; infinite where none has an objective.
     pub tightest: f64,
+    /// The time per token of the request if it ran there alone.
+    pub tpot_alone: f64,
     /// Whether enough is known of the backend for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -127,7 +129,8 @@ impl Predictor {
             output,
         };
         let prediction = predict(&view, sent, now);
-        Estimate { prediction, tightest, is_trusted: is_trusted > 0.0 }
+        let tpot_alone = view.coefficients.step(1.0, sent.prompt);
+        Estimate { prediction, tightest, tpot_alone, is_trusted: is_trusted > 0.0 }
     }
 
     fn publish(&self, learned: &BackendPredictor) {

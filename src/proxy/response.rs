@@ -161,12 +161,13 @@ impl RelayObserver for Progress<'_> {
         if let Some(slot) = self.drain_slot {
             serving.state.drain_estimate.add_tokens(slot, tokens);
         }
+        // Before those who wait for capacity look at the backend.
+        if self.attempt.is_predicted {
+            self.attempt.tokens(tokens, now);
+        }
         if is_first {
             self.attempt.first_token();
             self.proxy.observers.first_token(serving.id, now.since(self.arrived_at));
-        }
-        if self.attempt.is_predicted {
-            self.attempt.tokens(tokens, now);
         }
         self.proxy.observers.progress(serving.id, tokens);
     }

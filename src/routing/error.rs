@@ -238,8 +238,7 @@ impl Seen {
             }
             Err(reason) => {
                 self.capable = true;
-                self.full |=
-                    matches!(reason, RejectReason::Full { .. } | RejectReason::ModelFull { .. });
+                self.full |= reason.is_full();
                 self.tried |= reason == RejectReason::Tried;
                 if let RejectReason::Cooldown { until, status, .. } = reason {
                     let (first, worst) = self.cooldown.unwrap_or((until, status));

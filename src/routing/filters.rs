@@ -2,6 +2,7 @@
 //! and errors.
 
 use super::RouteInput;
+use super::prediction::sent;
 use crate::api::{Capabilities, Offer};
 use crate::fleet::{BackendState, BreakerState, Health, Model, ReachedLimit, Serving};
 use crate::mix::mix;
@@ -45,6 +46,17 @@ pub enum RejectReason {
         /// The limit.
         limit: u32,
     },
+    /// The prompts that it has take longer than they may.
+    Backlog {
+        /// How long they take, in milliseconds.
+        ms: u32,
+    },
+    /// Another stream would make its tokens come more slowly than the request's objective, or that of a
+    /// stream there, allows.
+    Batch {
+        /// The time per token with it, in milliseconds.
+        ms: u32,
+    },
     /// It is in slow start and skips this request.
     SlowStart {
         /// The part of its share that it gets now, in percent.
@@ -72,6 +84,8 @@ impl RejectReason {
             Self::SlowStart { .. } => "slow_start",
             Self::Full { .. } => "full",
             Self::ModelFull { .. } => "model_full",
+            Self::Backlog { .. } => "backlog",
+            Self::Batch { .. } => "batch",
             Self::Telemetry => "telemetry",
         }
     }
@@ -79,6 +93,14 @@ impl RejectReason {
     /// Whether the backend could never take this request, however healthy and idle it were.
     pub fn is_lasting(self) -> bool {
         matches!(self, Self::Operation | Self::Capabilities(_) | Self::Context(_))
+    }
+
+    /// Whether the backend has as much to do as it may.
+    pub(super) fn is_full(self) -> bool {
+        matches!(
+            self,
+            Self::Full { .. } | Self::ModelFull { .. } | Self::Backlog { .. } | Self::Batch { .. }
+        )
     }
 
     /// The reason for people.
@@ -105,6 +127,12 @@ impl RejectReason {
             Self::Full { limit } => format!("has {limit} requests in flight, its limit"),
             Self::ModelFull { limit } => {
                 format!("has {limit} requests for the model in flight, its limit")
+            }
+            Self::Backlog { ms } => format!("its prompts take {ms} ms, more than may be"),
+            Self::Batch { ms } => {
+                format!(
+                    "with another stream its tokens would take {ms} ms, more than objectives allow"
+                )
             }
             Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
         }
@@ -292,12 +320,36 @@ impl<'a> Filters<'a> {
     #[cold]
     #[inline(never)]
     fn limit(&self, candidate: &Serving) -> Option<RejectReason> {
-        match candidate.limit_reached()? {
-            ReachedLimit::Backend(limit) => Some(RejectReason::Full { limit }),
-            ReachedLimit::Model(limit) => {
-                (!self.conditions.spills).then_some(RejectReason::ModelFull { limit })
+        match candidate.limit_reached() {
+            Some(ReachedLimit::Backend(limit)) => Some(RejectReason::Full { limit }),
+            Some(ReachedLimit::Model(limit)) if !self.conditions.spills => {
+                Some(RejectReason::ModelFull { limit })
             }
+            Some(ReachedLimit::Model(_)) | None => self.work_limit(candidate),
         }
+    }
+
+    /// The limit of work that a backend has reached, as far as its predictions are trusted. An idle one takes
+    /// anything.
+    fn work_limit(&self, candidate: &Serving) -> Option<RejectReason> {
+        let Self { input, .. } = self;
+        if candidate.max_backlog.is_infinite() || candidate.model_state.in_flight() == 0 {
+            return None;
+        }
+        let estimate = candidate.estimate(&sent(input.request, 0), input.now);
+        if !estimate.is_trusted {
+            return None;
+        }
+        let prediction = &estimate.prediction;
+        let wait = prediction.backlog.max(prediction.slot_wait);
+        if wait > candidate.max_backlog {
+            return Some(RejectReason::Backlog { ms: whole_ms(wait) });
+        }
+        let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
+        let most = own.min(estimate.tightest);
+        // An objective that it misses even alone is no reason to wait.
+        (prediction.tpot > most && estimate.tpot_alone <= most)
+            .then(|| RejectReason::Batch { ms: whole_ms(prediction.tpot) })
     }
 
     /// Whether other backends are preferred because of recent faults.
@@ -371,7 +423,7 @@ pub(super) fn next_probe(rejected: impl Iterator<Item = (u32, RejectReason)>) ->
                     first = Some((rank, row));
                 }
             }
-            RejectReason::Full { .. } | RejectReason::ModelFull { .. } => return None,
+            reason if reason.is_full() => return None,
             _ => {}
         }
     }
@@ -386,6 +438,12 @@ pub(super) fn rejections<'a>(
 ) -> impl Iterator<Item = (u32, Result<(), RejectReason>)> {
     let filters = Filters::new(input, Conditions::LENIENT);
     (0_u32..).zip(model.serving.iter().map(move |candidate| filters.check(candidate)))
+}
+
+/// Microseconds as whole milliseconds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+fn whole_ms(micros: f64) -> u32 {
+    (micros / 1000.0).max(0.0) as u32
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..=100 by the clamp")]

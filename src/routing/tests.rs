@@ -13,6 +13,7 @@ mod live_fleet;
 mod strategies;
 mod sweep;
 mod weighted;
+mod work_limit;
 
 use std::path::Path;
 

@@ -33,7 +33,7 @@ pub struct PredictedLatency {
 
 impl From<Estimate> for PredictedLatency {
     fn from(estimate: Estimate) -> Self {
-        let Estimate { prediction, tightest, is_trusted } = estimate;
+        let Estimate { prediction, tightest, is_trusted, .. } = estimate;
         let millis = |micros: f64| narrow(micros / 1000.0);
         Self {
             ttft: millis(prediction.ttft),

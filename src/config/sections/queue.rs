@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::config::syntax::collections::Maybe;
 use crate::config::syntax::setting::{choice, section};
 use crate::config::syntax::values::Positive;
 
@@ -13,6 +14,9 @@ section! {
         pub size: usize = 0,
         /// The longest that a request waits.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_secs(10),
+        /// The most prefill work before a request on a backend, as predicted (`routing.predict`): while prompts there
+        /// take longer, or another stream would slow others below their objectives, requests wait here instead.
+        pub max_backlog: Option<Duration> ["max_backlog" as Maybe<Positive>] = None,
         /// Which request of a client comes first among those without an objective.
         pub order: QueueOrder = QueueOrder::Fifo,
     }

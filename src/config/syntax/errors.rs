@@ -182,6 +182,10 @@ pub enum Problem {
     ListenTwice { address: String },
     #[error("'proxy_protocol' requires 'server.trusted_proxies': other peers are rejected")]
     NoTrustedProxies,
+    #[error(
+        "'queue.max_backlog' requires 'queue.size' above 0 and 'routing.predict: true' (or strategy slo)"
+    )]
+    BacklogWithoutPrediction,
     #[error("'client_certificates' requires 'client_ca'")]
     NoClientCa,
     #[error("'{key}': {source}")]

@@ -13,10 +13,17 @@ const RESERVE: f64 = 0.2;
 const TTFT: f64 = 0.8;
 /// The least score of a backend that meets the objectives: it is better than one that does not.
 const LEAST: f64 = 1e-3;
+/// The part of a prompt that must be cached for its backend to be preferred, and by how many milliseconds it may be
+/// slower than the others: llm-d's prefix-affinity filter. What a request gains elsewhere, the next ones of its session
+/// lose there.
+const WARM: f64 = 0.8;
+const RELEASE_MS: f64 = 5000.0;
+/// The least score of a backend that has the prompt, while those are preferred.
+const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "headroom = objective - prediction, the least of TTFT (p90) and TPOT (that of running streams, too); where any backend has headroom, most = 0.8 x (max - TTFT) / (max - min) + 0.2 x the same of TPOT, least = 1 - most, knee prefers the smallest headroom above 20 %, and backends without headroom get 0; elsewhere 1 / (1 + miss / objective)",
+    formula: "headroom = objective - prediction, the least of TTFT (p90) and TPOT (that of running streams, too); where any backend has headroom, most = 0.8 x (max - TTFT) / (max - min) + 0.2 x the same of TPOT, least = 1 - most, knee prefers the smallest headroom above 20 %, and backends without headroom get 0; elsewhere 1 / (1 + miss / objective). Backends with at least 80 % of the prompt cached count by their mean TTFT, and come first (0.5 + half of it, the others half of it) unless the best of them is 5 s slower than the best of the others",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
@@ -51,20 +58,33 @@ struct SloHeadroom {
 impl Scorer for SloHeadroom {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         let objectives = &features.objectives;
-        let is_met = |one: &PredictedLatency| {
-            objectives.headroom(one).is_none_or(|headroom| headroom.is_met())
+        let headroom = |one: &Candidate| {
+            let prediction = one.prediction?;
+            // Most of its prefill is saved, which bounds how late it can be.
+            let ttft_p90 = if is_warm(one) { prediction.ttft } else { prediction.ttft_p90 };
+            Some(objectives.headroom(&PredictedLatency { ttft_p90, ..prediction }))
+        };
+        let meets = |one: &&Candidate| {
+            headroom(one).is_some_and(|headroom| headroom.is_none_or(|headroom| headroom.is_met()))
         };
         let met = || {
-            candidates.iter().filter_map(|one| one.prediction.as_ref()).filter(|one| is_met(one))
+            let met = candidates.iter().filter(meets);
+            met.filter_map(|one| Some((is_warm(one), one.prediction?)))
         };
-        let ttft = Range::of(met().map(|one| f64::from(one.ttft)));
-        let tpot = Range::of(met().map(|one| f64::from(one.tpot)));
+        let ttft = Range::of(met().map(|(_, one)| f64::from(one.ttft)));
+        let tpot = Range::of(met().map(|(_, one)| f64::from(one.tpot)));
+        let best = |warm: bool| {
+            let group = met().filter(|(is_warm, _)| *is_warm == warm);
+            group.map(|(_, one)| f64::from(one.ttft)).fold(f64::INFINITY, f64::min)
+        };
+        let (warm, cold) = (best(true), best(false));
+        let keeps = warm.is_finite() && cold.is_finite() && warm - cold <= RELEASE_MS;
         for (score, one) in scores.iter_mut().zip(candidates) {
-            let Some(prediction) = &one.prediction else {
+            let Some((prediction, headroom)) = one.prediction.as_ref().zip(headroom(one)) else {
                 *score = f64::NAN;
                 continue;
             };
-            *score = match objectives.headroom(prediction) {
+            *score = match headroom {
                 Some(headroom) if !headroom.is_met() => {
                     // Where another one meets the objectives, this one is out.
                     if ttft.is_empty() { 1.0 / (1.0 - headroom.share) } else { 0.0 }
@@ -72,7 +92,12 @@ impl Scorer for SloHeadroom {
                 headroom => {
                     let fastness = Range::mix(&ttft, &tpot, prediction);
                     let own = headroom.filter(|_| objectives.has_latency());
-                    self.prefer(fastness, own.map(|headroom| headroom.share)).max(LEAST)
+                    let score = self.prefer(fastness, own.map(|headroom| headroom.share));
+                    match (keeps, is_warm(one)) {
+                        (true, true) => FIRST + (1.0 - FIRST) * score,
+                        (true, false) => ((FIRST - LEAST) * score).max(LEAST),
+                        (false, _) => score.max(LEAST),
+                    }
                 }
             };
         }
@@ -81,6 +106,11 @@ impl Scorer for SloHeadroom {
     fn needs(&self) -> Needs {
         Needs::PREFIXES.with(Needs::PREDICTIONS)
     }
+}
+
+/// Whether a backend has most of the prompt cached.
+fn is_warm(one: &Candidate) -> bool {
+    one.match_ratio() >= WARM
 }
 
 impl SloHeadroom {
@@ -155,6 +185,40 @@ mod tests {
         let mut scores = [0.0; 3];
         ROW.make(&params).unwrap().score(&features, &candidates, &mut scores);
         scores
+    }
+
+    fn with_cached(cached: u32, ttft: [f32; 2], objective: Option<f64>) -> [f64; 2] {
+        let candidate = |matched_blocks, ttft| Candidate {
+            prompt_blocks: 100,
+            matched_blocks,
+            prediction: Some(PredictedLatency {
+                ttft,
+                ttft_p90: 2.0 * ttft,
+                tightest_tpot: f32::INFINITY,
+                ..PredictedLatency::default()
+            }),
+            ..Candidate::default()
+        };
+        let candidates = [candidate(cached, ttft[0]), candidate(0, ttft[1])];
+        let objectives = Objectives { ttft_ms: objective, ..Objectives::default() };
+        let features = RequestFeatures { objectives, ..RequestFeatures::default() };
+        let mut scores = [0.0; 2];
+        ROW.make(&Params::default()).unwrap().score(&features, &candidates, &mut scores);
+        scores
+    }
+
+    #[test]
+    fn backend_with_the_prompt_is_kept_while_it_meets_the_objective() {
+        let keeps = |cached, ttft, objective| {
+            let [warm, cold] = with_cached(cached, ttft, objective);
+            warm > cold
+        };
+        assert!(keeps(80, [400.0, 100.0], None));
+        assert!(!keeps(79, [400.0, 100.0], None), "a small part of the prompt is no reason");
+        assert!(keeps(90, [5000.0, 100.0], None));
+        assert!(!keeps(90, [5200.0, 100.0], None), "until it is 5 s slower");
+        assert!(keeps(90, [400.0, 100.0], Some(500.0)), "its mean counts");
+        assert!(!keeps(90, [600.0, 100.0], Some(500.0)));
     }
 
     #[test]
