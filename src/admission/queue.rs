@@ -46,6 +46,21 @@ pub struct Newcomer {
     pub until: Timestamp,
 }
 
+/// A request that has joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Joined {
+    /// Its number.
+    pub id: EntryId,
+    /// The one whose place it took: that one is to leave.
+    pub displaced: Option<EntryId>,
+}
+
+/// What a request costs its owner, in tokens of a prompt: those of its prompt that are not cached, and twice those of its
+/// output, as the virtual token counter has it.
+pub fn cost(prompt: u32, cached: u32, output: u32) -> u64 {
+    u64::from(prompt.saturating_sub(cached)) + 2 * u64::from(output)
+}
+
 /// Why a request no longer waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueEnd {

@@ -16,8 +16,11 @@ use super::wait_curve::WaitCurve;
 /// Gaps and first tokens below which predictions are not trusted.
 const LEAST_GAPS: f64 = 50.0;
 const LEAST_FIRST_TOKENS: f64 = 15.0;
-/// Where the share within the 90th percentile has to be.
-const TRUSTED_COVERAGE: std::ops::RangeInclusive<f64> = 0.8..=0.97;
+/// First tokens after a change of the engine that show whether predictions are right again.
+const FIRST_TOKENS_AFTER_CHANGE: f64 = 30.0;
+/// The largest share within the 90th percentile: beyond, too much is predicted. Where too little is, a request that is
+/// late even so is late.
+const MOST_COVERAGE: f64 = 0.97;
 /// First tokens before the coverage counts.
 const COVERAGE_SEEN: f64 = 100.0;
 /// By how much a wait has to exceed its prediction, and then itself, to be learned from.
@@ -252,7 +255,11 @@ impl BackendPredictor {
 
     /// A step without prompts.
     pub fn learn_gap(&mut self, sample: &GapSample) {
+        let was_relearning = self.steps.is_relearning();
         self.steps.learn_gap(sample);
+        if self.steps.is_relearning() && !was_relearning {
+            self.residual.note_change();
+        }
         self.learned();
     }
 
@@ -335,10 +342,16 @@ impl BackendPredictor {
     /// Whether it has seen enough, and was right often enough, for a request to be refused by it.
     pub fn is_trusted(&self) -> bool {
         let seen = self.residual.seen();
-        let is_covered =
-            seen < COVERAGE_SEEN || TRUSTED_COVERAGE.contains(&self.residual.coverage());
-        let is_settled = self.steps.gaps() >= LEAST_GAPS && !self.steps.is_relearning();
-        is_settled && seen >= LEAST_FIRST_TOKENS && is_covered
+        let is_covered = self.residual.coverage() <= MOST_COVERAGE;
+        let is_right = match seen < COVERAGE_SEEN {
+            // An engine that never stops reading prompts has no gaps to learn from: its coverage shows what is known.
+            true => seen >= LEAST_FIRST_TOKENS && self.steps.gaps() >= LEAST_GAPS,
+            false => is_covered,
+        };
+        // Under full load there are few gaps to learn from again.
+        let is_settled = !self.steps.is_relearning()
+            || self.residual.since_change() >= FIRST_TOKENS_AFTER_CHANGE;
+        is_right && is_settled
     }
 
     /// What it has learned of the engine's steps.

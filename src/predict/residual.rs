@@ -46,6 +46,8 @@ pub struct Residual {
     percentile: [f64; REGIMES],
     /// Of all that ended: how many, and the share within the 90th percentile (decayed).
     seen: f64,
+    /// Those since the engine has changed.
+    since_change: f64,
     known: [f64; REGIMES],
     covered: f64,
     /// The mean absolute percentage error (decayed).
@@ -58,6 +60,7 @@ impl Default for Residual {
             bias: [0.0; REGIMES],
             percentile: [FIRST; REGIMES],
             seen: 0.0,
+            since_change: f64::INFINITY,
             known: [0.0; REGIMES],
             covered: SHARE,
             error: 0.0,
@@ -94,6 +97,7 @@ impl Residual {
         let off = (actual / raw).ln().clamp(-MOST, MOST);
         let (mean, percentile) = self.factors(regime);
         self.seen += 1.0;
+        self.since_change += 1.0;
         let rate = (1.0 / self.seen).max(0.005);
         let is_covered = f64::from(u8::from(actual <= raw * percentile));
         self.covered += rate * (is_covered - self.covered);
@@ -126,6 +130,16 @@ impl Residual {
             let step = if off > *percentile { SHARE } else { SHARE - 1.0 };
             *percentile += PERCENTILE_RATE * weight * step;
         }
+    }
+
+    /// The engine has changed: what was right before says less.
+    pub fn note_change(&mut self) {
+        self.since_change = 0.0;
+    }
+
+    /// First tokens since the engine has changed.
+    pub fn since_change(&self) -> f64 {
+        self.since_change
     }
 
     /// First tokens that were learned from.

@@ -197,7 +197,10 @@ pub(super) fn route_input<'a>(
         prompt,
         session: request.session,
         requester: ctx.requester,
-        objectives: request.objectives,
+        objectives: match ctx.record.queue_wait {
+            Some(waited) => request.objectives.after(waited.as_secs_f64() * 1000.0),
+            None => request.objectives,
+        },
     }
 }
 

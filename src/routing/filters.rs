@@ -8,6 +8,10 @@ use crate::fleet::{BackendState, BreakerState, Health, Model, ReachedLimit, Serv
 use crate::mix::mix;
 use crate::units::{Timestamp, TokenCount};
 
+/// The share of an objective for the time per token up to which a batch is filled: prompts that come later lengthen the
+/// steps of a stream further. Found by simulation: with 1 up to 5 % more of the important streams miss it.
+const BATCH_SHARE: f64 = 0.8;
+
 /// Why a backend that serves the model was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectReason {
@@ -329,24 +333,21 @@ impl<'a> Filters<'a> {
         }
     }
 
-    /// The limit of work that a backend has reached, as far as its predictions are trusted. An idle one takes
-    /// anything.
+    /// The limit of work that a backend has reached, as far as is known of it: a rough limit keeps less work waiting
+    /// there than none, and learns from it. An idle one takes anything.
     fn work_limit(&self, candidate: &Serving) -> Option<RejectReason> {
         let Self { input, .. } = self;
         if candidate.max_backlog.is_infinite() || candidate.model_state.in_flight() == 0 {
             return None;
         }
         let estimate = candidate.estimate(&sent(input.request, 0), input.now);
-        if !estimate.is_trusted {
-            return None;
-        }
         let prediction = &estimate.prediction;
         let wait = prediction.backlog.max(prediction.slot_wait);
         if wait > candidate.max_backlog {
             return Some(RejectReason::Backlog { ms: whole_ms(wait) });
         }
         let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
-        let most = own.min(estimate.tightest);
+        let most = own.min(estimate.tightest) * BATCH_SHARE;
         // An objective that it misses even alone is no reason to wait.
         (prediction.tpot > most && estimate.tpot_alone <= most)
             .then(|| RejectReason::Batch { ms: whole_ms(prediction.tpot) })

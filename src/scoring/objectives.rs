@@ -24,6 +24,11 @@ impl Objectives {
         self.ttft_ms.is_some() || self.tpot_ms.is_some()
     }
 
+    /// What is left of them after so many milliseconds of waiting.
+    pub fn after(self, waited_ms: f64) -> Self {
+        Self { ttft_ms: self.ttft_ms.map(|limit| (limit - waited_ms).max(0.0)), ..self }
+    }
+
     /// How far a prediction is below the objectives, in milliseconds and as a share of them: the least of the request's
     /// own and those of the streams that run there. Negative where one is missed; `None` without any.
     ///

@@ -1,5 +1,10 @@
 //! The figures of a run.
 
+mod priorities;
+
+pub use priorities::PriorityFigures;
+use priorities::by_priority;
+
 use super::statistics::{Percentiles, jain, variation};
 use super::workload::Workload;
 use super::world::{FailReason, RequestResult, RunResult, ShedReason, Status};
@@ -79,6 +84,10 @@ pub struct Summary {
     pub utilization: f64,
     /// How far predictions of the TTFT were off, where any were made.
     pub prediction: Option<PredictionFigures>,
+    /// In the balancer's queue, of requests whose response is complete.
+    pub queued: Percentiles,
+    /// By priority, the most important first; empty where all requests have the same.
+    pub priorities: Vec<PriorityFigures>,
     /// Jain's index over the clients: of the share of their requests that reached the objective.
     pub fairness: f64,
     /// Whether it kept up.
@@ -108,7 +117,7 @@ impl PredictionFigures {
         let skipped = done.len() / LEARNING;
         let (mut count, mut relative, mut off, mut sum, mut covered) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for (one, _) in done.iter().skip(skipped).filter(|(one, _)| one.predicted > 0.0) {
-            let actual = one.first_token.saturating_sub(one.arrived).max(1) as f64;
+            let actual = one.first_token.saturating_sub(one.decided).max(1) as f64;
             let error = (f64::from(one.predicted) - actual).abs();
             count += 1.0;
             relative += error / actual;
@@ -171,6 +180,8 @@ impl Summary {
             loads: run.backends.iter().map(|one| one.counters.loads).sum(),
             utilization: busy / (duration * run.backends.len().max(1) as f64),
             prediction: PredictionFigures::of(&done),
+            queued: of(|one| Some(seconds(one.arrived, one.decided))),
+            priorities: by_priority(run, workload, objective),
             fairness: fairness(run, workload, objective),
             load: load(run),
             duration,

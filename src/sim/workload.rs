@@ -50,6 +50,8 @@ pub struct Request {
     pub patience_ms: u32,
     /// Whether it is streamed.
     pub is_streamed: bool,
+    /// How important it is.
+    pub priority: i8,
 }
 
 impl Default for Request {
@@ -67,6 +69,7 @@ impl Default for Request {
             prefix: (0, 0),
             patience_ms: 0,
             is_streamed: true,
+            priority: 0,
         }
     }
 }

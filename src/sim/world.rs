@@ -1,7 +1,7 @@
 //! A fleet in virtual time: clients send a workload, balancers decide with the code of the proxy, engines compute.
 //!
 //! **What is real:** configuration, names, filters, strategies, scorers, the prefix index, load, cooldowns, circuit
-//! breakers, health verdicts, slow start, the retry rule and its budget. **What is simulated:** engines, the
+//! breakers, health verdicts, slow start, the retry rule and its budget, queues. **What is simulated:** engines, the
 //! network, the schedule of scrapes and health checks, and clients.
 //!
 //! **Why it is fast.** Only arrivals, first tokens, ends, checks and faults are events. A scrape is no event: what
@@ -23,9 +23,13 @@ mod result;
 mod scrapes;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::time::Duration;
 
+use ahash::HashMap;
+
+use crate::admission::queue::EntryId;
 use crate::config::Config;
 use crate::scoring::Objectives;
 use crate::sim::engine::{EngineSpec, SpecError};
@@ -38,6 +42,7 @@ use engines::Engines;
 use events::{Event, EventQueue};
 pub use faults::{Fault, FaultError, FaultKind};
 pub use result::{BackendResult, FailReason, RequestResult, RunResult, ShedReason, Status};
+use waiting::Place;
 
 /// When a run starts: zero stands for "never" in the state of a fleet.
 const START: u64 = 10_000_000;
@@ -149,6 +154,12 @@ struct World<'a> {
     results: Vec<RequestResult>,
     /// How many requests each one still waits for.
     awaited: Vec<u16>,
+    /// Where requests wait that do.
+    places: Vec<Option<Place>>,
+    /// The requests of the entries of queues, by balancer and model.
+    entries: HashMap<(u32, usize, EntryId), u32>,
+    /// How many wait.
+    waiting: usize,
     /// Requests that have not ended.
     open: usize,
     /// Whether balancers predict latencies.
@@ -208,6 +219,9 @@ impl<'a> World<'a> {
             live: workload.requests.iter().map(|_| None).collect(),
             results: workload.requests.iter().map(|_| RequestResult::default()).collect(),
             awaited: workload.requests.iter().map(|request| request.follows).collect(),
+            places: workload.requests.iter().map(|_| None).collect(),
+            entries: HashMap::default(),
+            waiting: 0,
             open: workload.requests.len(),
             predicts: balancers_predict,
             picks: Vec::new(),
@@ -256,6 +270,9 @@ impl<'a> World<'a> {
                 }
             }
         }
+        if self.waiting > 0 {
+            self.signal_queues(at);
+        }
         true
     }
 
@@ -271,6 +288,7 @@ impl<'a> World<'a> {
             Event::ProbeOnce { balancer, backend } => self.read_models(balancer, backend, at),
             Event::Refresh => self.refresh_predictions(at),
             Event::Leave(id) => self.leave(id, at),
+            Event::QueueEnd(id) => self.end_wait(id, at),
         }
     }
 

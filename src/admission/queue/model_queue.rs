@@ -8,7 +8,7 @@ use ahash::HashMap;
 use super::class::Entry;
 use super::dispatch_rate::DispatchRate;
 use super::line::Line;
-use super::{EntryId, Newcomer, QueueEnd, QueueFull};
+use super::{EntryId, Joined, Newcomer, QueueEnd, QueueFull};
 use crate::config::{QueueConfig, QueueOrder};
 use crate::fleet::BackendSet;
 use crate::units::Timestamp;
@@ -100,14 +100,9 @@ impl ModelQueue {
         self.len == 0
     }
 
-    #[cfg(test)]
-    pub(super) fn next_id(&self) -> u64 {
-        self.next
-    }
-
-    #[cfg(test)]
-    pub(super) fn contains(&self, id: EntryId) -> bool {
-        self.slots.contains_key(&id)
+    /// The request that has the turn.
+    pub fn turn(&self) -> Option<EntryId> {
+        self.turn
     }
 
     /// How many requests ended how, in the order of [`QueueEnd::ALL`].
@@ -130,11 +125,15 @@ impl ModelQueue {
         newcomer: &Newcomer,
         rules: QueueRules,
         now: Timestamp,
-    ) -> Result<EntryId, QueueFull> {
+    ) -> Result<Joined, QueueFull> {
         self.newest_first = rules.newest_first;
-        if self.len >= rules.size && !self.displace(newcomer.priority) {
-            self.count(QueueEnd::Full);
-            return Err(QueueFull { wait: self.time_to_empty(now) });
+        let mut displaced = None;
+        if self.len >= rules.size {
+            displaced = self.displace(newcomer.priority);
+            if displaced.is_none() {
+                self.count(QueueEnd::Full);
+                return Err(QueueFull { wait: self.time_to_empty(now) });
+            }
         }
         self.standing_since.get_or_insert(now);
         self.next += 1;
@@ -149,7 +148,7 @@ impl ModelQueue {
         self.slots.insert(id, slot);
         self.len += 1;
         self.signal(now);
-        Ok(id)
+        Ok(Joined { id, displaced })
     }
 
     /// Ready once the request is to do something.
@@ -239,15 +238,12 @@ impl ModelQueue {
         }
     }
 
-    /// Takes the place of the least important request for one of `priority`. Returns whether there is one.
-    fn displace(&mut self, priority: i32) -> bool {
+    /// Takes the place of the least important request for one of `priority`, where that one is less important.
+    fn displace(&mut self, priority: i32) -> Option<EntryId> {
         let last = self.lines.iter().filter_map(Line::last).min();
-        let Some((_, id)) = last.filter(|(least, _)| *least < priority) else { return false };
         // The one that decides at this moment may be about to go.
-        if self.turn == Some(id) {
-            return false;
-        }
-        let Some(slot) = self.slots.get_mut(&id) else { return false };
+        let (_, id) = last.filter(|(least, id)| *least < priority && self.turn != Some(*id))?;
+        let slot = self.slots.get_mut(&id)?;
         slot.state = State::Displaced;
         slot.wake();
         let (entry, priority, line) = (slot.entry, slot.priority, slot.line);
@@ -255,7 +251,7 @@ impl ModelQueue {
             line.remove(priority, &entry);
         }
         self.len -= 1;
-        true
+        Some(id)
     }
 
     /// The line of requests that `backends` can take.

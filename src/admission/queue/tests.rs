@@ -38,10 +38,7 @@ fn settle(queue: &mut ModelQueue, now: Timestamp) {
 
 /// The request that has the turn.
 fn holder(queue: &mut ModelQueue) -> Option<EntryId> {
-    let cx = Context::from_waker(Waker::noop());
-    let ids: Vec<EntryId> = (1..=queue.next_id()).map(EntryId).collect();
-    ids.into_iter()
-        .find(|id| queue.contains(*id) && queue.poll(*id, &cx) == Poll::Ready(Turn::Decide))
+    queue.turn()
 }
 
 /// Signals a free permit and has the one with the turn served; its id.
@@ -54,7 +51,7 @@ fn serve(queue: &mut ModelQueue, tokens: u64, now: Timestamp) -> Option<EntryId>
 }
 
 fn joined(queue: &mut ModelQueue, one: Newcomer, now: Timestamp) -> EntryId {
-    let id = queue.join(&one, RULES, now).unwrap();
+    let id = queue.join(&one, RULES, now).unwrap().id;
     settle(queue, now);
     id
 }
@@ -94,7 +91,7 @@ fn keys_take_turns_by_weighted_tokens() {
             let weight = if owner == 3 { 2 } else { 1 };
             let one = Newcomer { weight, ..newcomer(owner) };
             owners.insert(
-                queue.join(&one, QueueRules { size: 10_000, ..RULES }, at(0)).unwrap(),
+                queue.join(&one, QueueRules { size: 10_000, ..RULES }, at(0)).unwrap().id,
                 owner,
             );
         }
@@ -139,12 +136,12 @@ fn pause_of_a_key_is_not_saved_up() {
 fn newest_come_first_only_while_the_queue_stands() {
     let rules = QueueRules { newest_first: true, ..RULES };
     let mut queue = ModelQueue::default();
-    let ids: Vec<_> = (0..4).map(|_| queue.join(&newcomer(1), rules, at(0)).unwrap()).collect();
+    let ids: Vec<_> = (0..4).map(|_| queue.join(&newcomer(1), rules, at(0)).unwrap().id).collect();
     settle(&mut queue, at(0));
     assert_eq!(serve(&mut queue, 1, at(500)), Some(ids[0]));
     assert_eq!(serve(&mut queue, 1, at(1500)), Some(ids[3]));
     let urgent = Newcomer { due: Some(at(3000)), ..newcomer(1) };
-    let urgent = queue.join(&urgent, rules, at(1500)).unwrap();
+    let urgent = queue.join(&urgent, rules, at(1500)).unwrap().id;
     settle(&mut queue, at(1500));
     assert_eq!(serve(&mut queue, 1, at(1600)), Some(urgent), "with an objective: by deadline");
     assert_eq!(serve(&mut queue, 1, at(1600)), Some(ids[2]));
@@ -154,15 +151,15 @@ fn newest_come_first_only_while_the_queue_stands() {
 fn full_queue_keeps_the_important() {
     let mut queue = ModelQueue::default();
     let rules = QueueRules { size: 2, ..RULES };
-    let kept = queue.join(&newcomer(1), rules, at(0)).unwrap();
+    let kept = queue.join(&newcomer(1), rules, at(0)).unwrap().id;
     settle(&mut queue, at(0));
     let batch = Newcomer { priority: -5, ..newcomer(2) };
-    let displaced = queue.join(&batch, rules, at(0)).unwrap();
+    let displaced = queue.join(&batch, rules, at(0)).unwrap().id;
     settle(&mut queue, at(0));
     assert!(queue.join(&batch, rules, at(0)).is_err(), "not more important");
     let cx = Context::from_waker(Waker::noop());
     assert_eq!(queue.poll(displaced, &cx), Poll::Pending);
-    let taken = queue.join(&newcomer(3), rules, at(0)).unwrap();
+    let taken = queue.join(&newcomer(3), rules, at(0)).unwrap().id;
     assert_eq!(queue.poll(displaced, &cx), Poll::Ready(Turn::Displaced));
     assert_eq!(queue.len(), 2);
     queue.leave(displaced, QueueEnd::Displaced, at(0));
@@ -180,9 +177,9 @@ fn full_queue_keeps_the_important() {
 #[test]
 fn request_without_backend_does_not_hold_up_those_of_others() {
     let mut queue = ModelQueue::default();
-    let first = queue.join(&newcomer(1), RULES, at(0)).unwrap();
+    let first = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;
     let other = Newcomer { backends: backends(&[2]), ..newcomer(1) };
-    let second = queue.join(&other, RULES, at(0)).unwrap();
+    let second = queue.join(&other, RULES, at(0)).unwrap().id;
     assert_eq!(holder(&mut queue), Some(first));
     queue.pass(first, backends(&[1]), at(0));
     assert_eq!(holder(&mut queue), Some(second), "its backends may have room");
@@ -196,7 +193,7 @@ fn request_without_backend_does_not_hold_up_those_of_others() {
 #[test]
 fn signal_during_a_turn_is_not_lost() {
     let mut queue = ModelQueue::default();
-    let id = queue.join(&newcomer(1), RULES, at(0)).unwrap();
+    let id = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;
     queue.signal(at(0));
     queue.pass(id, backends(&[1]), at(0));
     assert_eq!(holder(&mut queue), Some(id), "tries for that signal");
@@ -267,8 +264,8 @@ proptest! {
                 Step::Join { owner, priority, set, due } => {
                     let due = due.map(at);
                     let one = Newcomer { backends: backends(&[set]), priority, due, ..newcomer(owner) };
-                    if let Ok(id) = queue.join(&one, rules, now) {
-                        inside.push(id);
+                    if let Ok(joined) = queue.join(&one, rules, now) {
+                        inside.push(joined.id);
                         prop_assert!(holder(&mut queue).is_some());
                     }
                 }

@@ -11,7 +11,7 @@ use crate::units::parse_duration;
 
 const AFTER_HELP: &str = "\
 WORKLOAD is a workload file (YAML), a trace (Mooncake, Bailian, Azure, BurstGPT, ServeGen or an access log of
-penstock; .gz too), or the name of a preset (--list). The router, the prefix index, cooldowns, breakers, health
+penstock; .gz too), or the name of a preset (--list). The router, the prefix index, queues, cooldowns, breakers, health
 checks and retries are those of `penstock serve`; engines are simulated. Two runs with the same seed print the
 same bytes.
 

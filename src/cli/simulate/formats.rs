@@ -9,7 +9,7 @@ use super::error::SimulateError;
 use super::setup::Plan;
 use crate::sim::compare::Difference;
 use crate::sim::statistics::Percentiles;
-use crate::sim::summary::{Load, Summary, first_token, per_token};
+use crate::sim::summary::{Load, PriorityFigures, Summary, first_token, per_token};
 use crate::sim::world::{FailReason, ShedReason, Status};
 
 pub(super) fn percentiles(of: &Percentiles) -> Value {
@@ -29,6 +29,7 @@ pub(super) fn summary_json(one: &Summary) -> Value {
         "ttft_seconds": percentiles(&one.first_token),
         "tpot_seconds": percentiles(&one.per_token),
         "e2e_seconds": percentiles(&one.total),
+        "queued_seconds": percentiles(&one.queued),
         "goodput": one.goodput, "good_tokens_per_second": one.good_tokens,
         "tokens_per_second": one.tokens_per_second,
         "hit_rate": one.hit_rate, "believed_hit_rate": one.believed_rate,
@@ -39,8 +40,16 @@ pub(super) fn summary_json(one: &Summary) -> Value {
             "mean_error": one.mean_error, "weighted_error": one.weighted_error,
             "p90_coverage": one.coverage,
         })),
+        "priorities": one.priorities.iter().map(priority_json).collect::<Vec<_>>(),
         "saturated": one.load == Load::Saturated, "duration_seconds": one.duration,
         "steps": one.steps,
+    })
+}
+
+fn priority_json(one: &PriorityFigures) -> Value {
+    json!({
+        "priority": one.priority, "requests": one.requests, "shed": one.shed,
+        "goodput": one.goodput, "ttft_seconds": percentiles(&one.first_token),
     })
 }
 
@@ -58,6 +67,8 @@ pub(super) fn shed_name(reason: ShedReason) -> &'static str {
         ShedReason::Saturated => "saturated",
         ShedReason::CoolingDown => "cooling_down",
         ShedReason::ObjectiveMissed => "objective_missed",
+        ShedReason::QueueFull => "queue_full",
+        ShedReason::QueueTimeout => "queue_timeout",
         ShedReason::Unhealthy => "unhealthy",
         ShedReason::Unserved => "unserved",
     }
@@ -88,14 +99,18 @@ fn status_name(status: Status) -> &'static str {
 pub(super) fn write_requests(path: &Path, plan: &Plan) -> Result<(), SimulateError> {
     let Some(variant) = plan.variants.first() else { return Ok(()) };
     let (run, _) = plan.setting.run(variant, 0)?;
-    let requests = plan.setting.workloads.first().map_or(&[][..], |workload| &workload.requests);
+    let workload = plan.setting.workloads.first();
+    let requests = workload.map_or(&[][..], |workload| &workload.requests);
     let mut lines = Vec::new();
     for (result, request) in run.requests.iter().zip(requests) {
         let arrived = result.arrived.saturating_sub(run.start) as f64 * 1e-6;
         let is_done = result.status == Status::Done;
         let backend = run.backends.get(usize::from(result.backend)).filter(|_| result.attempts > 0);
         let line = json!({
-            "arrived": arrived, "status": status_name(result.status),
+            "arrived": arrived, "priority": request.priority,
+            "client": workload.and_then(|one| one.clients.get(request.client as usize)),
+            "queued_seconds": is_done.then(|| result.decided.saturating_sub(result.arrived) as f64 * 1e-6),
+            "status": status_name(result.status),
             "backend": backend.map(|backend| &backend.name), "attempts": result.attempts,
             "input_tokens": request.input_tokens, "output_tokens": result.output_tokens,
             "cached_tokens": result.cached_tokens, "believed_tokens": result.believed_tokens,

@@ -7,7 +7,7 @@ use super::formats::{fail_name, shed_name};
 use super::setup::{Plan, hash_of};
 use crate::sim::compare::{Difference, compare};
 use crate::sim::statistics::mean;
-use crate::sim::summary::{Load, PredictionFigures, Summary};
+use crate::sim::summary::{Load, PredictionFigures, PriorityFigures, Summary};
 use crate::sim::workload::Workload;
 
 /// How far the capacity of a simulated fleet may be off.
@@ -35,6 +35,9 @@ pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
             row(label.trim_start_matches(RARE), cells);
         }
     }
+    for (label, cells) in by_priority(arms) {
+        row(&label, cells);
+    }
     for reason in reasons(arms) {
         let cells = arms.iter().map(|arm| count_of(arm, &reason));
         row(&reason, cells.collect());
@@ -59,6 +62,8 @@ const ROWS: &[Row] = &[
     ("          p50", |arm, _| time(arm, |one| one.first_token.p50)),
     ("          p90", |arm, _| time(arm, |one| one.first_token.p90)),
     ("          p99", |arm, _| time(arm, |one| one.first_token.p99)),
+    ("?queued    mean", |arm, _| rare_time(arm, |one| one.queued.mean)),
+    ("?          p99", |arm, _| rare_time(arm, |one| one.queued.p99)),
     ("TPOT      mean", |arm, _| time(arm, |one| one.per_token.mean)),
     ("          p99", |arm, _| time(arm, |one| one.per_token.p99)),
     ("E2E       mean", |arm, _| time(arm, |one| one.total.mean)),
@@ -160,6 +165,12 @@ fn time(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> String {
     seconds(average(arm, of))
 }
 
+/// A time that is 0 in most runs.
+fn rare_time(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> String {
+    let value = average(arm, of);
+    if value > 0.0 { seconds(value) } else { "0".to_owned() }
+}
+
 /// A time with three digits.
 pub(super) fn seconds(value: f64) -> String {
     let millis = value * 1e3;
@@ -184,6 +195,37 @@ fn number(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> String {
         small if small < 10.0 => format!("{small:.2}"),
         large => format!("{large:.0}"),
     }
+}
+
+/// The rows of each priority, where requests have several.
+fn by_priority(arms: &[Arm<'_>]) -> Vec<(String, Vec<String>)> {
+    let summaries = || arms.iter().flat_map(|arm| &arm.summaries);
+    let mut found: Vec<i8> =
+        summaries().flat_map(|one| &one.priorities).map(|one| one.priority).collect();
+    found.sort_unstable_by_key(|priority| -i16::from(*priority));
+    found.dedup();
+    let mut rows = Vec::new();
+    for priority in found {
+        let mut row = |label: &str, cell: &dyn Fn(&Arm<'_>) -> String| {
+            rows.push((label.to_owned(), arms.iter().map(cell).collect()));
+        };
+        row(&format!("priority {priority:<3} goodput"), &|arm| {
+            share(arm, |one| of_priority(one, priority, |one| one.goodput))
+        });
+        row("             TTFT p99", &|arm| {
+            time(arm, |one| of_priority(one, priority, |one| one.first_token.p99))
+        });
+        row("             shed", &|arm| {
+            share(arm, |one| {
+                of_priority(one, priority, |one| one.shed as f64 / one.requests.max(1) as f64)
+            })
+        });
+    }
+    rows
+}
+
+fn of_priority(one: &Summary, priority: i8, of: impl Fn(&PriorityFigures) -> f64) -> f64 {
+    one.priorities.iter().find(|one| one.priority == priority).map_or(0.0, of)
 }
 
 /// Every reason for which requests were shed or failed.

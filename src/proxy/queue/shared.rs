@@ -71,7 +71,7 @@ impl SharedQueue {
         self.watch(&mut state, newcomer.backends, fleet);
         let joined = self.counting(&mut state, |queue| queue.join(newcomer, rules, now));
         self.unwatch_if_empty(&mut state);
-        joined
+        joined.map(|joined| joined.id)
     }
 
     pub(super) fn poll(&self, id: EntryId, cx: &Context<'_>) -> Poll<Turn> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::place::Place;
-use crate::admission::queue::{Newcomer, QueueEnd, QueueRules, Turn};
+use crate::admission::queue::{Newcomer, QueueEnd, QueueRules, Turn, cost};
 use crate::api::ErrorCode;
 use crate::clock::now;
 use crate::fleet::BackendSet;
@@ -17,9 +17,6 @@ use crate::proxy::decision::{Decided, Undecided, decide, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::routing::RouteError;
 use crate::units::Timestamp;
-
-/// What an output token costs in relation to one of the prompt (virtual token counter).
-const OUTPUT_COST: u64 = 2;
 
 /// Why no attempt follows.
 pub(crate) enum Unadmitted {
@@ -245,12 +242,11 @@ fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
     Unadmitted::Queue(OwnError::new(code, message).after(wait))
 }
 
-/// What a request costs its owner: the tokens of its prompt that are not cached, and those of its response.
+/// What a request costs its owner.
 fn cost_of(request: &ScannedRequest, decided: &Decided) -> u64 {
-    let prompt = u64::from(request.profile.prefill_tokens().0);
     let cached = decided.decision.scores.map_or(0, |scores| scores.expected_tokens());
     let serving = decided.decision.serving(&request.fleet);
     let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
     let output = serving.map_or(0, |one| one.latency.expect(streaming, limit).tokens.0);
-    prompt.saturating_sub(cached.into()) + OUTPUT_COST * u64::from(output)
+    cost(request.profile.prefill_tokens().0, cached, output)
 }

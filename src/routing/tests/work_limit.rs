@@ -61,7 +61,7 @@ fn requests_wait_while_prompts_take_longer_than_they_may() {
 #[test]
 fn requests_wait_while_another_stream_makes_one_miss_its_objective() {
     let mut fleet = fleet(", max_backlog: 100s");
-    let mut first = send(&fleet, SENT, Some(6_000.0));
+    let mut first = send(&fleet, SENT, Some(7_000.0));
     first.tokens(1, NOW.0 as f64);
     assert!(!is_saturated(&mut fleet));
     let mut others: Vec<PredictionTicket> = (0..60).map(|_| send(&fleet, SENT, None)).collect();

@@ -62,6 +62,11 @@ const PRESETS: &[WorkloadPreset] = &[
         about: "chat in bursts: gaps with a coefficient of variation of 3",
         yaml: include_str!("presets/bursty.yaml"),
     },
+    WorkloadPreset {
+        name: "overload",
+        about: "people, and batches of priority -1 that send 70 % of the requests; for --load above 1",
+        yaml: include_str!("presets/overload.yaml"),
+    },
 ];
 
 #[cfg(test)]

@@ -173,6 +173,7 @@ impl<'a> Sessions<'a> {
             prefix: (0, 0),
             patience_ms: rounded_u32(spec.patience.micros() / 1e3),
             is_streamed: spec.streamed,
+            priority: spec.priority,
         }
     }
 }

@@ -58,6 +58,10 @@ pub struct StreamSpec {
     /// How long clients wait for the first token.
     #[serde(default)]
     pub patience: Time,
+    /// How important its requests are, from -100 to 100; below 0 they may be refused so that others meet their
+    /// objectives.
+    #[serde(default)]
+    pub priority: i8,
     /// Whether responses are streamed.
     #[serde(default = "yes")]
     pub streamed: bool,

@@ -5,6 +5,7 @@ use super::engines::PICOS;
 use super::events::Event;
 use super::result::{FailReason, ShedReason, Status};
 use super::{World, timestamp};
+use crate::admission::queue::QueueEnd;
 use crate::fleet::{
     BackendSet, InflightGuard, LatencySample, Outcome, OutcomeSource, Serving, Topology,
     cooldown_time,
@@ -36,6 +37,11 @@ impl Live {
         self.balancer
     }
 
+    /// Tokens of its prompt that were believed to be cached.
+    pub(super) fn believed(&self) -> u32 {
+        self.decision.scores.map_or(0, |scores| scores.expected_tokens())
+    }
+
     /// What is predicted of it, where anything is.
     pub(super) fn prediction(&mut self) -> Option<&mut PredictionTicket> {
         self.permit.prediction()
@@ -58,7 +64,8 @@ enum Failure {
 }
 
 /// What is known of a request before its next attempt.
-struct Earlier {
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
     attempt: u16,
     tried: Option<Box<BackendSet>>,
     has_met_limit: bool,
@@ -78,19 +85,43 @@ impl World<'_> {
         if let Some(one) = self.balancers.get(balancer as usize) {
             one.credit.earn(&self.spec.config.routing.retry_budget);
         }
-        let earlier = Earlier { attempt: 0, tried: None, has_met_limit: false, failure: None };
-        self.attempt(id, balancer, earlier, at);
+        if self.has_others_waiting(id, balancer) {
+            return self.line_up(id, balancer, at);
+        }
+        self.attempt(id, balancer, Earlier::default(), at);
     }
 
     fn balancer_of(&self, id: u32) -> u32 {
         id % u32::try_from(self.balancers.len()).unwrap_or(1).max(1)
     }
 
+    /// Sends a request to a backend; has it wait, or ends it, where none can take it.
     fn attempt(&mut self, id: u32, balancer: u32, earlier: Earlier, at: u64) {
+        let failure = earlier.failure;
+        let Err(error) = self.try_attempt(id, balancer, earlier, at) else { return };
+        match failure {
+            None if error.may_pass() && self.spec.config.queue.size > 0 => {
+                self.line_up(id, balancer, at);
+            }
+            None => self.end(id, Status::Shed(shed_reason(&error)), at),
+            Some(failure) => self.end(id, Status::Failed(reason_of(failure)), at),
+        }
+    }
+
+    /// Sends a request to a backend.
+    pub(super) fn try_attempt(
+        &mut self,
+        id: u32,
+        balancer: u32,
+        earlier: Earlier,
+        at: u64,
+    ) -> Result<(), RouteError> {
         let workload = self.workload;
-        let Some(request) = workload.requests.get(id as usize) else { return };
+        let unknown = || RouteError::AllTried { model: String::new() };
+        let request = workload.requests.get(id as usize).ok_or_else(unknown)?;
         (0..self.engines.all.len()).for_each(|index| self.learn_steps(index, at));
-        let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
+        let queued_ms = self.queued_ms(id, at);
+        let one = self.balancers.get_mut(balancer as usize).ok_or_else(unknown)?;
         one.publish(&self.engines.all, at);
         let attempt = earlier.attempt + 1;
         let examined = self.spec.examined.filter(|one| one.request == id && attempt == 1);
@@ -100,6 +131,7 @@ impl World<'_> {
             id,
             request,
             workload,
+            queued_ms,
             tried: earlier.tried.as_deref().unwrap_or(&untried),
             attempt,
             now: timestamp(at),
@@ -107,19 +139,11 @@ impl World<'_> {
         if examined.is_some_and(|examined| examined.backend.is_none()) {
             self.picks = one.single_picks(&arrived);
         }
-        let Decided { decision, mut permit } = match one.decide(&arrived) {
-            Ok(decided) => decided,
-            Err(error) => {
-                let status = match earlier.failure {
-                    Some(failure) => Status::Failed(reason_of(failure)),
-                    None => Status::Shed(shed_reason(&error)),
-                };
-                return self.end(id, status, at);
-            }
-        };
+        let Decided { decision, mut permit } = one.decide(&arrived)?;
         let believed = decision.scores.map_or(0, |scores| scores.expected_tokens());
         if let Some(result) = self.results.get_mut(id as usize) {
             result.attempts = attempt;
+            result.decided = at;
             result.backend = decision.backend.0;
             result.believed_tokens = believed;
             if let Some(ticket) = permit.prediction() {
@@ -136,6 +160,7 @@ impl World<'_> {
         if let Some(place) = self.live.get_mut(id as usize) {
             *place = Some(Box::new(live));
         }
+        Ok(())
     }
 
     /// A request reaches the engine of its backend.
@@ -297,6 +322,9 @@ impl World<'_> {
         if self.results.get(id as usize).is_none_or(|result| result.first_token > 0) {
             return;
         }
+        if self.leave_queue(id, QueueEnd::ClientLeft, at) {
+            return self.end(id, Status::Left, at);
+        }
         let Some(index) = self.backend_of(id, None) else { return };
         self.capture(index, at);
         let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
@@ -310,7 +338,7 @@ impl World<'_> {
     }
 
     /// A request has ended; those that follow it arrive after their pause, or never.
-    fn end(&mut self, id: u32, status: Status, at: u64) {
+    pub(super) fn end(&mut self, id: u32, status: Status, at: u64) {
         let workload = self.workload;
         let mut ended = vec![(id, status)];
         while let Some((id, status)) = ended.pop() {
@@ -357,7 +385,7 @@ fn reason_of(failure: Failure) -> FailReason {
     }
 }
 
-fn shed_reason(error: &RouteError) -> ShedReason {
+pub(super) fn shed_reason(error: &RouteError) -> ShedReason {
     match error {
         RouteError::Saturated { .. } => ShedReason::Saturated,
         RouteError::CoolingDown { .. } => ShedReason::CoolingDown,

@@ -8,6 +8,7 @@ use rand::rngs::SmallRng;
 use super::engines::SimEngine;
 use super::scrapes::Scrapes;
 use super::{START, WorldSpec};
+use crate::admission::queue::ModelQueue;
 use crate::api::Operation;
 use crate::config::{RoutingConfig, Strategy};
 use crate::fleet::{
@@ -41,8 +42,10 @@ pub(super) struct Balancer {
     reads_sessions: bool,
     seed: u64,
     engines: Vec<EngineSpec>,
-    /// Those of every request.
+    /// Those of every request, but for its priority.
     objectives: Objectives,
+    /// Requests that wait, by model.
+    pub(super) queues: Vec<ModelQueue>,
 }
 
 /// A request at a balancer.
@@ -53,6 +56,8 @@ pub(super) struct Arrived<'a> {
     pub(super) workload: &'a Workload,
     pub(super) tried: &'a BackendSet,
     pub(super) attempt: u16,
+    /// In a queue, in milliseconds.
+    pub(super) queued_ms: f64,
     pub(super) now: Timestamp,
 }
 
@@ -94,6 +99,7 @@ impl Balancer {
             seed: mix(spec.seed ^ mix(u64::from(number))),
             engines: spec.engines.clone(),
             objectives: spec.objectives,
+            queues: workload.models.iter().map(|_| ModelQueue::default()).collect(),
             topology,
             generation,
         };
@@ -217,8 +223,20 @@ impl Balancer {
             prompt,
             session: Some(request.session).filter(|session| self.reads_sessions && *session != 0),
             requester: requester_of(request, id),
-            objectives: self.objectives,
+            objectives: self.objectives_of(request).after(arrived.queued_ms),
         }
+    }
+
+    /// What the client of a request wants.
+    pub(super) fn objectives_of(&self, request: &Request) -> Objectives {
+        Objectives { priority: request.priority.into(), ..self.objectives }
+    }
+
+    /// The backends that could take a request if they had room.
+    pub(super) fn awaited(&self, arrived: &Arrived<'_>) -> Option<BackendSet> {
+        let profile = profile_of(arrived.request, arrived.now);
+        let input = self.input(arrived, &profile, None);
+        self.generation.router.awaited(&input).map(|(_, backends)| backends)
     }
 
     /// Decides, and takes the permit that goes with the decision.
@@ -249,7 +267,8 @@ impl Balancer {
         permit.count_tokens(profile.prefill_tokens().0, expected.tokens.0);
         permit.estimate_drain(expected, now);
         if self.generation.router.predicts() {
-            decision.predict(&profile, serving, &mut permit, &self.objectives, now);
+            let objectives = self.objectives_of(arrived.request);
+            decision.predict(&profile, serving, &mut permit, &objectives, now);
         }
         if let (Some(weighted), Some(prompt)) = (self.weighted(), &prompt) {
             weighted.record(&self.topology, &decision, prompt);

@@ -26,6 +26,8 @@ pub(super) enum Event {
     Refresh,
     /// A client has waited as long as it does.
     Leave(u32),
+    /// A request has waited in a queue for as long as it may.
+    QueueEnd(u32),
 }
 
 /// The class of arrivals among events of the same time.
@@ -44,7 +46,7 @@ impl Event {
             | Self::ProbeOnce { .. }
             | Self::Refresh => 2,
             Self::Send { .. } => ENGINE,
-            Self::Leave(_) => 4,
+            Self::Leave(_) | Self::QueueEnd(_) => 4,
         }
     }
 }

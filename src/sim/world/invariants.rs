@@ -3,6 +3,7 @@
 
 use super::result::{RequestResult, Status};
 use super::{World, WorldError};
+use crate::admission::queue::ModelQueue;
 
 /// Events between two checks within a run.
 #[cfg(debug_assertions)]
@@ -25,12 +26,19 @@ impl World<'_> {
         let live = self.live.iter().flatten().count();
         let open = self.results.iter().filter(|one| one.status == Status::Open).count();
         let blocks = self.engines.all.iter().map(|one| one.engine.block_counts());
+        let queued = self.balancers.iter().flat_map(|one| &one.queues);
+        let queued: usize = queued.map(ModelQueue::len).sum();
         let is_over = open == 0;
         let holds =
             |holds: bool, what| if holds { Ok(()) } else { Err(WorldError::Invariant { what }) };
         holds(in_flight as usize == live, "permits are not those of the requests in flight")?;
         holds(open == self.open, "requests were lost, or ended twice")?;
-        holds(!is_over || live == 0, "a request ended and is still in flight")?;
+        let places = self.places.iter().flatten().count();
+        holds(
+            [queued, places, self.entries.len()] == [self.waiting; 3],
+            "queues do not hold the requests that wait",
+        )?;
+        holds(!is_over || live + queued == 0, "a request ended and is still in flight, or waits")?;
         holds(
             blocks.clone().all(|(used, free, total)| used + free == total),
             "KV blocks were lost, or are used twice",

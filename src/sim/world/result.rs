@@ -11,6 +11,10 @@ pub enum ShedReason {
     CoolingDown,
     /// Its objectives would have been missed.
     ObjectiveMissed,
+    /// As many requests waited as may, and none was less important.
+    QueueFull,
+    /// It waited for too long.
+    QueueTimeout,
     /// No backend was healthy.
     Unhealthy,
     /// No backend serves it.
@@ -67,6 +71,8 @@ impl Status {
 pub struct RequestResult {
     /// When it arrived.
     pub arrived: u64,
+    /// When it was decided where its last attempt goes.
+    pub decided: u64,
     /// When its first token came.
     pub first_token: u64,
     /// When it ended.

@@ -1,5 +1,7 @@
 //! Whole runs.
 
+mod waiting;
+
 use std::path::Path;
 
 use super::*;

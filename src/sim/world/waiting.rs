@@ -1,0 +1,192 @@
+//! Requests that wait at a balancer while every backend is full: its queues, by the code of the proxy. What would
+//! wake a request there, is an event here, after which those with the turn decide.
+
+use super::attempts::Earlier;
+use super::balancer::{Arrived, requester_of};
+use super::events::Event;
+use super::result::{ShedReason, Status};
+use super::{World, timestamp};
+use crate::admission::queue::{EntryId, Newcomer, QueueEnd, QueueRules, cost};
+use crate::fleet::BackendSet;
+use crate::sim::workload::rounded;
+use crate::units::to_micros;
+
+/// Where a request waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    balancer: u32,
+    model: usize,
+    entry: EntryId,
+    until: u64,
+    /// Whether the end of its wait is that of its objective.
+    is_late: bool,
+}
+
+impl World<'_> {
+    /// Whether a request is to wait rather than decide, because others do.
+    pub(super) fn has_others_waiting(&self, id: u32, balancer: u32) -> bool {
+        let request = self.workload.requests.get(id as usize);
+        let balancer = self.balancers.get(balancer as usize);
+        self.waiting > 0
+            && request.zip(balancer).is_some_and(|(request, balancer)| {
+                let queue = balancer.queues.get(usize::from(request.model));
+                queue.is_some_and(|queue| !queue.is_empty())
+            })
+    }
+
+    /// A request joins the queue of its model.
+    pub(super) fn line_up(&mut self, id: u32, balancer: u32, at: u64) {
+        let config = &self.spec.config.queue;
+        let Some(request) = self.workload.requests.get(id as usize) else { return };
+        let Some(backends) = self.awaited(id, balancer, at) else {
+            return self.end(id, Status::Shed(ShedReason::Unserved), at);
+        };
+        let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
+        let objectives = one.objectives_of(request);
+        let until = at + to_micros(config.timeout);
+        let due = objectives.ttft_ms.map(|ms| rounded(ms * 1000.0) + at);
+        let newcomer = Newcomer {
+            backends,
+            priority: objectives.priority,
+            owner: requester_of(request, id).client,
+            weight: 1,
+            due: due.map(timestamp),
+            until: timestamp(until),
+        };
+        let model = usize::from(request.model);
+        let Some(queue) = one.queues.get_mut(model) else { return };
+        let joined = queue.join(&newcomer, QueueRules::new(config), timestamp(at));
+        let Ok(joined) = joined else {
+            return self.end(id, Status::Shed(ShedReason::QueueFull), at);
+        };
+        if let Some(displaced) = joined.displaced {
+            queue.leave(displaced, QueueEnd::Displaced, timestamp(at));
+            let other = self.entries.remove(&(balancer, model, displaced));
+            self.waiting -= 1;
+            if let Some(other) = other {
+                self.forget_place(other);
+                self.end(other, Status::Shed(ShedReason::QueueFull), at);
+            }
+        }
+        let late = due.filter(|due| objectives.is_sheddable() && *due < until);
+        let (until, is_late) = (late.unwrap_or(until), late.is_some());
+        let place = Place { balancer, model, entry: joined.id, until, is_late };
+        if let Some(own) = self.places.get_mut(id as usize) {
+            *own = Some(place);
+        }
+        self.entries.insert((balancer, model, joined.id), id);
+        self.waiting += 1;
+        self.queue.push(until, Event::QueueEnd(id));
+        self.take_turns(balancer, model, at);
+    }
+
+    /// How long a request has waited in a queue, in milliseconds; 0 where it does not.
+    pub(super) fn queued_ms(&self, id: u32, at: u64) -> f64 {
+        let waits = self.places.get(id as usize).is_some_and(Option::is_some);
+        let arrived = self.results.get(id as usize).filter(|_| waits).map_or(at, |one| one.arrived);
+        at.saturating_sub(arrived) as f64 * 1e-3
+    }
+
+    fn forget_place(&mut self, id: u32) -> Option<Place> {
+        self.places.get_mut(id as usize)?.take()
+    }
+
+    /// The backends that could take a request if they had room.
+    fn awaited(&self, id: u32, balancer: u32, at: u64) -> Option<BackendSet> {
+        let request = self.workload.requests.get(id as usize)?;
+        let (workload, tried) = (self.workload, &BackendSet::default());
+        let (now, queued_ms) = (timestamp(at), 0.0);
+        let arrived = Arrived { id, request, workload, tried, attempt: 1, queued_ms, now };
+        self.balancers.get(balancer as usize)?.awaited(&arrived)
+    }
+
+    /// Something happened that may have made room.
+    pub(super) fn signal_queues(&mut self, at: u64) {
+        let balancers = u32::try_from(self.balancers.len()).unwrap_or(0);
+        for balancer in 0..balancers {
+            for model in 0..self.workload.models.len().max(1) {
+                let one = self.balancers.get_mut(balancer as usize);
+                let queue = one.and_then(|one| one.queues.get_mut(model));
+                if let Some(queue) = queue.filter(|queue| !queue.is_empty()) {
+                    queue.signal(timestamp(at));
+                    self.take_turns(balancer, model, at);
+                }
+            }
+        }
+    }
+
+    /// Those with the turn decide, until none has it.
+    fn take_turns(&mut self, balancer: u32, model: usize, at: u64) {
+        while let Some(entry) = self.turn(balancer, model) {
+            let Some(id) = self.entries.get(&(balancer, model, entry)).copied() else {
+                debug_assert!(false, "every entry belongs to a request");
+                return;
+            };
+            let backends = self.awaited(id, balancer, at).unwrap_or_default();
+            let before = self.live.get(id as usize).is_some_and(Option::is_some);
+            debug_assert!(!before, "a request that waits is not in flight");
+            let error = self.try_attempt(id, balancer, Earlier::default(), at).err();
+            let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
+            let cost = self.live.get(id as usize).and_then(Option::as_ref).map_or(0, |live| {
+                let serving = live.serving(&one.topology);
+                let request = self.workload.requests.get(id as usize).copied().unwrap_or_default();
+                let output = serving.map_or(0, |row| row.latency.expect(true, None).tokens.0);
+                cost(request.input_tokens, live.believed(), output)
+            });
+            let Some(queue) = one.queues.get_mut(model) else { return };
+            match error {
+                Some(error) if error.may_pass() => {
+                    queue.pass(entry, backends, timestamp(at));
+                    continue;
+                }
+                Some(error) => {
+                    queue.leave(entry, QueueEnd::Refused, timestamp(at));
+                    self.left(id);
+                    self.end(id, Status::Shed(super::attempts::shed_reason(&error)), at);
+                }
+                None => {
+                    queue.serve(entry, cost, timestamp(at));
+                    self.left(id);
+                }
+            }
+        }
+    }
+
+    fn turn(&self, balancer: u32, model: usize) -> Option<EntryId> {
+        self.balancers.get(balancer as usize)?.queues.get(model)?.turn()
+    }
+
+    /// A request has left its queue.
+    fn left(&mut self, id: u32) {
+        if let Some(place) = self.forget_place(id) {
+            self.entries.remove(&(place.balancer, place.model, place.entry));
+            self.waiting -= 1;
+        }
+    }
+
+    /// Takes a request out of its queue, if it waits in one. Returns whether it did.
+    pub(super) fn leave_queue(&mut self, id: u32, end: QueueEnd, at: u64) -> bool {
+        let Some(place) = self.places.get(id as usize).copied().flatten() else { return false };
+        let one = self.balancers.get_mut(place.balancer as usize);
+        if let Some(queue) = one.and_then(|one| one.queues.get_mut(place.model)) {
+            queue.leave(place.entry, end, timestamp(at));
+        }
+        self.left(id);
+        self.take_turns(place.balancer, place.model, at);
+        true
+    }
+
+    /// A request has waited for as long as it may.
+    pub(super) fn end_wait(&mut self, id: u32, at: u64) {
+        let Some(place) = self.places.get(id as usize).copied().flatten() else { return };
+        if place.until > at {
+            return;
+        }
+        let (end, reason) = match place.is_late {
+            true => (QueueEnd::Late, ShedReason::ObjectiveMissed),
+            false => (QueueEnd::TimedOut, ShedReason::QueueTimeout),
+        };
+        self.leave_queue(id, end, at);
+        self.end(id, Status::Shed(reason), at);
+    }
+}
