@@ -168,6 +168,9 @@ fn check_routing(config: &Config, root: &Node, reader: &mut Reader) {
         let tried_out = routing.tried_out(shadow);
         check_strategy(&tried_out, "routing.shadow", node.at("shadow"), reader);
     }
+    if routing.move_waiting && !routing.predicts() {
+        reader.warn(node.key_place("move_waiting"), Warning::MovesWithoutPredictions);
+    }
     let cooldown = &routing.cooldown;
     let low = Bound { key: "routing.cooldown.min", duration: cooldown.min };
     let high = Bound { key: "routing.cooldown.max", duration: cooldown.max };

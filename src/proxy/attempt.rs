@@ -4,6 +4,7 @@ use parking_lot::Mutex;
 
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::conversion::NotConverted;
+use super::reserved::Reserved;
 use super::seeds::Seeds;
 use super::shift_state::TooLong;
 use crate::api::{Operation, TraceContext, is_same_model};
@@ -23,7 +24,7 @@ pub(crate) enum AttemptEnd {
     Failed(Failure),
 }
 
-/// Why a backend cannot take a request that another one, or a changed one, may be taken by.
+/// Why a backend does not serve a request that another one may, or that it may itself once the request is changed.
 pub(crate) enum Unsuited {
     /// Its API has no form for the request; it has got nothing.
     NotConverted(NotConverted),
@@ -31,6 +32,8 @@ pub(crate) enum Unsuited {
     TooLong(Box<TooLong>),
     /// Its model cannot do what has been taken out of the request.
     Unsupported,
+    /// The request would have waited there for too long, and has a permit elsewhere.
+    Moved(Box<Reserved>),
 }
 
 /// The fixed parts of one attempt.

@@ -10,6 +10,7 @@ use http::header::HeaderValue;
 use super::auth::KeyOwner;
 use super::conversion::Conversion;
 use super::rate_hold::RateHold;
+use super::reserved::Reserved;
 use super::shift_state::ContextShift;
 use crate::api::{Capabilities, Dialect, ErrorCode, Operation, StreamFraming, TraceContext};
 use crate::downstream::body::{BodyLength, HeldBody};
@@ -96,6 +97,8 @@ pub(crate) struct RequestRecord {
     pub(crate) outcome: Option<Outcome>,
     pub(crate) is_fallback: bool,
     pub(crate) attempts: u32,
+    /// Whether it was moved from one backend to another before its first token.
+    pub(crate) is_moved: bool,
     pub(crate) first_token: Option<Timestamp>,
     pub(crate) usage: Option<crate::scan::Usage>,
     pub(crate) token_events: u32,
@@ -149,6 +152,8 @@ pub(crate) struct ScannedRequest {
     /// What decides its model where an alias leads to several.
     pub(crate) split: SplitPoint,
     pub(crate) decision: Option<RoutingDecision>,
+    /// A permit that was taken where it is moved to.
+    pub(crate) moved: Option<Box<Reserved>>,
     /// The backend that holds what the request continues; the first attempt goes there if it can.
     pub(crate) preferred: Option<BackendId>,
     /// The request as backends get it that do not serve its operation.
@@ -184,6 +189,7 @@ impl ScannedRequest {
             split: SplitPoint::default(),
             session: None,
             decision: None,
+            moved: None,
             preferred: None,
             conversion: None,
             adds_usage: false,

@@ -10,11 +10,12 @@ use rand::rngs::SmallRng;
 use super::Proxy;
 use super::context::{RequestContext, ScannedRequest};
 use super::replay::replay_fields;
+use super::reserved::{Decided, Reserved};
 use crate::clock::now;
-use crate::fleet::{BackendSet, InflightGuard, PermitLimits, PermitRequest};
+use crate::fleet::{BackendSet, PermitLimits, PermitRequest};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    Capture, CapturedAttempt, Live, NoRecord, RouteError, RouteInput, Routed, Router,
+    CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, Router,
     RoutingDecision, Scratch, Trace, Weighted,
 };
 
@@ -25,27 +26,12 @@ thread_local! {
     static SCRATCH: RefCell<(Scratch, Chain)> = RefCell::default();
 }
 
-/// Where a request goes, with its permit there.
-pub(crate) struct Decided {
-    pub(crate) decision: RoutingDecision,
-    pub(crate) permit: InflightGuard,
-}
-
 /// Why no attempt follows.
 pub(crate) enum Undecided {
     /// No backend can take the request.
     NoRoute(RouteError),
     /// The client left between two attempts.
     ClientGone,
-}
-
-/// A decision whose permit has been taken.
-struct Reserved {
-    decided: Decided,
-    /// What the decision read, where a capture or the shadow needs it.
-    trace: Option<RefCell<Trace>>,
-    /// The same for a file, where decisions are captured.
-    captured: Option<Box<Capture>>,
 }
 
 /// Picks a backend for the next attempt, and reports the decision to the observers. They run before
@@ -65,12 +51,7 @@ pub(crate) fn decide(
         ctx.record.replay = Some(Box::new(replay_fields(ctx, request)));
     }
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
-        let weighted = ctx.generation.router.weighted();
-        let weighted = weighted.filter(|weighted| weighted.profile().reads_prompts());
-        if let Some(weighted) = weighted {
-            read_prompt(ctx, request, weighted, chain);
-        }
-        let prompt = weighted.map(|_| &*chain);
+        let prompt = read_prompt(ctx, request, chain);
         let others = preferred_only(request);
         let first =
             others.and_then(|tried| reserve(proxy, ctx, request, &tried, prompt, scratch).ok());
@@ -83,27 +64,95 @@ pub(crate) fn decide(
         if ctx.record.attempts > 0 && is_client_gone(ctx) {
             return Err(Undecided::ClientGone);
         }
-        ctx.record.attempts += 1;
+        Ok(act_on(proxy, ctx, headers, request, (reserved, prompt)))
+    })
+}
+
+/// The next attempt follows a decision: it is counted, and reported to the observers.
+fn act_on(
+    proxy: &Proxy,
+    ctx: &mut RequestContext,
+    headers: &HeaderMap,
+    request: &ScannedRequest,
+    (reserved, prompt): (Reserved, Option<&Chain>),
+) -> Decided {
+    ctx.record.attempts += 1;
+    let router = &ctx.generation.router;
+    let Reserved { decided, trace, captured } = reserved;
+    let trace = trace.map(RefCell::new);
+    proxy.observers.routed(&Routed {
+        at: now(),
+        request_id: ctx.request_id(),
+        request: &request.profile,
+        headers,
+        body: request.body.as_ref().map(|held| &held.bytes),
+        requested_model: &request.model,
+        decision: &decided.decision,
+        generation: &ctx.generation,
+        fleet: &request.fleet,
+        prompt,
+        trace: trace.as_ref(),
+        attempt: ctx.record.attempts,
+        dropped_messages: ctx.record.dropped_messages,
+        ensemble: ctx.record.ensemble,
+        scorer_names: router.weighted().map(Weighted::scorer_names).unwrap_or_default(),
+        captured: captured.as_deref(),
+    });
+    decided
+}
+
+/// Decides again about a request that waits for another `rest` microseconds at `from`, and takes a permit where that is
+/// better and the retry budget allows it. The decision is not reported before [`decide_moved`].
+pub(super) fn reserve_better(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    from: &RoutingDecision,
+    rest: f64,
+) -> Option<Reserved> {
+    let routing = &ctx.generation.config.routing;
+    let mut tried = request.tried;
+    tried.insert(from.backend);
+    SCRATCH.with_borrow_mut(|(scratch, chain)| {
+        let prompt = read_prompt(ctx, request, chain);
         let router = &ctx.generation.router;
-        proxy.observers.routed(&Routed {
-            at: now(),
-            request_id: ctx.request_id(),
-            request: &request.profile,
-            headers,
-            body: request.body.as_ref().map(|held| &held.bytes),
-            requested_model: &request.model,
-            decision: &reserved.decided.decision,
-            generation: &ctx.generation,
-            fleet: &request.fleet,
-            prompt,
-            trace: reserved.trace.as_ref(),
-            attempt: ctx.record.attempts,
-            dropped_messages: ctx.record.dropped_messages,
-            ensemble: ctx.record.ensemble,
-            scorer_names: router.weighted().map(Weighted::scorer_names).unwrap_or_default(),
-            captured: reserved.captured.as_deref(),
-        });
-        Ok(reserved.decided)
+        let topology = &*request.fleet;
+        let input = route_input(router, ctx, request, &tried, prompt);
+        let is_better = |decision: &RoutingDecision| {
+            decision.serving(topology).is_some_and(|serving| {
+                let estimate = decision.estimate(&request.profile, serving, input.now);
+                decision.is_better_than(from, rest, &estimate)
+            })
+        };
+        let mut rng = SmallRng::seed_from_u64(proxy.seeds.next());
+        let mut random = Live { topology, rng: &mut rng };
+        let decision = router.route(&input, &mut random, scratch, &mut NoRecord).ok()?;
+        let may_retry = || {
+            let (safety, attempts) = (RetrySafety::Safe, ctx.record.attempts);
+            proxy.retries.may_retry(safety, attempts, routing, input.now)
+        };
+        if !is_better(&decision) || !may_retry() {
+            return None;
+        }
+        let reserved = reserve(proxy, ctx, request, &tried, prompt, scratch).ok()?;
+        // Another request, or chance, may have changed it.
+        let decision = &reserved.decided.decision;
+        (decision.model == from.model && decision.backend != from.backend).then_some(reserved)
+    })
+}
+
+/// The next attempt is where a permit was taken by [`reserve_better`].
+pub(super) fn decide_moved(
+    proxy: &Proxy,
+    ctx: &mut RequestContext,
+    headers: &HeaderMap,
+    request: &ScannedRequest,
+    reserved: Reserved,
+) -> Decided {
+    ctx.record.is_moved = true;
+    SCRATCH.with_borrow_mut(|(_, chain)| {
+        let prompt = read_prompt(ctx, request, chain);
+        act_on(proxy, ctx, headers, request, (reserved, prompt))
     })
 }
 
@@ -172,7 +221,7 @@ fn reserve(
                 Box::new(router.capture(of, &input, &decision, trace))
             });
             let decided = Decided { decision, permit };
-            return Ok(Reserved { decided, trace: trace.map(RefCell::new), captured });
+            return Ok(Reserved { decided, trace, captured });
         }
     }
     Err(saturated())
@@ -204,14 +253,16 @@ pub(super) fn route_input<'a>(
     }
 }
 
-/// Hashes the prompt's blocks, where the body is still held.
-fn read_prompt(
+/// Hashes the prompt's blocks where the strategy reads them and the body is still held.
+fn read_prompt<'a>(
     ctx: &RequestContext,
     request: &ScannedRequest,
-    weighted: &Weighted,
-    chain: &mut Chain,
-) {
-    let model = ctx.generation.router.names.resolve(&request.model, &request.fleet, request.split);
+    chain: &'a mut Chain,
+) -> Option<&'a Chain> {
+    let router = &ctx.generation.router;
+    let weighted = router.weighted().filter(|weighted| weighted.profile().reads_prompts())?;
+    let model = router.names.resolve(&request.model, &request.fleet, request.split);
     let terms = weighted.prefix_params(&request.fleet, model);
     prompt_chain(&request.profile, request.body(), model, terms, chain);
+    Some(chain)
 }

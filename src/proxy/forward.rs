@@ -15,6 +15,7 @@ use super::Proxy;
 use super::attempt::{Attempt, AttemptEnd, Unsuited};
 use super::context::{RequestContext, ScannedRequest};
 use super::conversion::{Conversion, NotConverted, Terms, convert_held};
+use super::moves::{Movable, Unresponded};
 use super::outcome::{AttemptResult, record_outcome, retry_after};
 use super::own_response::send_held;
 use super::residency;
@@ -59,7 +60,7 @@ impl ClientWatch for Client {
 /// Makes one attempt at a decision, and reports its outcome to the backend's state.
 ///
 /// # Errors
-/// [`Unsuited`] when the backend's API has no form for the request, or its engine no room.
+/// [`Unsuited`] when the backend's API has no form for the request, its engine no room, or the request goes on elsewhere.
 pub(crate) async fn make_attempt(
     proxy: &Proxy,
     session: &mut Session,
@@ -86,9 +87,16 @@ pub(crate) async fn make_attempt(
     let end = match prepare(proxy, ctx, request, &attempt) {
         Ok(conversion) => {
             attempt.conversion = conversion;
-            match exchange(proxy, session, ctx, request, &attempt).await {
+            let reply = exchange(proxy, session, ctx, request, &attempt);
+            let reply = match Movable::of(ctx, request, &attempt) {
+                // Boxed: no other request should carry room for it.
+                Some(movable) => Box::pin(movable.wait(proxy, ctx, request, &attempt, reply)).await,
+                None => reply.await.map_err(Unresponded::Failed),
+            };
+            match reply {
                 Ok(reply) => deliver(proxy, session, ctx, request, reply).await,
-                Err(failure) => Ok(AttemptEnd::Failed(failure)),
+                Err(Unresponded::Failed(failure)) => Ok(AttemptEnd::Failed(failure)),
+                Err(Unresponded::Moved(reserved)) => Err(Unsuited::Moved(reserved)),
             }
         }
         Err(reason) => Err(Unsuited::NotConverted(reason)),

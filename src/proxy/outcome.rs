@@ -35,6 +35,8 @@ pub(crate) struct AttemptResult {
     pub(crate) unloads: bool,
     /// Whether the model ran: other responses say nothing about its latency.
     pub(crate) runs_model: bool,
+    /// Whether the request was moved elsewhere before its first token.
+    pub(crate) is_moved: bool,
 }
 
 impl AttemptResult {
@@ -56,18 +58,21 @@ impl AttemptResult {
             is_not_found: status == 404,
             unloads: ctx.record.unloads_model,
             runs_model: ctx.operation.is_some_and(|it| it.row().work != Work::Text),
+            is_moved: false,
         }
     }
 
-    /// The result of an attempt on a backend that cannot take the request.
+    /// The result of an attempt on a backend that does not serve the request.
     pub(crate) fn unsuited(reason: &Unsuited, ctx: &RequestContext) -> Self {
-        let code = Some(match reason {
-            Unsuited::NotConverted(reason) => reason.to_error().code,
-            Unsuited::TooLong(_) => ErrorCode::ContextLengthExceeded,
-            Unsuited::Unsupported => ErrorCode::CapabilityMismatch,
-        });
+        let (outcome, code) = match reason {
+            Unsuited::NotConverted(reason) => (Outcome::Client, Some(reason.to_error().code)),
+            Unsuited::TooLong(_) => (Outcome::Client, Some(ErrorCode::ContextLengthExceeded)),
+            Unsuited::Unsupported => (Outcome::Client, Some(ErrorCode::CapabilityMismatch)),
+            Unsuited::Moved(_) => (Outcome::Cancel, None),
+        };
+        let is_moved = matches!(reason, Unsuited::Moved(_));
         let by_status = Self::by_status(ctx.record.status, ctx);
-        Self { outcome: Outcome::Client, code, is_relayed: false, ..by_status }
+        Self { outcome, code, is_moved, is_relayed: false, ..by_status }
     }
 
     /// The result of an attempt that failed. `jitter` in 0..1 lengthens a cooldown.
@@ -136,6 +141,7 @@ pub(crate) fn record_outcome(
         router,
         fleet: attempt.fleet,
         is_relayed: result.is_relayed,
+        is_moved: result.is_moved,
         usage: result.usage,
         outcome,
         conversion: attempt.conversion,

@@ -166,6 +166,7 @@ pub(crate) fn admit(
         split,
         tried: BackendSet::default(),
         decision: None,
+        moved: None,
         preferred,
         conversion: None,
         adds_usage: false,

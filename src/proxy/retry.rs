@@ -10,11 +10,12 @@ use super::attempt::{AttemptEnd, Unsuited};
 use super::context::{RequestContext, ScannedRequest, Served};
 use super::context_shift::{learn_refusal, pass_over_small, send_refusal, shorten_for};
 use super::conversion::NotConverted;
-use super::decision::{Decided, Undecided};
+use super::decision::Undecided;
 use super::failure::OwnError;
 use super::forward::make_attempt;
 use super::own_response::{send_error, send_held};
 use super::queue::{Unadmitted, decide_in_turn};
+use super::reserved::Decided;
 use super::response::record_backend;
 use crate::api::Dialect;
 use crate::clock::now;
@@ -46,11 +47,7 @@ pub(crate) async fn serve(
                 if shorten_for(ctx, &mut request, &error) {
                     continue;
                 }
-                let reason = match (last_failure, not_converted) {
-                    (Some(failure), _) => Unserved::Failed(failure),
-                    (None, Some(reason)) => Unserved::NotConverted(reason),
-                    (None, None) => Unserved::NoRoute(error),
-                };
+                let reason = Unserved::because_of(last_failure, not_converted, error);
                 return send_unserved(proxy, session, ctx, &mut request, reason).await;
             }
         };
@@ -76,6 +73,10 @@ pub(crate) async fn serve(
             }
             // The same backend may take what is left of the request.
             Err(Unsuited::Unsupported) => {}
+            Err(Unsuited::Moved(reserved)) => {
+                request.tried.insert(decision.backend);
+                request.moved = Some(reserved);
+            }
             Ok(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
             Ok(AttemptEnd::Failed(failure)) => {
                 request.tried.insert(decision.backend);
@@ -118,6 +119,21 @@ enum Unserved {
     Failed(Failure),
     NotConverted(NotConverted),
     NoRoute(RouteError),
+}
+
+impl Unserved {
+    /// The last attempt says more than that there is no other.
+    fn because_of(
+        failure: Option<Failure>,
+        not_converted: Option<NotConverted>,
+        error: RouteError,
+    ) -> Self {
+        match (failure, not_converted) {
+            (Some(failure), _) => Self::Failed(failure),
+            (None, Some(reason)) => Self::NotConverted(reason),
+            (None, None) => Self::NoRoute(error),
+        }
+    }
 }
 
 /// Responds to a request that no backend is left for.

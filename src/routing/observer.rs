@@ -78,6 +78,8 @@ pub struct AttemptEnded<'a> {
     pub fleet: &'a Topology,
     /// Whether its response goes to the client, complete or not. Otherwise not a byte of it does.
     pub is_relayed: bool,
+    /// Whether the request was moved elsewhere before its first token.
+    pub is_moved: bool,
     /// Tokens the engine counted.
     pub usage: Option<Usage>,
     /// What health and breaker learn from it.

@@ -3,7 +3,7 @@
 use super::RoutingDecision;
 use crate::api::Work;
 use crate::fleet::{InflightGuard, Serving};
-use crate::predict::Sent;
+use crate::predict::{Estimate, Sent};
 use crate::scan::RequestProfile;
 use crate::scoring::Objectives;
 use crate::units::Timestamp;
@@ -21,6 +21,21 @@ pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
 }
 
 impl RoutingDecision {
+    /// The request as the backend gets it that was picked.
+    fn sent(&self, request: &RequestProfile) -> Sent {
+        sent(request, self.scores.map_or(0, |scores| scores.expected_tokens()))
+    }
+
+    /// What is predicted of the request on the backend that was picked.
+    pub fn estimate(
+        &self,
+        request: &RequestProfile,
+        serving: &Serving,
+        now: Timestamp,
+    ) -> Estimate {
+        serving.estimate(&self.sent(request), now)
+    }
+
     /// Predicts the request on the backend that was picked, and counts it there for as long as the permit is held.
     pub fn predict(
         &self,
@@ -30,8 +45,7 @@ impl RoutingDecision {
         objectives: &Objectives,
         now: Timestamp,
     ) {
-        let cached = self.scores.map_or(0, |scores| scores.expected_tokens());
-        let sent = sent(request, cached);
+        let sent = self.sent(request);
         let estimate = serving.estimate(&sent, now);
         let per_token = objectives.tpot_ms.map(|ms| ms * 1000.0);
         let predictor = serving.model_state.predictor();

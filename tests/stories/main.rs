@@ -58,6 +58,7 @@ mod http2_clients;
 mod listener_tls;
 mod model_routing;
 mod monitoring_files;
+mod moves;
 mod objectives;
 mod ollama_api;
 mod ollama_management;
@@ -153,6 +154,7 @@ fn all_stories() -> Vec<Trial> {
         listener_tls,
         model_routing,
         monitoring_files,
+        moves,
         credential_leaks,
         chat_completions,
         token_ledger,

@@ -108,6 +108,9 @@ section! {
         pub unknown_capability: UnknownCapability = UnknownCapability::Assume,
         /// Whether to retry a request that a backend received but never responded to.
         pub retry_unanswered: bool = false,
+        /// Whether a stream without its first token is sent to another backend, once, where less than half of what is left
+        /// of its wait is predicted. The engine may have started on it. Needs predictions.
+        pub move_waiting: bool = false,
         /// Whether to retry a request after a 5xx response other than 503.
         pub retry_5xx: bool = false,
         /// What a request loses when the engine refuses it because its model cannot do it: tools,

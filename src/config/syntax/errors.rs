@@ -308,6 +308,10 @@ pub enum Warning {
     )]
     NotWeighted { section: &'static str, key: &'static str, strategy: &'static str },
     #[error(
+        "'routing.move_waiting' has no effect: it needs predictions (the strategy slo, or 'routing.predict')"
+    )]
+    MovesWithoutPredictions,
+    #[error(
         "'{section}.strategy' is 'weighted', but telemetry is off: load is penstock's own requests \
          in flight, and KV cache usage and adapters of engines are unknown"
     )]

@@ -26,6 +26,8 @@ pub(super) struct BackendSeries {
     pub(super) provider: &'static str,
     pub(super) first_token: Histogram,
     pub(super) stream_tokens: AtomicU64,
+    /// Requests that were moved elsewhere.
+    pub(super) moves: AtomicU64,
     attempts: [[AtomicU64; CODES]; OUTCOMES.len()],
 }
 
@@ -40,6 +42,7 @@ impl BackendSeries {
             provider: backend.config.engine.provider(),
             first_token,
             stream_tokens: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
             attempts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
         }
     }

@@ -83,6 +83,7 @@ fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
         router: &ROUTED_BY.router,
         fleet: &ROUTED_ON,
         is_relayed: true,
+        is_moved: false,
         usage: None,
         outcome,
         conversion: Some((Operation::OllamaChat, Operation::Chat)),
@@ -144,6 +145,7 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     metrics.attempt_ended(&AttemptEnded {
         outcome: Outcome::Unreachable,
         code,
+        is_moved: true,
         ..ended(BackendId(0), took)
     });
     metrics.finished(&outcome("m", 0, "a"));

@@ -13,8 +13,9 @@ use crate::clock::now;
 use crate::fleet::BackendSet;
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest};
-use crate::proxy::decision::{Decided, Undecided, decide, route_input};
+use crate::proxy::decision::{Undecided, decide, decide_moved, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
+use crate::proxy::reserved::Decided;
 use crate::routing::RouteError;
 use crate::units::Timestamp;
 
@@ -37,6 +38,9 @@ pub(crate) async fn decide_in_turn(
     headers: &HeaderMap,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Unadmitted> {
+    if let Some(reserved) = request.moved.take() {
+        return Ok(decide_moved(proxy, ctx, headers, request, *reserved));
+    }
     if !proxy.queues.is_empty() && has_others_waiting(proxy, ctx, request) {
         return Box::pin(decide_from_queue(proxy, ctx, headers, request, None)).await;
     }

@@ -285,6 +285,7 @@ fn ended<'a>(
         router: &fleet.router,
         fleet: topology,
         is_relayed: true,
+        is_moved: false,
         usage: None,
         outcome: Outcome::Ok,
         conversion: None,

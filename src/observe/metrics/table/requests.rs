@@ -62,6 +62,17 @@ pub(super) const ROWS: &[MetricRow] = &[
         "retries: further attempts of a request, on another backend",
     ),
     counter(
+        "penstock_moves_total",
+        BACKEND,
+        |metrics, _| {
+            let count =
+                |count: &std::sync::atomic::AtomicU64| to_sample(count.load(Ordering::Relaxed));
+            let all = metrics.backends.all();
+            all.iter().map(|series| number(&[&series.name], count(&series.moves))).collect()
+        },
+        "streams that waited for their first token and were sent elsewhere (`routing.move_waiting`), by the backend they left",
+    ),
+    counter(
         "penstock_conversions_total",
         &["from", "to"],
         |metrics, _| {

@@ -1,0 +1,119 @@
+//! Moves: a stream that waits for its first token is sent elsewhere, once, where less than half of what is left of its wait
+//! is predicted (`routing.move_waiting`).
+//!
+//! The permit elsewhere is taken first, so that no request gives up a place for none; then the first attempt is dropped with
+//! its connection, which frees its engine; then the second one is sent. Up to the first byte of a response's body the
+//! head is held back, because some engines send it before they have computed anything.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::Proxy;
+use super::attempt::Attempt;
+use super::context::{RequestContext, ScannedRequest};
+use super::decision::reserve_better;
+use super::reserved::Reserved;
+use super::response::Reply;
+use crate::api::Work;
+use crate::clock::now;
+use crate::fleet::InflightGuard;
+use crate::predict::Prediction;
+use crate::routing::rest_of_wait;
+use crate::units::to_micros;
+use crate::upstream::failure::Failure;
+
+/// How often a request that waits looks around, and the least wait that it is worth it for.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Why an attempt has no response.
+pub(super) enum Unresponded {
+    Failed(Failure),
+    /// The request goes on elsewhere, where it has its permit.
+    Moved(Box<Reserved>),
+}
+
+/// A request that may be moved.
+pub(super) struct Movable {
+    predicted: Prediction,
+}
+
+impl Movable {
+    /// Whether the request may be moved: the operator allows it, a trusted prediction was made, and no move was before.
+    pub(super) fn of(
+        ctx: &RequestContext,
+        request: &ScannedRequest,
+        attempt: &Attempt<'_>,
+    ) -> Option<Self> {
+        let is_allowed = attempt.is_predicted && ctx.generation.config.routing.move_waiting;
+        if !is_allowed || ctx.record.is_moved || request.preferred.is_some() {
+            return None;
+        }
+        let profile = &request.profile;
+        // A whole response comes with its last token: much of it may be there when it seems to wait.
+        let is_stream = profile.streaming && profile.operation.row().work == Work::Generation;
+        if !is_stream {
+            return None;
+        }
+        let estimate = attempt.decision.estimate(profile, attempt.serving, attempt.started);
+        let mut permit = attempt.permit.lock();
+        let ticket = permit.as_mut().and_then(InflightGuard::prediction)?;
+        estimate.is_trusted.then(|| Self { predicted: *ticket.prediction() })
+    }
+
+    /// The place elsewhere, where less than half of what is left of the wait is predicted.
+    fn find(
+        &self,
+        proxy: &Proxy,
+        ctx: &RequestContext,
+        request: &ScannedRequest,
+        attempt: &Attempt<'_>,
+    ) -> Option<Reserved> {
+        let elapsed = to_micros(now().since(attempt.started));
+        let rest = rest_of_wait(&self.predicted, elapsed as f64);
+        // Where requests wait for a backend with room, those that have one stay there.
+        if rest < INTERVAL.as_secs_f64() * 1e6 || !proxy.queues.is_empty() {
+            return None;
+        }
+        reserve_better(proxy, ctx, request, attempt.decision, rest)
+    }
+
+    /// Waits for the response up to the first byte of its body, or until there is a better place.
+    pub(super) async fn wait<'a>(
+        self,
+        proxy: &Proxy,
+        ctx: &RequestContext,
+        request: &ScannedRequest,
+        attempt: &'a Attempt<'a>,
+        reply: impl Future<Output = Result<Reply<'a>, Failure>>,
+    ) -> Result<Reply<'a>, Unresponded> {
+        let mut reply = pin!(with_body(reply));
+        let mut timer = pin!(tokio::time::sleep(INTERVAL));
+        poll_fn(|cx| {
+            if let Poll::Ready(reply) = reply.as_mut().poll(cx) {
+                return Poll::Ready(reply.map_err(Unresponded::Failed));
+            }
+            while timer.as_mut().poll(cx).is_ready() {
+                if let Some(reserved) = self.find(proxy, ctx, request, attempt) {
+                    return Poll::Ready(Err(Unresponded::Moved(Box::new(reserved))));
+                }
+                timer.set(tokio::time::sleep(INTERVAL));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+async fn with_body<'a>(
+    reply: impl Future<Output = Result<Reply<'a>, Failure>>,
+) -> Result<Reply<'a>, Failure> {
+    let mut reply = reply.await?;
+    let is_stream = reply.head.status == 200 && reply.head.stream.is_some();
+    if is_stream && reply.exchange.connection.read.is_empty() {
+        // How the body ends, or that the client has left, is seen again by what relays it.
+        let _seen_again = reply.exchange.read_more().await;
+    }
+    Ok(reply)
+}
