@@ -18,6 +18,7 @@ use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;
 use crate::downstream::head_check::LoggedRequest;
 use crate::fleet::{BackendId, BackendSet, Outcome, Requester, Serving, Topology};
+use crate::predict::Prediction;
 use crate::routing::RoutingDecision;
 use crate::routing::{EnsembleCall, Generation, ReplayFields, SplitPoint};
 use crate::scan::{RequestProfile, ScanOptions, scan};
@@ -99,6 +100,8 @@ pub(crate) struct RequestRecord {
     pub(crate) attempts: u32,
     /// Whether it was moved from one backend to another before its first token.
     pub(crate) is_moved: bool,
+    /// What was predicted of the last attempt.
+    pub(crate) prediction: Option<Prediction>,
     pub(crate) first_token: Option<Timestamp>,
     pub(crate) usage: Option<crate::scan::Usage>,
     pub(crate) token_events: u32,

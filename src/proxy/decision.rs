@@ -78,7 +78,8 @@ fn act_on(
 ) -> Decided {
     ctx.record.attempts += 1;
     let router = &ctx.generation.router;
-    let Reserved { decided, trace, captured } = reserved;
+    let Reserved { mut decided, trace, captured } = reserved;
+    ctx.record.prediction = decided.permit.prediction().map(|ticket| *ticket.prediction());
     let trace = trace.map(RefCell::new);
     proxy.observers.routed(&Routed {
         at: now(),

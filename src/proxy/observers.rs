@@ -136,6 +136,7 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
         trace: ctx.trace,
         ensemble: ctx.record.ensemble,
         replay: ctx.record.replay.as_deref(),
+        prediction: ctx.record.prediction,
     }
 }
 

@@ -13,6 +13,7 @@ use http::HeaderMap;
 use super::{Capture, EnsembleCall, Generation, Router, RoutingDecision, ScorerNames, Trace};
 use crate::api::{Capabilities, ErrorCode, Operation, TraceContext};
 use crate::fleet::{BackendId, Outcome, Topology};
+use crate::predict::Prediction;
 use crate::prefix::Chain;
 use crate::scan::{RequestProfile, Usage};
 use crate::units::{Timestamp, TokenCount};
@@ -164,6 +165,8 @@ pub struct About<'a> {
     pub ensemble: Option<EnsembleCall>,
     /// What a replay needs, where it is logged.
     pub replay: Option<&'a ReplayFields>,
+    /// What was predicted of the last attempt when it started.
+    pub prediction: Option<Prediction>,
 }
 
 /// What a replay of a request needs besides its times and tokens. Hashes are salted.

@@ -7,7 +7,7 @@ use super::scratch::Readings;
 use super::strategies::{Placement, smart};
 use crate::fleet::{Model, Serving, Standing};
 use crate::prefix::{Chain, ModelIndex, SLOTS, Slot};
-use crate::scoring::{Adapter, Candidate, Needs, RequestFeatures};
+use crate::scoring::{Adapter, Candidate, Needs, PredictedLatency, RequestFeatures};
 use crate::units::Micros;
 
 /// Reads the candidates in `readings.rows`, as far as `needs` says. Allocates only when there are more
@@ -37,14 +37,22 @@ pub(super) fn gather(input: &RouteInput<'_>, model: &Model, needs: Needs, readin
 
 /// Predicts the request on each candidate, with what is believed to be cached there.
 fn predict(input: &RouteInput<'_>, model: &Model, candidates: &mut [Candidate]) {
-    let block_tokens = input.prompt.map_or(0, Chain::block_tokens);
     for one in candidates {
         if let Some(serving) = model.serving.get(one.row as usize) {
-            let cached = one.matched_blocks.saturating_mul(block_tokens);
-            let sent = sent(input.request, cached);
-            one.prediction = Some(serving.estimate(&sent, input.now).into());
+            one.prediction = Some(prediction(serving, input, one));
         }
     }
+}
+
+/// What is predicted of the request on a backend, with what is believed to be cached there.
+pub(super) fn prediction(
+    serving: &Serving,
+    input: &RouteInput<'_>,
+    one: &Candidate,
+) -> PredictedLatency {
+    let block_tokens = input.prompt.map_or(0, Chain::block_tokens);
+    let cached = one.matched_blocks.saturating_mul(block_tokens);
+    serving.estimate(&sent(input.request, cached), input.now).into()
 }
 
 /// What scorers know of the request; without a prompt, blocks have `block_tokens`.

@@ -65,19 +65,25 @@ impl PredictedLatency {
     }
 }
 
+impl PredictedLatency {
+    /// As JSON.
+    pub fn to_value(&self) -> Value {
+        let tightest = Some(self.tightest_tpot).filter(|least| least.is_finite()).map(widen);
+        json!({
+            "ttft_ms": widen(self.ttft), "ttft_p90_ms": widen(self.ttft_p90),
+            "tpot_ms": widen(self.tpot), "tightest_tpot_ms": tightest,
+            "backlog_ms": widen(self.backlog), "slot_wait_ms": widen(self.slot_wait),
+            "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase),
+            "front_end_ms": widen(self.front_end), "trusted": self.is_trusted,
+        })
+    }
+}
+
 impl ReadingValue for Option<PredictedLatency> {
     const SCHEMA: &'static str = "\"type\": [\"object\", \"null\"]";
 
     fn to_json(&self) -> Option<Value> {
-        let one = self.as_ref()?;
-        let tightest = Some(one.tightest_tpot).filter(|least| least.is_finite()).map(widen);
-        Some(json!({
-            "ttft_ms": widen(one.ttft), "ttft_p90_ms": widen(one.ttft_p90),
-            "tpot_ms": widen(one.tpot), "tightest_tpot_ms": tightest,
-            "backlog_ms": widen(one.backlog), "slot_wait_ms": widen(one.slot_wait),
-            "prefill_ms": widen(one.prefill), "phase_ms": widen(one.phase),
-            "front_end_ms": widen(one.front_end), "trusted": one.is_trusted,
-        }))
+        self.as_ref().map(PredictedLatency::to_value)
     }
 
     fn from_json(given: &Value) -> Option<Self> {

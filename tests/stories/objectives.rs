@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use crate::support::client::{Response, chat, request, streaming_chat};
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup, begin, engine, yaml};
-use crate::support::penstock::Penstock;
+use crate::support::penstock::{Penstock, scratch};
 
 crate::trials![
     bad_values_are_refused_in_every_dialect,
     engines_get_no_control_headers,
     objectives_are_named_by_key_and_model,
     predictions_are_learned_and_leave_nothing,
+    predictions_are_explained_and_logged_beside_the_truth,
     faster_backend_gets_requests_with_objectives,
     sheddable_request_is_refused_where_it_would_be_late,
     quote_says_where_and_when,
@@ -87,6 +88,17 @@ fn prediction(penstock: &Penstock, backend: &str) -> Value {
     penstock.backend(backend)["models"][0]["prediction"].clone()
 }
 
+/// A pause of this machine looks like a change of the engine: more has to be seen then.
+fn learn_until_trusted(fleet: &Fleet) {
+    for _ in 0..500 {
+        if prediction(&fleet.penstock, "a")["trusted"] == json!(true) {
+            return;
+        }
+        assert_eq!(fleet.stream().status, 200);
+    }
+    panic!("predictions are not trusted");
+}
+
 fn predictions_are_learned_and_leave_nothing() {
     let setup = Setup { routing: "predict: true", pace: pace(30, 5, 12), ..Setup::default() };
     let fleet = Fleet::start(1, setup);
@@ -94,6 +106,7 @@ fn predictions_are_learned_and_leave_nothing() {
     for _ in 0..25 {
         assert_eq!(fleet.stream().status, 200);
     }
+    learn_until_trusted(&fleet);
     let cut = begin(fleet.penstock.data, CHAT, &streaming_chat("m", "hello"));
     drop(cut);
     fleet.wait_idle();
@@ -105,6 +118,34 @@ fn predictions_are_learned_and_leave_nothing() {
     assert!((3.0..15.0).contains(&step), "tokens come every 5 ms: {found}");
     assert!(found["error"].as_f64().unwrap() < 0.5, "{found}");
     assert_eq!(fleet.metric("penstock_prediction_trusted"), 1.0);
+}
+
+fn predictions_are_explained_and_logged_beside_the_truth() {
+    let path = scratch("access.log");
+    let sections = format!("access_log: {{ path: \"{}\" }}", path.display());
+    let (routing, pace) = ("predict: true", pace(30, 5, 12));
+    let fleet = Fleet::start(1, Setup { routing, sections: &sections, pace, ..Setup::default() });
+    for _ in 0..25 {
+        assert_eq!(fleet.stream().status, 200);
+    }
+    let lines = || -> Vec<Value> {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    eventually("25 lines", SOON, || lines().len() >= 25);
+    let last = lines().pop().unwrap();
+    let time = |key: &str| last[key].as_f64().unwrap_or_else(|| panic!("{key}: {last}"));
+    assert!((10.0..200.0).contains(&time("predicted_ttft_ms")), "{last}");
+    assert!(time("predicted_ttft_p90_ms") >= time("predicted_ttft_ms"), "{last}");
+    assert!((2.0..20.0).contains(&time("predicted_tpot_ms")), "{last}");
+    assert!((4.0..50.0).contains(&time("tpot_ms")), "{last}");
+    let body = chat("m", "hello").to_string();
+    let question = json!({ "body": body }).to_string();
+    let explained = request(fleet.penstock.admin, "POST", "/explain", &[JSON], question.as_bytes());
+    let candidate = &explained.json()["decision"]["candidates"][0];
+    assert!(candidate["prediction"]["ttft_ms"].as_f64().unwrap() > 1.0, "{candidate}");
+    let text = candidate["predicted"].as_str().unwrap();
+    assert!(text.starts_with("backlog ") && text.contains(" + prefill "), "{text}");
 }
 
 fn unequal(setup: Setup<'_>) -> Fleet {
@@ -136,9 +177,7 @@ fn sheddable_request_is_refused_where_it_would_be_late() {
     for _ in 0..25 {
         assert_eq!(send(&fleet.penstock, CHAT, &[("x-slo-ttft-ms", "20")], &body).status, 200);
     }
-    eventually("predictions are trusted", SOON, || {
-        prediction(&fleet.penstock, "a")["trusted"] == json!(true)
-    });
+    learn_until_trusted(&fleet);
     let before = fleet.requests();
     let response = send(&fleet.penstock, CHAT, &late, &body);
     assert_eq!((response.status, response.error_code().as_str()), (429, "objective_missed"));

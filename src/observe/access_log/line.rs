@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::time::to_rfc3339;
 use crate::api::{Operation, is_unprintable};
+use crate::fleet::Outcome;
+use crate::predict::Prediction;
 use crate::prefix::MOST_FOLDED;
 use crate::routing::{ReplayFields, RequestOutcome};
 use crate::units::to_millis;
@@ -43,6 +45,9 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration) -> Vec<u8> {
     line.millis("queue_ms", outcome.queue_wait);
     line.millis("ttft_ms", outcome.first_token.filter(|_| outcome.is_streaming));
     line.millis("duration_ms", Some(outcome.took));
+    if let Some(predicted) = &about.prediction {
+        line.prediction(predicted, per_token(outcome));
+    }
     line.number("bytes_in", Some(about.bytes_in));
     line.number("bytes_out", Some(about.bytes_out));
     let trace = about.trace.map(|trace| format!("{:032x}", trace.trace_id));
@@ -69,6 +74,14 @@ fn write_tokens(line: &mut Line, outcome: &RequestOutcome<'_>) {
     line.number("tokens_out", received.map(u64::from));
     line.number("tokens_cached", usage.cached_tokens.map(u64::from));
     line.flag("tokens_estimated", is_estimated);
+}
+
+/// The time per token after the first of a stream that came whole.
+fn per_token(outcome: &RequestOutcome<'_>) -> Option<Duration> {
+    let is_whole = outcome.is_streaming && outcome.outcome == Outcome::Ok;
+    let reported = outcome.usage.and_then(|usage| usage.completion_tokens);
+    let gaps = reported.unwrap_or(outcome.token_events).checked_sub(1).filter(|_| is_whole)?;
+    outcome.took.checked_sub(outcome.first_token?)?.checked_div(gaps)
 }
 
 struct Line(Vec<u8>);
@@ -112,6 +125,15 @@ impl Line {
         self.key(key);
         let shown = time.map_or_else(|| "null".to_owned(), |time| to_millis(time).to_string());
         self.0.extend_from_slice(shown.as_bytes());
+    }
+
+    /// What was predicted, in milliseconds, and the time per token as it was.
+    fn prediction(&mut self, predicted: &Prediction, per_token: Option<Duration>) {
+        let time = |micros: f64| Duration::try_from_secs_f64(micros * 1e-6).ok();
+        self.millis("predicted_ttft_ms", time(predicted.ttft.round()));
+        self.millis("predicted_ttft_p90_ms", time(predicted.ttft_p90.round()));
+        self.millis("predicted_tpot_ms", time(predicted.tpot.round()));
+        self.millis("tpot_ms", per_token);
     }
 
     fn flag(&mut self, key: &str, is_set: bool) {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::{Capabilities, ErrorCode, Operation, TraceContext};
 use crate::fleet::BackendId;
+use crate::predict::Prediction;
 use crate::routing::ReplayFields;
 use crate::scan::Usage;
 use crate::units::TokenCount;
@@ -51,6 +52,7 @@ fn about<'a>() -> About<'a> {
         trace: Some(TraceContext::begin(0xabc, 1, true)),
         ensemble: None,
         replay: None,
+        prediction: None,
     }
 }
 
@@ -104,6 +106,20 @@ fn line_describes_the_request() {
         "trace": "00000000000000000000000000000abc", "ensemble": null,
     });
     assert_eq!(parse(&line), expected);
+}
+
+#[test]
+fn predictions_stand_beside_the_truth() {
+    let predicted =
+        Prediction { ttft: 42_000.4, ttft_p90: 60_000.0, tpot: 9_000.0, ..Prediction::default() };
+    let about = About { prediction: Some(predicted), ..about() };
+    let line = parse(&line::to_line(&outcome(about), Duration::ZERO));
+    let found = ["predicted_ttft_ms", "predicted_ttft_p90_ms", "predicted_tpot_ms", "tpot_ms"]
+        .map(|key| line[key].as_f64().unwrap());
+    assert_eq!(found, [42.0, 60.0, 9.0, 86.85], "868.5 ms for ten gaps");
+    let cut = RequestOutcome { outcome: Outcome::Cancel, ..outcome(about) };
+    let line = parse(&line::to_line(&cut, Duration::ZERO));
+    assert_eq!(line["tpot_ms"], Value::Null);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::trace::{Pass, Trace};
 use crate::api::Operation;
@@ -72,6 +73,12 @@ pub struct CandidateReport {
     /// How many of them run at a time; absent where that is not known, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
+    /// Its predicted latency, where latencies are predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<Value>,
+    /// That in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<String>,
     /// Why it was rejected: a short name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excluded: Option<&'static str>,
@@ -120,7 +127,10 @@ impl Router {
             let one = pass.candidate(row).copied();
             let one = one.unwrap_or_else(|| readings::read_all(serving, input, row));
             let reason = pass.reason(row);
+            let predicted = self.predicts().then(|| readings::prediction(serving, input, &one));
             CandidateReport {
+                predicted: predicted.map(|one| one.to_text()),
+                prediction: predicted.map(|one| one.to_value()),
                 backend: serving.state.name.to_string(),
                 assumed: reason.is_none_or(|reason| reason == RejectReason::Assumed)
                     && !filters::is_known(input, serving),
@@ -166,6 +176,8 @@ impl Router {
             evicts: shown.map(|one| one.eviction.name()),
             model_in_flight: shown.and_then(|one| one.model_in_flight).map(to_count),
             slots: shown.and_then(|one| one.slots).map(to_count),
+            prediction: None,
+            predicted: None,
             excluded: None,
             reason: None,
         }

@@ -95,12 +95,17 @@ pub(in crate::routing::audit) fn candidate_lines(
     }
     let (backend, model) = (width(candidates, "backend"), width(candidates, "model"));
     let is_probe = decision.is_some_and(|picked| is_true(picked, "next_probe"));
+    let indent = backend + model + 8;
     let lines = candidates.iter().map(|candidate| {
         let is_picked = decision.is_some_and(|picked| {
             ["backend", "model"].iter().all(|key| picked.get(key) == candidate.get(key))
         });
+        let predicted = match text(candidate, "predicted") {
+            "" => String::new(),
+            predicted => format!("\n{:indent$}{predicted}", ""),
+        };
         format!(
-            "  {} {:backend$}  {:model$}  {}",
+            "  {} {:backend$}  {:model$}  {}{predicted}",
             if is_picked { '*' } else { ' ' },
             text(candidate, "backend"),
             text(candidate, "model"),
