@@ -61,6 +61,7 @@ pub use model_listing::{DroppedModels, ModelListing};
 pub use model_state::{LoadedModel, ModelState};
 pub use outcome::{Outcome, OutcomeSource};
 pub use permits::ReachedLimit;
+pub use predictions::LearnedPrediction;
 pub use requester::Requester;
 pub use serving::Serving;
 pub use telemetry::{Adapters, EngineDetails, EngineSample, Readings, Standing, Telemetry};
@@ -86,6 +87,11 @@ struct Identity {
 impl Identity {
     fn of(config: &BackendConfig) -> Self {
         Self { name: config.name.clone(), url: config.url.to_string(), engine: config.engine }
+    }
+
+    /// Whether a name, a URL and an engine of another process are this backend's.
+    fn is_of(&self, name: &str, url: &str, engine: &str) -> bool {
+        name == self.name && url == self.url && engine == self.engine.name()
     }
 }
 

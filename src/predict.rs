@@ -13,6 +13,7 @@
 mod backend;
 mod bursts;
 mod coefficients;
+mod learned;
 mod lengths;
 mod prediction;
 mod prefill;
@@ -26,6 +27,7 @@ mod wait_curve;
 
 pub use backend::BackendPredictor;
 pub use coefficients::{Coefficients, GapSample, StepLearner};
+pub use learned::Learned;
 pub use lengths::Lengths;
 pub use prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 pub use prefill::{PrefillLearner, PrefillSample};

@@ -18,14 +18,6 @@ pub struct ManualDrain {
     pub draining: bool,
 }
 
-impl ManualDrain {
-    fn is_of(&self, identity: &Identity) -> bool {
-        self.name == identity.name
-            && self.url == identity.url
-            && self.engine == identity.engine.name()
-    }
-}
-
 impl Fleet {
     /// Every backend whose state differs from the configuration.
     pub fn manual_drains(&self) -> Vec<ManualDrain> {
@@ -50,7 +42,8 @@ impl Fleet {
         let mut changed = Vec::new();
         for backend in &topology.backends {
             let identity = Identity::of(&backend.config);
-            if let Some(drain) = drains.iter().find(|drain| drain.is_of(&identity))
+            if let Some(drain) =
+                drains.iter().find(|one| identity.is_of(&one.name, &one.url, &one.engine))
                 && backend.state.set_draining(drain.draining) != drain.draining
             {
                 changed.push(identity.name);

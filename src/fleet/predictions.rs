@@ -1,9 +1,29 @@
 //! What is predicted of a request on a candidate, and what the fleet knows of engines for it.
 
-use super::Fleet;
+use serde::{Deserialize, Serialize};
+
 use super::serving::Serving;
-use crate::predict::{Estimate, Sent};
+use super::{Fleet, Identity};
+use crate::predict::{Estimate, Learned, Sent};
 use crate::units::Timestamp;
+
+/// The most models on backends whose predictions pass to another process: those with the most first tokens.
+const MOST_PASSED: usize = 1024;
+
+/// What was learned of one model on one backend, as an upgrade passes it to the new process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LearnedPrediction {
+    /// The backend's name.
+    pub backend: String,
+    /// Its URL.
+    pub url: String,
+    /// Its configured engine.
+    pub engine: String,
+    /// The model's name there.
+    pub model: String,
+    /// What was learned.
+    pub learned: Learned,
+}
 
 impl Serving {
     /// The latencies of a request that is sent there at `now`. Takes no lock and allocates nothing, but for the first
@@ -33,5 +53,47 @@ impl Fleet {
         for row in topology.models().iter().flat_map(|model| &model.serving) {
             row.refresh_prediction(now);
         }
+    }
+    /// What was learned of every model on every backend.
+    pub fn learned_predictions(&self) -> Vec<LearnedPrediction> {
+        let topology = self.topology();
+        let rows = topology.models().iter().flat_map(|model| &model.serving);
+        let learned = rows.filter_map(|row| {
+            let learned = row.model_state.used_predictor()?.learned_state();
+            let backend = topology.backends.get(usize::from(row.backend))?;
+            let Identity { name, url, engine } = Identity::of(&backend.config);
+            Some(LearnedPrediction {
+                backend: name,
+                url,
+                engine: engine.name().to_owned(),
+                model: row.model.to_string(),
+                learned,
+            })
+        });
+        let mut all: Vec<_> = learned.filter(|one| one.learned.first_tokens() > 0.0).collect();
+        all.sort_by(|a, b| b.learned.first_tokens().total_cmp(&a.learned.first_tokens()));
+        all.truncate(MOST_PASSED);
+        all
+    }
+
+    /// Continues with what another process has learned of the same models on the same backends. Returns of how many.
+    pub fn apply_learned_predictions(&self, all: Vec<LearnedPrediction>) -> usize {
+        let topology = self.topology();
+        let mut applied = 0;
+        for one in all.into_iter().filter(|one| one.learned.is_readable()) {
+            let is_of = |row: &&Serving| {
+                let backend = topology.backends.get(usize::from(row.backend));
+                *row.model == *one.model
+                    && backend.is_some_and(|backend| {
+                        Identity::of(&backend.config).is_of(&one.backend, &one.url, &one.engine)
+                    })
+            };
+            let mut rows = topology.models().iter().flat_map(|model| &model.serving);
+            if let Some(row) = rows.find(is_of) {
+                row.model_state.predictor().restore(one.learned);
+                applied += 1;
+            }
+        }
+        applied
     }
 }

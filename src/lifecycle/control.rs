@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::group_watch::GroupWatch;
 use super::listener_service::Sockets;
-use super::manual_state::ManualState;
+use super::process_state::ProcessState;
 use super::reload::{ReloadError, ReloadReport, Reloader};
 use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
@@ -135,11 +135,11 @@ impl ControlLoop {
         }
         let successor = self.successor.as_ref().ok_or(UpgradeError::NotServing)?;
         tracing::info!(program = %successor.program.display(), "graceful upgrade: starting the new process");
-        let manual_state = || {
-            let generation = self.reloader.proxy.generation();
-            ManualState { drains: generation.fleet.manual_drains() }
+        let process_state = || {
+            let fleet = &self.reloader.proxy.generation().fleet;
+            ProcessState { drains: fleet.manual_drains(), predictions: fleet.learned_predictions() }
         };
-        let taken = successor.take_over(&self.sockets.all(), manual_state).await;
+        let taken = successor.take_over(&self.sockets.all(), process_state).await;
         match &taken {
             Ok(pid) => {
                 tracing::info!(pid, "graceful upgrade: the new process serves");

@@ -89,7 +89,7 @@ impl Supervisor {
         self.notifier.notify(&[State::Ready, State::Status(&self.status())]);
     }
 
-    /// Reports to the previous process that this one is ready, and keeps what was drained there by hand.
+    /// Reports to the previous process that this one is ready, and continues with its state.
     async fn take_over(&self) {
         let Some(inherited) = self.inherited.lock().take() else { return };
         match tokio::task::spawn_blocking(move || inherited.report_ready()).await {
@@ -98,6 +98,10 @@ impl Supervisor {
                 let backends = fleet.apply_manual_drains(&state.drains);
                 if !backends.is_empty() {
                     tracing::info!(?backends, "drain states set by hand are kept");
+                }
+                let models = fleet.apply_learned_predictions(state.predictions);
+                if models > 0 {
+                    tracing::info!(models, "predictions continue with what was learned");
                 }
             }
             Err(error) => tracing::error!(%error, "the previous process was not notified"),

@@ -8,8 +8,7 @@
 //!    share the kernel's accept queues: a connection is accepted by one or the other, never refused.
 //! 3. The old process receives two lines, in either order: the process id (from the launcher), and
 //!    `ready` or an error (from the new process, after its first health checks).
-//! 4. On `ready`, the old process sends one line with what operators changed by hand, announces the new
-//!    main process to systemd and drains. The new process accepts connections once it has that line.
+//! 4. On `ready`, the old process sends one line with its state, announces the new main process to systemd and drains. The new process accepts connections once it has that line.
 //!
 //! The old process keeps accepting until step 4, so every failure leaves it serving: a child that dies
 //! closes its end of the socket pair and its exit status is reported; a child that reports an error is
@@ -29,7 +28,7 @@ use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::detached_launcher;
-use super::manual_state::{ManualState, receive_state, send_state};
+use super::process_state::{ProcessState, receive_state, send_state};
 
 /// The flag of the new process.
 pub(super) const TAKE_OVER: &str = "--take-over";
@@ -94,15 +93,15 @@ impl Successor {
         Some(Self { program: std::env::current_exe().ok()?, arguments: arguments.collect() })
     }
 
-    /// Starts it, passes the sockets, waits until it is ready and passes the state that was set by hand,
-    /// read at that moment. Returns its process id.
+    /// Starts it, passes the sockets, waits until it is ready and passes what it continues with, read at
+    /// that moment. Returns its process id.
     ///
     /// # Errors
     /// Why it is not ready; then it no longer runs.
     pub async fn take_over(
         &self,
         sockets: &[Socket],
-        manual_state: impl FnOnce() -> ManualState,
+        process_state: impl FnOnce() -> ProcessState,
     ) -> Result<u32, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::FirstProcess);
@@ -118,8 +117,8 @@ impl Successor {
         let reported = read_report(&mut channel, &mut pid);
         match (tokio::time::timeout(READY_TIMEOUT, reported).await, pid) {
             (Ok(Ok(line)), Some(pid)) if line == READY => {
-                if let Err(error) = send_state(&mut channel, &manual_state()).await {
-                    tracing::warn!(%error, "drains set by hand could not be passed to the new process");
+                if let Err(error) = send_state(&mut channel, &process_state()).await {
+                    tracing::warn!(%error, "drains set by hand and predictions could not be passed to the new process");
                 }
                 terminate(&mut launcher, None);
                 Ok(pid)
@@ -296,13 +295,12 @@ impl InheritedSockets {
         claimed
     }
 
-    /// Reports to the previous process that this one is ready; returns what operators had changed there
-    /// by hand. Blocks until the previous process has responded or is gone.
-    pub fn report_ready(mut self) -> ManualState {
+    /// Reports to the previous process that this one is ready; returns what to continue with. Blocks until the previous process has responded or is gone.
+    pub fn report_ready(mut self) -> ProcessState {
         self.send_line(READY);
         receive_state(&self.channel).unwrap_or_else(|error| {
-            tracing::warn!(%error, "drains set by hand could not be taken over");
-            ManualState::default()
+            tracing::warn!(%error, "drains set by hand and predictions could not be taken over");
+            ProcessState::default()
         })
     }
 

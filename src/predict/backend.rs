@@ -3,6 +3,7 @@
 
 use super::bursts::{Bursts, FirstToken, SAME};
 use super::coefficients::{Coefficients, GapSample, StepLearner};
+use super::learned::Learned;
 use super::lengths::Lengths;
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prefill::PrefillLearner;
@@ -21,6 +22,8 @@ const FIRST_TOKENS_AFTER_CHANGE: f64 = 30.0;
 /// The largest share within the 90th percentile: beyond, too much is predicted. Where too little is, a request that is
 /// late even so is late.
 const MOST_COVERAGE: f64 = 0.97;
+/// Unless what is predicted is right nearly always, as on an engine that takes the same time for everything.
+const SMALL_ERROR: f64 = 0.15;
 /// First tokens before the coverage counts.
 const COVERAGE_SEEN: f64 = 100.0;
 /// By how much a wait has to exceed its prediction, and then itself, to be learned from.
@@ -326,6 +329,23 @@ impl BackendPredictor {
         self.is_clean = false;
     }
 
+    /// What was learned of the engine, for the next process.
+    pub fn learned_state(&self) -> Learned {
+        let Self { steps, prefill, lengths, residual, slots, .. } = self;
+        Learned::new(steps, prefill, lengths, residual, slots.found())
+    }
+
+    /// Continues with what another process has learned.
+    pub fn restore(&mut self, learned: Learned) {
+        if let Some(slots) = learned.slots.filter(|_| !self.knows_slots) {
+            self.slots.found_before(slots);
+            self.limits.slots = slots;
+        }
+        (self.steps, self.prefill) = (learned.steps, learned.prefill);
+        (self.lengths, self.residual) = (learned.lengths, learned.residual);
+        self.learned();
+    }
+
     /// What the engine reports of its limits; infinite where it does not.
     pub fn set_limits(&mut self, slots: f64, kv_tokens: f64) {
         if slots.is_finite() {
@@ -342,7 +362,8 @@ impl BackendPredictor {
     /// Whether it has seen enough, and was right often enough, for a request to be refused by it.
     pub fn is_trusted(&self) -> bool {
         let seen = self.residual.seen();
-        let is_covered = self.residual.coverage() <= MOST_COVERAGE;
+        let is_covered =
+            self.residual.coverage() <= MOST_COVERAGE || self.residual.error() < SMALL_ERROR;
         let is_right = match seen < COVERAGE_SEEN {
             // An engine that never stops reading prompts has no gaps to learn from: its coverage shows what is known.
             true => seen >= LEAST_FIRST_TOKENS && self.steps.gaps() >= LEAST_GAPS,

@@ -1,5 +1,7 @@
 //! How long the steps of an engine take, and how that is learned from the gaps between tokens.
 
+use serde::{Deserialize, Serialize};
+
 /// The five numbers of a step: `base + token P + decode D + context K + pair A`, for `P` new prompt tokens, `D`
 /// decoding requests with `K` tokens of context, and `A` attention pairs of prompts. In microseconds.
 ///
@@ -48,7 +50,7 @@ pub struct GapSample {
 
 /// Learns `base`, `decode` and `context` by recursive least squares with forgetting, relative to the gap: a step of
 /// 10 ms counts as much as one of 100 ms. What a prompt token costs is learned by [`super::prefill::PrefillLearner`].
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepLearner {
     weights: [f64; 3],
     covariance: [[f64; 3]; 3],

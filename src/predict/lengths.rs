@@ -1,6 +1,8 @@
 //! How long outputs get, learned from those that ended and those that still run.
 
-use crate::units::floor_index;
+use serde::{Deserialize, Serialize};
+
+use crate::units::{floor_index, narrow};
 
 /// Buckets of lengths.
 const BUCKETS: usize = 129;
@@ -21,7 +23,8 @@ fn bucket_of(length: f64) -> usize {
 /// The share of outputs that are longer than so many tokens (a survival function), by the estimator of Kaplan and Meier:
 /// in each bucket, of the outputs that got there, the share that ended there. An output that still runs counts in the
 /// buckets that it has passed, so that long outputs are not missed because they end late.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Counts", into = "Counts")]
 pub struct Lengths {
     ended: [f64; BUCKETS],
     passed: [f64; BUCKETS],
@@ -30,6 +33,29 @@ pub struct Lengths {
     /// The survival at the start of each bucket; computed when something was learned.
     survival: [f64; BUCKETS + 1],
     mean: f64,
+}
+
+/// What is kept of it: for each bucket how many outputs ended there and how many passed it.
+#[derive(Serialize, Deserialize)]
+struct Counts(Vec<(f32, f32)>);
+
+impl From<Lengths> for Counts {
+    fn from(lengths: Lengths) -> Self {
+        let both = lengths.ended.iter().zip(&lengths.passed);
+        Self(both.map(|(ended, passed)| (narrow(*ended), narrow(*passed))).collect())
+    }
+}
+
+impl From<Counts> for Lengths {
+    fn from(counts: Counts) -> Self {
+        let mut lengths = Self::default();
+        let places = lengths.ended.iter_mut().zip(&mut lengths.passed);
+        for ((ended, passed), count) in places.zip(counts.0) {
+            (*ended, *passed) = (count.0.into(), count.1.into());
+        }
+        lengths.refresh();
+        lengths
+    }
 }
 
 impl Default for Lengths {

@@ -1,5 +1,7 @@
 //! What a prompt token costs, and what lies before the first step of a request.
 
+use serde::{Deserialize, Serialize};
+
 /// Tokens and pairs in which the regression counts.
 const TOKENS: f64 = 512.0;
 const PAIRS: f64 = 1e6;
@@ -33,7 +35,7 @@ pub struct PrefillSample {
 }
 
 /// Recursive least squares with forgetting on `time = front end + tokens x cost + pairs x pair`, relative to the time.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PrefillLearner {
     /// In milliseconds: what lies before the engine, [`TOKENS`] tokens, [`PAIRS`] pairs.
     weights: Vec3,

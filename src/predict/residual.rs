@@ -1,5 +1,7 @@
 //! What predictions miss, and by how much: a factor for the mean, and one for the 90th percentile.
 
+use serde::{Deserialize, Serialize};
+
 /// What a prediction is about: each kind is off for reasons of its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Regime {
@@ -40,14 +42,14 @@ const MOST: f64 = 3.0;
 const FIRST: f64 = 0.26;
 
 /// The logarithm of truth / prediction, as it was lately.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Residual {
     bias: [f64; REGIMES],
     percentile: [f64; REGIMES],
     /// Of all that ended: how many, and the share within the 90th percentile (decayed).
     seen: f64,
-    /// Those since the engine has changed.
-    since_change: f64,
+    /// Those since the engine has changed; `None` where it has not.
+    since_change: Option<f64>,
     known: [f64; REGIMES],
     covered: f64,
     /// The mean absolute percentage error (decayed).
@@ -60,7 +62,7 @@ impl Default for Residual {
             bias: [0.0; REGIMES],
             percentile: [FIRST; REGIMES],
             seen: 0.0,
-            since_change: f64::INFINITY,
+            since_change: None,
             known: [0.0; REGIMES],
             covered: SHARE,
             error: 0.0,
@@ -97,7 +99,9 @@ impl Residual {
         let off = (actual / raw).ln().clamp(-MOST, MOST);
         let (mean, percentile) = self.factors(regime);
         self.seen += 1.0;
-        self.since_change += 1.0;
+        if let Some(since_change) = &mut self.since_change {
+            *since_change += 1.0;
+        }
         let rate = (1.0 / self.seen).max(0.005);
         let is_covered = f64::from(u8::from(actual <= raw * percentile));
         self.covered += rate * (is_covered - self.covered);
@@ -134,12 +138,12 @@ impl Residual {
 
     /// The engine has changed: what was right before says less.
     pub fn note_change(&mut self) {
-        self.since_change = 0.0;
+        self.since_change = Some(0.0);
     }
 
-    /// First tokens since the engine has changed.
+    /// First tokens since the engine has changed; infinite where it has not.
     pub fn since_change(&self) -> f64 {
-        self.since_change
+        self.since_change.unwrap_or(f64::INFINITY)
     }
 
     /// First tokens that were learned from.

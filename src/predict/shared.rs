@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::backend::BackendPredictor;
 use super::coefficients::Coefficients;
+use super::learned::Learned;
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prompts::{Work, share_at};
 use super::residual::Factors;
@@ -215,6 +216,16 @@ impl Predictor {
     /// The engine has started again.
     pub fn restarted(&self) {
         self.learn(BackendPredictor::restarted);
+    }
+
+    /// What was learned of the engine, for the next process.
+    pub fn learned_state(&self) -> Learned {
+        self.learned.lock().learned_state()
+    }
+
+    /// Continues with what another process has learned.
+    pub fn restore(&self, learned: Learned) {
+        self.learn(|predictor| predictor.restore(learned));
     }
 
     /// What is shown of it at `now`.

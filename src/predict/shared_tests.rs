@@ -107,3 +107,33 @@ fn responses_in_one_piece_show_the_speed_too() {
     assert!((found.ttft / 830_000.0 - 1.0).abs() < 0.25, "{found:?}");
     assert!((found.tpot / 8_000.0 - 1.0).abs() < 0.3, "{found:?}");
 }
+
+#[test]
+fn another_process_continues_with_what_was_learned() {
+    let old = Arc::new(Predictor::default());
+    for request in 0..60_u32 {
+        let start = f64::from(request) * 1e7;
+        let mut ticket = send(&old, start);
+        let mut now = start + 40_000.0;
+        for _ in 0..100 {
+            ticket.tokens(1, now);
+            now += 5_000.0;
+        }
+        ticket.complete(None, now);
+    }
+    let _running = send(&old, 9e8);
+    let text = serde_json::to_string(&old.learned_state()).unwrap();
+    assert!(text.len() < 4096, "{} bytes", text.len());
+    let learned: Learned = serde_json::from_str(&text).unwrap();
+    assert!(learned.is_readable() && learned.first_tokens() == 60.0);
+    let new = Predictor::default();
+    new.restore(learned);
+    let (before, after) = (old.report(1e9), new.report(1e9));
+    assert_eq!(before.coefficients, after.coefficients);
+    assert_eq!((after.waiting, after.backlog), (0.0, 0.0), "its requests are not taken over");
+    let rest = |report: PredictorReport| PredictorReport { waiting: 0.0, backlog: 0.0, ..report };
+    assert_eq!(rest(before), rest(after));
+    assert!(after.is_trusted);
+    let ttft = new.estimate(&SENT, 1e9).prediction.ttft;
+    assert!((ttft / 40_000.0 - 1.0).abs() < 0.1, "{ttft}");
+}

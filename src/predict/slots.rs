@@ -58,6 +58,11 @@ impl SlotLearner {
         true
     }
 
+    /// Earlier waits have shown so many.
+    pub(super) fn found_before(&mut self, slots: f64) {
+        self.found = slots;
+    }
+
     /// The slots; infinite while nothing shows them.
     pub fn found(&self) -> f64 {
         self.found

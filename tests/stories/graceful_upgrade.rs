@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use penstock::mock::{EngineModel, EngineSpec, Pace};
+use serde_json::json;
 
 use crate::support::client::{self, Response, streaming_chat};
 use crate::support::command::run_with;
@@ -22,6 +23,7 @@ crate::trials![
     upgrade_under_load_loses_no_request,
     unix_socket_survives_upgrade,
     manual_drains_survive_upgrade_and_reload,
+    learned_predictions_survive_upgrade,
     failed_upgrade_keeps_the_old_process,
     take_over_flag_needs_a_running_process,
 ];
@@ -165,6 +167,31 @@ fn manual_drains_survive_upgrade_and_reload() {
     eventually("the second process is gone", TIMEOUT, || !first.is_alive());
     assert_eq!(all(), [true, true, false], "after an upgrade with another file");
     assert!(second.is_alive());
+}
+
+fn learned_predictions_survive_upgrade() {
+    let pace =
+        Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(5), tokens: 20 };
+    let one = start(EngineSpec { pace, ..EngineSpec::new("one", [EngineModel::new("m")]) });
+    let yaml = format!("backends:\n{}routing: {{ predict: true }}\n", backend(&one, "models: [m]"));
+    let penstock = Penstock::start(&yaml);
+    for _ in 0..15 {
+        let response = client::post(penstock.data, CHAT, &streaming_chat("m", "hello"));
+        assert_eq!(response.status, 200);
+    }
+    let prediction = || penstock.backend("one")["models"][0]["prediction"].clone();
+    eventually("all are learned", TIMEOUT, || prediction()["first_tokens"] == json!(15.0));
+    let before = prediction();
+    let _successor = Successor::of(&upgrade(&penstock));
+    // The old process still accepts connections to its admin port for a moment.
+    eventually("the old process is gone", TIMEOUT, || !penstock.is_running());
+    let after = prediction();
+    let learned = ["first_tokens", "steps", "base_ms", "front_end_ms", "coverage", "error"];
+    for key in learned {
+        assert_eq!(after[key], before[key], "{key}: {before} {after}");
+    }
+    assert!(before["steps"].as_f64().unwrap() > 10.0, "{before}");
+    assert!(penstock.log().contains("predictions continue"), "{}", penstock.log());
 }
 
 fn failed_upgrade_keeps_the_old_process() {

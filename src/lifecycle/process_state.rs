@@ -1,0 +1,112 @@
+//! What an upgrade keeps of a running process: drains that were set by hand, and what predictors have learned. One line
+//! of JSON from the old process to the new one. A version without this line closes the channel, which means nothing.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use tokio::io::AsyncWriteExt;
+
+use crate::fleet::{LearnedPrediction, ManualDrain};
+
+/// How long either process waits for the other.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest line: far above what 1,024 backends and as many predictors take.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// What the new process continues with.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessState {
+    /// Drains and resumes of backends.
+    pub drains: Vec<ManualDrain>,
+    /// What predictors have learned; empty where another version learns something else.
+    #[serde(deserialize_with = "those_readable")]
+    pub predictions: Vec<LearnedPrediction>,
+}
+
+/// Leaves out what this version cannot read: drains must not be lost with it.
+fn those_readable<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<LearnedPrediction>, D::Error> {
+    let all = Vec::<serde_json::Value>::deserialize(deserializer)?;
+    Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())
+}
+
+/// Sends `state` to the new process.
+pub(super) async fn send_state(
+    channel: &mut tokio::net::UnixStream,
+    state: &ProcessState,
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(state)?;
+    line.push(b'\n');
+    tokio::time::timeout(TIMEOUT, channel.write_all(&line)).await?
+}
+
+/// Receives the state of the old process; empty if that process sends none.
+pub(super) fn receive_state(channel: &UnixStream) -> io::Result<ProcessState> {
+    channel.set_read_timeout(Some(TIMEOUT))?;
+    let mut line = Vec::new();
+    BufReader::new(channel.take(MAX_BYTES)).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Ok(ProcessState::default());
+    }
+    Ok(serde_json::from_slice(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn state_arrives_as_it_was_sent() {
+        let drain = |number: usize| ManualDrain {
+            name: format!("gpu-{number}"),
+            url: "http://10.0.0.5:8000".to_owned(),
+            engine: "vllm".to_owned(),
+            draining: number.is_multiple_of(2),
+        };
+        let learned = crate::predict::Predictor::default().learned_state();
+        let prediction = |number: usize| LearnedPrediction {
+            backend: format!("gpu-{number}"),
+            url: "http://10.0.0.5:8000".to_owned(),
+            engine: "vllm".to_owned(),
+            model: "m".to_owned(),
+            learned: learned.clone(),
+        };
+        let state = ProcessState {
+            drains: (0..1024).map(drain).collect(),
+            predictions: (0..1024).map(prediction).collect(),
+        };
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let receiver = tokio::task::spawn_blocking(move || receive_state(&theirs));
+        ours.set_nonblocking(true).unwrap();
+        let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
+        send_state(&mut ours, &state).await.unwrap();
+        let received = receiver.await.unwrap().unwrap();
+        assert_eq!(received.drains, state.drains);
+        let names = |state: &ProcessState| -> Vec<String> {
+            state.predictions.iter().map(|one| one.backend.clone()).collect()
+        };
+        assert_eq!(names(&received), names(&state));
+    }
+
+    #[test]
+    fn older_version_sends_nothing() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(ours);
+        assert_eq!(receive_state(&theirs).unwrap(), ProcessState::default());
+    }
+
+    #[test]
+    fn predictions_of_another_version_are_left_out_and_drains_stay() {
+        let drain =
+            r#"{"name": "a", "url": "http://10.0.0.5", "engine": "vllm", "draining": true}"#;
+        let line = format!(r#"{{"drains": [{drain}], "predictions": [{{"backend": 5}}, 7]}}"#);
+        let state: ProcessState = serde_json::from_str(&line).unwrap();
+        assert_eq!((state.drains.len(), state.predictions.len()), (1, 0));
+        let state: ProcessState = serde_json::from_str(r#"{"drains": []}"#).unwrap();
+        assert_eq!(state, ProcessState::default());
+    }
+}
