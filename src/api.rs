@@ -2,6 +2,7 @@
 //! variant and a row in `operation`, and its response in the mock engines.
 
 mod capabilities;
+mod control_fields;
 mod credentials;
 mod dialect;
 mod errors;
@@ -19,6 +20,7 @@ mod trace;
 mod usage_call;
 
 pub use capabilities::Capabilities;
+pub use control_fields::{OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, is_control_field};
 pub(crate) use credentials::{bearer_token, token_of};
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};

@@ -18,6 +18,7 @@ mod lengths;
 mod prediction;
 mod prefill;
 mod prompts;
+mod published;
 mod residual;
 mod shared;
 mod slots;

@@ -25,7 +25,6 @@ mod failure;
 mod forward;
 mod local_response;
 mod moves;
-mod objectives;
 mod observers;
 mod outcome;
 mod own_response;

@@ -65,10 +65,10 @@ pub(super) fn predicted(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse
         Objectives { ttft_ms: given.ttft_ms, tpot_ms: given.tpot_ms, ..Objectives::default() };
     let all = quote(generation, model, &sent, &objectives, now());
     let all = all.ok_or_else(|| invalid(format!("no backend serves the model '{model}'")))?;
-    Ok(AdminResponse::json(&to_json(model, &all)))
+    Ok(AdminResponse::json(&to_json(model, &all, &objectives)))
 }
 
-fn to_json(model: &str, all: &[QuotedBackend]) -> Value {
+fn to_json(model: &str, all: &[QuotedBackend], objectives: &Objectives) -> Value {
     let feasible = all.iter().filter(|one| one.is_feasible()).count();
     let wait = all.first().filter(|_| feasible == 0).and_then(|best| best.headroom);
     let backends = all.iter().map(|one| {
@@ -79,7 +79,7 @@ fn to_json(model: &str, all: &[QuotedBackend]) -> Value {
             "ttft_ms": rounded(predicted.ttft.into()),
             "ttft_p90_ms": rounded(predicted.ttft_p90.into()),
             "tpot_ms": rounded(predicted.tpot.into()),
-            "terms": predicted.to_text(), "trusted": predicted.is_trusted,
+            "terms": objectives.compare_text(predicted), "trusted": predicted.is_trusted,
         })
     });
     json!({

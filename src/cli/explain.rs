@@ -94,7 +94,7 @@ pub(super) struct ExplainArgs {
     #[arg(long, default_value = DEFAULT_PATH)]
     path: String,
 
-    /// A header of the request; content-type matters for forms
+    /// A header of the request: of its content, session, key or objectives
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE")]
     headers: Vec<String>,
 

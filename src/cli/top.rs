@@ -39,6 +39,16 @@ Columns (cut off at the width of the terminal):
   TOK/S      tokens streamed per second
   MODELS     *name: in memory, where the engine loads models on demand; (2): requests in flight
 
+Where latencies are predicted, a second table, each row a model on a backend:
+  TRUSTED    whether enough was right for a request to be refused by it
+  ERROR      mean error of the predicted time to first token
+  BELOW P90  share of first tokens within their predicted 90th percentile; 90% is right
+  BACKLOG    prompts that are not computed yet
+  STEP       how long the next token of all its streams takes
+  1K PROMPT  how long a thousand prompt tokens take
+  FRONT END  time to first token beside that: network and HTTP server
+  SLOTS      how many requests it computes at a time, where that is known
+
 Examples:
   penstock top
   penstock top --admin http://10.0.0.5:9090 --admin-token-file token --interval 5s

@@ -1,8 +1,7 @@
 //! The predictor of one model on one backend as decisions and attempts share it.
 //!
 //! A decision reads plain numbers without a lock. What happens to a request (sent, first token, tokens, end) is learned
-//! under one, which a decision never takes, and published as numbers again. Numbers of two moments may be mixed for
-//! an instant; each is finite by itself, so that a prediction is off then, and nothing more.
+//! under one, which a decision never takes, and [published](Published) as numbers again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +11,8 @@ use parking_lot::Mutex;
 use super::backend::BackendPredictor;
 use super::coefficients::Coefficients;
 use super::learned::Learned;
-use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
-use super::prompts::{Work, share_at};
-use super::residual::Factors;
+use super::prediction::{EngineLimits, Prediction, Sent, predict};
+use super::published::{Besides, Published};
 use super::ticket::Ticket;
 use super::wait_curve::WaitCurve;
 
@@ -27,13 +25,11 @@ const LOST: f64 = 3.0;
 const UNKNOWN_ENGINE: Coefficients =
     Coefficients { base: 15_000.0, token: 60.0, decode: 60.0, context: 0.05, pair: 0.0005 };
 
-const NUMBERS: usize = 28;
-
 /// The predictor of one model on one backend.
 #[derive(Debug)]
 pub struct Predictor {
     learned: Mutex<BackendPredictor>,
-    numbers: [AtomicU64; NUMBERS],
+    published: Published,
     waits: WaitCurve,
     /// The stream whose tokens show when steps end: those of the others come with them, a little earlier or later.
     leader: AtomicU64,
@@ -95,7 +91,7 @@ impl Predictor {
     pub fn new(prior: &Coefficients, limits: EngineLimits) -> Self {
         let learned = BackendPredictor::new(prior, limits);
         let this = Self {
-            numbers: std::array::from_fn(|_| AtomicU64::new(0)),
+            published: Published::default(),
             waits: WaitCurve::default(),
             leader: AtomicU64::new(0),
             leaders: AtomicU64::new(0),
@@ -108,72 +104,20 @@ impl Predictor {
     /// Predicts a request at `now`. Takes no lock and allocates nothing.
     #[inline]
     pub fn estimate(&self, sent: &Sent, now: f64) -> Estimate {
-        let [base, token, decode, context_cost, pair, slots, kv_tokens, step_tokens, rest @ ..] =
-            self.numbers.each_ref().map(|one| f64::from_bits(one.load(Ordering::Relaxed)));
-        let [step_ended, waiting, inside_tokens, inside, outside_tokens, outside, rest @ ..] = rest;
-        let [recent, changed, streams, context, rest @ ..] = rest;
-        let [mean_a, p90_a, mean_b, p90_b, mean_c, p90_c, front_end, output, rest @ ..] = rest;
-        let [tightest, is_trusted] = rest;
-        let view = EngineView {
-            coefficients: Coefficients { base, token, decode, context: context_cost, pair },
-            limits: EngineLimits { slots, kv_tokens, step_tokens },
-            step_ended,
-            waiting,
-            inside: Work { tokens: inside_tokens, time: inside },
-            outside: Work { tokens: outside_tokens, time: outside },
-            prefill_share: if recent > 0.0 { share_at(recent, changed, now) } else { 0.0 },
-            streams,
-            context,
-            waits: &self.waits,
-            factors: Factors([(mean_a, p90_a), (mean_b, p90_b), (mean_c, p90_c)]),
-            front_end,
-            output,
-        };
+        let view = self.published.view(&self.waits, now);
         let prediction = predict(&view, sent, now);
         let tpot_alone = view.coefficients.step(1.0, sent.prompt);
-        Estimate { prediction, tightest, tpot_alone, is_trusted: is_trusted > 0.0 }
+        let (tightest, is_trusted) = (self.published.tightest(), self.published.is_trusted());
+        Estimate { prediction, tightest, tpot_alone, is_trusted }
     }
 
     fn publish(&self, learned: &BackendPredictor) {
-        let view = learned.view(&self.waits, 0.0);
-        let Coefficients { base, token, decode, context, pair } = view.coefficients;
-        let EngineLimits { slots, kv_tokens, step_tokens } = view.limits;
-        let (recent, changed) = learned.prompts().recent();
-        let Factors([(mean_a, p90_a), (mean_b, p90_b), (mean_c, p90_c)]) = view.factors;
-        let is_trusted = f64::from(u8::from(learned.is_trusted()));
-        let numbers: [f64; NUMBERS] = [
-            base,
-            token,
-            decode,
-            context,
-            pair,
-            slots,
-            kv_tokens,
-            step_tokens,
-            view.step_ended,
-            view.waiting,
-            view.inside.tokens,
-            view.inside.time,
-            view.outside.tokens,
-            view.outside.time,
-            recent,
-            changed,
-            view.streams,
-            view.context,
-            mean_a,
-            p90_a,
-            mean_b,
-            p90_b,
-            mean_c,
-            p90_c,
-            view.front_end,
-            view.output,
-            learned.tightest(),
-            is_trusted,
-        ];
-        for (place, number) in self.numbers.iter().zip(numbers) {
-            place.store(number.to_bits(), Ordering::Relaxed);
-        }
+        let besides = Besides {
+            recent: learned.prompts().recent(),
+            tightest: learned.tightest(),
+            is_trusted: learned.is_trusted(),
+        };
+        self.published.publish(&learned.view(&self.waits, 0.0), &besides);
     }
 
     fn learn<T>(&self, learn: impl FnOnce(&mut BackendPredictor) -> T) -> T {

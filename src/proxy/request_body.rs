@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -12,7 +12,6 @@ use super::auth;
 use super::context::{RequestContext, ScannedRequest};
 use super::context_shift::shift_of;
 use super::failure::OwnError;
-use super::objectives::read_objectives;
 use crate::api::{Capabilities, ErrorCode, Operation};
 use crate::config::RequestUsage;
 use crate::dialect::has_svg;
@@ -20,7 +19,7 @@ use crate::downstream::body::{BodyBudget, BodyError, BodyLength, HeldBody};
 use crate::downstream::body_reader::BodyReader;
 use crate::downstream::client::Client;
 use crate::fleet::{BackendSet, Requester};
-use crate::routing::SplitPoint;
+use crate::routing::{SplitPoint, read_objectives};
 use crate::scan::{RequestProfile, ResidencyChange, ScanError, ScanOptions, scan};
 
 /// Reads the body; a client that waits for `100 Continue` gets it first.
@@ -151,7 +150,9 @@ pub(crate) fn admit(
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
-    let objectives = read_objectives(config, headers, ctx.key, target)?;
+    let field = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+    let objectives = read_objectives(config, field, ctx.key, target)
+        .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
     let previous = profile.previous_response.of(&body.bytes);
     let preferred = proxy.response_ids.backend_of(previous, ctx.key_owner());
     let preferred = preferred.map_err(|error| error.about(Some("previous_response_id")))?;

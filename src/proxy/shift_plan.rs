@@ -60,7 +60,7 @@ impl Plan {
         let target = router.names.resolve(&requested.name, topology, SplitPoint::default());
         let model = topology.model_id(target).and_then(|id| topology.model(id))?;
         let key = sample.client_key(config);
-        let key = key.and_then(|name| config.auth.keys.iter().find(|key| key.name == name));
+        let key = key.and_then(|position| config.auth.keys.get(position));
         let terms = ShiftTerms { operation, model: config.models.get(&*model.name), key };
         let headers = sample.headers.iter().map(|(name, value)| (&**name, value.as_bytes()));
         let shift = terms.shift().filter(|_| !forbids_shift(headers))?;

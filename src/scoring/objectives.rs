@@ -46,6 +46,31 @@ impl Objectives {
     }
 }
 
+impl Objectives {
+    /// A prediction beside them, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms, p90 480 ms
+    /// (objective 500 ms), 21.0 ms per token, headroom 20 ms`.
+    pub fn compare_text(&self, prediction: &PredictedLatency) -> String {
+        let beside = |limit: Option<f64>, of: &str| {
+            limit.map_or_else(String::new, |ms| format!(" ({of} {ms:.0} ms)"))
+        };
+        let own = self.tpot_ms.unwrap_or(f64::INFINITY);
+        let tightest = Some(f64::from(prediction.tightest_tpot)).filter(|least| *least < own);
+        let per_token = match tightest {
+            Some(_) => beside(tightest, "a stream there can bear"),
+            None => beside(self.tpot_ms, "objective"),
+        };
+        let headroom = self.headroom(prediction);
+        format!(
+            "{}, p90 {:.0} ms{}, {:.1} ms per token{per_token}{}",
+            prediction.terms_text(),
+            prediction.ttft_p90,
+            beside(self.ttft_ms, "objective"),
+            prediction.tpot,
+            headroom.map_or_else(String::new, |one| format!(", headroom {:.0} ms", one.ms)),
+        )
+    }
+}
+
 /// How far a prediction is below an objective.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Headroom {
@@ -81,6 +106,38 @@ mod tests {
         assert_eq!(objectives.headroom(&alone).unwrap().ms, 20.0);
         assert_eq!(Objectives::default().headroom(&alone), None);
         assert_eq!(Objectives::default().headroom(&beside).unwrap().ms, -10.0);
+    }
+
+    #[test]
+    fn prediction_is_shown_beside_the_objectives() {
+        let prediction = PredictedLatency {
+            ttft: 360.0,
+            ttft_p90: 480.0,
+            tpot: 21.0,
+            tightest_tpot: f32::INFINITY,
+            backlog: 310.0,
+            prefill: 42.0,
+            phase: 6.0,
+            front_end: 2.0,
+            ..Default::default()
+        };
+        let terms = "backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms, p90 480 ms";
+        let none = Objectives::default();
+        assert_eq!(none.compare_text(&prediction), format!("{terms}, 21.0 ms per token"));
+        let both = Objectives { ttft_ms: Some(500.0), tpot_ms: Some(50.0), priority: 0 };
+        assert_eq!(
+            both.compare_text(&prediction),
+            format!(
+                "{terms} (objective 500 ms), 21.0 ms per token (objective 50 ms), headroom 20 ms"
+            )
+        );
+        let beside = PredictedLatency { tightest_tpot: 20.0, ..prediction };
+        assert_eq!(
+            both.compare_text(&beside),
+            format!(
+                "{terms} (objective 500 ms), 21.0 ms per token (a stream there can bear 20 ms), headroom -1 ms"
+            )
+        );
     }
 
     #[test]

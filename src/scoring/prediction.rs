@@ -51,16 +51,16 @@ impl From<Estimate> for PredictedLatency {
 }
 
 impl PredictedLatency {
-    /// The terms, for people: `backlog 310 + prefill 42 + phase 6 ms, p90 480 ms, 21 ms per token`.
-    pub fn to_text(&self) -> String {
+    /// The terms, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms`.
+    pub fn terms_text(&self) -> String {
         let wait = if self.slot_wait > self.backlog {
             format!("slot {:.0}", self.slot_wait)
         } else {
             format!("backlog {:.0}", self.backlog)
         };
         format!(
-            "{wait} + prefill {:.0} + phase {:.0} + front end {:.0} ms, mean {:.0} ms, p90 {:.0} ms, {:.1} ms per token",
-            self.prefill, self.phase, self.front_end, self.ttft, self.ttft_p90, self.tpot
+            "{wait} + prefill {:.0} + phase {:.0} + front end {:.0} ms, mean {:.0} ms",
+            self.prefill, self.phase, self.front_end, self.ttft
         )
     }
 }

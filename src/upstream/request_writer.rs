@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
-use super::headers::{API_KEY, REQUEST_ID, is_control, is_hop_by_hop};
+use super::headers::{API_KEY, REQUEST_ID, is_hop_by_hop};
 use super::splice::{BodyParts, total_len};
-use crate::api::{TRACEPARENT, TRACESTATE, TraceContext, bearer_token};
+use crate::api::{TRACEPARENT, TRACESTATE, TraceContext, bearer_token, is_control_field};
 use crate::config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
 use crate::wire::FORWARDED_FOR;
 
@@ -67,7 +67,7 @@ fn is_replaced(name: &HeaderName) -> bool {
         || *name == header::ACCEPT_ENCODING
         || *name == header::PROXY_AUTHORIZATION
         || *name == REQUEST_ID
-        || is_control(name)
+        || is_control_field(name)
 }
 
 /// Fields that describe the client's body, or the response it expects.

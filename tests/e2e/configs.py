@@ -55,7 +55,7 @@ def main(env: "Env") -> Setup:
         {"name": "slow", "url": engines["slow"].url, "engine": "auto"},
     ]
     config = {
-        "routing": {"aliases": {"gpt-4": PLAIN}, "expose_decision": True},
+        "routing": {"aliases": {"gpt-4": PLAIN}, "expose_decision": True, "predict": True},
         "health": HEALTH,
         "backends": backends,
     }

@@ -146,6 +146,21 @@ fn predictions_are_explained_and_logged_beside_the_truth() {
     assert!(candidate["prediction"]["ttft_ms"].as_f64().unwrap() > 1.0, "{candidate}");
     let text = candidate["predicted"].as_str().unwrap();
     assert!(text.starts_with("backlog ") && text.contains(" + prefill "), "{text}");
+    let explain = |fields: &Value| {
+        let question = json!({ "body": body, "headers": fields }).to_string();
+        request(fleet.penstock.admin, "POST", "/explain", &[JSON], question.as_bytes()).json()
+    };
+    let explained = explain(&json!({ "x-slo-ttft-ms": "5000", "x-priority": "3" }));
+    let objectives = json!({ "ttft_ms": 5000.0, "tpot_ms": null, "priority": 3 });
+    assert_eq!(explained["objectives"], objectives);
+    let candidate = &explained["decision"]["candidates"][0];
+    let headroom = candidate["headroom_ms"].as_f64().unwrap();
+    assert!((1000.0..5000.0).contains(&headroom), "{candidate}");
+    let text = candidate["predicted"].as_str().unwrap();
+    let end = format!("headroom {headroom:.0} ms");
+    assert!(text.contains("(objective 5000 ms)") && text.ends_with(&end), "{text}");
+    let refused = explain(&json!({ "x-slo-ttft-ms": "soon" }));
+    assert_eq!(refused["error"]["status"], 400, "{refused}");
 }
 
 fn unequal(setup: Setup<'_>) -> Fleet {
@@ -184,6 +199,10 @@ fn sheddable_request_is_refused_where_it_would_be_late() {
     let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=120).contains(&wait), "{wait}");
     assert_eq!(fleet.requests(), before);
+    let question = json!({ "body": body.to_string(), "headers": late });
+    let question = question.to_string();
+    let explained = request(fleet.penstock.admin, "POST", "/explain", &[JSON], question.as_bytes());
+    assert_eq!(explained.json()["error"]["code"], "objective_missed", "{}", explained.text());
     assert_eq!(send(&fleet.penstock, CHAT, &[("x-slo-ttft-ms", "20")], &body).status, 200);
     let easy = [("x-slo-ttft-ms", "5000"), ("x-priority", "-1")];
     assert_eq!(send(&fleet.penstock, CHAT, &easy, &body).status, 200);

@@ -59,7 +59,7 @@ async function turn() {
     if (usage) takeUsage(usage);
     addPage(metrics);
     backends = fleet.backends;
-    showOverview(backends); showHistory(); showBackends(backends); showMemory(backends); showProtection(backends);
+    showOverview(backends); showHistory(); showBackends(backends); showMemory(backends); showPredictions(backends); showProtection(backends);
     showErrors(); showDecisions(decisions.decisions);
     await showShadow();
     if (performance.now() - lastUsage > QUIET) { lastUsage = performance.now(); await showUsage(); }

@@ -44,6 +44,7 @@ function showOverview(backends) {
     ["client disconnects", showShare(of("cancel"), all)],
     ["TTFT p50", showLatency(firstToken(0.5))], ["TTFT p95", showLatency(firstToken(0.95))],
     ["retries / s", showRate(rate("penstock_retries_total"))],
+    ...(sum(page, "penstock_max_queue_requests") ? [["waiting in the queue", showCount(sum(page, "penstock_queue_requests"))]] : []),
     ["connections", showCount(sum(page, "penstock_connections"))],
     ["request bodies", showBytes(sum(page, "penstock_held_body_bytes"))],
     ["memory of penstock", showBytes(sum(page, "penstock_process_resident_bytes"))],
@@ -122,6 +123,21 @@ function showMemory(backends) {
     vram.lastChild.replaceWith(makeBar(sizes, backend.vram_bytes || most));
     vram.lastChild.classList.toggle("empty", !used);
     putLines(list.firstChild, models.map(model => [describe(model, live[backend.url] || {})]), 30, "none");
+  });
+}
+function showPredictions(backends) {
+  const all = backends.flatMap(one => (one.models || []).filter(model => model.prediction).map(model => [one.name, model.id, model.prediction]));
+  const time = ms => showLatency(ms / 1000), most = 50;
+  at("predictions-box").hidden = !all.length;
+  put(at("predictions-note"), !all.length ? "Nothing is predicted: see routing.predict and the strategy slo."
+    : all.length > most ? "The first " + most + " of " + showCount(all.length) + "." : "");
+  const classes = ["name", "name", "keep", ...Array(7).fill("number")];
+  update(at("prediction-rows"), all.slice(0, most), one => one[0] + "\n" + one[1], () => makeRow(classes), (row, [backend, model, one]) => {
+    const texts = [backend, model, one.trusted ? "yes" : "not yet", showShare(one.error, 1), showShare(one.coverage, 1), time(one.backlog_ms),
+      // Microseconds per token are milliseconds per thousand tokens.
+      time(one.step_ms), time(one.prompt_token_us), time(one.front_end_ms), one.slots === null ? "–" : showCount(one.slots)];
+    texts.forEach((text, index) => put(row.children[index], text));
+    put(row.children[2], texts[2], one.trusted ? "keep good" : "keep warn");
   });
 }
 function showProtection(backends) {

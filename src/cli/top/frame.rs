@@ -1,11 +1,14 @@
 //! One frame of the view: summary lines, and a row per backend.
 
+mod predictions;
 mod shadow;
+mod table;
 
 use serde_json::Value;
 
 use super::figures::Figures;
 use crate::units::ByteSize;
+use table::{Cell, Columns};
 
 /// How a frame is drawn.
 #[derive(Debug, Clone, Copy)]
@@ -86,15 +89,16 @@ pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Ve
     let mut lines = vec![title(scene), requests(figures), latencies(figures)];
     lines.extend(shadow::shadow(figures));
     lines.push(Line::default());
-    let rows: Vec<Row> = scene
+    let rows: Vec<Vec<Cell>> = scene
         .fleet
         .get("backends")
         .and_then(Value::as_array)
         .into_iter()
         .flatten()
-        .map(|backend| Row::of(backend, figures))
+        .map(|backend| row(backend, figures))
         .collect();
-    lines.extend(table(&rows));
+    lines.extend(BACKENDS.lines(&rows));
+    lines.extend(predictions::predictions(scene.fleet));
     let errors = figures.errors();
     if !errors.is_empty() {
         lines.push(Line::default());
@@ -141,6 +145,11 @@ fn latencies(figures: &Figures<'_>) -> Line {
     line.fact("p95", show_latency(figures.first_token(0.95, None)), Tone::Title);
     line.fact("tokens/s", show_rate(figures.all_tokens()), Tone::Title);
     line.fact("in flight", figures.now("penstock_in_flight").to_string(), Tone::Title);
+    if figures.now("penstock_max_queue_requests") > 0.0 {
+        let waiting = figures.now("penstock_queue_requests");
+        let tone = if waiting > 0.0 { Tone::Warning } else { Tone::Plain };
+        line.fact("queue", waiting.to_string(), tone);
+    }
     let (open, most) =
         (figures.now("penstock_connections"), figures.now("penstock_max_connections"));
     let tone = if open > 0.9 * most { Tone::Bad } else { Tone::Plain };
@@ -153,114 +162,63 @@ fn latencies(figures: &Figures<'_>) -> Line {
     line
 }
 
-/// A backend's cells.
-struct Row {
-    cells: [String; COLUMNS],
-    state: Tone,
-    failures: Tone,
-}
+const BACKENDS: Columns<'_> = Columns {
+    heads: &[
+        "BACKEND",
+        "STATE",
+        "ENGINE",
+        "IN FLIGHT",
+        "LOAD",
+        "WAIT",
+        "RUN",
+        "KV",
+        "VRAM",
+        "REQ/S",
+        "FAIL/S",
+        "TTFT P50",
+        "P95",
+        "TOK/S",
+        "MODELS",
+    ],
+    numbers: 4..=13,
+    optional: 4..9,
+};
 
-const COLUMNS: usize = 15;
-const HEADS: [&str; COLUMNS] = [
-    "BACKEND",
-    "STATE",
-    "ENGINE",
-    "IN FLIGHT",
-    "LOAD",
-    "WAIT",
-    "RUN",
-    "KV",
-    "VRAM",
-    "REQ/S",
-    "FAIL/S",
-    "TTFT P50",
-    "P95",
-    "TOK/S",
-    "MODELS",
-];
-/// Right-aligned columns.
-const NUMBERS: std::ops::RangeInclusive<usize> = 4..=13;
-/// Columns that are shown only if a backend has a value for them.
-const OPTIONAL: std::ops::RangeInclusive<usize> = 4..=8;
-const STATE: usize = 1;
-const FAILURES: usize = 10;
-
-impl Row {
-    fn of(backend: &Value, figures: &Figures<'_>) -> Self {
-        let name = text_of(backend, "name");
-        let in_flight = backend.get("in_flight").and_then(Value::as_u64).unwrap_or(0);
-        let most = backend.get("max_in_flight").and_then(Value::as_u64);
-        let (state, tone) = state(backend);
-        let telemetry = backend.get("telemetry");
-        let reading = |key: &str| telemetry?.get(key)?.as_f64();
-        let failures = figures.failures(name);
-        let models = backend.get("models").and_then(Value::as_array);
-        let vram = backend.get("vram_used_bytes").and_then(Value::as_u64);
-        let loads_models = backend.get("models_in_memory").is_some();
-        let mut models: Vec<&Value> = models.into_iter().flatten().collect();
-        models.sort_by_key(|model| !is_resident(model));
-        let models: Vec<String> =
-            models.into_iter().map(|model| show_model(model, loads_models)).collect();
-        let cells = [
-            printable(name),
-            state,
-            text_of(backend, "engine").to_owned(),
-            most.map_or_else(|| in_flight.to_string(), |most| format!("{in_flight}/{most}")),
+fn row(backend: &Value, figures: &Figures<'_>) -> Vec<Cell> {
+    let name = text_of(backend, "name");
+    let in_flight = backend.get("in_flight").and_then(Value::as_u64).unwrap_or(0);
+    let most = backend.get("max_in_flight").and_then(Value::as_u64);
+    let (state, tone) = state(backend);
+    let telemetry = backend.get("telemetry");
+    let reading = |key: &str| telemetry?.get(key)?.as_f64();
+    let failures = figures.failures(name);
+    let models = backend.get("models").and_then(Value::as_array);
+    let vram = backend.get("vram_used_bytes").and_then(Value::as_u64);
+    let loads_models = backend.get("models_in_memory").is_some();
+    let mut models: Vec<&Value> = models.into_iter().flatten().collect();
+    models.sort_by_key(|model| !is_resident(model));
+    let models: Vec<String> =
+        models.into_iter().map(|model| show_model(model, loads_models)).collect();
+    let plain = |text: String| (text, Tone::Plain);
+    vec![
+        plain(printable(name)),
+        (state, tone),
+        plain(text_of(backend, "engine").to_owned()),
+        plain(most.map_or_else(|| in_flight.to_string(), |most| format!("{in_flight}/{most}"))),
+        plain(
             most.map_or_else(String::new, |most| show_share(in_flight as f64 / most.max(1) as f64)),
-            reading("waiting").map_or_else(String::new, |count| format!("{count:.0}")),
-            reading("running").map_or_else(String::new, |count| format!("{count:.0}")),
-            reading("kv_utilization").map_or_else(String::new, show_share),
-            vram.map_or_else(String::new, show_gigabytes),
-            show_rate(figures.attempts(name)),
-            show_rate(failures),
-            show_latency(figures.first_token(0.5, Some(name))),
-            show_latency(figures.first_token(0.95, Some(name))),
-            show_rate(figures.tokens(name)),
-            printable(&models.join(" ")),
-        ];
-        let failures = if failures > 0.0 { Tone::Bad } else { Tone::Plain };
-        Self { cells, state: tone, failures }
-    }
-}
-
-fn table(rows: &[Row]) -> Vec<Line> {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.cells.get(column));
-        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-        widest.max(HEADS.get(column).map_or(0, |head| head.len()))
-    };
-    let has_any = |column: usize| {
-        rows.iter().any(|row| row.cells.get(column).is_some_and(|cell| !cell.is_empty()))
-    };
-    let is_shown = |column: &usize| !OPTIONAL.contains(column) || has_any(*column);
-    let shown: Vec<usize> = (0..COLUMNS).filter(is_shown).collect();
-    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
-    let mut head = Line::default();
-    for (column, name) in HEADS.iter().enumerate().filter(|(column, _)| shown.contains(column)) {
-        head.add(pad(column, name, &widths), Tone::Dim);
-    }
-    let mut lines = vec![head];
-    for row in rows {
-        let mut line = Line::default();
-        for (column, cell) in
-            row.cells.iter().enumerate().filter(|(column, _)| shown.contains(column))
-        {
-            let tone = match column {
-                STATE => row.state,
-                FAILURES => row.failures,
-                _ => Tone::Plain,
-            };
-            line.add(pad(column, cell, &widths), tone);
-        }
-        lines.push(line);
-    }
-    lines
-}
-
-/// A cell padded to the width of its column; numbers are aligned right.
-fn pad(column: usize, cell: &str, widths: &[usize]) -> String {
-    let width = widths.get(column).copied().unwrap_or(0);
-    if NUMBERS.contains(&column) { format!("{cell:>width$}  ") } else { format!("{cell:width$}  ") }
+        ),
+        plain(reading("waiting").map_or_else(String::new, |count| format!("{count:.0}"))),
+        plain(reading("running").map_or_else(String::new, |count| format!("{count:.0}"))),
+        plain(reading("kv_utilization").map_or_else(String::new, show_share)),
+        plain(vram.map_or_else(String::new, show_gigabytes)),
+        plain(show_rate(figures.attempts(name))),
+        (show_rate(failures), if failures > 0.0 { Tone::Bad } else { Tone::Plain }),
+        plain(show_latency(figures.first_token(0.5, Some(name)))),
+        plain(show_latency(figures.first_token(0.95, Some(name)))),
+        plain(show_rate(figures.tokens(name))),
+        plain(printable(&models.join(" "))),
+    ]
 }
 
 /// The text of a field; empty where it is missing.

@@ -9,6 +9,7 @@ pub use request::{DEFAULT_PATH, DryRunRequest, DryRunRequestError};
 pub use text::render_text;
 pub(super) use text::{candidate_lines, number, text};
 
+use http::header::HeaderName;
 use rand::Rng;
 use serde_json::{Map, Value, json};
 
@@ -19,8 +20,10 @@ use crate::fleet::{BackendSet, Probe, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     EnsemblePlan, RandomSource, RouteInput, Router, RoutingDecision, Split, SplitPoint, Weighted,
+    read_objectives,
 };
-use crate::scan::{ScanOptions, scan};
+use crate::scan::{RequestProfile, ScanOptions, scan};
+use crate::scoring::Objectives;
 use crate::units::Timestamp;
 
 /// What dry runs are made with.
@@ -66,11 +69,11 @@ impl DryRun<'_> {
         let split = router.names.split(model, topology);
         let target = router.names.resolve(model, topology, point);
         let split = split.map(|split| split_value(split, target));
-        let mut prompt = Chain::default();
-        if let Some(weighted) = router.weighted() {
-            let params = weighted.prefix_params(topology, target);
-            prompt_chain(&profile, body, target, params, &mut prompt);
-        }
+        let objectives = match objectives(config, sample, target) {
+            Ok(objectives) => objectives,
+            Err(error) => return json!({ "error": error }),
+        };
+        let prompt = self.prompt(&profile, body, target);
         let input = RouteInput {
             request: &profile,
             model,
@@ -83,7 +86,7 @@ impl DryRun<'_> {
             session: router.weighted().and_then(|weighted| session(weighted, sample)),
             // A client of which nothing is known.
             requester: Requester::default(),
-            objectives: crate::scoring::Objectives::default(),
+            objectives,
         };
         let calls = plan.as_ref().map(|plan| self.ensemble(plan, (&profile, &prompt), random));
         if let Some(Err(error)) = calls {
@@ -97,12 +100,23 @@ impl DryRun<'_> {
         ) {
             ensemble::add(last, "backend", Some(backend));
         }
-        for (key, added) in [("split", split), ("ensemble", calls)] {
+        let objectives = objectives_value(&objectives);
+        for (key, added) in [("split", split), ("ensemble", calls), ("objectives", objectives)] {
             if let (Some(added), Some(fields)) = (added, value.as_object_mut()) {
                 fields.insert(key.to_owned(), added);
             }
         }
         value
+    }
+
+    /// The blocks of its prompt, where the strategy reads them.
+    fn prompt(&self, profile: &RequestProfile, body: &[u8], target: &str) -> Chain {
+        let mut prompt = Chain::default();
+        if let Some(weighted) = self.router.weighted() {
+            let params = weighted.prefix_params(self.topology, target);
+            prompt_chain(profile, body, target, params, &mut prompt);
+        }
+        prompt
     }
 
     /// The decision about a request for the model that it calls `name`.
@@ -148,7 +162,8 @@ impl DryRun<'_> {
         }
         let id = random.rng().random::<u64>().to_le_bytes();
         let headers = |name: &str| sample.header(name).map(str::as_bytes).into_iter();
-        router.split_point(headers, sample.client_key(config), &id)
+        let key = sample.client_key(config).and_then(|position| config.auth.keys.get(position));
+        router.split_point(headers, key.map(|key| &*key.name), &id)
     }
 }
 
@@ -163,6 +178,20 @@ fn split_value(split: Split<'_>, model: &str) -> Value {
 fn session(weighted: &Weighted, sample: &DryRunRequest) -> Option<u64> {
     let field = weighted.session_field()?;
     field.read(|name| sample.header(name).map(str::as_bytes).into_iter())
+}
+
+/// What the request wants, by its headers, its key and its model.
+fn objectives(config: &Config, sample: &DryRunRequest, model: &str) -> Result<Objectives, Value> {
+    let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes);
+    read_objectives(config, field, sample.client_key(config), model)
+        .map_err(|error| error_value(ErrorCode::InvalidRequest, &error.to_string()))
+}
+
+/// `None` for a request that wants nothing.
+fn objectives_value(objectives: &Objectives) -> Option<Value> {
+    let Objectives { ttft_ms, tpot_ms, priority } = *objectives;
+    let value = json!({ "ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "priority": priority });
+    (*objectives != Objectives::default()).then_some(value)
 }
 
 /// An error as `explain` shows it; also for requests that cannot be read.

@@ -79,6 +79,9 @@ pub struct CandidateReport {
     /// That in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<String>,
+    /// How far it is below the objectives of the request and of the streams there; negative where it misses one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headroom_ms: Option<f64>,
     /// Why it was rejected: a short name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excluded: Option<&'static str>,
@@ -129,8 +132,9 @@ impl Router {
             let reason = pass.reason(row);
             let predicted = self.predicts().then(|| readings::prediction(serving, input, &one));
             CandidateReport {
-                predicted: predicted.map(|one| one.to_text()),
+                predicted: predicted.map(|one| input.objectives.compare_text(&one)),
                 prediction: predicted.map(|one| one.to_value()),
+                headroom_ms: predicted.and_then(|one| Some(input.objectives.headroom(&one)?.ms)),
                 backend: serving.state.name.to_string(),
                 assumed: reason.is_none_or(|reason| reason == RejectReason::Assumed)
                     && !filters::is_known(input, serving),
@@ -178,6 +182,7 @@ impl Router {
             slots: shown.and_then(|one| one.slots).map(to_count),
             prediction: None,
             predicted: None,
+            headroom_ms: None,
             excluded: None,
             reason: None,
         }

@@ -105,6 +105,37 @@ fn telemetry_columns_need_a_backend_with_telemetry() {
 }
 
 #[test]
+fn predictions_have_a_table() {
+    let page =
+        Page::parse("penstock_max_queue_requests 256\npenstock_queue_requests{model=\"m\"} 3");
+    let figures = Figures::new(&page, &page, Duration::from_secs(2));
+    let draw = |models: Value| {
+        let fleet = json!({"backends": [{"name": "gpu-a", "health": "healthy", "models": models}]});
+        let scene = Scene { authority: "host:1", version: "1.2.3", fleet: &fleet, up: 1.0 };
+        let lines = draw(&scene, &figures, Style { width: 200, has_colors: false });
+        let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        lines.iter().map(words).collect::<Vec<_>>()
+    };
+    let prediction = json!({"trusted": true, "error": 0.124, "coverage": 0.91, "backlog_ms": 310.0,
+        "step_ms": 14.2, "prompt_token_us": 42.0, "front_end_ms": 6.1, "slots": null});
+    let all = draw(json!([{"id": "m", "prediction": prediction}, {"id": "n"}]));
+    assert!(all[2].contains("queue 3"), "{all:#?}");
+    assert_eq!(
+        all[6..],
+        [
+            "",
+            "PREDICTIONS MODEL TRUSTED ERROR BELOW P90 BACKLOG STEP 1K PROMPT FRONT END SLOTS",
+            "gpu-a m yes 12% 91% 310 ms 14 ms 42 ms 6 ms -",
+        ]
+    );
+    assert_eq!(draw(json!([{"id": "m"}])).len(), 6, "nothing is predicted");
+    let many = Value::Array(vec![json!({"id": "m", "prediction": {"trusted": false}}); 33]);
+    let all = draw(many);
+    assert_eq!(all.last().unwrap(), "and 3 more in /fleet");
+    assert_eq!(all[8], "gpu-a m not yet - - - - - - -");
+}
+
+#[test]
 fn lines_fit_the_terminal_with_and_without_colours() {
     for width in [1, 20, 79, 200] {
         let plain = frame(Style { width, has_colors: false });

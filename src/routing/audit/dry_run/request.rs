@@ -94,12 +94,11 @@ impl DryRunRequest {
         Value::Object(fields).to_string()
     }
 
-    /// The name of the client key it carries.
-    pub(crate) fn client_key<'a>(&self, config: &'a Config) -> Option<&'a str> {
+    /// The position of the client key it carries in `auth.keys`.
+    pub(crate) fn client_key(&self, config: &Config) -> Option<usize> {
         let given = self.header("x-api-key").map(str::as_bytes);
         let given = given.or_else(|| token_of(self.header("authorization")?.as_bytes()))?;
-        let mut keys = config.auth.keys.iter();
-        keys.find(|key| key.key.reveal().as_bytes() == given).map(|key| key.name.as_str())
+        config.auth.keys.iter().position(|key| key.key.reveal().as_bytes() == given)
     }
 
     /// The value of a header, by its name in lower case.

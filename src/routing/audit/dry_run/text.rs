@@ -8,6 +8,9 @@ pub fn render_text(result: &Value) -> String {
     if let Some(requirements) = result.get("requirements") {
         lines.extend(requirement_lines(requirements));
     }
+    if let Some(objectives) = result.get("objectives") {
+        lines.push(format!("objective   {}", objectives_text(objectives)));
+    }
     if let Some(shift) = result.get("context_shift") {
         lines.push(format!("shift       {}", shift_text(shift)));
     }
@@ -49,6 +52,17 @@ fn ensemble_lines(ensemble: &Value) -> Vec<String> {
     });
     let sum = format!("ensemble    {} calls, {}", calls.len(), costs(ensemble));
     std::iter::once(sum).chain(lines).collect()
+}
+
+/// `first token in 500 ms, 50 ms per token, priority 5`.
+fn objectives_text(objectives: &Value) -> String {
+    let millis = |key: &str| objectives.get(key).and_then(Value::as_f64);
+    let parts = [
+        millis("ttft_ms").map(|ms| format!("first token in {ms} ms")),
+        millis("tpot_ms").map(|ms| format!("{ms} ms per token")),
+        objectives.get("priority").map(|priority| format!("priority {priority}")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn shift_text(shift: &Value) -> String {

@@ -1,38 +1,48 @@
 //! What a client wants of its request: from header fields, or by a name that the configuration, its key or its model has
 //! for it.
 
-use http::HeaderMap;
 use http::header::HeaderName;
 
-use super::failure::OwnError;
-use crate::api::ErrorCode;
+use crate::api::{OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, is_unprintable};
 use crate::config::{Config, MOST_PRIORITY, ObjectiveConfig};
 use crate::scoring::Objectives;
-use crate::upstream::headers::{OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT};
 
 /// The largest objective that counts as one: a day.
 const MOST_MS: f64 = 86_400_000.0;
 
+/// Why a request's objectives are none. A 400.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is described by its message")]
+pub enum ObjectivesError {
+    #[error("The header {field} is '{given}': expected {expected}")]
+    Value { field: HeaderName, given: String, expected: &'static str },
+    #[error("The header {OBJECTIVE} names '{name}': there is no such objective ({known})")]
+    Unknown { name: String, known: String },
+}
+
 /// The objectives of a request: the numbers in its fields before those of the objective that it names, that of its key,
-/// that of its model.
+/// that of its model. `field` is the value of a header field.
 ///
 /// # Errors
 /// When a field has a value that is none, or names an objective that does not exist.
-pub(crate) fn read_objectives(
+pub fn read_objectives<'a>(
     config: &Config,
-    headers: &HeaderMap,
+    field: impl Fn(&HeaderName) -> Option<&'a [u8]>,
     key: Option<usize>,
     model: &str,
-) -> Result<Objectives, OwnError> {
-    let named = match text(headers, &OBJECTIVE)? {
+) -> Result<Objectives, ObjectivesError> {
+    let text = |name: &HeaderName| field(name).map(|value| text(name, value)).transpose();
+    let named = match text(&OBJECTIVE)? {
         Some(name) => Some(config.objectives.get(name).ok_or_else(|| unknown(config, name))?),
         None => configured(config, key, model),
     };
     let named = named.map(ObjectiveConfig::to_objectives).unwrap_or_default();
+    let millis = |name: HeaderName| Ok(text(&name)?.map(|given| milliseconds(name, given)));
+    let priority = text(&PRIORITY)?.map(priority).transpose()?;
     Ok(Objectives {
-        ttft_ms: milliseconds(headers, &SLO_TTFT)?.or(named.ttft_ms),
-        tpot_ms: milliseconds(headers, &SLO_TPOT)?.or(named.tpot_ms),
-        priority: priority(headers)?.unwrap_or(named.priority),
+        ttft_ms: millis(SLO_TTFT)?.transpose()?.or(named.ttft_ms),
+        tpot_ms: millis(SLO_TPOT)?.transpose()?.or(named.tpot_ms),
+        priority: priority.unwrap_or(named.priority),
     })
 }
 
@@ -50,37 +60,32 @@ fn configured<'a>(
     config.objectives.get(of_key.or_else(of_model)?)
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, OwnError> {
-    let Some(value) = headers.get(name) else { return Ok(None) };
-    let text = value.to_str().map(str::trim).ok().filter(|text| !text.is_empty());
-    text.map(Some).ok_or_else(|| refused(name, "", "text"))
+fn text<'a>(name: &HeaderName, value: &'a [u8]) -> Result<&'a str, ObjectivesError> {
+    let text = std::str::from_utf8(value).ok().map(str::trim);
+    let text = text.filter(|text| !text.is_empty() && !text.contains(is_unprintable));
+    text.ok_or_else(|| refused(name.clone(), "", "text"))
 }
 
-fn milliseconds(headers: &HeaderMap, name: &HeaderName) -> Result<Option<f64>, OwnError> {
-    let Some(given) = text(headers, name)? else { return Ok(None) };
+fn milliseconds(name: HeaderName, given: &str) -> Result<f64, ObjectivesError> {
     let parsed = given.parse::<f64>().ok().filter(|ms| *ms > 0.0 && *ms <= MOST_MS);
     let expected = "a number of milliseconds above 0 and at most 86400000";
-    parsed.map(Some).ok_or_else(|| refused(name, given, expected))
+    parsed.ok_or_else(|| refused(name, given, expected))
 }
 
-fn priority(headers: &HeaderMap) -> Result<Option<i32>, OwnError> {
-    let Some(given) = text(headers, &PRIORITY)? else { return Ok(None) };
+fn priority(given: &str) -> Result<i32, ObjectivesError> {
     let range = -MOST_PRIORITY..=MOST_PRIORITY;
     let parsed = given.parse().ok().filter(|priority| range.contains(priority));
-    parsed.map(Some).ok_or_else(|| refused(&PRIORITY, given, "a whole number from -100 to 100"))
+    parsed.ok_or_else(|| refused(PRIORITY, given, "a whole number from -100 to 100"))
 }
 
-fn refused(name: &HeaderName, given: &str, expected: &str) -> OwnError {
-    let message = format!("The header {name} is '{given}': expected {expected}");
-    OwnError::new(ErrorCode::InvalidRequest, message)
+fn refused(field: HeaderName, given: &str, expected: &'static str) -> ObjectivesError {
+    ObjectivesError::Value { field, given: given.to_owned(), expected }
 }
 
-fn unknown(config: &Config, name: &str) -> OwnError {
+fn unknown(config: &Config, name: &str) -> ObjectivesError {
     let known: Vec<&str> = config.objectives.keys().map(String::as_str).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    let message =
-        format!("The header {OBJECTIVE} names '{name}': there is no such objective ({known})");
-    OwnError::new(ErrorCode::InvalidRequest, message)
+    ObjectivesError::Unknown { name: name.to_owned(), known }
 }
 
 #[cfg(test)]
@@ -101,11 +106,10 @@ backends: [http://127.0.0.1:1]
     fn read(fields: &[(&'static str, &'static str)], key: usize) -> Result<Objectives, String> {
         let environment = Environment::default();
         let config = Config::parse(CONFIG, "test.yaml", Path::new(""), &environment).unwrap();
-        let mut headers = HeaderMap::new();
-        for (name, value) in fields {
-            headers.insert(*name, value.parse().unwrap());
-        }
-        read_objectives(&config, &headers, Some(key), "m").map_err(|error| error.message)
+        let field = |name: &HeaderName| {
+            fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_bytes())
+        };
+        read_objectives(&config, field, Some(key), "m").map_err(|error| error.to_string())
     }
 
     #[test]

@@ -1,0 +1,150 @@
+//! The state of a predictor as plain numbers, which decisions read without a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::coefficients::Coefficients;
+use super::prediction::{EngineLimits, EngineView};
+use super::prompts::{Work, share_at};
+use super::residual::Factors;
+use super::wait_curve::WaitCurve;
+
+#[derive(Debug, Default)]
+struct Number(AtomicU64);
+
+impl Number {
+    #[inline(always)]
+    fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+}
+
+/// The numbers of an [`EngineView`], and what else a decision reads. Those of two moments may be mixed for an instant; each
+/// is finite by itself, so that a prediction is off then, and nothing more.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Published {
+    base: Number,
+    token: Number,
+    decode: Number,
+    context_cost: Number,
+    pair: Number,
+    slots: Number,
+    kv_tokens: Number,
+    step_tokens: Number,
+    step_ended: Number,
+    waiting: Number,
+    inside_tokens: Number,
+    inside_time: Number,
+    outside_tokens: Number,
+    outside_time: Number,
+    recent: Number,
+    changed: Number,
+    streams: Number,
+    context: Number,
+    factors: [(Number, Number); 3],
+    front_end: Number,
+    output: Number,
+    tightest: Number,
+    is_trusted: Number,
+}
+
+/// What is published besides the view.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Besides {
+    /// The prefill work of late, and when it changed.
+    pub(super) recent: (f64, f64),
+    /// The least time per token that a stream there can bear.
+    pub(super) tightest: f64,
+    /// Whether enough is known for a request to be refused by it.
+    pub(super) is_trusted: bool,
+}
+
+impl Published {
+    /// The view at `now`.
+    #[inline(always)]
+    pub(super) fn view<'a>(&self, waits: &'a WaitCurve, now: f64) -> EngineView<'a> {
+        let recent = self.recent.get();
+        let factors = |at: &(Number, Number)| (at.0.get(), at.1.get());
+        let [prefill, slot, whole] = &self.factors;
+        EngineView {
+            coefficients: Coefficients {
+                base: self.base.get(),
+                token: self.token.get(),
+                decode: self.decode.get(),
+                context: self.context_cost.get(),
+                pair: self.pair.get(),
+            },
+            limits: EngineLimits {
+                slots: self.slots.get(),
+                kv_tokens: self.kv_tokens.get(),
+                step_tokens: self.step_tokens.get(),
+            },
+            step_ended: self.step_ended.get(),
+            waiting: self.waiting.get(),
+            inside: Work { tokens: self.inside_tokens.get(), time: self.inside_time.get() },
+            outside: Work { tokens: self.outside_tokens.get(), time: self.outside_time.get() },
+            prefill_share: match recent > 0.0 {
+                true => share_at(recent, self.changed.get(), now),
+                false => 0.0,
+            },
+            streams: self.streams.get(),
+            context: self.context.get(),
+            waits,
+            factors: Factors([factors(prefill), factors(slot), factors(whole)]),
+            front_end: self.front_end.get(),
+            output: self.output.get(),
+        }
+    }
+
+    /// The least time per token that a stream there can bear, in microseconds; infinite where none has an objective.
+    #[inline(always)]
+    pub(super) fn tightest(&self) -> f64 {
+        self.tightest.get()
+    }
+
+    /// Whether enough is known for a request to be refused by it.
+    #[inline(always)]
+    pub(super) fn is_trusted(&self) -> bool {
+        self.is_trusted.get() > 0.0
+    }
+
+    pub(super) fn publish(&self, view: &EngineView<'_>, besides: &Besides) {
+        let Coefficients { base, token, decode, context, pair } = view.coefficients;
+        let EngineLimits { slots, kv_tokens, step_tokens } = view.limits;
+        let numbers = [
+            (&self.base, base),
+            (&self.token, token),
+            (&self.decode, decode),
+            (&self.context_cost, context),
+            (&self.pair, pair),
+            (&self.slots, slots),
+            (&self.kv_tokens, kv_tokens),
+            (&self.step_tokens, step_tokens),
+            (&self.step_ended, view.step_ended),
+            (&self.waiting, view.waiting),
+            (&self.inside_tokens, view.inside.tokens),
+            (&self.inside_time, view.inside.time),
+            (&self.outside_tokens, view.outside.tokens),
+            (&self.outside_time, view.outside.time),
+            (&self.recent, besides.recent.0),
+            (&self.changed, besides.recent.1),
+            (&self.streams, view.streams),
+            (&self.context, view.context),
+            (&self.front_end, view.front_end),
+            (&self.output, view.output),
+            (&self.tightest, besides.tightest),
+            (&self.is_trusted, f64::from(u8::from(besides.is_trusted))),
+        ];
+        for (place, number) in numbers {
+            place.set(number);
+        }
+        for ((mean, percentile), factors) in self.factors.iter().zip(view.factors.0) {
+            mean.set(factors.0);
+            percentile.set(factors.1);
+        }
+    }
+}
