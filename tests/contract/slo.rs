@@ -90,7 +90,7 @@ const ROWS: &[Row] = &[
         "ruling: objectives are optional, and one that cannot be read is a 400 in the client's dialect",
         &[
             "objectives::bad_values_are_refused_in_every_dialect",
-            "src/proxy/objectives.rs::other_values_are_refused",
+            "src/routing/objectives.rs::other_values_are_refused",
             "src/scoring/scorers/slo_headroom.rs::fastest_is_best_without_an_objective",
         ],
     ),
@@ -99,7 +99,7 @@ const ROWS: &[Row] = &[
         "how important a request is, is decided before it is routed: by header, name, key or model",
         &[
             "objectives::objectives_are_named_by_key_and_model",
-            "src/proxy/objectives.rs::fields_come_before_names_and_keys_before_models",
+            "src/routing/objectives.rs::fields_come_before_names_and_keys_before_models",
         ],
     ),
     (
