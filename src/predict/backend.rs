@@ -259,9 +259,12 @@ impl BackendPredictor {
     /// A step without prompts.
     pub fn learn_gap(&mut self, sample: &GapSample) {
         let was_relearning = self.steps.is_relearning();
-        self.steps.learn_gap(sample);
-        if self.steps.is_relearning() && !was_relearning {
-            self.residual.note_change();
+        let factor = self.steps.learn_gap(sample);
+        self.prefill.scale(factor);
+        match (was_relearning, self.steps.is_relearning()) {
+            (false, true) => self.residual.note_change(),
+            (true, false) => self.residual.note_relearned(),
+            (false, false) | (true, true) => {}
         }
         self.learned();
     }

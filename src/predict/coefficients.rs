@@ -75,6 +75,8 @@ const RELEARNED: f64 = 200.0;
 const ALARM: f64 = 0.1;
 /// The largest sum of variances: what no sample shows for long is not made up.
 const MOST_VARIANCE: f64 = 1e4;
+/// The share of the difference that a gap takes away then.
+const CATCH_UP: f64 = 0.1;
 /// A gap that is off by so many deviations is a pause of the network or the engine.
 const OUTLIER: f64 = 5.0;
 /// The least deviation that is taken for more than noise.
@@ -117,12 +119,13 @@ impl StepLearner {
         self.gaps
     }
 
-    /// Learns from a step without prompts. The relative error `(gap - expected) / gap` is what is made small, so the
+    /// Learns from a step without prompts. Returns by which factor all steps take longer than before: 1 unless the engine
+    /// has just changed. The relative error `(gap - expected) / gap` is what is made small, so the
     /// regressors are divided by the gap.
-    pub fn learn_gap(&mut self, sample: &GapSample) {
+    pub fn learn_gap(&mut self, sample: &GapSample) -> f64 {
         let GapSample { gap, decodes, context, steps } = *sample;
         if !(gap > 0.0 && gap.is_finite()) {
-            return;
+            return 1.0;
         }
         let x = [1.0, decodes / DECODES, context / CONTEXT].map(|one| one / gap * SCALE);
         let weights = self.weights.map(|weight| weight / SCALE);
@@ -131,7 +134,7 @@ impl StepLearner {
         if self.gaps > WARM_UP && off.abs() > OUTLIER * self.deviation.max(LEAST_DEVIATION) {
             // A real change shows in the next gaps, too: the deviation grows with every one that is left out.
             self.deviation = self.deviation.max(LEAST_DEVIATION) * 1.05;
-            return;
+            return 1.0;
         }
         let rate = (steps / 100.0).clamp(0.01, 0.5);
         self.deviation += rate * (off.abs() - self.deviation);
@@ -140,8 +143,11 @@ impl StepLearner {
         if self.drift.abs() > ALARM && self.gaps > WARM_UP {
             (self.relearning, self.drift) = (RELEARNED, 0.0);
         }
-        self.update(&x, off, steps);
+        let factor = if self.is_relearning() { catch_up(off, steps) } else { 1.0 };
+        self.weights.iter_mut().for_each(|weight| *weight *= factor);
+        self.update(&x, 1.0 - expected * factor, steps);
         self.relearning = (self.relearning - steps).max(0.0);
+        factor
     }
 
     fn update(&mut self, x: &[f64; 3], off: f64, steps: f64) {
@@ -164,6 +170,14 @@ impl StepLearner {
             self.covariance.iter_mut().flatten().for_each(|one| *one *= shrink);
         }
     }
+}
+
+/// An engine that has changed is faster or slower in all it does, most of the time: all its numbers follow the gaps at once,
+/// and the regression corrects what is left. One pause must not count for much.
+fn catch_up(off: f64, steps: f64) -> f64 {
+    let ratio = 1.0 / (1.0 - off).max(0.1);
+    let share = 1.0 - (1.0 - CATCH_UP).powf(steps.min(100.0));
+    (1.0 + share * (ratio - 1.0)).clamp(0.8, 1.25)
 }
 
 type Vec3 = [f64; 3];

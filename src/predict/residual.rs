@@ -32,6 +32,10 @@ impl Factors {
 const RATE: f64 = 0.05;
 const SLOT_RATE: f64 = 0.02;
 const PERCENTILE_RATE: f64 = 0.02;
+/// How fast what is usual follows both.
+const USUAL_RATE: f64 = 0.01;
+/// How fast the mean error follows: about the last fifty.
+const ERROR_RATE: f64 = 0.02;
 /// First tokens after which it follows half as fast as later.
 const SLOW: f64 = 100.0;
 /// The percentile.
@@ -50,6 +54,9 @@ pub struct Residual {
     seen: f64,
     /// Those since the engine has changed; `None` where it has not.
     since_change: Option<f64>,
+    /// What `bias` and `percentile` have been for long; it stays while steps are learned again.
+    usual: [[f64; REGIMES]; 2],
+    is_relearning: bool,
     known: [f64; REGIMES],
     covered: f64,
     /// The mean absolute percentage error (decayed).
@@ -63,6 +70,8 @@ impl Default for Residual {
             percentile: [FIRST; REGIMES],
             seen: 0.0,
             since_change: None,
+            usual: [[0.0; REGIMES], [FIRST; REGIMES]],
+            is_relearning: false,
             known: [0.0; REGIMES],
             covered: SHARE,
             error: 0.0,
@@ -105,7 +114,8 @@ impl Residual {
         let rate = (1.0 / self.seen).max(0.005);
         let is_covered = f64::from(u8::from(actual <= raw * percentile));
         self.covered += rate * (is_covered - self.covered);
-        self.error += rate * ((raw * mean / actual - 1.0).abs() - self.error);
+        let error = (raw * mean / actual - 1.0).abs();
+        self.error += rate.max(ERROR_RATE) * (error - self.error);
         self.update(regime, off, 1.0);
     }
 
@@ -134,11 +144,30 @@ impl Residual {
             let step = if off > *percentile { SHARE } else { SHARE - 1.0 };
             *percentile += PERCENTILE_RATE * weight * step;
         }
+        if !self.is_relearning {
+            self.follow_usual(at, (weight / known.max(1.0)).max(weight * USUAL_RATE));
+        }
+    }
+
+    fn follow_usual(&mut self, at: usize, rate: f64) {
+        for (usual, now) in self.usual.iter_mut().zip([&self.bias, &self.percentile]) {
+            for (usual, now) in usual.iter_mut().zip(now).skip(at).take(1) {
+                *usual += rate * (now - *usual);
+            }
+        }
     }
 
     /// The engine has changed: what was right before says less.
     pub fn note_change(&mut self) {
         self.since_change = Some(0.0);
+        self.is_relearning = true;
+        [self.bias, self.percentile] = self.usual;
+    }
+
+    /// Its steps are learned again: they explain what the factors had to make up for meanwhile.
+    pub fn note_relearned(&mut self) {
+        self.is_relearning = false;
+        [self.bias, self.percentile] = self.usual;
     }
 
     /// First tokens since the engine has changed; infinite where it has not.

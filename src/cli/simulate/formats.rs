@@ -106,15 +106,20 @@ pub(super) fn write_requests(path: &Path, plan: &Plan) -> Result<(), SimulateErr
         let arrived = result.arrived.saturating_sub(run.start) as f64 * 1e-6;
         let is_done = result.status == Status::Done;
         let backend = run.backends.get(usize::from(result.backend)).filter(|_| result.attempts > 0);
+        let queued = result.decided.saturating_sub(result.arrived) as f64 * 1e-6;
+        let predicted =
+            |micros: f32| (micros > 0.0).then(|| queued + f64::from(micros.round()) * 1e-6);
         let line = json!({
             "arrived": arrived, "priority": request.priority,
             "client": workload.and_then(|one| one.clients.get(request.client as usize)),
-            "queued_seconds": is_done.then(|| result.decided.saturating_sub(result.arrived) as f64 * 1e-6),
+            "queued_seconds": is_done.then_some(queued),
             "status": status_name(result.status),
             "backend": backend.map(|backend| &backend.name), "attempts": result.attempts,
             "input_tokens": request.input_tokens, "output_tokens": result.output_tokens,
             "cached_tokens": result.cached_tokens, "believed_tokens": result.believed_tokens,
             "ttft_seconds": is_done.then(|| first_token(result)),
+            "predicted_ttft_seconds": predicted(result.predicted),
+            "predicted_ttft_p90_seconds": predicted(result.predicted_p90),
             "tpot_seconds": per_token(result).filter(|_| is_done),
             "e2e_seconds": is_done.then(|| result.ended.saturating_sub(result.arrived) as f64 * 1e-6),
         });

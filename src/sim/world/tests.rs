@@ -286,11 +286,38 @@ fn first_tokens_are_predicted_at_any_load() {
     }
 }
 
+/// An engine becomes twice as slow: its predictions are off by less than 20 % ten seconds later.
+#[test]
+fn engine_that_slows_down_is_followed() {
+    let (mut off, mut count) = (0.0, 0_u32);
+    for seed in 1..=3 {
+        let workload = mixed_of(3000, 30.0, 1.0, seed);
+        let mut spec = world("strategy: slo", 4);
+        spec.faults = vec!["at 60s backend b1 slow x2 10m".parse().unwrap()];
+        let result = simulate(&spec, &workload).unwrap();
+        let is_seen = |one: &&RequestResult| {
+            let seconds = one.arrived.saturating_sub(result.start) / 1_000_000;
+            one.status == Status::Done && one.backend == 1 && (70..90).contains(&seconds)
+        };
+        for one in result.requests.iter().filter(is_seen) {
+            let actual = (one.first_token - one.decided) as f64;
+            off += (f64::from(one.predicted) / actual - 1.0).abs();
+            count += 1;
+        }
+    }
+    let error = off / f64::from(count);
+    assert!(count > 30 && error < 0.2, "{error} of {count}");
+}
+
 fn mixed(requests: u32, rate: f64, variation: f64) -> Workload {
+    mixed_of(requests, rate, variation, 1)
+}
+
+fn mixed_of(requests: u32, rate: f64, variation: f64, seed: u64) -> Workload {
     let yaml = format!(
         "requests: {requests}\nstreams:\n  - model: m\n    arrivals: {{ rate: {rate}, process: gamma, variation: {variation} }}\n    \
          input: {{ distribution: lognormal, mean: 900, deviation: 1400, min: 20, max: 12000 }}\n    output: {{ \
          distribution: lognormal, mean: 220, deviation: 250, min: 2, max: 2000 }}\n"
     );
-    generate(&WorkloadSpec::parse(&yaml).unwrap(), 1)
+    generate(&WorkloadSpec::parse(&yaml).unwrap(), seed)
 }

@@ -77,8 +77,8 @@ def case_dashboard_shows_the_fleet(env: Env) -> None:
     assert len(texts(browser, "#charts svg[role=img][aria-label*=now]")) == 4
     assert any(PLAIN in text for text in texts(browser, "#decision-rows tr"))
     assert any("best of 2" in text or "only candidate" in text for text in texts(browser, "#decision-rows summary"))
-    rows = texts(browser, "#prediction-rows tr")
-    assert rows and all("not yet" in row and PLAIN in row for row in rows), rows
+    assert any(PLAIN in row for row in texts(browser, "#prediction-rows tr"))
+    assert "" not in texts(browser, "#prediction-rows tr > *")
     for section in ("memory", "predictions", "protection", "errors", "shadow", "usage"):
         assert len(texts(browser, f"#{section}")[0].split()) > 3, section
     assert "routing.shadow" in texts(browser, "#shadow-note")[0]

@@ -13,7 +13,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_prediction_error_ratio",
         LABELS,
         |_, scrape| per_predictor(scrape, |one| (one.first_tokens > 0.0).then_some(one.error)),
-        "mean absolute error of predicted times to the first token, as a share of the truth (MAPE), of about the last 200",
+        "mean absolute error of predicted times to the first token, as a share of the truth (MAPE), of about the last 50",
     ),
     gauge(
         "penstock_prediction_coverage_ratio",
