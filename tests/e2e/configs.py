@@ -55,7 +55,7 @@ def main(env: "Env") -> Setup:
         {"name": "slow", "url": engines["slow"].url, "engine": "auto"},
     ]
     config = {
-        "routing": {"aliases": {"gpt-4": PLAIN}, "expose_decision": True, "predict": True},
+        "routing": {"aliases": {"gpt-4": PLAIN}, "expose_decision": True},
         "health": HEALTH,
         "backends": backends,
     }
@@ -260,7 +260,7 @@ def wide(env: "Env") -> Setup:
         for number in range(40)
     ]
     config = {
-        "routing": {"strategy": "weighted", "shadow": {"strategy": "round_robin"}},
+        "routing": {"strategy": "weighted", "predict": True, "shadow": {"strategy": "round_robin"}},
         "ledger": {"path": str(env.work / "wide.db")},
         # One Python process plays all of them.
         "health": {**HEALTH, "interval": "5s"},

@@ -77,8 +77,7 @@ def case_dashboard_shows_the_fleet(env: Env) -> None:
     assert len(texts(browser, "#charts svg[role=img][aria-label*=now]")) == 4
     assert any(PLAIN in text for text in texts(browser, "#decision-rows tr"))
     assert any("best of 2" in text or "only candidate" in text for text in texts(browser, "#decision-rows summary"))
-    assert any(PLAIN in row for row in texts(browser, "#prediction-rows tr"))
-    assert "" not in texts(browser, "#prediction-rows tr > *")
+    assert "routing.predict" in texts(browser, "#predictions-note")[0]
     for section in ("memory", "predictions", "protection", "errors", "shadow", "usage"):
         assert len(texts(browser, f"#{section}")[0].split()) > 3, section
     assert "routing.shadow" in texts(browser, "#shadow-note")[0]
@@ -137,6 +136,8 @@ def case_dashboard_fits_narrow_and_wide_screens(env: Env) -> None:
     assert browser.eval("document.images.length") == 0, "a name became markup"
     browser.wait("decisions", "document.querySelectorAll('#decision-rows tr').length === 3")
     browser.wait("usage", "document.querySelector('#usage-rows tr') !== null")
+    browser.wait("predictions", "document.querySelector('#prediction-rows tr') !== null")
+    assert "" not in texts(browser, "#prediction-rows tr > *")
     for width in (360, 1280):
         browser.resize(width)
         page, window = browser.eval("[document.documentElement.scrollWidth, innerWidth]")
