@@ -6,8 +6,14 @@ use crate::units::{floor_index, narrow};
 
 /// Buckets of lengths.
 const BUCKETS: usize = 129;
-/// How much a request counts one request later: about the last thousand.
-const FORGETTING: f64 = 0.999;
+/// How much more a request counts than the one before it: about the last thousand count.
+const GROWTH: f64 = 1.0 / 0.999;
+/// The weight of a request at which all are made small again.
+const MOST_WEIGHT: f64 = 1e9;
+/// The share of what is known that is new before the survival is computed again.
+const NEWS: f64 = 0.02;
+/// The requests that are known at most: the sum of all weights by that of the last.
+const KNOWN: f64 = 1000.0;
 /// What is known before the first output: as much as so many outputs with a mean of some 250 tokens.
 const PRIOR: f64 = 4.0;
 
@@ -28,11 +34,16 @@ fn bucket_of(length: f64) -> usize {
 pub struct Lengths {
     ended: [f64; BUCKETS],
     passed: [f64; BUCKETS],
-    /// The same of outputs that still run.
+    /// How much the next output counts.
+    weight: f64,
+    /// Outputs that have passed each bucket and still run.
     running: [f64; BUCKETS],
-    /// The survival at the start of each bucket; computed when something was learned.
+    /// The survival at the start of each bucket; computed when enough was learned.
     survival: [f64; BUCKETS + 1],
     mean: f64,
+    /// Outputs that were learned, at most [`KNOWN`], and those since the survival was computed.
+    known: f64,
+    news: f64,
 }
 
 /// What is kept of it: for each bucket how many outputs ended there and how many passed it.
@@ -42,7 +53,8 @@ struct Counts(Vec<(f32, f32)>);
 impl From<Lengths> for Counts {
     fn from(lengths: Lengths) -> Self {
         let both = lengths.ended.iter().zip(&lengths.passed);
-        Self(both.map(|(ended, passed)| (narrow(*ended), narrow(*passed))).collect())
+        let share = |count: f64| narrow(count / lengths.weight);
+        Self(both.map(|(ended, passed)| (share(*ended), share(*passed))).collect())
     }
 }
 
@@ -53,6 +65,7 @@ impl From<Counts> for Lengths {
         for ((ended, passed), count) in places.zip(counts.0) {
             (*ended, *passed) = (count.0.into(), count.1.into());
         }
+        lengths.known = KNOWN.min(lengths.ended.iter().sum());
         lengths.refresh();
         lengths
     }
@@ -64,9 +77,12 @@ impl Default for Lengths {
         let mut lengths = Self {
             ended: [0.0; BUCKETS],
             passed: [0.0; BUCKETS],
+            weight: 1.0,
             running: [0.0; BUCKETS],
             survival: [0.0; BUCKETS + 1],
             mean: 0.0,
+            known: 0.0,
+            news: 0.0,
         };
         for bucket in 0..BUCKETS {
             let share = |length: f64| (-length / 250.0).exp();
@@ -86,18 +102,18 @@ impl Default for Lengths {
 impl Lengths {
     /// An output has ended.
     pub fn learn(&mut self, length: f64) {
-        self.forget();
         let at = bucket_of(length);
-        self.ended.iter_mut().skip(at).take(1).for_each(|one| *one += 1.0);
-        self.passed.iter_mut().take(at).for_each(|one| *one += 1.0);
-        self.refresh();
+        let weight = self.next_weight();
+        self.ended.iter_mut().skip(at).take(1).for_each(|one| *one += weight);
+        self.passed.iter_mut().take(at).for_each(|one| *one += weight);
+        self.learned();
     }
 
     /// An output was cut by the client or a failure when it had `length` tokens: it would have been longer.
     pub fn learn_cut(&mut self, length: f64) {
-        self.forget();
-        self.passed.iter_mut().take(bucket_of(length)).for_each(|one| *one += 1.0);
-        self.refresh();
+        let weight = self.next_weight();
+        self.passed.iter_mut().take(bucket_of(length)).for_each(|one| *one += weight);
+        self.learned();
     }
 
     /// Takes outputs that still run into account: ages, and how many have them. Those of the call before are no longer
@@ -110,20 +126,41 @@ impl Lengths {
         self.refresh();
     }
 
-    fn forget(&mut self) {
-        self.ended.iter_mut().chain(&mut self.passed).for_each(|one| *one *= FORGETTING);
+    /// Later outputs count more, instead of earlier ones less: that is one number to change.
+    fn next_weight(&mut self) -> f64 {
+        self.weight *= GROWTH;
+        if self.weight > MOST_WEIGHT {
+            let share = 1.0 / self.weight;
+            self.ended.iter_mut().chain(&mut self.passed).for_each(|one| *one *= share);
+            self.weight = 1.0;
+        }
+        self.weight
+    }
+
+    fn learned(&mut self) {
+        self.known = (self.known + 1.0).min(KNOWN);
+        self.news += 1.0;
+        if self.news >= NEWS * self.known {
+            self.refresh();
+        }
     }
 
     fn refresh(&mut self) {
+        self.news = 0.0;
         let mut survival = 1.0;
         let mut mean = 0.0;
-        let there = self.passed.iter().zip(&self.running).map(|(passed, running)| passed + running);
+        let weight = self.weight;
+        let there = self.passed.iter().zip(&self.running);
+        let there = there.map(|(passed, running)| passed + running * weight);
+        let mut start = start_of(0);
         let counts = self.ended.iter().zip(there).enumerate();
         for ((bucket, (ended, passed)), place) in counts.zip(&mut self.survival) {
             *place = survival;
             let there = ended + passed;
             let next = if there > 1e-9 { survival * (1.0 - ended / there) } else { survival * 0.5 };
-            mean += (survival + next) * 0.5 * (start_of(bucket + 1) - start_of(bucket));
+            let end = start_of(bucket + 1);
+            mean += (survival + next) * 0.5 * (end - start);
+            start = end;
             survival = next;
         }
         if let Some(last) = self.survival.last_mut() {
