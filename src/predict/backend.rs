@@ -259,8 +259,7 @@ impl BackendPredictor {
     /// A step without prompts.
     pub fn learn_gap(&mut self, sample: &GapSample) {
         let was_relearning = self.steps.is_relearning();
-        let factor = self.steps.learn_gap(sample);
-        self.prefill.scale(factor);
+        self.steps.learn_gap(sample);
         match (was_relearning, self.steps.is_relearning()) {
             (false, true) => self.residual.note_change(),
             (true, false) => self.residual.note_relearned(),

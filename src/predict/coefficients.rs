@@ -119,13 +119,12 @@ impl StepLearner {
         self.gaps
     }
 
-    /// Learns from a step without prompts. Returns by which factor all steps take longer than before: 1 unless the engine
-    /// has just changed. The relative error `(gap - expected) / gap` is what is made small, so the
+    /// Learns from a step without prompts. The relative error `(gap - expected) / gap` is what is made small, so the
     /// regressors are divided by the gap.
-    pub fn learn_gap(&mut self, sample: &GapSample) -> f64 {
+    pub fn learn_gap(&mut self, sample: &GapSample) {
         let GapSample { gap, decodes, context, steps } = *sample;
         if !(gap > 0.0 && gap.is_finite()) {
-            return 1.0;
+            return;
         }
         let x = [1.0, decodes / DECODES, context / CONTEXT].map(|one| one / gap * SCALE);
         let weights = self.weights.map(|weight| weight / SCALE);
@@ -134,7 +133,7 @@ impl StepLearner {
         if self.gaps > WARM_UP && off.abs() > OUTLIER * self.deviation.max(LEAST_DEVIATION) {
             // A real change shows in the next gaps, too: the deviation grows with every one that is left out.
             self.deviation = self.deviation.max(LEAST_DEVIATION) * 1.05;
-            return 1.0;
+            return;
         }
         let rate = (steps / 100.0).clamp(0.01, 0.5);
         self.deviation += rate * (off.abs() - self.deviation);
@@ -147,7 +146,6 @@ impl StepLearner {
         self.weights.iter_mut().for_each(|weight| *weight *= factor);
         self.update(&x, 1.0 - expected * factor, steps);
         self.relearning = (self.relearning - steps).max(0.0);
-        factor
     }
 
     fn update(&mut self, x: &[f64; 3], off: f64, steps: f64) {
@@ -172,12 +170,12 @@ impl StepLearner {
     }
 }
 
-/// An engine that has changed is faster or slower in all it does, most of the time: all its numbers follow the gaps at once,
+/// An engine that has changed is faster or slower in all it does, most of the time: its steps follow the gaps at once,
 /// and the regression corrects what is left. One pause must not count for much.
 fn catch_up(off: f64, steps: f64) -> f64 {
-    let ratio = 1.0 / (1.0 - off).max(0.1);
+    let ratio = (1.0 / (1.0 - off).max(0.01)).clamp(0.25, 4.0);
     let share = 1.0 - (1.0 - CATCH_UP).powf(steps.min(100.0));
-    (1.0 + share * (ratio - 1.0)).clamp(0.8, 1.25)
+    ratio.powf(share).clamp(0.8, 1.25)
 }
 
 type Vec3 = [f64; 3];

@@ -91,13 +91,6 @@ impl PrefillLearner {
         self.samples += 1.0;
     }
 
-    /// The engine takes so many times as long as before.
-    pub(super) fn scale(&mut self, factor: f64) {
-        let [_, token, pair] = &mut self.weights;
-        *token *= factor;
-        *pair *= factor;
-    }
-
     /// What lies before the first step takes less than is believed.
     pub fn shrink_front_end(&mut self) {
         self.weights[0] *= 0.8;
