@@ -1,5 +1,6 @@
 //! What an upgrade keeps of a running process: drains that were set by hand, and what predictors have learned. One line
-//! of JSON from the old process to the new one. A version without this line closes the channel, which means nothing.
+//! of JSON from the old process to the new one. A version without this line closes the channel: then there is nothing
+//! to continue with.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;

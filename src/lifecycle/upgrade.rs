@@ -8,7 +8,8 @@
 //!    share the kernel's accept queues: a connection is accepted by one or the other, never refused.
 //! 3. The old process receives two lines, in either order: the process id (from the launcher), and
 //!    `ready` or an error (from the new process, after its first health checks).
-//! 4. On `ready`, the old process sends one line with its state, announces the new main process to systemd and drains. The new process accepts connections once it has that line.
+//! 4. On `ready`, the old process sends one line with its state, announces the new main process to
+//!    systemd and drains. The new process accepts connections once it has that line.
 //!
 //! The old process keeps accepting until step 4, so every failure leaves it serving: a child that dies
 //! closes its end of the socket pair and its exit status is reported; a child that reports an error is
@@ -295,7 +296,8 @@ impl InheritedSockets {
         claimed
     }
 
-    /// Reports to the previous process that this one is ready; returns what to continue with. Blocks until the previous process has responded or is gone.
+    /// Reports to the previous process that this one is ready; returns what to continue with. Blocks until
+    /// the previous process has responded or is gone.
     pub fn report_ready(mut self) -> ProcessState {
         self.send_line(READY);
         receive_state(&self.channel).unwrap_or_else(|error| {
