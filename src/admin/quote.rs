@@ -10,9 +10,6 @@ use crate::predict::Sent;
 use crate::routing::{QuotedBackend, quote};
 use crate::scoring::Objectives;
 
-/// The longest wait that is worth naming, in milliseconds: SDKs do not wait for longer.
-const MOST_WAIT: f64 = 120_000.0;
-
 /// A request as far as its latencies depend on it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,11 +67,12 @@ pub(super) fn predicted(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse
 
 fn to_json(model: &str, all: &[QuotedBackend], objectives: &Objectives) -> Value {
     let feasible = all.iter().filter(|one| one.is_feasible()).count();
-    let wait = all.first().filter(|_| feasible == 0).and_then(|best| best.headroom);
+    let wait = all.iter().filter_map(|one| one.wait).min().filter(|_| feasible == 0);
     let backends = all.iter().map(|one| {
         let predicted = &one.prediction;
         json!({
             "backend": &*one.name, "feasible": one.is_feasible(),
+            "feasible_in_s": one.wait.map(|wait| rounded(wait.as_secs_f64())),
             "headroom_ms": one.headroom.map(|headroom| rounded(headroom.ms)),
             "ttft_ms": rounded(predicted.ttft.into()),
             "ttft_p90_ms": rounded(predicted.ttft_p90.into()),
@@ -84,11 +82,12 @@ fn to_json(model: &str, all: &[QuotedBackend], objectives: &Objectives) -> Value
     });
     json!({
         "model": model, "feasible": feasible > 0, "feasible_on": feasible, "of": all.len(),
-        "retry_after_s": wait.map(|headroom| (-headroom.ms).clamp(1.0, MOST_WAIT) / 1000.0),
+        "retry_after_s": wait.map(|wait| rounded(wait.as_secs_f64())),
         "backends": backends.collect::<Vec<Value>>(),
     })
 }
 
-fn rounded(ms: f64) -> f64 {
-    (ms * 10.0).round() / 10.0
+/// To tenths.
+fn rounded(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
 }

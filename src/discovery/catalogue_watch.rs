@@ -198,7 +198,7 @@ impl CatalogueWatch {
         let found = models::discover(&self.client, &self.backend, limit, &mut self.shown).await;
         let state = &self.backend.state;
         match found {
-            Ok(ListedModels { models, dropped, sizes }) => {
+            Ok(ListedModels { models, dropped, sizes, version }) => {
                 self.record_dropped(dropped);
                 if self.fleet.learn_models(state.id, &models) {
                     let count = models.len();
@@ -209,6 +209,9 @@ impl CatalogueWatch {
                     self.loaded.due = now();
                 }
                 self.fleet.learn_sizes(state.id, &sizes);
+                if version.is_some_and(|version| self.fleet.learn_version(state, &version)) {
+                    tracing::info!(backend = %state.name, "engine has another version");
+                }
                 true
             }
             // The last list stays: a backend that cannot list its models may still serve them.

@@ -20,6 +20,8 @@ pub struct ListedModels {
     pub dropped: DroppedModels,
     /// How large they are, where the engine reports it.
     pub sizes: Vec<(String, ByteSize)>,
+    /// The engine's version, where it reports it.
+    pub version: Option<String>,
 }
 
 impl ListedModels {

@@ -9,10 +9,13 @@ use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{ModelList, detect, facts};
 use super::json::{text, to_tokens};
 use super::listed_models::ListedModels;
-use crate::api::Capabilities;
+use crate::api::{Capabilities, escape};
 use crate::config::{Engine, ModelEntry};
 use crate::fleet::Backend;
 use crate::units::ByteSize;
+
+/// The longest version that is kept, in bytes.
+const MAX_VERSION: usize = 40;
 
 /// The models a backend serves, with whatever it reports about them.
 pub(super) async fn discover(
@@ -24,7 +27,7 @@ pub(super) async fn discover(
     let queries = Queries { client, backend, timeout };
     let configured = backend.config.engine;
     if facts(configured).model_list == ModelList::Ollama {
-        return Ok(with_operations(queries.ollama(shown).await?, Engine::Ollama));
+        return Ok(queries.completed(queries.ollama(shown).await?, Engine::Ollama).await);
     }
     let listed = queries.get("/v1/models").await;
     let list = match listed {
@@ -33,7 +36,7 @@ pub(super) async fn discover(
         Err(error) if configured == Engine::Auto => {
             let models = queries.ollama(shown).await.map_err(|_not_ollama| error)?;
             backend.state.detect_engine(Engine::Ollama);
-            return Ok(with_operations(models, Engine::Ollama));
+            return Ok(queries.completed(models, Engine::Ollama).await);
         }
         Err(error) => return Err(error),
     };
@@ -54,22 +57,19 @@ pub(super) async fn discover(
     if style == ModelList::Ollama
         && let Ok(listed) = queries.ollama(shown).await
     {
-        return Ok(with_operations(listed, engine));
+        return Ok(queries.completed(listed, engine).await);
     }
     let mut listed = ListedModels::new(data.iter().filter_map(read_listed));
     listed.sizes = data.iter().filter_map(|model| read_size(model, "/id", "/meta/size")).collect();
     if style == ModelList::OpenAiWithProps {
         queries.add_llamacpp_props(&mut listed.models).await;
     }
-    Ok(with_operations(listed, engine))
+    Ok(queries.completed(listed, engine).await)
 }
 
-/// The models with the operations that their engine may serve.
-fn with_operations(mut listed: ListedModels, engine: Engine) -> ListedModels {
-    for model in &mut listed.models {
-        model.operations = Some(engine.operations());
-    }
-    listed
+/// A version as it is shown and compared.
+fn shown_version(version: &str) -> String {
+    escape(version, MAX_VERSION).into_owned()
 }
 
 /// The `owned_by` of the first model in OpenAI's list: engines put their name there.
@@ -134,6 +134,15 @@ impl Queries<'_> {
         read.map_err(|_not_json| DiscoveryError::NotJson { path: path.to_owned() })
     }
 
+    /// Adds the operations that the engine may serve, and its version.
+    async fn completed(&self, mut listed: ListedModels, engine: Engine) -> ListedModels {
+        for model in &mut listed.models {
+            model.operations = Some(engine.operations());
+        }
+        listed.version = self.version(engine).await;
+        listed
+    }
+
     /// The engine of a list that names no known owner: LM Studio has a separate list, too.
     async fn without_owner(&self) -> Engine {
         let list = self.get("/api/v0/models").await.unwrap_or_default();
@@ -171,14 +180,14 @@ impl Queries<'_> {
         }
     }
 
-    /// Ollama's version; it may have been upgraded since the last query.
-    async fn learn_version(&self) {
-        let page = self.get("/api/version").await;
-        if let Ok(page) = page
-            && let Some(version) = text(&page, "/version")
-        {
-            self.backend.state.pages.learn_version(version);
+    /// The engine's version; it may have been upgraded since the last query.
+    async fn version(&self, engine: Engine) -> Option<String> {
+        let facts = facts(engine);
+        let (path, at) = facts.version?;
+        if facts.props_path == Some(path) {
+            return text(&*self.backend.state.pages.properties()?, at).map(shown_version);
         }
+        text(&self.get(path).await.ok()?, at).map(shown_version)
     }
 
     /// Ollama lists tags, and shows each model's capabilities and context on request.
@@ -188,7 +197,6 @@ impl Queries<'_> {
         let tags = tags.get("models").and_then(Value::as_array).cloned();
         let tags = tags.ok_or_else(|| DiscoveryError::NotJson { path: path.to_owned() })?;
         self.backend.state.pages.learn_listed(&tags);
-        self.learn_version().await;
         let named = tags.iter().filter_map(|tag| {
             let id = text(tag, "/model").or_else(|| text(tag, "/name"))?.to_owned();
             Some(ModelEntry { id, ..ModelEntry::default() })

@@ -5,19 +5,35 @@ use std::iter;
 
 use super::serving::Serving;
 use super::topology::{Model, Topology};
-use super::{BackendId, Fleet};
+use super::{BackendId, BackendState, Fleet};
 use crate::prefix::{MemoryBudget, fair_shares};
 
 impl Fleet {
     /// Forgets what was learned about an engine process that is gone: its latencies and its cache.
     pub fn forget_process(&self, id: BackendId) {
         for (model, row) in serving(&self.topology(), id) {
+            // It may have other models, slots, or another version.
+            row.state.invalidate_models();
             row.latency.forget();
             if let Some(predictor) = row.model_state.used_predictor() {
                 predictor.restarted();
             }
             model.prefixes.sync_epochs(iter::once(row.slot_and_epoch()));
         }
+    }
+
+    /// Records the version of an engine. Where it is another one than before, what was learned of its step times is a first
+    /// guess again. Returns whether it is.
+    pub fn learn_version(&self, state: &BackendState, version: &str) -> bool {
+        let is_other = state.pages.learn_version(version);
+        if is_other {
+            for (_, row) in serving(&self.topology(), state.id) {
+                if let Some(predictor) = row.model_state.used_predictor() {
+                    predictor.version_changed();
+                }
+            }
+        }
+        is_other
     }
 
     /// Forgets the cache of a backend whose health checks fail: it may return as another process.

@@ -21,9 +21,10 @@ pub struct EnginePages {
 }
 
 impl EnginePages {
-    /// Records the version that an Ollama reports.
-    pub fn learn_version(&self, version: &str) {
-        self.version.store(Some(Arc::new(version.to_owned())));
+    /// Records the version that the engine reports; returns whether it was known to be another one.
+    pub fn learn_version(&self, version: &str) -> bool {
+        let before = self.version.swap(Some(Arc::new(version.to_owned())));
+        before.is_some_and(|before| *before != version)
     }
 
     /// Records the items of a list of models: of `/api/tags` or `/v1/models`.

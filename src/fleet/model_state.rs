@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use once_cell::sync::OnceCell;
 
-use crate::predict::Predictor;
+use crate::predict::{Coefficients, EngineLimits, Predictor};
 use crate::scoring::Residency;
 use crate::units::{ByteSize, Timestamp, TokenCount};
 
@@ -62,6 +62,8 @@ pub struct ModelState {
     vram: AtomicU64,
     /// What latencies are predicted by; made for the first prediction.
     predictor: OnceCell<Arc<Predictor>>,
+    /// The step times that it starts with, where the configuration names them.
+    step_times: OnceCell<Coefficients>,
 }
 
 impl Default for ModelState {
@@ -78,6 +80,7 @@ impl Default for ModelState {
             size: AtomicU64::new(0),
             vram: AtomicU64::new(0),
             predictor: OnceCell::new(),
+            step_times: OnceCell::new(),
         }
     }
 }
@@ -86,12 +89,26 @@ impl ModelState {
     /// What latencies are predicted by.
     #[inline]
     pub fn predictor(&self) -> &Arc<Predictor> {
-        self.predictor.get_or_init(Arc::default)
+        self.predictor.get_or_init(|| {
+            let known =
+                self.step_times.get().map(|times| Predictor::new(times, EngineLimits::default()));
+            Arc::new(known.unwrap_or_default())
+        })
+    }
+
+    /// Has predictions start with these step times; the first ones count.
+    pub(super) fn start_with(&self, step_times: &Coefficients) {
+        let _first = self.step_times.get_or_init(|| *step_times);
     }
 
     /// The same, where anything was predicted.
     pub fn used_predictor(&self) -> Option<&Arc<Predictor>> {
         self.predictor.get()
+    }
+
+    /// Whether nothing is known of its latencies, neither learned nor configured.
+    pub(super) fn is_unpredicted(&self) -> bool {
+        self.step_times.get().is_none() && self.predictor.get().is_none_or(|one| one.is_unknown())
     }
 
     /// Requests for the model dispatched to the backend and not ended.

@@ -1,10 +1,13 @@
 //! What is predicted of a request on a candidate, and what the fleet knows of engines for it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::serving::Serving;
 use super::{Fleet, Identity};
 use crate::predict::{Estimate, Learned, Sent};
+use crate::scoring::{Objectives, PredictedLatency};
 use crate::units::Timestamp;
 
 /// The most models on backends whose predictions pass to another process: those with the most first tokens.
@@ -33,6 +36,22 @@ impl Serving {
         self.model_state.predictor().estimate(sent, now.0 as f64)
     }
 
+    /// In how long a request would meet its objectives there, if nothing else arrives; at most 120 s. `None` where it would
+    /// not on an idle engine either.
+    pub fn time_until_met(
+        &self,
+        sent: &Sent,
+        objectives: &Objectives,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        let is_met = |estimate: &Estimate| {
+            let headroom = objectives.headroom(&PredictedLatency::from(*estimate));
+            headroom.is_none_or(|headroom| headroom.is_met())
+        };
+        let micros = self.model_state.predictor().time_until(sent, now.0 as f64, is_met)?;
+        Some(Duration::from_secs_f64(micros.max(0.0) / 1e6))
+    }
+
     /// Learns from requests that wait for longer than was predicted, and what the engine reports of its limits.
     fn refresh_prediction(&self, now: Timestamp) {
         let Some(predictor) = self.model_state.used_predictor() else { return };
@@ -50,10 +69,12 @@ impl Fleet {
     /// Keeps predictions current. Call it about once a second.
     pub fn refresh_predictions(&self, now: Timestamp) {
         let topology = &self.topology();
-        for row in topology.models().iter().flat_map(|model| &model.serving) {
-            row.refresh_prediction(now);
+        for model in topology.models() {
+            model.serving.iter().for_each(|row| row.refresh_prediction(now));
+            adopt_known(&model.serving);
         }
     }
+
     /// What was learned of every model on every backend.
     pub fn learned_predictions(&self) -> Vec<LearnedPrediction> {
         let topology = self.topology();
@@ -95,5 +116,20 @@ impl Fleet {
             }
         }
         applied
+    }
+}
+
+/// Has backends of which nothing is known start with what is known of the model on another one, the one that most is known
+/// of. Where the configuration names step times, it knows better.
+fn adopt_known(rows: &[Serving]) {
+    let is_unknown = |row: &&Serving| row.model_state.is_unpredicted();
+    if !rows.iter().any(|row| is_unknown(&row)) {
+        return;
+    }
+    let known = rows.iter().filter_map(|row| row.model_state.used_predictor());
+    let known = known.filter(|one| one.is_trusted()).map(|one| one.learned_state());
+    let best = known.max_by(|one, other| one.first_tokens().total_cmp(&other.first_tokens()));
+    if let Some(best) = best {
+        rows.iter().filter(is_unknown).for_each(|row| row.model_state.predictor().adopt(&best));
     }
 }

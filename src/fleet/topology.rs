@@ -322,6 +322,9 @@ fn serve(
     let model_state = carried.state(backend.state.id, entry);
     model_state.settle_residency(initial_residency(engine));
     model_state.set_slots(limits.slots);
+    if let Some(row) = &backend.config.step_times {
+        model_state.start_with(&row.coefficients());
+    }
     let max_in_flight = backend.config.max_in_flight.unwrap_or(u32::MAX);
     Serving {
         backend: u16::try_from(index).unwrap_or(u16::MAX),

@@ -24,6 +24,9 @@ const FIRST_TOKENS_AFTER_CHANGE: f64 = 30.0;
 const MOST_COVERAGE: f64 = 0.97;
 /// Unless what is predicted is right nearly always, as on an engine that takes the same time for everything.
 const SMALL_ERROR: f64 = 0.15;
+/// An error beyond which nothing is known, whatever share comes within the 90th percentile: predictions are off by as much as
+/// the truth.
+const MOST_ERROR: f64 = 1.0;
 /// First tokens before the coverage counts.
 const COVERAGE_SEEN: f64 = 100.0;
 /// By how much a wait has to exceed its prediction, and then itself, to be learned from.
@@ -331,6 +334,34 @@ impl BackendPredictor {
         self.is_clean = false;
     }
 
+    /// The engine is another version: what was learned of the last one is a first guess.
+    pub fn version_changed(&mut self) {
+        self.restarted();
+        self.doubt();
+    }
+
+    /// Starts with what was learned of the same model on another backend, where nothing was learned here.
+    pub fn adopt(&mut self, other: &Learned) {
+        if !self.is_unknown() {
+            return;
+        }
+        (self.steps, self.prefill) = (other.steps.clone(), other.prefill.clone());
+        self.lengths = other.lengths.clone();
+        self.doubt();
+    }
+
+    /// Whether nothing was learned.
+    pub fn is_unknown(&self) -> bool {
+        self.residual.seen() <= 0.0 && self.steps.gaps() <= 0.0
+    }
+
+    fn doubt(&mut self) {
+        self.steps.doubt();
+        self.prefill.doubt();
+        self.residual = Residual::default();
+        self.learned();
+    }
+
     /// What was learned of the engine, for the next process.
     pub fn learned_state(&self) -> Learned {
         let Self { steps, prefill, lengths, residual, slots, .. } = self;
@@ -369,7 +400,7 @@ impl BackendPredictor {
         let is_right = match seen < COVERAGE_SEEN {
             // An engine that never stops reading prompts has no gaps to learn from: its coverage shows what is known.
             true => seen >= LEAST_FIRST_TOKENS && self.steps.gaps() >= LEAST_GAPS,
-            false => is_covered,
+            false => is_covered && self.residual.error() < MOST_ERROR,
         };
         // Under full load there are few gaps to learn from again.
         let is_settled = !self.steps.is_relearning()

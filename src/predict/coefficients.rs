@@ -109,6 +109,18 @@ impl StepLearner {
         Coefficients { base, decode: decode / DECODES, context: context / CONTEXT, token, pair }
     }
 
+    /// The engine is another one, or another version: what was learned is a first guess now.
+    pub fn doubt(&mut self) {
+        let [base, decode, context] = self.weights;
+        let guess = Coefficients {
+            base,
+            decode: decode / DECODES,
+            context: context / CONTEXT,
+            ..Coefficients::default()
+        };
+        *self = Self::new(&guess);
+    }
+
     /// Whether the engine has just changed.
     pub fn is_relearning(&self) -> bool {
         self.relearning > 0.0

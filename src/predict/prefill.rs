@@ -65,6 +65,13 @@ impl PrefillLearner {
         }
     }
 
+    /// The engine is another one, or another version: what was learned is a first guess now.
+    pub fn doubt(&mut self) {
+        let front_end = self.weights[0];
+        *self = Self::new(self.token(), self.pair());
+        self.weights[0] = front_end;
+    }
+
     /// Learns from one sample.
     pub fn learn(&mut self, sample: &PrefillSample) {
         let PrefillSample { tokens, pairs, time, has_front_end } = *sample;

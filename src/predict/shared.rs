@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::backend::BackendPredictor;
 use super::coefficients::Coefficients;
+use super::later;
 use super::learned::Learned;
 use super::prediction::{EngineLimits, Prediction, Sent, predict};
 use super::published::{Besides, Published};
@@ -111,6 +112,21 @@ impl Predictor {
         Estimate { prediction, tightest, tpot_alone, is_trusted }
     }
 
+    /// In how many microseconds the latencies of a request would be as `is_met` wants them, if nothing else arrives; at
+    /// most 120 s. `None` where they would not be on an idle engine either.
+    pub fn time_until(
+        &self,
+        sent: &Sent,
+        now: f64,
+        is_met: impl Fn(&Estimate) -> bool,
+    ) -> Option<f64> {
+        let view = self.published.view(&self.waits, now);
+        let now_there = self.estimate(sent, now);
+        later::time_until(&view, sent, now, |prediction| {
+            is_met(&Estimate { prediction: *prediction, ..now_there })
+        })
+    }
+
     fn publish(&self, learned: &BackendPredictor) {
         let besides = Besides {
             recent: learned.prompts().recent(),
@@ -160,6 +176,26 @@ impl Predictor {
     /// The engine has started again.
     pub fn restarted(&self) {
         self.learn(BackendPredictor::restarted);
+    }
+
+    /// The engine is another version.
+    pub fn version_changed(&self) {
+        self.learn(BackendPredictor::version_changed);
+    }
+
+    /// Whether enough is known for a request to be refused by it.
+    pub fn is_trusted(&self) -> bool {
+        self.published.is_trusted()
+    }
+
+    /// Whether nothing was learned.
+    pub fn is_unknown(&self) -> bool {
+        self.learned.lock().is_unknown()
+    }
+
+    /// Starts with what was learned of the same model on another backend, where nothing was learned here.
+    pub fn adopt(&self, other: &Learned) {
+        self.learn(|learned| learned.adopt(other));
     }
 
     /// What was learned of the engine, for the next process.

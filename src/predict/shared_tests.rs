@@ -10,6 +10,20 @@ fn send(predictor: &Arc<Predictor>, now: f64) -> PredictionTicket {
     predictor.send(SENT, estimate.prediction, None, now)
 }
 
+/// Streams of 100 tokens, one after the other, on an engine with 40 ms to the first token and 5 ms per step.
+fn serve_alone(predictor: &Arc<Predictor>, requests: u32) {
+    for request in 0..requests {
+        let start = f64::from(request) * 1e7;
+        let mut ticket = send(predictor, start);
+        let mut now = start + 40_000.0;
+        for _ in 0..100 {
+            ticket.tokens(1, now);
+            now += 5_000.0;
+        }
+        ticket.complete(None, now);
+    }
+}
+
 #[test]
 fn decisions_read_what_was_learned() {
     let predictor = Arc::new(Predictor::default());
@@ -58,16 +72,7 @@ fn tickets_leave_nothing_however_they_end() {
 #[test]
 fn gaps_of_a_single_stream_are_learned() {
     let predictor = Arc::new(Predictor::default());
-    for request in 0..20_u32 {
-        let start = f64::from(request) * 1e7;
-        let mut ticket = send(&predictor, start);
-        let mut now = start + 40_000.0;
-        for _ in 0..100 {
-            ticket.tokens(1, now);
-            now += 5_000.0;
-        }
-        ticket.complete(None, now);
-    }
+    serve_alone(&predictor, 20);
     let report = predictor.report(1e9);
     let step = report.coefficients.step(1.0, 550.0);
     assert!((step / 5_000.0 - 1.0).abs() < 0.05, "{report:?}");
@@ -111,16 +116,7 @@ fn responses_in_one_piece_show_the_speed_too() {
 #[test]
 fn another_process_continues_with_what_was_learned() {
     let old = Arc::new(Predictor::default());
-    for request in 0..60_u32 {
-        let start = f64::from(request) * 1e7;
-        let mut ticket = send(&old, start);
-        let mut now = start + 40_000.0;
-        for _ in 0..100 {
-            ticket.tokens(1, now);
-            now += 5_000.0;
-        }
-        ticket.complete(None, now);
-    }
+    serve_alone(&old, 60);
     let _running = send(&old, 9e8);
     let text = serde_json::to_string(&old.learned_state()).unwrap();
     assert!(text.len() < 4096, "{} bytes", text.len());
@@ -136,4 +132,53 @@ fn another_process_continues_with_what_was_learned() {
     assert!(after.is_trusted);
     let ttft = new.estimate(&SENT, 1e9).prediction.ttft;
     assert!((ttft / 40_000.0 - 1.0).abs() < 0.1, "{ttft}");
+}
+
+#[test]
+fn another_version_starts_with_what_was_known_and_is_not_trusted() {
+    let predictor = Arc::new(Predictor::default());
+    serve_alone(&predictor, 60);
+    let before = predictor.report(1e9);
+    predictor.version_changed();
+    let after = predictor.report(1e9);
+    assert!(before.is_trusted && !after.is_trusted);
+    assert_eq!((after.first_tokens, after.gaps, after.bias), (0.0, 0.0, 0.0));
+    let steps = [before, after].map(|report| report.coefficients.step(1.0, 550.0));
+    assert!((steps[1] / steps[0] - 1.0).abs() < 1e-6, "{steps:?}");
+    serve_alone(&predictor, 60);
+    assert!(predictor.report(2e9).is_trusted, "it is learned again");
+}
+
+#[test]
+fn unknown_backend_starts_like_another_one_of_the_model() {
+    let known = Arc::new(Predictor::default());
+    serve_alone(&known, 60);
+    let new = Arc::new(Predictor::default());
+    assert!(new.is_unknown() && !known.is_unknown());
+    new.adopt(&known.learned_state());
+    let ttft = new.estimate(&SENT, 1e9).prediction.ttft;
+    assert!((ttft / 40_000.0 - 1.0).abs() < 0.25, "{ttft}");
+    assert!(new.is_unknown() && !new.report(1e9).is_trusted, "a guess is no knowledge");
+    serve_alone(&new, 1);
+    let before = new.report(1e9).coefficients;
+    new.adopt(&Predictor::default().learned_state());
+    assert_eq!(new.report(1e9).coefficients, before, "its own measurements count");
+}
+
+#[test]
+fn predictions_that_are_off_by_as_much_as_the_truth_are_not_trusted() {
+    let predictor = Arc::new(Predictor::default());
+    for request in 0..200_u32 {
+        let start = f64::from(request) * 1e7;
+        let mut ticket = send(&predictor, start);
+        // First tokens after 2 ms or 400 ms, without a reason that the engine model knows.
+        let mut now = start + if request % 2 == 0 { 2_000.0 } else { 400_000.0 };
+        for _ in 0..20 {
+            ticket.tokens(1, now);
+            now += 5_000.0;
+        }
+        ticket.complete(None, now);
+    }
+    let report = predictor.report(1e10);
+    assert!(report.error > 1.0 && !report.is_trusted, "{report:?}");
 }

@@ -67,6 +67,18 @@ impl WaitCurve {
         Some((self.crossing(narrow(needed + before)) - passed).max(1.0))
     }
 
+    /// How many streams end within so many tokens of `step` microseconds from `now` on; `None` while the curve has not
+    /// been computed.
+    pub fn ended_within(&self, tokens: f64, now: f64, step: f64) -> Option<f64> {
+        if self.at_point(GRID - 1) <= 0.0 {
+            return None;
+        }
+        let since = (now - f64::from_bits(self.at.load(Ordering::Relaxed))).max(0.0);
+        let passed = since / step.max(1.0);
+        let ended = |tokens: f64| if tokens < 1.0 { 0.0 } else { f64::from(self.ended_at(tokens)) };
+        Some((ended(passed + tokens) - ended(passed)).max(0.0))
+    }
+
     fn at_point(&self, point: usize) -> f32 {
         self.ended.get(point).map_or(0.0, |sum| f32::from_bits(sum.load(Ordering::Relaxed)))
     }

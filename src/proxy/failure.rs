@@ -174,9 +174,9 @@ impl OwnError {
                 let wait = until.since(now).max(Duration::from_secs(1));
                 Self { retry_after: Some(wait), ..own }
             }
-            RouteError::ObjectiveMissed { wait_ms, .. } => {
-                let wait = Duration::from_millis(*wait_ms);
-                Self { retry_after: Some(wait.clamp(LEAST_WAIT, MOST_WAIT)), ..own }
+            RouteError::ObjectiveMissed { wait, .. } => {
+                let wait = wait.map(|wait| wait.clamp(LEAST_WAIT, MOST_WAIT));
+                Self { retry_after: wait, ..own }
             }
             RouteError::ModelNotFound { .. } => own.about(Some("model")),
             RouteError::NoHealthyBackend { .. }

@@ -1,6 +1,7 @@
 //! Why a request cannot be routed: every class with the facts that an honest error response needs.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::RouteInput;
 use super::filters::{self, RejectReason};
@@ -107,8 +108,8 @@ pub enum RouteError {
         model: String,
         /// The 90th percentile of its time to the first token on the best backend, in milliseconds.
         predicted_ms: u64,
-        /// By how much it misses, in milliseconds: about when it would not.
-        wait_ms: u64,
+        /// When it would not, if nothing else arrives; `None` where it would on an idle backend, too.
+        wait: Option<Duration>,
     },
     /// No backend is known to serve the model, but discovery is not complete.
     DiscoveryPending {
@@ -323,10 +324,11 @@ impl fmt::Display for RouteError {
             Self::CoolingDown { model, status, .. } => {
                 write!(out, "Every backend for model '{model}' recently responded with {status}")
             }
-            Self::ObjectiveMissed { model, predicted_ms, .. } => write!(
+            Self::ObjectiveMissed { model, predicted_ms, wait } => write!(
                 out,
-                "The objectives of the request would be missed on every backend for model '{model}' (the first token is \
-                 predicted within {predicted_ms} ms), and its priority is below 0"
+                "The objectives of the request would be missed on every backend for model '{model}'{} (the first token is \
+                 predicted within {predicted_ms} ms), and its priority is below 0",
+                if wait.is_none() { ", even an idle one" } else { "" }
             ),
             Self::DiscoveryPending { model } => write!(
                 out,

@@ -22,7 +22,7 @@ pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
 
 impl RoutingDecision {
     /// The request as the backend gets it that was picked.
-    fn sent(&self, request: &RequestProfile) -> Sent {
+    pub(super) fn sent(&self, request: &RequestProfile) -> Sent {
         sent(request, self.scores.map_or(0, |scores| scores.expected_tokens()))
     }
 

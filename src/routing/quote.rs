@@ -1,6 +1,8 @@
 //! Where a request would meet its objectives now, and if nowhere, when: the same predictions as decisions read, for
 //! clients that want to know before they send.
 
+use std::time::Duration;
+
 use super::SplitPoint;
 use super::generation::Generation;
 use crate::fleet::{Health, Serving};
@@ -17,6 +19,9 @@ pub struct QuotedBackend {
     pub prediction: PredictedLatency,
     /// How far that is below the objectives; `None` without any.
     pub headroom: Option<Headroom>,
+    /// In how long the objectives are met there, if nothing else arrives; `None` where they would not be on an idle
+    /// engine either.
+    pub wait: Option<Duration>,
 }
 
 impl QuotedBackend {
@@ -28,7 +33,8 @@ impl QuotedBackend {
     fn of(row: &Serving, sent: &Sent, objectives: &Objectives, now: Timestamp) -> Self {
         let prediction = PredictedLatency::from(row.estimate(sent, now));
         let headroom = objectives.headroom(&prediction);
-        Self { name: row.state.name.clone(), prediction, headroom }
+        let wait = row.time_until_met(sent, objectives, now);
+        Self { name: row.state.name.clone(), prediction, headroom, wait }
     }
 }
 

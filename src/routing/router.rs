@@ -188,14 +188,18 @@ impl Router {
         }
         let prediction = decision.scores.and_then(|scores| scores.prediction);
         let Some(prediction) = prediction.filter(|one| one.is_trusted) else { return Ok(()) };
-        match input.objectives.headroom(&prediction) {
-            Some(headroom) if !headroom.is_met() => Err(RouteError::ObjectiveMissed {
-                model: model.to_owned(),
-                predicted_ms: whole_ms(prediction.ttft_p90.into()),
-                wait_ms: whole_ms(-headroom.ms),
-            }),
-            Some(_) | None => Ok(()),
+        let headroom = input.objectives.headroom(&prediction);
+        if headroom.is_none_or(|headroom| headroom.is_met()) {
+            return Ok(());
         }
+        let serving = input.fleet.serving(decision.model, decision.row);
+        let sent = decision.sent(input.request);
+        let wait = serving.map(|one| one.time_until_met(&sent, &input.objectives, input.now));
+        Err(RouteError::ObjectiveMissed {
+            model: model.to_owned(),
+            predicted_ms: whole_ms(prediction.ttft_p90.into()),
+            wait: wait.flatten(),
+        })
     }
 
     fn may_fall_back(&self, error: &RouteError) -> bool {

@@ -25,6 +25,7 @@ use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
 use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, Requester, SharedBackend};
 use crate::scan::{ModelForm, PromptPlaces, RequestProfile};
+use crate::scoring::Objectives;
 use crate::units::{ByteSpan, Timestamp, TokenCount};
 
 /// A moment with room before and after it.
@@ -39,6 +40,7 @@ struct TestRequest<'a> {
     max_tokens: Option<u32>,
     operation: Operation,
     streaming: bool,
+    objectives: Objectives,
 }
 
 impl<'a> TestRequest<'a> {
@@ -50,6 +52,7 @@ impl<'a> TestRequest<'a> {
             max_tokens: None,
             operation: Operation::Chat,
             streaming: false,
+            objectives: Objectives::default(),
         }
     }
 
@@ -130,7 +133,7 @@ impl Fleet {
             prompt: None,
             session: None,
             requester: Requester::default(),
-            objectives: crate::scoring::Objectives::default(),
+            objectives: ask.objectives,
         };
         let mut random = Live { topology: &snapshot, rng: &mut self.rng };
         self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)

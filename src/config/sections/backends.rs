@@ -17,6 +17,7 @@ use crate::config::syntax::setting::{Setting, choice, section};
 use crate::config::syntax::shape::Shape;
 use crate::config::syntax::url::BackendUrl;
 use crate::config::syntax::values::{AtLeastOne, DnsName, FilePath, Name};
+use crate::predict::{EngineRow, engine_rows};
 use crate::tls::{ClientTls, ClientTlsFiles, TlsError};
 use crate::units::ByteSize;
 
@@ -71,6 +72,28 @@ choice! {
     }
 }
 choice!(@setting AuthorizationPolicy);
+
+impl Setting for EngineRow {
+    type Value = Self;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
+        let text = reader.scalar(node, "a row of `penstock fit --list`")?;
+        let rows = engine_rows().unwrap_or_default();
+        let names: Vec<String> = rows.iter().map(EngineRow::name).collect();
+        match rows.into_iter().find(|row| row.name() == text) {
+            Some(row) => Some(row),
+            None => reader.refuse_value(node, text, &format!("one of {}", names.join(", "))),
+        }
+    }
+
+    fn dump(value: &Self) -> Dump {
+        Dump::text(&value.name())
+    }
+
+    fn shape() -> Shape {
+        Shape::text()
+    }
+}
 
 choice! {
     /// What the addresses of a name make.
@@ -170,6 +193,9 @@ section! {
         /// How many requests of a model the engine runs at a time (OLLAMA_NUM_PARALLEL). Default: what
         /// llama.cpp reports, 1 for Ollama, else not known.
         pub num_parallel: Option<u32> ["num_parallel" as Maybe<AtLeastOne<u32>>] = None,
+        /// How long steps of the engine take before that is learned: a row of `penstock fit --list`, such as
+        /// h100/qwen3-32b/tp2. Default: as another backend of the model, else a guess.
+        pub step_times: Option<EngineRow> ["step_times" as Maybe<EngineRow>] = None,
         /// The VRAM that its models share: decides whether another one fits. Default: not known.
         pub vram: Option<ByteSize> ["vram" as Maybe<ByteSize>] = None,
         /// Whether the backend gets no new requests. A reload applies a changed value; until then

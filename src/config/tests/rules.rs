@@ -55,6 +55,8 @@ fn unknown_values_list_the_known_ones() {
         "{error}"
     );
     assert!(error.contains("known: auto, vllm"), "{error}");
+    let error = load("backends: [{url: http://a, step_times: h100}]").unwrap_err();
+    assert!(error.contains("expected one of rtxpro6000/llama-3.1-8b/tp1, "), "{error}");
     let error =
         load("backends: [{url: http://a, models: [{id: m, capabilities: [json]}]}]").unwrap_err();
     assert!(error.contains("vision, tools, json_mode"), "{error}");

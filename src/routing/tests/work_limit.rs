@@ -1,14 +1,21 @@
 //! Limits of work: requests wait while a backend has as many prompts as it may, or as many streams as objectives allow.
 
+use std::time::Duration;
+
 use super::{Fleet, NOW, TestRequest, alike};
 use crate::predict::{PredictionTicket, Sent};
 use crate::routing::RouteError;
+use crate::scoring::Objectives;
 
 const SENT: Sent = Sent { prompt: 500.0, cached: 0.0, max_output: 1000.0, is_whole: false };
 
 fn fleet(limit: &str) -> Fleet {
-    let queue = format!("queue: {{ size: 10{limit} }}");
-    let fleet = Fleet::of(&format!("{queue}\nrouting: {{ predict: true }}\n{}", alike(1, "m")));
+    trained(&format!("queue: {{ size: 10{limit} }}\nrouting: {{ predict: true }}"))
+}
+
+/// One backend that is known.
+fn trained(sections: &str) -> Fleet {
+    let fleet = Fleet::of(&format!("{sections}\n{}", alike(1, "m")));
     let topology = fleet.live.topology();
     let predictor = topology.models()[0].serving[0].model_state.predictor();
     // Steps of 5 ms.
@@ -72,4 +79,30 @@ fn requests_wait_while_another_stream_makes_one_miss_its_objective() {
     let mut hopeless = send(&fleet, SENT, Some(1_000.0));
     hopeless.tokens(1, NOW.0 as f64);
     assert!(!is_saturated(&mut fleet), "it would miss that alone as well");
+}
+
+#[test]
+fn refused_request_comes_back_when_its_objective_can_be_met() {
+    let mut fleet = trained("routing: { strategy: slo }");
+    assert_eq!(wait_of(&mut fleet, 500.0), Ok(()), "it is idle");
+    assert_eq!(wait_of(&mut fleet, 5.0), Err(None), "an idle engine would be too slow, too");
+    let _ticket = send(&fleet, Sent { prompt: 100_000.0, ..SENT }, None);
+    let topology = fleet.live.topology();
+    let predictor = topology.models()[0].serving[0].model_state.predictor();
+    let backlog = predictor.estimate(&SENT, NOW.0 as f64).prediction.backlog / 1e6;
+    let seconds = |wait: Result<(), Option<Duration>>| wait.unwrap_err().unwrap().as_secs_f64();
+    let soon = seconds(wait_of(&mut fleet, backlog * 500.0));
+    let later = seconds(wait_of(&mut fleet, 500.0));
+    assert!(soon < later && (0.5..1.5).contains(&(later / backlog)), "{soon} {later} {backlog}");
+}
+
+/// When a request would meet its objective that is refused now.
+fn wait_of(fleet: &mut Fleet, ttft_ms: f64) -> Result<(), Option<Duration>> {
+    let objectives = Objectives { ttft_ms: Some(ttft_ms), priority: -1, ..Objectives::default() };
+    let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+    match fleet.route(ask) {
+        Ok(_decision) => Ok(()),
+        Err(RouteError::ObjectiveMissed { wait, .. }) => Err(wait),
+        Err(other) => panic!("{other}"),
+    }
 }
