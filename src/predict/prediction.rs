@@ -103,6 +103,9 @@ pub struct Prediction {
     pub tpot: f64,
     /// What its prompt takes beyond the steps: what it adds to the backlog.
     pub work: f64,
+    /// What follows the first token: its further tokens, and by how much it delays the streams that run there, in sum, by
+    /// its prompt and by its tokens in their batch.
+    pub cost: f64,
 }
 
 /// The part of the prompts that arrive during a step that counts: the others arrived before the one in question, and are
@@ -126,7 +129,8 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     let output = view.output.min(request.max_output);
     let mean_context = context + request.prompt + output * 0.5;
     let tpot = coefficients.step(streams + 1.0, mean_context) / (1.0 - view.prefill_share);
-    let decode = if request.is_whole { tpot * (output - 1.0).max(0.0) } else { 0.0 };
+    let further = tpot * (output - 1.0).max(0.0);
+    let decode = if request.is_whole { further } else { 0.0 };
     let wait = (backlog + phase).max(slot_wait);
     let regime = match (request.is_whole, slot_wait > backlog + phase) {
         (true, _) => Regime::Whole,
@@ -150,7 +154,15 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         ttft_p90: raw * percentile,
         tpot,
         work: own,
+        cost: further - decode + delay_of_streams(view, request, own, output),
     }
+}
+
+/// By how much a request delays the streams that run there, in sum: each waits while its prompt is computed, and has longer
+/// steps while it is in their batch.
+fn delay_of_streams(view: &EngineView<'_>, request: &Sent, prefill: f64, output: f64) -> f64 {
+    let Coefficients { decode, context, .. } = view.coefficients;
+    view.streams * (prefill + output * (decode + context * (request.prompt + output * 0.5)))
 }
 
 /// Until the step ends that is being computed when the request arrives.

@@ -27,6 +27,8 @@ pub struct PredictedLatency {
     pub phase: f32,
     /// Network and front end.
     pub front_end: f32,
+    /// What follows the first token: its further tokens, and the delay of the streams that run there, in sum.
+    pub cost: f32,
     /// Whether enough is known of the backend for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -45,6 +47,7 @@ impl From<Estimate> for PredictedLatency {
             prefill: millis(prediction.prefill),
             phase: millis(prediction.phase),
             front_end: millis(prediction.front_end),
+            cost: millis(prediction.cost),
             is_trusted,
         }
     }
@@ -74,7 +77,8 @@ impl PredictedLatency {
             "tpot_ms": widen(self.tpot), "tightest_tpot_ms": tightest,
             "backlog_ms": widen(self.backlog), "slot_wait_ms": widen(self.slot_wait),
             "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase),
-            "front_end_ms": widen(self.front_end), "trusted": self.is_trusted,
+            "front_end_ms": widen(self.front_end), "cost_ms": widen(self.cost),
+            "trusted": self.is_trusted,
         })
     }
 }
@@ -102,6 +106,7 @@ impl ReadingValue for Option<PredictedLatency> {
             prefill: get("prefill_ms").unwrap_or_default(),
             phase: get("phase_ms").unwrap_or_default(),
             front_end: get("front_end_ms").unwrap_or_default(),
+            cost: get("cost_ms").unwrap_or_default(),
             is_trusted: object.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
         }))
     }
