@@ -40,7 +40,7 @@ pub use sections::ollama::OllamaConfig;
 pub use sections::price::Price;
 pub use sections::prompt::Prompt;
 pub use sections::proxies::TrustedProxy;
-pub use sections::queue::{QueueConfig, QueueOrder};
+pub use sections::queue::{FairnessId, QueueConfig, QueueOrder};
 pub use sections::rate_limits::RateLimits;
 pub use sections::reload_gate::ReloadGateConfig;
 pub use sections::routing::BY_MODEL;

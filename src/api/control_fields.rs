@@ -11,13 +11,12 @@ pub const PRIORITY: HeaderName = HeaderName::from_static("x-priority");
 /// The name of its objective.
 pub const OBJECTIVE: HeaderName = HeaderName::from_static("x-gateway-inference-objective");
 
+/// The tenant that a request belongs to.
+pub const FAIRNESS_ID: HeaderName = HeaderName::from_static("x-gateway-inference-fairness-id");
+
 /// Whether the field is one of these, or of those that other load balancers read.
 pub fn is_control_field(name: &HeaderName) -> bool {
-    [&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE].contains(&name)
-        || [
-            "x-gateway-inference-fairness-id",
-            "x-prediction-based-scheduling",
-            "x-prediction-based-scheduling-off",
-        ]
-        .contains(&name.as_str())
+    [&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE, &FAIRNESS_ID].contains(&name)
+        || ["x-prediction-based-scheduling", "x-prediction-based-scheduling-off"]
+            .contains(&name.as_str())
 }

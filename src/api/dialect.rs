@@ -48,6 +48,8 @@ pub struct DialectRow {
     pub error_body: fn(&ErrorReport<'_>) -> Value,
     /// The event that reports an error to a client whose stream has already started.
     pub stream_error: fn(ErrorCode, &str) -> Vec<u8>,
+    /// What a client that waits for the first event of its stream gets now and then, and ignores.
+    pub waiting: &'static str,
     /// The header that carries a key beside `Authorization: Bearer`, as its engines expect it.
     pub key_header: Option<&'static str>,
 }
@@ -62,6 +64,8 @@ pub const DIALECTS: &[DialectRow] = &[
         framing: StreamFraming::Events,
         error_body: |report| openai_error(report.code, report.message, report.param),
         stream_error: |code, message| data_event(&openai_error(code, message, None)),
+        // A comment. The empty line that often follows one is an event without data to some SDKs, and an error.
+        waiting: ": waiting\n",
         key_header: None,
     },
     DialectRow {
@@ -78,6 +82,7 @@ pub const DIALECTS: &[DialectRow] = &[
             body
         },
         stream_error: |code, message| named_event("error", &anthropic_error(code, message)),
+        waiting: "event: ping\ndata: {\"type\": \"ping\"}\n\n",
         key_header: Some("x-api-key"),
     },
     DialectRow {
@@ -88,6 +93,8 @@ pub const DIALECTS: &[DialectRow] = &[
         framing: StreamFraming::Lines,
         error_body: |report| json!({ "error": report.message }),
         stream_error: |_code, message| line(&json!({ "error": message })),
+        // White space before the first line's JSON. An empty line is none, and clients fail on it.
+        waiting: " ",
         key_header: None,
     },
 ];

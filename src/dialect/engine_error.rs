@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::json::{Fields, Object, Text, is_string};
-use crate::api::{Dialect, Operation, StreamFraming};
+use crate::api::{Dialect, ErrorCode, Operation, StreamFraming};
 
 /// The most characters of an error that is not JSON.
 const MAX_PLAIN: usize = 2048;
@@ -40,10 +40,30 @@ pub fn convert_error(client: Operation, status: u16, body: &[u8]) -> Vec<u8> {
     out
 }
 
+/// The event by which a client whose stream has started sees an engine's error. `code`: what it is called in streams
+/// whose errors have no room for an engine's own names.
+pub fn convert_error_event(
+    client: Operation,
+    code: ErrorCode,
+    status: u16,
+    body: &[u8],
+) -> Vec<u8> {
+    let error = read_error(body, status);
+    if let Some(write) = client.row().stream_error {
+        return write(code, &error.message);
+    }
+    let mut out = Vec::with_capacity(256);
+    write_error_event(client.row().dialect, status, &error, &mut out);
+    out
+}
+
 /// The event by which a client whose stream has started sees that the engine failed with `message`.
 pub(super) fn write_event(client: Operation, message: &str, out: &mut Vec<u8>) {
-    let dialect = client.row().dialect;
     let error = EngineError { message: message.into(), ..EngineError::default() };
+    write_error_event(client.row().dialect, 500, &error, out);
+}
+
+fn write_error_event(dialect: Dialect, status: u16, error: &EngineError<'_>, out: &mut Vec<u8>) {
     let framing = dialect.row().framing;
     let before = match framing {
         StreamFraming::Lines => "",
@@ -51,7 +71,7 @@ pub(super) fn write_event(client: Operation, message: &str, out: &mut Vec<u8>) {
         StreamFraming::Events => "data: ",
     };
     out.extend_from_slice(before.as_bytes());
-    write_error(dialect, 500, &error, out);
+    write_error(dialect, status, error, out);
     out.extend_from_slice(framing.event_end());
 }
 

@@ -109,8 +109,14 @@ pub(crate) struct RequestRecord {
     /// had.
     pub(crate) expected_cached: Option<u32>,
     pub(crate) estimated_tokens: Option<TokenCount>,
-    /// How long it waited in a queue.
+    /// How long it waited in queues.
     pub(crate) queue_wait: Option<Duration>,
+    /// When it has waited in queues for as long as it may, once it has waited.
+    pub(crate) waits_until: Option<Timestamp>,
+    /// The attempts that a backend refused as busy, where requests may wait for another: they are no retries.
+    pub(crate) refusals: u32,
+    /// Whether its client got the head of a stream while it waited in a queue.
+    pub(crate) is_kept_alive: bool,
     /// Messages that were dropped to fit a context.
     pub(crate) dropped_messages: Option<u32>,
     /// The call that it is of an ensemble.

@@ -45,7 +45,17 @@ pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
     }
 }
 
-/// The same in words, without addresses.
+/// What a backend's own error is called that is sent in a stream.
+pub(crate) fn code_of_status(status: u16) -> ErrorCode {
+    match status {
+        429 => ErrorCode::BackendsCoolingDown,
+        503 => ErrorCode::AllBackendsBusy,
+        400..=499 => ErrorCode::InvalidRequest,
+        _ => ErrorCode::BadUpstreamResponse,
+    }
+}
+
+/// A failure in words, without addresses.
 fn message_of(failure: &Failure) -> String {
     match failure {
         Failure::NotSent(ConnectError::TimedOut) => {
@@ -166,8 +176,8 @@ impl OwnError {
         Self::new(code_of(failure), message_of(failure))
     }
 
-    /// The response to a request that no backend can take.
-    pub(crate) fn from_route(error: &RouteError, now: Timestamp) -> Self {
+    /// The response to a request that no backend can take. `share`: random, in 0..1.
+    pub(crate) fn from_route(error: &RouteError, now: Timestamp, share: f64) -> Self {
         let own = Self::new(error.code(), error.to_string());
         match error {
             RouteError::CoolingDown { until, .. } => {
@@ -175,8 +185,7 @@ impl OwnError {
                 Self { retry_after: Some(wait), ..own }
             }
             RouteError::ObjectiveMissed { wait, .. } => {
-                let wait = wait.map(|wait| wait.clamp(LEAST_WAIT, MOST_WAIT));
-                Self { retry_after: wait, ..own }
+                Self { retry_after: wait.map(|wait| retry_wait(wait, share)), ..own }
             }
             RouteError::ModelNotFound { .. } => own.about(Some("model")),
             RouteError::NoHealthyBackend { .. }
@@ -192,6 +201,22 @@ impl OwnError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wait_for_an_objective_is_computed_jittered_and_bounded() {
+        let wait = |wait_ms, share| {
+            let model = "m".to_owned();
+            let error = RouteError::ObjectiveMissed {
+                model,
+                predicted_ms: 1,
+                wait: Some(Duration::from_millis(wait_ms)),
+            };
+            OwnError::from_route(&error, Timestamp(0), share).retry_after.unwrap().as_secs_f64()
+        };
+        assert_eq!((wait(10, 0.5), wait(600_000, 0.5)), (1.0, 120.0));
+        assert_eq!((wait(10_000, 0.0), wait(10_000, 0.5)), (8.0, 10.0));
+        assert!((11.9..12.0).contains(&wait(10_000, 0.999)));
+    }
 
     #[test]
     fn messages_are_bounded_at_a_character() {

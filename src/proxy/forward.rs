@@ -15,9 +15,11 @@ use super::Proxy;
 use super::attempt::{Attempt, AttemptEnd, Unsuited};
 use super::context::{RequestContext, ScannedRequest};
 use super::conversion::{Conversion, NotConverted, Terms, convert_held};
+use super::failure::OwnError;
+use super::kept_alive::continues;
 use super::moves::{Movable, Unresponded};
 use super::outcome::{AttemptResult, record_outcome, retry_after};
-use super::own_response::send_held;
+use super::own_response::{send_error, send_held};
 use super::residency;
 use super::response::{Reply, record_backend, relay};
 use super::shift_state::TooLong;
@@ -29,7 +31,7 @@ use crate::config::Engine;
 use crate::dialect::read_refusal;
 use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
-use crate::fleet::InflightGuard;
+use crate::fleet::{InflightGuard, Outcome};
 use crate::routing::RoutingDecision;
 use crate::upstream::connection::Connection;
 use crate::upstream::deadline::Deadline;
@@ -312,7 +314,9 @@ async fn deliver(
     let may_be_too_long =
         is_short && request.shift.as_ref().is_some_and(|shift| shift.reads(status));
     let may_be_unsupported = is_short && unsupported::reads(ctx, request, status);
-    if !is_retried && !is_foreign_error && !may_be_too_long && !may_be_unsupported {
+    let breaks_stream = ctx.record.is_kept_alive && !continues(request, &reply.head);
+    let is_held = is_retried || is_foreign_error || may_be_too_long || may_be_unsupported;
+    if !is_held && !breaks_stream {
         // From here on there is no retry, so the body is released.
         request.body = None;
         let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
@@ -338,6 +342,12 @@ async fn deliver(
         AttemptEnd::Failed(Failure::Refused(held))
     } else if is_retried {
         AttemptEnd::Failed(Failure::ServerError(held))
+    } else if breaks_stream && status < 400 {
+        record_backend(ctx, serving, backend);
+        ctx.record.outcome = Some(Outcome::Fault);
+        let message = "The backend sent no stream to a request for one";
+        let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
+        AttemptEnd::Relayed(send_error(proxy, session, ctx, error).await)
     } else {
         record_backend(ctx, serving, backend);
         AttemptEnd::Relayed(send_held(proxy, session, ctx, held, false).await)

@@ -91,7 +91,7 @@ fn outcome_of<'a>(record: &'a RequestRecord, about: About<'a>) -> RequestOutcome
         backend: record.backend.as_ref().map(|(id, name)| (*id, &**name)),
         status: record.status,
         code: record.code,
-        outcome: record.outcome.unwrap_or_else(|| own_outcome(record)),
+        outcome: record.outcome.unwrap_or_else(|| own_outcome(record.code, record.status)),
         is_streaming: record.is_streaming,
         is_fallback: record.is_fallback,
         attempts: record.attempts,
@@ -141,7 +141,7 @@ fn about<'a>(session: &'a Session, ctx: &'a RequestContext) -> About<'a> {
 }
 
 /// The outcome of a request that penstock responded to itself.
-fn own_outcome(record: &RequestRecord) -> Outcome {
+pub(crate) fn own_outcome(code: Option<ErrorCode>, status: u16) -> Outcome {
     let busy = [
         ErrorCode::AllBackendsBusy,
         ErrorCode::QueueFull,
@@ -154,7 +154,7 @@ fn own_outcome(record: &RequestRecord) -> Outcome {
         ErrorCode::RateLimited,
         ErrorCode::ObjectiveMissed,
     ];
-    match (record.code, record.status) {
+    match (code, status) {
         (Some(code), status) if busy.contains(&code) => {
             Outcome::Busy { cooldown: Duration::ZERO, status }
         }

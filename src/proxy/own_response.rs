@@ -11,6 +11,7 @@ use super::Proxy;
 use super::context::{RequestContext, Served};
 use super::failure::OwnError;
 use super::rate_limits::{add_rate_fields, settle_rate};
+use super::stream_error::{end_with_error, end_with_held};
 use super::target::Target;
 use crate::api::{Dialect, ErrorReport, error_body};
 use crate::config::Cors;
@@ -60,6 +61,9 @@ pub(crate) async fn send_error(
     ctx: &mut RequestContext,
     error: OwnError,
 ) -> Served {
+    if ctx.record.is_kept_alive {
+        return end_with_error(session, ctx, &error).await;
+    }
     let response = error_response(ctx, &error)?;
     send(proxy, session, ctx, response).await
 }
@@ -102,6 +106,9 @@ pub(crate) async fn send_held(
     held: HeldResponse,
     is_last: bool,
 ) -> Served {
+    if ctx.record.is_kept_alive {
+        return end_with_held(session, ctx, &held).await;
+    }
     ctx.record.status = held.status;
     let mut head = *held.header;
     keep_upstream_id(&mut head, ctx)?;
@@ -120,6 +127,7 @@ pub(crate) async fn send(
     ctx: &RequestContext,
     OwnResponse { mut head, body, closes }: OwnResponse,
 ) -> Served {
+    debug_assert!(!ctx.record.is_kept_alive, "a client that has a head gets no other");
     settle_rate(ctx);
     if head.headers.get(header::CONTENT_TYPE).is_none() && !body.is_empty() {
         head.insert_header(header::CONTENT_TYPE, JSON)?;
@@ -197,7 +205,7 @@ pub(crate) fn keep_upstream_id(
 }
 
 /// Whole seconds, rounded up: a client that retries too early is rejected again.
-fn to_retry_after(wait: Duration) -> HeaderValue {
+pub(crate) fn to_retry_after(wait: Duration) -> HeaderValue {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     HeaderValue::from(seconds.max(1))
 }

@@ -1,11 +1,12 @@
 //! The queues of requests that wait for a backend with room, one per model. `admission::queue` has the order and
 //! the turns; this is its edge: the clock, the locks, and the tasks that wait (`wait`).
 
+mod keep_alive;
 mod place;
 mod shared;
 mod wait;
 
-pub(super) use wait::{Unadmitted, decide_in_turn};
+pub(super) use wait::{Unadmitted, decide_in_turn, keep_to_cooling, may_wait_after};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,6 +38,8 @@ pub struct QueueFigures {
     pub waiting: usize,
     /// Requests that no longer do, in the order of [`QueueEnd::ALL`].
     pub ended: [u64; QueueEnd::ALL.len()],
+    /// Streams whose clients got something while they waited (`queue.keep_alive`).
+    pub kept_alive: u64,
 }
 
 impl Queues {

@@ -211,6 +211,15 @@ pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streame
     }
 }
 
+/// The same for one whose client has the head of a response that no backend sent.
+pub(crate) fn settle_unserved(ctx: &RequestContext) {
+    if ctx.rate.permit.is_some() {
+        let earlier = ctx.record.ensemble_parts;
+        let used = earlier.map_or(0, |parts| parts.input_tokens + parts.output_tokens);
+        ctx.rate.settle(Some(used), moment());
+    }
+}
+
 /// The tokens that a request has used: those that the engine counted, else an estimate; `None`: as many
 /// as were reserved. `streamed`: tokens of a stream, as seen here.
 fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: u32) -> Option<u64> {

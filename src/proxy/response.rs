@@ -6,6 +6,7 @@ mod usage_filter;
 
 use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
+use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -79,7 +80,7 @@ pub(crate) async fn relay(
         transform: transform.as_deref_mut(),
     };
     let downstream = session.as_downstream_mut();
-    if downstream.write_response_header(head.header).await.is_err() {
+    if !ctx.record.is_kept_alive && downstream.write_response_header(head.header).await.is_err() {
         return ctx.client_gone();
     }
     let end = exchange.relay(session, &mut monitor, terms).await;
@@ -263,19 +264,9 @@ fn finish_head(
     let header = &mut head.header;
     add_common_fields(header, ctx)?;
     if head.stream.is_some() {
-        header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
-        header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))?;
+        add_stream_fields(header)?;
     }
-    if let Some(dropped) = ctx.record.dropped_messages {
-        header.insert_header(CONTEXT_SHIFT, format!("dropped={dropped}"))?;
-    }
-    if let Some(parts) = ctx.record.ensemble_parts {
-        header.insert_header(ENSEMBLE, ensemble_text(parts))?;
-    }
-    if !ctx.record.retried_without.is_empty() {
-        let names: Vec<&str> = ctx.record.retried_without.names().collect();
-        header.insert_header(RETRIED_WITHOUT, names.join(", "))?;
-    }
+    add_request_fields(header, ctx)?;
     if ctx.generation.config.routing.expose_decision {
         header.insert_header(BACKEND, &*attempt.serving.state.name)?;
         if let Some(decision) = &request.decision {
@@ -295,14 +286,48 @@ fn finish_head(
             header.insert_header(DECISION, code)?;
         }
     }
-    let is_open_ended = matches!(head.framing, Framing::Chunked | Framing::UntilClose);
+    match head.framing {
+        Framing::Chunked | Framing::UntilClose => frame_open_end(header, session),
+        Framing::Empty | Framing::Length(_) => Ok(()),
+    }
+}
+
+/// Has nothing on the way keep a stream back.
+pub(super) fn add_stream_fields(header: &mut ResponseHeader) -> pingora::Result<()> {
+    header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
+    header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))
+}
+
+/// What was changed of the request, and what it is made of.
+pub(super) fn add_request_fields(
+    header: &mut ResponseHeader,
+    ctx: &RequestContext,
+) -> pingora::Result<()> {
+    if let Some(dropped) = ctx.record.dropped_messages {
+        header.insert_header(CONTEXT_SHIFT, format!("dropped={dropped}"))?;
+    }
+    if let Some(parts) = ctx.record.ensemble_parts {
+        header.insert_header(ENSEMBLE, ensemble_text(parts))?;
+    }
+    if !ctx.record.retried_without.is_empty() {
+        let names: Vec<&str> = ctx.record.retried_without.names().collect();
+        header.insert_header(RETRIED_WITHOUT, names.join(", "))?;
+    }
+    Ok(())
+}
+
+/// Frames a body whose length is not known.
+pub(super) fn frame_open_end(
+    header: &mut ResponseHeader,
+    session: &mut Session,
+) -> pingora::Result<()> {
     match session.req_header().version {
-        Version::HTTP_11 if is_open_ended => {
+        Version::HTTP_11 => {
             let chunked = HeaderValue::from_static("chunked");
             header.insert_header(header::TRANSFER_ENCODING, chunked)?;
         }
         // HTTP/1.0 has no chunks: such a body ends with the connection, and the head must say so.
-        Version::HTTP_10 if is_open_ended => session.set_keepalive(None),
+        Version::HTTP_10 => session.set_keepalive(None),
         _ => {}
     }
     Ok(())

@@ -1,8 +1,10 @@
 //! From a scanned request to a response: decide, attempt, and retry on another backend (failover)
 //! where the failure is safe to retry and the budget allows it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use http::header;
 use pingora_proxy::Session;
 
 use super::Proxy;
@@ -13,8 +15,8 @@ use super::conversion::NotConverted;
 use super::decision::Undecided;
 use super::failure::OwnError;
 use super::forward::make_attempt;
-use super::own_response::{send_error, send_held};
-use super::queue::{Unadmitted, decide_in_turn};
+use super::own_response::{send_error, send_held, to_retry_after};
+use super::queue::{Unadmitted, decide_in_turn, keep_to_cooling, may_wait_after};
 use super::reserved::Decided;
 use super::response::record_backend;
 use crate::api::Dialect;
@@ -32,23 +34,20 @@ pub(crate) async fn serve(
     mut request: ScannedRequest,
 ) -> Served {
     proxy.retries.earn(&ctx.generation.config.routing.retry_budget);
-    let mut last_failure = None;
-    let mut not_converted = None;
+    let mut past = Past::default();
     let mut has_met_limit = false;
     loop {
         pass_over_small(ctx, &mut request);
-        let headers = &session.req_header().headers;
-        let decided = decide_in_turn(proxy, ctx, headers, &mut request).await;
+        let decided = decide_in_turn(proxy, session, ctx, &mut request).await;
         let Decided { decision, permit } = match decided {
             Ok(decided) => decided,
-            Err(Unadmitted::Queue(error)) => return send_error(proxy, session, ctx, error).await,
-            Err(Unadmitted::Undecided(Undecided::ClientGone)) => return ctx.client_gone(),
-            Err(Unadmitted::Undecided(Undecided::NoRoute(error))) => {
-                if shorten_for(ctx, &mut request, &error) {
-                    continue;
-                }
-                let reason = Unserved::because_of(last_failure, not_converted, error);
-                return send_unserved(proxy, session, ctx, &mut request, reason).await;
+            Err(Unadmitted::Undecided(Undecided::NoRoute(error)))
+                if shorten_for(ctx, &mut request, &error) =>
+            {
+                continue;
+            }
+            Err(reason) => {
+                return send_unadmitted(proxy, session, ctx, &mut request, past, reason).await;
             }
         };
         request.decision = Some(decision);
@@ -57,7 +56,7 @@ pub(crate) async fn serve(
             // A backend that serves the operation itself may take the request.
             Err(Unsuited::NotConverted(reason)) => {
                 request.tried.insert(decision.backend);
-                not_converted = Some(reason);
+                past.not_converted = Some(reason);
             }
             Ok(AttemptEnd::Relayed(served)) => {
                 record_expected_cached(ctx, &decision);
@@ -79,25 +78,56 @@ pub(crate) async fn serve(
             }
             Ok(AttemptEnd::Failed(Failure::ClientGone)) => return ctx.client_gone(),
             Ok(AttemptEnd::Failed(failure)) => {
-                request.tried.insert(decision.backend);
+                let fleet = Arc::clone(&request.fleet);
                 let is_refused_again = has_met_limit && matches!(failure, Failure::Refused(_));
-                if is_refused_again || !may_retry(proxy, ctx, &failure) {
-                    let is_last = is_refused_again || decision.candidates <= 1;
-                    let last = LastAttempt { failure, decided: Some(decision), is_last };
-                    return send_failure(proxy, session, ctx, &request.fleet, last).await;
-                }
                 has_met_limit |= is_rate_limit(&failure);
-                last_failure = Some(failure);
+                let goes_on = goes_on(proxy, ctx, &mut request, &failure, is_refused_again);
+                let is_last = is_refused_again || decision.candidates <= 1;
+                let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
+                past.last = Some(match goes_on {
+                    true => attempt,
+                    false => return send_failure(proxy, session, ctx, attempt).await,
+                });
             }
         }
     }
+}
+
+/// Whether another attempt may follow a failed one; `request` remembers where not to go again.
+/// `is_refused_again`: after one backend limited its client's rate, another refused it too.
+fn goes_on(
+    proxy: &Proxy,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    failure: &Failure,
+    is_refused_again: bool,
+) -> bool {
+    let Some(decision) = request.decision else { return false };
+    let waits = may_wait_after(proxy, ctx, failure);
+    if waits {
+        ctx.record.refusals += 1;
+        if is_refused_again {
+            keep_to_cooling(ctx, request);
+        }
+    } else {
+        request.tried.insert(decision.backend);
+        if is_refused_again || !may_retry(proxy, ctx, failure) {
+            return false;
+        }
+    }
+    // What a reload has changed meanwhile counts for the next attempt, unless places in the fleet are remembered.
+    if request.shift.is_none() {
+        request.decision = None;
+    }
+    true
 }
 
 /// Whether the failure is safe to retry, and neither `routing.max_retries` nor the retry budget is
 /// used up.
 pub(super) fn may_retry(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
     let routing = &ctx.generation.config.routing;
-    proxy.retries.may_retry(safety_of(failure), ctx.record.attempts, routing, now())
+    let attempts = ctx.record.attempts.saturating_sub(ctx.record.refusals);
+    proxy.retries.may_retry(safety_of(failure), attempts, routing, now())
 }
 
 /// Whether the backend limits the client's rate. Such a refusal is retried on one other backend and no
@@ -106,58 +136,87 @@ pub(super) fn is_rate_limit(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused(held) if held.status == 429)
 }
 
-/// The attempt after which no other follows.
+/// The attempt after which no other follows, unless the request finds a backend in the queue.
 struct LastAttempt {
     failure: Failure,
-    decided: Option<RoutingDecision>,
+    decision: RoutingDecision,
+    fleet: Arc<Topology>,
     /// Whether every backend that could take the request has been tried.
     is_last: bool,
 }
 
-/// Why a request ends without a response that was relayed.
-enum Unserved {
-    Failed(Failure),
-    NotConverted(NotConverted),
-    NoRoute(RouteError),
+/// What came of a request's attempts.
+#[derive(Default)]
+struct Past {
+    last: Option<Box<LastAttempt>>,
+    not_converted: Option<NotConverted>,
 }
 
-impl Unserved {
-    /// The last attempt says more than that there is no other.
-    fn because_of(
-        failure: Option<Failure>,
-        not_converted: Option<NotConverted>,
-        error: RouteError,
-    ) -> Self {
-        match (failure, not_converted) {
-            (Some(failure), _) => Self::Failed(failure),
-            (None, Some(reason)) => Self::NotConverted(reason),
-            (None, None) => Self::NoRoute(error),
+/// Responds to a request that no further attempt is made for.
+async fn send_unadmitted(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    past: Past,
+    reason: Unadmitted,
+) -> Served {
+    match reason {
+        Unadmitted::Undecided(Undecided::ClientGone) => ctx.client_gone(),
+        Unadmitted::Undecided(Undecided::NoRoute(error)) => {
+            send_unserved(proxy, session, ctx, request, past, error).await
         }
+        Unadmitted::Queue(error) => send_queue_end(proxy, session, ctx, past.last, error).await,
     }
 }
 
-/// Responds to a request that no backend is left for.
+/// Responds to a request that no backend is left for: with its last attempt, which says more than that there is no other.
 async fn send_unserved(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
-    reason: Unserved,
+    past: Past,
+    error: RouteError,
 ) -> Served {
     if let Some(served) = send_refusal(proxy, session, ctx, request).await {
         return served;
     }
-    match reason {
-        Unserved::Failed(failure) => {
-            let last = LastAttempt { failure, decided: request.decision, is_last: true };
-            send_failure(proxy, session, ctx, &request.fleet, last).await
+    match (past.last, past.not_converted) {
+        (Some(last), _) => {
+            let last = Box::new(LastAttempt { is_last: true, ..*last });
+            send_failure(proxy, session, ctx, last).await
         }
-        Unserved::NotConverted(reason) => {
+        (None, Some(reason)) => {
             send_error(proxy, session, ctx, NotConverted::to_error(reason)).await
         }
-        Unserved::NoRoute(error) => {
-            send_error(proxy, session, ctx, route_error(ctx.dialect, &error)).await
+        (None, None) => {
+            let error = route_error(ctx.dialect, &error, proxy.seeds.next_share());
+            send_error(proxy, session, ctx, error).await
         }
+    }
+}
+
+/// Responds to a request that has waited in the queue for nothing, or could not. A limit of its client's rate that it met
+/// before says more than that it waited.
+async fn send_queue_end(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    last: Option<Box<LastAttempt>>,
+    error: OwnError,
+) -> Served {
+    match last {
+        Some(mut last) if is_rate_limit(&last.failure) => {
+            if let (Failure::Refused(held), Some(wait)) = (&mut last.failure, error.retry_after)
+                && held.retry_after.is_none()
+            {
+                held.header.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
+                held.retry_after = Some(wait);
+            }
+            send_failure(proxy, session, ctx, last).await
+        }
+        _ => send_error(proxy, session, ctx, error).await,
     }
 }
 
@@ -166,11 +225,10 @@ async fn send_failure(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
-    fleet: &Topology,
-    last: LastAttempt,
+    last: Box<LastAttempt>,
 ) -> Served {
-    let LastAttempt { failure, decided, is_last } = last;
-    let serving = decided.as_ref().and_then(|decision| decision.serving(fleet));
+    let LastAttempt { failure, decision, fleet, is_last } = *last;
+    let serving = decision.serving(&fleet);
     let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
     if let (Failure::Refused(_) | Failure::ServerError(_), Some(serving), Some(backend)) =
         (&failure, serving, backend)
@@ -197,9 +255,9 @@ async fn send_failure(
     }
 }
 
-/// Why no attempt could be made, in the words of the client's dialect.
-pub(super) fn route_error(dialect: Dialect, error: &RouteError) -> OwnError {
-    let own = OwnError::from_route(error, now());
+/// Why no attempt could be made, in the words of the client's dialect. `share`: random, in 0..1.
+pub(super) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> OwnError {
+    let own = OwnError::from_route(error, now(), share);
     match (error, dialect) {
         // Ollama's clients look for these words.
         (RouteError::ModelNotFound { alias, .. }, Dialect::Ollama) => {

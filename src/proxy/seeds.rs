@@ -56,6 +56,11 @@ impl Seeds {
         hasher.finish()
     }
 
+    /// Identifies a tenant by the name that a trusted client gives it.
+    pub(crate) fn hash_tenant(&self, name: &[u8]) -> u64 {
+        self.hashes.hash_one(name)
+    }
+
     /// Identifies the credential that a client sends along; never 0, also without one.
     pub(crate) fn hash_credential(&self, headers: &HeaderMap) -> u64 {
         let mut hasher = self.hashes.build_hasher();

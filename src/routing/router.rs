@@ -1,6 +1,9 @@
 //! The router of one configuration: names, filters, strategy, fallbacks, in this order.
 
+mod awaited;
 mod passes;
+
+pub use awaited::Cooling;
 
 use super::error::RouteError;
 use super::filters::{self, Candidacy, Conditions, RejectReason, Verdict};
@@ -13,7 +16,7 @@ use super::split::SplitPoint;
 use super::weighted::{SessionField, Weighted};
 use super::{RouteInput, RoutingDecision};
 use crate::config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
-use crate::fleet::{BackendSet, BreakerState, Health, Model, ModelId, Probe, Serving};
+use crate::fleet::{BreakerState, Health, Model, ModelId, Probe, Serving};
 use crate::scan::RequestProfile;
 use crate::units::TokenCount;
 
@@ -150,26 +153,6 @@ impl Router {
             }
         }
         Err(error.with_chain_exhausted(target, chain))
-    }
-
-    /// The model that a request waits for where its backends are full, and those that could take the request if
-    /// they had room, backends of fallbacks among them where they may serve it then.
-    pub fn awaited<'a>(&'a self, input: &RouteInput<'a>) -> Option<(&'a str, BackendSet)> {
-        let target = self.names.resolve(input.model, input.fleet, input.split);
-        let chain = self.names.chain(input.model, input.fleet, input.split);
-        let others = chain.iter().filter(|_| self.fallback_on_saturation);
-        let others = others.map(|entry| self.names.resolve(entry, input.fleet, input.split));
-        let mut backends = BackendSet::default();
-        for name in std::iter::once(target).chain(others) {
-            let Some(Considered { model, .. }) = Considered::find(input, name) else { continue };
-            for ((_, verdict), row) in filters::rejections(input, model).zip(&model.serving) {
-                if verdict.err().is_none_or(|reason| !reason.is_lasting()) {
-                    backends.insert(row.id);
-                }
-            }
-        }
-        let id = input.fleet.model_id(target)?;
-        Some((&input.fleet.model(id)?.name, backends))
     }
 
     /// Refuses a request that may be refused where its objectives, or those of the streams that run there, would be

@@ -66,6 +66,9 @@ mod passthrough;
 mod paths_and_methods;
 mod prefix_cache;
 mod queue;
+mod queue_keep_alive;
+mod queue_order;
+mod queue_refusals;
 mod rate_limits;
 mod reload_gate;
 mod request_bodies;
@@ -126,6 +129,9 @@ fn all_stories() -> Vec<Trial> {
         resource_limits,
         prefix_cache,
         queue,
+        queue_keep_alive,
+        queue_order,
+        queue_refusals,
         capability_routing,
         chaos,
         client_disconnects,

@@ -14,9 +14,6 @@ use crate::support::{block_on, eventually};
 crate::trials![
     waiting_requests_are_all_served_within_the_limit,
     full_queue_and_long_waits_end_in_every_dialect,
-    important_requests_come_first_and_others_in_order,
-    keys_take_turns_by_weight,
-    important_request_displaces_another,
     sheddable_request_is_refused_once_its_objective_is_missed,
     client_that_leaves_takes_its_request_along,
     reload_lets_waiting_requests_through,
@@ -28,11 +25,11 @@ crate::trials![
     without_a_queue_none_waits,
 ];
 
-const QUEUE: &str = "queue: { size: 100, timeout: 20s }";
-const JSON: (&str, &str) = ("content-type", "application/json");
+pub const QUEUE: &str = "queue: { size: 100, timeout: 20s }";
+pub const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// One engine that runs one request at a time, and its first request in flight until the gate opens.
-fn busy(sections: &str) -> (Fleet, Gate, Client) {
+pub fn busy(sections: &str) -> (Fleet, Gate, Client) {
     let setup = Setup { sections, backend: "max_in_flight: 1", ..Setup::default() };
     let fleet = Fleet::start(1, setup);
     let (gate, first) = occupy(&fleet, fleet.a(), "m");
@@ -40,7 +37,7 @@ fn busy(sections: &str) -> (Fleet, Gate, Client) {
 }
 
 /// Sends a request that an engine holds until the gate opens.
-fn occupy(fleet: &Fleet, engine: &MockEngine, model: &str) -> (Gate, Client) {
+pub fn occupy(fleet: &Fleet, engine: &MockEngine, model: &str) -> (Gate, Client) {
     let gate = Gate::new();
     engine.script([Fault::Gate(gate.clone())]);
     let first = fleet.begin(&chat(model, "first"));
@@ -49,7 +46,7 @@ fn occupy(fleet: &Fleet, engine: &MockEngine, model: &str) -> (Gate, Client) {
 }
 
 /// Sends a request, and returns once it waits.
-fn line_up(fleet: &Fleet, text: &str, headers: &[(&str, &str)]) -> Client {
+pub fn line_up(fleet: &Fleet, text: &str, headers: &[(&str, &str)]) -> Client {
     let page = fleet.penstock.admin("/metrics").text();
     let before = waiting(&page);
     let mut client = Client::connect(fleet.penstock.data);
@@ -65,7 +62,7 @@ fn waiting(page: &str) -> f64 {
 }
 
 /// What the requests said that an engine was given, after the first.
-fn served(engine: &MockEngine) -> Vec<String> {
+pub fn served(engine: &MockEngine) -> Vec<String> {
     let received = engine.received();
     let text = |body: &[u8]| {
         let body: Value = serde_json::from_slice(body).unwrap();
@@ -74,16 +71,16 @@ fn served(engine: &MockEngine) -> Vec<String> {
     received.iter().skip(1).map(|request| text(request.body.as_ref().unwrap())).collect()
 }
 
-fn ended(fleet: &Fleet, reason: &str) -> f64 {
+pub fn ended(fleet: &Fleet, reason: &str) -> f64 {
     fleet.metric(&format!("penstock_queue_ended_total{{model=\"m\",reason=\"{reason}\"}}"))
 }
 
-fn ok(client: &mut Client) {
+pub fn ok(client: &mut Client) {
     let response = client.read_response().unwrap();
     assert_eq!(response.status, 200, "{}", response.text());
 }
 
-fn nothing_is_left(fleet: &Fleet) {
+pub fn nothing_is_left(fleet: &Fleet) {
     fleet.wait_idle();
     fleet.wait_metric("penstock_queue_requests", 0.0);
 }
@@ -152,72 +149,6 @@ fn full_queue_and_long_waits_end_in_every_dialect() {
     assert_eq!([ended(&fleet, "full"), ended(&fleet, "timed_out")], [3.0, 3.0]);
     gate.open();
     ok(&mut first);
-    nothing_is_left(&fleet);
-}
-
-fn important_requests_come_first_and_others_in_order() {
-    let (fleet, gate, mut first) = busy(QUEUE);
-    let mut clients: Vec<Client> =
-        (0..10).map(|n| line_up(&fleet, &format!("plain {n}"), &[])).collect();
-    clients.push(line_up(&fleet, "batch", &[("x-priority", "-1")]));
-    clients.push(line_up(&fleet, "late", &[("x-slo-ttft-ms", "9000")]));
-    clients.push(line_up(&fleet, "soon", &[("x-slo-ttft-ms", "8000")]));
-    clients.push(line_up(&fleet, "important", &[("x-priority", "7")]));
-    gate.open();
-    ok(&mut first);
-    clients.iter_mut().for_each(ok);
-    let plain: Vec<String> = (0..10).map(|n| format!("plain {n}")).collect();
-    let expected =
-        [&["important", "soon", "late"].map(str::to_owned), &*plain, &["batch".to_owned()]];
-    assert_eq!(served(fleet.a()), expected.concat());
-    nothing_is_left(&fleet);
-}
-
-fn keys_take_turns_by_weight() {
-    let keys = "auth: { keys: [{ name: much, key: k1 }, { name: little, key: k2 }, { name: paid, key: k3, weight: 2 }] }";
-    let setup = Setup {
-        sections: &format!("{QUEUE}\n{keys}"),
-        backend: "max_in_flight: 1",
-        ..Setup::default()
-    };
-    let fleet = Fleet::start(1, setup);
-    let gate = Gate::new();
-    fleet.a().script([Fault::Gate(gate.clone())]);
-    let key = |name: &str| format!("Bearer {name}");
-    let mut first = Client::connect(fleet.penstock.data);
-    let body = chat("m", "first").to_string();
-    first.send("POST", CHAT, &[JSON, ("authorization", &key("k1"))], body.as_bytes());
-    block_on(gate.reached_by(1));
-    let mut clients = Vec::new();
-    for (name, count) in [("k1", 24), ("k2", 4), ("k3", 8)] {
-        for _ in 0..count {
-            clients.push(line_up(&fleet, name, &[("authorization", &key(name))]));
-        }
-    }
-    gate.open();
-    ok(&mut first);
-    clients.iter_mut().for_each(ok);
-    let order = served(fleet.a());
-    let count = |name: &str| order[..16].iter().filter(|one| *one == name).count();
-    let counts = ["k1", "k2", "k3"].map(count);
-    assert!(counts[0].abs_diff(4) <= 1 && counts[2].abs_diff(8) <= 1, "{counts:?} {order:?}");
-    nothing_is_left(&fleet);
-}
-
-fn important_request_displaces_another() {
-    let (fleet, gate, mut first) = busy("queue: { size: 1, timeout: 20s }");
-    let mut plain = line_up(&fleet, "plain", &[]);
-    let mut important = Client::connect(fleet.penstock.data);
-    let body = chat("m", "important").to_string();
-    important.send("POST", CHAT, &[JSON, ("x-priority", "1")], body.as_bytes());
-    let response = plain.read_response().unwrap();
-    assert_eq!((response.status, response.error_code().as_str()), (503, "queue_full"));
-    assert!(response.header("retry-after").is_some());
-    gate.open();
-    ok(&mut first);
-    ok(&mut important);
-    assert_eq!(served(fleet.a()), ["important"]);
-    assert_eq!(ended(&fleet, "displaced").round(), 1.0);
     nothing_is_left(&fleet);
 }
 
@@ -307,16 +238,13 @@ fn cooldown_that_ends_serves_what_waits() {
         body: "{}".to_owned(),
         headers: Vec::new(),
     };
-    let gate = Gate::new();
-    fleet.a().script([busy, Fault::Gate(gate.clone())]);
-    assert_eq!(fleet.chat().status, 503);
-    // One probes, the other waits.
-    let mut probe = fleet.begin(&chat("m", "probe"));
-    block_on(gate.reached_by(1));
+    fleet.a().script([busy]);
+    let mut refused = fleet.begin(&chat("m", "refused"));
+    fleet.wait_metric("penstock_queue_requests{model=\"m\"", 1.0);
     let mut waiting = line_up(&fleet, "waiting", &[]);
-    ok(&mut waiting);
-    gate.open();
-    ok(&mut probe);
+    assert_eq!(fleet.a().counters().requests, 1, "it gets none before its cooldown ends");
+    [&mut refused, &mut waiting].into_iter().for_each(ok);
+    assert_eq!(served(fleet.a()), ["refused", "waiting"]);
     nothing_is_left(&fleet);
 }
 

@@ -14,6 +14,11 @@ section! {
         pub size: usize = 0,
         /// The longest that a request waits.
         pub timeout: Duration ["timeout" as Positive] = Duration::from_secs(10),
+        /// How long a stream waits before its client gets the head of its response and something to ignore, and how often it
+        /// does so from then on; never where it is empty. The status is 200 then: failures are events of the stream.
+        pub keep_alive: Option<Duration> ["keep_alive" as Maybe<Positive>] = None,
+        /// Whose requests take turns, where `x-gateway-inference-fairness-id` says.
+        pub fairness_id: FairnessId = FairnessId::Off,
         /// The most prefill work before a request on a backend, as predicted (`routing.predict`): while prompts there
         /// take longer, or another stream would slow others below their objectives, requests wait here instead.
         pub max_backlog: Option<Duration> ["max_backlog" as Maybe<Positive>] = None,
@@ -34,3 +39,16 @@ choice! {
 }
 
 choice!(@setting QueueOrder);
+
+choice! {
+    /// Whether the header `x-gateway-inference-fairness-id` counts.
+    pub enum FairnessId {
+        /// It does not: keys take turns, or else addresses.
+        Off = "off",
+        /// It names the tenant that a request belongs to: tenants take turns. For clients that are trusted, such as a
+        /// gateway: a client that sets it can claim to be many.
+        Header = "header",
+    }
+}
+
+choice!(@setting FairnessId);

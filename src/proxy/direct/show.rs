@@ -99,7 +99,7 @@ impl Requested {
         let target = names.resolve(name, fleet, SplitPoint::default());
         let id = fleet.model_id(target).or_else(|| fleet.model_id(name)).ok_or_else(|| {
             let at = now();
-            OwnError::from_route(&RouteError::unknown_model(name, target, fleet, at), at)
+            OwnError::from_route(&RouteError::unknown_model(name, target, fleet, at), at, 0.5)
         })?;
         Ok(Self { name: name.to_owned(), id, body })
     }

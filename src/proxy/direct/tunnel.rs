@@ -130,7 +130,9 @@ fn reserve(
             let headers = &session.req_header().headers;
             let decided =
                 decide(proxy, ctx, headers, &request).map_err(|undecided| match undecided {
-                    Undecided::NoRoute(error) => Some(OwnError::from_route(&error, now())),
+                    Undecided::NoRoute(error) => {
+                        Some(OwnError::from_route(&error, now(), proxy.seeds.next_share()))
+                    }
                     Undecided::ClientGone => None,
                 })?;
             return Ok((request, decided));

@@ -151,7 +151,8 @@ impl Call {
         session: &Session,
         error: &RouteError,
     ) -> CallReport {
-        let failure = CallFailure::Own(route_error(self.ctx.dialect, error));
+        let failure =
+            CallFailure::Own(route_error(self.ctx.dialect, error, proxy.seeds.next_share()));
         self.end(proxy, session, Err(failure))
     }
 

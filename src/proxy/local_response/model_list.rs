@@ -69,7 +69,11 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
         }
         None => {
             let at = now();
-            Err(OwnError::from_route(&RouteError::unknown_model(&name, target, topology, at), at))
+            Err(OwnError::from_route(
+                &RouteError::unknown_model(&name, target, topology, at),
+                at,
+                0.5,
+            ))
         }
     }
 }

@@ -38,6 +38,11 @@ impl Place {
         self.queue.time_to_empty(now())
     }
 
+    /// Its client got the head of a stream.
+    pub(super) fn count_kept_alive(&self) {
+        self.queue.count_kept_alive();
+    }
+
     /// It goes to a backend, where it costs so many tokens.
     pub(super) fn serve(mut self, tokens: u64) {
         self.has_left = true;

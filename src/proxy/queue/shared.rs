@@ -1,7 +1,7 @@
 //! The queue of a model, shared by the requests that wait in it and by the backends that wake them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ pub(super) struct SharedQueue {
     state: Mutex<State>,
     /// Requests that wait, in the queues of all models.
     waiting: Arc<AtomicUsize>,
+    kept_alive: AtomicU64,
 }
 
 #[derive(Default)]
@@ -38,12 +39,18 @@ impl Wake for SharedQueue {
 
 impl SharedQueue {
     pub(super) fn new(waiting: &Arc<AtomicUsize>) -> Self {
-        Self { state: Mutex::default(), waiting: Arc::clone(waiting) }
+        let waiting = Arc::clone(waiting);
+        Self { state: Mutex::default(), waiting, kept_alive: AtomicU64::new(0) }
     }
 
     pub(super) fn figures(&self, model: Arc<str>) -> QueueFigures {
         let state = self.state.lock();
-        QueueFigures { model, waiting: state.queue.len(), ended: state.queue.ended() }
+        let kept_alive = self.kept_alive.load(Ordering::Relaxed);
+        QueueFigures { model, waiting: state.queue.len(), ended: state.queue.ended(), kept_alive }
+    }
+
+    pub(super) fn count_kept_alive(&self) {
+        self.kept_alive.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn waiting(&self) -> usize {

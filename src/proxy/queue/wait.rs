@@ -1,23 +1,31 @@
 //! One request in the queue of its model: joins it where every backend is full, waits for its turn, decides.
 
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use http::HeaderMap;
+use pingora_proxy::Session;
 
+use super::keep_alive::{KeepAlive, Unsent};
 use super::place::Place;
 use crate::admission::queue::{Newcomer, QueueEnd, QueueRules, Turn, cost};
-use crate::api::ErrorCode;
+use crate::api::{ErrorCode, FAIRNESS_ID};
 use crate::clock::now;
-use crate::fleet::BackendSet;
+use crate::config::{FairnessId, QueueConfig};
+use crate::fleet::{BackendSet, cooldown_time};
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide, decide_moved, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::reserved::Decided;
-use crate::routing::RouteError;
+use crate::routing::{Cooling, RouteError};
 use crate::units::Timestamp;
+use crate::upstream::failure::Failure;
+
+/// How often backends may refuse one request as busy before that counts as a failure.
+const MAX_REFUSALS: u32 = 32;
 
 /// Why no attempt follows.
 pub(crate) enum Unadmitted {
@@ -34,28 +42,78 @@ pub(crate) enum Unadmitted {
 /// When no backend can take it, it has waited for too long or cannot wait, or its client has left.
 pub(crate) async fn decide_in_turn(
     proxy: &Proxy,
+    session: &mut Session,
     ctx: &mut RequestContext,
-    headers: &HeaderMap,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Unadmitted> {
+    let headers = &session.req_header().headers;
     if let Some(reserved) = request.moved.take() {
         return Ok(decide_moved(proxy, ctx, headers, request, *reserved));
     }
     if !proxy.queues.is_empty() && has_others_waiting(proxy, ctx, request) {
-        return Box::pin(decide_from_queue(proxy, ctx, headers, request, None)).await;
+        return Box::pin(decide_from_queue(proxy, session, ctx, request, None)).await;
     }
-    match decide(proxy, ctx, headers, request) {
-        Err(Undecided::NoRoute(error)) if may_wait(proxy, request, &error) => {
+    let decided = match ctx.record.refusals {
+        0 => decide(proxy, ctx, headers, request),
+        _ => decide_after_cooldown(proxy, ctx, headers, request),
+    };
+    match decided {
+        Err(Undecided::NoRoute(error)) if error.may_pass() && has_queue(proxy) => {
             // Boxed: no other request should carry room for it.
-            Box::pin(decide_from_queue(proxy, ctx, headers, request, Some(error))).await
+            Box::pin(decide_from_queue(proxy, session, ctx, request, Some(error))).await
         }
         decided => decided.map_err(Unadmitted::Undecided),
     }
 }
 
-/// Whether a request that no backend can take now may wait for one. A retry does not: its client has waited.
-fn may_wait(proxy: &Proxy, request: &ScannedRequest, error: &RouteError) -> bool {
-    request.tried.is_empty() && error.may_pass() && proxy.generation().config.queue.size > 0
+/// Whether requests may wait.
+fn has_queue(proxy: &Proxy) -> bool {
+    proxy.generation().config.queue.size > 0
+}
+
+/// Whether a request may wait for the backend that it failed on: one that refused it as busy has not started on it, and is in
+/// cooldown for a while.
+pub(crate) fn may_wait_after(proxy: &Proxy, ctx: &RequestContext, failure: &Failure) -> bool {
+    let Failure::Refused(held) = failure else { return false };
+    let config = &ctx.generation.config.routing.cooldown;
+    let pauses = !cooldown_time(config, held.retry_after, 0.0).is_zero();
+    pauses && ctx.record.refusals < MAX_REFUSALS && has_queue(proxy)
+}
+
+/// Has a request go to none but the backends whose cooldown covers it, once that has ended.
+pub(crate) fn keep_to_cooling(ctx: &RequestContext, request: &mut ScannedRequest) {
+    let router = &ctx.generation.router;
+    let input = route_input(router, ctx, request, &request.tried, None);
+    let cooling = router.cooling(&input).map(|cooling| cooling.backends).unwrap_or_default();
+    let others = request.fleet.backends.iter().map(|backend| backend.state.id);
+    let mut tried = request.tried;
+    others.filter(|id| !cooling.contains(*id)).for_each(|id| tried.insert(id));
+    request.tried = tried;
+}
+
+/// Decides as [`decide`] does, but sends the request to no backend whose cooldown covers it, not even to probe it: all that
+/// wait would, one after the other.
+fn decide_after_cooldown(
+    proxy: &Proxy,
+    ctx: &mut RequestContext,
+    headers: &HeaderMap,
+    request: &mut ScannedRequest,
+) -> Result<Decided, Undecided> {
+    let generation = Arc::clone(&ctx.generation);
+    let input = route_input(&generation.router, ctx, request, &request.tried, None);
+    let Some(Cooling { backends, until, status }) = generation.router.cooling(&input) else {
+        return decide(proxy, ctx, headers, request);
+    };
+    let tried = request.tried;
+    request.tried.insert_all(&backends);
+    let decided = decide(proxy, ctx, headers, request);
+    request.tried = tried;
+    decided.map_err(|undecided| match undecided {
+        Undecided::NoRoute(RouteError::AllTried { model }) => {
+            Undecided::NoRoute(RouteError::CoolingDown { model, until, status })
+        }
+        undecided => undecided,
+    })
 }
 
 /// Whether requests wait for the model of a request that has not been decided before.
@@ -82,19 +140,28 @@ struct Waiting {
     late: Option<Timestamp>,
     /// Why the last decision came to nothing.
     reason: Option<RouteError>,
+    /// What its client gets meanwhile.
+    keep_alive: Option<KeepAlive>,
 }
 
 async fn decide_from_queue(
     proxy: &Proxy,
+    session: &mut Session,
     ctx: &mut RequestContext,
-    headers: &HeaderMap,
     request: &mut ScannedRequest,
     reason: Option<RouteError>,
 ) -> Result<Decided, Unadmitted> {
-    let mut waiting = join(proxy, ctx, request, reason)?;
+    let waited = ctx.record.queue_wait.unwrap_or_default();
+    let mut waiting = join(proxy, &session.req_header().headers, ctx, request, reason)?;
     loop {
-        let called = wait(ctx, &waiting).await;
-        ctx.record.queue_wait = Some(now().since(waiting.since));
+        let mut called = wait(ctx, &waiting).await;
+        if let (Called::KeepAlive, Some(keep_alive)) = (&called, &mut waiting.keep_alive) {
+            match keep_alive.send(session, ctx, &waiting.place).await {
+                Ok(()) => continue,
+                Err(Unsent) => called = Called::ClientGone,
+            }
+        }
+        ctx.record.queue_wait = Some(waited + now().since(waiting.since));
         match called {
             Called::Turn => {}
             end => return Err(end_wait(proxy, waiting, end)),
@@ -102,12 +169,12 @@ async fn decide_from_queue(
         if request.decision.is_none() {
             request.fleet = proxy.generation().fleet.topology();
         }
-        match decide(proxy, ctx, headers, request) {
+        match decide_after_cooldown(proxy, ctx, &session.req_header().headers, request) {
             Ok(decided) => {
                 waiting.place.serve(cost_of(request, &decided));
                 return Ok(decided);
             }
-            Err(Undecided::NoRoute(error)) if keeps_waiting(proxy, &error) => {
+            Err(Undecided::NoRoute(error)) if keeps_waiting(proxy, &waiting, &error) => {
                 let backends = awaited(ctx, request).map(|(_, backends)| backends);
                 waiting.place.pass(backends.unwrap_or_default(), &request.fleet);
                 waiting.reason = Some(error);
@@ -121,35 +188,37 @@ async fn decide_from_queue(
 }
 
 /// Whether a request that waits may find room later. One that waits also waits for a backend to recover.
-fn keeps_waiting(proxy: &Proxy, error: &RouteError) -> bool {
+fn keeps_waiting(proxy: &Proxy, waiting: &Waiting, error: &RouteError) -> bool {
     let is_down = matches!(error, RouteError::NoHealthyBackend { missing: None, .. });
-    (error.may_pass() || is_down) && proxy.generation().config.queue.size > 0
+    (error.may_pass() || is_down) && !is_too_late(error, waiting.until) && has_queue(proxy)
+}
+
+/// Whether no backend will take a request that waits until then.
+fn is_too_late(error: &RouteError, until: Timestamp) -> bool {
+    matches!(error, RouteError::CoolingDown { until: ends, .. } if *ends > until)
 }
 
 /// Joins the queue of the request's model.
 fn join(
     proxy: &Proxy,
-    ctx: &RequestContext,
+    headers: &HeaderMap,
+    ctx: &mut RequestContext,
     request: &ScannedRequest,
     reason: Option<RouteError>,
 ) -> Result<Waiting, Unadmitted> {
-    let config = &proxy.generation().config;
+    let config = &proxy.generation().config.queue;
     let since = now();
+    let until = *ctx.record.waits_until.get_or_insert(since.after(config.timeout));
     let total = ctx.generation.config.timeouts.total;
-    let ends =
-        [Some(since.after(config.queue.timeout)), total.map(|limit| ctx.arrived_at.after(limit))];
-    let until = ends.into_iter().flatten().chain(request.deadline).min().unwrap_or(since);
+    let total = total.map(|limit| ctx.arrived_at.after(limit));
+    let until = total.into_iter().chain(request.deadline).fold(until, Timestamp::min);
     let unroutable = |reason| Unadmitted::Undecided(Undecided::NoRoute(reason));
     let saturated = || RouteError::Saturated { model: request.model.to_string() };
     let Some((model, backends)) = awaited(ctx, request) else {
         return Err(unroutable(reason.unwrap_or_else(saturated)));
     };
-    match reason {
-        // No backend will take it in time.
-        Some(RouteError::CoolingDown { until: ends, .. }) if ends > until => {
-            return Err(unroutable(reason.unwrap_or_else(saturated)));
-        }
-        _ => {}
+    if reason.as_ref().is_some_and(|reason| is_too_late(reason, until)) {
+        return Err(unroutable(reason.unwrap_or_else(saturated)));
     }
     let objectives = &request.objectives;
     let ttft = objectives.ttft_ms.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1000.0));
@@ -157,22 +226,32 @@ fn join(
     let newcomer = Newcomer {
         backends,
         priority: objectives.priority,
-        owner: ctx.requester.client,
+        owner: owner_of(config, proxy, headers, ctx),
         weight: weight_of(ctx),
         due,
         until,
     };
     let queue = proxy.queues.of_model(&model);
-    let rules = QueueRules::new(&config.queue);
+    let rules = QueueRules::new(config);
     let joined = queue.join(&newcomer, rules, &request.fleet, since);
     let id = joined.map_err(|full| {
         let message = format!("{} requests wait for model '{model}', as many as may", rules.size);
-        let wait = retry_wait(full.wait.unwrap_or(config.queue.timeout), proxy.seeds.next_share());
+        let wait = retry_wait(full.wait.unwrap_or(config.timeout), proxy.seeds.next_share());
         Unadmitted::Queue(OwnError::new(ErrorCode::QueueFull, message).after(wait))
     })?;
     let late = due.filter(|_| objectives.is_sheddable()).filter(|due| *due < until);
     let place = Place::new(queue, id);
-    Ok(Waiting { place, since, until, late, reason })
+    let keep_alive = KeepAlive::of(config, request, since);
+    Ok(Waiting { place, since, until, late, reason, keep_alive })
+}
+
+/// Whose turn the request is: that of its client, or of the tenant that a trusted client names.
+fn owner_of(config: &QueueConfig, proxy: &Proxy, headers: &HeaderMap, ctx: &RequestContext) -> u64 {
+    let named = match config.fairness_id {
+        FairnessId::Off => None,
+        FairnessId::Header => headers.get(FAIRNESS_ID),
+    };
+    named.map_or(ctx.requester.client, |id| proxy.seeds.hash_tenant(id.as_bytes()))
 }
 
 /// The share of a request's key.
@@ -188,6 +267,8 @@ enum Called {
     TimedOut,
     Late,
     ClientGone,
+    /// Its client is to get something.
+    KeepAlive,
 }
 
 async fn wait(ctx: &RequestContext, waiting: &Waiting) -> Called {
@@ -195,6 +276,8 @@ async fn wait(ctx: &RequestContext, waiting: &Waiting) -> Called {
         Some(late) => (late, Called::Late),
         None => (waiting.until, Called::TimedOut),
     };
+    let due = waiting.keep_alive.as_ref().map(KeepAlive::due).filter(|due| *due < end);
+    let (end, called) = due.map_or((end, called), |due| (due, Called::KeepAlive));
     let mut sleep = std::pin::pin!(tokio::time::sleep(end.since(now())));
     let mut called = Some(called);
     poll_fn(|cx| {
@@ -220,7 +303,9 @@ fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
     let waited = now().since(since).as_secs_f64();
     let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
     let (end, code, message) = match called {
-        Called::ClientGone | Called::Turn => return Unadmitted::Undecided(Undecided::ClientGone),
+        Called::ClientGone | Called::Turn | Called::KeepAlive => {
+            return Unadmitted::Undecided(Undecided::ClientGone);
+        }
         Called::TimedOut => (
             QueueEnd::TimedOut,
             ErrorCode::QueueTimeout,

@@ -31,6 +31,16 @@ pub(super) const ROWS: &[MetricRow] = &[
         ended,
         "requests that no longer wait; `reason` is served, timed_out, late (refused below priority 0 because their objective was missed), displaced (by a more important one), full (they could not wait), client_left or refused (nothing to wait for any more)",
     ),
+    counter(
+        "penstock_queue_kept_alive_total",
+        &["model"],
+        |metrics, scrape| {
+            let all = by_label(metrics, scrape);
+            let counts = |queues: &[QueueFigures]| queues.iter().map(|one| one.kept_alive).sum();
+            all.iter().map(|(model, queues)| number(&[model], to_sample(counts(queues)))).collect()
+        },
+        "streams whose clients got their head and something to ignore while they waited (`queue.keep_alive`)",
+    ),
     histogram(
         "penstock_queue_wait_seconds",
         &["model"],

@@ -1,0 +1,61 @@
+//! Streams that wait for long in a queue (`queue.keep_alive`): their clients get the head of the response, and now and then
+//! something that they ignore. From then on the status is 200: a backend's stream continues it, and everything else
+//! ends in `stream_error`.
+
+use std::future::poll_fn;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use pingora::http::ResponseHeader;
+use pingora_proxy::Session;
+
+use super::context::{RequestContext, ScannedRequest, Served};
+use super::own_response::add_common_fields;
+use super::response::{add_request_fields, add_stream_fields, frame_open_end};
+use crate::api::{Operation, Work};
+use crate::upstream::response_head::ResponseHead;
+
+/// Whether the client may get the head before there is a response: only a stream of tokens has one that is known.
+pub(crate) fn may_keep_alive(request: &ScannedRequest) -> bool {
+    let profile = &request.profile;
+    // To load or unload a model is answered whole.
+    let is_stream = profile.streaming && profile.residency_change.is_none();
+    is_stream && profile.operation.row().work == Work::Generation
+}
+
+/// Sends something to ignore, after the head where the client has none.
+pub(crate) async fn send_waiting(
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    operation: Operation,
+) -> Served {
+    let dialect = operation.row().dialect.row();
+    if !ctx.record.is_kept_alive {
+        let mut head = ResponseHeader::build(200, Some(8))?;
+        let content_type = HeaderValue::from_static(dialect.framing.content_type());
+        head.insert_header(header::CONTENT_TYPE, content_type)?;
+        add_common_fields(&mut head, ctx)?;
+        add_stream_fields(&mut head)?;
+        add_request_fields(&mut head, ctx)?;
+        frame_open_end(&mut head, session)?;
+        ctx.record.is_kept_alive = true;
+        ctx.record.status = 200;
+        session.as_downstream_mut().write_response_header(Box::new(head)).await?;
+    }
+    let bytes = Bytes::from_static(dialect.waiting.as_bytes());
+    session.as_downstream_mut().write_response_body(bytes, false).await?;
+    if let Some(client) = &ctx.client {
+        let flushed = poll_fn(|cx| client.poll_flush(cx)).await;
+        if flushed.is_err() {
+            return ctx.client_gone();
+        }
+    }
+    Ok(())
+}
+
+/// Whether a response can continue the stream of a client that has its head.
+pub(crate) fn continues(request: &ScannedRequest, head: &ResponseHead) -> bool {
+    let framing = request.profile.operation.row().dialect.row().framing;
+    let is_converted = request.conversion.is_some();
+    head.status == 200 && head.stream.is_some_and(|stream| is_converted || stream == framing)
+}

@@ -1,0 +1,79 @@
+//! What the client of a stream gets while its request waits for long (`queue.keep_alive`).
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::place::Place;
+use crate::api::Operation;
+use crate::clock::now;
+use crate::config::QueueConfig;
+use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::kept_alive::{may_keep_alive, send_waiting};
+use crate::units::Timestamp;
+
+use pingora_proxy::Session;
+
+/// How long a client may take to read what it gets once it is its request's turn: the others wait behind it.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The client has left, or does not read.
+pub(super) struct Unsent;
+
+/// When the client of one request gets something.
+pub(super) struct KeepAlive {
+    operation: Operation,
+    interval: Duration,
+    due: Timestamp,
+}
+
+impl KeepAlive {
+    /// Of a request that waits since then; `None` where its client gets nothing.
+    pub(super) fn of(
+        config: &QueueConfig,
+        request: &ScannedRequest,
+        since: Timestamp,
+    ) -> Option<Self> {
+        let interval = config.keep_alive.filter(|_| may_keep_alive(request))?;
+        let operation = request.profile.operation;
+        Some(Self { operation, interval, due: since.after(interval) })
+    }
+
+    /// When the client gets something next.
+    pub(super) fn due(&self) -> Timestamp {
+        self.due
+    }
+
+    /// Sends it now.
+    pub(super) async fn send(
+        &mut self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+        place: &Place,
+    ) -> Result<(), Unsent> {
+        let is_first = !ctx.record.is_kept_alive;
+        self.due = now().after(self.interval);
+        let client = ctx.client.clone();
+        let mut sending = pin!(send_waiting(session, ctx, self.operation));
+        let mut grace = None;
+        let sent = poll_fn(|cx| {
+            if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
+                return Poll::Ready(sent.map_err(|_gone| Unsent));
+            }
+            if client.as_ref().is_some_and(|client| client.poll_gone(cx).is_ready()) {
+                return Poll::Ready(Err(Unsent));
+            }
+            if grace.is_none() && place.poll(cx).is_ready() {
+                grace = Some(Box::pin(tokio::time::sleep(GRACE)));
+            }
+            let Some(grace) = &mut grace else { return Poll::Pending };
+            grace.as_mut().poll(cx).map(|()| Err(Unsent))
+        })
+        .await;
+        if is_first && sent.is_ok() {
+            place.count_kept_alive();
+        }
+        sent
+    }
+}

@@ -1,0 +1,65 @@
+//! What a request waits for that no backend can take now.
+
+use super::super::RouteInput;
+use super::super::filters::{self, RejectReason};
+use super::{Considered, Router};
+use crate::fleet::BackendSet;
+use crate::units::Timestamp;
+
+/// The cooldowns that cover a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cooling {
+    /// The backends that could take the request but for them.
+    pub backends: BackendSet,
+    /// When the first of them ends.
+    pub until: Timestamp,
+    /// 503 where one of them came from a 503, else 429.
+    pub status: u16,
+}
+
+impl Router {
+    /// The model that a request waits for where its backends are full, and those that could take the request if
+    /// they had room, backends of fallbacks among them where they may serve it then.
+    pub fn awaited<'a>(&'a self, input: &RouteInput<'a>) -> Option<(&'a str, BackendSet)> {
+        let target = self.names.resolve(input.model, input.fleet, input.split);
+        let mut backends = BackendSet::default();
+        for Considered { model, .. } in self.awaited_models(input, target) {
+            for ((_, verdict), row) in filters::rejections(input, model).zip(&model.serving) {
+                if verdict.err().is_none_or(|reason| !reason.is_lasting()) {
+                    backends.insert(row.id);
+                }
+            }
+        }
+        let id = input.fleet.model_id(target)?;
+        Some((&input.fleet.model(id)?.name, backends))
+    }
+
+    /// The cooldowns that cover a request on backends of these models; `None` where there are none.
+    pub fn cooling<'a>(&'a self, input: &RouteInput<'a>) -> Option<Cooling> {
+        let target = self.names.resolve(input.model, input.fleet, input.split);
+        let mut all: Option<Cooling> = None;
+        for Considered { model, .. } in self.awaited_models(input, target) {
+            for ((_, verdict), row) in filters::rejections(input, model).zip(&model.serving) {
+                if let Err(RejectReason::Cooldown { until, status, .. }) = verdict {
+                    let backends = BackendSet::default();
+                    let cooling = all.get_or_insert(Cooling { backends, until, status });
+                    cooling.backends.insert(row.id);
+                    cooling.until = cooling.until.min(until);
+                    cooling.status = cooling.status.max(status);
+                }
+            }
+        }
+        all
+    }
+
+    fn awaited_models<'a, 'b>(
+        &'a self,
+        input: &'b RouteInput<'a>,
+        target: &'a str,
+    ) -> impl Iterator<Item = Considered<'b>> {
+        let chain = self.names.chain(input.model, input.fleet, input.split);
+        let others = chain.iter().filter(|_| self.fallback_on_saturation);
+        let others = others.map(|entry| self.names.resolve(entry, input.fleet, input.split));
+        std::iter::once(target).chain(others).filter_map(|name| Considered::find(input, name))
+    }
+}

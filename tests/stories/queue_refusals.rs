@@ -1,0 +1,145 @@
+//! Requests that a backend refused or failed wait for another turn, where a queue is configured: none is refused because it came
+//! at the wrong moment, and no backend gets what it asked not to get.
+
+use std::time::Duration;
+
+use penstock::mock::Fault;
+
+use super::queue::{QUEUE, ended, line_up, nothing_is_left, occupy, ok};
+use crate::support::client::{Response, request, timed};
+use crate::support::fleet::{FAULTS_FORGOTTEN, Fleet, Setup};
+
+crate::trials![
+    refused_request_waits_and_is_served,
+    refusals_are_no_retries,
+    rate_limits_are_met_once_per_cooldown,
+    long_cooldown_is_a_refusal_at_once,
+    wait_after_refusals_ends_in_time,
+    retry_waits_for_a_backend_with_room,
+    failures_are_retried_no_more_than_configured,
+];
+
+fn refusal(status: u16, retry_after: Option<&str>) -> Fault {
+    Fault::Status {
+        status,
+        retry_after: retry_after.map(str::to_owned),
+        body: r#"{"error":{"message":"come back later","code":"busy"}}"#.to_owned(),
+        headers: Vec::new(),
+    }
+}
+
+fn retry_after(response: &Response) -> u64 {
+    response.header("retry-after").unwrap().parse().unwrap()
+}
+
+fn refused_request_waits_and_is_served() {
+    for status in [429, 503] {
+        let setup = Setup { sections: QUEUE, routing: "max_retries: 0", ..Setup::default() };
+        let fleet = Fleet::start(1, setup);
+        fleet.a().script([refusal(status, None)]);
+        let (response, took) = timed(|| fleet.chat());
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert!(took >= Duration::from_secs(1), "{took:?} is shorter than a cooldown");
+        assert_eq!(fleet.a().counters().requests, 2);
+        assert_eq!(ended(&fleet, "served").round(), 1.0);
+        nothing_is_left(&fleet);
+    }
+}
+
+/// Also without retries, another backend takes the request at once.
+fn refusals_are_no_retries() {
+    let setup = Setup { sections: QUEUE, routing: "max_retries: 0", ..Setup::default() };
+    let fleet = Fleet::start(3, setup);
+    fleet.a().script([refusal(503, None)]);
+    fleet.b().script([refusal(503, None)]);
+    let (response, took) = timed(|| fleet.chat());
+    assert_eq!(response.status, 200, "{}", response.text());
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(fleet.c().counters().requests, 1);
+}
+
+fn rate_limits_are_met_once_per_cooldown() {
+    let sections = "queue: { size: 100, timeout: 3500ms }";
+    let fleet = Fleet::start(3, Setup { sections, ..Setup::default() });
+    let limit = || refusal(429, Some("1"));
+    fleet.a().script((0..50).map(|_| limit()));
+    fleet.b().script((0..50).map(|_| limit()));
+    let (response, took) = timed(|| fleet.chat());
+    assert_eq!(response.status, 429, "{}", response.text());
+    assert_eq!(response.error_code(), "busy", "the backend's own words");
+    assert_eq!(response.header("retry-after"), Some("1"));
+    assert!(took >= Duration::from_secs(2), "{took:?}: it waited");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    let [a, b] = [fleet.a(), fleet.b()].map(|engine| engine.counters().requests);
+    assert!(a + b >= 3, "{a} and {b}: it came back after a cooldown");
+    assert!(a <= 4 && b <= 4, "{a} and {b}: no more than one per cooldown of a second");
+    assert_eq!(fleet.c().counters().requests, 0, "one other backend meets the limit, no more");
+    nothing_is_left(&fleet);
+}
+
+fn long_cooldown_is_a_refusal_at_once() {
+    for status in [429, 503] {
+        let fleet = Fleet::start(1, Setup { sections: QUEUE, ..Setup::default() });
+        fleet.a().script([refusal(status, Some("40"))]);
+        let (response, took) = timed(|| fleet.chat());
+        assert_eq!((response.status, retry_after(&response)), (status, 40));
+        assert_eq!(response.error_code(), "busy");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        fleet.wait_idle();
+    }
+}
+
+fn wait_after_refusals_ends_in_time() {
+    let sections = "queue: { size: 100, timeout: 1500ms }";
+    let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
+    fleet.a().script((0..50).map(|_| refusal(503, None)));
+    let (response, took) = timed(|| fleet.chat());
+    // As long as a cooldown may end in time, the request waits for it; after that, the backend's refusal is the truth.
+    assert!(matches!(response.status, 503 | 504), "{}", response.text());
+    assert!(took < Duration::from_secs(4), "{took:?}: one wait for all attempts");
+    assert!(fleet.a().counters().requests <= 3, "{}", fleet.a().counters().requests);
+    nothing_is_left(&fleet);
+}
+
+fn retry_waits_for_a_backend_with_room() {
+    let setup = Setup {
+        sections: QUEUE,
+        backend: "max_in_flight: 1",
+        routing: "retry_unanswered: true",
+        health: FAULTS_FORGOTTEN,
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(2, setup);
+    let admin = |path: &str| request(fleet.penstock.admin, "POST", path, &[], b"").status;
+    assert_eq!(admin("/backends/a/drain"), 200);
+    let (gate, mut first) = occupy(&fleet, fleet.b(), "m");
+    assert_eq!(admin("/backends/a/resume"), 200);
+    fleet.a().script([Fault::CloseAfterRequest]);
+    let mut retried = line_up(&fleet, "retried", &[]);
+    assert_eq!(fleet.b().counters().requests, 1);
+    gate.open();
+    ok(&mut first);
+    ok(&mut retried);
+    assert_eq!(fleet.b().counters().requests, 2);
+    nothing_is_left(&fleet);
+}
+
+fn failures_are_retried_no_more_than_configured() {
+    let setup = Setup {
+        sections: QUEUE,
+        routing: "max_retries: 1, retry_unanswered: true",
+        health: FAULTS_FORGOTTEN,
+        ..Setup::default()
+    };
+    let fleet = Fleet::start(3, setup);
+    fleet.a().script([Fault::CloseAfterRequest]);
+    fleet.b().script([Fault::CloseAfterRequest]);
+    let response = fleet.chat();
+    assert!(response.status >= 500, "{}", response.text());
+    assert_eq!(fleet.c().counters().requests, 0);
+    // A refusal between two failures does not use up the retry.
+    fleet.a().script([Fault::CloseAfterRequest]);
+    fleet.b().script([refusal(503, None)]);
+    assert_eq!(fleet.chat().status, 200);
+    fleet.wait_idle();
+}
