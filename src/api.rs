@@ -20,7 +20,9 @@ mod trace;
 mod usage_call;
 
 pub use capabilities::Capabilities;
-pub use control_fields::{FAIRNESS_ID, OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, is_control_field};
+pub use control_fields::{
+    FAIRNESS_ID, OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, TIMING, is_control_field,
+};
 pub(crate) use credentials::{bearer_token, token_of};
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorReport, error_body};
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};

@@ -14,9 +14,12 @@ pub const OBJECTIVE: HeaderName = HeaderName::from_static("x-gateway-inference-o
 /// The tenant that a request belongs to.
 pub const FAIRNESS_ID: HeaderName = HeaderName::from_static("x-gateway-inference-fairness-id");
 
+/// Requests a `server-timing` field in the response.
+pub const TIMING: HeaderName = HeaderName::from_static("x-penstock-timing");
+
 /// Whether the field is one of these, or of those that other load balancers read.
 pub fn is_control_field(name: &HeaderName) -> bool {
-    [&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE, &FAIRNESS_ID].contains(&name)
+    [&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE, &FAIRNESS_ID, &TIMING].contains(&name)
         || ["x-prediction-based-scheduling", "x-prediction-based-scheduling-off"]
             .contains(&name.as_str())
 }

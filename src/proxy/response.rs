@@ -2,6 +2,7 @@
 //! end where the backend broke off.
 
 mod converted;
+mod timing;
 mod usage_filter;
 
 use http::Version;
@@ -25,7 +26,7 @@ use crate::fleet::{Backend, InflightGuard, Outcome, Serving, SlotId};
 use crate::routing::Router;
 use crate::units::{Timestamp, TokenCount};
 use crate::upstream::http1::Exchange;
-use crate::upstream::relay::{RelayEnd, RelayObserver, RelayTerms, Transform};
+use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
 pub(super) use converted::{converter, reason_of};
@@ -73,16 +74,16 @@ pub(crate) async fn relay(
     }
     let mut monitor = request.monitor(operation, head.stream);
     let progress = Progress::new(proxy, ctx, request, attempt, &head);
+    let Ok(mut held) = send_head(session, ctx, head.header, is_stream).await else {
+        return ctx.client_gone();
+    };
     let terms = RelayTerms {
         framing: head.framing,
         timeouts: &attempt.serving.timeouts,
         observer: &progress,
         transform: transform.as_deref_mut(),
+        held: held.as_mut(),
     };
-    let downstream = session.as_downstream_mut();
-    if !ctx.record.is_kept_alive && downstream.write_response_header(head.header).await.is_err() {
-        return ctx.client_gone();
-    }
     let end = exchange.relay(session, &mut monitor, terms).await;
     progress.learn_id(&monitor);
     ctx.record.usage = monitor.usage();
@@ -100,9 +101,31 @@ pub(crate) async fn relay(
         RelayEnd::ClientGone => ctx.client_gone(),
         RelayEnd::Cut(code) => {
             drop(exchange);
+            if let Some(held) = &mut held {
+                held.write(session).await?;
+            }
             ctx.record.code = Some(code);
             ctx.record.outcome = Some(Outcome::Fault);
             break_off(session, ctx, code, &monitor, transform).await
+        }
+    }
+}
+
+/// Sends the head, unless the client has one already, or gets it with the first token: then it is returned.
+async fn send_head(
+    session: &mut Session,
+    ctx: &RequestContext,
+    header: Box<ResponseHeader>,
+    is_stream: bool,
+) -> pingora::Result<Option<HeldHead>> {
+    if ctx.record.is_kept_alive {
+        return Ok(None);
+    }
+    match timing::requested(ctx, session).filter(|_| is_stream) {
+        Some(timing) => Ok(Some(HeldHead::new(header, timing))),
+        None => {
+            session.as_downstream_mut().write_response_header(header).await?;
+            Ok(None)
         }
     }
 }
@@ -285,6 +308,11 @@ fn finish_head(
             }
             header.insert_header(DECISION, code)?;
         }
+    }
+    if head.stream.is_none()
+        && let Some(timing) = timing::requested(ctx, session)
+    {
+        timing.describe(header, Some(now()));
     }
     match head.framing {
         Framing::Chunked | Framing::UntilClose => frame_open_end(header, session),

@@ -2,6 +2,8 @@
 //! otherwise, unchanged, with tokens counted on the way and every broken end made visible.
 
 use bytes::{Bytes, BytesMut};
+use http::header::HeaderName;
+use pingora::http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::body_decoder::BodyDecoder;
@@ -53,9 +55,46 @@ pub(crate) struct RelayTerms<'a> {
     pub(crate) timeouts: &'a TimeoutsConfig,
     pub(crate) observer: &'a dyn RelayObserver,
     pub(crate) transform: Option<&'a mut (dyn Transform + 'static)>,
+    /// The head of the response, where the client gets it with the first token.
+    pub(crate) held: Option<&'a mut HeldHead>,
 }
 
 impl RelayTerms<'_> {
+    /// Writes a part of the payload, which may be nothing, behind the head that was held for it.
+    async fn write(
+        &mut self,
+        session: &mut Session,
+        payload: Bytes,
+        first_token: Option<Timestamp>,
+        is_last: bool,
+    ) -> Result<(), RelayEnd> {
+        let client = session.as_downstream_mut();
+        let mut payload = payload;
+        let mut is_changed = self.transform.is_some();
+        if let Some(held) = self.held.as_deref_mut() {
+            payload = held.pass(payload);
+            let is_due = first_token.is_some() || is_last || payload.len() >= MOST_HELD;
+            is_changed = true;
+            match held.header.take() {
+                Some(header) if !is_due => {
+                    (held.header, held.payload) = (Some(header), payload.into());
+                    return Ok(());
+                }
+                Some(mut header) => {
+                    held.timing.describe(&mut header, first_token);
+                    let written = client.write_response_header(header).await;
+                    written.map_err(|_gone| RelayEnd::ClientGone)?;
+                }
+                None => {}
+            }
+        }
+        if payload.is_empty() && is_changed && !is_last {
+            return Ok(());
+        }
+        let written = client.write_response_body(payload, is_last).await;
+        written.map_err(|_gone| RelayEnd::ClientGone)
+    }
+
     fn transform(&mut self, payload: Bytes, is_last: bool) -> Result<Bytes, ErrorCode> {
         match &mut self.transform {
             None => Ok(payload),
@@ -63,6 +102,65 @@ impl RelayTerms<'_> {
         }
     }
 }
+
+/// The most that is held of a payload before its first token.
+const MOST_HELD: usize = 64 * 1024;
+
+/// A head that goes to the client with the first token, to say when that came, and the payload before it.
+pub(crate) struct HeldHead {
+    header: Option<Box<ResponseHeader>>,
+    payload: BytesMut,
+    timing: Timing,
+}
+
+impl HeldHead {
+    pub(crate) fn new(header: Box<ResponseHeader>, timing: Timing) -> Self {
+        Self { header: Some(header), payload: BytesMut::new(), timing }
+    }
+
+    /// Writes the head and what is held of the payload, where the client has neither.
+    pub(crate) async fn write(&mut self, session: &mut Session) -> pingora::Result<()> {
+        let Some(header) = self.header.take() else { return Ok(()) };
+        let client = session.as_downstream_mut();
+        client.write_response_header(header).await?;
+        client.write_response_body(std::mem::take(&mut self.payload).freeze(), false).await
+    }
+
+    /// What the client gets next: what was held, with a further part of the payload behind it.
+    fn pass(&mut self, payload: Bytes) -> Bytes {
+        if self.payload.is_empty() {
+            return payload;
+        }
+        let mut held = std::mem::take(&mut self.payload);
+        held.extend_from_slice(&payload);
+        held.freeze()
+    }
+}
+
+/// What a `server-timing` field says of a response.
+pub(crate) struct Timing {
+    /// When the request arrived.
+    pub(crate) since: Timestamp,
+    /// The metrics that are known before the first token, each with a comma behind it.
+    pub(crate) known: String,
+}
+
+impl Timing {
+    /// Adds the field, with the time to the first token once that has come.
+    pub(crate) fn describe(&self, header: &mut ResponseHeader, first_token: Option<Timestamp>) {
+        let mut text = self.known.clone();
+        if let Some(at) = first_token {
+            text += &format!("ttft;dur={:.1}", at.since(self.since).as_secs_f64() * 1000.0);
+        }
+        let text = text.trim_end_matches(", ");
+        if !text.is_empty() && header.append_header(SERVER_TIMING, text).is_err() {
+            debug_assert!(false, "metrics are printable");
+        }
+    }
+}
+
+/// Durations for clients, in milliseconds (W3C Server Timing).
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Why a body could not be read whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,10 +199,8 @@ impl Exchange<'_> {
                 Ok(payload) => payload,
                 Err(code) => return RelayEnd::Cut(code),
             };
-            let client = session.as_downstream_mut();
-            let is_skipped = payload.is_empty() && terms.transform.is_some() && !is_last;
-            if !is_skipped && client.write_response_body(payload, is_last).await.is_err() {
-                return RelayEnd::ClientGone;
+            if let Err(end) = terms.write(session, payload, monitor.first_token, is_last).await {
+                return end;
             }
             if is_last {
                 return RelayEnd::Complete;
@@ -121,8 +217,8 @@ impl Exchange<'_> {
                         Ok(payload) => payload,
                         Err(code) => return RelayEnd::Cut(code),
                     };
-                    let ended = client.write_response_body(payload, true).await;
-                    return if ended.is_ok() { RelayEnd::Complete } else { RelayEnd::ClientGone };
+                    let ended = terms.write(session, payload, monitor.first_token, true).await;
+                    return ended.err().unwrap_or(RelayEnd::Complete);
                 }
                 Ok(0) | Err(ExchangeError::Ended(_) | ExchangeError::ClosedWhileSending) => {
                     return RelayEnd::Cut(ErrorCode::UpstreamClosed);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock::mock::Pace;
+use penstock::mock::{Cut, Fault, MockEngine, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{Response, chat, request, streaming_chat};
@@ -21,6 +21,7 @@ crate::trials![
     quote_says_where_and_when,
     another_engine_version_is_learned_again,
     new_backend_starts_like_another_one_or_as_configured,
+    timing_is_in_the_head_where_it_is_requested,
 ];
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -287,4 +288,46 @@ fn new_backend_starts_like_another_one_or_as_configured() {
         request(configured.penstock.admin, "POST", "/quote", &[JSON], br#"{"tokens": 100}"#);
     let tpot = quoted.json()["backends"][0]["tpot_ms"].as_f64().unwrap();
     assert!((14.8..15.2).contains(&tpot), "a step of the row takes 14.9 ms: {tpot}");
+}
+
+/// The durations of a `server-timing` field, in milliseconds.
+fn timing(response: &Response, name: &str) -> Option<f64> {
+    let metrics = response.header("server-timing")?.split(", ");
+    let of = |metric: &str| metric.strip_prefix(name)?.strip_prefix(";dur=")?.parse().ok();
+    metrics.filter_map(of).next()
+}
+
+fn timing_is_in_the_head_where_it_is_requested() {
+    let routing = "predict: true, expose_decision: true";
+    let setup = Setup { routing, pace: pace(60, 5, 12), ..Setup::default() };
+    let fleet = Fleet::start(1, setup);
+    let body = streaming_chat("m", "hello");
+    let wanted = [("x-penstock-timing", "1")];
+    let streamed = send(&fleet.penstock, CHAT, &wanted, &body);
+    let ttft = timing(&streamed, "ttft").unwrap();
+    assert!((60.0..1000.0).contains(&ttft), "{ttft}");
+    for predicted in ["predicted-ttft", "predicted-ttft-p90", "predicted-tpot"] {
+        assert!(timing(&streamed, predicted).unwrap() > 0.0, "{predicted}");
+    }
+    let plain = send(&fleet.penstock, CHAT, &[], &body);
+    assert_eq!(plain.header("server-timing"), None);
+    assert_eq!(streamed.body.len(), plain.body.len(), "nothing is lost of the stream");
+    let whole = send(&fleet.penstock, CHAT, &wanted, &chat("m", "hello"));
+    assert!(timing(&whole, "ttft").unwrap() >= 60.0);
+    let kept = |engine: &MockEngine| {
+        engine.received().iter().any(|one| one.header("x-penstock-timing").is_some())
+    };
+    assert!(!kept(fleet.a()), "it is no header for engines");
+    // The role comes before the first token: the head is held with it when the stream breaks off.
+    fleet.a().script([Fault::CutStream { after_events: 1, how: Cut::Fin }]);
+    let cut = send(&fleet.penstock, CHAT, &wanted, &body);
+    assert_eq!((cut.status, timing(&cut, "ttft")), (200, None), "{}", cut.text());
+    assert!(
+        cut.text().contains("assistant") && cut.text().contains("upstream_closed"),
+        "{}",
+        cut.text()
+    );
+    let hidden = Fleet::start(1, Setup { routing: "predict: true", ..setup });
+    let hidden = send(&hidden.penstock, CHAT, &wanted, &body);
+    assert_eq!(hidden.header("server-timing"), None, "decisions are not exposed");
 }

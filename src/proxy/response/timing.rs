@@ -1,0 +1,33 @@
+//! `server-timing`: how long a request took beside what was predicted, for clients that request it, where the
+//! configuration exposes decisions.
+
+use std::fmt::Write as _;
+
+use pingora_proxy::Session;
+
+use crate::api::TIMING;
+use crate::proxy::context::RequestContext;
+use crate::upstream::relay::Timing;
+
+/// What is known before the first token, where the client requests it: the wait in the queue, and the prediction.
+pub(super) fn requested(ctx: &RequestContext, session: &Session) -> Option<Timing> {
+    let is_exposed = ctx.generation.config.routing.expose_decision;
+    if !is_exposed || !session.req_header().headers.contains_key(&TIMING) {
+        return None;
+    }
+    let mut known = String::new();
+    if let Some(wait) = ctx.record.queue_wait {
+        add(&mut known, "queue", wait.as_secs_f64() * 1000.0);
+    }
+    if let Some(predicted) = &ctx.record.prediction {
+        add(&mut known, "predicted-ttft", predicted.ttft / 1000.0);
+        add(&mut known, "predicted-ttft-p90", predicted.ttft_p90 / 1000.0);
+        add(&mut known, "predicted-tpot", predicted.tpot / 1000.0);
+    }
+    Some(Timing { since: ctx.arrived_at, known })
+}
+
+fn add(metrics: &mut String, name: &str, millis: f64) {
+    // Writing to a string does not fail.
+    let _written = write!(metrics, "{name};dur={millis:.1}, ");
+}
