@@ -31,6 +31,7 @@ pub use offer::Offer;
 pub use ollama_route::{ModelCommand, OLLAMA_ROUTES, OllamaRoute, OllamaRow};
 pub use operation::{
     BodyFormat, EventForm, OPERATIONS, Operation, OperationRow, Work, error_event,
+    unstarted_error_event,
 };
 pub use operations::Operations;
 pub use printable::{MAX_NAME, escape, is_unprintable, show_names};

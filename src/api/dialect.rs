@@ -136,6 +136,20 @@ pub(super) fn response_failed(code: ErrorCode, message: &str) -> Vec<u8> {
     named_event("response.failed", &event)
 }
 
+/// The event that reports a response of the same API that never began: helpers of SDKs take `response.failed` for no first
+/// event. The API's own names are beside those by which SDKs find an error in any stream of this dialect.
+pub(super) fn response_refused(code: ErrorCode, message: &str) -> Vec<u8> {
+    let mut event = openai_error(code, message, None);
+    if let Some(fields) = event.as_object_mut() {
+        fields.insert("type".to_owned(), "error".into());
+        fields.insert("code".to_owned(), code.row().name.into());
+        fields.insert("message".to_owned(), message.into());
+        fields.insert("param".to_owned(), Value::Null);
+        fields.insert("sequence_number".to_owned(), 0.into());
+    }
+    named_event("error", &event)
+}
+
 fn data_event(data: &Value) -> Vec<u8> {
     format!("data: {data}\n\n").into_bytes()
 }

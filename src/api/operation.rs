@@ -142,6 +142,8 @@ pub struct OperationRow {
     pub converts_to: &'static [Operation],
     /// The event that reports a broken stream, where it is not that of the dialect.
     pub stream_error: Option<fn(ErrorCode, &str) -> Vec<u8>>,
+    /// The event that reports an error of a stream before its first event, where it is not that of the dialect.
+    pub unstarted_error: Option<fn(ErrorCode, &str) -> Vec<u8>>,
     /// `gen_ai.operation.name` of the OpenTelemetry conventions.
     pub gen_ai_name: &'static str,
 }
@@ -187,6 +189,12 @@ pub fn error_event(
         StreamFraming::Lines => Dialect::Ollama,
     };
     row.stream_error.unwrap_or(dialect.row().stream_error)(code, message)
+}
+
+/// The event that reports an error to a client that has the head of its stream and no event.
+pub fn unstarted_error_event(operation: Operation, code: ErrorCode, message: &str) -> Vec<u8> {
+    let row = operation.row();
+    row.unstarted_error.unwrap_or(row.dialect.row().stream_error)(code, message)
 }
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ pub fn convert_error(client: Operation, status: u16, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The event by which a client whose stream has started sees an engine's error. `code`: what it is called in streams
-/// whose errors have no room for an engine's own names.
+/// The event by which a client that has the head of its stream, and no event, sees an engine's error. `code`: what it is
+/// called in streams whose errors have no room for an engine's own names.
 pub fn convert_error_event(
     client: Operation,
     code: ErrorCode,
@@ -49,7 +49,7 @@ pub fn convert_error_event(
     body: &[u8],
 ) -> Vec<u8> {
     let error = read_error(body, status);
-    if let Some(write) = client.row().stream_error {
+    if let Some(write) = client.row().unstarted_error {
         return write(code, &error.message);
     }
     let mut out = Vec::with_capacity(256);

@@ -6,7 +6,10 @@ mod place;
 mod shared;
 mod wait;
 
-pub(super) use wait::{Unadmitted, decide_in_turn, keep_to_cooling, may_wait_after};
+pub(super) use keep_alive::Waiter;
+pub(super) use wait::{
+    Unadmitted, decide_in_turn, has_others_waiting, has_queue, keep_to_cooling, may_wait_after,
+};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -16,7 +16,7 @@ use super::decision::Undecided;
 use super::failure::OwnError;
 use super::forward::make_attempt;
 use super::own_response::{send_error, send_held, to_retry_after};
-use super::queue::{Unadmitted, decide_in_turn, keep_to_cooling, may_wait_after};
+use super::queue::{Unadmitted, Waiter, decide_in_turn, keep_to_cooling, may_wait_after};
 use super::reserved::Decided;
 use super::response::record_backend;
 use crate::api::Dialect;
@@ -38,7 +38,7 @@ pub(crate) async fn serve(
     let mut has_met_limit = false;
     loop {
         pass_over_small(ctx, &mut request);
-        let decided = decide_in_turn(proxy, session, ctx, &mut request).await;
+        let decided = decide_in_turn(proxy, Waiter::Request(session), ctx, &mut request).await;
         let Decided { decision, permit } = match decided {
             Ok(decided) => decided,
             Err(Unadmitted::Undecided(Undecided::NoRoute(error)))

@@ -7,7 +7,7 @@ use super::context::{RequestContext, Served};
 use super::failure::{OwnError, code_of_status};
 use super::observers::own_outcome;
 use super::rate_limits::settle_unserved;
-use crate::api::{ErrorCode, error_event};
+use crate::api::{ErrorCode, unstarted_error_event};
 use crate::dialect::convert_error_event;
 use crate::upstream::failure::HeldResponse;
 
@@ -17,10 +17,8 @@ pub(crate) async fn end_with_error(
     ctx: &mut RequestContext,
     error: &OwnError,
 ) -> Served {
-    let event = ctx.operation.map(|operation| {
-        let framing = operation.row().dialect.row().framing;
-        error_event(operation, framing, error.code, &error.message)
-    });
+    let event =
+        ctx.operation.map(|operation| unstarted_error_event(operation, error.code, &error.message));
     end(session, ctx, error.code, event).await
 }
 

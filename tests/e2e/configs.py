@@ -276,6 +276,18 @@ def ensembles(env: "Env") -> Setup:
     return Setup(config, {PLAIN})
 
 
+def queue(env: "Env", timeout: str = "30s") -> Setup:
+    """An engine that is full with one request; the others wait, and are kept alive."""
+    backends = [{"name": "slow", "url": env.engines["slow"].url, "max_in_flight": 1}]
+    wait = {"size": 100, "timeout": timeout, "keep_alive": "200ms"}
+    return Setup({"queue": wait, "health": HEALTH, "backends": backends}, {SLOW})
+
+
+def short_queue(env: "Env") -> Setup:
+    """The same, with a short wait."""
+    return queue(env, "2s")
+
+
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "main": main, "declared": declared, "auth": auth, "faults": faults, "down": down,
     "hosted": hosted,
@@ -287,6 +299,8 @@ CONFIGS: dict[str, Callable[["Env"], Setup]] = {
     "telemetry": telemetry,
     "converted": converted,
     "ensembles": ensembles,
+    "queue": queue,
+    "short-queue": short_queue,
     "watched": watched,
     "wide": wide,
 }

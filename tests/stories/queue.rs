@@ -22,6 +22,7 @@ crate::trials![
     waiting_requests_survive_a_shutdown,
     deployment_waits_for_a_slot,
     other_models_are_not_held_up,
+    calls_of_an_ensemble_wait,
     without_a_queue_none_waits,
 ];
 
@@ -244,7 +245,9 @@ fn cooldown_that_ends_serves_what_waits() {
     let mut waiting = line_up(&fleet, "waiting", &[]);
     assert_eq!(fleet.a().counters().requests, 1, "it gets none before its cooldown ends");
     [&mut refused, &mut waiting].into_iter().for_each(ok);
-    assert_eq!(served(fleet.a()), ["refused", "waiting"]);
+    let mut served = served(fleet.a());
+    served.sort_unstable();
+    assert_eq!(served, ["refused", "waiting"]);
     nothing_is_left(&fleet);
 }
 
@@ -283,6 +286,27 @@ fn other_models_are_not_held_up() {
     gate.open();
     ok(&mut first);
     ok(&mut waiting);
+    nothing_is_left(&fleet);
+}
+
+fn calls_of_an_ensemble_wait() {
+    let (fleet, gate, mut first) = busy(&format!("{QUEUE}\nensembles: {{ enabled: true }}"));
+    let mut ensemble = fleet.begin(&chat("moe-m", "together"));
+    fleet.wait_metric("penstock_queue_requests{model=\"m\"", 3.0);
+    assert_eq!(fleet.requests(), 1);
+    gate.open();
+    ok(&mut first);
+    ok(&mut ensemble);
+    assert_eq!(fleet.requests(), 1 + 7, "three drafts, three critiques, one response");
+    nothing_is_left(&fleet);
+    // A client that leaves takes its calls along.
+    let (gate, mut first) = occupy(&fleet, fleet.a(), "m");
+    let ensemble = fleet.begin(&chat("moe-m", "alone"));
+    fleet.wait_metric("penstock_queue_requests{model=\"m\"", 3.0);
+    drop(ensemble);
+    fleet.wait_metric("penstock_queue_requests{model=\"m\"", 0.0);
+    gate.open();
+    ok(&mut first);
     nothing_is_left(&fleet);
 }
 

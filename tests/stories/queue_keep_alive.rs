@@ -109,6 +109,16 @@ impl Api {
         lines.concat()
     }
 
+    /// The error of a stream that never began.
+    fn refusal(self, text: &str) -> String {
+        match self.path == RESPONSES.path {
+            true => {
+                Self { error: "event: error\ndata: {", message: "/message", ..self }.failure(text)
+            }
+            false => self.failure(text),
+        }
+    }
+
     /// The error that a stream ends with.
     fn failure(self, text: &str) -> String {
         assert!(!text.contains(self.end), "it ends as if it were whole: {text}");
@@ -171,7 +181,7 @@ fn long_wait_ends_in_an_error_event() {
         let sections = "queue: { size: 100, timeout: 1s, keep_alive: 100ms }";
         let (fleet, gate, mut first) = busy(sections);
         let mut client = api.begin_waiting(&fleet);
-        let message = api.failure(&Api::rest(&mut client));
+        let message = api.refusal(&Api::rest(&mut client));
         assert!(message.contains("waited for 1.0 s"), "{message}");
         assert_eq!(ended(&fleet, "timed_out").round(), 1.0);
         assert!(client.read_raw().unwrap().is_empty(), "the connection ends with it");
@@ -209,7 +219,7 @@ fn errors_of_the_engine_become_events() {
             let mut client = api.begin_waiting(&fleet);
             gate.open();
             let text = Api::rest(&mut client);
-            let message = api.failure(&text);
+            let message = api.refusal(&text);
             assert!(message.contains(expected), "{} {expected}: {text}", api.path);
             if api.path == CHAT && expected == "the prompt is odd" {
                 assert!(text.contains("its_code"), "the engine's own code: {text}");

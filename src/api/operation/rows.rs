@@ -24,6 +24,7 @@ const fn row(
         streams_by_default: false,
         converts_to: &[],
         stream_error: None,
+        unstarted_error: None,
         gen_ai_name,
     }
 }
@@ -146,6 +147,7 @@ pub const OPERATIONS: &[OperationRow] = &[
     ),
     OperationRow {
         stream_error: Some(dialect::response_failed),
+        unstarted_error: Some(dialect::response_refused),
         converts_to: &[Operation::Chat, Operation::Messages, Operation::OllamaChat],
         ..generation(
             row(

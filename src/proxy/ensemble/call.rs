@@ -21,6 +21,7 @@ use crate::proxy::decision::{Undecided, decide};
 use crate::proxy::failure::{OwnError, timeout_message};
 use crate::proxy::forward::{exchange, hold, prepare};
 use crate::proxy::outcome::{AttemptResult, record_outcome};
+use crate::proxy::queue::{Unadmitted, Waiter, decide_in_turn, has_others_waiting};
 use crate::proxy::rate_hold::RateHold;
 use crate::proxy::request_body::{Named, admit};
 use crate::proxy::reserved::Decided;
@@ -129,6 +130,10 @@ impl Call {
         used: &BackendSet,
     ) -> Result<Decided, Undecided> {
         proxy.retries.earn(&self.ctx.generation.config.routing.retry_budget);
+        if !proxy.queues.is_empty() && has_others_waiting(proxy, &self.ctx, &self.request) {
+            let model = self.request.model.to_string();
+            return Err(Undecided::NoRoute(RouteError::Saturated { model }));
+        }
         let ScannedRequest { fleet, model, split, .. } = &self.request;
         let names = &self.ctx.generation.router.names;
         if !EnsemblePlan::has_other_backend(names, fleet, (model, *split), used) {
@@ -154,6 +159,22 @@ impl Call {
         let failure =
             CallFailure::Own(route_error(self.ctx.dialect, error, proxy.seeds.next_share()));
         self.end(proxy, session, Err(failure))
+    }
+
+    /// Makes the call once it is its turn in the queue.
+    pub(super) async fn run_in_turn(mut self, proxy: &Proxy, session: &Session) -> CallEnd {
+        let Self { ctx, request, .. } = &mut self;
+        let failure = match decide_in_turn(proxy, Waiter::Call(session), ctx, request).await {
+            Ok(decided) => return self.run(proxy, session, decided).await,
+            Err(Unadmitted::Undecided(Undecided::ClientGone)) => {
+                return self.cancel(proxy, session);
+            }
+            Err(Unadmitted::Undecided(Undecided::NoRoute(error))) => {
+                return CallEnd::Done(self.end_without_route(proxy, session, &error));
+            }
+            Err(Unadmitted::Queue(error)) => CallFailure::Own(error),
+        };
+        CallEnd::Done(self.end(proxy, session, Err(failure)))
     }
 
     /// Makes the call.

@@ -10,6 +10,7 @@ use super::call::{Call, CallEnd, CallReport};
 use crate::fleet::BackendSet;
 use crate::proxy::Proxy;
 use crate::proxy::decision::Undecided;
+use crate::proxy::queue::has_queue;
 use crate::routing::RouteError;
 
 /// How a stage ended.
@@ -19,7 +20,8 @@ pub(super) enum StageEnd {
 }
 
 /// Makes all calls of a stage. Each gets a backend that no other call of the stage has, while there is one.
-/// Where their own calls fill the backends, the rest follows when these are done.
+/// Where their own calls fill the backends, the rest follows when these are done; where other requests do, they wait in the
+/// queue, if there is one.
 pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>) -> StageEnd {
     let mut reports = Vec::with_capacity(calls.len());
     let mut waiting = calls;
@@ -33,7 +35,7 @@ pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>
                     used.insert(decided.decision.backend);
                     placed.push((call, decided));
                 }
-                Err(Undecided::NoRoute(error @ RouteError::Saturated { .. })) => {
+                Err(Undecided::NoRoute(error)) if may_wait(proxy, &error) => {
                     saturated.push((call, error));
                 }
                 Err(Undecided::NoRoute(error)) => {
@@ -45,8 +47,16 @@ pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>
         if is_client_gone {
             return StageEnd::ClientGone;
         }
-        if placed.is_empty() {
-            // Other requests fill the backends: there is nothing to wait for here.
+        if placed.is_empty() && has_queue(proxy) {
+            // Other requests fill the backends: the calls wait among them.
+            let calls = std::mem::take(&mut saturated).into_iter();
+            let running = calls
+                .map(|(call, _)| -> Running<'_> { Box::pin(call.run_in_turn(proxy, session)) });
+            if !end_all(running.collect(), &mut reports).await {
+                return StageEnd::ClientGone;
+            }
+        } else if placed.is_empty() {
+            // There is nothing to wait for here.
             let ends = saturated.into_iter();
             reports
                 .extend(ends.map(|(call, error)| call.end_without_route(proxy, session, &error)));
@@ -55,18 +65,29 @@ pub(super) async fn run_stage(proxy: &Proxy, session: &Session, calls: Vec<Call>
         let running = placed
             .into_iter()
             .map(|(call, decided)| -> Running<'_> { Box::pin(call.run(proxy, session, decided)) });
-        for end in join(running.collect()).await {
-            match end {
-                CallEnd::Done(report) => reports.push(report),
-                CallEnd::ClientGone => is_client_gone = true,
-            }
-        }
-        if is_client_gone {
+        if !end_all(running.collect(), &mut reports).await {
             return StageEnd::ClientGone;
         }
         waiting = saturated.into_iter().map(|(call, _)| call).collect();
     }
     StageEnd::Done(reports)
+}
+
+/// Whether a call that no backend can take now may wait: for the other calls, or in the queue.
+fn may_wait(proxy: &Proxy, error: &RouteError) -> bool {
+    matches!(error, RouteError::Saturated { .. }) || (error.may_pass() && has_queue(proxy))
+}
+
+/// Runs calls until all are done; `false` where their client has left.
+async fn end_all(running: Vec<Running<'_>>, reports: &mut Vec<CallReport>) -> bool {
+    let mut is_client_there = true;
+    for end in join(running).await {
+        match end {
+            CallEnd::Done(report) => reports.push(report),
+            CallEnd::ClientGone => is_client_there = false,
+        }
+    }
+    is_client_there
 }
 
 type Running<'a> = Pin<Box<dyn Future<Output = CallEnd> + Send + 'a>>;

@@ -5,6 +5,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use http::HeaderMap;
+use pingora_proxy::Session;
+
 use super::place::Place;
 use crate::api::Operation;
 use crate::clock::now;
@@ -13,13 +16,29 @@ use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::kept_alive::{may_keep_alive, send_waiting};
 use crate::units::Timestamp;
 
-use pingora_proxy::Session;
-
 /// How long a client may take to read what it gets once it is its request's turn: the others wait behind it.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The client has left, or does not read.
 pub(super) struct Unsent;
+
+/// Who waits for a decision.
+pub(crate) enum Waiter<'a> {
+    /// A client's request.
+    Request(&'a mut Session),
+    /// A call of an ensemble, whose response its client does not get.
+    Call(&'a Session),
+}
+
+impl Waiter<'_> {
+    /// The fields of the client's request.
+    pub(super) fn headers(&self) -> &HeaderMap {
+        match self {
+            Self::Request(session) => &session.req_header().headers,
+            Self::Call(session) => &session.req_header().headers,
+        }
+    }
+}
 
 /// When the client of one request gets something.
 pub(super) struct KeepAlive {
@@ -32,10 +51,12 @@ impl KeepAlive {
     /// Of a request that waits since then; `None` where its client gets nothing.
     pub(super) fn of(
         config: &QueueConfig,
+        waiter: &Waiter<'_>,
         request: &ScannedRequest,
         since: Timestamp,
     ) -> Option<Self> {
-        let interval = config.keep_alive.filter(|_| may_keep_alive(request))?;
+        let is_client = matches!(waiter, Waiter::Request(_));
+        let interval = config.keep_alive.filter(|_| is_client && may_keep_alive(request))?;
         let operation = request.profile.operation;
         Some(Self { operation, interval, due: since.after(interval) })
     }
@@ -48,10 +69,11 @@ impl KeepAlive {
     /// Sends it now.
     pub(super) async fn send(
         &mut self,
-        session: &mut Session,
+        waiter: &mut Waiter<'_>,
         ctx: &mut RequestContext,
         place: &Place,
     ) -> Result<(), Unsent> {
+        let Waiter::Request(session) = waiter else { return Ok(()) };
         let is_first = !ctx.record.is_kept_alive;
         self.due = now().after(self.interval);
         let client = ctx.client.clone();

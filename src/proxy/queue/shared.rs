@@ -28,6 +28,8 @@ struct State {
     queue: ModelQueue,
     /// The backends whose capacity it watches; none while it is empty.
     watched: Vec<SharedBackend>,
+    /// The same as a set.
+    watched_ids: BackendSet,
 }
 
 // A backend has capacity again.
@@ -125,9 +127,11 @@ impl SharedQueue {
     fn watch(self: &Arc<Self>, state: &mut State, backends: BackendSet, fleet: &Topology) {
         let mut waker = None;
         for backend in fleet.backends.iter().filter(|one| backends.contains(one.state.id)) {
-            if state.watched.iter().any(|known| Arc::ptr_eq(known, &backend.state)) {
+            // No other backend has the number of one that is watched.
+            if state.watched_ids.contains(backend.state.id) {
                 continue;
             }
+            state.watched_ids.insert(backend.state.id);
             let waker = waker.get_or_insert_with(|| Waker::from(Arc::clone(self)));
             backend.state.capacity.watch(waker);
             state.watched.push(Arc::clone(&backend.state));
@@ -137,6 +141,7 @@ impl SharedQueue {
     fn unwatch_if_empty(self: &Arc<Self>, state: &mut State) {
         if state.queue.is_empty() && !state.watched.is_empty() {
             let waker = Waker::from(Arc::clone(self));
+            state.watched_ids = BackendSet::default();
             state.watched.drain(..).for_each(|backend| backend.capacity.unwatch(&waker));
         }
     }

@@ -6,9 +6,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::HeaderMap;
-use pingora_proxy::Session;
 
-use super::keep_alive::{KeepAlive, Unsent};
+use super::keep_alive::{KeepAlive, Unsent, Waiter};
 use super::place::Place;
 use crate::admission::queue::{Newcomer, QueueEnd, QueueRules, Turn, cost};
 use crate::api::{ErrorCode, FAIRNESS_ID};
@@ -42,16 +41,16 @@ pub(crate) enum Unadmitted {
 /// When no backend can take it, it has waited for too long or cannot wait, or its client has left.
 pub(crate) async fn decide_in_turn(
     proxy: &Proxy,
-    session: &mut Session,
+    waiter: Waiter<'_>,
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Unadmitted> {
-    let headers = &session.req_header().headers;
+    let headers = waiter.headers();
     if let Some(reserved) = request.moved.take() {
         return Ok(decide_moved(proxy, ctx, headers, request, *reserved));
     }
     if !proxy.queues.is_empty() && has_others_waiting(proxy, ctx, request) {
-        return Box::pin(decide_from_queue(proxy, session, ctx, request, None)).await;
+        return Box::pin(decide_from_queue(proxy, waiter, ctx, request, None)).await;
     }
     let decided = match ctx.record.refusals {
         0 => decide(proxy, ctx, headers, request),
@@ -60,14 +59,14 @@ pub(crate) async fn decide_in_turn(
     match decided {
         Err(Undecided::NoRoute(error)) if error.may_pass() && has_queue(proxy) => {
             // Boxed: no other request should carry room for it.
-            Box::pin(decide_from_queue(proxy, session, ctx, request, Some(error))).await
+            Box::pin(decide_from_queue(proxy, waiter, ctx, request, Some(error))).await
         }
         decided => decided.map_err(Unadmitted::Undecided),
     }
 }
 
 /// Whether requests may wait.
-fn has_queue(proxy: &Proxy) -> bool {
+pub(crate) fn has_queue(proxy: &Proxy) -> bool {
     proxy.generation().config.queue.size > 0
 }
 
@@ -117,7 +116,11 @@ fn decide_after_cooldown(
 }
 
 /// Whether requests wait for the model of a request that has not been decided before.
-fn has_others_waiting(proxy: &Proxy, ctx: &RequestContext, request: &ScannedRequest) -> bool {
+pub(crate) fn has_others_waiting(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+) -> bool {
     request.tried.is_empty()
         && request.decision.is_none()
         && awaited(ctx, request).is_some_and(|(model, _)| proxy.queues.waiting(&model) > 0)
@@ -146,17 +149,17 @@ struct Waiting {
 
 async fn decide_from_queue(
     proxy: &Proxy,
-    session: &mut Session,
+    mut waiter: Waiter<'_>,
     ctx: &mut RequestContext,
     request: &mut ScannedRequest,
     reason: Option<RouteError>,
 ) -> Result<Decided, Unadmitted> {
     let waited = ctx.record.queue_wait.unwrap_or_default();
-    let mut waiting = join(proxy, &session.req_header().headers, ctx, request, reason)?;
+    let mut waiting = join(proxy, &waiter, ctx, request, reason)?;
     loop {
         let mut called = wait(ctx, &waiting).await;
         if let (Called::KeepAlive, Some(keep_alive)) = (&called, &mut waiting.keep_alive) {
-            match keep_alive.send(session, ctx, &waiting.place).await {
+            match keep_alive.send(&mut waiter, ctx, &waiting.place).await {
                 Ok(()) => continue,
                 Err(Unsent) => called = Called::ClientGone,
             }
@@ -169,7 +172,7 @@ async fn decide_from_queue(
         if request.decision.is_none() {
             request.fleet = proxy.generation().fleet.topology();
         }
-        match decide_after_cooldown(proxy, ctx, &session.req_header().headers, request) {
+        match decide_after_cooldown(proxy, ctx, waiter.headers(), request) {
             Ok(decided) => {
                 waiting.place.serve(cost_of(request, &decided));
                 return Ok(decided);
@@ -201,7 +204,7 @@ fn is_too_late(error: &RouteError, until: Timestamp) -> bool {
 /// Joins the queue of the request's model.
 fn join(
     proxy: &Proxy,
-    headers: &HeaderMap,
+    waiter: &Waiter<'_>,
     ctx: &mut RequestContext,
     request: &ScannedRequest,
     reason: Option<RouteError>,
@@ -226,7 +229,7 @@ fn join(
     let newcomer = Newcomer {
         backends,
         priority: objectives.priority,
-        owner: owner_of(config, proxy, headers, ctx),
+        owner: owner_of(config, proxy, waiter.headers(), ctx),
         weight: weight_of(ctx),
         due,
         until,
@@ -241,7 +244,7 @@ fn join(
     })?;
     let late = due.filter(|_| objectives.is_sheddable()).filter(|due| *due < until);
     let place = Place::new(queue, id);
-    let keep_alive = KeepAlive::of(config, request, since);
+    let keep_alive = KeepAlive::of(config, waiter, request, since);
     Ok(Waiting { place, since, until, late, reason, keep_alive })
 }
 

@@ -1,0 +1,125 @@
+//! The cost of a queue: one request joins and the next one leaves for a backend, while so many others wait; a client leaves
+//! from anywhere in it; and the bytes that one request takes there.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    reason = "criterion's macros, a bench's own data, and a report of sizes"
+)]
+
+use std::hint::black_box;
+use std::task::{Context, Waker};
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use penstock::admission::queue::{EntryId, ModelQueue, Newcomer, QueueEnd, QueueRules};
+use penstock::fleet::{BackendId, BackendSet};
+use penstock::units::Timestamp;
+
+const SIZES: [usize; 4] = [100, 1_000, 10_000, 100_000];
+const RULES: QueueRules = QueueRules { size: usize::MAX, newest_first: false };
+/// Clients with requests in the queue.
+const OWNERS: u64 = 50;
+
+/// A request, with every second one an objective, of three priorities and of two kinds.
+fn newcomer(n: u64) -> Newcomer {
+    let mut backends = BackendSet::default();
+    backends.insert(BackendId(1));
+    if n % 8 == 0 {
+        backends.insert(BackendId(2));
+    }
+    let arrived = n * 100;
+    Newcomer {
+        backends,
+        priority: [0, 0, 1, -1][n as usize % 4],
+        owner: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % OWNERS,
+        weight: 1,
+        due: (n % 2 == 0).then_some(Timestamp(arrived + 3_000_000_000 + n * 7_919 % 1_000_000)),
+        until: Timestamp(arrived + 10_000_000_000),
+    }
+}
+
+/// A queue in which requests wait, and how many have joined.
+struct Filled {
+    queue: ModelQueue,
+    joined: u64,
+    last: EntryId,
+}
+
+impl Filled {
+    fn new(size: usize) -> Self {
+        let mut queue = ModelQueue::default();
+        let mut last = None;
+        for n in 0..size as u64 {
+            last = Some(join(&mut queue, n));
+        }
+        Self { queue, joined: size as u64, last: last.unwrap() }
+    }
+
+    fn join(&mut self) -> EntryId {
+        self.last = join(&mut self.queue, self.joined);
+        self.joined += 1;
+        self.last
+    }
+
+    fn serve(&mut self) {
+        let next = self.queue.turn().unwrap();
+        self.queue.serve(next, 300, Timestamp(self.joined * 100));
+    }
+}
+
+fn join(queue: &mut ModelQueue, n: u64) -> EntryId {
+    let one = newcomer(n);
+    let joined = queue.join(&one, RULES, Timestamp(n * 100)).unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    let _turn = queue.poll(joined.id, &mut cx);
+    joined.id
+}
+
+fn join_and_serve(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("queue/join_and_serve");
+    for size in SIZES {
+        let mut filled = Filled::new(size);
+        group.bench_function(BenchmarkId::from_parameter(size), |bencher| {
+            bencher.iter(|| {
+                filled.join();
+                filled.serve();
+            });
+        });
+        assert_eq!(black_box(&filled.queue).len(), size);
+    }
+    group.finish();
+}
+
+/// The client of a request in the middle leaves, and another one comes.
+fn leave(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("queue/leave");
+    for size in SIZES {
+        let mut queue = ModelQueue::default();
+        let mut ids: Vec<EntryId> = (0..size as u64).map(|n| join(&mut queue, n)).collect();
+        let mut joined = size as u64;
+        group.bench_function(BenchmarkId::from_parameter(size), |bencher| {
+            bencher.iter(|| {
+                let at = joined.wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize % size;
+                queue.leave(ids[at], QueueEnd::ClientLeft, Timestamp(joined * 100));
+                ids[at] = join(&mut queue, joined);
+                joined += 1;
+            });
+        });
+    }
+    group.finish();
+}
+
+fn bytes_per_request(_: &mut Criterion) {
+    for size in SIZES {
+        let mut filled = None;
+        let counted = allocation_counter::measure(|| filled = Some(Filled::new(size)));
+        let each = counted.bytes_current / i64::try_from(size).unwrap();
+        println!("queue/bytes: {each} bytes for each of {size} requests");
+        drop(filled);
+    }
+}
+
+criterion_group!(benches, bytes_per_request, join_and_serve, leave);
+criterion_main!(benches);
