@@ -39,7 +39,7 @@ impl EngineView<'_> {
     }
 
     /// The same engine with nothing to do.
-    fn idle(&self) -> Self {
+    pub(super) fn idle(&self) -> Self {
         Self {
             waiting: 0.0,
             inside: Work::default(),

@@ -112,6 +112,15 @@ impl Predictor {
         Estimate { prediction, tightest, tpot_alone, is_trusted }
     }
 
+    /// The mean time to the first token of a request while the engine has nothing else to do; 0 while predictions are not
+    /// trusted.
+    pub fn time_alone(&self, sent: &Sent) -> f64 {
+        match self.published.is_trusted() {
+            true => predict(&self.published.view(&self.waits, 0.0).idle(), sent, 0.0).ttft,
+            false => 0.0,
+        }
+    }
+
     /// In how many microseconds the latencies of a request would be as `is_met` wants them, if nothing else arrives; at
     /// most 120 s. `None` where they would not be on an idle engine either.
     pub fn time_until(

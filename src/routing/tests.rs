@@ -23,7 +23,7 @@ use rand::rngs::SmallRng;
 use super::{Live, NoRecord, RouteError, RouteInput, Router, RoutingDecision, Scratch};
 use crate::api::{Capabilities, Operation};
 use crate::config::{Config, Environment};
-use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, Requester, SharedBackend};
+use crate::fleet::{BackendSet, Fleet as LiveFleet, Health, Requester, SharedBackend, Topology};
 use crate::scan::{ModelForm, PromptPlaces, RequestProfile};
 use crate::scoring::Objectives;
 use crate::units::{ByteSpan, Timestamp, TokenCount};
@@ -122,21 +122,10 @@ impl Fleet {
     fn route(&mut self, ask: TestRequest<'_>) -> Result<RoutingDecision, RouteError> {
         let snapshot = self.live.topology();
         let profile = ask.profile();
-        let input = RouteInput {
-            split: crate::routing::SplitPoint::default(),
-            request: &profile,
-            model: ask.model,
-            tokens: self.router.tokens_to_fit(&profile),
-            fleet: &snapshot,
-            tried: &self.tried,
-            now: self.now,
-            prompt: None,
-            session: None,
-            requester: Requester::default(),
-            objectives: ask.objectives,
-        };
-        let mut random = Live { topology: &snapshot, rng: &mut self.rng };
-        self.router.route(&input, &mut random, &mut self.scratch, &mut NoRecord)
+        let Self { router, tried, now, rng, scratch, .. } = self;
+        let input = RouteInput { now: *now, ..input_of(&profile, ask, router, tried, &snapshot) };
+        let mut random = Live { topology: &snapshot, rng };
+        router.route(&input, &mut random, scratch, &mut NoRecord)
     }
 
     /// Routes a request; returns the names of the backend and of the model sent to it.
@@ -158,6 +147,29 @@ impl Fleet {
             Ok(decision) => panic!("{ask:?} goes to {decision:?}"),
             Err(error) => error,
         }
+    }
+}
+
+/// What a decision about a request reads.
+fn input_of<'a>(
+    profile: &'a RequestProfile,
+    ask: TestRequest<'a>,
+    router: &Router,
+    tried: &'a BackendSet,
+    topology: &'a Topology,
+) -> RouteInput<'a> {
+    RouteInput {
+        split: crate::routing::SplitPoint::default(),
+        request: profile,
+        model: ask.model,
+        tokens: router.tokens_to_fit(profile),
+        fleet: topology,
+        tried,
+        now: NOW,
+        prompt: None,
+        session: None,
+        requester: Requester::default(),
+        objectives: ask.objectives,
     }
 }
 

@@ -225,7 +225,12 @@ fn join(
     }
     let objectives = &request.objectives;
     let ttft = objectives.ttft_ms.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1000.0));
-    let due = ttft.map(|ttft| ctx.arrived_at.after(ttft));
+    // To be sent by then: later it would be late on any backend.
+    let due = ttft.map(|ttft| {
+        let router = &ctx.generation.router;
+        let input = route_input(router, ctx, request, &request.tried, None);
+        ctx.arrived_at.after(ttft.saturating_sub(router.least_service(&input)))
+    });
     let newcomer = Newcomer {
         backends,
         priority: objectives.priority,

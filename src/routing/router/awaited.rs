@@ -1,7 +1,10 @@
 //! What a request waits for that no backend can take now.
 
+use std::time::Duration;
+
 use super::super::RouteInput;
 use super::super::filters::{self, RejectReason};
+use super::super::prediction;
 use super::{Considered, Router};
 use crate::fleet::BackendSet;
 use crate::units::Timestamp;
@@ -32,6 +35,19 @@ impl Router {
         }
         let id = input.fleet.model_id(target)?;
         Some((&input.fleet.model(id)?.name, backends))
+    }
+
+    /// How long the first token of a request takes at least, once a backend takes it: a request that waits has to be
+    /// sent so long before its objective ends. Zero where that is not known.
+    pub fn least_service(&self, input: &RouteInput<'_>) -> Duration {
+        if !self.predicts {
+            return Duration::ZERO;
+        }
+        let sent = prediction::sent(input.request, 0);
+        let target = self.names.resolve(input.model, input.fleet, input.split);
+        let rows = self.awaited_models(input, target).flat_map(|one| &one.model.serving);
+        let least = rows.map(|row| row.time_alone(&sent)).min_by(f64::total_cmp).unwrap_or(0.0);
+        Duration::from_secs_f64(least.clamp(0.0, 1e9) / 1e6)
     }
 
     /// The cooldowns that cover a request on backends of these models; `None` where there are none.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Fleet, NOW, TestRequest, alike};
+use super::{Fleet, NOW, TestRequest, alike, input_of};
 use crate::predict::{PredictionTicket, Sent};
 use crate::routing::RouteError;
 use crate::scoring::Objectives;
@@ -105,4 +105,21 @@ fn wait_of(fleet: &mut Fleet, ttft_ms: f64) -> Result<(), Option<Duration>> {
         Err(RouteError::ObjectiveMissed { wait, .. }) => Err(wait),
         Err(other) => panic!("{other}"),
     }
+}
+
+#[test]
+fn least_service_is_known_once_predictions_are_trusted() {
+    let service = |fleet: &Fleet| {
+        let ask = TestRequest { streaming: true, ..TestRequest::of("m") };
+        let topology = fleet.live.topology();
+        let profile = ask.profile();
+        let input = input_of(&profile, ask, &fleet.router, &fleet.tried, &topology);
+        fleet.router.least_service(&input).as_secs_f64()
+    };
+    let unknown = Fleet::of(&format!("routing: {{ strategy: slo }}\n{}", alike(1, "m")));
+    assert_eq!(service(&unknown), 0.0);
+    let known = trained("routing: { strategy: slo }");
+    assert!((0.005..0.1).contains(&service(&known)), "{}", service(&known));
+    let _ticket = send(&known, Sent { prompt: 100_000.0, ..SENT }, None);
+    assert!(service(&known) < 0.1, "what is there now does not count");
 }

@@ -26,7 +26,7 @@ use crate::scoring::Objectives;
 use crate::sim::engine::{BLOCK_TOKENS, EngineSpec};
 use crate::sim::random::{Purpose, Stream};
 use crate::sim::workload::{Request, Workload};
-use crate::units::{Timestamp, TokenCount};
+use crate::units::{Timestamp, TokenCount, to_micros};
 
 /// A balancer.
 #[derive(Debug)]
@@ -237,6 +237,13 @@ impl Balancer {
         let profile = profile_of(arrived.request, arrived.now);
         let input = self.input(arrived, &profile, None);
         self.generation.router.awaited(&input).map(|(_, backends)| backends)
+    }
+
+    /// How long the first token of a request takes at least, in microseconds.
+    pub(super) fn least_service(&self, arrived: &Arrived<'_>) -> u64 {
+        let profile = profile_of(arrived.request, arrived.now);
+        let input = self.input(arrived, &profile, None);
+        to_micros(self.generation.router.least_service(&input))
     }
 
     /// Decides, and takes the permit that goes with the decision.

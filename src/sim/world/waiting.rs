@@ -22,6 +22,14 @@ pub(super) struct Place {
     is_late: bool,
 }
 
+/// What a request waits for.
+struct Awaited {
+    /// The backends that could take it if they had room.
+    backends: BackendSet,
+    /// How long its first token takes at least, in microseconds.
+    service: u64,
+}
+
 impl World<'_> {
     /// Whether a request is to wait rather than decide, because others do.
     pub(super) fn has_others_waiting(&self, id: u32, balancer: u32) -> bool {
@@ -38,13 +46,13 @@ impl World<'_> {
     pub(super) fn line_up(&mut self, id: u32, balancer: u32, at: u64) {
         let config = &self.spec.config.queue;
         let Some(request) = self.workload.requests.get(id as usize) else { return };
-        let Some(backends) = self.awaited(id, balancer, at) else {
+        let Some(Awaited { backends, service }) = self.awaited(id, balancer, at) else {
             return self.end(id, Status::Shed(ShedReason::Unserved), at);
         };
         let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
         let objectives = one.objectives_of(request);
         let until = at + to_micros(config.timeout);
-        let due = objectives.ttft_ms.map(|ms| rounded(ms * 1000.0) + at);
+        let due = objectives.ttft_ms.map(|ms| rounded(ms * 1000.0).saturating_sub(service) + at);
         let newcomer = Newcomer {
             backends,
             priority: objectives.priority,
@@ -91,13 +99,15 @@ impl World<'_> {
         self.places.get_mut(id as usize)?.take()
     }
 
-    /// The backends that could take a request if they had room.
-    fn awaited(&self, id: u32, balancer: u32, at: u64) -> Option<BackendSet> {
+    /// What a request waits for.
+    fn awaited(&self, id: u32, balancer: u32, at: u64) -> Option<Awaited> {
         let request = self.workload.requests.get(id as usize)?;
         let (workload, tried) = (self.workload, &BackendSet::default());
         let (now, queued_ms) = (timestamp(at), 0.0);
         let arrived = Arrived { id, request, workload, tried, attempt: 1, queued_ms, now };
-        self.balancers.get(balancer as usize)?.awaited(&arrived)
+        let balancer = self.balancers.get(balancer as usize)?;
+        let backends = balancer.awaited(&arrived)?;
+        Some(Awaited { backends, service: balancer.least_service(&arrived) })
     }
 
     /// Something happened that may have made room.
@@ -122,7 +132,7 @@ impl World<'_> {
                 debug_assert!(false, "every entry belongs to a request");
                 return;
             };
-            let backends = self.awaited(id, balancer, at).unwrap_or_default();
+            let backends = self.awaited(id, balancer, at).map(|one| one.backends);
             let before = self.live.get(id as usize).is_some_and(Option::is_some);
             debug_assert!(!before, "a request that waits is not in flight");
             let error = self.try_attempt(id, balancer, Earlier::default(), at).err();
@@ -136,7 +146,7 @@ impl World<'_> {
             let Some(queue) = one.queues.get_mut(model) else { return };
             match error {
                 Some(error) if error.may_pass() => {
-                    queue.pass(entry, backends, timestamp(at));
+                    queue.pass(entry, backends.unwrap_or_default(), timestamp(at));
                     continue;
                 }
                 Some(error) => {
