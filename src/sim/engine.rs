@@ -122,8 +122,8 @@ impl EngineCounters {
     }
 }
 
-/// One engine.
-#[derive(Debug)]
+/// One engine. A clone goes on as the engine would.
+#[derive(Debug, Clone)]
 pub struct Engine {
     spec: EngineSpec,
     /// The end of the last step, or of the last idle time.

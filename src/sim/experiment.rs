@@ -7,8 +7,8 @@ use super::engine::EngineSpec;
 use super::random::{Purpose, Stream};
 use super::summary::{Objective, Summary};
 use super::workload::{Workload, rounded_u32};
-use super::world::{Delays, Examined, Fault, RunResult, WorldError, WorldSpec, simulate};
-use crate::config::Config;
+use super::world::{Delays, Examined, Fault, Oracle, RunResult, WorldError, WorldSpec, simulate};
+use crate::config::{Config, Strategy};
 use crate::fleet::dump;
 use crate::scoring::Objectives;
 
@@ -19,6 +19,8 @@ pub struct Variant {
     pub name: String,
     /// The configuration; its backends declare their models.
     pub config: Config,
+    /// Where the true state of the engines decides instead of the strategy.
+    pub oracle: Option<Oracle>,
 }
 
 /// What all variants have in common.
@@ -40,6 +42,8 @@ pub struct Setting {
     pub reports_cached: bool,
     /// What a good request reaches.
     pub objective: Objective,
+    /// Whether every refusal is compared with what the engines could have done.
+    pub judges_sheds: bool,
 }
 
 impl Setting {
@@ -59,8 +63,15 @@ impl Setting {
         workload: &Workload,
         seed: usize,
     ) -> Result<(RunResult, Summary), WorldError> {
-        let spec = self.world(variant, seed, None);
-        let result = simulate(&spec, workload)?;
+        self.run_world(&self.world(variant, seed, None), workload)
+    }
+
+    fn run_world(
+        &self,
+        spec: &WorldSpec,
+        workload: &Workload,
+    ) -> Result<(RunResult, Summary), WorldError> {
+        let result = simulate(spec, workload)?;
         let summary = Summary::new(&result, workload, &self.objective);
         Ok((result, summary))
     }
@@ -90,6 +101,8 @@ impl Setting {
             },
             reports_cached: self.reports_cached,
             examined,
+            oracle: variant.oracle,
+            judges_sheds: self.judges_sheds,
         }
     }
 
@@ -102,7 +115,10 @@ impl Setting {
         let empty = Workload::default();
         let workload = self.workloads.first().unwrap_or(&empty);
         let burst = workload.clone().at_speed(RUSH);
-        let (result, _) = self.run_workload(variant, &burst, 0)?;
+        // What can be done at once is no question of where, and thousands of requests would be looked ahead at.
+        let spec = self.world(variant, 0, None);
+        let spec = WorldSpec { oracle: None, judges_sheds: false, ..spec };
+        let (result, _) = self.run_world(&spec, &burst)?;
         let mut ends: Vec<u64> = result
             .requests
             .iter()
@@ -175,6 +191,26 @@ pub struct UnservedModel {
 }
 
 impl Variant {
+    /// A configuration that decides itself.
+    pub fn new(name: String, config: Config) -> Self {
+        Self { name, config, oracle: None }
+    }
+
+    /// The oracle over the fleet of a configuration, with its limits. Nothing waits at it: it decides at once.
+    #[must_use]
+    pub fn oracle(of: &Self, oracle: Oracle) -> Self {
+        let name = match oracle {
+            Oracle::Sheddable => "oracle",
+            Oracle::All => "oracle, refusing",
+        };
+        let mut config = of.config.clone();
+        config.routing.strategy = Strategy::RoundRobin;
+        (config.routing.preset, config.routing.scorers) = (None, Vec::new());
+        (config.routing.predict, config.routing.move_waiting) = (false, false);
+        config.queue.size = 0;
+        Self { name: name.to_owned(), config, oracle: Some(oracle) }
+    }
+
     /// Declares the models of a workload on the backends that declare none, so that there is nothing to discover.
     pub fn declare_models(&mut self, workload: &Workload) {
         use crate::config::ModelEntry;

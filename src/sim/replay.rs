@@ -120,7 +120,7 @@ impl Replay<'_> {
         let workload = workload_of(self.served);
         let (engine, delays) = self.learn_engine()?;
         let arm = |config: Config| -> Result<Vec<Summary>, ReplayError> {
-            let mut variant = Variant { name: String::new(), config };
+            let mut variant = Variant::new(String::new(), config);
             variant.declare_models(&workload);
             let setting = Setting {
                 workloads: vec![workload.clone(); SEEDS],
@@ -131,6 +131,7 @@ impl Replay<'_> {
                 faults: Vec::new(),
                 reports_cached: true,
                 objective: Objective { first_token: 2.0, per_token: 0.1 },
+                judges_sheds: false,
             };
             (0..SEEDS).map(|seed| Ok(setting.run(&variant, seed)?.1)).collect()
         };

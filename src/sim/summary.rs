@@ -1,9 +1,11 @@
 //! The figures of a run.
 
 mod priorities;
+mod sheds;
 
 pub use priorities::PriorityFigures;
 use priorities::by_priority;
+pub use sheds::ShedFigures;
 
 use super::statistics::{Percentiles, jain, variation};
 use super::workload::Workload;
@@ -48,6 +50,8 @@ pub struct Summary {
     pub done: usize,
     /// Those that were not sent, by reason.
     pub shed: Vec<(ShedReason, usize)>,
+    /// Whether those were refused rightly; `None` where none was.
+    pub sheds: Option<ShedFigures>,
     /// Those that failed, by reason.
     pub failed: Vec<(FailReason, usize)>,
     /// Those whose client left.
@@ -158,6 +162,7 @@ impl Summary {
             requests,
             done: done.len(),
             shed: tally(run, Status::shed_reason),
+            sheds: ShedFigures::of(run, workload, objective),
             failed: tally(run, Status::fail_reason),
             left: count(run, Status::Left),
             abandoned,

@@ -15,6 +15,7 @@ mod traces;
 use crate::prefix::FOLDED_TOKENS;
 use crate::sim::engine::BLOCK_TOKENS;
 
+pub use arrivals::{ArrivalProcess, ProcessError};
 pub use generate::generate;
 pub use presets::{WorkloadPreset, presets};
 pub use spec::{WorkloadError, WorkloadSpec};

@@ -13,16 +13,20 @@
 mod attempts;
 mod balancer;
 mod checks;
+mod delivery;
 mod engines;
 mod events;
 mod faults;
 mod invariants;
+mod lookahead;
+mod oracle;
 mod predictions;
 mod probes;
 mod result;
 mod scrapes;
 #[cfg(test)]
 mod tests;
+mod verdicts;
 mod waiting;
 
 use std::time::Duration;
@@ -39,9 +43,12 @@ use crate::units::{Timestamp, to_micros};
 use attempts::Live;
 use balancer::Balancer;
 use engines::Engines;
-use events::{Event, EventQueue};
+use events::{Event, EventQueue, Sent};
 pub use faults::{Fault, FaultError, FaultKind};
-pub use result::{BackendResult, FailReason, RequestResult, RunResult, ShedReason, Status};
+pub use oracle::Oracle;
+pub use result::{
+    BackendResult, FailReason, RequestResult, RunResult, ShedReason, Status, Verdict,
+};
 use waiting::Place;
 
 /// When a run starts: zero stands for "never" in the state of a fleet.
@@ -104,6 +111,10 @@ pub struct WorldSpec {
     pub reports_cached: bool,
     /// A decision that is looked at; the run stops when its request ends.
     pub examined: Option<Examined>,
+    /// Whether the true state of the engines decides instead of the strategy.
+    pub oracle: Option<Oracle>,
+    /// Whether every refusal is compared with what the engines could have done.
+    pub judges_sheds: bool,
 }
 
 /// A decision that is looked at.
@@ -154,6 +165,8 @@ struct World<'a> {
     results: Vec<RequestResult>,
     /// How many requests each one still waits for.
     awaited: Vec<u16>,
+    /// Requests on their way to each backend, in the order in which they were sent.
+    sent: Vec<Vec<Sent>>,
     /// Where requests wait that do.
     places: Vec<Option<Place>>,
     /// The requests of the entries of queues, by balancer and model.
@@ -219,6 +232,7 @@ impl<'a> World<'a> {
             live: workload.requests.iter().map(|_| None).collect(),
             results: workload.requests.iter().map(|_| RequestResult::default()).collect(),
             awaited: workload.requests.iter().map(|request| request.follows).collect(),
+            sent: vec![Vec::new(); backends],
             places: workload.requests.iter().map(|_| None).collect(),
             entries: HashMap::default(),
             waiting: 0,

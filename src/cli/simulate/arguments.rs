@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::cli::engines::EngineFlags;
+use crate::sim::workload::ArrivalProcess;
 use crate::sim::world::Fault;
 use crate::units::parse_duration;
 
@@ -20,6 +21,7 @@ Examples:
   penstock simulate trace.jsonl.gz --config a.yaml --config b.yaml --seeds 10
   penstock simulate bursty --backends 8 --sweep routing.strategy=round_robin,smart,weighted
   penstock simulate conversation --sweep routing.scorers.prefix-affinity=0..5/1
+  penstock simulate overload --config slo.yaml --oracle --load 1.1
   penstock simulate conversation --fault 'at 60s backend b1 down 30s'
   penstock simulate --yesterday access.jsonl --config penstock.yaml
   penstock simulate trace.jsonl --config new.yaml --config old.yaml --assert 'ttft_p99 < 1.1 * baseline'
@@ -69,6 +71,10 @@ pub(in crate::cli) struct SimulateArgs {
     /// The rate in relation to what the first configuration can complete, instead of --speed
     #[arg(long, value_name = "SHARE")]
     pub(super) load: Option<f64>,
+
+    /// Other arrivals at the same rate: poisson, constant, or bursts with a variation of the gaps, as in gamma:3
+    #[arg(long, value_name = "PROCESS", conflicts_with = "yesterday")]
+    pub(super) arrivals: Option<ArrivalProcess>,
 
     /// The share of the workload to run, from its start
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
@@ -125,6 +131,11 @@ pub(in crate::cli) struct SimulateArgs {
     /// by running on with every other one
     #[arg(long, value_name = "DECISIONS")]
     pub(super) regret: Option<usize>,
+
+    /// Simulate an oracle, too, which sees the engines and knows how long outputs get; and the same one where it may
+    /// refuse every request
+    #[arg(long, conflicts_with_all = ["sweep", "yesterday"])]
+    pub(super) oracle: bool,
 
     /// Write a line of JSON per request of the first configuration and seed
     #[arg(long, value_name = "FILE")]

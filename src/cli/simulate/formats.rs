@@ -9,7 +9,7 @@ use super::error::SimulateError;
 use super::setup::Plan;
 use crate::sim::compare::Difference;
 use crate::sim::statistics::Percentiles;
-use crate::sim::summary::{Load, PriorityFigures, Summary, first_token, per_token};
+use crate::sim::summary::{Load, PriorityFigures, ShedFigures, Summary, first_token, per_token};
 use crate::sim::world::{FailReason, ShedReason, Status};
 
 pub(super) fn percentiles(of: &Percentiles) -> Value {
@@ -26,6 +26,7 @@ pub(super) fn summary_json(one: &Summary) -> Value {
         "requests": one.requests, "done": one.done, "left": one.left, "abandoned": one.abandoned,
         "retries": one.retries,
         "shed": reasons(&mut shed.into_iter()), "failed": reasons(&mut failed.into_iter()),
+        "sheds": one.sheds.as_ref().map(sheds_json),
         "ttft_seconds": percentiles(&one.first_token),
         "tpot_seconds": percentiles(&one.per_token),
         "e2e_seconds": percentiles(&one.total),
@@ -43,6 +44,14 @@ pub(super) fn summary_json(one: &Summary) -> Value {
         "priorities": one.priorities.iter().map(priority_json).collect::<Vec<_>>(),
         "saturated": one.load == Load::Saturated, "duration_seconds": one.duration,
         "steps": one.steps,
+    })
+}
+
+fn sheds_json(one: &ShedFigures) -> Value {
+    json!({
+        "judged": one.judged, "wrong": one.wrong, "harmful": one.harmful,
+        "sheddable_admitted": one.admitted, "sheddable_missed": one.missed,
+        "changes_per_minute": one.changes_per_minute,
     })
 }
 

@@ -15,7 +15,7 @@ use crate::sim::engine::EngineSpec;
 use crate::sim::experiment::{Setting, Variant};
 use crate::sim::summary::Objective;
 use crate::sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
-use crate::sim::world::Delays;
+use crate::sim::world::{Delays, Oracle};
 
 /// Backends of a fleet without a configuration.
 const USUAL_BACKENDS: usize = 4;
@@ -175,8 +175,11 @@ impl Plan {
         let sources = Source::all(args);
         let mut variants = Vec::new();
         for source in &sources {
-            variants
-                .push(Variant { name: source.name(), config: source.load(args, &[], &mut notes)? });
+            variants.push(Variant::new(source.name(), source.load(args, &[], &mut notes)?));
+        }
+        if let Some(first) = variants.first().filter(|_| args.oracle).cloned() {
+            let oracles = [Oracle::Sheddable, Oracle::All];
+            variants.extend(oracles.map(|oracle| Variant::oracle(&first, oracle)));
         }
         let (template, hash) = Template::read(given)?;
         let first = variants.first().map(|variant| &variant.config);
@@ -185,6 +188,9 @@ impl Plan {
         for number in 0..args.seeds as u64 {
             let mut workload = template.draw(given, args.seed.wrapping_add(number))?;
             name_models(&mut workload, model.as_deref(), args.model.is_some());
+            if let Some(arrivals) = args.arrivals {
+                workload = workload.with_arrivals(arrivals, args.seed.wrapping_add(number));
+            }
             workloads.push(workload.first_part(args.part).at_speed(args.speed.unwrap_or(1.0)));
         }
         let Engines { specs: engines, names: engine_names, delays } = engines(args, &variants)?;
@@ -200,6 +206,7 @@ impl Plan {
                 first_token: args.ttft.as_secs_f64(),
                 per_token: args.tpot.as_secs_f64(),
             },
+            judges_sheds: args.sweep.is_empty() && args.yesterday.is_none(),
         };
         let mut plan = Self {
             setting,

@@ -125,7 +125,7 @@ impl Point {
                 SimulateError::Flag { flag: "--sweep", reason: error.to_string() }
             })?;
         }
-        Ok(Some(Variant { name: self.name(), config }))
+        Ok(Some(Variant::new(self.name(), config)))
     }
 
     /// The settings as a part of a configuration file.

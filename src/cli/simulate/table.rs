@@ -7,7 +7,7 @@ use super::formats::{fail_name, shed_name};
 use super::setup::{Plan, hash_of};
 use crate::sim::compare::{Difference, compare};
 use crate::sim::statistics::mean;
-use crate::sim::summary::{Load, PredictionFigures, PriorityFigures, Summary};
+use crate::sim::summary::{Load, PredictionFigures, PriorityFigures, ShedFigures, Summary};
 use crate::sim::workload::Workload;
 
 /// How far the capacity of a simulated fleet may be off.
@@ -37,6 +37,9 @@ pub(super) fn render(plan: &Plan, arms: &[Arm<'_>]) -> String {
     }
     for (label, cells) in by_priority(arms) {
         row(&label, cells);
+    }
+    for (label, cells) in sheds(arms) {
+        row(label, cells);
     }
     for reason in reasons(arms) {
         let cells = arms.iter().map(|arm| count_of(arm, &reason));
@@ -222,6 +225,31 @@ fn by_priority(arms: &[Arm<'_>]) -> Vec<(String, Vec<String>)> {
         });
     }
     rows
+}
+
+/// The rows about refusals, where any was looked at.
+fn sheds(arms: &[Arm<'_>]) -> Vec<(&'static str, Vec<String>)> {
+    let summaries = || arms.iter().flat_map(|arm| &arm.summaries);
+    if summaries().filter_map(|one| one.sheds).all(|sheds| sheds.judged == 0) {
+        return Vec::new();
+    }
+    let row = |of: fn(&ShedFigures) -> f64, show: fn(f64) -> String| {
+        let cell = |arm: &Arm<'_>| match arm.summaries.iter().all(|one| one.sheds.is_none()) {
+            true => "-".to_owned(),
+            false => show(average(arm, |one| one.sheds.as_ref().map_or(0.0, of))),
+        };
+        arms.iter().map(cell).collect()
+    };
+    let percent = |value: f64| format!("{:.1} %", value * 100.0);
+    vec![
+        ("shed wrongly", row(ShedFigures::wrong_share, percent)),
+        ("     right for others", row(ShedFigures::harmful_share, percent)),
+        ("sheddable: served late", row(ShedFigures::missed_share, percent)),
+        (
+            "shedding changes/minute",
+            row(|one| one.changes_per_minute, |value| format!("{value:.1}")),
+        ),
+    ]
 }
 
 fn of_priority(one: &Summary, priority: i8, of: impl Fn(&PriorityFigures) -> f64) -> f64 {

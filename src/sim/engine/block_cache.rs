@@ -27,7 +27,7 @@ enum Freed {
 }
 
 /// What a request holds.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Held {
     /// The hashes of its prompt's whole blocks.
     prefix: Box<[u64]>,
@@ -105,7 +105,7 @@ impl Hit {
 }
 
 /// All blocks of an engine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct BlockCache {
     total: u32,
     /// Blocks that requests hold.

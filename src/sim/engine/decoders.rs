@@ -19,7 +19,7 @@ pub(super) struct Completion {
 }
 
 /// What the batch's decoding requests add up to.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Decoders {
     /// Steps so far.
     step: u64,

@@ -10,7 +10,7 @@ pub(super) struct Chunk {
 }
 
 /// One step with prompts in it, or many in which all requests decode.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Plan {
     Mixed { start: u64, end: u64, chunks: Vec<Chunk> },
     Decoding { start: u64, steps: u64, decodes: u64, context: u64 },

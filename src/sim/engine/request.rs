@@ -39,7 +39,7 @@ pub(super) enum Phase {
 }
 
 /// A request within the engine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) id: u32,
     /// Counts arrivals.
@@ -94,7 +94,7 @@ impl Request {
 }
 
 /// The requests by slot; slots are used again.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Requests {
     slots: Vec<Option<Request>>,
     free: Vec<u32>,

@@ -7,7 +7,7 @@ use super::{Engine, EngineCounters, EngineEvent, EngineRequest, EngineTelemetry,
 use super::{EngineSpec, EventKind, SpecError};
 
 /// A model in memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Loaded {
     model: Box<str>,
     engine: Engine,
@@ -16,15 +16,15 @@ struct Loaded {
 }
 
 /// A request whose model cannot be loaded yet, or that arrived behind such a one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Queued {
     model: Box<str>,
     request: EngineRequest<'static>,
     prefix: Box<[u64]>,
 }
 
-/// A server.
-#[derive(Debug)]
+/// A server. A clone goes on as the server would.
+#[derive(Debug, Clone)]
 pub struct EngineServer {
     spec: EngineSpec,
     /// Never empty where models are not loaded on demand.

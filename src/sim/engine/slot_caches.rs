@@ -17,7 +17,7 @@ struct SlotCache {
 }
 
 /// The slots of an engine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct SlotCaches {
     slots: Vec<SlotCache>,
     frees: u64,

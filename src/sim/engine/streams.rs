@@ -29,6 +29,12 @@ impl Engine {
         }
     }
 
+    /// Its requests, those that run before those that wait.
+    fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        let slots = self.running.iter().chain(&self.waiting);
+        slots.filter_map(|slot| self.requests.get(*slot)).map(|request| request.id)
+    }
+
     fn streams(&self, at: u64, streams: &mut Vec<(u32, u32)>) {
         let since = u32::try_from(self.decoded_steps(at)).unwrap_or(u32::MAX);
         let running = self.running.iter().filter_map(|slot| self.requests.get(*slot));
@@ -41,6 +47,11 @@ impl Engine {
 }
 
 impl EngineServer {
+    /// The requests that its engines have.
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.engines().flat_map(Engine::ids)
+    }
+
     /// The requests that decode at `at`, and how many tokens each has emitted; replaces what was in `streams`.
     pub fn streams(&self, at: u64, streams: &mut Vec<(u32, u32)>) {
         streams.clear();

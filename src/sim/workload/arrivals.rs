@@ -1,10 +1,12 @@
 //! When requests arrive.
 
+use std::str::FromStr;
+
 use serde::Deserialize;
 
 use super::duration::Time;
-use super::rounded;
-use crate::sim::random::{Stream, weibull_shape};
+use super::{Workload, rounded};
+use crate::sim::random::{Purpose, Stream, weibull_shape};
 
 /// How requests arrive.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -117,5 +119,93 @@ impl Arrivals {
             at += gap / (self.rate * self.factor(at)) * 1e6;
             rounded(at)
         })
+    }
+}
+
+/// A process of arrivals and the variation of its gaps, as in `gamma:3`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ArrivalProcess {
+    process: Process,
+    variation: f64,
+}
+
+/// Why a process cannot be read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{given}': write poisson, constant, gamma:VARIATION or weibull:VARIATION, as in gamma:3")]
+pub struct ProcessError {
+    given: String,
+}
+
+impl FromStr for ArrivalProcess {
+    type Err = ProcessError;
+
+    fn from_str(given: &str) -> Result<Self, ProcessError> {
+        let (name, variation) = given.split_once(':').unzip();
+        let variation: Option<f64> = variation.and_then(|text| text.parse().ok());
+        let variation = variation.filter(|one| one.is_finite() && *one > 0.0);
+        let found = match (name.unwrap_or(given), variation) {
+            ("poisson", None) => Some((Process::Poisson, 1.0)),
+            ("constant", None) => Some((Process::Constant, 1.0)),
+            ("gamma", Some(variation)) => Some((Process::Gamma, variation)),
+            ("weibull", Some(variation)) => Some((Process::Weibull, variation)),
+            _ => None,
+        };
+        let (process, variation) = found.ok_or_else(|| ProcessError { given: given.to_owned() })?;
+        Ok(Self { process, variation })
+    }
+}
+
+impl Workload {
+    /// The same requests in the same order and at the same mean rate, with other gaps between those that follow none.
+    #[must_use]
+    pub fn with_arrivals(mut self, arrivals: ArrivalProcess, seed: u64) -> Self {
+        let roots = self.roots();
+        let last = roots.last().and_then(|id| self.requests.get(*id as usize));
+        let seconds = last.map_or(0.0, |last| last.arrives_at as f64 * 1e-6);
+        if seconds <= 0.0 {
+            return self;
+        }
+        let ArrivalProcess { process, variation } = arrivals;
+        let rate = roots.len() as f64 / seconds;
+        let arrivals = Arrivals { rate, process, variation, daily: None, spikes: Vec::new() };
+        let times = arrivals.times(Stream::new(seed, Purpose::Arrivals, u64::MAX));
+        for (id, at) in roots.into_iter().zip(times) {
+            if let Some(request) = self.requests.get_mut(id as usize) {
+                request.arrives_at = at;
+            }
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::workload::Request;
+
+    #[test]
+    fn arrivals_change_and_requests_do_not() {
+        let requests = (1..=4000).map(|n| Request {
+            arrives_at: u64::from(n) * 500_000,
+            input_tokens: n,
+            ..Request::default()
+        });
+        let workload = Workload { requests: requests.collect(), ..Workload::default() };
+        for (process, variation) in [("poisson", 1.0), ("gamma:3", 3.0), ("constant", 0.0)] {
+            let other = workload.clone().with_arrivals(process.parse().unwrap(), 7);
+            assert_eq!(other, workload.clone().with_arrivals(process.parse().unwrap(), 7));
+            let times: Vec<f64> =
+                other.requests.iter().map(|one| one.arrives_at as f64 * 1e-6).collect();
+            let gaps: Vec<f64> = times.windows(2).map(|two| two[1] - two[0]).collect();
+            let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+            let squares = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>();
+            let found = (squares / gaps.len() as f64).sqrt() / mean;
+            assert!((mean / 0.5 - 1.0).abs() < 0.12, "{process}: {mean}");
+            assert!((found - variation).abs() < 0.35, "{process}: {found}");
+            assert!(other.requests.iter().zip(1..).all(|(one, n)| one.input_tokens == n));
+        }
+        for wrong in ["bursty", "gamma", "gamma:0", "gamma:x", "poisson:2", ""] {
+            assert!(wrong.parse::<ArrivalProcess>().is_err(), "{wrong}");
+        }
     }
 }

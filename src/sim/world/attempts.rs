@@ -2,7 +2,7 @@
 
 use super::balancer::{Arrived, Decided, requester_of};
 use super::engines::PICOS;
-use super::events::Event;
+use super::events::{Event, Sent};
 use super::result::{FailReason, ShedReason, Status};
 use super::{World, timestamp};
 use crate::admission::queue::QueueEnd;
@@ -12,20 +12,19 @@ use crate::fleet::{
 };
 use crate::predict::PredictionTicket;
 use crate::routing::{RetrySafety, RouteError, RoutingDecision};
-use crate::sim::engine::EngineRequest;
 use crate::sim::random::{Purpose, Stream};
-use crate::units::{Timestamp, TokenCount, narrow, to_micros};
+use crate::units::{Timestamp, TokenCount, narrow};
 
 /// A request that has not ended, with its current attempt.
 #[derive(Debug)]
 pub(super) struct Live {
     balancer: u32,
-    attempt: u16,
+    pub(super) attempt: u16,
     /// Whether a backend has limited its rate.
     has_met_limit: bool,
     /// When the attempt started.
     started: u64,
-    decision: RoutingDecision,
+    pub(super) decision: RoutingDecision,
     permit: InflightGuard,
     /// Where it failed before.
     tried: Option<Box<BackendSet>>,
@@ -55,7 +54,7 @@ impl Live {
 
 /// Why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Failure {
+pub(super) enum Failure {
     NotSent,
     Refused,
     NoResponse,
@@ -67,7 +66,7 @@ enum Failure {
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     attempt: u16,
-    tried: Option<Box<BackendSet>>,
+    pub(super) tried: Option<Box<BackendSet>>,
     has_met_limit: bool,
     failure: Option<Failure>,
 }
@@ -91,7 +90,7 @@ impl World<'_> {
         self.attempt(id, balancer, Earlier::default(), at);
     }
 
-    fn balancer_of(&self, id: u32) -> u32 {
+    pub(super) fn balancer_of(&self, id: u32) -> u32 {
         id % u32::try_from(self.balancers.len()).unwrap_or(1).max(1)
     }
 
@@ -103,7 +102,7 @@ impl World<'_> {
             None if error.may_pass() && self.spec.config.queue.size > 0 => {
                 self.line_up(id, balancer, at);
             }
-            None => self.end(id, Status::Shed(shed_reason(&error)), at),
+            None => self.shed(id, shed_reason(&error), at),
             Some(failure) => self.end(id, Status::Failed(reason_of(failure)), at),
         }
     }
@@ -121,21 +120,16 @@ impl World<'_> {
         let request = workload.requests.get(id as usize).ok_or_else(unknown)?;
         (0..self.engines.all.len()).for_each(|index| self.learn_steps(index, at));
         let queued_ms = self.queued_ms(id, at);
+        let chosen = self.chosen_by_oracle(id, balancer, &earlier, at)?;
         let one = self.balancers.get_mut(balancer as usize).ok_or_else(unknown)?;
         one.publish(&self.engines.all, at);
         let attempt = earlier.attempt + 1;
         let examined = self.spec.examined.filter(|one| one.request == id && attempt == 1);
         let untried =
             examined.and_then(|one| one.backend).map(|only| one.all_but(only)).unwrap_or_default();
-        let arrived = Arrived {
-            id,
-            request,
-            workload,
-            queued_ms,
-            tried: earlier.tried.as_deref().unwrap_or(&untried),
-            attempt,
-            now: timestamp(at),
-        };
+        let tried = chosen.as_ref().or(earlier.tried.as_deref()).unwrap_or(&untried);
+        let now = timestamp(at);
+        let arrived = Arrived { id, request, workload, queued_ms, tried, attempt, now };
         if examined.is_some_and(|examined| examined.backend.is_none()) {
             self.picks = one.single_picks(&arrived);
         }
@@ -151,53 +145,14 @@ impl World<'_> {
                 result.predicted_p90 = narrow(ticket.prediction().ttft_p90);
             }
         }
-        let delays = &self.spec.delays;
-        let tokens = to_micros(delays.per_token).saturating_mul(request.input_tokens.into());
-        let delay = to_micros(delays.network) + to_micros(delays.front_end) + tokens;
-        self.queue.push(at + delay, Event::Send { id, attempt });
+        let index = decision.serving(&one.topology).map_or(0, |row| usize::from(row.backend));
+        self.send(&Sent { id, attempt, due: at + self.delay_of(request) }, index);
         let Earlier { tried, has_met_limit, .. } = earlier;
         let live = Live { balancer, attempt, has_met_limit, started: at, decision, permit, tried };
         if let Some(place) = self.live.get_mut(id as usize) {
             *place = Some(Box::new(live));
         }
         Ok(())
-    }
-
-    /// A request reaches the engine of its backend.
-    pub(super) fn deliver(&mut self, id: u32, attempt: u16, at: u64) {
-        let Some(index) = self.backend_of(id, Some(attempt)) else { return };
-        let Some(request) = self.workload.requests.get(id as usize) else { return };
-        let Some(engine) = self.engines.all.get(index) else { return };
-        match (engine.is_up(), engine.refusals) {
-            (false, _) => return self.fail(id, Failure::NotSent, at),
-            (true, 1..) => return self.fail(id, Failure::Refused, at),
-            (true, 0) => {}
-        }
-        self.capture(index, at);
-        let request = EngineRequest {
-            id,
-            input_tokens: request.input_tokens,
-            output_tokens: request.output_tokens,
-            max_tokens: Some(request.max_tokens).filter(|most| *most > 0),
-            prefix: self.workload.prefix_of(request),
-            prefix_tokens: self.workload.block_tokens,
-        };
-        let live = self.live.get(id as usize).and_then(Option::as_ref);
-        let balancer = live.and_then(|live| self.balancers.get(live.balancer as usize));
-        let serving = live.zip(balancer).and_then(|(live, one)| live.serving(&one.topology));
-        let model = serving.map_or("", Serving::adapter_name);
-        if let Some(one) = self.engines.all.get_mut(index) {
-            one.engine.submit(at.saturating_mul(PICOS), model, &request);
-        }
-        self.engines.plan(index);
-    }
-
-    /// The backend that a request is at, where its attempt is still this one.
-    fn backend_of(&self, id: u32, attempt: Option<u16>) -> Option<usize> {
-        let live = self.live.get(id as usize)?.as_ref()?;
-        let is_current = attempt.is_none_or(|attempt| attempt == live.attempt);
-        let serving = live.decision.serving(&self.balancers.get(live.balancer as usize)?.topology);
-        serving.filter(|_| is_current).map(|serving| usize::from(serving.backend))
     }
 
     pub(super) fn first_token(&mut self, id: u32, cached_tokens: u32, at: u64) {
@@ -264,7 +219,7 @@ impl World<'_> {
     }
 
     /// An attempt failed: another one follows where the rule allows it.
-    fn fail(&mut self, id: u32, failure: Failure, at: u64) {
+    pub(super) fn fail(&mut self, id: u32, failure: Failure, at: u64) {
         let Some(index) = self.backend_of(id, None) else { return };
         let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         self.learn(id, &live, self.outcome_of(id, failure), LatencySample::None, at);

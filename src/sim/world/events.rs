@@ -30,6 +30,15 @@ pub(super) enum Event {
     QueueEnd(u32),
 }
 
+/// A request that has not reached its engine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    pub(super) id: u32,
+    pub(super) attempt: u16,
+    /// When it does.
+    pub(super) due: u64,
+}
+
 /// The class of arrivals among events of the same time.
 pub(super) const ARRIVAL: u8 = 1;
 /// The class of what engines do.

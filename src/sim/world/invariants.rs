@@ -4,6 +4,8 @@
 use super::result::{RequestResult, Status};
 use super::{World, WorldError};
 use crate::admission::queue::ModelQueue;
+use crate::fleet::Serving;
+use crate::predict::PredictorReport;
 
 /// Events between two checks within a run.
 #[cfg(debug_assertions)]
@@ -51,7 +53,33 @@ impl World<'_> {
             !is_over || blocks.clone().all(|(used, ..)| used == 0),
             "an idle engine holds KV blocks",
         )?;
+        self.verify_counts(is_over)?;
         holds(self.results.iter().all(is_in_order), "a request ended before it started")
+    }
+
+    /// Checks that predictors and loads count the requests in flight, and nothing once all have ended.
+    fn verify_counts(&self, is_over: bool) -> Result<(), WorldError> {
+        let rows = self.balancers.iter().flat_map(|one| one.topology.models());
+        let rows = || rows.clone().flat_map(|model| &model.serving);
+        let predictors = rows().filter_map(|row| row.model_state.used_predictor());
+        let reports: Vec<PredictorReport> = predictors.map(|one| one.report(0.0)).collect();
+        let live = self.live.iter().flatten().count() as f64;
+        let counted: f64 = reports.iter().map(|one| one.waiting + one.streams).sum();
+        let holds =
+            |holds: bool, what| if holds { Ok(()) } else { Err(WorldError::Invariant { what }) };
+        holds(!self.predicts || counted == live, "predictors do not count the requests in flight")?;
+        let is_empty = |one: &PredictorReport| {
+            [one.waiting, one.streams, one.backlog, one.context] == [0.0; 4]
+        };
+        holds(
+            !is_over || reports.iter().all(is_empty),
+            "a predictor still counts prompts or streams after the end",
+        )?;
+        let tokens = |row: &Serving| (row.state.work.tokens(), row.state.work.prefill_tokens());
+        holds(
+            !is_over || rows().all(|row| row.model_state.in_flight() == 0 && tokens(row) == (0, 0)),
+            "models or tokens are still in flight after the end",
+        )
     }
 }
 

@@ -66,6 +66,20 @@ impl Status {
     }
 }
 
+/// What the engines could have done at the moment of a refusal, by their true state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Verdict {
+    /// It was not looked at.
+    #[default]
+    None,
+    /// The request would have been late on every backend.
+    Late,
+    /// It would have reached its objectives, and have made others late.
+    Harmful,
+    /// It would have reached its objectives, and have made none late.
+    Wrong,
+}
+
 /// One request. Times in microseconds; 0 for what never happened.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RequestResult {
@@ -94,6 +108,8 @@ pub struct RequestResult {
     pub attempts: u16,
     /// How it ended.
     pub status: Status,
+    /// Where it was refused, whether that was right.
+    pub verdict: Verdict,
 }
 
 /// One backend.

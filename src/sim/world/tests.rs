@@ -1,9 +1,11 @@
 //! Whole runs.
 
+mod oracle;
 mod waiting;
 
 use std::path::Path;
 
+use super::lookahead::Future;
 use super::*;
 use crate::config::Environment;
 use crate::scoring::Objectives;
@@ -37,6 +39,8 @@ fn world(routing: &str, backends: usize) -> WorldSpec {
         objectives: Objectives::default(),
         reports_cached: true,
         examined: None,
+        oracle: None,
+        judges_sheds: false,
     }
 }
 

@@ -4,7 +4,7 @@
 use super::attempts::Earlier;
 use super::balancer::{Arrived, requester_of};
 use super::events::Event;
-use super::result::{ShedReason, Status};
+use super::result::ShedReason;
 use super::{World, timestamp};
 use crate::admission::queue::{EntryId, Newcomer, QueueEnd, QueueRules, cost};
 use crate::fleet::BackendSet;
@@ -45,9 +45,12 @@ impl World<'_> {
     /// A request joins the queue of its model.
     pub(super) fn line_up(&mut self, id: u32, balancer: u32, at: u64) {
         let config = &self.spec.config.queue;
+        if !self.has_others_waiting(id, balancer) {
+            self.judge(id, at);
+        }
         let Some(request) = self.workload.requests.get(id as usize) else { return };
         let Some(Awaited { backends, service }) = self.awaited(id, balancer, at) else {
-            return self.end(id, Status::Shed(ShedReason::Unserved), at);
+            return self.shed(id, ShedReason::Unserved, at);
         };
         let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
         let objectives = one.objectives_of(request);
@@ -65,7 +68,7 @@ impl World<'_> {
         let Some(queue) = one.queues.get_mut(model) else { return };
         let joined = queue.join(&newcomer, QueueRules::new(config), timestamp(at));
         let Ok(joined) = joined else {
-            return self.end(id, Status::Shed(ShedReason::QueueFull), at);
+            return self.shed(id, ShedReason::QueueFull, at);
         };
         if let Some(displaced) = joined.displaced {
             queue.leave(displaced, QueueEnd::Displaced, timestamp(at));
@@ -73,7 +76,7 @@ impl World<'_> {
             self.waiting -= 1;
             if let Some(other) = other {
                 self.forget_place(other);
-                self.end(other, Status::Shed(ShedReason::QueueFull), at);
+                self.shed(other, ShedReason::QueueFull, at);
             }
         }
         let late = due.filter(|due| objectives.is_sheddable() && *due < until);
@@ -152,7 +155,7 @@ impl World<'_> {
                 Some(error) => {
                     queue.leave(entry, QueueEnd::Refused, timestamp(at));
                     self.left(id);
-                    self.end(id, Status::Shed(super::attempts::shed_reason(&error)), at);
+                    self.shed(id, super::attempts::shed_reason(&error), at);
                 }
                 None => {
                     queue.serve(entry, cost, timestamp(at));
@@ -197,6 +200,6 @@ impl World<'_> {
             false => (QueueEnd::TimedOut, ShedReason::QueueTimeout),
         };
         self.leave_queue(id, end, at);
-        self.end(id, Status::Shed(reason), at);
+        self.shed(id, reason, at);
     }
 }

@@ -166,3 +166,27 @@ fn overload_is_refused_to_those_that_may_be_refused() {
     });
     assert!(good[1] > 0.9 * good[0], "{good:?} good requests a second");
 }
+
+/// Clients leave, engines are lost, refuse and slow down: the checks at the end of a run see what is still counted.
+#[test]
+fn nothing_is_counted_after_cancels_errors_and_restarts() {
+    let mut workload = clients(3000, &[("a", 20.0, 1), ("b", 60.0, -1)]);
+    for (index, request) in workload.requests.iter_mut().enumerate() {
+        request.patience_ms = if index % 3 == 0 { 900 } else { 0 };
+        request.is_streamed = index % 7 != 0;
+    }
+    let mut spec = queued("size: 200, timeout: 5s, max_backlog: 300ms");
+    spec.config.backends.iter_mut().for_each(|backend| backend.max_in_flight = None);
+    spec.config.routing = config("strategy: slo", 1).routing;
+    let (ttft_ms, tpot_ms) = (Some(1500.0), Some(80.0));
+    spec.objectives = Objectives { ttft_ms, tpot_ms, ..Objectives::default() };
+    let faults =
+        ["at 3s backend b0 429 2s", "at 8s backend b1 restart 5s", "at 15s backend b0 slow x3 5s"];
+    spec.faults = faults.map(|fault| fault.parse().unwrap()).into();
+    let result = simulate(&spec, &workload).unwrap();
+    let failed = result.requests.iter().filter(|one| one.status.fail_reason().is_some()).count();
+    let shed = result.requests.iter().filter(|one| one.status.shed_reason().is_some()).count();
+    let [left, done] = [Status::Left, Status::Done].map(|status| count(&result, status));
+    assert!(left > 50 && failed > 5 && shed > 50 && done > 300, "{left} {failed} {shed} {done}");
+    assert_eq!(left + failed + shed + done, 3000);
+}

@@ -1,0 +1,87 @@
+//! An oracle: it knows the state of every engine and the length of every output, and sends each request where the most
+//! requests reach their objectives if no other one comes; among those backends to the one that ends it first. What may
+//! be refused, is refused where it would be late itself or make another one late. It shows how much better any strategy
+//! could be, and none can be configured that way. It does not know which requests come later.
+
+use super::World;
+use super::attempts::Earlier;
+use super::balancer::Arrived;
+use super::lookahead::Future;
+use super::timestamp;
+use crate::fleet::BackendSet;
+use crate::routing::RouteError;
+
+/// What an oracle may refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oracle {
+    /// Requests of a priority below 0.
+    Sheddable,
+    /// Every request.
+    All,
+}
+
+/// What a backend would do for a request, and to those that are there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outlook {
+    /// The backend, as an index.
+    pub(super) index: usize,
+    /// Requests that reach their objectives, less those that do without it.
+    pub(super) gain: i64,
+    /// What becomes of the request.
+    pub(super) own: Future,
+}
+
+impl World<'_> {
+    /// Every backend but the one that an oracle chooses; `None` where none decides, or none could take the request.
+    pub(super) fn chosen_by_oracle(
+        &self,
+        id: u32,
+        balancer: u32,
+        earlier: &Earlier,
+        at: u64,
+    ) -> Result<Option<BackendSet>, RouteError> {
+        let Some(oracle) = self.spec.oracle else { return Ok(None) };
+        let none = BackendSet::default();
+        let tried = earlier.tried.as_deref().unwrap_or(&none);
+        let outlooks = self.outlooks(id, balancer, tried, at).unwrap_or_default();
+        let rank = |one: &&Outlook| (-one.gain, one.own.ended, one.own.first_token, one.index);
+        let Some(best) = outlooks.iter().min_by_key(rank) else { return Ok(None) };
+        let request = self.workload.requests.get(id as usize);
+        let may_refuse =
+            oracle == Oracle::All || request.is_some_and(|request| request.priority < 0);
+        if best.gain < 1 && tried.is_empty() && may_refuse {
+            let (model, predicted_ms, wait) = (String::new(), 0, None);
+            return Err(RouteError::ObjectiveMissed { model, predicted_ms, wait });
+        }
+        Ok(self.balancers.get(balancer as usize).map(|one| one.all_but(best.index)))
+    }
+
+    /// What each backend that could take a request would do for it.
+    pub(super) fn outlooks(
+        &self,
+        id: u32,
+        balancer: u32,
+        tried: &BackendSet,
+        at: u64,
+    ) -> Option<Vec<Outlook>> {
+        let (workload, queued_ms, now) = (self.workload, 0.0, timestamp(at));
+        let request = workload.requests.get(id as usize)?;
+        let one = self.balancers.get(balancer as usize)?;
+        let arrived = Arrived { id, request, workload, tried, attempt: 1, queued_ms, now };
+        let could = one.awaited(&arrived)?;
+        let is_candidate = |index: &usize| {
+            let engine = self.engines.all.get(*index);
+            let backend = one.topology.backends.get(*index);
+            engine.is_some_and(|engine| engine.is_up() && engine.refusals == 0)
+                && backend.is_some_and(|backend| could.contains(backend.state.id))
+        };
+        let candidates = (0..self.engines.all.len()).filter(is_candidate);
+        let outlooks = candidates.filter_map(|index| {
+            let without = self.look_ahead(index, None, at)?;
+            let with = self.look_ahead(index, Some(id), at)?;
+            let count = |good: usize| i64::try_from(good).unwrap_or(i64::MAX);
+            Some(Outlook { index, gain: count(with.good) - count(without.good), own: with.own })
+        });
+        Some(outlooks.collect())
+    }
+}

@@ -1,0 +1,34 @@
+//! Whether refusals were right: what the engines could have done for a request, by their true state and the true lengths
+//! of all outputs, if no other one came.
+
+use super::World;
+use super::result::{ShedReason, Status, Verdict};
+use crate::fleet::BackendSet;
+
+impl World<'_> {
+    /// A request is refused.
+    pub(super) fn shed(&mut self, id: u32, reason: ShedReason, at: u64) {
+        if reason != ShedReason::Unserved {
+            self.judge(id, at);
+        }
+        self.end(id, Status::Shed(reason), at);
+    }
+
+    /// Notes what could be done for a request now. Once it could have been served well, refusing it later is wrong.
+    pub(super) fn judge(&mut self, id: u32, at: u64) {
+        let known = self.results.get(id as usize).map_or(Verdict::None, |one| one.verdict);
+        if !self.spec.judges_sheds || known == Verdict::Wrong {
+            return;
+        }
+        let outlooks =
+            self.outlooks(id, self.balancer_of(id), &BackendSet::default(), at).unwrap_or_default();
+        let verdict = match () {
+            () if outlooks.iter().any(|one| one.gain > 0) => Verdict::Wrong,
+            () if outlooks.iter().any(|one| one.own.is_good) => Verdict::Harmful,
+            () => known.max(Verdict::Late),
+        };
+        if let Some(result) = self.results.get_mut(id as usize) {
+            result.verdict = known.max(verdict);
+        }
+    }
+}
