@@ -39,7 +39,7 @@ impl EngineView<'_> {
     }
 
     /// The same engine with nothing to do.
-    pub(super) fn idle(&self) -> Self {
+    fn idle(&self) -> Self {
         Self {
             waiting: 0.0,
             inside: Work::default(),

@@ -103,9 +103,23 @@ pub struct Prediction {
     pub tpot: f64,
     /// What its prompt takes beyond the steps: what it adds to the backlog.
     pub work: f64,
-    /// What follows the first token: its further tokens, and by how much it delays the streams that run there, in sum, by
-    /// its prompt and by its tokens in their batch.
-    pub cost: f64,
+    /// Its further tokens, where they come one by one.
+    pub further: f64,
+    /// Tokens of its prompt that are not cached.
+    pub uncached: f64,
+    /// By how much its tokens delay each stream that runs there, while they are in one batch.
+    pub slowdown: f64,
+    /// The streams that run there.
+    pub streams: f64,
+}
+
+impl Prediction {
+    /// The 90th percentile of the time to the first token without a wait for a slot.
+    pub fn admitted_p90(&self) -> f64 {
+        let waits = (self.slot_wait - self.backlog - self.phase).max(0.0);
+        let without = (self.raw - waits - self.decode).max(0.0);
+        without * (self.ttft_p90 / self.raw.max(1.0))
+    }
 }
 
 /// The part of the prompts that arrive during a step that counts: the others arrived before the one in question, and are
@@ -154,15 +168,12 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         ttft_p90: raw * percentile,
         tpot,
         work: own,
-        cost: further - decode + delay_of_streams(view, request, own, output),
+        further: further - decode,
+        uncached,
+        slowdown: output
+            * (coefficients.step(1.0, request.prompt + output * 0.5) - coefficients.base),
+        streams,
     }
-}
-
-/// By how much a request delays the streams that run there, in sum: each waits while its prompt is computed, and has longer
-/// steps while it is in their batch.
-fn delay_of_streams(view: &EngineView<'_>, request: &Sent, prefill: f64, output: f64) -> f64 {
-    let Coefficients { decode, context, .. } = view.coefficients;
-    view.streams * (prefill + output * (decode + context * (request.prompt + output * 0.5)))
 }
 
 /// Until the step ends that is being computed when the request arrives.

@@ -112,11 +112,11 @@ impl Predictor {
         Estimate { prediction, tightest, tpot_alone, is_trusted }
     }
 
-    /// The mean time to the first token of a request while the engine has nothing else to do; 0 while predictions are not
-    /// trusted.
-    pub fn time_alone(&self, sent: &Sent) -> f64 {
+    /// How long the first token of a request takes once the engine has a slot for it: the 90th percentile; 0 while predictions
+    /// are not trusted.
+    pub fn time_admitted(&self, sent: &Sent, now: f64) -> f64 {
         match self.published.is_trusted() {
-            true => predict(&self.published.view(&self.waits, 0.0).idle(), sent, 0.0).ttft,
+            true => predict(&self.published.view(&self.waits, now), sent, now).admitted_p90(),
             false => 0.0,
         }
     }

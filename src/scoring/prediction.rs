@@ -27,8 +27,16 @@ pub struct PredictedLatency {
     pub phase: f32,
     /// Network and front end.
     pub front_end: f32,
-    /// What follows the first token: its further tokens, and the delay of the streams that run there, in sum.
-    pub cost: f32,
+    /// Its further tokens, where they come one by one.
+    pub further: f32,
+    /// What its own prompt takes beyond the steps.
+    pub work: f32,
+    /// Tokens of its prompt that are not cached.
+    pub uncached: f32,
+    /// By how much its tokens delay each stream that runs there.
+    pub slowdown: f32,
+    /// The streams that run there.
+    pub streams: f32,
     /// Whether enough is known of the backend for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -47,7 +55,11 @@ impl From<Estimate> for PredictedLatency {
             prefill: millis(prediction.prefill),
             phase: millis(prediction.phase),
             front_end: millis(prediction.front_end),
-            cost: millis(prediction.cost),
+            further: millis(prediction.further),
+            work: millis(prediction.work),
+            uncached: narrow(prediction.uncached),
+            slowdown: millis(prediction.slowdown),
+            streams: narrow(prediction.streams),
             is_trusted,
         }
     }
@@ -77,7 +89,9 @@ impl PredictedLatency {
             "tpot_ms": widen(self.tpot), "tightest_tpot_ms": tightest,
             "backlog_ms": widen(self.backlog), "slot_wait_ms": widen(self.slot_wait),
             "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase),
-            "front_end_ms": widen(self.front_end), "cost_ms": widen(self.cost),
+            "front_end_ms": widen(self.front_end), "further_ms": widen(self.further),
+            "work_ms": widen(self.work), "uncached_tokens": widen(self.uncached),
+            "slowdown_ms": widen(self.slowdown), "streams": widen(self.streams),
             "trusted": self.is_trusted,
         })
     }
@@ -106,7 +120,11 @@ impl ReadingValue for Option<PredictedLatency> {
             prefill: get("prefill_ms").unwrap_or_default(),
             phase: get("phase_ms").unwrap_or_default(),
             front_end: get("front_end_ms").unwrap_or_default(),
-            cost: get("cost_ms").unwrap_or_default(),
+            further: get("further_ms").unwrap_or_default(),
+            work: get("work_ms").unwrap_or_default(),
+            uncached: get("uncached_tokens").unwrap_or_default(),
+            slowdown: get("slowdown_ms").unwrap_or_default(),
+            streams: get("streams").unwrap_or_default(),
             is_trusted: object.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
         }))
     }

@@ -37,8 +37,8 @@ impl Router {
         Some((&input.fleet.model(id)?.name, backends))
     }
 
-    /// How long the first token of a request takes at least, once a backend takes it: a request that waits has to be
-    /// sent so long before its objective ends. Zero where that is not known.
+    /// How long the first token of a request takes once a backend takes it, on the best one: a request that waits has to
+    /// be sent so long before its objective ends. Zero where that is not known.
     pub fn least_service(&self, input: &RouteInput<'_>) -> Duration {
         if !self.predicts {
             return Duration::ZERO;
@@ -46,7 +46,10 @@ impl Router {
         let sent = prediction::sent(input.request, 0);
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let rows = self.awaited_models(input, target).flat_map(|one| &one.model.serving);
-        let least = rows.map(|row| row.time_alone(&sent)).min_by(f64::total_cmp).unwrap_or(0.0);
+        let least = rows
+            .map(|row| row.time_admitted(&sent, input.now))
+            .min_by(f64::total_cmp)
+            .unwrap_or(0.0);
         Duration::from_secs_f64(least.clamp(0.0, 1e9) / 1e6)
     }
 

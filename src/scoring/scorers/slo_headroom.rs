@@ -73,7 +73,8 @@ impl Scorer for SloHeadroom {
             let met = candidates.iter().filter(meets);
             met.filter_map(|one| Some((is_warm(one), one.prediction?)))
         };
-        let costs = Range::of(met().map(|(_, one)| cost(&one)));
+        let usual = Usual::of(met().map(|(_, one)| one));
+        let costs = Range::of(met().map(|(_, one)| usual.cost(&one)));
         let best = |warm: bool| {
             let group = met().filter(|(is_warm, _)| *is_warm == warm);
             group.map(|(_, one)| f64::from(one.ttft)).fold(f64::INFINITY, f64::min)
@@ -92,8 +93,10 @@ impl Scorer for SloHeadroom {
                 }
                 headroom => {
                     let own = headroom.filter(|_| objectives.has_latency());
-                    let score = self
-                        .prefer(costs.place(cost(prediction)), own.map(|headroom| headroom.share));
+                    let score = self.prefer(
+                        costs.place(usual.cost(prediction)),
+                        own.map(|headroom| headroom.share),
+                    );
                     match (keeps, is_warm(one)) {
                         (true, true) => FIRST + (1.0 - FIRST) * score,
                         (true, false) => ((FIRST - LEAST) * score).max(LEAST),
@@ -109,9 +112,40 @@ impl Scorer for SloHeadroom {
     }
 }
 
-/// What a request costs it and the others there, in milliseconds.
-fn cost(prediction: &PredictedLatency) -> f64 {
-    TTFT * f64::from(prediction.ttft) + f64::from(prediction.cost)
+/// What the backends have in common, as means. What a token of a prompt costs, and by how much one more stream slows down the
+/// others, is learned of each with noise that lasts; multiplied by all streams there it would send most requests to the
+/// backend that is believed to be the cheapest. How fast each is now is known well: its time per token.
+struct Usual {
+    /// Milliseconds per prompt token.
+    token: f64,
+    /// Milliseconds of delay per stream.
+    slowdown: f64,
+    /// Milliseconds per output token.
+    tpot: f64,
+}
+
+impl Usual {
+    fn of(all: impl Iterator<Item = PredictedLatency>) -> Self {
+        let mut sums = [0.0; 5];
+        for one in all {
+            let own = [1.0, one.work, one.uncached, one.slowdown, one.tpot].map(f64::from);
+            sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+        }
+        let [count, work, uncached, slowdown, tpot] = sums;
+        let ratio = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
+        Self {
+            token: ratio(work, uncached),
+            slowdown: ratio(slowdown, count),
+            tpot: ratio(tpot, count),
+        }
+    }
+
+    /// What a request costs it and the others there, in milliseconds.
+    fn cost(&self, one: &PredictedLatency) -> f64 {
+        let speed = if self.tpot > 0.0 { f64::from(one.tpot) / self.tpot } else { 1.0 };
+        let each = f64::from(one.uncached) * self.token + self.slowdown;
+        TTFT * f64::from(one.ttft) + f64::from(one.further) + f64::from(one.streams) * each * speed
+    }
 }
 
 /// Whether a backend has most of the prompt cached.
@@ -243,25 +277,50 @@ mod tests {
 
     #[test]
     fn delay_of_the_streams_there_counts() {
-        let candidate = |ttft, cost| Candidate {
+        let candidate = |ttft, streams| Candidate {
             prediction: Some(PredictedLatency {
                 ttft,
                 ttft_p90: ttft,
-                cost,
+                streams,
+                slowdown: 10.0,
                 tightest_tpot: f32::INFINITY,
                 ..PredictedLatency::default()
             }),
             ..Candidate::default()
         };
-        let picks = |cost: f32| {
-            let candidates = [candidate(100.0, cost), candidate(150.0, 1000.0)];
+        let picks = |streams: f32| {
+            let candidates = [candidate(100.0, streams), candidate(150.0, 100.0)];
             let mut scores = [0.0; 2];
             let scorer = ROW.make(&Params::default()).unwrap();
             scorer.score(&RequestFeatures::default(), &candidates, &mut scores);
             scores[0] > scores[1]
         };
-        assert!(picks(1499.0), "50 ms are worth 500");
-        assert!(!picks(1501.0));
+        assert!(picks(149.0), "50 ms are worth 500");
+        assert!(!picks(151.0));
+    }
+
+    #[test]
+    fn noise_of_what_is_learned_does_not_favour_a_backend() {
+        let candidate = |streams, noise: f32| Candidate {
+            prediction: Some(PredictedLatency {
+                ttft: 100.0,
+                ttft_p90: 100.0,
+                tpot: 30.0,
+                further: 3000.0,
+                streams,
+                work: 10.0 * noise,
+                uncached: 250.0,
+                slowdown: 10.0 * noise,
+                tightest_tpot: f32::INFINITY,
+                ..PredictedLatency::default()
+            }),
+            ..Candidate::default()
+        };
+        let candidates = [candidate(110.0, 0.5), candidate(100.0, 2.0)];
+        let mut scores = [0.0; 2];
+        let scorer = ROW.make(&Params::default()).unwrap();
+        scorer.score(&RequestFeatures::default(), &candidates, &mut scores);
+        assert!(scores[1] > scores[0], "the one with fewer streams: {scores:?}");
     }
 
     #[test]
