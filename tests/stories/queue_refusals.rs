@@ -137,9 +137,9 @@ fn failures_are_retried_no_more_than_configured() {
     let response = fleet.chat();
     assert!(response.status >= 500, "{}", response.text());
     assert_eq!(fleet.c().counters().requests, 0);
-    // A refusal between two failures does not use up the retry.
-    fleet.a().script([Fault::CloseAfterRequest]);
-    fleet.b().script([refusal(503, None)]);
+    // A refusal before the failure does not use up the retry.
+    fleet.a().script([refusal(503, None)]);
+    fleet.b().script([Fault::CloseAfterRequest]);
     assert_eq!(fleet.chat().status, 200);
     fleet.wait_idle();
 }

@@ -156,6 +156,10 @@ async fn decide_from_queue(
 ) -> Result<Decided, Unadmitted> {
     let waited = ctx.record.queue_wait.unwrap_or_default();
     let mut waiting = join(proxy, &waiter, ctx, request, reason)?;
+    if let Some(client) = &ctx.client {
+        // Many may wait, and for long: the buffer for the next head can wait too.
+        client.shrink();
+    }
     loop {
         let mut called = wait(ctx, &waiting).await;
         if let (Called::KeepAlive, Some(keep_alive)) = (&called, &mut waiting.keep_alive) {
