@@ -1,5 +1,6 @@
 //! Whole runs.
 
+mod sharing;
 mod waiting;
 
 use std::path::Path;
