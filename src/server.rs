@@ -253,7 +253,7 @@ impl Parts {
         // One thread: its CPU clock measures the cost of all scrapes.
         server.add_service(background_service("penstock telemetry", self.prober.scraper()));
         if let Some(shared) = self.shared {
-            let service = SharedStateService(shared);
+            let service = SharedStateService(shared, Arc::clone(&self.proxy));
             server.add_service(background_service("penstock shared state", service));
         }
         let reopener = LogReopener(self.access_log);
@@ -347,12 +347,14 @@ fn shutdown_hooks(
 }
 
 /// Runs until the process exits: requests that end while it drains are reported, too.
-struct SharedStateService(Arc<SharedState>);
+struct SharedStateService(Arc<SharedState>, Arc<Proxy>);
 
 #[async_trait]
 impl BackgroundService for SharedStateService {
     async fn start(&self, _shutdown: ShutdownWatch) {
-        Arc::clone(&self.0).run().await;
+        let (shared, proxy) = (&self.0, &self.1);
+        let load = Arc::clone(shared).share_load(|| proxy.generation(), || proxy.is_stopping());
+        tokio::join!(Arc::clone(shared).run(), load);
     }
 }
 

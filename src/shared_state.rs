@@ -1,17 +1,19 @@
-//! What several penstocks share through a Redis or Valkey server: limits per client. A request is admitted
-//! by one script in one round trip; its end is reported by a background task. Whatever happens to the
-//! server, no request fails or waits longer than the timeout: then only the limits of this process hold.
+//! What several penstocks share through a Redis or Valkey server: limits per client, and what is in flight on
+//! backends ([`load`]). A request is admitted by one script in one round trip; its end is reported by a background task.
+//! Whatever happens to the server, no request fails or waits longer than the timeout: then only the limits of this
+//! process hold.
 //!
 //! Slots in flight are leases that expire, renewed while requests run, so that those of a killed penstock
 //! are free again. The server's clock counts for all.
 
 mod link;
+mod load;
 mod permit;
 
 pub use permit::SharedPermit;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ahash::HashMap;
@@ -75,6 +77,8 @@ pub struct SharedState {
     link: ArcSwapOption<Link>,
     timeouts: AtomicU32,
     errors: AtomicU64,
+    /// Other penstocks whose requests in flight count.
+    penstocks: AtomicUsize,
     is_reported_down: AtomicBool,
     lost: Notify,
     leases: Mutex<HashMap<u64, Vec<String>>>,
@@ -94,6 +98,7 @@ impl SharedState {
             link: ArcSwapOption::empty(),
             timeouts: AtomicU32::new(0),
             errors: AtomicU64::new(0),
+            penstocks: AtomicUsize::new(0),
             is_reported_down: AtomicBool::new(false),
             lost: Notify::new(),
             leases: Mutex::default(),

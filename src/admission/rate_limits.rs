@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use ahash::HashMap;
 use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, RateLimits};
 use crate::units::Timestamp;
@@ -92,6 +93,20 @@ pub struct KeyFigures {
     pub in_flight: u32,
     /// Tokens of the day.
     pub day_tokens: u64,
+}
+
+/// What a key has used of its limits, as an upgrade passes it to the new process.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyUse {
+    /// The key's name.
+    pub name: String,
+    /// What has been used of the limits per minute and has not sunk yet, in parts of a request and of a token.
+    requests: u64,
+    tokens: u64,
+    /// Tokens of that day, in days since 1970.
+    day: u64,
+    day_tokens: u64,
 }
 
 /// What clients have used of their limits. A reload changes limits, and not this.
@@ -179,6 +194,27 @@ impl RateLimiter {
     /// Counts tokens that a key has used this day, before this process started.
     pub fn restore_day(&self, name: &str, tokens: u64, now: Moment) {
         self.account(name).state.lock().restore_day(tokens, now);
+    }
+
+    /// What keys have used of the limits that they have in a configuration, for the next process.
+    pub fn used(&self, config: &Config, now: Moment) -> Vec<KeyUse> {
+        let auth = &config.auth;
+        let limited = (0..auth.keys.len()).filter_map(|position| auth.limits_of(Some(position)));
+        let limited = limited.filter(|(_, limits)| !limits.is_unlimited());
+        let mut all: Vec<KeyUse> = limited
+            .map(|(key, limits)| self.account(&key.name).state.lock().used(&key.name, limits, now))
+            .collect();
+        // Keys may share a name, and what is used with it.
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all.dedup_by(|one, other| one.name == other.name);
+        all
+    }
+
+    /// Continues with what another process has counted, for the keys that this one has. Returns of how many.
+    pub fn restore_used(&self, all: &[KeyUse], now: Moment) -> usize {
+        let keys = self.keys.read();
+        let known = all.iter().filter_map(|used| Some((keys.get(&*used.name)?, used)));
+        known.map(|(account, used)| account.state.lock().restore(used, now)).count()
     }
 
     /// The figures of every key.

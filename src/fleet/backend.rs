@@ -62,6 +62,7 @@ pub struct BackendState {
     pub addresses: Addresses,
     /// Tokens of the requests in flight.
     pub work: TokensInFlight,
+    dispatched: AtomicU64,
     /// Who waits for capacity here.
     pub capacity: CapacityWatch,
     /// When the requests in flight will have ended.
@@ -111,6 +112,7 @@ impl BackendState {
             name: name.into(),
             load: Load::default(),
             work: TokensInFlight::default(),
+            dispatched: AtomicU64::new(0),
             capacity: CapacityWatch::default(),
             health: HealthTracker::default(),
             breaker: CircuitBreaker::default(),
@@ -222,6 +224,15 @@ impl BackendState {
             0 => None,
             micros => Some(Timestamp(micros)),
         }
+    }
+
+    /// Attempts dispatched since the backend was first seen.
+    pub fn dispatched(&self) -> u64 {
+        self.dispatched.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_dispatched(&self) {
+        self.dispatched.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Sets how many requests an engine with slots runs at a time.

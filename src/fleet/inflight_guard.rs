@@ -121,6 +121,7 @@ impl InflightGuard {
     ) -> Option<Self> {
         let probe = HeldProbe::try_take(state, request)?;
         if state.load.try_begin(limit) {
+            state.count_dispatched();
             let state = Arc::clone(state);
             return Some(Self {
                 state,

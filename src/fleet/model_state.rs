@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use once_cell::sync::OnceCell;
 
+use super::load::OthersInFlight;
 use crate::predict::{Coefficients, EngineLimits, Predictor};
 use crate::scoring::Residency;
 use crate::units::{ByteSize, Timestamp, TokenCount};
@@ -44,6 +45,8 @@ pub struct LoadedModel {
 #[derive(Debug)]
 pub struct ModelState {
     in_flight: AtomicU32,
+    /// Those of other penstocks.
+    others: OthersInFlight,
     /// How many requests the backend runs of it at a time; `u32::MAX` if unknown.
     slots: AtomicU32,
     residency: AtomicU8,
@@ -70,6 +73,7 @@ impl Default for ModelState {
     fn default() -> Self {
         Self {
             in_flight: AtomicU32::new(0),
+            others: OthersInFlight::default(),
             slots: AtomicU32::new(u32::MAX),
             residency: AtomicU8::new(0),
             context_length: AtomicU32::new(0),
@@ -111,10 +115,31 @@ impl ModelState {
         self.step_times.get().is_none() && self.predictor.get().is_none_or(|one| one.is_unknown())
     }
 
-    /// Requests for the model dispatched to the backend and not ended.
+    /// Requests for the model that this penstock dispatched to the backend and that have not ended.
     #[inline(always)]
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Requests for the model of other penstocks in flight there, as they reported it last.
+    pub fn others(&self) -> u32 {
+        self.others.count()
+    }
+
+    /// Requests for the model in flight there, with those of other penstocks: what decisions read.
+    #[inline(always)]
+    pub fn of_all(&self) -> u32 {
+        self.in_flight().saturating_add(self.others.count())
+    }
+
+    /// How many requests of its own a penstock may have in flight where `limit` bounds those of all.
+    pub(super) fn own_limit(&self, limit: u32) -> u32 {
+        self.others.own_limit(limit)
+    }
+
+    /// Sets what so many other penstocks have in flight. Returns whether there may be more room than before.
+    pub(super) fn set_others(&self, count: u32, penstocks: u8) -> bool {
+        self.others.set(count, penstocks)
     }
 
     /// Sets a load: for `explain` on a saved fleet and for tests.
@@ -122,8 +147,9 @@ impl ModelState {
         self.in_flight.store(count, Ordering::Relaxed);
     }
 
-    /// Counts one more request unless `limit` is reached.
+    /// Counts one more request unless `limit` is reached, by all penstocks.
     pub(super) fn try_begin(&self, limit: u32) -> bool {
+        let limit = self.own_limit(limit);
         let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
             if now < limit { now.checked_add(1) } else { None }
         });

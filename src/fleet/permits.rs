@@ -18,15 +18,18 @@ impl Serving {
     /// Whether a limit of requests in flight may be reached: [`Serving::limit_reached`] knows.
     #[inline(always)]
     pub fn may_be_full(&self) -> bool {
-        self.state.load.in_flight() >= self.least_limit
+        self.state.load.of_all() >= self.least_limit
     }
 
-    /// Whether the backend, or the model on it, has as many requests in flight as it may.
+    /// Whether the backend, or the model on it, has as many requests in flight as it may, from all penstocks that
+    /// share it.
     pub fn limit_reached(&self) -> Option<ReachedLimit> {
-        if self.state.load.in_flight() >= self.max_in_flight {
+        let load = &self.state.load;
+        if load.in_flight() >= load.own_limit(self.max_in_flight) {
             return Some(ReachedLimit::Backend(self.max_in_flight));
         }
-        (self.model_state.in_flight() >= self.max_in_flight_of_model)
+        let model = &self.model_state;
+        (model.in_flight() >= model.own_limit(self.max_in_flight_of_model))
             .then_some(ReachedLimit::Model(self.max_in_flight_of_model))
     }
 
@@ -68,7 +71,7 @@ impl Serving {
         if is_loaded(residency) || memory.fits(self.model_state.size()) {
             return Eviction::Nothing;
         }
-        match self.state.load.in_flight() > self.model_state.in_flight() {
+        match self.state.load.of_all() > self.model_state.of_all() {
             true => Eviction::InUse,
             false if memory.is_empty() => Eviction::Nothing,
             false => Eviction::Idle,

@@ -64,8 +64,8 @@ pub struct Readings {
     /// Requests running there; `None` unless a fresh sample has it.
     pub running: Option<f32>,
     /// The effective load in requests: waiting + running + dispatched since the scrape was sent − ended
-    /// since, at least 0. Without telemetry our own requests in flight; if the engine reports only one
-    /// of waiting and running, at least those.
+    /// since, at least 0. Without telemetry [`Load::counted_exactly`]; if the engine reports only one of
+    /// waiting and running, at least that.
     pub load: f32,
     /// The share of the KV cache in use; `None` unless a fresh sample has it.
     pub kv_utilization: Option<f32>,
@@ -94,7 +94,7 @@ impl Telemetry {
     #[expect(clippy::cast_precision_loss, reason = "a load needs few digits")]
     pub fn read(&self, load: &Load, now: Timestamp) -> Readings {
         let in_flight = load.in_flight();
-        let own = in_flight as f32;
+        let own = load.counted_exactly();
         let Some(sample) = self.sample.read() else {
             return Readings { load: own, ..Readings::default() };
         };

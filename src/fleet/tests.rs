@@ -200,11 +200,11 @@ fn permit_is_released_exactly_once() {
     let first = InflightGuard::try_reserve(state, 2, &PermitRequest::default()).unwrap();
     let second = InflightGuard::try_reserve(state, 2, &PermitRequest::default()).unwrap();
     assert!(InflightGuard::try_reserve(state, 2, &PermitRequest::default()).is_none(), "full");
-    assert_eq!((state.load.in_flight(), state.load.total()), (2, 2));
+    assert_eq!((state.load.in_flight(), state.dispatched()), (2, 2));
     drop(first);
     assert_eq!(state.load.in_flight(), 1);
     drop(second);
-    assert_eq!((state.load.in_flight(), state.load.total()), (0, 2));
+    assert_eq!((state.load.in_flight(), state.dispatched()), (0, 2));
     let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let _place = InflightGuard::try_reserve(state, 2, &PermitRequest::default()).unwrap();
         panic!("an attempt went wrong");

@@ -13,6 +13,8 @@ use super::process_state::ProcessState;
 use super::reload::{ReloadError, ReloadReport, Reloader};
 use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
+use crate::admission::rate_limits::Moment;
+use crate::clock::{now, unix_seconds};
 use crate::fleet::Groups;
 use crate::lifecycle::systemd::{Notifier, State};
 
@@ -136,8 +138,14 @@ impl ControlLoop {
         let successor = self.successor.as_ref().ok_or(UpgradeError::NotServing)?;
         tracing::info!(program = %successor.program.display(), "graceful upgrade: starting the new process");
         let process_state = || {
-            let fleet = &self.reloader.proxy.generation().fleet;
-            ProcessState { drains: fleet.manual_drains(), predictions: fleet.learned_predictions() }
+            let generation = self.reloader.proxy.generation();
+            let fleet = &generation.fleet;
+            let moment = Moment { at: now(), unix: unix_seconds() };
+            ProcessState {
+                drains: fleet.manual_drains(),
+                predictions: fleet.learned_predictions(),
+                limits: self.reloader.proxy.rates().used(&generation.config, moment),
+            }
         };
         let taken = successor.take_over(&self.sockets.all(), process_state).await;
         match &taken {

@@ -1,5 +1,5 @@
-//! What an upgrade keeps of a running process: drains that were set by hand, and what predictors have learned. One line
-//! of JSON from the old process to the new one. A version without this line closes the channel: then there is nothing
+//! What an upgrade keeps of a running process: drains that were set by hand, what predictors have learned, and what keys
+//! have used of their limits. One line of JSON from the old process to the new one. A version without this line closes the channel: then there is nothing
 //! to continue with.
 
 use std::io::{self, BufRead, BufReader, Read};
@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::io::AsyncWriteExt;
 
+use crate::admission::rate_limits::KeyUse;
 use crate::fleet::{LearnedPrediction, ManualDrain};
 
 /// How long either process waits for the other.
@@ -25,6 +26,8 @@ pub struct ProcessState {
     /// What predictors have learned; empty where another version learns something else.
     #[serde(deserialize_with = "those_readable")]
     pub predictions: Vec<LearnedPrediction>,
+    /// What keys have used of their limits.
+    pub limits: Vec<KeyUse>,
 }
 
 /// Leaves out what this version cannot read: drains must not be lost with it.
@@ -79,6 +82,7 @@ mod tests {
         let state = ProcessState {
             drains: (0..1024).map(drain).collect(),
             predictions: (0..1024).map(prediction).collect(),
+            limits: vec![KeyUse::default()],
         };
         let (ours, theirs) = UnixStream::pair().unwrap();
         let receiver = tokio::task::spawn_blocking(move || receive_state(&theirs));
@@ -91,6 +95,7 @@ mod tests {
             state.predictions.iter().map(|one| one.backend.clone()).collect()
         };
         assert_eq!(names(&received), names(&state));
+        assert_eq!(received.limits, state.limits);
     }
 
     #[test]

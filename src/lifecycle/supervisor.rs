@@ -21,7 +21,8 @@ use super::file_limit::affordable_clients;
 use super::listener_service::Sockets;
 use super::shutdown::{LEEWAY, Shutdown, TerminationSignals};
 use super::upgrade::InheritedSockets;
-use crate::clock::now;
+use crate::admission::rate_limits::Moment;
+use crate::clock::{now, unix_seconds};
 use crate::downstream::acceptor::IDLE_GRACE;
 use crate::fleet::Health;
 use crate::lifecycle::systemd::{Notifier, State};
@@ -103,6 +104,9 @@ impl Supervisor {
                 if models > 0 {
                     tracing::info!(models, "predictions continue with what was learned");
                 }
+                let moment = Moment { at: now(), unix: unix_seconds() };
+                let keys = self.proxy.rates().restore_used(&state.limits, moment);
+                tracing::debug!(keys, "limits continue with what was used");
             }
             Err(error) => tracing::error!(%error, "the previous process was not notified"),
         }

@@ -119,7 +119,7 @@ impl Successor {
         match (tokio::time::timeout(READY_TIMEOUT, reported).await, pid) {
             (Ok(Ok(line)), Some(pid)) if line == READY => {
                 if let Err(error) = send_state(&mut channel, &process_state()).await {
-                    tracing::warn!(%error, "drains set by hand and predictions could not be passed to the new process");
+                    tracing::warn!(%error, "drains set by hand, predictions and what was used of limits could not be passed to the new process");
                 }
                 terminate(&mut launcher, None);
                 Ok(pid)

@@ -7,8 +7,9 @@ use super::learned::Learned;
 use super::lengths::Lengths;
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prefill::PrefillLearner;
-use super::prompts::{Prompt, Prompts, share_at};
+use super::prompts::{Prompt, Prompts, Work, share_at};
 use super::residual::{Regime, Residual};
+use super::share::{EngineShare, MOST_SHARE, UNSEEN};
 use super::slots::SlotLearner;
 use super::streams::Streams;
 use super::ticket::{Allowances, Ticket};
@@ -50,6 +51,8 @@ pub struct BackendPredictor {
     /// Requests without a first token, whole responses not among them.
     waiting: u32,
     streams: Streams,
+    /// What other penstocks have there, as they reported it last.
+    others: EngineShare,
     lengths: Lengths,
     residual: Residual,
     allowed: Allowances,
@@ -75,6 +78,7 @@ impl BackendPredictor {
             prompts: Prompts::default(),
             waiting: 0,
             streams: Streams::default(),
+            others: EngineShare::default(),
             lengths: Lengths::default(),
             residual: Residual::default(),
             allowed: Allowances::default(),
@@ -89,16 +93,22 @@ impl BackendPredictor {
     /// What decisions read at `now`.
     pub fn view<'a>(&self, waits: &'a WaitCurve, now: f64) -> EngineView<'a> {
         let (recent, changed) = self.prompts.recent();
+        let (others, outside) = (&self.others, self.prompts.outside());
+        let own_share = share_at(recent, changed, now);
         EngineView {
             coefficients: self.coefficients,
             limits: self.limits,
             step_ended: self.step_ended,
-            waiting: self.waiting.into(),
+            waiting: f64::from(self.waiting) + others.waiting,
             inside: self.prompts.inside(),
-            outside: self.prompts.outside(),
-            prefill_share: share_at(recent, changed, now),
-            streams: self.streams.count(),
-            context: self.streams.context(),
+            outside: Work {
+                tokens: outside.tokens + others.prompts.tokens,
+                time: outside.time + others.prompts.time,
+            },
+            prefill_share: (own_share + others.prefill_share).min(MOST_SHARE),
+            streams: self.all_streams(),
+            own_streams: self.streams.count(),
+            context: self.all_context(),
             waits,
             factors: self.residual.all_factors(),
             front_end: self.prefill.front_end(),
@@ -119,7 +129,10 @@ impl BackendPredictor {
         objective: Option<f64>,
         now: f64,
     ) -> Ticket {
-        let is_idle = self.waiting == 0 && self.streams.count() < 1.0;
+        let own_idle = self.waiting == 0 && self.streams.count() < 1.0;
+        let is_idle = own_idle && self.others.waiting < 1.0 && self.others.streams < 1.0;
+        // Nothing showed when the steps before ended.
+        self.is_clean &= !own_idle;
         self.sent += 1;
         let number = self.sent;
         let Prediction { raw, regime, work, decode, .. } = prediction;
@@ -150,8 +163,11 @@ impl BackendPredictor {
         }
         let Prediction { raw, regime, .. } = ticket.prediction;
         let took = now - ticket.sent_at;
-        let streams = self.streams.count();
-        if !self.knows_slots && self.slots.learn(regime, took, raw, self.step(), streams) {
+        let streams = self.all_streams();
+        // What others sent since their last report may explain a wait as well as a full batch does.
+        let unseen = if self.others.streams > 0.0 { UNSEEN } else { 0.0 };
+        let shown = took - unseen;
+        if !self.knows_slots && self.slots.learn(regime, shown, raw, self.step(), streams) {
             self.limits.slots = self.slots.found();
         }
         self.waiting = self.waiting.saturating_sub(1);
@@ -183,7 +199,7 @@ impl BackendPredictor {
             tokens,
             pairs: tokens * (ticket.sent.cached + tokens * 0.5),
             step_time,
-            steps_seen: Some(self.steps_seen).filter(|_| self.streams.count() >= 1.0),
+            steps_seen: Some(self.steps_seen).filter(|_| self.all_streams() >= 1.0),
             step_tokens: self.limits.step_tokens,
         };
         if let Some(sample) = self.bursts.add(&first) {
@@ -197,13 +213,48 @@ impl BackendPredictor {
         ticket.first_at = now;
         self.streams.add(ticket.sent.prompt, 1);
         self.allowed.set(ticket, ticket.objective);
-        if !self.knows_slots && self.slots.saw(self.streams.count()) {
+        if !self.knows_slots && self.slots.saw(self.all_streams()) {
             self.limits.slots = self.slots.found();
         }
     }
 
     fn step(&self) -> f64 {
-        self.coefficients.step(self.streams.count(), self.streams.context())
+        self.coefficients.step(self.all_streams(), self.all_context())
+    }
+
+    fn all_streams(&self) -> f64 {
+        self.streams.count() + self.others.streams
+    }
+
+    fn all_context(&self) -> f64 {
+        self.streams.context() + self.others.context
+    }
+
+    /// What this penstock has there.
+    pub fn own_share(&self, now: f64) -> EngineShare {
+        let (inside, outside) = (self.prompts.inside(), self.prompts.outside());
+        let (recent, changed) = self.prompts.recent();
+        EngineShare {
+            waiting: self.waiting.into(),
+            prompts: Work {
+                tokens: inside.tokens + outside.tokens,
+                time: inside.time + outside.time,
+            },
+            prefill_share: share_at(recent, changed, now),
+            streams: self.streams.count(),
+            context: self.streams.context(),
+        }
+    }
+
+    /// Others report what they have there. Returns whether that is news.
+    pub fn set_others(&mut self, reported: &EngineShare) -> bool {
+        let counted = reported.counted(&self.others);
+        std::mem::replace(&mut self.others, counted) != counted
+    }
+
+    /// What others have there.
+    pub fn others(&self) -> &EngineShare {
+        &self.others
     }
 
     /// It has emitted so many tokens.
@@ -248,7 +299,7 @@ impl BackendPredictor {
         self.residual.learn(regime, raw, took);
         let gap = (took - (raw - decode)) / (output - 1.0);
         if output >= 8.0 && gap > 0.0 {
-            let (decodes, context) = (self.streams.count() + 1.0, self.streams.context());
+            let (decodes, context) = (self.all_streams() + 1.0, self.all_context());
             let context = context + ticket.sent.prompt + output * 0.5;
             self.learn_gap(&GapSample { gap, decodes, context, steps: output.min(16.0) });
         }
@@ -278,7 +329,7 @@ impl BackendPredictor {
             return;
         }
         let step = self.step();
-        let (decodes, context) = (self.streams.count(), self.streams.context());
+        let (decodes, context) = (self.all_streams(), self.all_context());
         // In a full batch prompts do not enter.
         let has_prompts = self.prompts.entered() > 0 && decodes < self.limits.slots;
         if self.is_clean && !has_prompts && decodes >= 1.0 {
@@ -318,9 +369,9 @@ impl BackendPredictor {
             }
         }
         let limits = self.limits;
-        let (count, context) = (self.streams.count(), self.streams.context());
+        let (count, context) = (self.all_streams(), self.all_context());
         let room = limits.slots.min(limits.kv_tokens / (context / count.max(1.0)).max(1.0));
-        if count + f64::from(self.waiting) > room * NEARLY_FULL {
+        if count + f64::from(self.waiting) + self.others.waiting > room * NEARLY_FULL {
             self.lengths.see_running(self.streams.ages());
             waits.compute(&self.lengths, &self.streams, now);
         }

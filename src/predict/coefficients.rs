@@ -81,6 +81,8 @@ const CATCH_UP: f64 = 0.1;
 const OUTLIER: f64 = 5.0;
 /// The least deviation that is taken for more than noise.
 const LEAST_DEVIATION: f64 = 0.05;
+/// The largest step without negative weights, in relation to the one that was seen.
+const MOST_CANCELLED: f64 = 3.0;
 /// Gaps before outliers are left out.
 const WARM_UP: f64 = 50.0;
 
@@ -157,7 +159,19 @@ impl StepLearner {
         let factor = if self.is_relearning() { catch_up(off, steps) } else { 1.0 };
         self.weights.iter_mut().for_each(|weight| *weight *= factor);
         self.update(&x, 1.0 - expected * factor, steps);
+        self.bound(&x);
         self.relearning = (self.relearning - steps).max(0.0);
+    }
+
+    /// Where streams and contexts hardly change, as of others that report them, weights of opposite signs may grow that
+    /// cancel out here and nowhere else. What is left then is the step as it is here.
+    fn bound(&mut self, x: &[f64; 3]) {
+        let weights = self.weights.map(|weight| weight / SCALE);
+        let positive = weights.map(|weight| weight.max(0.0));
+        let (here, most) = (dot(x, &weights), dot(x, &positive));
+        if most > MOST_CANCELLED {
+            self.weights = positive.map(|weight| weight * here.clamp(0.5, 2.0) / most * SCALE);
+        }
     }
 
     fn update(&mut self, x: &[f64; 3], off: f64, steps: f64) {

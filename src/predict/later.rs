@@ -33,6 +33,7 @@ impl EngineView<'_> {
             inside: rest(self.inside),
             outside: rest(self.outside),
             streams,
+            own_streams: self.own_streams.min(streams),
             context: self.context * if all > 0.0 { streams / all.max(1.0) } else { 0.0 },
             ..*self
         }
@@ -46,6 +47,7 @@ impl EngineView<'_> {
             outside: Work::default(),
             prefill_share: 0.0,
             streams: 0.0,
+            own_streams: 0.0,
             context: 0.0,
             ..*self
         }
@@ -103,6 +105,7 @@ mod tests {
             outside: Work::default(),
             prefill_share: 0.0,
             streams: 0.0,
+            own_streams: 0.0,
             context: 0.0,
             waits,
             factors: Factors([(1.0, 1.3); 3]),
@@ -136,7 +139,8 @@ mod tests {
         (0..100).for_each(|age| streams.add(500.0, age + 1));
         let waits = WaitCurve::default();
         waits.compute(&lengths, &streams, 0.0);
-        let busy = EngineView { streams: 100.0, context: 55_000.0, ..view(&waits) };
+        let busy =
+            EngineView { streams: 100.0, own_streams: 100.0, context: 55_000.0, ..view(&waits) };
         let until = |ms: f64| time_until(&busy, &REQUEST, 0.0, |one| one.tpot <= ms * 1000.0);
         assert_eq!(until(30.0), Some(0.0));
         assert_eq!(until(9.0), None, "it is slower even alone");

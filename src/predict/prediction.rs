@@ -42,9 +42,11 @@ pub struct EngineView<'a> {
     pub prefill_share: f64,
     /// Its streams, and the tokens of their contexts.
     pub streams: f64,
+    /// Those of them that this penstock has.
+    pub own_streams: f64,
     /// See `streams`.
     pub context: f64,
-    /// When streams end.
+    /// When its own streams end.
     pub waits: &'a WaitCurve,
     /// What predictions missed lately.
     pub factors: Factors,
@@ -125,6 +127,8 @@ impl Prediction {
 /// The part of the prompts that arrive during a step that counts: the others arrived before the one in question, and are
 /// known.
 const LATER: f64 = 0.5;
+/// The most that streams are taken to have left, in outputs of the usual length.
+const MOST_OUTPUTS: f64 = 4.0;
 
 /// Predicts at `now`.
 pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
@@ -203,7 +207,21 @@ fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
     // Those who wait join the batch until it is full, and lengthen the steps of the others by their prompts.
     let joining = (room - streams).clamp(0.0, waiting);
     let step = coefficients.step(streams + joining, context + joining * waiting_tokens);
-    let tokens = view.waits.tokens_until(needed, step, now);
+    let tokens = match view.own_streams < streams {
+        true => tokens_until_ended(view, needed, step, now),
+        false => view.waits.tokens_until(needed, step, now),
+    };
     let tokens = tokens.unwrap_or(view.output * needed / streams);
     tokens * step + (joining + needed).min(waiting) * waiting_tokens * coefficients.token
+}
+
+/// The tokens until `needed` streams have ended where some are of others, which are taken to end as its own do. A few of its
+/// own say little of many others: bounded by what outputs of the usual length take.
+fn tokens_until_ended(view: &EngineView<'_>, needed: f64, step: f64, now: f64) -> Option<f64> {
+    if view.own_streams < 1.0 {
+        return None;
+    }
+    let share = view.own_streams / view.streams;
+    let most = MOST_OUTPUTS * view.output * (1.0 + needed / view.streams);
+    Some(view.waits.tokens_until(needed * share, step, now)?.min(most))
 }

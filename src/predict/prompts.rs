@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::residual::Regime;
+use super::share::MOST_SHARE;
 
 /// The time in which a share of prefill work falls to 1/e: 10 s.
 const DECAY: f64 = 10e6;
@@ -14,7 +15,7 @@ const MOST: usize = 4096;
 
 /// The share of the time that prefills took, where their decayed work was `recent` at `changed`.
 pub(super) fn share_at(recent: f64, changed: f64, now: f64) -> f64 {
-    (recent * (-(now - changed).max(0.0) / DECAY).exp() / DECAY).min(0.95)
+    (recent * (-(now - changed).max(0.0) / DECAY).exp() / DECAY).min(MOST_SHARE)
 }
 
 /// A prompt without a first token.

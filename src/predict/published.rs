@@ -6,6 +6,7 @@ use super::coefficients::Coefficients;
 use super::prediction::{EngineLimits, EngineView};
 use super::prompts::{Work, share_at};
 use super::residual::Factors;
+use super::share::MOST_SHARE;
 use super::wait_curve::WaitCurve;
 
 #[derive(Debug, Default)]
@@ -44,7 +45,10 @@ pub(super) struct Published {
     recent: Number,
     changed: Number,
     streams: Number,
+    own_streams: Number,
     context: Number,
+    /// The share of the time that the prompts of others took lately.
+    others_prefill: Number,
     factors: [(Number, Number); 3],
     front_end: Number,
     output: Number,
@@ -57,6 +61,8 @@ pub(super) struct Published {
 pub(super) struct Besides {
     /// The prefill work of late, and when it changed.
     pub(super) recent: (f64, f64),
+    /// The share of the time that the prompts of others took lately.
+    pub(super) others_prefill: f64,
     /// The least time per token that a stream there can bear.
     pub(super) tightest: f64,
     /// Whether enough is known for a request to be refused by it.
@@ -88,10 +94,12 @@ impl Published {
             inside: Work { tokens: self.inside_tokens.get(), time: self.inside_time.get() },
             outside: Work { tokens: self.outside_tokens.get(), time: self.outside_time.get() },
             prefill_share: match recent > 0.0 {
-                true => share_at(recent, self.changed.get(), now),
-                false => 0.0,
-            },
+                true => share_at(recent, self.changed.get(), now) + self.others_prefill.get(),
+                false => self.others_prefill.get(),
+            }
+            .min(MOST_SHARE),
             streams: self.streams.get(),
+            own_streams: self.own_streams.get(),
             context: self.context.get(),
             waits,
             factors: Factors([factors(prefill), factors(slot), factors(whole)]),
@@ -133,6 +141,8 @@ impl Published {
             (&self.recent, besides.recent.0),
             (&self.changed, besides.recent.1),
             (&self.streams, view.streams),
+            (&self.own_streams, view.own_streams),
+            (&self.others_prefill, besides.others_prefill),
             (&self.context, view.context),
             (&self.front_end, view.front_end),
             (&self.output, view.output),

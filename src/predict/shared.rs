@@ -14,6 +14,7 @@ use super::later;
 use super::learned::Learned;
 use super::prediction::{EngineLimits, Prediction, Sent, predict};
 use super::published::{Besides, Published};
+use super::share::EngineShare;
 use super::ticket::Ticket;
 use super::wait_curve::WaitCurve;
 
@@ -139,6 +140,7 @@ impl Predictor {
     fn publish(&self, learned: &BackendPredictor) {
         let besides = Besides {
             recent: learned.prompts().recent(),
+            others_prefill: learned.others().prefill_share,
             tightest: learned.tightest(),
             is_trusted: learned.is_trusted(),
         };
@@ -179,7 +181,22 @@ impl Predictor {
 
     /// The engine has ended its step number `steps` at `at`, for a caller that does not see each token: the simulator.
     pub fn observe_steps(&self, at: f64, steps: f64) {
-        self.learn(|learned| learned.step_ended(at, steps - learned.steps_seen()));
+        self.learn(|learned| {
+            // Without a stream there nobody sees its steps.
+            if learned.counts() != (0.0, 0.0) {
+                learned.step_ended(at, steps - learned.steps_seen());
+            }
+        });
+    }
+
+    /// What this penstock has there at `now`.
+    pub fn own_share(&self, now: f64) -> EngineShare {
+        self.learned.lock().own_share(now)
+    }
+
+    /// Others report what they have there. Returns whether that is news.
+    pub fn set_others(&self, reported: &EngineShare) -> bool {
+        self.learn(|learned| learned.set_others(reported))
     }
 
     /// The engine has started again.

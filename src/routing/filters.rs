@@ -337,7 +337,7 @@ impl<'a> Filters<'a> {
     /// there than none, and learns from it. An idle one takes anything.
     fn work_limit(&self, candidate: &Serving) -> Option<RejectReason> {
         let Self { input, .. } = self;
-        if candidate.max_backlog.is_infinite() || candidate.model_state.in_flight() == 0 {
+        if candidate.max_backlog.is_infinite() || candidate.model_state.of_all() == 0 {
             return None;
         }
         let estimate = candidate.estimate(&sent(input.request, 0), input.now);

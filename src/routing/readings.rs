@@ -89,15 +89,15 @@ fn read(serving: &Serving, input: &RouteInput<'_>, needs: Needs, one: &mut Candi
     one.kv_utilization = telemetry.kv_utilization.map(f64::from);
     one.telemetry = telemetry.standing;
     one.telemetry_age = telemetry.age;
-    one.in_flight = f64::from(state.load.in_flight());
+    one.in_flight = f64::from(state.load.counted());
     one.priority = serving.priority;
     if serving.most_weight > 0 {
         one.weight = Some(serving.weight.into());
         one.most_weight = Some(serving.most_weight.into());
     }
     if needs.contains(Needs::TOKENS) {
-        one.tokens_in_flight = state.work.tokens() as f64;
-        one.prefill_tokens = state.work.prefill_tokens() as f64;
+        one.tokens_in_flight = state.work.counted_tokens() as f64;
+        one.prefill_tokens = state.work.counted_prefill_tokens() as f64;
     }
     if needs.contains(Needs::LATENCIES) {
         one.first_token_ms = serving.latency.peak_micros(input.now).map(|micros| micros / 1000.0);

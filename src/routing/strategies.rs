@@ -66,7 +66,7 @@ impl<const HAS_WEIGHTS: bool> Reading for LiveReading<'_, HAS_WEIGHTS> {
 
     #[inline(always)]
     fn in_flight(&self) -> u32 {
-        self.by_weight(self.serving.state.load.in_flight())
+        self.by_weight(self.serving.state.load.counted())
     }
 
     #[inline(always)]

@@ -14,6 +14,7 @@ use crate::config::{RateLimits, Secret, SharedStateConfig};
 
 const ADMIT: &str = include_str!("admit.lua");
 const SETTLE: &str = include_str!("settle.lua");
+const LOAD: &str = include_str!("load.lua");
 /// Time to connect, and for what no request waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -26,6 +27,39 @@ pub(super) enum LinkError {
     /// There is no address.
     #[error("no server is configured")]
     NoAddress,
+    /// What is to be sent cannot be written.
+    #[error("{0}")]
+    Report(#[from] serde_json::Error),
+}
+
+impl LinkError {
+    /// Whether the server is there, and does not want the command: another program has keys of the same name, say.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Redis(error) => {
+                error.code().is_some_and(|code| code != "NOSCRIPT") && !error.is_io_error()
+            }
+            Self::Report(_) => true,
+            Self::NoAddress => false,
+        }
+    }
+}
+
+/// What a penstock reports of its requests in flight, and what it knows of the others.
+#[derive(Debug)]
+pub(super) struct Exchange<'a> {
+    /// The names of the reports, their versions and when they end.
+    pub(super) keys: [String; 3],
+    /// This penstock.
+    pub(super) instance: &'a str,
+    /// How long its report counts.
+    pub(super) lease: Duration,
+    /// The version of its report.
+    pub(super) version: u64,
+    /// Empty where it is unchanged.
+    pub(super) report: &'a str,
+    /// Other penstocks, and the versions of their reports.
+    pub(super) known: Vec<(&'a str, &'a str)>,
 }
 
 /// A connection, shared by all requests: commands are sent one behind the other.
@@ -35,6 +69,7 @@ pub(super) struct Link {
     /// The names of the scripts in the server.
     admit: String,
     settle: String,
+    load: String,
 }
 
 impl std::fmt::Debug for Link {
@@ -62,7 +97,8 @@ impl Link {
         let mut connection = client.get_multiplexed_async_connection_with_config(&patience).await?;
         let admit = cmd("SCRIPT").arg("LOAD").arg(ADMIT).query_async(&mut connection).await?;
         let settle = cmd("SCRIPT").arg("LOAD").arg(SETTLE).query_async(&mut connection).await?;
-        Ok(Self { connection, name: address.to_string(), admit, settle })
+        let load = cmd("SCRIPT").arg("LOAD").arg(LOAD).query_async(&mut connection).await?;
+        Ok(Self { connection, name: address.to_string(), admit, settle, load })
     }
 
     /// The server, for logs.
@@ -105,6 +141,20 @@ impl Link {
             all.add_command(script).ignore();
         }
         self.send(all).await
+    }
+
+    /// Reports what is in flight, and returns what others have: see `load.lua`.
+    pub(super) async fn exchange(
+        &self,
+        exchange: &Exchange<'_>,
+    ) -> Result<Vec<Vec<u8>>, LinkError> {
+        let Exchange { keys, instance, lease, version, report, known } = exchange;
+        let mut script = call(&self.load, keys);
+        script.arg(*instance).arg(millis(*lease)).arg(*version).arg(*report);
+        for (penstock, version) in known {
+            script.arg(*penstock).arg(*version);
+        }
+        Ok(script.query_async(&mut self.connection.clone()).await?)
     }
 
     /// Extends leases by the server's clock. Shows that the server is there where there are none.

@@ -24,6 +24,7 @@ mod predictions;
 mod probes;
 mod result;
 mod scrapes;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod verdicts;
@@ -35,6 +36,7 @@ use ahash::HashMap;
 
 use crate::admission::queue::EntryId;
 use crate::config::Config;
+use crate::fleet::LoadReport;
 use crate::scoring::Objectives;
 use crate::sim::engine::{EngineSpec, SpecError};
 use crate::sim::workload::Workload;
@@ -177,6 +179,8 @@ struct World<'a> {
     open: usize,
     /// Whether balancers predict latencies.
     predicts: bool,
+    /// What each balancer reported last; empty where they share nothing.
+    reports: Vec<LoadReport>,
     /// Where each scorer alone would have sent the request that is looked at.
     picks: Vec<(String, usize)>,
     /// Events that were handled.
@@ -238,6 +242,7 @@ impl<'a> World<'a> {
             waiting: 0,
             open: workload.requests.len(),
             predicts: balancers_predict,
+            reports: Vec::new(),
             picks: Vec::new(),
             #[cfg(debug_assertions)]
             events: 0,
@@ -245,6 +250,7 @@ impl<'a> World<'a> {
         world.start_checks();
         world.start_probes();
         world.start_predictions();
+        world.start_sharing();
         Ok(world)
     }
 
@@ -301,6 +307,7 @@ impl<'a> World<'a> {
             Event::Probe { balancer, backend } => self.probe(balancer, backend, at),
             Event::ProbeOnce { balancer, backend } => self.read_models(balancer, backend, at),
             Event::Refresh => self.refresh_predictions(at),
+            Event::Share { balancer } => self.share_load(balancer, at),
             Event::Leave(id) => self.leave(id, at),
             Event::QueueEnd(id) => self.end_wait(id, at),
         }

@@ -24,6 +24,7 @@ crate::trials![
     unix_socket_survives_upgrade,
     manual_drains_survive_upgrade_and_reload,
     learned_predictions_survive_upgrade,
+    use_of_limits_survives_upgrade,
     failed_upgrade_keeps_the_old_process,
     take_over_flag_needs_a_running_process,
 ];
@@ -192,6 +193,25 @@ fn learned_predictions_survive_upgrade() {
     }
     assert!(before["steps"].as_f64().unwrap() > 10.0, "{before}");
     assert!(penstock.log().contains("predictions continue"), "{}", penstock.log());
+}
+
+fn use_of_limits_survives_upgrade() {
+    let one = engine("one", &["m"]);
+    let yaml = format!(
+        "backends:\n{}auth: {{ keys: [{{ name: k, key: sk-key-of-the-test, limits: {{ requests_per_minute: 1 }} }}] }}\n",
+        backend(&one, "models: [m]")
+    );
+    let penstock = Penstock::start(&yaml);
+    let status = || {
+        let headers =
+            [("authorization", "Bearer sk-key-of-the-test"), ("content-type", "application/json")];
+        let body = client::chat("m", "hello").to_string();
+        client::request(penstock.data, "POST", CHAT, &headers, body.as_bytes()).status
+    };
+    assert_eq!([status(), status()], [200, 429]);
+    let _successor = Successor::of(&upgrade(&penstock));
+    eventually("the old process is gone", TIMEOUT, || !penstock.is_running());
+    assert_eq!(status(), 429);
 }
 
 fn failed_upgrade_keeps_the_old_process() {

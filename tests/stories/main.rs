@@ -75,6 +75,7 @@ mod request_bodies;
 mod request_smuggling;
 mod request_validation;
 mod resource_limits;
+mod several_penstocks;
 mod shadow_routing;
 mod shared_state;
 mod slow_start;
@@ -123,6 +124,7 @@ fn all_stories() -> Vec<Trial> {
         upstream_tls,
         rate_limits,
         objectives,
+        several_penstocks,
         shared_state,
         reload_gate,
         request_validation,

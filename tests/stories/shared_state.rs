@@ -1,16 +1,15 @@
 //! Several penstocks share the limits of their clients through a Redis server: together they pass no more
 //! than one would. When the server is killed no request fails, and when it is back they share again.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use penstock::mock::{Fault, Gate};
 
 use crate::support::client::{Client, Response, chat, request};
-use crate::support::fleet::{CHAT, Fleet, SOON, Setup, find_metric, yaml};
-use crate::support::penstock::{Penstock, scratch};
-use crate::support::{eventually, skip};
+use crate::support::eventually;
+use crate::support::fleet::{CHAT, SOON, Setup, find_metric};
+use crate::support::penstock::Penstock;
+use crate::support::redis::{Pair, Redis, UP};
 
 crate::trials![
     two_penstocks_pass_one_limit_together,
@@ -21,88 +20,13 @@ crate::trials![
 
 const KEY: (&str, &str) = ("authorization", "Bearer sk-key-of-the-test");
 const JSON: (&str, &str) = ("content-type", "application/json");
-const UP: &str = "penstock_shared_state_up";
 
-/// A real server, killed at the end.
-struct Redis {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Redis {
-    /// A server on a free port; `None`, with a skipped story, where none is installed.
-    fn start(story: &str) -> Option<Self> {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let started = Self::start_at(free);
-        if started.is_none() {
-            skip(story, "neither redis-server nor valkey-server is installed");
-        }
-        started
-    }
-
-    fn start_at(address: SocketAddr) -> Option<Self> {
-        let folder = scratch("redis");
-        std::fs::create_dir_all(&folder).unwrap();
-        let child = ["redis-server", "valkey-server"].iter().find_map(|program| {
-            let mut command = Command::new(program);
-            command.args(["--port", &address.port().to_string(), "--bind", "127.0.0.1"]);
-            command.args(["--save", "", "--appendonly", "no", "--requirepass", "a-password"]);
-            command.arg("--dir").arg(&folder).stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn().ok()
-        })?;
-        let redis = Self { child, address };
-        eventually("redis listens", SOON, || TcpStream::connect(address).is_ok());
-        Some(redis)
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _status = self.child.wait();
-    }
-}
-
-/// Two penstocks before the same engine.
-struct Pair {
-    fleet: Fleet,
-    other: Penstock,
-}
-
-impl Pair {
-    fn start(redis: &Redis, limits: &str, shared: &str) -> Self {
-        let sections = format!(
-            "auth: {{ keys: [{{ name: k, key: sk-key-of-the-test, limits: {{ {limits} }} }}] }}\n\
-             shared_state: {{ redis: \"redis://{}\", password: a-password, {shared} }}",
-            redis.address
-        );
-        let setup = Setup { sections: &sections, ..Setup::default() };
-        let fleet = Fleet::start(1, setup);
-        let other = Penstock::start(&yaml(&fleet.engines, &["m"], setup));
-        let pair = Self { fleet, other };
-        pair.wait_up(1.0);
-        pair
-    }
-
-    fn both(&self) -> [&Penstock; 2] {
-        [&self.fleet.penstock, &self.other]
-    }
-
-    fn wait_up(&self, value: f64) {
-        for penstock in self.both() {
-            self.wait(penstock, UP, value);
-        }
-    }
-
-    fn wait(&self, penstock: &Penstock, metric: &str, value: f64) {
-        let is_there = || find_metric(penstock, metric).is_some_and(|it| (it - value).abs() < 0.1);
-        eventually(&format!("{metric} is {value}"), 2 * SOON, is_there);
-    }
+/// Two penstocks before one engine, with limits for the key of the test.
+fn limited(redis: &Redis, limits: &str, shared: &str) -> Pair {
+    let sections = format!(
+        "auth: {{ keys: [{{ name: k, key: sk-key-of-the-test, limits: {{ {limits} }} }}] }}\n"
+    );
+    Pair::start(redis, 1, Setup { sections: &sections, ..Setup::default() }, shared)
 }
 
 fn send(penstock: &Penstock) -> Response {
@@ -113,7 +37,7 @@ fn send(penstock: &Penstock) -> Response {
 fn two_penstocks_pass_one_limit_together() {
     let Some(redis) = Redis::start("shared_state") else { return };
     // A generous timeout: on a busy machine a request must not go on without the server.
-    let pair = Pair::start(&redis, "requests_per_minute: 60", "timeout: 5s");
+    let pair = limited(&redis, "requests_per_minute: 60", "timeout: 5s");
     let started = Instant::now();
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..8)
@@ -142,7 +66,7 @@ fn two_penstocks_pass_one_limit_together() {
 
 fn killed_server_fails_no_request_and_is_shared_again() {
     let Some(redis) = Redis::start("shared_state") else { return };
-    let pair = Pair::start(&redis, "requests_per_minute: 1000", "");
+    let pair = limited(&redis, "requests_per_minute: 1000", "");
     let address = redis.address;
     let mut statuses = Vec::new();
     for number in 0..60 {
@@ -172,7 +96,7 @@ fn killed_server_fails_no_request_and_is_shared_again() {
 
 fn server_that_hangs_delays_no_request() {
     let Some(redis) = Redis::start("shared_state") else { return };
-    let pair = Pair::start(&redis, "requests_per_minute: 1000", "timeout: 100ms");
+    let pair = limited(&redis, "requests_per_minute: 1000", "timeout: 100ms");
     redis.signal("-STOP");
     let started = Instant::now();
     for _ in 0..10 {
@@ -193,7 +117,7 @@ fn begin(penstock: &Penstock) -> Client {
 
 fn slots_are_shared_and_those_of_a_killed_penstock_expire() {
     let Some(redis) = Redis::start("shared_state") else { return };
-    let pair = Pair::start(&redis, "in_flight: 1", "timeout: 5s, lease: 2s");
+    let pair = limited(&redis, "in_flight: 1", "timeout: 5s, lease: 2s");
     let [first, second] = pair.both();
     let status = |penstock: &Penstock| send(penstock).status;
     assert_eq!(status(first), 200);

@@ -14,6 +14,7 @@ pub mod open_engine;
 pub mod pace;
 pub mod penstock;
 pub mod promql;
+pub mod redis;
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::level::Level;
-use super::{KeyFigures, Moment, RateStatus, Refusal};
+use super::{KeyFigures, KeyUse, Moment, RateStatus, Refusal};
 use crate::config::RateLimits;
 
 const DAY: u64 = 24 * 3600;
@@ -203,6 +203,29 @@ impl State {
     pub(super) fn restore_day(&mut self, tokens: u64, now: Moment) {
         self.advance(&RateLimits::default(), now);
         self.day_tokens = self.day_tokens.saturating_add(tokens);
+    }
+
+    /// What is used at `now`, for the next process.
+    pub(super) fn used(&mut self, name: &str, limits: &RateLimits, now: Moment) -> KeyUse {
+        self.advance(limits, now);
+        KeyUse {
+            name: name.to_owned(),
+            requests: self.requests.parts(),
+            tokens: self.tokens.parts(),
+            day: self.day,
+            day_tokens: self.day_tokens,
+        }
+    }
+
+    /// Continues with what another process has counted.
+    pub(super) fn restore(&mut self, used: &KeyUse, now: Moment) {
+        self.advance(&RateLimits::default(), now);
+        self.requests.restore(used.requests, now.at);
+        self.tokens.restore(used.tokens, now.at);
+        // The token ledger may have told the same day already.
+        if used.day == self.day {
+            self.day_tokens = self.day_tokens.max(used.day_tokens);
+        }
     }
 
     pub(super) fn status(&self, limits: &RateLimits) -> RateStatus {

@@ -40,6 +40,17 @@ impl Level {
         self.parts = self.parts.saturating_sub(count.saturating_mul(PARTS));
     }
 
+    /// What is used, in parts.
+    pub(super) fn parts(&self) -> u64 {
+        self.parts
+    }
+
+    /// Adds what another process had used until now.
+    pub(super) fn restore(&mut self, parts: u64, now: Timestamp) {
+        self.parts = self.parts.saturating_add(parts);
+        self.at = self.at.max(now);
+    }
+
     pub(super) fn quota(&self, limit: u32) -> Quota {
         Quota {
             limit: limit.into(),

@@ -222,3 +222,30 @@ fn clocks_that_disagree_a_little_grant_nothing() {
     }
     assert!(limiter.admit(&key(&limits), 0, at(150 * SECOND)).is_ok());
 }
+
+#[test]
+fn next_process_continues_with_what_is_used() {
+    let mut config = Config::default();
+    let limits = limits(10, 600, 5000, 0);
+    config.auth.keys = vec![crate::config::ClientKey {
+        name: "k".to_owned(),
+        limits: Some(limits.clone()),
+        ..Default::default()
+    }];
+    let (old, new) = (RateLimiter::new(&config), RateLimiter::new(&config));
+    let caller = Caller { key: Some(("k", &limits)), address: None };
+    for _ in 0..10 {
+        drop(old.admit(&caller, 50, at(100 * SECOND)).unwrap());
+    }
+    let used = old.used(&config, at(106 * SECOND));
+    let text = serde_json::to_string(&used).unwrap();
+    let used: Vec<KeyUse> = serde_json::from_str(&text).unwrap();
+    let other = KeyUse { name: "gone".to_owned(), ..KeyUse::default() };
+    // The new process is a second old.
+    let start = Moment { at: Timestamp(SECOND), unix: at(106 * SECOND).unix };
+    assert_eq!(new.restore_used(&[used[0].clone(), other], start), 1);
+    assert_eq!(new.keys(start)[0].day_tokens, old.keys(at(106 * SECOND))[0].day_tokens);
+    let permit = new.admit(&caller, 60, start).unwrap();
+    assert_eq!(permit.status().requests.unwrap().remaining, 0, "nine of ten were used");
+    assert!(new.admit(&caller, 60, start).is_err());
+}

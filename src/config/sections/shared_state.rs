@@ -15,7 +15,7 @@ use crate::config::syntax::shape::Shape;
 use crate::config::syntax::values::{Name, Positive};
 
 section! {
-    /// What several penstocks share: limits per client. Read at start.
+    /// What several penstocks share: limits per client, and requests in flight. Read at start.
     pub struct SharedStateConfig {
         /// The Redis or Valkey server, as in `redis://10.0.0.9:6379/0`; none: nothing is shared.
         pub redis: Option<RedisAddress> ["redis" as Or<Never, RedisAddress>] = None,
@@ -30,6 +30,9 @@ section! {
         pub timeout: Duration ["timeout" as Positive] = Duration::from_millis(20),
         /// How long the requests in flight of a penstock count that can no longer report them.
         pub lease: Duration ["lease" as Positive] = Duration::from_secs(15),
+        /// Whether decisions and `max_in_flight` count the requests of the other penstocks on backends of the same
+        /// name and URL.
+        pub in_flight: bool = true,
     }
 }
 

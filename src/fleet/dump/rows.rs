@@ -28,6 +28,12 @@ pub(super) struct BackendRow {
     pub(super) priority: Option<u32>,
     pub(super) health: Option<HealthName>,
     pub(super) in_flight: Option<u32>,
+    /// Those of other penstocks, and how many penstocks share the backend; absent where none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) others_in_flight: Option<u32>,
+    /// See `others_in_flight`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) other_penstocks: Option<u8>,
     pub(super) max_in_flight: Option<u32>,
     pub(super) latency_ms: Option<f64>,
     pub(super) breaker: Option<BreakerName>,
@@ -80,6 +86,9 @@ pub(super) struct ModelRow {
     /// Requests for it in flight; absent when there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_flight: Option<u32>,
+    /// Those of other penstocks; absent when there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) others_in_flight: Option<u32>,
     /// How many of them the backend runs at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) slots: Option<u32>,
@@ -199,6 +208,7 @@ impl BackendRow {
         let (config, state) = (&*backend.config, &*backend.state);
         let cooldown = backend_cooldown(topology, backend, now);
         let models = backend.models.as_ref();
+        let other_penstocks = Some(state.load.other_penstocks()).filter(|count| *count > 0);
         Self {
             name: config.name.clone(),
             url: Some(config.url.to_string()),
@@ -211,6 +221,8 @@ impl BackendRow {
                 Health::Draining => HealthName::Draining,
             }),
             in_flight: Some(state.load.in_flight()),
+            others_in_flight: other_penstocks.map(|_| state.load.others()),
+            other_penstocks,
             max_in_flight: config.max_in_flight,
             latency_ms: Some(state.check_latency()).filter(|took| !took.is_zero()).map(to_millis),
             breaker: Some(match state.breaker.state(now) {
@@ -231,7 +243,7 @@ impl BackendRow {
             vram_used_bytes: state.memory.used().map(|used| used.0),
             vram_bytes: config.vram.map(|vram| vram.0),
             checked_s_ago: state.checked_at().map(|at| now.since(at).as_secs_f64()),
-            requests_total: Some(state.load.total()),
+            requests_total: Some(state.dispatched()),
             telemetry: TelemetryRow::of(state, now),
             empty_in_s: empty_in(state, now),
         }
@@ -296,6 +308,7 @@ impl ModelRow {
             operations: entry.operations.map(|some| words(&mut some.iter().map(Operation::name))),
             residency: serving.and_then(|one| ResidencyName::of(one.residency(now))),
             in_flight: model.map(|model| model.in_flight()).filter(|count| *count > 0),
+            others_in_flight: model.map(|model| model.others()).filter(|count| *count > 0),
             slots: model.map(|model| model.slots()).filter(is_limit),
             max_in_flight: serving.map(|one| one.max_in_flight_of_model).filter(is_limit),
             size_bytes: model.and_then(|model| model.size()).map(|size| size.0),

@@ -168,6 +168,8 @@ fn page_and_table_name_the_same_metrics() {
     known.remove(&("penstock_queue_ended_total", "counter"));
     // Need a server; the story of shared limits reads them.
     known.remove(&("penstock_shared_state_up", "gauge"));
+    known.remove(&("penstock_shared_state_penstocks", "gauge"));
+    known.remove(&("penstock_backend_others_in_flight", "gauge"));
     known.remove(&("penstock_shared_state_errors_total", "counter"));
     assert_eq!(shown, known);
 }

@@ -24,6 +24,8 @@ pub(super) enum Event {
     ProbeOnce { balancer: u32, backend: u32 },
     /// Balancers keep their predictors current.
     Refresh,
+    /// A balancer reports what it has in flight, and reads what the others reported.
+    Share { balancer: u32 },
     /// A client has waited as long as it does.
     Leave(u32),
     /// A request has waited in a queue for as long as it may.
@@ -53,7 +55,8 @@ impl Event {
             | Self::CheckOnce { .. }
             | Self::Probe { .. }
             | Self::ProbeOnce { .. }
-            | Self::Refresh => 2,
+            | Self::Refresh
+            | Self::Share { .. } => 2,
             Self::Send { .. } => ENGINE,
             Self::Leave(_) | Self::QueueEnd(_) => 4,
         }

@@ -1,6 +1,7 @@
 //! Whole runs.
 
 mod oracle;
+mod sharing;
 mod waiting;
 
 use std::path::Path;

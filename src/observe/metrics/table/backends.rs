@@ -30,6 +30,15 @@ pub(super) const ROWS: &[MetricRow] = &[
         "requests dispatched to the backend that have not ended",
     ),
     gauge(
+        "penstock_backend_others_in_flight",
+        BACKEND,
+        |_, scrape| {
+            let shares = scrape.proxy.shared_state().is_some();
+            per_backend(scrape, |one| shares.then(|| one.state.load.others().into()))
+        },
+        "requests of other penstocks in flight on the backend, as they reported it last; with `shared_state`",
+    ),
+    gauge(
         "penstock_backend_max_in_flight",
         BACKEND,
         |_, scrape| per_backend(scrape, |backend| backend.config.max_in_flight.map(f64::from)),

@@ -34,6 +34,15 @@ pub(super) const ROWS: &[MetricRow] = &[
         },
         "1 while the server of `shared_state` is reached; while it is 0, limits hold per process",
     ),
+    gauge(
+        "penstock_shared_state_penstocks",
+        &[],
+        |_, scrape| {
+            let shared = scrape.proxy.shared_state();
+            from_option(shared.map(|shared| from_size(shared.penstocks())))
+        },
+        "other penstocks whose requests in flight count here",
+    ),
     counter(
         "penstock_shared_state_errors_total",
         &[],
@@ -41,7 +50,7 @@ pub(super) const ROWS: &[MetricRow] = &[
             let shared = scrape.proxy.shared_state();
             from_option(shared.map(|shared| to_sample(shared.errors())))
         },
-        "commands to the server of `shared_state` that failed or took longer than `shared_state.timeout`, and attempts to reach it",
+        "commands to the server of `shared_state` that failed or took longer than `shared_state.timeout`, attempts to reach it, and what it holds that cannot be read",
     ),
     gauge(
         "penstock_client_addresses",

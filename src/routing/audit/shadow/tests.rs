@@ -128,7 +128,7 @@ fn both_sides_expect_the_same_cache_hits_for_the_same_choices() {
     let model = &live.models()[0];
     assert_eq!(model.turn.load(Ordering::Relaxed), 0);
     assert!(model.serving.iter().all(|row| model.prefixes.held(row.slot) == 0));
-    assert!(live.backends.iter().all(|one| one.state.load.total() == 0));
+    assert!(live.backends.iter().all(|one| one.state.dispatched() == 0));
 }
 
 #[test]

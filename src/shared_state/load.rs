@@ -1,0 +1,228 @@
+//! What penstocks have in flight, shared with each other: five times a second each reports what has changed and reads
+//! what the others report, by one script in one round trip. No request waits for it. While the server is gone the last
+//! numbers hold for a lease, and then none.
+//!
+//! What the server holds may be anything: it is bounded here, and by [`Fleet::apply_others`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ahash::{HashMap, HashSet};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::SharedState;
+use super::link::{Exchange, Link, LinkError};
+use crate::clock::now;
+use crate::fleet::{Fleet, LoadReport, SHARE_INTERVAL};
+use crate::routing::Generation;
+
+/// How long a report of a penstock counts that is about to exit.
+const LAST_LEASE: Duration = Duration::from_secs(1);
+/// The longest report that is read, in bytes.
+const LONGEST: usize = 1 << 20;
+/// The most other penstocks whose reports count.
+const MOST_PENSTOCKS: usize = 64;
+
+/// What was reported and read.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    /// The version of the own report, and its text, as far as the server has it.
+    version: u64,
+    sent: String,
+    /// The reports of others, with their versions.
+    others: HashMap<String, (String, LoadReport)>,
+}
+
+/// What came of reading a response.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Merged {
+    /// Whether anything is new.
+    pub(super) is_new: bool,
+    /// Reports that cannot be read: they count as empty.
+    pub(super) unreadable: u64,
+}
+
+impl Board {
+    /// Takes over the reports of a response; those of penstocks that are not in it are gone.
+    pub(super) fn merge(&mut self, response: &[Vec<u8>]) -> Merged {
+        let mut merged = Merged::default();
+        let Some((is_held, others)) = response.split_first() else { return merged };
+        if is_held != b"1" {
+            self.sent.clear();
+        }
+        let mut present = HashSet::default();
+        for one in others.chunks_exact(3).take(MOST_PENSTOCKS) {
+            let [name, version, text] = one else { continue };
+            let name = String::from_utf8_lossy(name).into_owned();
+            let version = String::from_utf8_lossy(version).into_owned();
+            let is_known = self.others.get(&name).is_some_and(|(known, _)| *known == version);
+            if !is_known || !text.is_empty() {
+                let report = read(text);
+                merged.unreadable += u64::from(report.is_none());
+                self.others.insert(name.clone(), (version, report.unwrap_or_default()));
+                merged.is_new = true;
+            }
+            present.insert(name);
+        }
+        let before = self.others.len();
+        self.others.retain(|name, _| present.contains(name));
+        merged.is_new |= self.others.len() != before;
+        merged
+    }
+
+    /// Forgets all that depends on the server. Returns whether others counted.
+    fn forget(&mut self) -> bool {
+        self.sent.clear();
+        !std::mem::take(&mut self.others).is_empty()
+    }
+
+    fn reports(&self) -> Vec<LoadReport> {
+        self.others.values().map(|(_, report)| report.clone()).collect()
+    }
+}
+
+fn read(text: &[u8]) -> Option<LoadReport> {
+    if text.len() > LONGEST {
+        return None;
+    }
+    serde_json::from_slice(text).ok()
+}
+
+impl SharedState {
+    /// Shares what the fleet of the generation in force has in flight, and while the process drains only for a moment from
+    /// report to report, so that its end is seen; never returns.
+    pub async fn share_load(
+        self: Arc<Self>,
+        generation: impl Fn() -> Arc<Generation>,
+        is_stopping: impl Fn() -> bool,
+    ) {
+        if !self.config.in_flight {
+            return;
+        }
+        let mut board = Board::default();
+        let mut heard = Instant::now();
+        let mut ticks = interval(SHARE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let generation = generation();
+            let fleet = &generation.fleet;
+            if let Some(link) = self.link.load_full() {
+                let most = if is_stopping() { LAST_LEASE } else { Duration::MAX };
+                let lease = self.config.lease.min(most);
+                match self.exchange(&link, &mut board, fleet, lease).await {
+                    Ok(()) => heard = Instant::now(),
+                    Err(error) => self.note_exchange_error(&link, &error),
+                }
+            }
+            if heard.elapsed() >= self.config.lease && board.forget() {
+                fleet.apply_others(&[]);
+            }
+            self.penstocks.store(board.others.len(), Ordering::Relaxed);
+        }
+    }
+
+    async fn exchange(
+        &self,
+        link: &Link,
+        board: &mut Board,
+        fleet: &Fleet,
+        lease: Duration,
+    ) -> Result<(), LinkError> {
+        let text = serde_json::to_string(&fleet.own_load(now()))?;
+        let is_changed = text != board.sent;
+        board.version += u64::from(is_changed);
+        let versions = board.others.iter().map(|(name, (version, _))| (&**name, &**version));
+        let names = ["reports", "versions", "ends"];
+        let exchange = Exchange {
+            keys: names.map(|name| format!("{}:load:{name}", self.config.prefix)),
+            instance: &self.instance,
+            lease,
+            version: board.version,
+            report: if is_changed { &text } else { "" },
+            known: versions.collect(),
+        };
+        let response = link.exchange(&exchange).await?;
+        board.sent = text;
+        let merged = board.merge(&response);
+        self.errors.fetch_add(merged.unreadable, Ordering::Relaxed);
+        // Each time: a reload may have brought backends that others have long had requests on.
+        fleet.apply_others(&board.reports());
+        Ok(())
+    }
+
+    /// What the server refuses of this is no reason to do without the rest.
+    fn note_exchange_error(&self, link: &Arc<Link>, error: &LinkError) {
+        if error.is_refusal() {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%error, "shared state: requests in flight are not shared");
+        } else {
+            self.note_error(link, error);
+        }
+    }
+
+    /// Other penstocks whose requests in flight count.
+    pub fn penstocks(&self) -> usize {
+        self.penstocks.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(parts: &[&str]) -> Vec<Vec<u8>> {
+        parts.iter().map(|part| part.as_bytes().to_vec()).collect()
+    }
+
+    fn in_flight(board: &Board) -> u64 {
+        let reports = board.reports();
+        reports.iter().flat_map(|one| &one.backends).map(|one| one.in_flight).sum()
+    }
+
+    const THREE: &str = r#"{"backends":[{"name":"a","url":7,"in_flight":3,"models":[]}]}"#;
+
+    #[test]
+    fn reports_are_kept_until_they_change_or_end() {
+        let mut board = Board { sent: "own".to_owned(), ..Board::default() };
+        assert!(board.merge(&response(&["1", "x", "1", THREE, "y", "9", THREE])).is_new);
+        assert_eq!((in_flight(&board), &*board.sent), (6, "own"));
+        assert!(!board.merge(&response(&["1", "x", "1", "", "y", "9", ""])).is_new);
+        assert_eq!(in_flight(&board), 6);
+        assert!(board.merge(&response(&["1", "y", "9", ""])).is_new, "x is gone");
+        assert_eq!(in_flight(&board), 3);
+        let less = THREE.replace('3', "1");
+        assert!(board.merge(&response(&["1", "y", "10", &less])).is_new);
+        assert_eq!(in_flight(&board), 1);
+        assert!(board.merge(&response(&["0"])).is_new);
+        assert_eq!((in_flight(&board), &*board.sent), (0, ""), "sent again");
+    }
+
+    #[test]
+    fn garbage_counts_as_nothing() {
+        for text in [
+            "",
+            "no report",
+            "[]",
+            "{}",
+            r#"{"backends":[{"name":"a","in_flight":-1}]}"#,
+            r#"{"backends":[{"name":"a","in_flight":1e400}]}"#,
+            r#"{"backends":[{"name":"a","in_flight":0.5}]}"#,
+            &"[".repeat(100_000),
+            &format!("{THREE}{}", " ".repeat(LONGEST)),
+        ] {
+            let mut board = Board::default();
+            assert_eq!(board.merge(&response(&["1", "x", "1", text])).unreadable, 1, "{text:.40}");
+            assert_eq!((in_flight(&board), board.others.len()), (0, 1));
+        }
+        let mut board = Board::default();
+        assert_eq!(board.merge(&[]), Merged::default());
+        assert_eq!(board.merge(&response(&["", "x", "1"])), Merged::default());
+        let many: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+        let mut parts = vec!["1"];
+        parts.extend(many.iter().flat_map(|name| [&**name, "1", THREE]));
+        board.merge(&response(&parts));
+        assert_eq!(board.others.len(), MOST_PENSTOCKS);
+    }
+}
