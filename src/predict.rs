@@ -16,6 +16,7 @@ mod coefficients;
 mod later;
 mod learned;
 mod lengths;
+mod pace;
 mod prediction;
 mod prefill;
 mod prompts;

@@ -5,6 +5,7 @@ use super::bursts::{Bursts, FirstToken, SAME};
 use super::coefficients::{Coefficients, GapSample, StepLearner};
 use super::learned::Learned;
 use super::lengths::Lengths;
+use super::pace::Pace;
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prefill::PrefillLearner;
 use super::prompts::{Prompt, Prompts, Work, share_at};
@@ -63,6 +64,7 @@ pub struct BackendPredictor {
     /// Whether the current step computes no prompt, as far as is known.
     is_clean: bool,
     bursts: Bursts,
+    pace: Pace,
 }
 
 impl BackendPredictor {
@@ -87,14 +89,13 @@ impl BackendPredictor {
             steps_seen: 0.0,
             is_clean: false,
             bursts: Bursts::default(),
+            pace: Pace::default(),
         }
     }
 
     /// What decisions read at `now`.
     pub fn view<'a>(&self, waits: &'a WaitCurve, now: f64) -> EngineView<'a> {
-        let (recent, changed) = self.prompts.recent();
         let (others, outside) = (&self.others, self.prompts.outside());
-        let own_share = share_at(recent, changed, now);
         EngineView {
             coefficients: self.coefficients,
             limits: self.limits,
@@ -105,7 +106,7 @@ impl BackendPredictor {
                 tokens: outside.tokens + others.prompts.tokens,
                 time: outside.time + others.prompts.time,
             },
-            prefill_share: (own_share + others.prefill_share).min(MOST_SHARE),
+            prefill_share: self.prefill_share(now),
             streams: self.all_streams(),
             own_streams: self.streams.count(),
             context: self.all_context(),
@@ -113,6 +114,7 @@ impl BackendPredictor {
             factors: self.residual.all_factors(),
             front_end: self.prefill.front_end(),
             output: self.lengths.mean(),
+            pace: self.pace.factor(),
         }
     }
 
@@ -220,6 +222,12 @@ impl BackendPredictor {
 
     fn step(&self) -> f64 {
         self.coefficients.step(self.all_streams(), self.all_context())
+    }
+
+    /// The share of the time that prefills took lately.
+    fn prefill_share(&self, now: f64) -> f64 {
+        let (recent, changed) = self.prompts.recent();
+        (share_at(recent, changed, now) + self.others.prefill_share).min(MOST_SHARE)
     }
 
     fn all_streams(&self) -> f64 {
@@ -335,6 +343,9 @@ impl BackendPredictor {
         if self.is_clean && !has_prompts && decodes >= 1.0 {
             self.learn_gap(&GapSample { gap: gap / steps, decodes, context, steps });
         }
+        if decodes >= 1.0 {
+            self.pace.learn(gap, steps * step / (1.0 - self.prefill_share(at)), steps);
+        }
         self.is_clean = decodes >= 1.0;
         let computed = if self.prompts.entered() > 0 { (gap - steps * step).max(0.0) } else { 0.0 };
         (self.step_ended, self.steps_seen) = (at, self.steps_seen + steps);
@@ -381,7 +392,7 @@ impl BackendPredictor {
     pub fn restarted(&mut self) {
         self.slots = SlotLearner::default();
         (self.limits.slots, self.knows_slots) = (f64::INFINITY, false);
-        self.bursts = Bursts::default();
+        (self.bursts, self.pace) = (Bursts::default(), Pace::default());
         self.is_clean = false;
     }
 

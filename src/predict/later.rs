@@ -111,6 +111,7 @@ mod tests {
             factors: Factors([(1.0, 1.3); 3]),
             front_end: 0.0,
             output: 100.0,
+            pace: 1.0,
         }
     }
 

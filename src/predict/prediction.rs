@@ -54,6 +54,8 @@ pub struct EngineView<'a> {
     pub front_end: f64,
     /// The tokens of an output, on average.
     pub output: f64,
+    /// By how much tokens come more slowly than its steps and prompts explain, as a factor.
+    pub pace: f64,
 }
 
 /// A request that may be sent.
@@ -146,7 +148,8 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     let slot_wait = slot_wait(view, request, now);
     let output = view.output.min(request.max_output);
     let mean_context = context + request.prompt + output * 0.5;
-    let tpot = coefficients.step(streams + 1.0, mean_context) / (1.0 - view.prefill_share);
+    let tpot =
+        coefficients.step(streams + 1.0, mean_context) / (1.0 - view.prefill_share) * view.pace;
     let further = tpot * (output - 1.0).max(0.0);
     let decode = if request.is_whole { further } else { 0.0 };
     let wait = (backlog + phase).max(slot_wait);

@@ -52,6 +52,7 @@ pub(super) struct Published {
     factors: [(Number, Number); 3],
     front_end: Number,
     output: Number,
+    pace: Number,
     tightest: Number,
     is_trusted: Number,
 }
@@ -105,6 +106,7 @@ impl Published {
             factors: Factors([factors(prefill), factors(slot), factors(whole)]),
             front_end: self.front_end.get(),
             output: self.output.get(),
+            pace: self.pace.get(),
         }
     }
 
@@ -146,6 +148,7 @@ impl Published {
             (&self.context, view.context),
             (&self.front_end, view.front_end),
             (&self.output, view.output),
+            (&self.pace, view.pace),
             (&self.tightest, besides.tightest),
             (&self.is_trusted, f64::from(u8::from(besides.is_trusted))),
         ];
