@@ -22,20 +22,26 @@ const RULES: QueueRules = QueueRules { size: usize::MAX, newest_first: false };
 /// Clients with requests in the queue.
 const OWNERS: u64 = 50;
 
+fn index(n: u64, length: usize) -> usize {
+    usize::try_from(n).unwrap() % length
+}
+
 /// A request, with every second one an objective, of three priorities and of two kinds.
 fn newcomer(n: u64) -> Newcomer {
     let mut backends = BackendSet::default();
     backends.insert(BackendId(1));
-    if n % 8 == 0 {
+    if n.is_multiple_of(8) {
         backends.insert(BackendId(2));
     }
     let arrived = n * 100;
     Newcomer {
         backends,
-        priority: [0, 0, 1, -1][n as usize % 4],
+        priority: [0, 0, 1, -1][index(n, 4)],
         owner: n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % OWNERS,
         weight: 1,
-        due: (n % 2 == 0).then_some(Timestamp(arrived + 3_000_000_000 + n * 7_919 % 1_000_000)),
+        due: n
+            .is_multiple_of(2)
+            .then_some(Timestamp(arrived + 3_000_000_000 + n * 7_919 % 1_000_000)),
         until: Timestamp(arrived + 10_000_000_000),
     }
 }
@@ -72,8 +78,8 @@ impl Filled {
 fn join(queue: &mut ModelQueue, n: u64) -> EntryId {
     let one = newcomer(n);
     let joined = queue.join(&one, RULES, Timestamp(n * 100)).unwrap();
-    let mut cx = Context::from_waker(Waker::noop());
-    let _turn = queue.poll(joined.id, &mut cx);
+    let cx = Context::from_waker(Waker::noop());
+    let _turn = queue.poll(joined.id, &cx);
     joined.id
 }
 
@@ -101,7 +107,7 @@ fn leave(criterion: &mut Criterion) {
         let mut joined = size as u64;
         group.bench_function(BenchmarkId::from_parameter(size), |bencher| {
             bencher.iter(|| {
-                let at = joined.wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize % size;
+                let at = index(joined.wrapping_mul(0x9e37_79b9_7f4a_7c15), size);
                 queue.leave(ids[at], QueueEnd::ClientLeft, Timestamp(joined * 100));
                 ids[at] = join(&mut queue, joined);
                 joined += 1;

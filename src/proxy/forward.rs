@@ -6,6 +6,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
@@ -44,6 +45,8 @@ use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
 use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
 
+/// How long a connection must be idle before it carries a request that waited in a queue.
+const SETTLE: Duration = Duration::from_millis(10);
 /// The most bytes of a refusal that are held back.
 const HELD_LIMIT: usize = 64 * 1024;
 /// The same as a `content-length`.
@@ -148,9 +151,10 @@ pub(super) async fn exchange<'a>(
     attempt: &'a Attempt<'a>,
 ) -> Result<Reply<'a>, Failure> {
     let mut interrupts = Interrupts::new(attempt.client, deadline(ctx, request, attempt));
-    let mut may_reuse = true;
+    // Of those that waited, the next one is sent in the moment that the last response has ended.
+    let mut reuse_after = Some(ctx.record.queue_wait.map_or(Duration::ZERO, |_| SETTLE));
     loop {
-        let connection = connect(&proxy.pool, attempt, &mut interrupts, may_reuse).await?;
+        let connection = connect(&proxy.pool, attempt, &mut interrupts, reuse_after).await?;
         let mut exchange = Exchange::new(connection, interrupts);
         exchange.accepts_switch = request.upgrade.is_some();
         let error = match send(&mut exchange, session, ctx, request, attempt).await {
@@ -170,7 +174,7 @@ pub(super) async fn exchange<'a>(
         if !(exchange.connection.is_reused && failure.is_unread_end()) {
             return Err(failure);
         }
-        may_reuse = false;
+        reuse_after = None;
         interrupts = exchange.interrupts;
     }
 }
@@ -186,14 +190,16 @@ fn deadline(ctx: &RequestContext, request: &ScannedRequest, attempt: &Attempt<'_
     Deadline::new(attempt.started, limit, code, total)
 }
 
-/// An idle connection where `may_reuse` allows it and one is open, else a new one.
+/// A connection that has been idle for `reuse_after`, where there is one, else a new one.
 async fn connect(
     pool: &ConnectionPool,
     attempt: &Attempt<'_>,
     interrupts: &mut Interrupts<'_>,
-    may_reuse: bool,
+    reuse_after: Option<Duration>,
 ) -> Result<Connection, Failure> {
-    if may_reuse && let Some(idle) = pool.take_idle(&attempt.serving.state, attempt.started) {
+    if let Some(settle) = reuse_after
+        && let Some(idle) = pool.take_idle(&attempt.serving.state, attempt.started, settle)
+    {
         return Ok(idle);
     }
     let timeout = attempt.serving.timeouts.connect;

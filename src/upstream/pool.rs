@@ -105,12 +105,22 @@ impl ConnectionPool {
         Some(cell.get_or_init(|| IdleSet { node: PoolNode::new(), count: AtomicUsize::new(0) }))
     }
 
-    /// An idle connection that is still open, or none.
-    pub(crate) fn take_idle(&self, state: &BackendState, now: Timestamp) -> Option<Connection> {
+    /// An idle connection that is still open, or none. One in plain text whose last response ended less than `settle` ago is
+    /// closed: some engines close a connection after a response without saying so, and a request that comes at once is
+    /// lost with it.
+    pub(crate) fn take_idle(
+        &self,
+        state: &BackendState,
+        now: Timestamp,
+        settle: Duration,
+    ) -> Option<Connection> {
         let set = self.idle_set(state.id)?;
         let timeout = self.idle_timeout();
         while let Some((_, mut idle)) = set.node.get_any() {
             set.count.fetch_sub(1, Ordering::Relaxed);
+            if !idle.is_tls && now.since(idle.since) < settle {
+                continue;
+            }
             let is_current = idle.epoch == state.addresses.epoch();
             if idle.serial == state.serial && is_current && idle.is_usable(now, timeout) {
                 let IdleConnection { stream, read, is_tls, request_end, epoch, .. } = idle;
@@ -239,7 +249,7 @@ mod tests {
     use crate::fleet::Fleet;
 
     #[tokio::test]
-    async fn idle_connection_to_an_old_address_is_not_reused() {
+    async fn connection_to_an_old_address_or_in_use_until_now_is_not_reused() {
         let yaml = "backends: [{ url: 'http://engines.test:8000', engine: vllm }]";
         let config = Config::parse(yaml, "x", Path::new("."), &Environment::default()).unwrap();
         let backend = Fleet::new(&config).topology().backends[0].clone();
@@ -250,15 +260,26 @@ mod tests {
         let pool = ConnectionPool::new(&config.limits);
         let connect = || async { pool.connect(&backend, Duration::from_secs(2)).await.unwrap() };
         pool.keep(&backend.state, connect().await, None);
-        let reused = pool.take_idle(&backend.state, now()).expect("it is open and idle");
+        let reused =
+            pool.take_idle(&backend.state, now(), Duration::ZERO).expect("it is open and idle");
         // In use while the address changes, and while it is idle.
         let in_use = connect().await;
         pool.keep(&backend.state, reused, None);
         addresses.publish(vec![new.local_addr().unwrap()]);
         pool.keep(&backend.state, in_use, None);
-        assert!(pool.take_idle(&backend.state, now()).is_none(), "both lead to the old address");
+        assert!(
+            pool.take_idle(&backend.state, now(), Duration::ZERO).is_none(),
+            "both lead to the old address"
+        );
         pool.keep(&backend.state, connect().await, None);
-        assert!(pool.take_idle(&backend.state, now()).is_some());
+        assert!(pool.take_idle(&backend.state, now(), Duration::ZERO).is_some());
         assert_eq!(pool.idle_count(backend.state.id), 0);
+        // One whose response has just ended may be about to close.
+        let settle = Duration::from_secs(1);
+        pool.keep(&backend.state, connect().await, None);
+        assert!(pool.take_idle(&backend.state, now(), settle).is_none());
+        assert_eq!(pool.idle_count(backend.state.id), 0);
+        pool.keep(&backend.state, connect().await, None);
+        assert!(pool.take_idle(&backend.state, now().after(settle), settle).is_some());
     }
 }

@@ -199,16 +199,19 @@ mod tests {
         respond(&mut exchange, &mut backend).await;
         pool.keep(state, exchange.connection, Some(Duration::from_secs(1)));
         let in_time = now().after(Duration::from_millis(700));
-        let reused = pool.take_idle(state, in_time).unwrap();
+        let reused = pool.take_idle(state, in_time, Duration::ZERO).unwrap();
         assert!(reused.is_reused);
         pool.keep(state, reused, Some(Duration::from_secs(1)));
         let late = now().after(Duration::from_millis(900));
-        assert!(pool.take_idle(state, late).is_none(), "the backend may close it any moment");
+        assert!(
+            pool.take_idle(state, late, Duration::ZERO).is_none(),
+            "the backend may close it any moment"
+        );
         let (connection, backend) = connected().await;
         pool.keep(state, connection, None);
         drop(backend);
         // The runtime has had no turn to be notified: only the kernel knows.
-        let mut exchange = self::exchange(pool.take_idle(state, now()).unwrap());
+        let mut exchange = self::exchange(pool.take_idle(state, now(), Duration::ZERO).unwrap());
         let ended = is_unread(&mut exchange, 300).await;
         assert_eq!(ended, (ExchangeError::ClosedWhileSending, true), "the FIN has arrived");
     }

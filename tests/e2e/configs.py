@@ -285,7 +285,7 @@ def queue(env: "Env", timeout: str = "30s") -> Setup:
 
 def short_queue(env: "Env") -> Setup:
     """The same, with a short wait."""
-    return queue(env, "2s")
+    return queue(env, "1s")
 
 
 CONFIGS: dict[str, Callable[["Env"], Setup]] = {
