@@ -101,7 +101,7 @@ fn limit_of_a_backend_is_that_of_all_penstocks() {
     pair.wait(second, "penstock_queue_requests", 1.0);
     wait_others(first, "a", 2);
     assert_eq!((in_flight(first, "a"), in_flight(second, "a")), (4, 2));
-    // No request of its own ends: what the other reports wakes the queue.
+    // None of its requests ends: what the other reports wakes the queue.
     gate.open();
     assert_eq!(third.read_response().unwrap().status, 200);
     assert_eq!(in_flight(second, "a"), 2);
