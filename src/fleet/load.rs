@@ -58,7 +58,7 @@ impl OthersInFlight {
         self.0.swap(packed, Ordering::SeqCst) != packed
     }
 
-    /// How many requests of its own a penstock may have in flight where `limit` bounds those of all: what the others
+    /// How many requests a penstock may have in flight itself where `limit` bounds those of all: what the others
     /// leave, and its even share in any case, because one that takes each place that gets free would leave none to the
     /// others.
     #[inline(always)]
@@ -164,7 +164,7 @@ impl Load {
         self.in_flight() as f32 + level
     }
 
-    /// How many requests of its own a penstock may have in flight where `limit` bounds those of all.
+    /// How many requests a penstock may have in flight itself where `limit` bounds those of all.
     #[inline(always)]
     pub(super) fn own_limit(&self, limit: u32) -> u32 {
         self.others.own_limit(limit)

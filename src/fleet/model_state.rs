@@ -132,7 +132,7 @@ impl ModelState {
         self.in_flight().saturating_add(self.others.count())
     }
 
-    /// How many requests of its own a penstock may have in flight where `limit` bounds those of all.
+    /// How many requests a penstock may have in flight itself where `limit` bounds those of all.
     pub(super) fn own_limit(&self, limit: u32) -> u32 {
         self.others.own_limit(limit)
     }

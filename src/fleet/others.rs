@@ -207,7 +207,7 @@ fn wake(topology: &Topology, has_room: &[bool]) {
     changed.for_each(|(backend, _)| backend.state.capacity.wake());
 }
 
-/// Returns whether it is news. A model that nobody predicted yet gets no predictor for it.
+/// Returns whether it is news. A model that was not predicted yet gets no predictor for it.
 fn set_share(row: &Serving, share: &EngineShare) -> bool {
     row.model_state.used_predictor().is_some_and(|predictor| predictor.set_others(share))
 }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn url_tells_backends_of_one_name_apart() {
+    fn backends_of_one_name_differ_by_their_url() {
         let (one, other) = (fleet(A), fleet(&A.replace("a:1", "a:2")));
         let _permit = row(&one).try_reserve(&PermitRequest::default()).unwrap();
         other.apply_others(&[one.own_load(NOW)]);

@@ -218,8 +218,8 @@ fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
     tokens * step + (joining + needed).min(waiting) * waiting_tokens * coefficients.token
 }
 
-/// The tokens until `needed` streams have ended where some are of others, which are taken to end as its own do. A few of its
-/// own say little of many others: bounded by what outputs of the usual length take.
+/// The tokens until `needed` streams have ended where some are of others, which are taken to end as its own do. A few of this
+/// penstock say little of many others: bounded by what outputs of the usual length take.
 fn tokens_until_ended(view: &EngineView<'_>, needed: f64, step: f64, now: f64) -> Option<f64> {
     if view.own_streams < 1.0 {
         return None;

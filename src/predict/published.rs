@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::coefficients::Coefficients;
 use super::prediction::{EngineLimits, EngineView};
-use super::prompts::{Work, share_at};
+use super::prompts::{MOST_SHARE, Work, share_at};
 use super::residual::Factors;
-use super::share::MOST_SHARE;
 use super::wait_curve::WaitCurve;
 
 #[derive(Debug, Default)]

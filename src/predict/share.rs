@@ -1,11 +1,11 @@
 //! What one penstock has at an engine that others use, too.
 
-use super::prompts::Work;
+use super::prompts::{MOST_SHARE, Work};
 
 /// How far what is counted of others' prompts moves to what they report, at each report: prompts come and go faster.
 const FOLLOWED: f64 = 0.3;
-/// The part of these prompts that is left when a decision reads the report. Predictions of the preset `bursty` are 31 and
-/// 46 % off with 2 and 4 penstocks, 34 and 52 % where all of it counts, 37 and 53 % where nothing is shared.
+/// The part of these prompts that is left when a decision reads the report. Predictions of the preset `bursty` were 31 and
+/// 46 % off with 2 and 4 penstocks, and 34 and 52 % where all of it counted.
 const LEFT: f64 = 0.5;
 
 /// What one penstock, or several together, have at an engine.
@@ -48,7 +48,5 @@ impl EngineShare {
     }
 }
 
-/// How much work others may have sent that no report tells of yet, in microseconds: two intervals of reports.
+/// How much work others may have sent that no report shows yet, in microseconds: two intervals of reports.
 pub(super) const UNSEEN: f64 = 400_000.0;
-/// The most of the time that prompts are taken to need: what is left is for the tokens of streams.
-pub(super) const MOST_SHARE: f64 = 0.95;

@@ -182,7 +182,7 @@ impl Predictor {
     /// The engine has ended its step number `steps` at `at`, for a caller that does not see each token: the simulator.
     pub fn observe_steps(&self, at: f64, steps: f64) {
         self.learn(|learned| {
-            // Without a stream there nobody sees its steps.
+            // Without a stream there a balancer sees none of its steps.
             if learned.counts() != (0.0, 0.0) {
                 learned.step_ended(at, steps - learned.steps_seen());
             }

@@ -101,7 +101,7 @@ impl SharedState {
             return;
         }
         let mut board = Board::default();
-        let mut heard = Instant::now();
+        let mut reached_at = Instant::now();
         let mut ticks = interval(SHARE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -112,11 +112,11 @@ impl SharedState {
                 let most = if is_stopping() { LAST_LEASE } else { Duration::MAX };
                 let lease = self.config.lease.min(most);
                 match self.exchange(&link, &mut board, fleet, lease).await {
-                    Ok(()) => heard = Instant::now(),
+                    Ok(()) => reached_at = Instant::now(),
                     Err(error) => self.note_exchange_error(&link, &error),
                 }
             }
-            if heard.elapsed() >= self.config.lease && board.forget() {
+            if reached_at.elapsed() >= self.config.lease && board.forget() {
                 fleet.apply_others(&[]);
             }
             self.penstocks.store(board.others.len(), Ordering::Relaxed);

@@ -15,7 +15,7 @@ crate::trials![
     decisions_count_the_requests_of_the_other_penstock,
     limit_of_a_backend_is_that_of_all_penstocks,
     requests_of_a_killed_penstock_are_forgotten,
-    penstock_that_exits_is_forgotten_before_its_lease_ends,
+    penstock_that_has_drained_is_forgotten_before_its_lease_ends,
     without_the_server_each_penstock_counts_alone,
     option_switches_it_off,
 ];
@@ -101,7 +101,7 @@ fn limit_of_a_backend_is_that_of_all_penstocks() {
     pair.wait(second, "penstock_queue_requests", 1.0);
     wait_others(first, "a", 2);
     assert_eq!((in_flight(first, "a"), in_flight(second, "a")), (4, 2));
-    // No request of its own ends: what the other reports wakes the queue.
+    // None of its requests ends: what the other reports wakes the queue.
     gate.open();
     assert_eq!(third.read_response().unwrap().status, 200);
     assert_eq!(in_flight(second, "a"), 2);
@@ -123,7 +123,7 @@ fn requests_of_a_killed_penstock_are_forgotten() {
     drop(held);
 }
 
-fn penstock_that_exits_is_forgotten_before_its_lease_ends() {
+fn penstock_that_has_drained_is_forgotten_before_its_lease_ends() {
     let Some(redis) = Redis::start("several_penstocks") else { return };
     let pair = Pair::start(&redis, 1, Setup::default(), "lease: 10m");
     let [first, second] = pair.both();
@@ -131,6 +131,8 @@ fn penstock_that_exits_is_forgotten_before_its_lease_ends() {
     let held = hold(&pair, second, &gate);
     wait_others(first, "a", 1);
     second.signal("TERM");
+    // A drain that takes as long as a few reports: one of them has to say that the end is near.
+    std::thread::sleep(5 * penstock::fleet::SHARE_INTERVAL);
     gate.open();
     drop(held);
     pair.wait(first, "penstock_shared_state_penstocks", 0.0);

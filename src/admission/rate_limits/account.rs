@@ -222,7 +222,7 @@ impl State {
         self.advance(&RateLimits::default(), now);
         self.requests.restore(used.requests, now.at);
         self.tokens.restore(used.tokens, now.at);
-        // The token ledger may have told the same day already.
+        // The token ledger may have been read for the same day already.
         if used.day == self.day {
             self.day_tokens = self.day_tokens.max(used.day_tokens);
         }
