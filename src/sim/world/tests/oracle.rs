@@ -65,7 +65,7 @@ fn foreseen_is_what_comes_where_no_other_request_does() {
     let good_at = |which: usize| {
         good(&result, |id| {
             let backend = usize::from(result.requests[id].backend);
-            there.contains(&(id as u32)) && backend == which
+            there.iter().any(|one| *one as usize == id) && backend == which
         })
     };
     let is_good = usize::from(good(&result, |id| id == last as usize) == 1);
