@@ -239,6 +239,7 @@ impl Predictor {
         let learned = self.learned.lock();
         let residual = learned.residual();
         let view = learned.view(&self.waits, now);
+        let (waiting, streams) = learned.counts();
         PredictorReport {
             coefficients: view.coefficients,
             front_end: view.front_end,
@@ -249,8 +250,8 @@ impl Predictor {
             error: residual.error(),
             first_tokens: residual.seen(),
             gaps: learned.gaps(),
-            waiting: view.waiting,
-            streams: view.streams,
+            waiting,
+            streams,
             context: view.context,
             is_trusted: learned.is_trusted(),
         }

@@ -27,6 +27,30 @@ fn one_page_of_results_is_the_same_in_every_run() {
 }
 
 #[test]
+fn oracle_has_its_columns_and_refusals_are_judged() {
+    let line = [
+        "simulate", "overload", "--part", "0.02", "--seeds", "1", "--load", "3", "--ttft", "500ms",
+        "--oracle",
+    ];
+    let done = call(&line);
+    assert_eq!(done.code, 0, "{}", done.complaints);
+    for part in ["oracle  oracle, refusing\n", "shed wrongly ", "shedding changes/minute "] {
+        assert!(done.results.contains(part), "{part}: {}", done.results);
+    }
+    assert_eq!(done.results, call(&[&line[..], &["--threads", "2"]].concat()).results);
+    let json = call(&[&line[..], &["--json"]].concat());
+    let found: serde_json::Value = serde_json::from_str(&json.results).unwrap();
+    let sheds = |index: usize| &found["configurations"][index]["seeds"][0]["sheds"];
+    assert_eq!((found["configurations"].as_array().unwrap().len(), sheds(0).is_null()), (3, true));
+    let judged = sheds(1)["judged"].as_u64().unwrap();
+    assert!(judged > 0 && sheds(1)["wrong"] == 0, "{}", sheds(1));
+    let bursts = simulate(&["--arrivals", "gamma:3"]);
+    assert_ne!(bursts.results, simulate(&[]).results);
+    let wrong = call(&["simulate", "chatbot", "--arrivals", "bursty"]);
+    assert!(wrong.complaints.contains("as in gamma:3"), "{}", wrong.complaints);
+}
+
+#[test]
 fn assertions_decide_the_exit_code() {
     assert_eq!(simulate(&["--assert", "goodput > 0.5"]).code, 0);
     let failed = simulate(&["--assert", "ttft_p99 < 1ms"]);

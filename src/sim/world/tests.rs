@@ -295,7 +295,7 @@ fn first_tokens_are_predicted_at_any_load() {
 #[test]
 fn engine_that_slows_down_is_followed() {
     let (mut off, mut count) = (0.0, 0_u32);
-    for seed in 1..=3 {
+    for seed in 1..=8 {
         let workload = mixed_of(3000, 30.0, 1.0, seed);
         let mut spec = world("strategy: slo", 4);
         spec.faults = vec!["at 60s backend b1 slow x2 10m".parse().unwrap()];

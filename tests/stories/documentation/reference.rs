@@ -33,6 +33,8 @@ pub(super) const TABLES: &[(&str, Render)] = &[
     ("engine-errors", simulation::errors),
     ("engine-rows", simulation::rows),
     ("policies", simulation::policies),
+    ("goodput", simulation::goodput),
+    ("sheds", simulation::sheds),
     ("policies-wrong", simulation::policies_of_the_wrong_engine),
     ("errors", errors),
     ("metrics", metrics),

@@ -97,3 +97,85 @@ fn compared(engine: &str) -> String {
         ["workload", "load", "best"].into_iter().chain(POLICIES.iter().copied()).collect();
     table(&header, rows)
 }
+
+/// Columns of the table of goodput: strategies in `docs/performance/goodput.json`, and their titles.
+const GOODPUT: &[(&str, &str)] = &[
+    ("oracle, refusing", "oracle, refusing"),
+    ("oracle", "oracle"),
+    ("slo", "slo"),
+    ("slo-queue", "slo, queue"),
+    ("balanced", "balanced"),
+    ("sticky", "sticky"),
+    ("least-loaded", "least-loaded"),
+    ("smart", "smart"),
+    ("round_robin", "round_robin"),
+];
+
+fn cells_of(name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(root().join("docs/performance").join(name)).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Goodput by workload, arrivals and load.
+pub(super) fn goodput() -> String {
+    let rows = cells_of("goodput.json").into_iter().map(|cell| {
+        let of = |name: &str| {
+            let share = cell["strategies"][name]["goodput"].as_f64();
+            share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}", share * 100.0))
+        };
+        let text = |name: &str| cell[name].as_str().unwrap().to_owned();
+        let mut row = vec![text("workload"), text("arrivals"), cell["load"].to_string()];
+        row.extend(GOODPUT.iter().map(|(name, _)| of(name)));
+        row
+    });
+    let header: Vec<&str> = ["workload", "arrivals", "load"]
+        .into_iter()
+        .chain(GOODPUT.iter().map(|(_, title)| *title))
+        .collect();
+    table(&header, rows)
+}
+
+/// What is refused in an overload, and whether that was right.
+pub(super) fn sheds() -> String {
+    let percent = |value: &Value| format!("{:.1} %", value.as_f64().unwrap() * 100.0);
+    let share = |part: &Value, all: &Value| match all.as_f64().unwrap() {
+        0.0 => "-".to_owned(),
+        all => format!("{:.1} %", part.as_f64().unwrap() / all * 100.0),
+    };
+    let cells = cells_of("overload.json");
+    let rows = cells.iter().flat_map(|cell| {
+        let strategies = cell["strategies"].as_object().unwrap();
+        strategies.iter().map(|(name, of)| {
+            let [people, batch] = [0, 1].map(|index| &of["priorities"][index]);
+            let mut row = vec![cell["load"].to_string(), name.clone(), percent(&of["goodput"])];
+            row.push(percent(&people["goodput"]));
+            row.push(format!("{:.2} s", people["ttft_p99"].as_f64().unwrap()));
+            row.extend([percent(&batch["goodput"]), percent(&batch["shed"])]);
+            let sheds = &of["sheds"];
+            row.extend(match sheds.is_null() {
+                true => ["-", "-", "-", "-"].map(str::to_owned),
+                false => [
+                    share(&sheds["wrong"], &sheds["judged"]),
+                    share(&sheds["harmful"], &sheds["judged"]),
+                    share(&sheds["missed"], &sheds["admitted"]),
+                    format!("{:.1}", sheds["changes_per_minute"].as_f64().unwrap()),
+                ],
+            });
+            row
+        })
+    });
+    let header = [
+        "load",
+        "",
+        "good",
+        "people: good",
+        "TTFT p99",
+        "batches: good",
+        "refused",
+        "wrongly",
+        "right for others",
+        "served late",
+        "changes/minute",
+    ];
+    table(&header, rows)
+}
