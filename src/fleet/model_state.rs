@@ -110,9 +110,9 @@ impl ModelState {
         self.predictor.get()
     }
 
-    /// Whether nothing is known of its latencies, neither learned nor configured.
+    /// Whether little is known of its latencies, neither learned nor configured.
     pub(super) fn is_unpredicted(&self) -> bool {
-        self.step_times.get().is_none() && self.predictor.get().is_none_or(|one| one.is_unknown())
+        self.step_times.get().is_none() && self.predictor.get().is_none_or(|one| one.is_little_known())
     }
 
     /// Requests for the model that this penstock dispatched to the backend and that have not ended.

@@ -3,7 +3,6 @@
 
 use super::bursts::{Bursts, FirstToken, SAME};
 use super::coefficients::{Coefficients, GapSample, StepLearner};
-use super::learned::Learned;
 use super::lengths::Lengths;
 use super::pace::Pace;
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
@@ -48,6 +47,8 @@ pub struct BackendPredictor {
     slots: SlotLearner,
     /// Whether the engine reports its slots.
     knows_slots: bool,
+    /// Whether it started with what was learned of another backend.
+    has_adopted: bool,
     prompts: Prompts,
     /// Requests without a first token, whole responses not among them.
     waiting: u32,
@@ -77,6 +78,7 @@ impl BackendPredictor {
             knows_slots: limits.slots.is_finite(),
             limits,
             slots: SlotLearner::default(),
+            has_adopted: false,
             prompts: Prompts::default(),
             waiting: 0,
             streams: Streams::default(),
@@ -238,33 +240,6 @@ impl BackendPredictor {
         self.streams.context() + self.others.context
     }
 
-    /// What this penstock has there.
-    pub fn own_share(&self, now: f64) -> EngineShare {
-        let (inside, outside) = (self.prompts.inside(), self.prompts.outside());
-        let (recent, changed) = self.prompts.recent();
-        EngineShare {
-            waiting: self.waiting.into(),
-            prompts: Work {
-                tokens: inside.tokens + outside.tokens,
-                time: inside.time + outside.time,
-            },
-            prefill_share: share_at(recent, changed, now),
-            streams: self.streams.count(),
-            context: self.streams.context(),
-        }
-    }
-
-    /// Others report what they have there. Returns whether that is news.
-    pub fn set_others(&mut self, reported: &EngineShare) -> bool {
-        let counted = reported.counted(&self.others);
-        std::mem::replace(&mut self.others, counted) != counted
-    }
-
-    /// What others have there.
-    pub fn others(&self) -> &EngineShare {
-        &self.others
-    }
-
     /// It has emitted so many tokens.
     pub fn progress(&mut self, ticket: &mut Ticket, tokens: u32, now: f64) {
         if ticket.age == 0 || tokens <= ticket.age {
@@ -388,67 +363,6 @@ impl BackendPredictor {
         }
     }
 
-    /// The engine has started again, maybe with other settings. The tickets of requests that it lost end one by one.
-    pub fn restarted(&mut self) {
-        self.slots = SlotLearner::default();
-        (self.limits.slots, self.knows_slots) = (f64::INFINITY, false);
-        (self.bursts, self.pace) = (Bursts::default(), Pace::default());
-        self.is_clean = false;
-    }
-
-    /// The engine is another version: what was learned of the last one is a first guess.
-    pub fn version_changed(&mut self) {
-        self.restarted();
-        self.doubt();
-    }
-
-    /// Starts with what was learned of the same model on another backend, where nothing was learned here.
-    pub fn adopt(&mut self, other: &Learned) {
-        if !self.is_unknown() {
-            return;
-        }
-        (self.steps, self.prefill) = (other.steps.clone(), other.prefill.clone());
-        self.lengths = other.lengths.clone();
-        self.doubt();
-    }
-
-    /// Whether nothing was learned.
-    pub fn is_unknown(&self) -> bool {
-        self.residual.seen() <= 0.0 && self.steps.gaps() <= 0.0
-    }
-
-    fn doubt(&mut self) {
-        self.steps.doubt();
-        self.prefill.doubt();
-        self.residual = Residual::default();
-        self.learned();
-    }
-
-    /// What was learned of the engine, for the next process.
-    pub fn learned_state(&self) -> Learned {
-        let Self { steps, prefill, lengths, residual, slots, .. } = self;
-        Learned::new(steps, prefill, lengths, residual, slots.found())
-    }
-
-    /// Continues with what another process has learned.
-    pub fn restore(&mut self, learned: Learned) {
-        if let Some(slots) = learned.slots.filter(|_| !self.knows_slots) {
-            self.slots.found_before(slots);
-            self.limits.slots = slots;
-        }
-        (self.steps, self.prefill) = (learned.steps, learned.prefill);
-        (self.lengths, self.residual) = (learned.lengths, learned.residual);
-        self.learned();
-    }
-
-    /// What the engine reports of its limits; infinite where it does not.
-    pub fn set_limits(&mut self, slots: f64, kv_tokens: f64) {
-        if slots.is_finite() {
-            (self.limits.slots, self.knows_slots) = (slots, true);
-        }
-        self.limits.kv_tokens = kv_tokens;
-    }
-
     /// The least time per token that a running stream can bear; infinite where none has an objective.
     pub fn tightest(&self) -> f64 {
         self.allowed.tightest()
@@ -496,6 +410,7 @@ impl BackendPredictor {
     }
 }
 
+mod engine;
 #[cfg(test)]
 #[path = "backend_tests.rs"]
 mod tests;

@@ -214,12 +214,12 @@ impl Predictor {
         self.published.is_trusted()
     }
 
-    /// Whether nothing was learned.
-    pub fn is_unknown(&self) -> bool {
-        self.learned.lock().is_unknown()
+    /// Whether so little was learned that what is known of another backend says more.
+    pub fn is_little_known(&self) -> bool {
+        self.learned.lock().is_little_known()
     }
 
-    /// Starts with what was learned of the same model on another backend, where nothing was learned here.
+    /// Starts with what was learned of the same model on another backend, where little was learned here.
     pub fn adopt(&self, other: &Learned) {
         self.learn(|learned| learned.adopt(other));
     }

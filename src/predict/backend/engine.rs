@@ -1,0 +1,103 @@
+//! What happens to an engine as a whole: it starts again, is another version, has limits, is shared with other penstocks;
+//! and what is known of it passes to another predictor.
+
+use super::{BackendPredictor, LEAST_FIRST_TOKENS};
+use crate::predict::bursts::Bursts;
+use crate::predict::learned::Learned;
+use crate::predict::pace::Pace;
+use crate::predict::prompts::{Work, share_at};
+use crate::predict::residual::Residual;
+use crate::predict::share::EngineShare;
+use crate::predict::slots::SlotLearner;
+
+impl BackendPredictor {
+    /// The engine has started again, maybe with other settings. The tickets of requests that it lost end one by one.
+    pub fn restarted(&mut self) {
+        self.slots = SlotLearner::default();
+        (self.limits.slots, self.knows_slots) = (f64::INFINITY, false);
+        (self.bursts, self.pace) = (Bursts::default(), Pace::default());
+        self.is_clean = false;
+    }
+
+    /// The engine is another version: what was learned of the last one is a first guess.
+    pub fn version_changed(&mut self) {
+        self.restarted();
+        self.doubt();
+    }
+
+    /// Starts with what was learned of the same model on another backend, where little was learned here. Where its first
+    /// requests were sent by a guess that made it look slow, few would follow that show better.
+    pub fn adopt(&mut self, other: &Learned) {
+        if !self.is_little_known() {
+            return;
+        }
+        self.has_adopted = true;
+        (self.steps, self.prefill) = (other.steps.clone(), other.prefill.clone());
+        self.lengths = other.lengths.clone();
+        self.doubt();
+    }
+
+    /// Whether so little was learned that what is known of another backend says more.
+    pub fn is_little_known(&self) -> bool {
+        !self.has_adopted && self.residual.seen() < LEAST_FIRST_TOKENS
+    }
+
+    fn doubt(&mut self) {
+        self.steps.doubt();
+        self.prefill.doubt();
+        self.residual = Residual::default();
+        self.learned();
+    }
+
+    /// What was learned of the engine, for the next process.
+    pub fn learned_state(&self) -> Learned {
+        let Self { steps, prefill, lengths, residual, slots, .. } = self;
+        Learned::new(steps, prefill, lengths, residual, slots.found())
+    }
+
+    /// Continues with what another process has learned.
+    pub fn restore(&mut self, learned: Learned) {
+        if let Some(slots) = learned.slots.filter(|_| !self.knows_slots) {
+            self.slots.found_before(slots);
+            self.limits.slots = slots;
+        }
+        (self.steps, self.prefill) = (learned.steps, learned.prefill);
+        (self.lengths, self.residual) = (learned.lengths, learned.residual);
+        self.learned();
+    }
+
+    /// What the engine reports of its limits; infinite where it does not.
+    pub fn set_limits(&mut self, slots: f64, kv_tokens: f64) {
+        if slots.is_finite() {
+            (self.limits.slots, self.knows_slots) = (slots, true);
+        }
+        self.limits.kv_tokens = kv_tokens;
+    }
+
+    /// What this penstock has there.
+    pub fn own_share(&self, now: f64) -> EngineShare {
+        let (inside, outside) = (self.prompts.inside(), self.prompts.outside());
+        let (recent, changed) = self.prompts.recent();
+        EngineShare {
+            waiting: self.waiting.into(),
+            prompts: Work {
+                tokens: inside.tokens + outside.tokens,
+                time: inside.time + outside.time,
+            },
+            prefill_share: share_at(recent, changed, now),
+            streams: self.streams.count(),
+            context: self.streams.context(),
+        }
+    }
+
+    /// Others report what they have there. Returns whether that is news.
+    pub fn set_others(&mut self, reported: &EngineShare) -> bool {
+        let counted = reported.counted(&self.others);
+        std::mem::replace(&mut self.others, counted) != counted
+    }
+
+    /// What others have there.
+    pub fn others(&self) -> &EngineShare {
+        &self.others
+    }
+}
