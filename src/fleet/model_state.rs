@@ -112,7 +112,8 @@ impl ModelState {
 
     /// Whether little is known of its latencies, neither learned nor configured.
     pub(super) fn is_unpredicted(&self) -> bool {
-        self.step_times.get().is_none() && self.predictor.get().is_none_or(|one| one.is_little_known())
+        self.step_times.get().is_none()
+            && self.predictor.get().is_none_or(|one| one.is_little_known())
     }
 
     /// Requests for the model that this penstock dispatched to the backend and that have not ended.

@@ -298,7 +298,11 @@ impl BackendPredictor {
         let was_relearning = self.steps.is_relearning();
         self.steps.learn_gap(sample);
         match (was_relearning, self.steps.is_relearning()) {
-            (false, true) => self.residual.note_change(),
+            (false, true) => {
+                self.residual.note_change();
+                // What prompts cost has changed as well, most of the time: the next ones count for more.
+                self.prefill.doubt();
+            }
             (true, false) => self.residual.note_relearned(),
             (false, false) | (true, true) => {}
         }

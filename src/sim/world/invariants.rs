@@ -5,7 +5,7 @@ use super::result::{RequestResult, Status};
 use super::{World, WorldError};
 use crate::admission::queue::ModelQueue;
 use crate::fleet::Serving;
-use crate::predict::PredictorReport;
+use crate::predict::{EngineShare, Work};
 
 /// Events between two checks within a run.
 #[cfg(debug_assertions)]
@@ -62,17 +62,18 @@ impl World<'_> {
         let rows = self.balancers.iter().flat_map(|one| one.topology.models());
         let rows = || rows.clone().flat_map(|model| &model.serving);
         let predictors = rows().filter_map(|row| row.model_state.used_predictor());
-        let reports: Vec<PredictorReport> = predictors.map(|one| one.report(0.0)).collect();
+        let shares: Vec<EngineShare> = predictors.map(|one| one.own_share(0.0)).collect();
         let live = self.live.iter().flatten().count() as f64;
-        let counted: f64 = reports.iter().map(|one| one.waiting + one.streams).sum();
+        let counted: f64 = shares.iter().map(|one| one.waiting + one.streams).sum();
         let holds =
             |holds: bool, what| if holds { Ok(()) } else { Err(WorldError::Invariant { what }) };
         holds(!self.predicts || counted == live, "predictors do not count the requests in flight")?;
-        let is_empty = |one: &PredictorReport| {
-            [one.waiting, one.streams, one.backlog, one.context] == [0.0; 4]
+        let is_empty = |one: &EngineShare| {
+            let Work { tokens, time } = one.prompts;
+            [one.waiting, one.streams, one.context, tokens, time] == [0.0; 5]
         };
         holds(
-            !is_over || reports.iter().all(is_empty),
+            !is_over || shares.iter().all(is_empty),
             "a predictor still counts prompts or streams after the end",
         )?;
         let tokens = |row: &Serving| (row.state.work.tokens(), row.state.work.prefill_tokens());
