@@ -49,7 +49,7 @@ pub use recorder::{NoRecord, Recorder};
 pub use requested_model::RequestedModel;
 pub use resolve::{Names, Split};
 pub use retry::{RetryCredit, RetrySafety};
-pub use router::{Cooling, Router};
+pub use router::{Cooling, Router, ServiceTime};
 pub use scratch::Scratch;
 pub use shadow_observer::ShadowObserver;
 pub use split::SplitPoint;

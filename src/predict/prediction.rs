@@ -118,11 +118,11 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// The 90th percentile of the time to the first token without a wait for a slot.
-    pub fn admitted_p90(&self) -> f64 {
+    /// The time to the first token without a wait for a slot: its mean and its 90th percentile.
+    pub fn admitted(&self) -> (f64, f64) {
         let waits = (self.slot_wait - self.backlog - self.phase).max(0.0);
-        let without = (self.raw - waits - self.decode).max(0.0);
-        without * (self.ttft_p90 / self.raw.max(1.0))
+        let without = (self.raw - waits - self.decode).max(0.0) / self.raw.max(1.0);
+        (without * self.ttft, without * self.ttft_p90)
     }
 }
 

@@ -113,12 +113,12 @@ impl Predictor {
         Estimate { prediction, tightest, tpot_alone, is_trusted }
     }
 
-    /// How long the first token of a request takes once the engine has a slot for it: the 90th percentile; 0 while predictions
-    /// are not trusted.
-    pub fn time_admitted(&self, sent: &Sent, now: f64) -> f64 {
+    /// How long the first token of a request takes once the engine has a slot for it: the mean, and the 90th percentile; 0
+    /// while predictions are not trusted.
+    pub fn time_admitted(&self, sent: &Sent, now: f64) -> (f64, f64) {
         match self.published.is_trusted() {
-            true => predict(&self.published.view(&self.waits, now), sent, now).admitted_p90(),
-            false => 0.0,
+            true => predict(&self.published.view(&self.waits, now), sent, now).admitted(),
+            false => (0.0, 0.0),
         }
     }
 

@@ -3,7 +3,7 @@
 mod awaited;
 mod passes;
 
-pub use awaited::Cooling;
+pub use awaited::{Cooling, ServiceTime};
 
 use super::error::RouteError;
 use super::filters::{self, Candidacy, Conditions, RejectReason, Verdict};

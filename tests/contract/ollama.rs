@@ -106,12 +106,14 @@ const ROWS: &[Row] = &[
         "O15",
         "a bounded queue per model: by priority, then arrival; woken by capacity, recovery and reload; full 503, late 504",
         &[
-            "queue::important_requests_come_first_and_others_in_order",
+            "queue_order::important_requests_come_first_and_others_in_order",
             "queue::full_queue_and_long_waits_end_in_every_dialect",
             "queue::client_that_leaves_takes_its_request_along",
             "queue::recovered_backend_serves_what_waits",
             "queue::reload_lets_waiting_requests_through",
             "queue::waiting_requests_are_all_served_within_the_limit",
+            "queue_refusals::refused_request_waits_and_is_served",
+            "queue_keep_alive::stream_that_waits_is_kept_alive_and_served",
         ],
     ),
     (
@@ -385,8 +387,11 @@ const ROWS: &[Row] = &[
     ),
     (
         "O47",
-        "several penstocks share limits through Redis; while it is gone each limits alone, and no request fails",
+        "several penstocks share limits and requests in flight through Redis; while it is gone each counts alone, and no request fails",
         &[
+            "several_penstocks::decisions_count_the_requests_of_the_other_penstock",
+            "several_penstocks::limit_of_a_backend_is_that_of_all_penstocks",
+            "several_penstocks::without_the_server_each_penstock_counts_alone",
             "shared_state::two_penstocks_pass_one_limit_together",
             "shared_state::killed_server_fails_no_request_and_is_shared_again",
             "shared_state::server_that_hangs_delays_no_request",

@@ -59,6 +59,7 @@ const ROWS: &[Row] = &[
         &[
             "src/scoring/scorers/slo_headroom.rs::least_miss_is_best_where_all_miss",
             "objectives::sheddable_request_is_refused_where_it_would_be_late",
+            "src/routing/tests/work_limit.rs::refused_request_comes_back_when_its_objective_can_be_met",
         ],
     ),
     (
@@ -78,6 +79,8 @@ const ROWS: &[Row] = &[
             "src/predict/shared_tests.rs::gaps_of_a_single_stream_are_learned",
             "src/predict/backend_tests.rs::engine_that_becomes_slower_is_noticed",
             "src/sim/world/tests.rs::first_tokens_are_predicted_at_any_load",
+            "src/sim/world/tests.rs::engine_that_slows_down_is_followed",
+            "objectives::timing_is_in_the_head_where_it_is_requested",
         ],
     ),
     (

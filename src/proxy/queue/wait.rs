@@ -19,7 +19,7 @@ use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::decision::{Undecided, decide, decide_moved, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::reserved::Decided;
-use crate::routing::{Cooling, RouteError};
+use crate::routing::{Cooling, RouteError, ServiceTime};
 use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
 
@@ -194,6 +194,19 @@ async fn decide_from_queue(
     }
 }
 
+/// How long the first token takes once a backend has room, for a request that has an objective for it.
+fn service_time(
+    ctx: &RequestContext,
+    request: &ScannedRequest,
+    objective: Option<Duration>,
+) -> ServiceTime {
+    if objective.is_none() {
+        return ServiceTime::default();
+    }
+    let router = &ctx.generation.router;
+    router.service_time(&route_input(router, ctx, request, &request.tried, None))
+}
+
 /// Whether a request that waits may find room later. One that waits also waits for a backend to recover.
 fn keeps_waiting(proxy: &Proxy, waiting: &Waiting, error: &RouteError) -> bool {
     let is_down = matches!(error, RouteError::NoHealthyBackend { missing: None, .. });
@@ -229,12 +242,9 @@ fn join(
     }
     let objectives = &request.objectives;
     let ttft = objectives.ttft_ms.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1000.0));
-    // To be sent by then: later it would be late on any backend.
-    let due = ttft.map(|ttft| {
-        let router = &ctx.generation.router;
-        let input = route_input(router, ctx, request, &request.tried, None);
-        ctx.arrived_at.after(ttft.saturating_sub(router.least_service(&input)))
-    });
+    let service = service_time(ctx, request, ttft);
+    let due_less = |service| Some(ctx.arrived_at.after(ttft?.saturating_sub(service)));
+    let due = due_less(service.p90);
     let newcomer = Newcomer {
         backends,
         priority: objectives.priority,
@@ -251,7 +261,8 @@ fn join(
         let wait = retry_wait(full.wait.unwrap_or(config.timeout), proxy.seeds.next_share());
         Unadmitted::Queue(OwnError::new(ErrorCode::QueueFull, message).after(wait))
     })?;
-    let late = due.filter(|_| objectives.is_sheddable()).filter(|due| *due < until);
+    let late = due_less(service.mean).filter(|_| objectives.is_sheddable());
+    let late = late.filter(|late| *late < until);
     let place = Place::new(queue, id);
     let keep_alive = KeepAlive::of(config, waiter, request, since);
     Ok(Waiting { place, since, until, late, reason, keep_alive })

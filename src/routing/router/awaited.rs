@@ -20,6 +20,16 @@ pub struct Cooling {
     pub status: u16,
 }
 
+/// How long the first token of a request takes once a backend takes it. A request that waits has to be sent so long before
+/// its objective ends: by the 90th percentile it still meets it most probably, by the mean it is as good as late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ServiceTime {
+    /// On average.
+    pub mean: Duration,
+    /// The 90th percentile.
+    pub p90: Duration,
+}
+
 impl Router {
     /// The model that a request waits for where its backends are full, and those that could take the request if
     /// they had room, backends of fallbacks among them where they may serve it then.
@@ -37,20 +47,18 @@ impl Router {
         Some((&input.fleet.model(id)?.name, backends))
     }
 
-    /// How long the first token of a request takes once a backend takes it, on the best one: a request that waits has to
-    /// be sent so long before its objective ends. Zero where that is not known.
-    pub fn least_service(&self, input: &RouteInput<'_>) -> Duration {
+    /// How long the first token of a request takes once a backend takes it, on the best one. Zero where that is not known.
+    pub fn service_time(&self, input: &RouteInput<'_>) -> ServiceTime {
         if !self.predicts {
-            return Duration::ZERO;
+            return ServiceTime::default();
         }
         let sent = prediction::sent(input.request, 0);
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let rows = self.awaited_models(input, target).flat_map(|one| &one.model.serving);
-        let least = rows
-            .map(|row| row.time_admitted(&sent, input.now))
-            .min_by(f64::total_cmp)
-            .unwrap_or(0.0);
-        Duration::from_secs_f64(least.clamp(0.0, 1e9) / 1e6)
+        let times = rows.map(|row| row.time_admitted(&sent, input.now));
+        let (mean, p90) = times.min_by(|(a, _), (b, _)| a.total_cmp(b)).unwrap_or_default();
+        let time = |micros: f64| Duration::from_secs_f64(micros.clamp(0.0, 1e9) / 1e6);
+        ServiceTime { mean: time(mean), p90: time(p90) }
     }
 
     /// The cooldowns that cover a request on backends of these models; `None` where there are none.

@@ -108,13 +108,13 @@ fn wait_of(fleet: &mut Fleet, ttft_ms: f64) -> Result<(), Option<Duration>> {
 }
 
 #[test]
-fn least_service_is_known_once_predictions_are_trusted() {
+fn service_time_is_known_once_predictions_are_trusted() {
     let service = |fleet: &Fleet| {
         let ask = TestRequest { streaming: true, ..TestRequest::of("m") };
         let topology = fleet.live.topology();
         let profile = ask.profile();
         let input = input_of(&profile, ask, &fleet.router, &fleet.tried, &topology);
-        fleet.router.least_service(&input).as_secs_f64()
+        fleet.router.service_time(&input).p90.as_secs_f64()
     };
     let unknown = Fleet::of(&format!("routing: {{ strategy: slo }}\n{}", alike(1, "m")));
     assert_eq!(service(&unknown), 0.0);

@@ -25,7 +25,7 @@ const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "headroom = objective - prediction, the least of TTFT (p90) and TPOT (that of running streams, too); where any backend has headroom, cost = 10 x TTFT + further tokens + delay of the streams there, in sum; most = (max - cost) / (max - min), least = 1 - most, knee prefers the smallest headroom above 20 %, and backends without headroom get 0; elsewhere 1 / (1 + miss / objective). Backends with at least 80 % of the prompt cached count by their mean TTFT, and come first (0.5 + half of it, the others half of it) unless the best of them is 5 s slower than the best of the others",
+    formula: "headroom = objective - prediction, the least of TTFT (mean; p90 of a backend without the prompt where another one has 80 % of it) and TPOT (that of running streams, too); where any backend has headroom, cost = 10 x TTFT + further tokens + delay of the streams there, in sum; most = (max - cost) / (max - min), least = 1 - most, knee prefers the smallest headroom above 20 %, and backends without headroom get 0; elsewhere 1 / (1 + miss / objective). Backends with at least 80 % of the prompt cached come first (0.5 + half of it, the others half of it) unless the best of them is 5 s slower than the best of the others",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
@@ -60,10 +60,14 @@ struct SloHeadroom {
 impl Scorer for SloHeadroom {
     fn score(&self, features: &RequestFeatures, candidates: &[Candidate], scores: &mut [f64]) {
         let objectives = &features.objectives;
+        let has_warm = candidates.iter().any(is_warm);
         let headroom = |one: &Candidate| {
             let prediction = one.prediction?;
-            // Most of its prefill is saved, which bounds how late it can be.
-            let ttft_p90 = if is_warm(one) { prediction.ttft } else { prediction.ttft_p90 };
+            // By the 90th percentile, backends that are alike would take turns in meeting a tight objective, and those that
+            // just do would get all requests. A request leaves a backend that has its prompt only for one that meets it
+            // surely.
+            let is_sure = has_warm && !is_warm(one);
+            let ttft_p90 = if is_sure { prediction.ttft_p90 } else { prediction.ttft };
             Some(objectives.headroom(&PredictedLatency { ttft_p90, ..prediction }))
         };
         let meets = |one: &&Candidate| {

@@ -19,14 +19,14 @@ use crate::mix::mix;
 use crate::prefix::Chain;
 use crate::routing::{
     Generation, Live as LiveSource, NoRecord, Peek, RetryCredit, RouteError, RouteInput, Router,
-    RoutingDecision, Scratch, SplitPoint, Weighted,
+    RoutingDecision, Scratch, ServiceTime, SplitPoint, Weighted,
 };
 use crate::scan::RequestProfile;
 use crate::scoring::Objectives;
 use crate::sim::engine::{BLOCK_TOKENS, EngineSpec};
 use crate::sim::random::{Purpose, Stream};
 use crate::sim::workload::{Request, Workload};
-use crate::units::{Timestamp, TokenCount, to_micros};
+use crate::units::{Timestamp, TokenCount};
 
 /// A balancer.
 #[derive(Debug)]
@@ -239,11 +239,10 @@ impl Balancer {
         self.generation.router.awaited(&input).map(|(_, backends)| backends)
     }
 
-    /// How long the first token of a request takes at least, in microseconds.
-    pub(super) fn least_service(&self, arrived: &Arrived<'_>) -> u64 {
+    /// How long the first token of a request takes once a backend takes it.
+    pub(super) fn service_time(&self, arrived: &Arrived<'_>) -> ServiceTime {
         let profile = profile_of(arrived.request, arrived.now);
-        let input = self.input(arrived, &profile, None);
-        to_micros(self.generation.router.least_service(&input))
+        self.generation.router.service_time(&self.input(arrived, &profile, None))
     }
 
     /// Decides, and takes the permit that goes with the decision.

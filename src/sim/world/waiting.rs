@@ -8,6 +8,7 @@ use super::result::ShedReason;
 use super::{World, timestamp};
 use crate::admission::queue::{EntryId, Newcomer, QueueEnd, QueueRules, cost};
 use crate::fleet::BackendSet;
+use crate::routing::ServiceTime;
 use crate::sim::workload::rounded;
 use crate::units::to_micros;
 
@@ -26,8 +27,8 @@ pub(super) struct Place {
 struct Awaited {
     /// The backends that could take it if they had room.
     backends: BackendSet,
-    /// How long its first token takes at least, in microseconds.
-    service: u64,
+    /// How long its first token takes then.
+    service: ServiceTime,
 }
 
 impl World<'_> {
@@ -55,7 +56,10 @@ impl World<'_> {
         let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
         let objectives = one.objectives_of(request);
         let until = at + to_micros(config.timeout);
-        let due = objectives.ttft_ms.map(|ms| rounded(ms * 1000.0).saturating_sub(service) + at);
+        let due_less = |service| {
+            Some(rounded(objectives.ttft_ms? * 1000.0).saturating_sub(to_micros(service)) + at)
+        };
+        let due = due_less(service.p90);
         let newcomer = Newcomer {
             backends,
             priority: objectives.priority,
@@ -79,7 +83,8 @@ impl World<'_> {
                 self.shed(other, ShedReason::QueueFull, at);
             }
         }
-        let late = due.filter(|due| objectives.is_sheddable() && *due < until);
+        let late = due_less(service.mean);
+        let late = late.filter(|late| objectives.is_sheddable() && *late < until);
         let (until, is_late) = (late.unwrap_or(until), late.is_some());
         let place = Place { balancer, model, entry: joined.id, until, is_late };
         if let Some(own) = self.places.get_mut(id as usize) {
@@ -110,7 +115,7 @@ impl World<'_> {
         let arrived = Arrived { id, request, workload, tried, attempt: 1, queued_ms, now };
         let balancer = self.balancers.get(balancer as usize)?;
         let backends = balancer.awaited(&arrived)?;
-        Some(Awaited { backends, service: balancer.least_service(&arrived) })
+        Some(Awaited { backends, service: balancer.service_time(&arrived) })
     }
 
     /// Something happened that may have made room.
