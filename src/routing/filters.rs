@@ -11,7 +11,7 @@ use crate::units::{Timestamp, TokenCount};
 /// The share of an objective for the time per token up to which a batch is filled: prompts that come later lengthen the
 /// steps of a stream further. Found by simulation: with 1 up to 5 % more of the important streams miss it, and with 0.8 half
 /// of a chat waits for too long that would just have met it.
-const BATCH_SHARE: f64 = 0.95;
+const BATCH_SHARE: f64 = 0.9;
 /// The same for requests that may be refused: the rest is kept for the others.
 const SHEDDABLE_BATCH_SHARE: f64 = 0.8;
 
