@@ -35,7 +35,9 @@ fn conf(name: &str) -> String {
 /// The metrics on the page of a penstock after some traffic.
 fn metrics_shown() -> BTreeSet<String> {
     let routing = "shadow: { strategy: weighted }";
-    let sections = "telemetry: { interval: 200ms, idle_interval: 200ms, max_cpu: 1 }";
+    // No server is there: what is shared is 0, and on the page.
+    let sections = "telemetry: { interval: 200ms, idle_interval: 200ms, max_cpu: 1 }\n\
+                    shared_state: { redis: \"redis://127.0.0.1:1\" }";
     let backend = "engine: vllm, max_in_flight: 9";
     let fleet = Fleet::start(1, Setup { backend, routing, sections, ..Setup::default() });
     fleet.a().set_page("/metrics", Some(ENGINE_METRICS));
