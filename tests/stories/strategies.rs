@@ -117,8 +117,14 @@ fn load_counts_by_weight() {
                 stream
             })
             .collect();
-        let after = shares(&engines.each_ref());
-        assert_eq!([after[0] - before[0], after[1] - before[1]], [9, 3], "{routing}");
+        let received = || {
+            let after = shares(&engines.each_ref());
+            [after[0] - before[0], after[1] - before[1]]
+        };
+        eventually("all are received", Duration::from_secs(5), || {
+            received().iter().sum::<usize>() == 12
+        });
+        assert_eq!(received(), [9, 3], "{routing}");
     }
 }
 
