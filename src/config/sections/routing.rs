@@ -51,9 +51,9 @@ choice!(@setting UnknownCapability);
 choice! {
     /// Which of the backends that meet a request's objectives is preferred.
     pub enum HeadroomPreference {
-        /// The one with the least headroom.
+        /// The one where it costs most.
         Least = "least",
-        /// The one with the most.
+        /// The one where it costs least.
         Most = "most",
         /// The one with the least headroom above a reserve.
         Knee = "knee",
@@ -126,9 +126,9 @@ section! {
         /// Whether requests exceed the limits of a model on its backends once all of them are reached; never
         /// those of a backend.
         pub spill: bool = false,
-        /// Which of the backends that meet a request's objectives the strategy slo prefers: the one with the most
-        /// headroom, with the least, or with the least above 20 % of the objective (knee). The last two pack
-        /// requests, for fleets that shrink; they miss more objectives.
+        /// Which of the backends that meet a request's objectives the strategy slo prefers: the one where it costs
+        /// least (most), where it costs most (least), or with the least headroom above 20 % of the objective (knee).
+        /// The last two pack requests, for fleets that shrink; they miss more objectives.
         pub prefer: HeadroomPreference = HeadroomPreference::Most,
         /// Whether latencies are predicted, also where no decision goes by them: the predictions are then
         /// in metrics, in the fleet's state and in `explain`.
