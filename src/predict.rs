@@ -11,6 +11,7 @@
 //! All times are in microseconds, lengths in tokens. Nothing here reads a clock.
 
 mod backend;
+mod batch_share;
 mod bursts;
 mod coefficients;
 mod later;

@@ -29,7 +29,7 @@ pub use prefix_params::PrefixParams;
 pub use preset::{PRESETS, Preset};
 pub use profile::{Profile, ProfileError, ScoreMatrix};
 pub use reading_values::{Adapter, Standing, known_reading};
-pub use readings::{Candidate, READINGS, ReadingRow, ScoreReading};
+pub use readings::{Candidate, READINGS, ReadingRow, ScoreReading, WARM};
 pub use request::RequestFeatures;
 pub use residency::{Eviction, Residency};
 pub use scorers::{Needs, SCORERS, Scorer, ScorerRow};

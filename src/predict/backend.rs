@@ -1,15 +1,16 @@
 //! All that is learned of one model on one backend, and the tickets of the requests there. Single-threaded: see
 //! [`super::Predictor`] for what is shared.
 
-use super::bursts::{Bursts, FirstToken, SAME};
-use super::coefficients::{Coefficients, GapSample, StepLearner};
+use super::batch_share::BatchShare;
+use super::bursts::{Bursts, SAME};
+use super::coefficients::{Coefficients, StepLearner};
 use super::lengths::Lengths;
 use super::pace::Pace;
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prefill::PrefillLearner;
 use super::prompts::{MOST_SHARE, Prompt, Prompts, Work, share_at};
 use super::residual::{Regime, Residual};
-use super::share::{EngineShare, UNSEEN};
+use super::share::EngineShare;
 use super::slots::SlotLearner;
 use super::streams::Streams;
 use super::ticket::{Allowances, Ticket};
@@ -66,6 +67,7 @@ pub struct BackendPredictor {
     is_clean: bool,
     bursts: Bursts,
     pace: Pace,
+    batch_share: BatchShare,
 }
 
 impl BackendPredictor {
@@ -92,6 +94,7 @@ impl BackendPredictor {
             is_clean: false,
             bursts: Bursts::default(),
             pace: Pace::default(),
+            batch_share: BatchShare::default(),
         }
     }
 
@@ -167,11 +170,7 @@ impl BackendPredictor {
         }
         let Prediction { raw, regime, .. } = ticket.prediction;
         let took = now - ticket.sent_at;
-        let streams = self.all_streams();
-        // What others sent since their last report may explain a wait as well as a full batch does.
-        let unseen = if self.others.streams > 0.0 { UNSEEN } else { 0.0 };
-        let shown = took - unseen;
-        if !self.knows_slots && self.slots.learn(regime, shown, raw, self.step(), streams) {
+        if !self.knows_slots && self.slots.learn(&self.wait_of(ticket, now)) {
             self.limits.slots = self.slots.found();
         }
         self.waiting = self.waiting.saturating_sub(1);
@@ -185,31 +184,6 @@ impl BackendPredictor {
         self.is_clean = false;
         self.residual.learn(regime, raw, took);
         self.start_stream(ticket, now);
-    }
-
-    /// A first token shows what its prompt took, with those that came together with it.
-    fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now: f64) {
-        // Without: it came before the step was seen to end.
-        let Some(entered) = prompt.entered else { return };
-        let (tokens, step_time) = (ticket.sent.uncached(), self.step());
-        if now - entered.0 < SAME * step_time {
-            // No prompt is computed in no time: it was there before, and what lies before the engine takes less.
-            return self.prefill.shrink_front_end();
-        }
-        let first = FirstToken {
-            now,
-            sent_at: prompt.sent_at,
-            entered,
-            tokens,
-            pairs: tokens * (ticket.sent.cached + tokens * 0.5),
-            step_time,
-            steps_seen: Some(self.steps_seen).filter(|_| self.all_streams() >= 1.0),
-            step_tokens: self.limits.step_tokens,
-        };
-        if let Some(sample) = self.bursts.add(&first) {
-            self.prefill.learn(&sample);
-            self.learned();
-        }
     }
 
     fn start_stream(&mut self, ticket: &mut Ticket, now: f64) {
@@ -270,67 +244,11 @@ impl BackendPredictor {
             return self.learn_whole(ticket, output.filter(|_| is_complete), now);
         }
         let length = f64::from(output.unwrap_or(ticket.age).max(ticket.age));
+        if let Some(objective) = ticket.objective {
+            let actual = (now - ticket.first_at) / (length - 1.0).max(1.0);
+            self.batch_share.learn(objective, ticket.prediction.tpot, actual, length);
+        }
         if is_complete { self.lengths.learn(length) } else { self.lengths.learn_cut(length) }
-    }
-
-    /// A response came in one piece: its duration and length show how fast the engine decodes.
-    fn learn_whole(&mut self, ticket: &Ticket, output: Option<u32>, now: f64) {
-        let Some(output) = output.map(f64::from).filter(|output| *output >= 1.0) else { return };
-        self.lengths.learn(output);
-        let Prediction { raw, decode, regime, .. } = ticket.prediction;
-        let took = now - ticket.sent_at;
-        self.residual.learn(regime, raw, took);
-        let gap = (took - (raw - decode)) / (output - 1.0);
-        if output >= 8.0 && gap > 0.0 {
-            let (decodes, context) = (self.all_streams() + 1.0, self.all_context());
-            let context = context + ticket.sent.prompt + output * 0.5;
-            self.learn_gap(&GapSample { gap, decodes, context, steps: output.min(16.0) });
-        }
-    }
-
-    /// An output had so many tokens: for what is known from earlier traffic.
-    pub fn learn_length(&mut self, tokens: f64) {
-        self.lengths.learn(tokens);
-    }
-
-    /// A step without prompts.
-    pub fn learn_gap(&mut self, sample: &GapSample) {
-        let was_relearning = self.steps.is_relearning();
-        self.steps.learn_gap(sample);
-        match (was_relearning, self.steps.is_relearning()) {
-            (false, true) => {
-                self.residual.note_change();
-                // What prompts cost has changed as well, most of the time: the next ones count for more.
-                self.prefill.doubt();
-            }
-            (true, false) => self.residual.note_relearned(),
-            (false, false) | (true, true) => {}
-        }
-        self.learned();
-    }
-
-    /// The engine has ended `steps` steps since the last call, the last one at `at`: tokens came.
-    pub fn step_ended(&mut self, at: f64, steps: f64) {
-        let gap = at - self.step_ended;
-        if gap <= 0.0 || steps < 1.0 {
-            return;
-        }
-        let step = self.step();
-        let (decodes, context) = (self.all_streams(), self.all_context());
-        // In a full batch prompts do not enter.
-        let has_prompts = self.prompts.entered() > 0 && decodes < self.limits.slots;
-        if self.is_clean && !has_prompts && decodes >= 1.0 {
-            self.learn_gap(&GapSample { gap: gap / steps, decodes, context, steps });
-        }
-        if decodes >= 1.0 {
-            self.pace.learn(gap, steps * step / (1.0 - self.prefill_share(at)), steps);
-        }
-        self.is_clean = decodes >= 1.0;
-        let computed = if self.prompts.entered() > 0 { (gap - steps * step).max(0.0) } else { 0.0 };
-        (self.step_ended, self.steps_seen) = (at, self.steps_seen + steps);
-        let front_end = self.prefill.front_end();
-        self.prompts.step_ended(at, self.steps_seen, front_end, computed);
-        self.is_clean &= self.prompts.entered() == 0 || decodes >= self.limits.slots;
     }
 
     /// How many steps have ended.
@@ -341,10 +259,6 @@ impl BackendPredictor {
     /// How long a step takes now, and when the last one ended.
     pub fn steps(&self) -> (f64, f64) {
         (self.step(), self.step_ended)
-    }
-
-    fn learned(&mut self) {
-        self.coefficients = self.steps.coefficients(self.prefill.token(), self.prefill.pair());
     }
 
     /// Learns from requests that wait for longer than was predicted, and computes what changes slowly. Call it about
@@ -365,6 +279,11 @@ impl BackendPredictor {
             self.lengths.see_running(self.streams.ages());
             waits.compute(&self.lengths, &self.streams, now);
         }
+    }
+
+    /// The share of an objective for the time per token that a prediction may reach before the batch is full.
+    pub fn batch_share(&self) -> f64 {
+        self.batch_share.get()
     }
 
     /// The least time per token that a running stream can bear; infinite where none has an objective.
@@ -415,6 +334,7 @@ impl BackendPredictor {
 }
 
 mod engine;
+mod learning;
 #[cfg(test)]
 #[path = "backend_tests.rs"]
 mod tests;

@@ -1,6 +1,7 @@
 //! The predictor of one backend: what it learns, and that nothing is left behind.
 
 use super::*;
+use crate::predict::coefficients::GapSample;
 
 const TRUE: Coefficients =
     Coefficients { base: 13_000.0, token: 40.0, decode: 42.0, context: 0.07, pair: 0.00005 };

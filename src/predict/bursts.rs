@@ -74,9 +74,36 @@ impl Bursts {
         if count == 0 {
             return None;
         }
-        self.before = (at, step + burst.steps);
+        self.before = (at, step + burst.steps.max(1.0));
         let steps = burst.steps.max(tokens / step_tokens).max(1.0);
         let time = at - start - steps * step_time;
         Some(PrefillSample { tokens, pairs, time, has_front_end })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompt_behind_the_first_one_took_one_step() {
+        let mut bursts = Bursts::default();
+        let first = FirstToken {
+            now: 37_000.0,
+            sent_at: 2_000.0,
+            entered: (2_000.0, 0.0),
+            tokens: 300.0,
+            pairs: 0.0,
+            step_time: 15_000.0,
+            // No stream showed the end of the first step.
+            steps_seen: None,
+            step_tokens: 2048.0,
+        };
+        assert_eq!(bursts.add(&first), None);
+        let second =
+            FirstToken { now: 65_000.0, entered: (36_999.0, 1.0), steps_seen: Some(2.0), ..first };
+        assert_eq!(bursts.add(&second).unwrap().time, 20_000.0);
+        let third = FirstToken { now: 120_000.0, ..second };
+        assert_eq!(bursts.add(&third).unwrap().time, 13_000.0);
     }
 }

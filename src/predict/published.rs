@@ -53,6 +53,7 @@ pub(super) struct Published {
     output: Number,
     pace: Number,
     tightest: Number,
+    batch_share: Number,
     is_trusted: Number,
 }
 
@@ -65,6 +66,8 @@ pub(super) struct Besides {
     pub(super) others_prefill: f64,
     /// The least time per token that a stream there can bear.
     pub(super) tightest: f64,
+    /// The share of an objective for the time per token up to which a batch is filled.
+    pub(super) batch_share: f64,
     /// Whether enough is known for a request to be refused by it.
     pub(super) is_trusted: bool,
 }
@@ -115,6 +118,12 @@ impl Published {
         self.tightest.get()
     }
 
+    /// The share of an objective for the time per token up to which a batch is filled.
+    #[inline(always)]
+    pub(super) fn batch_share(&self) -> f64 {
+        self.batch_share.get()
+    }
+
     /// Whether enough is known for a request to be refused by it.
     #[inline(always)]
     pub(super) fn is_trusted(&self) -> bool {
@@ -149,6 +158,7 @@ impl Published {
             (&self.output, view.output),
             (&self.pace, view.pace),
             (&self.tightest, besides.tightest),
+            (&self.batch_share, besides.batch_share),
             (&self.is_trusted, f64::from(u8::from(besides.is_trusted))),
         ];
         for (place, number) in numbers {

@@ -51,6 +51,8 @@ pub struct Estimate {
     pub prediction: Prediction,
     /// The least time per token that a stream there can bear; infinite where none has an objective.
     pub tightest: f64,
+    /// The share of an objective for the time per token that `tpot` may reach before the batch is full.
+    pub batch_share: f64,
     /// The time per token of the request if it ran there alone.
     pub tpot_alone: f64,
     /// Whether enough is known of the backend for a request to be refused by it.
@@ -84,6 +86,8 @@ pub struct PredictorReport {
     pub streams: f64,
     /// The tokens of the streams' contexts.
     pub context: f64,
+    /// The share of an objective for the time per token up to which its batch is filled.
+    pub batch_share: f64,
     /// Whether enough is known for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -109,8 +113,14 @@ impl Predictor {
         let view = self.published.view(&self.waits, now);
         let prediction = predict(&view, sent, now);
         let tpot_alone = view.coefficients.step(1.0, sent.prompt);
-        let (tightest, is_trusted) = (self.published.tightest(), self.published.is_trusted());
-        Estimate { prediction, tightest, tpot_alone, is_trusted }
+        let published = &self.published;
+        Estimate {
+            prediction,
+            tightest: published.tightest(),
+            batch_share: published.batch_share(),
+            tpot_alone,
+            is_trusted: published.is_trusted(),
+        }
     }
 
     /// How long the first token of a request takes once the engine has a slot for it: the mean, and the 90th percentile; 0
@@ -142,6 +152,7 @@ impl Predictor {
             recent: learned.prompts().recent(),
             others_prefill: learned.others().prefill_share,
             tightest: learned.tightest(),
+            batch_share: learned.batch_share(),
             is_trusted: learned.is_trusted(),
         };
         self.published.publish(&learned.view(&self.waits, 0.0), &besides);
@@ -253,6 +264,7 @@ impl Predictor {
             waiting,
             streams,
             context: view.context,
+            batch_share: learned.batch_share(),
             is_trusted: learned.is_trusted(),
         }
     }

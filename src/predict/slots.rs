@@ -7,8 +7,29 @@ use super::residual::Regime;
 const TOO_LONG: f64 = 2.0;
 /// How many such waits in a row show it.
 const CONFIRMED: u32 = 3;
-/// How far the numbers of streams during these waits may differ.
+/// How far the numbers of streams during these waits may differ, and during one of them: in a full batch one starts when one
+/// ends.
 const SPREAD: f64 = 0.1;
+
+/// Whether two numbers of streams are about the same.
+fn is_near(one: f64, other: f64) -> bool {
+    (one - other).abs() <= (SPREAD * one.max(other)).max(1.0)
+}
+
+/// A first token, and the streams beside it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Wait {
+    /// What its prediction was about, and what was computed for it.
+    pub(super) regime: Regime,
+    pub(super) raw: f64,
+    /// When it was sent, when it came, and how long a step takes.
+    pub(super) sent_at: f64,
+    pub(super) now: f64,
+    pub(super) step: f64,
+    /// The streams there when it was sent, and when it came.
+    pub(super) before: f64,
+    pub(super) streams: f64,
+}
 
 /// Learns the slots of an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,29 +37,36 @@ pub struct SlotLearner {
     found: f64,
     suspected: f64,
     times: u32,
+    /// When the last wait ended that counted: those that began before are of the same overload.
+    counted_at: f64,
 }
 
 impl Default for SlotLearner {
     fn default() -> Self {
-        Self { found: f64::INFINITY, suspected: 0.0, times: 0 }
+        Self { found: f64::INFINITY, suspected: 0.0, times: 0, counted_at: f64::NEG_INFINITY }
     }
 }
 
 impl SlotLearner {
-    /// A first token came after `took`, where `raw` was computed, beside so many streams. Returns whether the slots are
-    /// news.
-    pub fn learn(&mut self, regime: Regime, took: f64, raw: f64, step: f64, streams: f64) -> bool {
+    /// A first token has come. Returns whether the slots are news.
+    pub(super) fn learn(&mut self, wait: &Wait) -> bool {
+        let Wait { regime, raw, sent_at, now, step, before, streams } = *wait;
         if regime != Regime::Prefill || streams < 1.0 {
             return false;
         }
-        if took < TOO_LONG * raw + 4.0 * step {
+        if now - sent_at < TOO_LONG * raw + 4.0 * step {
             self.times = 0;
             return false;
         }
-        if (streams / self.suspected.max(1.0) - 1.0).abs() > SPREAD {
+        // Where the streams have become more meanwhile, it waited for their prompts.
+        if !is_near(before, streams) || sent_at < self.counted_at {
+            return false;
+        }
+        if !is_near(streams, self.suspected) {
             (self.suspected, self.times) = (streams, 0);
         }
         self.suspected = self.suspected.max(streams);
+        self.counted_at = now;
         self.times += 1;
         if self.times < CONFIRMED {
             return false;
@@ -50,17 +78,18 @@ impl SlotLearner {
     }
 
     /// So many streams run beside each other. Returns whether that is more than it had found.
-    pub fn saw(&mut self, streams: f64) -> bool {
+    pub(super) fn saw(&mut self, streams: f64) -> bool {
         if streams <= self.found {
             return false;
         }
-        self.found = streams;
+        // One more may be seen where the end of another one comes late; many more were no full batch.
+        self.found = if is_near(streams, self.suspected + 1.0) { streams } else { f64::INFINITY };
         true
     }
 
     /// Earlier waits have shown so many.
     pub(super) fn found_before(&mut self, slots: f64) {
-        self.found = slots;
+        (self.found, self.suspected) = (slots, slots - 1.0);
     }
 
     /// The slots; infinite while nothing shows them.
@@ -73,18 +102,33 @@ impl SlotLearner {
 mod tests {
     use super::*;
 
+    /// A wait beside 31 streams that ends at `now`.
+    fn wait(sent_at: f64, now: f64) -> Wait {
+        let (regime, raw, step) = (Regime::Prefill, 50_000.0, 10_000.0);
+        Wait { regime, raw, sent_at, now, step, before: 30.0, streams: 31.0 }
+    }
+
     #[test]
     fn three_overloads_show_the_slots_and_more_streams_disprove_them() {
         let mut slots = SlotLearner::default();
-        let learn = |slots: &mut SlotLearner, took| {
-            slots.learn(Regime::Prefill, took, 50_000.0, 10_000.0, 31.0)
-        };
-        assert!(!learn(&mut slots, 900_000.0) && !learn(&mut slots, 700_000.0));
-        assert!(!learn(&mut slots, 60_000.0), "not in a row");
-        assert!(!learn(&mut slots, 900_000.0) && !learn(&mut slots, 900_000.0));
-        assert!(learn(&mut slots, 700_000.0));
+        assert!(!slots.learn(&wait(0.0, 9e5)) && !slots.learn(&wait(1e6, 2e6)));
+        assert!(!slots.learn(&wait(2.5e6, 2.56e6)), "not in a row");
+        assert!(!slots.learn(&wait(3e6, 4e6)) && !slots.learn(&wait(4e6, 5e6)));
+        assert!(!slots.learn(&wait(4.5e6, 5.5e6)), "the same overload");
+        assert!(slots.learn(&wait(5e6, 6e6)));
         assert_eq!(slots.found(), 32.0);
-        assert!(!slots.saw(32.0) && slots.saw(40.0));
-        assert_eq!(slots.found(), 40.0);
+        assert!(!slots.saw(32.0) && slots.saw(33.0));
+        assert_eq!(slots.found(), 33.0);
+        assert!(slots.saw(40.0));
+        assert_eq!(slots.found(), f64::INFINITY);
+    }
+
+    #[test]
+    fn waits_while_the_batch_grows_show_nothing() {
+        let mut slots = SlotLearner::default();
+        for n in 0..10 {
+            let at = f64::from(n) * 1e6;
+            assert!(!slots.learn(&Wait { before: 20.0, ..wait(at, at + 9e5) }));
+        }
     }
 }

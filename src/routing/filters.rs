@@ -1,150 +1,16 @@
 //! Which backends may take a request: one function decides for live decisions, explanations, captures
 //! and errors.
 
+mod reason;
+mod work;
+
+pub use reason::RejectReason;
+
 use super::RouteInput;
-use super::prediction::sent;
-use crate::api::{Capabilities, Offer};
+use crate::api::Offer;
 use crate::fleet::{BackendState, BreakerState, Health, Model, ReachedLimit, Serving};
 use crate::mix::mix;
-use crate::units::{Timestamp, TokenCount};
-
-/// The share of an objective for the time per token up to which a batch is filled: prompts that come later lengthen the
-/// steps of a stream further. Found by simulation: with 1 up to 5 % more of the important streams miss it, and with 0.8 half
-/// of a chat waits for too long that would just have met it.
-const BATCH_SHARE: f64 = 0.9;
-/// The same for requests that may be refused: the rest is kept for the others.
-const SHEDDABLE_BATCH_SHARE: f64 = 0.8;
-
-/// Why a backend that serves the model was rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RejectReason {
-    /// An earlier attempt of this request failed there.
-    Tried,
-    /// It does not serve this operation.
-    Operation,
-    /// It lacks these capabilities.
-    Capabilities(Capabilities),
-    /// Its context is shorter than the prompt.
-    Context(TokenCount),
-    /// It is only assumed to have what other backends are known to have.
-    Assumed,
-    /// Its health checks fail, it was not checked yet, or it drains.
-    Health(Health),
-    /// Its circuit breaker is open.
-    BreakerOpen,
-    /// It is in cooldown after its own 429 or 503.
-    Cooldown {
-        /// When the cooldown ends.
-        until: Timestamp,
-        /// The status that started it.
-        status: u16,
-        /// Whether the backend is known to have what the request needs, and not only assumed to.
-        is_known: bool,
-    },
-    /// Its last responses, to this client or to several, were faults: other backends are preferred.
-    RecentFaults,
-    /// It has as many requests in flight as it may.
-    Full {
-        /// The limit.
-        limit: u32,
-    },
-    /// It has as many requests for the model in flight as it may.
-    ModelFull {
-        /// The limit.
-        limit: u32,
-    },
-    /// The prompts that it has take longer than they may.
-    Backlog {
-        /// How long they take, in milliseconds.
-        ms: u32,
-    },
-    /// Another stream would make its tokens come more slowly than the request's objective, or that of a
-    /// stream there, allows.
-    Batch {
-        /// The time per token with it, in milliseconds.
-        ms: u32,
-    },
-    /// It is in slow start and skips this request.
-    SlowStart {
-        /// The part of its share that it gets now, in percent.
-        percent: u8,
-    },
-    /// Its telemetry is stale while another backend's is fresh.
-    Telemetry,
-}
-
-impl RejectReason {
-    /// A short name for metrics and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tried => "tried",
-            Self::Operation => "operation",
-            Self::Capabilities(_) => "capabilities",
-            Self::Context(_) => "context_length",
-            Self::Assumed => "assumed",
-            Self::Health(Health::Unknown) => "unknown",
-            Self::Health(Health::Draining) => "draining",
-            Self::Health(Health::Healthy | Health::Unhealthy) => "unhealthy",
-            Self::BreakerOpen => "breaker_open",
-            Self::Cooldown { .. } => "cooldown",
-            Self::RecentFaults => "recent_faults",
-            Self::SlowStart { .. } => "slow_start",
-            Self::Full { .. } => "full",
-            Self::ModelFull { .. } => "model_full",
-            Self::Backlog { .. } => "backlog",
-            Self::Batch { .. } => "batch",
-            Self::Telemetry => "telemetry",
-        }
-    }
-
-    /// Whether the backend could never take this request, however healthy and idle it were.
-    pub fn is_lasting(self) -> bool {
-        matches!(self, Self::Operation | Self::Capabilities(_) | Self::Context(_))
-    }
-
-    /// Whether the backend has as much to do as it may.
-    pub(super) fn is_full(self) -> bool {
-        matches!(
-            self,
-            Self::Full { .. } | Self::ModelFull { .. } | Self::Backlog { .. } | Self::Batch { .. }
-        )
-    }
-
-    /// The reason for people.
-    pub(super) fn to_text(self, input: &RouteInput<'_>) -> String {
-        match self {
-            Self::Tried => "an earlier attempt of this request failed there".to_owned(),
-            Self::Operation => format!("does not serve {}", input.request.operation.name()),
-            Self::Capabilities(lacking) => format!("lacks {lacking}"),
-            Self::Context(length) => format!(
-                "context of {} tokens is shorter than the prompt's {}",
-                length.0, input.tokens.0
-            ),
-            Self::Assumed => "is only assumed to have what others are known to have".to_owned(),
-            Self::Health(health) => format!("is {}", health.name()),
-            Self::BreakerOpen => "its circuit breaker is open".to_owned(),
-            Self::Cooldown { until, status, .. } => format!(
-                "in cooldown for another {:.1} s after its own {status}",
-                until.since(input.now).as_secs_f64()
-            ),
-            Self::RecentFaults => {
-                "its last responses were faults, so other backends are preferred".to_owned()
-            }
-            Self::SlowStart { percent } => format!("in slow start at {percent} %"),
-            Self::Full { limit } => format!("has {limit} requests in flight, its limit"),
-            Self::ModelFull { limit } => {
-                format!("has {limit} requests for the model in flight, its limit")
-            }
-            Self::Backlog { ms } => format!("its prompts take {ms} ms, more than may be"),
-            Self::Batch { ms } => {
-                format!(
-                    "with another stream its tokens would take {ms} ms, more than objectives allow"
-                )
-            }
-            Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),
-        }
-    }
-}
+use crate::units::Timestamp;
 
 /// The result of [`Filters::check`]. `bool` serves callers that ignore the reason: no reason is built
 /// for them.
@@ -225,6 +91,7 @@ impl Conditions {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Filters<'a> {
     input: &'a RouteInput<'a>,
+    model: &'a Model,
     conditions: Conditions,
     /// The operation and what the request needs, as one word.
     asked: Offer,
@@ -232,9 +99,10 @@ pub(super) struct Filters<'a> {
 }
 
 impl<'a> Filters<'a> {
-    pub(super) fn new(input: &'a RouteInput<'a>, conditions: Conditions) -> Self {
+    pub(super) fn new(input: &'a RouteInput<'a>, model: &'a Model, conditions: Conditions) -> Self {
         Self {
             input,
+            model,
             conditions,
             asked: Offer::asked(input.request.operation, input.request.needs),
             is_first_attempt: input.tried.is_empty(),
@@ -336,30 +204,6 @@ impl<'a> Filters<'a> {
         }
     }
 
-    /// The limit of work that a backend has reached, as far as is known of it: a rough limit keeps less work waiting
-    /// there than none, and learns from it. An idle one takes anything.
-    fn work_limit(&self, candidate: &Serving) -> Option<RejectReason> {
-        let Self { input, .. } = self;
-        if candidate.max_backlog.is_infinite() || candidate.model_state.of_all() == 0 {
-            return None;
-        }
-        let estimate = candidate.estimate(&sent(input.request, 0), input.now);
-        let prediction = &estimate.prediction;
-        let wait = prediction.backlog.max(prediction.slot_wait);
-        if wait > candidate.max_backlog {
-            return Some(RejectReason::Backlog { ms: whole_ms(wait) });
-        }
-        let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
-        let share = match input.objectives.is_sheddable() {
-            true => SHEDDABLE_BATCH_SHARE,
-            false => BATCH_SHARE,
-        };
-        let most = own.min(estimate.tightest) * share;
-        // An objective that it misses even alone is no reason to wait.
-        (prediction.tpot > most && estimate.tpot_alone <= most)
-            .then(|| RejectReason::Batch { ms: whole_ms(prediction.tpot) })
-    }
-
     /// Whether other backends are preferred because of recent faults.
     fn avoids(&self, candidate: &Serving) -> bool {
         let Self { input, conditions, .. } = self;
@@ -444,14 +288,8 @@ pub(super) fn rejections<'a>(
     input: &'a RouteInput<'a>,
     model: &'a Model,
 ) -> impl Iterator<Item = (u32, Result<(), RejectReason>)> {
-    let filters = Filters::new(input, Conditions::LENIENT);
+    let filters = Filters::new(input, model, Conditions::LENIENT);
     (0_u32..).zip(model.serving.iter().map(move |candidate| filters.check(candidate)))
-}
-
-/// Microseconds as whole milliseconds.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
-fn whole_ms(micros: f64) -> u32 {
-    (micros / 1000.0).max(0.0) as u32
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..=100 by the clamp")]

@@ -9,6 +9,9 @@ use super::reading_values::{Adapter, ReadingValue, Standing};
 use super::residency::{Eviction, Residency};
 use crate::units::Micros;
 
+/// The part of a prompt that must be cached for its backend to be preferred to others.
+pub const WARM: f64 = 0.8;
+
 /// Declares [`Candidate`] and [`READINGS`] as `field: type = "key in captures"`; `score "key": "about"`
 /// follows for a reading that lines of `penstock score` give.
 macro_rules! readings {

@@ -115,7 +115,7 @@ impl Router {
     ) -> Option<Picked> {
         let Considered { input, model, id } = considered;
         recorder.start_pass(id);
-        let filters = Filters::new(input, conditions);
+        let filters = Filters::new(input, model, conditions);
         let readings = &mut scratch.readings;
         readings.rows.clear();
         readings.rows.extend((0_u32..).zip(&model.serving).filter_map(|(row, candidate)| {
@@ -147,7 +147,7 @@ impl Router {
         scratch: &mut Scratch,
     ) -> Option<Picked> {
         let Considered { input, model, id } = considered;
-        let filters = Filters::new(input, conditions);
+        let filters = Filters::new(input, model, conditions);
         let rules = Rules { strategy: self.strategy, weights: &self.weights };
         let (is_streaming, now) = (input.request.streaming, input.now);
         let admitted = (0_u32..).zip(&model.serving);

@@ -257,10 +257,10 @@ proptest! {
         let model = snapshot.model(snapshot.model_id("m").unwrap()).unwrap();
         for candidacy in [Candidacy::Usable, Candidacy::Known] {
             let conditions = Conditions { candidacy, ..Conditions::LENIENT };
-            let filters = Filters::new(&input, conditions);
+            let filters = Filters::new(&input, model, conditions);
             let verdict: Result<(), RejectReason> = filters.check(&model.serving[0]);
             prop_assert_eq!(filters.check::<bool>(&model.serving[0]), verdict.is_ok());
-            let is_lenient = Filters::new(&input, Conditions::LENIENT).check(&model.serving[0]);
+            let is_lenient = Filters::new(&input, model, Conditions::LENIENT).check(&model.serving[0]);
             let is_known = filters::is_known(&input, &model.serving[0]);
             let expected = is_lenient && (candidacy == Candidacy::Usable || is_known);
             prop_assert_eq!(verdict.is_ok(), expected, "{:?} {:?}", candidacy, verdict);

@@ -10,7 +10,8 @@ use crate::api::Operation;
 use crate::fleet::{EngineDetails, Groups, Health, Outcome, Requester, Topology};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
-    AttemptEnded, Live, NoRecord, PrefixObserver, RequestObserver, RouteInput, RoutingDecision,
+    AttemptEnded, Live, NoRecord, PrefixObserver, RequestObserver, RouteError, RouteInput,
+    RoutingDecision,
 };
 use crate::scan::{RequestProfile, ScanOptions, Usage, scan};
 
@@ -20,15 +21,29 @@ fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
 }
 
 fn route_to(fleet: &mut Fleet, operation: Operation, body: &str) -> (String, RoutingDecision) {
-    let profile = scan(operation, None, body.as_bytes(), ScanOptions::default()).unwrap();
-    let model = profile.model_name(body.as_bytes()).into_owned();
-    let topology = &fleet.live.topology();
-    let terms = fleet.router.weighted().unwrap().prefix_params(topology, &model);
-    let mut chain = Chain::default();
-    prompt_chain(&profile, body.as_bytes(), &model, terms, &mut chain);
+    let (profile, model, chain) = scanned(fleet, operation, body);
     let decision = route_chain(fleet, (&profile, &model), &chain);
     let snapshot = fleet.live.topology();
     (decision.serving(&snapshot).unwrap().state.name.to_string(), decision)
+}
+
+/// A body, its model and its prompt.
+fn scanned(fleet: &Fleet, operation: Operation, body: &str) -> (RequestProfile, String, Chain) {
+    let profile = scan(operation, None, body.as_bytes(), ScanOptions::default()).unwrap();
+    let model = profile.model_name(body.as_bytes()).into_owned();
+    let terms = fleet.router.weighted().unwrap().prefix_params(&fleet.live.topology(), &model);
+    let mut chain = Chain::default();
+    prompt_chain(&profile, body.as_bytes(), &model, terms, &mut chain);
+    (profile, model, chain)
+}
+
+/// A decision about a chat whose system prompt is `family`'s; recorded where there is one.
+pub(super) fn try_chat(fleet: &mut Fleet, family: usize) -> Result<RoutingDecision, RouteError> {
+    let body = chat("m", &prompt(family), "hello");
+    let (profile, model, chain) = scanned(fleet, Operation::Chat, &body);
+    let decision = try_decide(fleet, (&profile, &model), &chain)?;
+    record(fleet, &decision, &chain);
+    Ok(decision)
 }
 
 /// A decision about a prompt, recorded as the proxy records it.
@@ -50,9 +65,17 @@ pub(super) fn record(fleet: &Fleet, decision: &RoutingDecision, chain: &Chain) {
 /// A decision about a prompt that nothing records.
 pub(super) fn decide(
     fleet: &mut Fleet,
-    (profile, model): (&RequestProfile, &str),
+    asked: (&RequestProfile, &str),
     chain: &Chain,
 ) -> RoutingDecision {
+    try_decide(fleet, asked, chain).unwrap()
+}
+
+fn try_decide(
+    fleet: &mut Fleet,
+    (profile, model): (&RequestProfile, &str),
+    chain: &Chain,
+) -> Result<RoutingDecision, RouteError> {
     let snapshot = fleet.live.topology();
     let input = RouteInput {
         split: crate::routing::SplitPoint::default(),
@@ -68,7 +91,7 @@ pub(super) fn decide(
         objectives: crate::scoring::Objectives::default(),
     };
     let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };
-    fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord).unwrap()
+    fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord)
 }
 
 fn chat(model: &str, system: &str, user: &str) -> String {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::weighted::try_chat;
 use super::{Fleet, NOW, TestRequest, alike, input_of};
 use crate::predict::{PredictionTicket, Sent};
 use crate::routing::RouteError;
@@ -63,6 +64,35 @@ fn requests_wait_while_prompts_take_longer_than_they_may() {
     ticket.tokens(1, NOW.0 as f64);
     drop(short);
     assert!(!is_saturated(&mut limited), "the prompt is done");
+}
+
+#[test]
+fn request_with_a_cached_prompt_does_not_wait_for_other_prompts() {
+    let limits = "queue: { size: 10, max_backlog: 200ms }\nrouting: { strategy: slo }";
+    let mut fleet = trained(limits);
+    try_chat(&mut fleet, 1).unwrap();
+    let _ticket = send(&fleet, Sent { prompt: 100_000.0, ..SENT }, None);
+    try_chat(&mut fleet, 1).unwrap();
+    assert!(matches!(try_chat(&mut fleet, 2), Err(RouteError::Saturated { .. })));
+}
+
+#[test]
+fn requests_that_may_be_refused_fill_a_smaller_batch() {
+    let mut fleet = fleet(", max_backlog: 100s");
+    let mut streams: Vec<PredictionTicket> = Vec::new();
+    // The most streams beside which a request with an objective of 7 ms per token does not wait.
+    let mut room = |priority| loop {
+        let objectives = Objectives { tpot_ms: Some(7.0), priority, ..Objectives::default() };
+        let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+        if matches!(fleet.route(ask), Err(RouteError::Saturated { .. })) {
+            return streams.len();
+        }
+        assert!(streams.len() < 1000);
+        streams.push(send(&fleet, SENT, None));
+        streams.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
+    };
+    let (sheddable, important) = (room(-1), room(0));
+    assert!(sheddable > 1 && important > sheddable, "{sheddable} {important}");
 }
 
 #[test]

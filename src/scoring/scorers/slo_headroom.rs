@@ -4,7 +4,7 @@
 use super::{Needs, Scorer, ScorerRow};
 use crate::scoring::params::ParamError;
 use crate::scoring::prediction::PredictedLatency;
-use crate::scoring::readings::Candidate;
+use crate::scoring::readings::{Candidate, WARM};
 use crate::scoring::request::RequestFeatures;
 
 /// The share of an objective that `knee` keeps free: the 90th percentiles of predictions are off by 10 to 20 %.
@@ -15,10 +15,8 @@ const RESERVE: f64 = 0.2;
 const TTFT: f64 = 10.0;
 /// The least score of a backend that meets the objectives: it is better than one that does not.
 const LEAST: f64 = 1e-3;
-/// The part of a prompt that must be cached for its backend to be preferred, and by how many milliseconds it may be
-/// slower than the others: llm-d's prefix-affinity filter. What a request gains elsewhere, the next ones of its session
-/// lose there.
-const WARM: f64 = 0.8;
+/// By how many milliseconds a backend with the prompt may be slower than the others, which it is preferred to: llm-d's
+/// prefix-affinity filter. What a request gains elsewhere, the next ones of its session lose there.
 const RELEASE_MS: f64 = 5000.0;
 /// The least score of a backend that has the prompt, while those are preferred.
 const FIRST: f64 = 0.5;

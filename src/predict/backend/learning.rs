@@ -1,0 +1,110 @@
+//! What first tokens, steps and whole responses show of an engine.
+
+use super::BackendPredictor;
+use crate::predict::bursts::{FirstToken, SAME};
+use crate::predict::coefficients::GapSample;
+use crate::predict::prediction::Prediction;
+use crate::predict::prompts::Prompt;
+use crate::predict::share::UNSEEN;
+use crate::predict::slots::Wait;
+use crate::predict::ticket::Ticket;
+
+impl BackendPredictor {
+    /// A first token shows what its prompt took, with those that came together with it.
+    pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now: f64) {
+        // Without: it came before the step was seen to end.
+        let Some(entered) = prompt.entered else { return };
+        let (tokens, step_time) = (ticket.sent.uncached(), self.step());
+        if now - entered.0 < SAME * step_time {
+            // No prompt is computed in no time: it was there before, and what lies before the engine takes less.
+            return self.prefill.shrink_front_end();
+        }
+        let first = FirstToken {
+            now,
+            sent_at: prompt.sent_at,
+            entered,
+            tokens,
+            pairs: tokens * (ticket.sent.cached + tokens * 0.5),
+            step_time,
+            steps_seen: Some(self.steps_seen).filter(|_| self.all_streams() >= 1.0),
+            step_tokens: self.limits.step_tokens,
+        };
+        if let Some(sample) = self.bursts.add(&first) {
+            self.prefill.learn(&sample);
+            self.learned();
+        }
+    }
+
+    /// How a request has waited whose first token comes at `now`.
+    pub(super) fn wait_of(&self, ticket: &Ticket, now: f64) -> Wait {
+        let Prediction { raw, regime, streams: before, .. } = ticket.prediction;
+        // What others sent since their last report may explain a wait as well as a full batch does.
+        let unseen = if self.others.streams > 0.0 { UNSEEN } else { 0.0 };
+        let (sent_at, step, streams) = (ticket.sent_at + unseen, self.step(), self.all_streams());
+        Wait { regime, raw, sent_at, now, step, before, streams }
+    }
+
+    /// A response came in one piece: its duration and length show how fast the engine decodes.
+    pub(super) fn learn_whole(&mut self, ticket: &Ticket, output: Option<u32>, now: f64) {
+        let Some(output) = output.map(f64::from).filter(|output| *output >= 1.0) else { return };
+        self.lengths.learn(output);
+        let Prediction { raw, decode, regime, .. } = ticket.prediction;
+        let took = now - ticket.sent_at;
+        self.residual.learn(regime, raw, took);
+        let gap = (took - (raw - decode)) / (output - 1.0);
+        if output >= 8.0 && gap > 0.0 {
+            let (decodes, context) = (self.all_streams() + 1.0, self.all_context());
+            let context = context + ticket.sent.prompt + output * 0.5;
+            self.learn_gap(&GapSample { gap, decodes, context, steps: output.min(16.0) });
+        }
+    }
+
+    /// A step without prompts.
+    pub fn learn_gap(&mut self, sample: &GapSample) {
+        let was_relearning = self.steps.is_relearning();
+        self.steps.learn_gap(sample);
+        match (was_relearning, self.steps.is_relearning()) {
+            (false, true) => {
+                self.residual.note_change();
+                // What prompts cost has changed as well, most of the time: the next ones count for more.
+                self.prefill.doubt();
+            }
+            (true, false) => self.residual.note_relearned(),
+            (false, false) | (true, true) => {}
+        }
+        self.learned();
+    }
+
+    /// The engine has ended `steps` steps since the last call, the last one at `at`: tokens came.
+    pub fn step_ended(&mut self, at: f64, steps: f64) {
+        let gap = at - self.step_ended;
+        if gap <= 0.0 || steps < 1.0 {
+            return;
+        }
+        let step = self.step();
+        let (decodes, context) = (self.all_streams(), self.all_context());
+        // In a full batch prompts do not enter.
+        let has_prompts = self.prompts.entered() > 0 && decodes < self.limits.slots;
+        if self.is_clean && !has_prompts && decodes >= 1.0 {
+            self.learn_gap(&GapSample { gap: gap / steps, decodes, context, steps });
+        }
+        if decodes >= 1.0 {
+            self.pace.learn(gap, steps * step / (1.0 - self.prefill_share(at)), steps);
+        }
+        self.is_clean = decodes >= 1.0;
+        let computed = if self.prompts.entered() > 0 { (gap - steps * step).max(0.0) } else { 0.0 };
+        (self.step_ended, self.steps_seen) = (at, self.steps_seen + steps);
+        let front_end = self.prefill.front_end();
+        self.prompts.step_ended(at, self.steps_seen, front_end, computed);
+        self.is_clean &= self.prompts.entered() == 0 || decodes >= self.limits.slots;
+    }
+
+    pub(super) fn learned(&mut self) {
+        self.coefficients = self.steps.coefficients(self.prefill.token(), self.prefill.pair());
+    }
+
+    /// An output had so many tokens: for what is known from earlier traffic.
+    pub fn learn_length(&mut self, tokens: f64) {
+        self.lengths.learn(tokens);
+    }
+}

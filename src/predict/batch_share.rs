@@ -1,0 +1,65 @@
+//! How full a batch may be, so that its streams meet their objectives for the time per token.
+
+/// The share of an objective up to which a batch is filled at first.
+const FIRST: f64 = 0.9;
+/// How far it moves with each stream that meets its objective, and back with each that misses it: in balance 2 % do.
+const UP: f64 = 0.000_2;
+const DOWN: f64 = 0.01;
+/// Within these bounds.
+const LEAST: f64 = 0.75;
+const MOST: f64 = 1.1;
+/// Which streams show something: those that were sent with a prediction near their objective. What is predicted otherwise says
+/// nothing of the limit.
+const NEAR: std::ops::RangeInclusive<f64> = 0.75..=1.3;
+/// The tokens below which the time per token is noise.
+const LEAST_TOKENS: f64 = 8.0;
+
+/// The share of an objective for the time per token that a prediction may reach before a batch is full. Prompts that come
+/// later lengthen the steps of a stream; how much room that needs depends on the traffic: equal chats can fill a batch up to
+/// the objective, long prompts that come in bursts only up to 80 % of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct BatchShare(f64);
+
+impl Default for BatchShare {
+    fn default() -> Self {
+        Self(FIRST)
+    }
+}
+
+impl BatchShare {
+    /// A stream of so many tokens had an objective, a prediction and a true time per token.
+    pub(super) fn learn(&mut self, objective: f64, predicted: f64, actual: f64, tokens: f64) {
+        if tokens < LEAST_TOKENS || !NEAR.contains(&(predicted / objective)) {
+            return;
+        }
+        let by = if actual > objective { -DOWN } else { UP };
+        self.0 = (self.0 + by).clamp(LEAST, MOST);
+    }
+
+    /// The share.
+    pub(super) fn get(self) -> f64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_follows_how_many_miss_their_objective() {
+        let settled = |late: u32| {
+            let mut share = BatchShare::default();
+            for n in 0..20_000_u32 {
+                let actual = if n % 100 < late { 51.0 } else { 49.0 };
+                share.learn(50.0, 45.0, actual, 100.0);
+            }
+            share.get()
+        };
+        assert!(settled(0) == MOST && settled(1) > 1.08 && settled(10) < 0.78);
+        let mut share = BatchShare::default();
+        share.learn(50.0, 20.0, 60.0, 100.0);
+        share.learn(50.0, 45.0, 60.0, 4.0);
+        assert_eq!(share.get(), FIRST, "far from the limit, or too short");
+    }
+}

@@ -1,0 +1,48 @@
+//! The limits of work: what a backend may have to do before another request goes there.
+
+use super::{Filters, RejectReason};
+use crate::fleet::Serving;
+use crate::routing::prediction::sent;
+use crate::scoring::WARM;
+
+/// The share of a batch that requests may fill which may be refused: the rest is kept for the others. Found by simulation:
+/// with 1 twice as many of the others miss their objectives, and no more of these meet theirs.
+const SHEDDABLE: f64 = 0.85;
+
+impl Filters<'_> {
+    /// The limit of work that a backend has reached, as far as is known of it: a rough limit keeps less work waiting
+    /// there than none, and learns from it. An idle one takes anything.
+    pub(super) fn work_limit(&self, candidate: &Serving) -> Option<RejectReason> {
+        let Self { input, .. } = self;
+        if candidate.max_backlog.is_infinite() || candidate.model_state.of_all() == 0 {
+            return None;
+        }
+        let estimate = candidate.estimate(&sent(input.request, 0), input.now);
+        let prediction = &estimate.prediction;
+        let wait = prediction.backlog.max(prediction.slot_wait);
+        if wait > candidate.max_backlog && !self.has_prompt(candidate) {
+            return Some(RejectReason::Backlog { ms: whole_ms(wait) });
+        }
+        let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
+        let sheddable = if input.objectives.is_sheddable() { SHEDDABLE } else { 1.0 };
+        let most = own.min(estimate.tightest) * estimate.batch_share * sheddable;
+        // An objective that it misses even alone is no reason to wait.
+        (prediction.tpot > most && estimate.tpot_alone <= most)
+            .then(|| RejectReason::Batch { ms: whole_ms(prediction.tpot) })
+    }
+
+    /// Whether a backend has most of the prompt cached: elsewhere the request would be much more work, and it adds little to
+    /// the backlog here.
+    fn has_prompt(&self, candidate: &Serving) -> bool {
+        self.input.prompt.is_some_and(|chain| {
+            let matched = self.model.prefixes.matched(candidate.slot, chain.hashes());
+            chain.blocks() > 0 && f64::from(matched) >= WARM * f64::from(chain.blocks())
+        })
+    }
+}
+
+/// Microseconds as whole milliseconds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+fn whole_ms(micros: f64) -> u32 {
+    (micros / 1000.0).max(0.0) as u32
+}
