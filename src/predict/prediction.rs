@@ -111,10 +111,14 @@ pub struct Prediction {
     pub further: f64,
     /// Tokens of its prompt that are not cached.
     pub uncached: f64,
+    /// Tokens of prompts before it.
+    pub before: f64,
     /// By how much its tokens delay each stream that runs there, while they are in one batch.
     pub slowdown: f64,
     /// The streams that run there.
     pub streams: f64,
+    /// Those, and the requests without a first token.
+    pub requests: f64,
 }
 
 impl Prediction {
@@ -177,9 +181,11 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         work: own,
         further: further - decode,
         uncached,
+        before: view.inside.tokens + view.outside.tokens,
         slowdown: output
             * (coefficients.step(1.0, request.prompt + output * 0.5) - coefficients.base),
         streams,
+        requests: streams + view.waiting,
     }
 }
 

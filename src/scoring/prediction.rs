@@ -33,10 +33,12 @@ pub struct PredictedLatency {
     pub work: f32,
     /// Tokens of its prompt that are not cached.
     pub uncached: f32,
+    /// Tokens of prompts before it.
+    pub before: f32,
     /// By how much its tokens delay each stream that runs there.
     pub slowdown: f32,
-    /// The streams that run there.
-    pub streams: f32,
+    /// The requests there.
+    pub requests: f32,
     /// Whether enough is known of the backend for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -58,8 +60,9 @@ impl From<Estimate> for PredictedLatency {
             further: millis(prediction.further),
             work: millis(prediction.work),
             uncached: narrow(prediction.uncached),
+            before: narrow(prediction.before),
             slowdown: millis(prediction.slowdown),
-            streams: narrow(prediction.streams),
+            requests: narrow(prediction.requests),
             is_trusted,
         }
     }
@@ -91,7 +94,8 @@ impl PredictedLatency {
             "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase),
             "front_end_ms": widen(self.front_end), "further_ms": widen(self.further),
             "work_ms": widen(self.work), "uncached_tokens": widen(self.uncached),
-            "slowdown_ms": widen(self.slowdown), "streams": widen(self.streams),
+            "tokens_before": widen(self.before), "slowdown_ms": widen(self.slowdown),
+            "requests": widen(self.requests),
             "trusted": self.is_trusted,
         })
     }
@@ -123,8 +127,9 @@ impl ReadingValue for Option<PredictedLatency> {
             further: get("further_ms").unwrap_or_default(),
             work: get("work_ms").unwrap_or_default(),
             uncached: get("uncached_tokens").unwrap_or_default(),
+            before: get("tokens_before").unwrap_or_default(),
             slowdown: get("slowdown_ms").unwrap_or_default(),
-            streams: get("streams").unwrap_or_default(),
+            requests: get("requests").unwrap_or_default(),
             is_trusted: object.get("trusted").and_then(Value::as_bool).unwrap_or_default(),
         }))
     }
