@@ -105,6 +105,7 @@ impl<'a> Decider<'a> {
             tokens: TokenCount(profile.estimated_tokens.0),
             fleet: &self.fleet,
             tried: &self.tried,
+            may_probe: true,
             now: Timestamp(1_000_000),
             prompt: None,
             session: None,

@@ -104,6 +104,7 @@ impl<'a> Decider<'a> {
             tokens: profile.estimated_tokens,
             fleet: &self.fleet,
             tried: &tried,
+            may_probe: true,
             now: Timestamp(1_000_000),
             prompt: Some(&self.chain),
             session: None,

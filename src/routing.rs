@@ -77,6 +77,8 @@ pub struct RouteInput<'a> {
     pub fleet: &'a Topology,
     /// Backends earlier attempts of this request failed on.
     pub tried: &'a BackendSet,
+    /// Whether it may go to a backend in cooldown to probe it, where all are.
+    pub may_probe: bool,
     /// The time of the decision.
     pub now: Timestamp,
     /// The prompt in blocks, where the strategy reads it.

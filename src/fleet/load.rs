@@ -153,8 +153,9 @@ impl Load {
     /// it reads there, they would all send to the same backend until the next report.
     #[inline(always)]
     pub fn counted(&self) -> u32 {
-        self.in_flight()
-            .saturating_add((self.level.load(Ordering::Relaxed) + THOUSAND / 2) / THOUSAND)
+        self.in_flight().saturating_add(
+            self.level.load(Ordering::Relaxed).saturating_add(THOUSAND / 2) / THOUSAND,
+        )
     }
 
     /// The same, not rounded.

@@ -17,7 +17,7 @@ use crate::units::Timestamp;
 
 /// How often penstocks report to each other.
 pub const SHARE_INTERVAL: Duration = Duration::from_millis(200);
-/// The most backends of a report, and the most models of all of them: those with the most in flight.
+/// The most backends of a report: those with the most in flight. The most models of all of them.
 const MOST_BACKENDS: usize = 1024;
 const MOST_MODELS: usize = 4096;
 /// The most that a number of a report counts for: no engine has more requests, tokens, or microseconds of work.

@@ -40,7 +40,9 @@ impl Serving {
     /// percentile; 0 where its predictions are not trusted.
     pub fn time_admitted(&self, sent: &Sent, now: Timestamp) -> (f64, f64) {
         let predictor = self.model_state.used_predictor();
-        predictor.map_or((0.0, 0.0), |predictor| predictor.time_admitted(sent, now.0 as f64))
+        predictor.map_or((0.0, 0.0), |predictor| {
+            predictor.time_admitted(sent, self.max_backlog, now.0 as f64)
+        })
     }
 
     /// In how long a request would meet its objectives there, if nothing else arrives; at most 120 s. `None` where it would

@@ -153,6 +153,9 @@ impl BackendPredictor {
         self.prompts.send(prompt, is_idle.then_some((now, self.steps_seen)));
         self.is_clean &= !is_idle;
         let (allowed, first_at, age) = (None, 0.0, 0);
+        // One that is missed even alone is no reason to keep others away.
+        let alone = self.coefficients.step(1.0, sent.prompt);
+        let objective = objective.filter(|objective| *objective >= alone);
         let mut ticket =
             Ticket { sent_at: now, sent, prediction, number, objective, allowed, first_at, age };
         if sent.is_whole {
@@ -265,6 +268,9 @@ impl BackendPredictor {
     /// once a second.
     pub fn refresh(&mut self, waits: &WaitCurve, now: f64) {
         self.prompts.forget_done(now);
+        if !self.knows_slots && self.slots.expire(now) {
+            self.limits.slots = f64::INFINITY;
+        }
         for one in self.prompts.iter_mut().filter(|one| one.regime != Regime::Whole) {
             let elapsed = now - one.sent_at;
             if elapsed > OVERRUN * one.learned.max(one.raw) {

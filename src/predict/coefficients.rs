@@ -204,13 +204,13 @@ fn catch_up(off: f64, steps: f64) -> f64 {
     ratio.powf(share).clamp(0.8, 1.25)
 }
 
-type Vec3 = [f64; 3];
+pub(super) type Vec3 = [f64; 3];
 
 /// Microseconds in which the weights count within the regression: a millisecond.
 const SCALE: f64 = 1000.0;
 /// The variance of a relative error of one gap.
 const NOISE: f64 = 0.0025;
 
-fn dot(a: &Vec3, b: &Vec3) -> f64 {
+pub(super) fn dot(a: &Vec3, b: &Vec3) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }

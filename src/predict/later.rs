@@ -1,7 +1,7 @@
 //! When a request that would be late now would be in time, if nothing else arrives until then.
 
 use super::prediction::{EngineView, Prediction, Sent, predict};
-use super::prompts::Work;
+use super::prompts::{Work, decayed};
 
 /// The longest time that is looked ahead, in microseconds: 120 s. SDKs do not wait for longer.
 const LONGEST: f64 = 120e6;
@@ -20,7 +20,7 @@ impl EngineView<'_> {
         let left = if work > 0.0 { (1.0 - passed / work).max(0.0) } else { 0.0 };
         let rest = |of: Work| Work { tokens: of.tokens * left, time: of.time * left };
         // Whole requests: a prompt that is computed in part still waits.
-        let started = self.waiting - (self.waiting * left).ceil();
+        let started = self.waiting - (self.waiting * left).ceil().min(self.waiting);
         let all = self.streams + started;
         let tokens = passed / step;
         let ended = self.waits.ended_within(tokens, now, step);
@@ -32,6 +32,7 @@ impl EngineView<'_> {
             waiting: self.waiting - started,
             inside: rest(self.inside),
             outside: rest(self.outside),
+            prefill_share: decayed(self.prefill_share, passed),
             streams,
             own_streams: self.own_streams.min(streams),
             context: self.context * if all > 0.0 { streams / all.max(1.0) } else { 0.0 },

@@ -122,10 +122,12 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// The time to the first token without a wait for a slot: its mean and its 90th percentile.
-    pub fn admitted(&self) -> (f64, f64) {
-        let waits = (self.slot_wait - self.backlog - self.phase).max(0.0);
-        let without = (self.raw - waits - self.decode).max(0.0) / self.raw.max(1.0);
+    /// The time to the first token from when it may be sent: once the prompts before it take no more than `most_backlog`, and
+    /// there is a slot. Its mean and its 90th percentile.
+    pub fn admitted(&self, most_backlog: f64) -> (f64, f64) {
+        let slot = (self.slot_wait - self.backlog - self.phase).max(0.0);
+        let waits = slot + (self.backlog - most_backlog).max(0.0);
+        let without = (self.raw - waits).max(0.0) / self.raw.max(1.0);
         (without * self.ttft, without * self.ttft_p90)
     }
 }
@@ -205,10 +207,13 @@ fn slot_wait(view: &EngineView<'_>, request: &Sent, now: f64) -> f64 {
     if streams < 1.0 {
         return 0.0;
     }
-    // The KV cache has room for as many as have their mean context.
-    let each = (context / streams).max(request.prompt.min(1.0)).max(1.0);
+    // The KV cache has room for as many as have their mean context; a longer prompt takes the room of several.
+    let each = (context / streams).max(1.0);
     let room = limits.slots.min(limits.kv_tokens / each);
-    let needed = streams + waiting + 1.0 - room;
+    let own = if limits.kv_tokens.is_finite() { (request.prompt / each).max(1.0) } else { 1.0 };
+    let needed = (streams + waiting + 1.0 - limits.slots)
+        .max(streams + waiting + own - limits.kv_tokens / each)
+        .min(streams + waiting);
     if needed <= 0.0 {
         return 0.0;
     }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::coefficients::{Vec3, dot};
+
 /// Tokens and pairs in which the regression counts.
 const TOKENS: f64 = 512.0;
 const PAIRS: f64 = 1e6;
@@ -43,12 +45,6 @@ pub struct PrefillLearner {
     samples: f64,
 }
 
-type Vec3 = [f64; 3];
-
-fn dot(a: &Vec3, b: &Vec3) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
 impl PrefillLearner {
     /// Starts with a cost per token and per pair, in microseconds, and no front end.
     pub fn new(token: f64, pair: f64) -> Self {
@@ -65,7 +61,7 @@ impl PrefillLearner {
         }
     }
 
-    /// The engine is another one, or another version: what was learned is a first guess now.
+    /// What was learned is a first guess now; the front end stays, which is no part of the engine.
     pub fn doubt(&mut self) {
         let front_end = self.weights[0];
         *self = Self::new(self.token(), self.pair());

@@ -14,9 +14,14 @@ pub(super) const MOST_SHARE: f64 = 0.95;
 /// Prompts that are followed one by one; further ones are counted only.
 const MOST: usize = 4096;
 
+/// What is left of prefill work, or of its share of the time, after `passed` microseconds.
+pub(super) fn decayed(work: f64, passed: f64) -> f64 {
+    work * (-passed.max(0.0) / DECAY).exp()
+}
+
 /// The share of the time that prefills took, where their decayed work was `recent` at `changed`.
 pub(super) fn share_at(recent: f64, changed: f64, now: f64) -> f64 {
-    (recent * (-(now - changed).max(0.0) / DECAY).exp() / DECAY).min(MOST_SHARE)
+    (decayed(recent, now - changed) / DECAY).min(MOST_SHARE)
 }
 
 /// A prompt without a first token.
@@ -75,8 +80,7 @@ impl Prompts {
     /// A prompt is sent. `enters`: to an idle engine, which starts at once.
     pub(super) fn send(&mut self, prompt: Prompt, enters: Option<(f64, f64)>) {
         self.forget_done(prompt.sent_at);
-        self.recent *= (-(prompt.sent_at - self.changed).max(0.0) / DECAY).exp();
-        self.recent += prompt.work;
+        self.recent = decayed(self.recent, prompt.sent_at - self.changed) + prompt.work;
         self.changed = prompt.sent_at;
         if self.prompts.len() >= MOST {
             return;

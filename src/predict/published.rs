@@ -22,8 +22,8 @@ impl Number {
     }
 }
 
-/// The numbers of an [`EngineView`], and what else a decision reads. Those of two moments may be mixed for an instant; each
-/// is finite by itself, so that a prediction is off then, and nothing more.
+/// The numbers of an [`EngineView`], and what else a decision reads. Those of two moments may be mixed for an instant; a
+/// prediction is off then, and nothing more.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Published {

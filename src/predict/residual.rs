@@ -180,7 +180,7 @@ impl Residual {
         self.seen
     }
 
-    /// The share of late first tokens that came within the predicted 90th percentile.
+    /// The share of the last first tokens that came within the predicted 90th percentile.
     pub fn coverage(&self) -> f64 {
         self.covered
     }

@@ -123,13 +123,13 @@ impl Predictor {
         }
     }
 
-    /// How long the first token of a request takes once the engine has a slot for it: the mean, and the 90th percentile; 0
-    /// while predictions are not trusted.
-    pub fn time_admitted(&self, sent: &Sent, now: f64) -> (f64, f64) {
-        match self.published.is_trusted() {
-            true => predict(&self.published.view(&self.waits, now), sent, now).admitted(),
-            false => (0.0, 0.0),
+    /// How long the first token of a request takes from when it may be sent: once the prompts before it take no more than
+    /// `most_backlog`, and the engine has a slot for it. The mean, and the 90th percentile; 0 while predictions are not trusted.
+    pub fn time_admitted(&self, sent: &Sent, most_backlog: f64, now: f64) -> (f64, f64) {
+        if !self.published.is_trusted() {
+            return (0.0, 0.0);
         }
+        predict(&self.published.view(&self.waits, now), sent, now).admitted(most_backlog)
     }
 
     /// In how many microseconds the latencies of a request would be as `is_met` wants them, if nothing else arrives; at
@@ -143,7 +143,9 @@ impl Predictor {
         let view = self.published.view(&self.waits, now);
         let now_there = self.estimate(sent, now);
         later::time_until(&view, sent, now, |prediction| {
-            is_met(&Estimate { prediction: *prediction, ..now_there })
+            let is_empty = prediction.streams < 1.0;
+            let tightest = if is_empty { f64::INFINITY } else { now_there.tightest };
+            is_met(&Estimate { prediction: *prediction, tightest, ..now_there })
         })
     }
 

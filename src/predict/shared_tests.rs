@@ -98,6 +98,44 @@ fn tightest_objective_of_running_streams_is_seen() {
 }
 
 #[test]
+fn objective_that_is_missed_even_alone_keeps_none_away() {
+    let predictor = Arc::new(Predictor::default());
+    let prediction = predictor.estimate(&SENT, 0.0).prediction;
+    let mut stream = predictor.send(SENT, prediction, Some(100.0), 0.0);
+    stream.tokens(1, 1e5);
+    assert_eq!(predictor.estimate(&SENT, 1e5).tightest, f64::INFINITY);
+}
+
+#[test]
+fn request_is_sent_once_the_prompts_before_it_are_short() {
+    let predictor = Arc::new(Predictor::default());
+    serve_alone(&predictor, 60);
+    assert!(predictor.is_trusted());
+    let now = 1e12;
+    let long = Sent { prompt: 50_000.0, ..SENT };
+    let _ticket = predictor.send(long, predictor.estimate(&long, now).prediction, None, now);
+    let admitted = |most| predictor.time_admitted(&SENT, most, now).0;
+    let (all, some) = (admitted(f64::INFINITY), admitted(100_000.0));
+    let backlog = predictor.estimate(&SENT, now).prediction.backlog;
+    assert!(backlog > 200_000.0 && all > backlog * 0.8, "{backlog} {all}");
+    assert!((all - some) / (backlog - 100_000.0) > 0.8, "{all} {some} {backlog}");
+}
+
+#[test]
+fn long_prompt_waits_for_room_in_the_kv_cache() {
+    let predictor = Arc::new(Predictor::default());
+    let prediction = predictor.estimate(&SENT, 0.0).prediction;
+    let send = || predictor.send(SENT, prediction, None, 0.0);
+    let mut streams: Vec<PredictionTicket> = (0..20).map(|_| send()).collect();
+    streams.iter_mut().for_each(|stream| stream.tokens(1, 1e5));
+    let kv = 25.0 * (SENT.prompt + 1.0);
+    predictor.refresh(f64::INFINITY, kv, 1e5);
+    let wait = |prompt| predictor.estimate(&Sent { prompt, ..SENT }, 1e5).prediction.slot_wait;
+    assert_eq!(wait(SENT.prompt), 0.0);
+    assert!(wait(10.0 * SENT.prompt) > 0.0);
+}
+
+#[test]
 fn responses_in_one_piece_show_the_speed_too() {
     let predictor = Arc::new(Predictor::default());
     let whole = Sent { is_whole: true, ..SENT };

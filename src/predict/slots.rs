@@ -7,6 +7,9 @@ use super::residual::Regime;
 const TOO_LONG: f64 = 2.0;
 /// How many such waits in a row show it.
 const CONFIRMED: u32 = 3;
+/// How long they are believed after the last such wait, in microseconds: 10 minutes. What is taken for a full batch and is none
+/// keeps away the requests that would show it.
+const BELIEVED: f64 = 600e6;
 /// How far the numbers of streams during these waits may differ, and during one of them: in a full batch one starts when one
 /// ends.
 const SPREAD: f64 = 0.1;
@@ -87,6 +90,20 @@ impl SlotLearner {
         true
     }
 
+    /// Forgets what no wait has shown for long. Returns whether the slots are news.
+    pub(super) fn expire(&mut self, now: f64) -> bool {
+        if self.found.is_infinite() || now <= self.counted_at.max(0.0) + BELIEVED {
+            return false;
+        }
+        if self.counted_at == f64::NEG_INFINITY {
+            // Found by an earlier process.
+            self.counted_at = now;
+            return false;
+        }
+        *self = Self::default();
+        true
+    }
+
     /// Earlier waits have shown so many.
     pub(super) fn found_before(&mut self, slots: f64) {
         (self.found, self.suspected) = (slots, slots - 1.0);
@@ -121,6 +138,19 @@ mod tests {
         assert_eq!(slots.found(), 33.0);
         assert!(slots.saw(40.0));
         assert_eq!(slots.found(), f64::INFINITY);
+    }
+
+    #[test]
+    fn what_no_wait_shows_is_forgotten() {
+        let mut slots = SlotLearner::default();
+        (0..3_u32).for_each(|n| {
+            slots.learn(&wait(f64::from(n) * 1e6, f64::from(n) * 1e6 + 9e5));
+        });
+        assert!(!slots.expire(500e6) && slots.found() == 32.0);
+        assert!(slots.expire(700e6) && slots.found() == f64::INFINITY);
+        slots.found_before(8.0);
+        assert!(!slots.expire(5000e6) && !slots.expire(5500e6) && slots.found() == 8.0);
+        assert!(slots.expire(5700e6));
     }
 
     #[test]

@@ -156,6 +156,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) body: Option<HeldBody>,
     pub(crate) fleet: Arc<Topology>,
     pub(crate) tried: BackendSet,
+    /// Whether it may go to a backend in cooldown to probe it.
+    pub(crate) may_probe: bool,
     /// A hash of what identifies its session, where the strategy reads it.
     pub(crate) session: Option<u64>,
     /// What decides its model where an alias leads to several.
@@ -195,6 +197,7 @@ impl ScannedRequest {
             body: Some(body),
             fleet,
             tried: BackendSet::default(),
+            may_probe: true,
             split: SplitPoint::default(),
             session: None,
             decision: None,

@@ -16,7 +16,7 @@ use crate::fleet::{BackendSet, PermitLimits, PermitRequest};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, Router,
-    RoutingDecision, Scratch, Trace, Weighted,
+    RoutingDecision, Scratch, ServiceTime, Trace, Weighted,
 };
 
 /// How often a decision is repeated because another request took the last permit first.
@@ -243,6 +243,7 @@ pub(super) fn route_input<'a>(
         tokens: router.tokens_to_fit(&request.profile),
         fleet: &request.fleet,
         tried,
+        may_probe: request.may_probe,
         now: now(),
         prompt,
         session: request.session,
@@ -252,6 +253,15 @@ pub(super) fn route_input<'a>(
             None => request.objectives,
         },
     }
+}
+
+/// How long the first token of a request takes once a backend has room.
+pub(super) fn predicted_service(ctx: &RequestContext, request: &ScannedRequest) -> ServiceTime {
+    let router = &ctx.generation.router;
+    SCRATCH.with_borrow_mut(|(_, chain)| {
+        let prompt = read_prompt(ctx, request, chain);
+        router.service_time(&route_input(router, ctx, request, &request.tried, prompt))
+    })
 }
 
 /// Hashes the prompt's blocks where the strategy reads them and the body is still held.

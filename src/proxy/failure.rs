@@ -209,6 +209,7 @@ mod tests {
             let error = RouteError::ObjectiveMissed {
                 model,
                 predicted_ms: 1,
+                per_token_ms: 1,
                 wait: Some(Duration::from_millis(wait_ms)),
             };
             OwnError::from_route(&error, Timestamp(0), share).retry_after.unwrap().as_secs_f64()

@@ -166,6 +166,7 @@ pub(crate) fn admit(
         session: session_of(ctx, headers),
         split,
         tried: BackendSet::default(),
+        may_probe: true,
         decision: None,
         moved: None,
         preferred,

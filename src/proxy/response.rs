@@ -101,11 +101,11 @@ pub(crate) async fn relay(
         RelayEnd::ClientGone => ctx.client_gone(),
         RelayEnd::Cut(code) => {
             drop(exchange);
+            ctx.record.code = Some(code);
+            ctx.record.outcome = Some(Outcome::Fault);
             if let Some(held) = &mut held {
                 held.write(session).await?;
             }
-            ctx.record.code = Some(code);
-            ctx.record.outcome = Some(Outcome::Fault);
             break_off(session, ctx, code, &monitor, transform).await
         }
     }

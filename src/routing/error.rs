@@ -108,6 +108,8 @@ pub enum RouteError {
         model: String,
         /// The 90th percentile of its time to the first token on the best backend, in milliseconds.
         predicted_ms: u64,
+        /// Its time per token there.
+        per_token_ms: u64,
         /// When it would not, if nothing else arrives; `None` where it would on an idle backend, too.
         wait: Option<Duration>,
     },
@@ -231,7 +233,8 @@ impl Seen {
         let is_healthy = candidate.state.status() == Health::Healthy;
         self.healthy |= is_healthy;
         match verdict {
-            Ok(()) => self.capable = true,
+            // It has found room only just now: the request had better ask again.
+            Ok(()) => (self.capable, self.full) = (true, true),
             Err(reason) if reason.is_lasting() => {
                 if is_healthy {
                     self.add_lacking(candidate, lacking(input, candidate));
@@ -324,10 +327,10 @@ impl fmt::Display for RouteError {
             Self::CoolingDown { model, status, .. } => {
                 write!(out, "Every backend for model '{model}' recently responded with {status}")
             }
-            Self::ObjectiveMissed { model, predicted_ms, wait } => write!(
+            Self::ObjectiveMissed { model, predicted_ms, per_token_ms, wait } => write!(
                 out,
-                "The objectives of the request would be missed on every backend for model '{model}'{} (the first token is \
-                 predicted within {predicted_ms} ms), and its priority is below 0",
+                "The objectives of the request would be missed on every backend for model '{model}'{} (predicted are \
+                 the first token within {predicted_ms} ms and {per_token_ms} ms per token), and its priority is below 0",
                 if wait.is_none() { ", even an idle one" } else { "" }
             ),
             Self::DiscoveryPending { model } => write!(

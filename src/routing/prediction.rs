@@ -1,9 +1,10 @@
 //! What is predicted of the request that a decision is about.
 
-use super::RoutingDecision;
+use super::{RouteInput, RoutingDecision};
 use crate::api::Work;
-use crate::fleet::{InflightGuard, Serving};
+use crate::fleet::{InflightGuard, Model, Serving};
 use crate::predict::{Estimate, Sent};
+use crate::prefix::Chain;
 use crate::scan::RequestProfile;
 use crate::scoring::Objectives;
 use crate::units::Timestamp;
@@ -18,6 +19,19 @@ pub(super) fn sent(request: &RequestProfile, cached: u32) -> Sent {
         max_output: if generates { limit.max(1.0) } else { 1.0 },
         is_whole: !request.streaming,
     }
+}
+
+/// The blocks of the prompt that a backend is believed to have cached.
+pub(super) fn matched_blocks(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> u32 {
+    let chain = input.prompt.filter(|chain| chain.blocks() > 0);
+    chain.map_or(0, |chain| model.prefixes.matched(serving.slot, chain.hashes()))
+}
+
+/// The request as a backend gets it that has so much of its prompt cached as is believed.
+pub(super) fn sent_to(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> Sent {
+    let tokens = input.prompt.map_or(0, Chain::block_tokens);
+    let cached = matched_blocks(input, model, serving).saturating_mul(tokens);
+    sent(input.request, cached)
 }
 
 impl RoutingDecision {

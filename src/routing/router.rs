@@ -136,7 +136,8 @@ impl Router {
             return Ok(decision);
         }
         // A retry is no probe: or every refused request would reach the backends in cooldown.
-        if input.tried.is_empty()
+        if input.may_probe
+            && input.tried.is_empty()
             && let Some(decision) = self.pick_next_probe(target, input, recorder)
         {
             return Ok(decision);
@@ -181,6 +182,7 @@ impl Router {
         Err(RouteError::ObjectiveMissed {
             model: model.to_owned(),
             predicted_ms: whole_ms(prediction.ttft_p90.into()),
+            per_token_ms: whole_ms(prediction.tpot.into()),
             wait: wait.flatten(),
         })
     }

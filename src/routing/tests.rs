@@ -165,6 +165,7 @@ fn input_of<'a>(
         tokens: router.tokens_to_fit(profile),
         fleet: topology,
         tried,
+        may_probe: true,
         now: NOW,
         prompt: None,
         session: None,

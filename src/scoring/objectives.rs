@@ -44,9 +44,7 @@ impl Objectives {
             (one, other) => one.or(other),
         }
     }
-}
 
-impl Objectives {
     /// A prediction beside them, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms, p90 480 ms
     /// (objective 500 ms), 21.0 ms per token, headroom 20 ms`.
     pub fn compare_text(&self, prediction: &PredictedLatency) -> String {

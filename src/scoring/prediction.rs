@@ -81,9 +81,7 @@ impl PredictedLatency {
             self.prefill, self.phase, self.front_end, self.ttft
         )
     }
-}
 
-impl PredictedLatency {
     /// As JSON.
     pub fn to_value(&self) -> Value {
         let tightest = Some(self.tightest_tpot).filter(|least| least.is_finite()).map(widen);

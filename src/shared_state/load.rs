@@ -143,6 +143,8 @@ impl SharedState {
             report: if is_changed { &text } else { "" },
             known: versions.collect(),
         };
+        // A report may have arrived although its response did not: the next one is sent again.
+        board.sent.clear();
         let response = link.exchange(&exchange).await?;
         board.sent = text;
         let merged = board.merge(&response);

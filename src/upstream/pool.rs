@@ -69,6 +69,30 @@ struct IdleSet {
     count: AtomicUsize,
 }
 
+impl IdleSet {
+    /// One that is settled and usable. Those that are not settled stay, and those that are not usable are closed.
+    fn take(
+        &self,
+        is_settled: impl Fn(&IdleConnection) -> bool,
+        is_usable: impl Fn(&mut IdleConnection) -> bool,
+    ) -> Option<IdleConnection> {
+        let mut settling = Vec::new();
+        let mut found = None;
+        while found.is_none()
+            && let Some((descriptor, mut idle)) = self.node.get_any()
+        {
+            if !is_settled(&idle) {
+                settling.push((descriptor, idle));
+                continue;
+            }
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            found = is_usable(&mut idle).then_some(idle);
+        }
+        settling.into_iter().for_each(|(descriptor, idle)| self.node.insert(descriptor, idle));
+        found
+    }
+}
+
 /// Idle connections of all backends, and the connector for new ones.
 pub(crate) struct ConnectionPool {
     connector: Connector,
@@ -105,8 +129,8 @@ impl ConnectionPool {
         Some(cell.get_or_init(|| IdleSet { node: PoolNode::new(), count: AtomicUsize::new(0) }))
     }
 
-    /// An idle connection that is still open, or none. One in plain text whose last response ended less than `settle` ago is
-    /// closed: some engines close a connection after a response without saying so, and a request that comes at once is
+    /// An idle connection that is still open, or none. One in plain text whose last response ended less than `settle` ago stays
+    /// idle: some engines close a connection after a response without saying so, and a request that comes at once is
     /// lost with it.
     pub(crate) fn take_idle(
         &self,
@@ -116,25 +140,13 @@ impl ConnectionPool {
     ) -> Option<Connection> {
         let set = self.idle_set(state.id)?;
         let timeout = self.idle_timeout();
-        while let Some((_, mut idle)) = set.node.get_any() {
-            set.count.fetch_sub(1, Ordering::Relaxed);
-            if !idle.is_tls && now.since(idle.since) < settle {
-                continue;
-            }
+        let is_settled = |idle: &IdleConnection| idle.is_tls || now.since(idle.since) >= settle;
+        let idle = set.take(is_settled, |idle| {
             let is_current = idle.epoch == state.addresses.epoch();
-            if idle.serial == state.serial && is_current && idle.is_usable(now, timeout) {
-                let IdleConnection { stream, read, is_tls, request_end, epoch, .. } = idle;
-                return Some(Connection {
-                    stream,
-                    read,
-                    is_reused: true,
-                    is_tls,
-                    epoch,
-                    request_end,
-                });
-            }
-        }
-        None
+            idle.serial == state.serial && is_current && idle.is_usable(now, timeout)
+        })?;
+        let IdleConnection { stream, read, is_tls, request_end, epoch, .. } = idle;
+        Some(Connection { stream, read, is_reused: true, is_tls, epoch, request_end })
     }
 
     /// A new connection. When descriptors or memory have run out, idle connections to all backends give
@@ -278,8 +290,8 @@ mod tests {
         let settle = Duration::from_secs(1);
         pool.keep(&backend.state, connect().await, None);
         assert!(pool.take_idle(&backend.state, now(), settle).is_none());
-        assert_eq!(pool.idle_count(backend.state.id), 0);
-        pool.keep(&backend.state, connect().await, None);
+        assert_eq!(pool.idle_count(backend.state.id), 1, "it stays for later");
         assert!(pool.take_idle(&backend.state, now().after(settle), settle).is_some());
+        assert_eq!(pool.idle_count(backend.state.id), 0);
     }
 }

@@ -40,6 +40,7 @@ impl Story {
             tokens: profile.estimated_tokens,
             fleet: &fleet,
             tried: &BackendSet::default(),
+            may_probe: true,
             now: Timestamp(0),
             prompt: None,
             session: None,

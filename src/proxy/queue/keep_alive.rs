@@ -16,7 +16,7 @@ use crate::proxy::context::{RequestContext, ScannedRequest};
 use crate::proxy::kept_alive::{may_keep_alive, send_waiting};
 use crate::units::Timestamp;
 
-/// How long a client may take to read what it gets once it is its request's turn: the others wait behind it.
+/// How long a client may take to read what it gets, when it is its request's turn: the others wait behind it.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The client has left, or does not read.
@@ -75,7 +75,8 @@ impl KeepAlive {
     ) -> Result<(), Unsent> {
         let Waiter::Request(session) = waiter else { return Ok(()) };
         let is_first = !ctx.record.is_kept_alive;
-        self.due = now().after(self.interval);
+        let began = now();
+        self.due = began.after(self.interval);
         let client = ctx.client.clone();
         let mut sending = pin!(send_waiting(session, ctx, self.operation));
         let mut grace = None;
@@ -87,7 +88,8 @@ impl KeepAlive {
                 return Poll::Ready(Err(Unsent));
             }
             if grace.is_none() && place.poll(cx).is_ready() {
-                grace = Some(Box::pin(tokio::time::sleep(GRACE)));
+                let taken = now().since(began);
+                grace = Some(Box::pin(tokio::time::sleep(GRACE.saturating_sub(taken))));
             }
             let Some(grace) = &mut grace else { return Poll::Pending };
             grace.as_mut().poll(cx).map(|()| Err(Unsent))

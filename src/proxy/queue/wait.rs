@@ -1,7 +1,6 @@
 //! One request in the queue of its model: joins it where every backend is full, waits for its turn, decides.
 
 use std::future::{Future, poll_fn};
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,10 +15,10 @@ use crate::config::{FairnessId, QueueConfig};
 use crate::fleet::{BackendSet, cooldown_time};
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest};
-use crate::proxy::decision::{Undecided, decide, decide_moved, route_input};
+use crate::proxy::decision::{Undecided, decide, decide_moved, predicted_service, route_input};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::reserved::Decided;
-use crate::routing::{Cooling, RouteError, ServiceTime};
+use crate::routing::{RouteError, ServiceTime};
 use crate::units::Timestamp;
 use crate::upstream::failure::Failure;
 
@@ -98,21 +97,10 @@ fn decide_after_cooldown(
     headers: &HeaderMap,
     request: &mut ScannedRequest,
 ) -> Result<Decided, Undecided> {
-    let generation = Arc::clone(&ctx.generation);
-    let input = route_input(&generation.router, ctx, request, &request.tried, None);
-    let Some(Cooling { backends, until, status }) = generation.router.cooling(&input) else {
-        return decide(proxy, ctx, headers, request);
-    };
-    let tried = request.tried;
-    request.tried.insert_all(&backends);
+    request.may_probe = false;
     let decided = decide(proxy, ctx, headers, request);
-    request.tried = tried;
-    decided.map_err(|undecided| match undecided {
-        Undecided::NoRoute(RouteError::AllTried { model }) => {
-            Undecided::NoRoute(RouteError::CoolingDown { model, until, status })
-        }
-        undecided => undecided,
-    })
+    request.may_probe = true;
+    decided
 }
 
 /// Whether requests wait for the model of a request that has not been decided before.
@@ -200,11 +188,10 @@ fn service_time(
     request: &ScannedRequest,
     objective: Option<Duration>,
 ) -> ServiceTime {
-    if objective.is_none() {
-        return ServiceTime::default();
+    match objective {
+        Some(_) => predicted_service(ctx, request),
+        None => ServiceTime::default(),
     }
-    let router = &ctx.generation.router;
-    router.service_time(&route_input(router, ctx, request, &request.tried, None))
 }
 
 /// Whether a request that waits may find room later. One that waits also waits for a backend to recover.

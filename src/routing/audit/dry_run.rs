@@ -81,6 +81,7 @@ impl DryRun<'_> {
             tokens: router.tokens_to_fit(&profile),
             fleet: topology,
             tried: &BackendSet::default(),
+            may_probe: true,
             now,
             prompt: Some(&prompt),
             session: router.weighted().and_then(|weighted| session(weighted, sample)),

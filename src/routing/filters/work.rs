@@ -2,7 +2,8 @@
 
 use super::{Filters, RejectReason};
 use crate::fleet::Serving;
-use crate::routing::prediction::sent;
+use crate::prefix::Chain;
+use crate::routing::prediction::{matched_blocks, sent};
 use crate::scoring::WARM;
 
 /// The share of a batch that requests may fill which may be refused: the rest is kept for the others. Found by simulation:
@@ -24,20 +25,21 @@ impl Filters<'_> {
             return Some(RejectReason::Backlog { ms: whole_ms(wait) });
         }
         let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
+        let objective = own.min(estimate.tightest);
         let sheddable = if input.objectives.is_sheddable() { SHEDDABLE } else { 1.0 };
-        let most = own.min(estimate.tightest) * estimate.batch_share * sheddable;
+        let alone = estimate.tpot_alone;
+        let most = (objective * estimate.batch_share * sheddable).max(alone);
         // An objective that it misses even alone is no reason to wait.
-        (prediction.tpot > most && estimate.tpot_alone <= most)
+        (prediction.tpot > most && alone <= objective)
             .then(|| RejectReason::Batch { ms: whole_ms(prediction.tpot) })
     }
 
-    /// Whether a backend has most of the prompt cached: elsewhere the request would be much more work, and it adds little to
-    /// the backlog here.
+    /// Whether a backend has most of the prompt cached: elsewhere the request would be much more work, and here it adds little to
+    /// the backlog, and needs little more room in the KV cache.
     fn has_prompt(&self, candidate: &Serving) -> bool {
-        self.input.prompt.is_some_and(|chain| {
-            let matched = self.model.prefixes.matched(candidate.slot, chain.hashes());
-            chain.blocks() > 0 && f64::from(matched) >= WARM * f64::from(chain.blocks())
-        })
+        let blocks = self.input.prompt.map_or(0, Chain::blocks);
+        let matched = matched_blocks(self.input, self.model, candidate);
+        blocks > 0 && f64::from(matched) >= WARM * f64::from(blocks)
     }
 }
 

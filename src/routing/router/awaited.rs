@@ -52,10 +52,11 @@ impl Router {
         if !self.predicts {
             return ServiceTime::default();
         }
-        let sent = prediction::sent(input.request, 0);
         let target = self.names.resolve(input.model, input.fleet, input.split);
-        let rows = self.awaited_models(input, target).flat_map(|one| &one.model.serving);
-        let times = rows.map(|row| row.time_admitted(&sent, input.now));
+        let times = self.awaited_models(input, target).flat_map(|Considered { model, .. }| {
+            let sent = |row| prediction::sent_to(input, model, row);
+            model.serving.iter().map(move |row| row.time_admitted(&sent(row), input.now))
+        });
         let (mean, p90) = times.min_by(|(a, _), (b, _)| a.total_cmp(b)).unwrap_or_default();
         let time = |micros: f64| Duration::from_secs_f64(micros.clamp(0.0, 1e9) / 1e6);
         ServiceTime { mean: time(mean), p90: time(p90) }

@@ -25,6 +25,7 @@ fn decisions_allocate_nothing() {
                 tokens: request.estimated_tokens,
                 fleet: &snapshot,
                 tried: &fleet.tried,
+                may_probe: true,
                 now: NOW,
                 prompt: None,
                 session: None,

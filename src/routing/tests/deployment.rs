@@ -262,6 +262,7 @@ fn input<'a>(
         tokens: request.estimated_tokens,
         fleet,
         tried,
+        may_probe: true,
         now: NOW,
         prompt: None,
         session: None,

@@ -26,6 +26,7 @@ fn explain_admits_its_pick_when_only_slow_start_is_left() {
                 tokens: request.estimated_tokens,
                 fleet: &topology,
                 tried: &fleet.tried,
+                may_probe: true,
                 now: fleet.now,
                 prompt: None,
                 session: None,

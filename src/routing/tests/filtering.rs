@@ -248,6 +248,7 @@ proptest! {
             tokens: TokenCount(tokens),
             fleet: &snapshot,
             tried: &fleet.tried,
+            may_probe: true,
             now: fleet.now,
             prompt: None,
             session: None,

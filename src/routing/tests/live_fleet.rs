@@ -38,6 +38,7 @@ impl<'a> Decider<'a> {
             tokens,
             fleet,
             tried: &tried,
+            may_probe: true,
             now: NOW,
             prompt: None,
             session: None,

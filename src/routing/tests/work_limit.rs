@@ -96,6 +96,17 @@ fn requests_that_may_be_refused_fill_a_smaller_batch() {
 }
 
 #[test]
+fn objective_that_just_can_be_met_alone_bounds_the_batch_too() {
+    let mut fleet = fleet(", max_backlog: 100s");
+    // Steps take 5 ms: 90 % of it is less than that.
+    let objectives = Objectives { tpot_ms: Some(5.4), priority: -1, ..Objectives::default() };
+    let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+    let mut streams: Vec<PredictionTicket> = (0..100).map(|_| send(&fleet, SENT, None)).collect();
+    streams.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
+    assert!(matches!(fleet.route(ask), Err(RouteError::Saturated { .. })));
+}
+
+#[test]
 fn requests_wait_while_another_stream_makes_one_miss_its_objective() {
     let mut fleet = fleet(", max_backlog: 100s");
     let mut first = send(&fleet, SENT, Some(7_000.0));

@@ -23,7 +23,7 @@ const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "headroom = objective - prediction, the least of TTFT (mean; p90 of a backend without the prompt where another one has 80 % of it) and TPOT (that of running streams, too); cost = 2 x TTFT + further tokens + requests there x (prompt tokens before it and its own, and how much its tokens slow down a stream); most = (max - cost) / (max - min), least = 1 - most, knee prefers the smallest headroom above 20 %, and backends without headroom get 0; where none has any, the cheapest is best. Backends with at least 80 % of the prompt cached come first (0.5 + half of it, the others half of it) unless the best of them is 5 s slower than the best of the others",
+    formula: "headroom = objective - prediction, the least of TTFT (mean; p90 for priorities below 0, and of a backend without the prompt where another one has 80 % of it) and TPOT (that of running streams, too); cost = 2 x TTFT + further tokens + requests there x (prompt tokens before it and its own, and how much its tokens slow down a stream); most = (max - cost) / (max - min), least = 1 - most, knee prefers the smallest headroom above 20 %, and backends without headroom get 0; where none has any, the cheapest is best. Backends with at least 80 % of the prompt cached come first (0.5 + half of it, the others half of it) unless the best of them is 5 s slower than the best of the others",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
@@ -63,8 +63,8 @@ impl Scorer for SloHeadroom {
             let prediction = one.prediction?;
             // By the 90th percentile, backends that are alike would take turns in meeting a tight objective, and those that
             // just do would get all requests. A request leaves a backend that has its prompt only for one that meets it
-            // surely.
-            let is_sure = has_warm && !is_warm(one);
+            // surely; one that may be refused is refused by the 90th percentile.
+            let is_sure = objectives.is_sheddable() || has_warm && !is_warm(one);
             let ttft_p90 = if is_sure { prediction.ttft_p90 } else { prediction.ttft };
             Some(objectives.headroom(&PredictedLatency { ttft_p90, ..prediction }))
         };
@@ -215,6 +215,16 @@ mod tests {
     }
 
     fn with_cached(cached: u32, ttft: [f32; 2], objective: Option<f64>) -> [f64; 2] {
+        with_priority(0, cached, ttft, objective)
+    }
+
+    /// The first of two backends has so much of the prompt cached.
+    fn with_priority(
+        priority: i32,
+        cached: u32,
+        ttft: [f32; 2],
+        objective: Option<f64>,
+    ) -> [f64; 2] {
         let candidate = |matched_blocks, ttft| Candidate {
             prompt_blocks: 100,
             matched_blocks,
@@ -227,7 +237,7 @@ mod tests {
             ..Candidate::default()
         };
         let candidates = [candidate(cached, ttft[0]), candidate(0, ttft[1])];
-        let objectives = Objectives { ttft_ms: objective, ..Objectives::default() };
+        let objectives = Objectives { ttft_ms: objective, priority, ..Objectives::default() };
         let features = RequestFeatures { objectives, ..RequestFeatures::default() };
         let mut scores = [0.0; 2];
         ROW.make(&Params::default()).unwrap().score(&features, &candidates, &mut scores);
@@ -246,6 +256,12 @@ mod tests {
         assert!(!keeps(90, [5200.0, 100.0], None), "until it is 5 s slower");
         assert!(keeps(90, [400.0, 100.0], Some(500.0)), "its mean counts");
         assert!(!keeps(90, [600.0, 100.0], Some(500.0)));
+    }
+
+    #[test]
+    fn request_that_may_be_refused_goes_where_it_surely_is_in_time() {
+        let [warm, cold] = with_priority(-1, 90, [400.0, 100.0], Some(500.0));
+        assert!(cold > warm, "the 90th percentiles are 800 and 200");
     }
 
     #[test]

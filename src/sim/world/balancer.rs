@@ -219,6 +219,7 @@ impl Balancer {
             tokens: self.generation.router.tokens_to_fit(profile),
             fleet: &self.topology,
             tried,
+            may_probe: true,
             now,
             prompt,
             session: Some(request.session).filter(|session| self.reads_sessions && *session != 0),

@@ -50,8 +50,9 @@ impl World<'_> {
         let may_refuse =
             oracle == Oracle::All || request.is_some_and(|request| request.priority < 0);
         if best.gain < 1 && tried.is_empty() && may_refuse {
-            let (model, predicted_ms, wait) = (String::new(), 0, None);
-            return Err(RouteError::ObjectiveMissed { model, predicted_ms, wait });
+            let (model, wait) = (String::new(), None);
+            let (predicted_ms, per_token_ms) = (0, 0);
+            return Err(RouteError::ObjectiveMissed { model, predicted_ms, per_token_ms, wait });
         }
         Ok(self.balancers.get(balancer as usize).map(|one| one.all_but(best.index)))
     }

@@ -186,6 +186,7 @@ impl DryRun<'_> {
                 tokens: router.tokens_to_fit(request),
                 fleet: topology,
                 tried,
+                may_probe: true,
                 now,
                 prompt,
                 session: None,

@@ -63,6 +63,7 @@ impl Trial {
             tokens: request.estimated_tokens,
             fleet: &topology,
             tried: &BackendSet::default(),
+            may_probe: true,
             now: NOW,
             prompt: None,
             session: None,
