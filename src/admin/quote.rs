@@ -77,6 +77,7 @@ fn to_json(model: &str, all: &[QuotedBackend], objectives: &Objectives) -> Value
             "ttft_ms": rounded(predicted.ttft.into()),
             "ttft_p90_ms": rounded(predicted.ttft_p90.into()),
             "tpot_ms": rounded(predicted.tpot.into()),
+            "tpot_p90_ms": rounded(predicted.tpot_p90.into()),
             "terms": objectives.compare_text(predicted), "trusted": predicted.is_trusted,
         })
     });

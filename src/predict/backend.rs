@@ -5,7 +5,7 @@ use super::batch_share::BatchShare;
 use super::bursts::{Bursts, SAME};
 use super::coefficients::{Coefficients, StepLearner};
 use super::lengths::Lengths;
-use super::pace::Pace;
+use super::pace::{Pace, PaceSpread};
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
 use super::prefill::PrefillLearner;
 use super::prompts::{MOST_SHARE, Prompt, Prompts, Work, share_at};
@@ -67,6 +67,7 @@ pub struct BackendPredictor {
     is_clean: bool,
     bursts: Bursts,
     pace: Pace,
+    pace_spread: PaceSpread,
     batch_share: BatchShare,
 }
 
@@ -94,6 +95,7 @@ impl BackendPredictor {
             is_clean: false,
             bursts: Bursts::default(),
             pace: Pace::default(),
+            pace_spread: PaceSpread::default(),
             batch_share: BatchShare::default(),
         }
     }
@@ -120,6 +122,7 @@ impl BackendPredictor {
             front_end: self.prefill.front_end(),
             output: self.lengths.mean(),
             pace: self.pace.factor(),
+            pace_percentile: self.pace_spread.factor(),
         }
     }
 
@@ -247,9 +250,11 @@ impl BackendPredictor {
             return self.learn_whole(ticket, output.filter(|_| is_complete), now);
         }
         let length = f64::from(output.unwrap_or(ticket.age).max(ticket.age));
+        let (predicted, actual) =
+            (ticket.prediction.tpot, (now - ticket.first_at) / (length - 1.0).max(1.0));
+        self.pace_spread.learn(predicted, actual, length);
         if let Some(objective) = ticket.objective {
-            let actual = (now - ticket.first_at) / (length - 1.0).max(1.0);
-            self.batch_share.learn(objective, ticket.prediction.tpot, actual, length);
+            self.batch_share.learn(objective, predicted, actual, length);
         }
         if is_complete { self.lengths.learn(length) } else { self.lengths.learn_cut(length) }
     }

@@ -113,6 +113,7 @@ mod tests {
             front_end: 0.0,
             output: 100.0,
             pace: 1.0,
+            pace_percentile: 1.2,
         }
     }
 

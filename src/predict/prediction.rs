@@ -56,6 +56,8 @@ pub struct EngineView<'a> {
     pub output: f64,
     /// By how much tokens come more slowly than its steps and prompts explain, as a factor.
     pub pace: f64,
+    /// The 90th percentile of the time per token in relation to its mean.
+    pub pace_percentile: f64,
 }
 
 /// A request that may be sent.
@@ -105,6 +107,8 @@ pub struct Prediction {
     pub ttft_p90: f64,
     /// Time per token after the first, on average.
     pub tpot: f64,
+    /// Its 90th percentile.
+    pub tpot_p90: f64,
     /// What its prompt takes beyond the steps: what it adds to the backlog.
     pub work: f64,
     /// Its further tokens, where they come one by one.
@@ -180,6 +184,7 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         ttft: raw * mean,
         ttft_p90: raw * percentile,
         tpot,
+        tpot_p90: tpot * view.pace_percentile,
         work: own,
         further: further - decode,
         uncached,

@@ -52,6 +52,7 @@ pub(super) struct Published {
     front_end: Number,
     output: Number,
     pace: Number,
+    pace_percentile: Number,
     tightest: Number,
     batch_share: Number,
     is_trusted: Number,
@@ -109,6 +110,7 @@ impl Published {
             front_end: self.front_end.get(),
             output: self.output.get(),
             pace: self.pace.get(),
+            pace_percentile: self.pace_percentile.get(),
         }
     }
 
@@ -157,6 +159,7 @@ impl Published {
             (&self.front_end, view.front_end),
             (&self.output, view.output),
             (&self.pace, view.pace),
+            (&self.pace_percentile, view.pace_percentile),
             (&self.tightest, besides.tightest),
             (&self.batch_share, besides.batch_share),
             (&self.is_trusted, f64::from(u8::from(besides.is_trusted))),

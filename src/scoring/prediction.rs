@@ -15,6 +15,8 @@ pub struct PredictedLatency {
     pub ttft_p90: f32,
     /// Time per token after the first.
     pub tpot: f32,
+    /// Its 90th percentile.
+    pub tpot_p90: f32,
     /// The least time per token that a stream there can bear; infinite where none has an objective.
     pub tightest_tpot: f32,
     /// Prompts before it.
@@ -51,6 +53,7 @@ impl From<Estimate> for PredictedLatency {
             ttft: millis(prediction.ttft),
             ttft_p90: millis(prediction.ttft_p90),
             tpot: millis(prediction.tpot),
+            tpot_p90: millis(prediction.tpot_p90),
             tightest_tpot: millis(tightest),
             backlog: millis(prediction.backlog),
             slot_wait: millis(prediction.slot_wait),
@@ -87,7 +90,8 @@ impl PredictedLatency {
         let tightest = Some(self.tightest_tpot).filter(|least| least.is_finite()).map(widen);
         json!({
             "ttft_ms": widen(self.ttft), "ttft_p90_ms": widen(self.ttft_p90),
-            "tpot_ms": widen(self.tpot), "tightest_tpot_ms": tightest,
+            "tpot_ms": widen(self.tpot), "tpot_p90_ms": widen(self.tpot_p90),
+            "tightest_tpot_ms": tightest,
             "backlog_ms": widen(self.backlog), "slot_wait_ms": widen(self.slot_wait),
             "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase),
             "front_end_ms": widen(self.front_end), "further_ms": widen(self.further),
@@ -116,6 +120,7 @@ impl ReadingValue for Option<PredictedLatency> {
             ttft: get("ttft_ms")?,
             ttft_p90: get("ttft_p90_ms")?,
             tpot: get("tpot_ms")?,
+            tpot_p90: get("tpot_p90_ms").unwrap_or_default(),
             tightest_tpot: get("tightest_tpot_ms").unwrap_or(f32::INFINITY),
             backlog: get("backlog_ms").unwrap_or_default(),
             slot_wait: get("slot_wait_ms").unwrap_or_default(),

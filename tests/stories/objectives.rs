@@ -306,7 +306,9 @@ fn timing_is_in_the_head_where_it_is_requested() {
     let streamed = send(&fleet.penstock, CHAT, &wanted, &body);
     let ttft = timing(&streamed, "ttft").unwrap();
     assert!((60.0..1000.0).contains(&ttft), "{ttft}");
-    for predicted in ["predicted-ttft", "predicted-ttft-p90", "predicted-tpot"] {
+    for predicted in
+        ["predicted-ttft", "predicted-ttft-p90", "predicted-tpot", "predicted-tpot-p90"]
+    {
         assert!(timing(&streamed, predicted).unwrap() > 0.0, "{predicted}");
     }
     let plain = send(&fleet.penstock, CHAT, &[], &body);

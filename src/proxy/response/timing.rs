@@ -23,6 +23,7 @@ pub(super) fn requested(ctx: &RequestContext, session: &Session) -> Option<Timin
         add(&mut known, "predicted-ttft", predicted.ttft / 1000.0);
         add(&mut known, "predicted-ttft-p90", predicted.ttft_p90 / 1000.0);
         add(&mut known, "predicted-tpot", predicted.tpot / 1000.0);
+        add(&mut known, "predicted-tpot-p90", predicted.tpot_p90 / 1000.0);
     }
     Some(Timing { since: ctx.arrived_at, known })
 }
