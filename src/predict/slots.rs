@@ -5,6 +5,8 @@ use super::residual::Regime;
 
 /// By how much a wait has to exceed its prediction to show that the batch was full.
 const TOO_LONG: f64 = 2.0;
+/// The least such wait, in microseconds: below 50 ms networks and threads wait as well.
+const LEAST_WAIT: f64 = 50_000.0;
 /// How many such waits in a row show it.
 const CONFIRMED: u32 = 3;
 /// How long they are believed after the last such wait, in microseconds: 10 minutes. What is taken for a full batch and is none
@@ -57,7 +59,7 @@ impl SlotLearner {
         if regime != Regime::Prefill || streams < 1.0 {
             return false;
         }
-        if now - sent_at < TOO_LONG * raw + 4.0 * step {
+        if now - sent_at < (TOO_LONG * raw + 4.0 * step).max(LEAST_WAIT) {
             self.times = 0;
             return false;
         }
@@ -138,6 +140,15 @@ mod tests {
         assert_eq!(slots.found(), 33.0);
         assert!(slots.saw(40.0));
         assert_eq!(slots.found(), f64::INFINITY);
+    }
+
+    #[test]
+    fn short_waits_show_nothing() {
+        let mut slots = SlotLearner::default();
+        for n in 0..10 {
+            let (at, raw, step) = (f64::from(n) * 1e6, 300.0, 10.0);
+            assert!(!slots.learn(&Wait { raw, step, ..wait(at, at + 20_000.0) }));
+        }
     }
 
     #[test]
