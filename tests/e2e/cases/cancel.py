@@ -21,7 +21,7 @@ FREED = 2.0
 QUIET = 1.6
 # Goes on for many times the bounds above.
 ENDLESS: dict[str, Any] = {
-    "model": SLOW, "max_tokens": 700, "temperature": 0.8,
+    "model": SLOW, "max_tokens": 3500, "temperature": 0.8,
     "messages": [{"role": "user", "content": "where does the red river go"}],
 }
 # A prompt the engine reads for seconds, in steps of 64 tokens.

@@ -11,7 +11,7 @@ import wire
 from env import SLOW, Env
 
 MESSAGES: list[Any] = [{"role": "user", "content": "where does the red river go"}]
-ENDLESS: dict[str, Any] = {"model": SLOW, "max_tokens": 700, "temperature": 0.8, "messages": MESSAGES}
+ENDLESS: dict[str, Any] = {"model": SLOW, "max_tokens": 3500, "temperature": 0.8, "messages": MESSAGES}
 
 
 def chat(env: Env, proxy: str) -> str:
