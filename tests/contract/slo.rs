@@ -55,7 +55,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "L30",
-        "where none meets the objectives, the least miss takes a request of priority 0 or more, and one below is refused",
+        "where none meets the objectives, the backend where it costs the least takes a request of priority 0 or more (the least miss among equals), and one below is refused",
         &[
             "src/scoring/scorers/slo_headroom.rs::least_miss_is_best_where_all_miss",
             "objectives::sheddable_request_is_refused_where_it_would_be_late",
