@@ -47,7 +47,8 @@ const MOST_SPREAD: f64 = 2.0;
 /// The tokens below which the time per token of a stream is noise.
 const LEAST_TOKENS: f64 = 8.0;
 
-/// How far streams come more slowly than was predicted when they were sent: prompts and streams that come later.
+/// How much more slowly than predicted the tokens of a stream come, in nine of ten cases: prompts and streams that arrive later
+/// delay them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PaceSpread(f64);
 

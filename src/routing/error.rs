@@ -329,8 +329,8 @@ impl fmt::Display for RouteError {
             }
             Self::ObjectiveMissed { model, predicted_ms, per_token_ms, wait } => write!(
                 out,
-                "The objectives of the request would be missed on every backend for model '{model}'{} (predicted are \
-                 the first token within {predicted_ms} ms and {per_token_ms} ms per token), and its priority is below 0",
+                "The objectives of the request would be missed on every backend for model '{model}'{} (predicted: \
+                 the first token within {predicted_ms} ms, {per_token_ms} ms per further token), and its priority is below 0",
                 if wait.is_none() { ", even an idle one" } else { "" }
             ),
             Self::DiscoveryPending { model } => write!(
