@@ -204,11 +204,18 @@ impl InflightGuard {
         self.prediction.as_deref_mut()
     }
 
-    /// The response is complete at `now`; `output`: its tokens, where the engine reports them. A permit that is
-    /// dropped without was cut.
+    /// The response is complete at `now`; `output`: its tokens, where the engine reports them.
     pub fn complete(&mut self, output: Option<TokenCount>, now: Timestamp) {
         if let Some(mut ticket) = self.prediction.take() {
             ticket.complete(output.map(|tokens| tokens.0), now.0 as f64);
+        }
+    }
+
+    /// The response was cut at `now`, by its client or a failure. A permit that is dropped without was cut when its last
+    /// token came.
+    pub fn cut(&mut self, now: Timestamp) {
+        if let Some(mut ticket) = self.prediction.take() {
+            ticket.cut(now.0 as f64);
         }
     }
 

@@ -12,6 +12,7 @@ use super::prompts::{MOST_SHARE, Prompt, Prompts, Work, share_at};
 use super::residual::{Regime, Residual};
 use super::share::EngineShare;
 use super::slots::SlotLearner;
+use super::stall::Stall;
 use super::streams::Streams;
 use super::ticket::{Allowances, Ticket};
 use super::wait_curve::WaitCurve;
@@ -54,6 +55,7 @@ pub struct BackendPredictor {
     /// Requests without a first token, whole responses not among them.
     waiting: u32,
     streams: Streams,
+    stall: Stall,
     /// What other penstocks have there, as they reported it last.
     others: EngineShare,
     lengths: Lengths,
@@ -85,6 +87,7 @@ impl BackendPredictor {
             prompts: Prompts::default(),
             waiting: 0,
             streams: Streams::default(),
+            stall: Stall::default(),
             others: EngineShare::default(),
             lengths: Lengths::default(),
             residual: Residual::default(),
@@ -103,6 +106,7 @@ impl BackendPredictor {
     /// What decisions read at `now`.
     pub fn view<'a>(&self, waits: &'a WaitCurve, now: f64) -> EngineView<'a> {
         let (others, outside) = (&self.others, self.prompts.outside());
+        let is_tried = self.waiting > 0 || self.streams.count() >= 1.0;
         EngineView {
             coefficients: self.coefficients,
             limits: self.limits,
@@ -123,6 +127,7 @@ impl BackendPredictor {
             output: self.lengths.mean(),
             pace: self.pace.factor(),
             pace_percentile: self.pace_spread.factor(),
+            silence: self.stall.silence(is_tried, self.step()),
         }
     }
 
@@ -189,6 +194,7 @@ impl BackendPredictor {
         }
         self.is_clean = false;
         self.residual.learn(regime, raw, took);
+        self.stall.started(self.step(), now);
         self.start_stream(ticket, now);
     }
 
@@ -227,16 +233,23 @@ impl BackendPredictor {
         }
         self.streams.grow(ticket.age, tokens);
         ticket.age = tokens;
+        self.stall.emitted(now);
         if let Some(objective) = ticket.objective {
             let ahead = ticket.first_at + f64::from(tokens) * objective - now;
             self.allowed.set(ticket, Some(objective + ahead.max(0.0) / SLACK_TOKENS));
         }
     }
 
+    /// Further tokens have come, for a caller that does not see which: the simulator.
+    pub fn emitted(&mut self, now: f64) {
+        self.stall.emitted(now);
+    }
+
     /// It has ended: with all its tokens, or cut by its client or a failure. `output`: its tokens, where they are known
     /// better than from the stream.
     pub fn ended(&mut self, ticket: &mut Ticket, output: Option<u32>, is_complete: bool, now: f64) {
         if ticket.age == 0 {
+            self.left(ticket, now);
             self.waiting = self.waiting.saturating_sub(1);
             self.prompts.remove(ticket.number);
             return;
@@ -247,8 +260,13 @@ impl BackendPredictor {
         self.streams.remove(ticket.sent.prompt, ticket.age);
         self.allowed.set(ticket, None);
         if ticket.sent.is_whole {
+            match is_complete {
+                true => self.stall.emitted(now),
+                false => self.left(ticket, now),
+            }
             return self.learn_whole(ticket, output.filter(|_| is_complete), now);
         }
+        self.stall.ended(is_complete, now);
         let length = f64::from(output.unwrap_or(ticket.age).max(ticket.age));
         let (predicted, actual) =
             (ticket.prediction.tpot, (now - ticket.first_at) / (length - 1.0).max(1.0));
@@ -257,6 +275,11 @@ impl BackendPredictor {
             self.batch_share.learn(objective, predicted, actual, length);
         }
         if is_complete { self.lengths.learn(length) } else { self.lengths.learn_cut(length) }
+    }
+
+    /// It was cut before anything came.
+    fn left(&mut self, ticket: &Ticket, now: f64) {
+        self.stall.left(ticket.sent_at, ticket.prediction.ttft, self.step(), now);
     }
 
     /// How many steps have ended.
@@ -273,6 +296,7 @@ impl BackendPredictor {
     /// once a second.
     pub fn refresh(&mut self, waits: &WaitCurve, now: f64) {
         self.prompts.forget_done(now);
+        self.stall.expire(now);
         if !self.knows_slots && self.slots.expire(now) {
             self.limits.slots = f64::INFINITY;
         }

@@ -86,7 +86,7 @@ pub(super) fn time_until(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Coefficients, EngineLimits, Factors, Lengths, Streams, WaitCurve};
+    use super::super::{Coefficients, EngineLimits, Factors, Lengths, Silence, Streams, WaitCurve};
     use super::*;
 
     const REQUEST: Sent = Sent { prompt: 1000.0, cached: 0.0, max_output: 100.0, is_whole: false };
@@ -114,6 +114,7 @@ mod tests {
             output: 100.0,
             pace: 1.0,
             pace_percentile: 1.2,
+            silence: Silence::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::coefficients::Coefficients;
 use super::prompts::Work;
 use super::residual::{Factors, Regime};
+use super::stall::Silence;
 use super::wait_curve::WaitCurve;
 
 /// What an engine has room for.
@@ -58,6 +59,8 @@ pub struct EngineView<'a> {
     pub pace: f64,
     /// The 90th percentile of the time per token in relation to its mean.
     pub pace_percentile: f64,
+    /// Since when its streams emit nothing.
+    pub silence: Silence,
 }
 
 /// A request that may be sent.
@@ -117,6 +120,8 @@ pub struct Prediction {
     pub uncached: f64,
     /// Tokens of prompts before it.
     pub before: f64,
+    /// How much longer the engine is expected to emit nothing: part of `phase` or `backlog`, and of `further`.
+    pub stall: f64,
     /// By how much its tokens delay each stream that runs there, while they are in one batch.
     pub slowdown: f64,
     /// The streams that run there.
@@ -152,7 +157,8 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     // Prompts that wait together are computed together.
     let together = (view.outside.tokens + uncached) / budget;
     let steps = together.max(1.0) * step;
-    let current = current_step(view, step, budget, now);
+    let stall = view.silence.rest(step, view.inside.time, now);
+    let current = current_step(view, step, budget, now).max(stall);
     let (phase, inside) = if view.inside.tokens > 0.0 { (0.0, current) } else { (current, 0.0) };
     let backlog = inside + view.outside.time;
     let slot_wait = slot_wait(view, request, now);
@@ -161,7 +167,11 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     let tpot =
         coefficients.step(streams + 1.0, mean_context) / (1.0 - view.prefill_share) * view.pace;
     let further = tpot * (output - 1.0).max(0.0);
-    let decode = if request.is_whole { further } else { 0.0 };
+    let (decode, further) = match request.is_whole {
+        true => (further, 0.0),
+        // A silent engine may emit the first token and then nothing.
+        false => (0.0, further + stall),
+    };
     let wait = (backlog + phase).max(slot_wait);
     let regime = match (request.is_whole, slot_wait > backlog + phase) {
         (true, _) => Regime::Whole,
@@ -186,8 +196,9 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         tpot,
         tpot_p90: tpot * view.pace_percentile,
         work: own,
-        further: further - decode,
+        further,
         uncached,
+        stall,
         before: view.inside.tokens + view.outside.tokens,
         slowdown: output
             * (coefficients.step(1.0, request.prompt + output * 0.5) - coefficients.base),

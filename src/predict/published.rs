@@ -6,6 +6,7 @@ use super::coefficients::Coefficients;
 use super::prediction::{EngineLimits, EngineView};
 use super::prompts::{MOST_SHARE, Work, share_at};
 use super::residual::Factors;
+use super::stall::Silence;
 use super::wait_curve::WaitCurve;
 
 #[derive(Debug, Default)]
@@ -53,6 +54,8 @@ pub(super) struct Published {
     output: Number,
     pace: Number,
     pace_percentile: Number,
+    silent_since: Number,
+    silent_until: Number,
     tightest: Number,
     batch_share: Number,
     is_trusted: Number,
@@ -111,6 +114,7 @@ impl Published {
             output: self.output.get(),
             pace: self.pace.get(),
             pace_percentile: self.pace_percentile.get(),
+            silence: Silence { since: self.silent_since.get(), until: self.silent_until.get() },
         }
     }
 
@@ -160,6 +164,8 @@ impl Published {
             (&self.output, view.output),
             (&self.pace, view.pace),
             (&self.pace_percentile, view.pace_percentile),
+            (&self.silent_since, view.silence.since),
+            (&self.silent_until, view.silence.until),
             (&self.tightest, besides.tightest),
             (&self.batch_share, besides.batch_share),
             (&self.is_trusted, f64::from(u8::from(besides.is_trusted))),

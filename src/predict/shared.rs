@@ -88,6 +88,8 @@ pub struct PredictorReport {
     pub context: f64,
     /// The share of an objective for the time per token up to which its batch is filled.
     pub batch_share: f64,
+    /// How much longer it is expected to emit nothing.
+    pub stall: f64,
     /// Whether enough is known for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -119,7 +121,7 @@ impl Predictor {
             tightest: published.tightest(),
             batch_share: published.batch_share(),
             tpot_alone,
-            is_trusted: published.is_trusted(),
+            is_trusted: published.is_trusted() && prediction.stall <= 0.0,
         }
     }
 
@@ -197,6 +199,7 @@ impl Predictor {
         self.learn(|learned| {
             // Without a stream there a balancer sees none of its steps.
             if learned.counts() != (0.0, 0.0) {
+                learned.emitted(at);
                 learned.step_ended(at, steps - learned.steps_seen());
             }
         });
@@ -267,6 +270,7 @@ impl Predictor {
             streams,
             context: view.context,
             batch_share: learned.batch_share(),
+            stall: view.silence.rest(learned.steps().0, view.inside.time, now),
             is_trusted: learned.is_trusted(),
         }
     }
@@ -351,6 +355,12 @@ impl PredictionTicket {
     pub fn complete(&mut self, output: Option<u32>, now: f64) {
         self.now = now;
         self.end(output, true);
+    }
+
+    /// The response was cut at `now`, by its client or a failure.
+    pub fn cut(&mut self, now: f64) {
+        self.now = now;
+        self.end(None, false);
     }
 
     fn end(&mut self, output: Option<u32>, is_complete: bool) {

@@ -107,9 +107,11 @@ pub(crate) fn record_outcome(
     let Some(mut permit) = attempt.permit.lock().take() else { return };
     let at = now();
     let outcome = result.outcome;
-    if outcome == Outcome::Ok && attempt.is_predicted {
+    if outcome == Outcome::Ok {
         let counted = result.usage.and_then(|usage| usage.completion_tokens);
         permit.complete(counted.map(TokenCount), at);
+    } else {
+        permit.cut(at);
     }
     let state = &attempt.serving.state;
     let scope = attempt.serving.cooldown_scope(result.requester);

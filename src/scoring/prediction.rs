@@ -27,6 +27,8 @@ pub struct PredictedLatency {
     pub prefill: f32,
     /// Until the current step ends.
     pub phase: f32,
+    /// How much longer the engine is expected to emit nothing, as it does now: part of `phase` or `backlog`, and of `further`.
+    pub stall: f32,
     /// Network and front end.
     pub front_end: f32,
     /// Its further tokens, where they come one by one.
@@ -59,6 +61,7 @@ impl From<Estimate> for PredictedLatency {
             slot_wait: millis(prediction.slot_wait),
             prefill: millis(prediction.prefill),
             phase: millis(prediction.phase),
+            stall: millis(prediction.stall),
             front_end: millis(prediction.front_end),
             further: millis(prediction.further),
             work: millis(prediction.work),
@@ -79,8 +82,12 @@ impl PredictedLatency {
         } else {
             format!("backlog {:.0}", self.backlog)
         };
+        let stall = match self.stall > 0.0 {
+            true => format!(" (silent, probably for another {:.0} ms)", self.stall),
+            false => String::new(),
+        };
         format!(
-            "{wait} + prefill {:.0} + phase {:.0} + front end {:.0} ms, mean {:.0} ms",
+            "{wait} + prefill {:.0} + phase {:.0} + front end {:.0} ms{stall}, mean {:.0} ms",
             self.prefill, self.phase, self.front_end, self.ttft
         )
     }
@@ -93,7 +100,7 @@ impl PredictedLatency {
             "tpot_ms": widen(self.tpot), "tpot_p90_ms": widen(self.tpot_p90),
             "tightest_tpot_ms": tightest,
             "backlog_ms": widen(self.backlog), "slot_wait_ms": widen(self.slot_wait),
-            "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase),
+            "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase), "stall_ms": widen(self.stall),
             "front_end_ms": widen(self.front_end), "further_ms": widen(self.further),
             "work_ms": widen(self.work), "uncached_tokens": widen(self.uncached),
             "tokens_before": widen(self.before), "slowdown_ms": widen(self.slowdown),
@@ -126,6 +133,7 @@ impl ReadingValue for Option<PredictedLatency> {
             slot_wait: get("slot_wait_ms").unwrap_or_default(),
             prefill: get("prefill_ms").unwrap_or_default(),
             phase: get("phase_ms").unwrap_or_default(),
+            stall: get("stall_ms").unwrap_or_default(),
             front_end: get("front_end_ms").unwrap_or_default(),
             further: get("further_ms").unwrap_or_default(),
             work: get("work_ms").unwrap_or_default(),

@@ -348,6 +348,7 @@ fn prediction_row(report: &PredictorReport) -> Value {
         "waiting": report.waiting,
         "streams": report.streams,
         "slots": Some(report.slots).filter(|slots| slots.is_finite()),
+        "stall_ms": rounded(report.stall / 1000.0),
         "batch_share": rounded(report.batch_share),
         "front_end_ms": rounded(report.front_end / 1000.0),
         "step_ms": rounded(report.coefficients.step(report.streams, report.context) / 1000.0),

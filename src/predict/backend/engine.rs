@@ -16,6 +16,7 @@ impl BackendPredictor {
         self.slots = SlotLearner::default();
         (self.limits.slots, self.knows_slots) = (f64::INFINITY, false);
         (self.bursts, self.pace) = (Bursts::default(), Pace::default());
+        self.stall.forget();
         self.is_clean = false;
     }
 

@@ -1,0 +1,195 @@
+//! Engines that emit nothing although streams run there.
+//!
+//! An engine that stops after first tokens would look best of all: nothing waits there, and no gap between tokens is seen before
+//! clients leave. One that has been silent for a while is expected to be silent for as long again. Where its streams have left,
+//! one request at a time shows whether it works again; if it is silent then, too, the next one waits for twice as long.
+
+/// The least silence that counts, in microseconds: 1 s. The tokens of single streams are seen in windows.
+const LEAST: f64 = 1e6;
+/// And in steps.
+const LEAST_STEPS: f64 = 20.0;
+/// A response that nothing shows of is too late beyond so many times what was expected, and the least silence.
+const TOO_LONG: f64 = 2.0;
+/// The longest silence that is expected, in microseconds: 60 s. A request is lost to an engine that is still silent after it.
+const MOST: f64 = 60e6;
+
+/// The silence of an engine with streams.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Silence {
+    /// When a further token of a stream came last, or the first of the streams started since when none has come.
+    pub since: f64,
+    /// Until when none was seen: when the last stream left. Infinite while one is there.
+    pub until: f64,
+}
+
+impl Silence {
+    /// How much longer it is expected to last at `now`. `step`: how long a step takes; `busy`: what its prompts explain.
+    pub(super) fn rest(&self, step: f64, busy: f64, now: f64) -> f64 {
+        let seen = now.min(self.until);
+        let silent = seen - self.since;
+        if silent < least(step) + busy {
+            return 0.0;
+        }
+        (silent.min(MOST) - (now - seen)).max(0.0)
+    }
+}
+
+/// The least silence that counts, where a step takes so long.
+fn least(step: f64) -> f64 {
+    LEAST.max(LEAST_STEPS * step)
+}
+
+/// Follows the silence of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Stall {
+    seen: Silence,
+    /// When anything came last, first tokens and whole responses as well.
+    alive_at: f64,
+    /// Streams whose further tokens are seen.
+    streams: u32,
+}
+
+impl Stall {
+    /// A stream has its first token.
+    pub(super) fn started(&mut self, step: f64, now: f64) {
+        if self.streams == 0 {
+            if !self.was_silent(step) {
+                self.seen.since = now;
+            }
+            self.seen.until = f64::INFINITY;
+        }
+        self.streams += 1;
+        self.alive_at = now;
+    }
+
+    /// A further token has come, or a whole response.
+    pub(super) fn emitted(&mut self, now: f64) {
+        (self.seen.since, self.alive_at) = (now, now);
+    }
+
+    /// A stream is complete, or has been cut.
+    pub(super) fn ended(&mut self, is_complete: bool, now: f64) {
+        if is_complete {
+            self.emitted(now);
+        }
+        self.streams = self.streams.saturating_sub(1);
+        if self.streams == 0 {
+            self.seen.until = now;
+        }
+    }
+
+    /// A client has left to which nothing had come, where the response was expected to take `expected` when it was sent.
+    pub(super) fn left(&mut self, sent_at: f64, expected: f64, step: f64, now: f64) {
+        let is_late = now - sent_at > TOO_LONG * expected + least(step);
+        // Where others got something meanwhile, it is the response that is long.
+        if !is_late || self.alive_at > sent_at || self.streams > 0 {
+            return;
+        }
+        if !self.was_silent(step) {
+            self.seen.since = sent_at;
+        }
+        self.seen.until = now;
+    }
+
+    /// Forgets a silence of long ago.
+    pub(super) fn expire(&mut self, now: f64) {
+        if now > self.seen.until + 2.0 * MOST {
+            self.forget();
+        }
+    }
+
+    /// The engine has started again.
+    pub(super) fn forget(&mut self) {
+        self.seen.since = f64::INFINITY;
+    }
+
+    fn was_silent(&self, step: f64) -> bool {
+        self.streams == 0 && self.seen.until - self.seen.since >= least(step)
+    }
+
+    /// What decisions read. `is_tried`: whether a request is there that will show whether a silence is over.
+    pub(super) fn silence(&self, is_tried: bool, step: f64) -> Silence {
+        match is_tried && self.was_silent(step) {
+            true => Silence { until: f64::INFINITY, ..self.seen },
+            false => self.seen,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: f64 = 10_000.0;
+
+    fn rest(stall: &Stall, now: f64) -> f64 {
+        stall.silence(false, STEP).rest(STEP, 0.0, now)
+    }
+
+    #[test]
+    fn silent_engine_is_expected_to_be_silent_for_as_long_again() {
+        let mut stall = Stall::default();
+        stall.started(STEP, 1e6);
+        stall.emitted(2e6);
+        assert_eq!((rest(&stall, 2.9e6), rest(&stall, 3.5e6)), (0.0, 1.5e6));
+        let silence = stall.silence(false, STEP);
+        assert_eq!(silence.rest(STEP, 1e6, 3.5e6), 0.0, "its prompts explain it");
+        assert_eq!(silence.rest(100_000.0, 0.0, 3.5e6), 0.0, "its steps explain it");
+        stall.emitted(3.5e6);
+        assert_eq!(rest(&stall, 4.4e6), 0.0);
+        assert_eq!(rest(&stall, 1000e6), 60e6, "bounded");
+    }
+
+    #[test]
+    fn requests_that_try_wait_twice_as_long_each_time() {
+        let mut stall = Stall::default();
+        (0..6).for_each(|_| stall.started(STEP, 10e6));
+        (0..6).for_each(|_| stall.ended(false, 13e6));
+        assert_eq!((rest(&stall, 14e6), rest(&stall, 16e6)), (2e6, 0.0));
+        // One is sent there; the others see that.
+        assert_eq!(stall.silence(true, STEP).rest(STEP, 0.0, 16e6), 6e6);
+        stall.started(STEP, 16e6);
+        stall.ended(false, 19e6);
+        assert_eq!((rest(&stall, 20e6), rest(&stall, 28e6)), (8e6, 0.0));
+        stall.started(STEP, 28e6);
+        stall.emitted(28.1e6);
+        assert_eq!(rest(&stall, 28.2e6), 0.0, "it works again");
+        stall.ended(false, 28.2e6);
+        assert_eq!(rest(&stall, 29.5e6), 0.0, "no streams, no silence");
+        assert_eq!(stall.silence(true, STEP).rest(STEP, 0.0, 100e6), 0.0);
+    }
+
+    #[test]
+    fn clients_that_leave_without_anything_show_silence() {
+        let mut stall = Stall::default();
+        stall.left(10e6, 0.5e6, STEP, 11.9e6);
+        assert_eq!(rest(&stall, 12e6), 0.0, "too early");
+        (0..3).for_each(|_| stall.left(10e6, 0.5e6, STEP, 13e6));
+        assert_eq!((rest(&stall, 13e6), rest(&stall, 16e6)), (3e6, 0.0));
+        stall.left(16e6, 0.5e6, STEP, 19e6);
+        assert_eq!(rest(&stall, 19e6), 9e6);
+        stall.emitted(20e6);
+        assert_eq!(rest(&stall, 20e6), 0.0, "a whole response came");
+        stall.left(19e6, 0.5e6, STEP, 30e6);
+        assert_eq!(rest(&stall, 30e6), 0.0, "others got something meanwhile");
+    }
+
+    #[test]
+    fn silence_of_long_ago_is_forgotten() {
+        let mut stall = Stall::default();
+        stall.started(STEP, 10e6);
+        stall.ended(false, 13e6);
+        stall.expire(100e6);
+        assert_ne!(stall.silence(true, STEP).rest(STEP, 0.0, 100e6), 0.0);
+        stall.expire(134e6);
+        assert_eq!(stall.silence(true, STEP).rest(STEP, 0.0, 134e6), 0.0);
+    }
+
+    #[test]
+    fn complete_streams_are_no_silence() {
+        let mut stall = Stall::default();
+        stall.started(STEP, 10e6);
+        stall.ended(true, 13e6);
+        assert_eq!(rest(&stall, 13e6), 0.0);
+    }
+}
