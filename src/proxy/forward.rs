@@ -45,7 +45,8 @@ use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
 use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
 
-/// How long a connection must be idle before it carries a request that waited in a queue.
+/// How long a connection must be idle before it carries another request, where the engine may close it after a response without
+/// saying so.
 const SETTLE: Duration = Duration::from_millis(10);
 /// The most bytes of a refusal that are held back.
 const HELD_LIMIT: usize = 64 * 1024;
@@ -151,8 +152,10 @@ pub(super) async fn exchange<'a>(
     attempt: &'a Attempt<'a>,
 ) -> Result<Reply<'a>, Failure> {
     let mut interrupts = Interrupts::new(attempt.client, deadline(ctx, request, attempt));
-    // Of those that waited, the next one is sent in the moment that the last response has ended.
-    let mut reuse_after = Some(ctx.record.queue_wait.map_or(Duration::ZERO, |_| SETTLE));
+    // Of those that waited, the next one is sent in the moment that the last response has ended. llama.cpp closes after some
+    // streams: of streams sent directly after others 1 % failed.
+    let settles = ctx.record.queue_wait.is_some() || attempt.engine() == Engine::LlamaCpp;
+    let mut reuse_after = Some(if settles { SETTLE } else { Duration::ZERO });
     loop {
         let connection = connect(&proxy.pool, attempt, &mut interrupts, reuse_after).await?;
         let mut exchange = Exchange::new(connection, interrupts);

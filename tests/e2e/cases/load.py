@@ -37,6 +37,17 @@ async def tell(client: openai.AsyncOpenAI, number: int) -> Received:
     return received
 
 
+def case_streams_directly_after_others(env: Env) -> None:
+    """None is sent on a connection that llama.cpp is about to close: of 200 about 3 were."""
+    url = env.url() + CHAT
+    for number in range(200):
+        response = wire.fetch(url, {
+            "model": PLAIN, "max_tokens": 2, "stream": True,
+            "messages": [{"role": "user", "content": f"number {number}"}],
+        })
+        assert response.status == 200, f"{number}: {response.body[:200]}"
+
+
 def case_200_streams(env: Env) -> None:
     """All complete, all different, none mixed, spread over two engines."""
     url = env.url()
