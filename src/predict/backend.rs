@@ -331,15 +331,15 @@ impl BackendPredictor {
         let seen = self.residual.seen();
         let is_covered =
             self.residual.coverage() <= MOST_COVERAGE || self.residual.error() < SMALL_ERROR;
-        let is_right = match seen < COVERAGE_SEEN {
+        let is_known = match seen < COVERAGE_SEEN {
             // An engine that never stops reading prompts has no gaps to learn from: its coverage shows what is known.
             true => seen >= LEAST_FIRST_TOKENS && self.steps.gaps() >= LEAST_GAPS,
-            false => is_covered && self.residual.error() < MOST_ERROR,
+            false => is_covered,
         };
         // Under full load there are few gaps to learn from again.
         let is_settled = !self.steps.is_relearning()
             || self.residual.since_change() >= FIRST_TOKENS_AFTER_CHANGE;
-        is_right && is_settled
+        is_known && is_settled && self.residual.error() < MOST_ERROR
     }
 
     /// What it has learned of the engine's steps.
