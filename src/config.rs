@@ -25,7 +25,7 @@ pub use sections::access_log::{AccessLogConfig, LogTarget};
 pub use sections::admin::AdminConfig;
 pub use sections::aliases::{AliasTarget, AliasTargets, SplitBy};
 pub use sections::auth::{AuthConfig, ClientKey};
-pub use sections::backends::{AuthorizationPolicy, BackendConfig, BackendTls, Engine, Resolve};
+pub use sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTls, Engine, Resolve};
 pub use sections::default_model::DefaultModel;
 pub use sections::discovery::DiscoveryConfig;
 pub use sections::ensembles::EnsemblesConfig;
@@ -155,6 +155,7 @@ impl Config {
             inherit_health(&mut config, items, &mut reader);
             settle_backends(&mut config.backends, items, !config.auth.keys.is_empty());
             load_backend_tls(&mut config, items, &mut reader);
+            load_redis_tls(&mut config, &root, &mut reader);
             checks::check(&config, &root, &mut reader);
         }
         let Reader { mut faults, warnings, .. } = reader;
@@ -192,6 +193,14 @@ fn load_backend_tls(config: &mut Config, items: &[Node], reader: &mut Reader) {
             let key = format!("backends[{index}].tls");
             reader.fault(item.key_place("tls"), Problem::Tls { key, source });
         }
+    }
+}
+
+/// Reads the files of `shared_state.tls`.
+fn load_redis_tls(config: &mut Config, root: &Node, reader: &mut Reader) {
+    if let Err(source) = config.shared_state.load_tls() {
+        let key = "shared_state.tls".to_owned();
+        reader.fault(root.at("shared_state").key_place("tls"), Problem::Tls { key, source });
     }
 }
 

@@ -8,10 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::config::sections::Config;
-use crate::config::sections::backends::{AuthorizationPolicy, BackendConfig, BackendTls};
+use crate::config::sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTls};
 use crate::config::sections::health::HealthConfig;
 use crate::config::sections::listener::ListenAddress;
 use crate::config::sections::routing::RoutingConfig;
+use crate::config::sections::shared_state::SharedStateConfig;
 use crate::config::sections::strategy::Strategy;
 use crate::config::sections::telemetry::TelemetryUse;
 use crate::config::syntax::document::{Entry, Node};
@@ -40,6 +41,7 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     check_prefix_memory(config, root, reader);
     check_health(&config.health, root.at("health"), reader);
     check_backends(config, root, reader);
+    check_redis_tls(&config.shared_state, root.at("shared_state"), reader);
     models::check(config, root, reader);
 }
 
@@ -348,14 +350,25 @@ fn own_address(config: &Config, url: &BackendUrl) -> Option<(&'static str, Strin
 }
 
 fn check_backend_tls(backend: &BackendConfig, item: &Node, index: usize, reader: &mut Reader) {
-    let tls = item.at("tls");
-    if !backend.url.https && backend.tls != BackendTls::default() {
+    if !backend.url.https && backend.tls != ConnectionTls::default() {
         let name = backend.name.clone();
         reader.fault(item.key_place("tls"), Problem::TlsWithoutHttps { name });
     }
-    if backend.tls.cert.is_some() != backend.tls.key.is_some() {
-        let section = format!("backends[{index}].tls");
-        let key = if backend.tls.cert.is_some() { "key" } else { "cert" };
-        reader.fault(&tls.place, Problem::MissingKey { key: key.to_owned(), section });
+    check_identity(&backend.tls, item.at("tls"), format!("backends[{index}].tls"), reader);
+}
+
+fn check_redis_tls(config: &SharedStateConfig, item: &Node, reader: &mut Reader) {
+    let is_tls = config.redis.as_ref().is_some_and(|address| address.is_tls);
+    if !is_tls && config.tls != ConnectionTls::default() {
+        reader.fault(item.key_place("tls"), Problem::TlsWithoutRediss);
+    }
+    check_identity(&config.tls, item.at("tls"), "shared_state.tls".to_owned(), reader);
+}
+
+/// A certificate needs its key.
+fn check_identity(tls: &ConnectionTls, item: &Node, section: String, reader: &mut Reader) {
+    if tls.cert.is_some() != tls.key.is_some() {
+        let key = if tls.cert.is_some() { "key" } else { "cert" };
+        reader.fault(&item.place, Problem::MissingKey { key: key.to_owned(), section });
     }
 }

@@ -1,16 +1,23 @@
 //! A connection to the server, with the scripts it has loaded.
 
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline,
-    RedisConnectionInfo, RedisError, cmd, pipe,
-};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, cmd, pipe};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 use super::SharedAccount;
 use super::permit::Settlement;
 use crate::config::{RateLimits, Secret, SharedStateConfig};
+use crate::tls::ClientTls;
 
 const ADMIT: &str = include_str!("admit.lua");
 const SETTLE: &str = include_str!("settle.lua");
@@ -24,6 +31,12 @@ pub(super) enum LinkError {
     /// The server or the connection.
     #[error("{0}")]
     Redis(#[from] RedisError),
+    /// There is no connection, or no TLS on it.
+    #[error("{0}")]
+    Connect(#[from] io::Error),
+    /// It took too long.
+    #[error("no connection within 1 s")]
+    Late(#[from] Elapsed),
     /// There is no address.
     #[error("no server is configured")]
     NoAddress,
@@ -40,7 +53,7 @@ impl LinkError {
                 error.code().is_some_and(|code| code != "NOSCRIPT") && !error.is_io_error()
             }
             Self::Report(_) => true,
-            Self::NoAddress => false,
+            Self::Connect(_) | Self::Late(_) | Self::NoAddress => false,
         }
     }
 }
@@ -72,6 +85,31 @@ pub(super) struct Link {
     load: String,
 }
 
+/// A connection in plain text becomes one with TLS.
+async fn secure(
+    socket: TcpStream,
+    tls: &ClientTls,
+) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let mut config = ClientConfig::clone(&tls.config());
+    // Those for HTTP: some servers refuse what they do not know.
+    config.alpn_protocols.clear();
+    let name = ServerName::try_from(tls.server_name().to_owned()).map_err(io::Error::other)?;
+    TlsConnector::from(Arc::new(config)).connect(name, socket).await
+}
+
+/// Greets the server and logs in.
+async fn open(
+    login: &RedisConnectionInfo,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<MultiplexedConnection, LinkError> {
+    let patience = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    let opening = MultiplexedConnection::new_with_config(login, stream, patience);
+    let (connection, driver) = timeout(PATIENCE, opening).await??;
+    // It ends with the last clone of the connection.
+    tokio::spawn(driver);
+    Ok(connection)
+}
+
 impl std::fmt::Debug for Link {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
@@ -89,12 +127,13 @@ impl Link {
         if let Some(password) = config.password.as_ref().map(Secret::reveal) {
             login = login.set_password(password);
         }
-        let to = ConnectionAddr::Tcp(address.host.clone(), address.port);
-        let client = Client::open(to.into_connection_info()?.set_redis_settings(login))?;
-        let patience = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
-        let mut connection = client.get_multiplexed_async_connection_with_config(&patience).await?;
+        let socket = TcpStream::connect((address.host.as_str(), address.port));
+        let socket = timeout(PATIENCE, socket).await??;
+        socket.set_nodelay(true)?;
+        let mut connection = match &config.client_tls.0 {
+            None => open(&login, socket).await?,
+            Some(tls) => open(&login, timeout(PATIENCE, secure(socket, tls)).await??).await?,
+        };
         let admit = cmd("SCRIPT").arg("LOAD").arg(ADMIT).query_async(&mut connection).await?;
         let settle = cmd("SCRIPT").arg("LOAD").arg(SETTLE).query_async(&mut connection).await?;
         let load = cmd("SCRIPT").arg("LOAD").arg(LOAD).query_async(&mut connection).await?;

@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 
 use penstock::mock::{Fault, Gate};
 
+use crate::support::certificates::Authority;
 use crate::support::client::{Client, Response, chat, request};
 use crate::support::eventually;
-use crate::support::fleet::{CHAT, SOON, Setup, find_metric};
+use crate::support::fleet::{CHAT, Fleet, SOON, Setup, find_metric};
 use crate::support::penstock::Penstock;
 use crate::support::redis::{Pair, Redis, UP};
 
 crate::trials![
     two_penstocks_pass_one_limit_together,
+    limits_are_shared_over_tls,
     killed_server_fails_no_request_and_is_shared_again,
     server_that_hangs_delays_no_request,
     slots_are_shared_and_those_of_a_killed_penstock_expire,
@@ -62,6 +64,32 @@ fn two_penstocks_pass_one_limit_together() {
     for penstock in pair.both() {
         assert_eq!(find_metric(penstock, "penstock_shared_state_errors_total"), Some(0.0));
     }
+}
+
+fn limits_are_shared_over_tls() {
+    let authority = Authority::new("redis");
+    let Some(redis) = Redis::start_secured("shared_state", &authority) else { return };
+    let start = |tls: &str| {
+        let sections = format!(
+            "auth: {{ keys: [{{ name: k, key: sk-key-of-the-test, limits: {{ requests_per_minute: 4 }} }}] }}\n\
+             shared_state: {{ redis: \"rediss://{}\", password: a-password, timeout: 5s{tls} }}",
+            redis.address
+        );
+        Fleet::start(1, Setup { sections: &sections, ..Setup::default() })
+    };
+    let trusting = format!(", tls: {{ ca: {} }}", authority.file.display());
+    let (one, other) = (start(&trusting), start(&trusting));
+    for fleet in [&one, &other] {
+        fleet.wait_metric(UP, 1.0);
+    }
+    let statuses: Vec<u16> =
+        (0..3).flat_map(|_| [&one, &other]).map(|fleet| send(&fleet.penstock).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
+    // A certificate that the system does not trust is refused.
+    let other = start("");
+    let errors = "penstock_shared_state_errors_total";
+    eventually("it is refused", SOON, || other.metric(errors) >= 1.0);
+    assert_eq!(other.metric(UP), 0.0);
 }
 
 fn killed_server_fails_no_request_and_is_shared_again() {

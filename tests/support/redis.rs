@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use super::certificates::Authority;
 use super::fleet::{Fleet, SOON, Setup, find_metric, yaml};
 use super::penstock::{Penstock, scratch};
 use super::{eventually, skip};
@@ -38,6 +39,31 @@ impl Redis {
         })?;
         let redis = Self { child, address };
         eventually("redis listens", SOON, || TcpStream::connect(address).is_ok());
+        Some(redis)
+    }
+
+    /// The same with TLS only, whose certificate `authority` has issued; `None` where redis has no TLS.
+    pub fn start_secured(story: &str, authority: &Authority) -> Option<Self> {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let files = authority.issue("127.0.0.1");
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--tls-port", &address.port().to_string()]);
+        command.args(["--bind", "127.0.0.1", "--save", "", "--requirepass", "a-password"]);
+        command.arg("--tls-cert-file").arg(&files.cert).arg("--tls-key-file").arg(&files.key);
+        command.arg("--tls-ca-cert-file").arg(&authority.file).args(["--tls-auth-clients", "no"]);
+        let started = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let redis = started.ok().map(|child| Self { child, address });
+        let Some(mut redis) = redis else {
+            skip(story, "redis-server is not installed");
+            return None;
+        };
+        eventually("redis listens, or has ended", SOON, || {
+            TcpStream::connect(address).is_ok() || redis.child.try_wait().unwrap().is_some()
+        });
+        if redis.child.try_wait().unwrap().is_some() {
+            skip(story, "redis-server is built without TLS");
+            return None;
+        }
         Some(redis)
     }
 

@@ -107,8 +107,8 @@ choice! {
 choice!(@setting Resolve);
 
 section! {
-    /// TLS settings of connections to a backend.
-    pub struct BackendTls {
+    /// TLS settings of connections to a server.
+    pub struct ConnectionTls {
         /// A PEM file with the trusted CAs. Default: the system's trust store.
         pub ca: Option<PathBuf> ["ca" as Maybe<FilePath>] = None,
         /// A PEM file with the client certificate (mutual TLS).
@@ -117,8 +117,25 @@ section! {
         pub key: Option<PathBuf> ["key" as Maybe<FilePath>] = None,
         /// The server name for SNI and certificate verification. Default: the URL's host.
         pub server_name: Option<String> ["server_name" as Maybe<String>] = None,
-        /// Whether to verify the backend's certificate.
+        /// Whether to verify the server's certificate.
         pub verify: bool = true,
+    }
+}
+
+impl ConnectionTls {
+    /// Reads the files, for connections to `host`.
+    ///
+    /// # Errors
+    /// [`TlsError`] when its files cannot be used.
+    pub(crate) fn load(&self, host: &str, http2: bool) -> Result<LoadedTls, TlsError> {
+        let loaded = ClientTls::load(ClientTlsFiles {
+            ca: self.ca.as_ref(),
+            identity: self.cert.as_ref().zip(self.key.as_ref()),
+            server_name: self.server_name.as_deref().unwrap_or(host),
+            verify: self.verify,
+            http2,
+        })?;
+        Ok(LoadedTls(Some(Arc::new(loaded))))
     }
 }
 
@@ -138,19 +155,12 @@ impl BackendConfig {
     /// # Errors
     /// [`TlsError`] when its files cannot be used.
     pub(crate) fn load_tls(&mut self) -> Result<(), TlsError> {
-        let loaded = ClientTls::load(ClientTlsFiles {
-            ca: self.tls.ca.as_ref(),
-            identity: self.tls.cert.as_ref().zip(self.tls.key.as_ref()),
-            server_name: self.tls.server_name.as_deref().unwrap_or(&self.url.host),
-            verify: self.tls.verify,
-            http2: self.http2,
-        })?;
-        self.client_tls = LoadedTls(Some(Arc::new(loaded)));
+        self.client_tls = self.tls.load(&self.url.host, self.http2)?;
         Ok(())
     }
 }
 
-/// The TLS settings of a backend with their files read; empty where its URL is not https.
+/// TLS settings with their files read; empty where the connection is in plain text.
 #[derive(Debug, Clone, Default)]
 pub struct LoadedTls(pub Option<Arc<ClientTls>>);
 
@@ -208,7 +218,7 @@ section! {
         /// replace with an api_key, else strip when `auth.keys` is set, else pass.
         pub authorization: AuthorizationPolicy = AuthorizationPolicy::Pass,
         /// TLS settings, for https URLs.
-        pub tls: BackendTls = BackendTls::default(),
+        pub tls: ConnectionTls = ConnectionTls::default(),
         /// `tls` with its files loaded.
         pub client_tls: LoadedTls [] = LoadedTls::default(),
         /// Whether to use HTTP/2: many requests on one connection.

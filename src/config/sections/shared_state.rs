@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::config::sections::backends::{ConnectionTls, LoadedTls};
 use crate::config::syntax::collections::{Never, Or};
 use crate::config::syntax::document::Node;
 use crate::config::syntax::dump::Dump;
@@ -13,17 +14,22 @@ use crate::config::syntax::secret::{InlineSecret, Secret, SecretFile};
 use crate::config::syntax::setting::{Setting, section};
 use crate::config::syntax::shape::Shape;
 use crate::config::syntax::values::{Name, Positive};
+use crate::tls::TlsError;
 
 section! {
     /// What several penstocks share: limits per client, and requests in flight. Read at start.
     pub struct SharedStateConfig {
-        /// The Redis or Valkey server, as in `redis://10.0.0.9:6379/0`; none: nothing is shared.
+        /// The Redis or Valkey server, as in `redis://10.0.0.9:6379/0`, or `rediss://` with TLS; none: nothing is shared.
         pub redis: Option<RedisAddress> ["redis" as Or<Never, RedisAddress>] = None,
         /// The user, where the server has users.
         pub username: String ["username" as Word] = String::new(),
         /// The password. `password_file` names a file with it.
         pub password: Option<Secret> ["password" as InlineSecret, "password_file" as SecretFile] =
             None,
+        /// TLS settings, for `rediss://`.
+        pub tls: ConnectionTls = ConnectionTls::default(),
+        /// `tls` with its files loaded.
+        pub client_tls: LoadedTls [] = LoadedTls::default(),
         /// The start of all names in the server. Penstocks with the same one share.
         pub prefix: String ["prefix" as Name] = "penstock".to_owned(),
         /// The longest that a request waits for the server. Then only local limits hold for it.
@@ -36,9 +42,24 @@ section! {
     }
 }
 
+impl SharedStateConfig {
+    /// Builds the TLS settings of connections to the server, where it has TLS.
+    ///
+    /// # Errors
+    /// [`TlsError`] when its files cannot be used.
+    pub(crate) fn load_tls(&mut self) -> Result<(), TlsError> {
+        if let Some(address) = self.redis.as_ref().filter(|address| address.is_tls) {
+            self.client_tls = self.tls.load(&address.host, false)?;
+        }
+        Ok(())
+    }
+}
+
 /// Where a Redis or Valkey server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisAddress {
+    /// Whether connections to it are encrypted.
+    pub is_tls: bool,
     /// A name or an address, without brackets.
     pub host: String,
     /// The port.
@@ -49,17 +70,23 @@ pub struct RedisAddress {
 
 impl fmt::Display for RedisAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port, database } = self;
+        let Self { is_tls, host, port, database } = self;
+        let scheme = if *is_tls { "rediss" } else { "redis" };
         match host.contains(':') {
-            true => write!(out, "redis://[{host}]:{port}/{database}"),
-            false => write!(out, "redis://{host}:{port}/{database}"),
+            true => write!(out, "{scheme}://[{host}]:{port}/{database}"),
+            false => write!(out, "{scheme}://{host}:{port}/{database}"),
         }
     }
 }
 
 impl RedisAddress {
     fn parse(text: &str) -> Option<Self> {
-        let rest = text.trim().strip_prefix("redis://")?;
+        let (scheme, rest) = text.trim().split_once("://")?;
+        let is_tls = match scheme {
+            "redis" => false,
+            "rediss" => true,
+            _ => return None,
+        };
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
         let database = if database.is_empty() { 0 } else { database.parse().ok()? };
         // An IPv6 address is in brackets.
@@ -81,7 +108,7 @@ impl RedisAddress {
         };
         let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
         let is_host = !host.is_empty() && host.bytes().all(is_fit);
-        is_host.then(|| Self { host: host.to_owned(), port, database })
+        is_host.then(|| Self { is_tls, host: host.to_owned(), port, database })
     }
 }
 
@@ -89,7 +116,8 @@ impl Setting for RedisAddress {
     type Value = Self;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
-        const EXPECTED: &str = "an address without credentials, as redis://HOST:PORT/DATABASE";
+        const EXPECTED: &str =
+            "an address without credentials, as redis://HOST:PORT/DATABASE or rediss://…";
         let text = reader.scalar(node, EXPECTED)?;
         match Self::parse(text) {
             Some(address) => Some(address),
@@ -104,7 +132,7 @@ impl Setting for RedisAddress {
     }
 
     fn shape() -> Shape {
-        Shape::Scalar(json!({"type": "string", "pattern": "^redis://[^@]+$"}))
+        Shape::Scalar(json!({"type": "string", "pattern": "^rediss?://[^@]+$"}))
     }
 }
 
@@ -140,13 +168,14 @@ mod tests {
             ("redis://cache.internal:7000/2", "redis://cache.internal:7000/2"),
             ("redis://[::1]:7000", "redis://[::1]:7000/0"),
             ("redis://[::1]/1", "redis://[::1]:6379/1"),
+            ("rediss://cache.internal", "rediss://cache.internal:6379/0"),
         ] {
             assert_eq!(shown(text).as_deref(), Some(expected));
         }
         for wrong in [
             "",
             "redis://",
-            "rediss://a",
+            "redisss://a",
             "http://a",
             "redis://a:b",
             "redis://a:0",

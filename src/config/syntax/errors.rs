@@ -192,6 +192,8 @@ pub enum Problem {
     Tls { key: String, source: crate::tls::TlsError },
     #[error("backend '{name}' sets 'tls', but its URL does not start with https://")]
     TlsWithoutHttps { name: String },
+    #[error("'shared_state' sets 'tls', but 'redis' does not start with rediss://")]
+    TlsWithoutRediss,
     #[error("client keys '{first}' and '{second}' have the same value")]
     ClientKeyTwice { first: String, second: String },
     #[error("'{section}.weights' must sum to 100, not {sum}")]

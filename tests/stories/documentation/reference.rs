@@ -260,7 +260,7 @@ fn kind_of(pattern: &str) -> &'static str {
         ("(B|KiB|MiB|GiB)/s", "size per second"),
         ("(B|KiB|MiB|GiB)", "size"),
         ("[hH][tT][tT][pP]", "URL"),
-        ("redis://", "URL"),
+        ("rediss?://", "URL"),
         ("unix:/", "address"),
         ("unix)", "address or network"),
         ("^.+:[0-9]+$", "address"),
