@@ -1,11 +1,12 @@
 //! The admin port: metrics, health, the fleet, decisions and dry runs. It has a dedicated listener and
-//! thread, so that it responds while the data port is overloaded. `ENDPOINTS` is the table of its
+//! thread, so that it responds while the data port is overloaded. `endpoints` is the table of its
 //! endpoints; each group of endpoints has a file; `access_control` checks each request.
 
 mod access_control;
 mod connection_limit;
 mod dashboard;
 mod decisions;
+mod endpoints;
 mod event_stream;
 mod fleet;
 mod health;
@@ -17,7 +18,6 @@ mod quote;
 mod response;
 mod shadow;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
@@ -28,7 +28,7 @@ use pingora::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream, Ser
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 
-use crate::api::{UsageCall, UsageRequest};
+use crate::api::UsageRequest;
 use crate::discovery::ScrapeBudget;
 use crate::downstream::client::Client;
 use crate::lifecycle::CommandSender;
@@ -41,6 +41,7 @@ use crate::proxy::Proxy;
 use crate::routing::Generation;
 use access_control::Access;
 use connection_limit::ConnectionLimit;
+use endpoints::{Handler, Verb, find};
 use response::{AdminResponse, Refusal};
 
 /// How long a client may stall while it reads a response.
@@ -81,183 +82,6 @@ struct Call<'a> {
     name: &'a str,
     body: &'a [u8],
 }
-
-/// The method of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
-    /// Also HEAD.
-    Get,
-    Post,
-}
-
-impl Verb {
-    fn of(method: &Method) -> Option<Self> {
-        match *method {
-            Method::GET | Method::HEAD => Some(Self::Get),
-            Method::POST => Some(Self::Post),
-            _ => None,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Post => "POST",
-        }
-    }
-}
-
-/// One row of the table of endpoints.
-struct Endpoint {
-    verb: Verb,
-    /// Its path, and aliases of it.
-    paths: &'static [&'static str],
-    access: Access,
-    about: &'static str,
-    handle: Handler,
-}
-
-/// A response that another thread completes: the control loop, or the ledger's.
-type PendingResponse = Pin<Box<dyn Future<Output = Result<AdminResponse, Refusal>> + Send>>;
-
-#[derive(Clone, Copy)]
-enum Handler {
-    Sync(fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>),
-    Async(fn(&Admin, &Call<'_>) -> PendingResponse),
-    Usage(UsageCall),
-}
-
-const fn get(
-    paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>,
-    about: &'static str,
-) -> Endpoint {
-    let handle = Handler::Sync(handle);
-    Endpoint { verb: Verb::Get, paths, access: Access::Token, about, handle }
-}
-
-const fn post(
-    paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>,
-    about: &'static str,
-) -> Endpoint {
-    Endpoint { verb: Verb::Post, ..get(paths, handle, about) }
-}
-
-const fn command(
-    paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> PendingResponse,
-    about: &'static str,
-) -> Endpoint {
-    Endpoint { verb: Verb::Post, ..query(paths, handle, about) }
-}
-
-const fn query(
-    paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> PendingResponse,
-    about: &'static str,
-) -> Endpoint {
-    let handle = Handler::Async(handle);
-    Endpoint { verb: Verb::Get, paths, access: Access::Token, about, handle }
-}
-
-const fn usage(call: UsageCall, paths: &'static [&'static str], about: &'static str) -> Endpoint {
-    let verb = if call.is_post() { Verb::Post } else { Verb::Get };
-    Endpoint { verb, paths, access: Access::Token, about, handle: Handler::Usage(call) }
-}
-
-const fn open(endpoint: Endpoint) -> Endpoint {
-    Endpoint { access: Access::Open, ..endpoint }
-}
-
-const fn page(endpoint: Endpoint) -> Endpoint {
-    Endpoint { access: Access::Page, ..endpoint }
-}
-
-static ENDPOINTS: &[Endpoint] = &[
-    get(&["/"], index, "this list"),
-    page(get(&["/dashboard"], dashboard::page, "the fleet, live, for browsers")),
-    get(&["/metrics"], metrics::page, "Prometheus metrics"),
-    open(get(&["/health/live", "/livez", "/live"], health::live, "200 while the process runs")),
-    open(get(
-        &["/health/ready", "/readyz", "/ready"],
-        health::ready,
-        "200 once every backend has been checked, 503 before and while stopping",
-    )),
-    open(get(&["/health"], health::overview, "the number of healthy backends")),
-    get(&["/version"], health::version, "the version of this process"),
-    get(
-        &["/fleet"],
-        fleet::dump,
-        "every backend with its models, load and health; input of `penstock explain`",
-    ),
-    get(
-        &["/decisions"],
-        decisions::latest,
-        "the latest decisions, newest first; ?n= limits their number; ?capture=true records all inputs for the next minute",
-    ),
-    get(&["/shadow"], shadow::report, "live decisions compared with those of `routing.shadow`"),
-    post(
-        &["/explain"],
-        decisions::explain,
-        r#"a dry run of {"path", "body" or "body_b64", "headers"?}: the decision and its reasons"#,
-    ),
-    post(
-        &["/quote"],
-        quote::predicted,
-        r#"{"model"?, "tokens", "max_tokens"?, "ttft_ms"?, "tpot_ms"?}: where a request would meet these objectives now, or when"#,
-    ),
-    query(
-        &["/usage"],
-        ledger::report,
-        "tokens of the ledger, the largest sums first: ?by=key,model,backend,day, ?since= and ?until= a day or 7d, ?n=",
-    ),
-    usage(
-        UsageCall::Usage,
-        &["/api/usage"],
-        "requests in flight and tokens per backend (by its URL) and model",
-    ),
-    usage(
-        UsageCall::Stream,
-        &["/api/usage-stream"],
-        "the same as server-sent events: the state at once, then whenever it changes",
-    ),
-    usage(
-        UsageCall::TokenCounts,
-        &["/api/token_counts"],
-        "input and output tokens per backend and model, those not yet written among them",
-    ),
-    usage(
-        UsageCall::Stats,
-        &["/api/stats"],
-        r#"the tokens of a model, {"model"} or ?model=, by minute and backend, newest first"#,
-    ),
-    usage(UsageCall::Config, &["/api/config"], "the backends and their health"),
-    usage(
-        UsageCall::Days,
-        &["/api/aggregate_time_series_days"],
-        r#"{"days"?, "trim_old"?}: the daily sums that are older; trim_old deletes their minutes"#,
-    ),
-    usage(
-        UsageCall::CacheStats,
-        &["/api/cache/stats"],
-        "for clients of the NOMYO Router: penstock caches no responses",
-    ),
-    usage(UsageCall::InvalidateCache, &["/api/cache/invalidate"], "the same"),
-    get(&["/config"], fleet::config, "the configuration in force, secrets masked"),
-    post(&["/backends/{name}/drain"], fleet::drain, "stop sending new requests to a backend"),
-    post(&["/backends/{name}/resume"], fleet::resume, "send requests to it again"),
-    command(
-        &["/upgrade"],
-        lifecycle::upgrade,
-        "graceful upgrade: start a new process that takes over the listeners; this one exits after its last request",
-    ),
-    command(
-        &["/reload"],
-        lifecycle::reload,
-        "reload the configuration; an invalid one is refused; ?simulate=15m simulates it with the recent traffic first",
-    ),
-];
 
 impl Admin {
     /// The Pingora application of the admin port's listener.
@@ -354,12 +178,6 @@ impl HttpServerApp for Admin {
     }
 }
 
-/// The endpoints of a path, with the segment that matches `{name}`.
-fn find(path: &str) -> Vec<(&'static Endpoint, String)> {
-    let rows = ENDPOINTS.iter().flat_map(|row| row.paths.iter().map(move |known| (row, *known)));
-    rows.filter_map(|(row, known)| Some((row, path::capture(known, path)?))).collect()
-}
-
 async fn read_body(
     session: &mut ServerSession,
     generation: &Generation,
@@ -390,17 +208,6 @@ async fn read_body(
 
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-fn index(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
-    let mut text = format!("penstock {}\n\n", env!("CARGO_PKG_VERSION"));
-    for endpoint in ENDPOINTS {
-        for path in endpoint.paths.iter().take(1) {
-            let line = format!("{:<5}{path:<33} {}\n", endpoint.verb.name(), endpoint.about);
-            text.push_str(&line);
-        }
-    }
-    Ok(AdminResponse::text(text))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::response::{AdminResponse, Refusal};
-use super::{Admin, Call, PendingResponse};
+use super::response::{AdminResponse, PendingResponse, Refusal};
+use super::{Admin, Call};
 use crate::api::query_value;
 use crate::observe::ledger::{Dimension, ReportQuery, ReportRow, parse_day};
 use crate::observe::usage::UsageError;

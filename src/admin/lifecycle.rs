@@ -5,8 +5,8 @@ use serde_json::json;
 use crate::api::query_value;
 use crate::units::parse_duration;
 
-use super::response::{AdminResponse, Refusal};
-use super::{Admin, Call, PendingResponse};
+use super::response::{AdminResponse, PendingResponse, Refusal};
+use super::{Admin, Call};
 
 /// `POST /reload`: reloads the configuration; returns the changes, or why it is refused. With `?simulate=15m` it
 /// simulates the recent traffic first.

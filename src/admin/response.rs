@@ -1,5 +1,7 @@
 //! Responses of the admin port, and the table of its errors.
 
+use std::pin::Pin;
+
 use http::StatusCode;
 use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
@@ -11,6 +13,10 @@ use crate::lifecycle::{ReloadError, UpgradeError};
 use crate::observe::usage::UsageError;
 use crate::routing::audit::DryRunRequestError;
 use crate::units::{ByteSize, UnitError};
+
+/// A response that another thread completes: the control loop, or the ledger's.
+pub(super) type PendingResponse =
+    Pin<Box<dyn Future<Output = Result<AdminResponse, Refusal>> + Send>>;
 
 /// A response.
 pub(super) struct AdminResponse {

@@ -1,6 +1,8 @@
 //! A backend at run time: its identity and everything learned about it. All of it is atomics, read by
 //! decisions and written by attempts and checks.
 
+mod learning;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -12,19 +14,17 @@ use super::backend_memory::BackendMemory;
 use super::capacity::CapacityWatch;
 use super::catalogue_request::{CatalogueRequest, OutdatedCatalogue};
 use super::check_request::CheckRequest;
-use super::circuit_breaker::{BreakerState, BreakerTransition, CircuitBreaker};
+use super::circuit_breaker::{BreakerTransition, CircuitBreaker};
 use super::client_evidence::ClientEvidence;
-use super::cooldown::{CooldownCause, Cooldowns};
+use super::cooldown::Cooldowns;
 use super::drain_estimate::DrainEstimate;
 use super::engine_pages::EnginePages;
-use super::health::{CheckOutcome, CheckResult, Health, HealthTracker};
-use super::load::{Load, Probe, TokensInFlight};
+use super::health::{Health, HealthTracker};
+use super::load::{Load, TokensInFlight};
 use super::model_listing::ModelListing;
-use super::outcome::{Outcome, OutcomeSource};
-use super::requester::Requester;
 use super::slow_start::SlowStart;
 use super::telemetry::Telemetry;
-use crate::config::{BackendConfig, BreakerConfig, Engine, HealthConfig};
+use crate::config::{BackendConfig, Engine};
 use crate::prefix::EngineCache;
 use crate::units::{Timestamp, to_micros};
 
@@ -333,76 +333,6 @@ impl BackendState {
             0 => true,
             since => now.since(Timestamp(since)) < give_up,
         }
-    }
-
-    /// Records a health check. A backend that was away, or joined a running fleet, starts slowly.
-    pub fn learn_check(&self, check: CheckResult, config: &HealthConfig) -> CheckVerdict {
-        self.checked_at.store(check.at.0.max(1), Ordering::Relaxed);
-        let is_passed = matches!(check.outcome, CheckOutcome::Passed(_));
-        if let CheckOutcome::Passed(took) = check.outcome {
-            let micros = u32::try_from(to_micros(took)).unwrap_or(u32::MAX);
-            self.check_micros.store(micros.max(1), Ordering::Relaxed);
-        }
-        let was_away = self.health.status() == Health::Unhealthy;
-        let breaker = self.breaker.learn_check(check, &config.breaker);
-        let health = self.health.learn(is_passed, config.rise, config.fall);
-        if health == Some(Health::Healthy) && (self.takes_slow_start() || was_away) {
-            self.begin_slow_start(check.at, config.slow_start);
-        }
-        if health == Some(Health::Healthy) {
-            self.capacity.wake();
-        }
-        CheckVerdict { health, breaker }
-    }
-
-    /// Records how an attempt ended, for cooldowns, evidence and breaker. Returns the breaker's
-    /// transition, if it opened or closed.
-    pub fn learn_outcome(
-        &self,
-        outcome: Outcome,
-        source: OutcomeSource,
-        config: &BreakerConfig,
-    ) -> Option<BreakerTransition> {
-        let mut is_evidence = false;
-        match outcome {
-            Outcome::Busy { cooldown, status } => {
-                let cause = CooldownCause { status, client: source.requester.client };
-                self.cooldowns.start(source.scope, source.at.after(cooldown), cause, source.at);
-            }
-            Outcome::Fault => {
-                is_evidence = self.evidence.learn_fault(source.requester, source.at, config);
-                self.faults_until.fetch_max(source.at.after(config.window).0, Ordering::Relaxed);
-            }
-            Outcome::Ok | Outcome::Client if source.probe == Probe::Client => {
-                self.evidence.learn_passed(source.requester.client);
-            }
-            Outcome::Ok
-            | Outcome::Client
-            | Outcome::Unreachable
-            | Outcome::Cancel
-            | Outcome::Shortage => {}
-        }
-        if matches!(outcome, Outcome::Fault | Outcome::Unreachable) {
-            self.request_check();
-        }
-        self.breaker.learn(outcome, source, is_evidence, config)
-    }
-
-    /// Whether faults of the last `breaker.window` may keep requests away.
-    pub fn has_recent_faults(&self, now: Timestamp) -> bool {
-        self.faults_until.load(Ordering::Relaxed) > now.0
-    }
-
-    /// What the sender of a request meets because of recent faults: `Open` where another backend is
-    /// preferred, `HalfOpen` where the request would probe.
-    pub fn evidence_against(&self, requester: Requester, now: Timestamp) -> BreakerState {
-        if !self.has_recent_faults(now) {
-            return BreakerState::Closed;
-        }
-        if self.breaker.is_suspect(now) {
-            return BreakerState::Open;
-        }
-        self.evidence.state(requester, now)
     }
 }
 

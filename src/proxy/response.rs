@@ -2,6 +2,7 @@
 //! end where the backend broke off.
 
 mod converted;
+mod progress;
 mod timing;
 mod usage_filter;
 
@@ -12,24 +13,20 @@ use pingora_proxy::Session;
 
 use super::Proxy;
 use super::attempt::Attempt;
-use super::auth::KeyOwner;
 use super::context::{EnsembleParts, RequestContext, ScannedRequest, Served};
 use super::conversion::WayBack;
 use super::failure::timeout_message;
-use super::outcome::{AttemptResult, record_outcome};
 use super::own_response::{add_common_fields, keep_upstream_id};
-use super::rate_limits::settle_rate_of;
 use super::shift_state::CONTEXT_SHIFT;
 use crate::api::{ErrorCode, Operation, StreamFraming, error_event};
 use crate::clock::now;
-use crate::fleet::{Backend, InflightGuard, Outcome, Serving, SlotId};
-use crate::routing::Router;
-use crate::units::{Timestamp, TokenCount};
+use crate::fleet::{Backend, Outcome, Serving};
 use crate::upstream::http1::Exchange;
-use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Transform};
+use crate::upstream::relay::{HeldHead, RelayEnd, RelayTerms, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
 pub(super) use converted::{converter, reason_of};
+use progress::Progress;
 use usage_filter::UsageFilter;
 
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
@@ -157,93 +154,6 @@ fn transform_of(
     }
     head.header.remove_header(&header::CONTENT_LENGTH);
     Ok(Some(Box::new(UsageFilter::new(request.profile.operation))))
-}
-
-/// Reports the progress of one relay to the backend's state and the observers.
-struct Progress<'a> {
-    proxy: &'a Proxy,
-    /// The most ids of stored responses that are kept.
-    id_limit: usize,
-    /// Whose a stored response is.
-    owner: KeyOwner,
-    router: &'a Router,
-    request: &'a ScannedRequest,
-    attempt: &'a Attempt<'a>,
-    arrived_at: Timestamp,
-    /// The attempt's slot in the drain estimate.
-    drain_slot: Option<SlotId>,
-    /// The result of the attempt, if the response is complete.
-    result: AttemptResult,
-    is_stream: bool,
-    ctx: &'a RequestContext,
-}
-
-impl RelayObserver for Progress<'_> {
-    fn tokens_passed(&self, is_first: bool, tokens: u32, now: Timestamp) {
-        let serving = self.attempt.serving;
-        serving.state.note_response(now);
-        if let Some(slot) = self.drain_slot {
-            serving.state.drain_estimate.add_tokens(slot, tokens);
-        }
-        // Before those who wait for capacity look at the backend.
-        if self.attempt.is_predicted {
-            self.attempt.tokens(tokens, now);
-        }
-        if is_first {
-            self.attempt.first_token();
-            self.proxy.observers.first_token(serving.id, now.since(self.arrived_at));
-        }
-        self.proxy.observers.progress(serving.id, tokens);
-    }
-
-    // The permit is released before the last bytes are written: a client that sends its next request
-    // at once must find the backend free.
-    fn response_read(&self, monitor: &ResponseMonitor) {
-        self.learn_id(monitor);
-        self.request.learn_end(self.attempt.serving, monitor);
-        if self.is_stream {
-            self.attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
-        }
-        let first_token = monitor.first_token.filter(|_| self.is_stream);
-        let result = AttemptResult { first_token, usage: monitor.usage(), ..self.result };
-        record_outcome(self.attempt, &result, self.router, &self.proxy.observers);
-        settle_rate_of(self.ctx, result.usage, monitor.tokens);
-    }
-}
-
-impl<'a> Progress<'a> {
-    fn new(
-        proxy: &'a Proxy,
-        ctx: &'a RequestContext,
-        request: &'a ScannedRequest,
-        attempt: &'a Attempt<'a>,
-        head: &ResponseHead,
-    ) -> Self {
-        Self {
-            proxy,
-            id_limit: ctx.generation.config.limits.response_ids,
-            owner: ctx.key_owner(),
-            router: &ctx.generation.router,
-            request,
-            attempt,
-            arrived_at: ctx.arrived_at,
-            drain_slot: attempt.permit.lock().as_ref().and_then(InflightGuard::drain_slot),
-            result: AttemptResult {
-                first_token: None,
-                ..AttemptResult::by_status(head.status, ctx)
-            },
-            is_stream: head.stream.is_some(),
-            ctx,
-        }
-    }
-
-    /// Remembers where the response is stored.
-    fn learn_id(&self, monitor: &ResponseMonitor) {
-        if let Some(id) = monitor.response_id() {
-            let backend = self.attempt.serving.id;
-            self.proxy.response_ids.learn(id, backend, self.owner, self.id_limit);
-        }
-    }
 }
 
 /// Records the head of a response.

@@ -1,0 +1,101 @@
+//! What the relay of a response shows of its backend, while it goes on and at its end.
+
+use crate::fleet::{InflightGuard, SlotId};
+use crate::proxy::Proxy;
+use crate::proxy::attempt::Attempt;
+use crate::proxy::auth::KeyOwner;
+use crate::proxy::context::{RequestContext, ScannedRequest};
+use crate::proxy::outcome::{AttemptResult, record_outcome};
+use crate::proxy::rate_limits::settle_rate_of;
+use crate::routing::Router;
+use crate::units::{Timestamp, TokenCount};
+use crate::upstream::relay::RelayObserver;
+use crate::upstream::response_head::ResponseHead;
+use crate::upstream::response_monitor::ResponseMonitor;
+
+/// Reports the progress of one relay to the backend's state and the observers.
+pub(super) struct Progress<'a> {
+    proxy: &'a Proxy,
+    /// The most ids of stored responses that are kept.
+    id_limit: usize,
+    /// Whose a stored response is.
+    owner: KeyOwner,
+    router: &'a Router,
+    request: &'a ScannedRequest,
+    attempt: &'a Attempt<'a>,
+    arrived_at: Timestamp,
+    /// The attempt's slot in the drain estimate.
+    drain_slot: Option<SlotId>,
+    /// The result of the attempt, if the response is complete.
+    result: AttemptResult,
+    is_stream: bool,
+    ctx: &'a RequestContext,
+}
+
+impl RelayObserver for Progress<'_> {
+    fn tokens_passed(&self, is_first: bool, tokens: u32, now: Timestamp) {
+        let serving = self.attempt.serving;
+        serving.state.note_response(now);
+        if let Some(slot) = self.drain_slot {
+            serving.state.drain_estimate.add_tokens(slot, tokens);
+        }
+        // Before those who wait for capacity look at the backend.
+        if self.attempt.is_predicted {
+            self.attempt.tokens(tokens, now);
+        }
+        if is_first {
+            self.attempt.first_token();
+            self.proxy.observers.first_token(serving.id, now.since(self.arrived_at));
+        }
+        self.proxy.observers.progress(serving.id, tokens);
+    }
+
+    // The permit is released before the last bytes are written: a client that sends its next request
+    // at once must find the backend free.
+    fn response_read(&self, monitor: &ResponseMonitor) {
+        self.learn_id(monitor);
+        self.request.learn_end(self.attempt.serving, monitor);
+        if self.is_stream {
+            self.attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
+        }
+        let first_token = monitor.first_token.filter(|_| self.is_stream);
+        let result = AttemptResult { first_token, usage: monitor.usage(), ..self.result };
+        record_outcome(self.attempt, &result, self.router, &self.proxy.observers);
+        settle_rate_of(self.ctx, result.usage, monitor.tokens);
+    }
+}
+
+impl<'a> Progress<'a> {
+    pub(super) fn new(
+        proxy: &'a Proxy,
+        ctx: &'a RequestContext,
+        request: &'a ScannedRequest,
+        attempt: &'a Attempt<'a>,
+        head: &ResponseHead,
+    ) -> Self {
+        Self {
+            proxy,
+            id_limit: ctx.generation.config.limits.response_ids,
+            owner: ctx.key_owner(),
+            router: &ctx.generation.router,
+            request,
+            attempt,
+            arrived_at: ctx.arrived_at,
+            drain_slot: attempt.permit.lock().as_ref().and_then(InflightGuard::drain_slot),
+            result: AttemptResult {
+                first_token: None,
+                ..AttemptResult::by_status(head.status, ctx)
+            },
+            is_stream: head.stream.is_some(),
+            ctx,
+        }
+    }
+
+    /// Remembers where the response is stored.
+    pub(super) fn learn_id(&self, monitor: &ResponseMonitor) {
+        if let Some(id) = monitor.response_id() {
+            let backend = self.attempt.serving.id;
+            self.proxy.response_ids.learn(id, backend, self.owner, self.id_limit);
+        }
+    }
+}
