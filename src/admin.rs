@@ -1,12 +1,12 @@
 //! The admin port: metrics, health, the fleet, decisions and dry runs. It has a dedicated listener and
-//! thread, so that it responds while the data port is overloaded. `endpoints` is the table of its
+//! thread, so that it responds while the data port is overloaded. `ENDPOINTS` is the table of its
 //! endpoints; each group of endpoints has a file; `access_control` checks each request.
 
 mod access_control;
 mod connection_limit;
 mod dashboard;
 mod decisions;
-mod endpoints;
+mod endpoint;
 mod event_stream;
 mod fleet;
 mod health;
@@ -28,7 +28,7 @@ use pingora::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream, Ser
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 
-use crate::api::UsageRequest;
+use crate::api::{UsageCall, UsageRequest};
 use crate::discovery::ScrapeBudget;
 use crate::downstream::client::Client;
 use crate::lifecycle::CommandSender;
@@ -41,7 +41,7 @@ use crate::proxy::Proxy;
 use crate::routing::Generation;
 use access_control::Access;
 use connection_limit::ConnectionLimit;
-use endpoints::{Handler, Verb, find};
+use endpoint::{Endpoint, Handler, Verb, command, get, open, page, post, query, usage};
 use response::{AdminResponse, Refusal};
 
 /// How long a client may stall while it reads a response.
@@ -82,6 +82,91 @@ struct Call<'a> {
     name: &'a str,
     body: &'a [u8],
 }
+
+static ENDPOINTS: &[Endpoint] = &[
+    get(&["/"], index, "this list"),
+    page(get(&["/dashboard"], dashboard::page, "the fleet, live, for browsers")),
+    get(&["/metrics"], metrics::page, "Prometheus metrics"),
+    open(get(&["/health/live", "/livez", "/live"], health::live, "200 while the process runs")),
+    open(get(
+        &["/health/ready", "/readyz", "/ready"],
+        health::ready,
+        "200 once every backend has been checked, 503 before and while stopping",
+    )),
+    open(get(&["/health"], health::overview, "the number of healthy backends")),
+    get(&["/version"], health::version, "the version of this process"),
+    get(
+        &["/fleet"],
+        fleet::dump,
+        "every backend with its models, load and health; input of `penstock explain`",
+    ),
+    get(
+        &["/decisions"],
+        decisions::latest,
+        "the latest decisions, newest first; ?n= limits their number; ?capture=true records all inputs for the next minute",
+    ),
+    get(&["/shadow"], shadow::report, "live decisions compared with those of `routing.shadow`"),
+    post(
+        &["/explain"],
+        decisions::explain,
+        r#"a dry run of {"path", "body" or "body_b64", "headers"?}: the decision and its reasons"#,
+    ),
+    post(
+        &["/quote"],
+        quote::predicted,
+        r#"{"model"?, "tokens", "max_tokens"?, "ttft_ms"?, "tpot_ms"?}: where a request would meet these objectives now, or when"#,
+    ),
+    query(
+        &["/usage"],
+        ledger::report,
+        "tokens of the ledger, the largest sums first: ?by=key,model,backend,day, ?since= and ?until= a day or 7d, ?n=",
+    ),
+    usage(
+        UsageCall::Usage,
+        &["/api/usage"],
+        "requests in flight and tokens per backend (by its URL) and model",
+    ),
+    usage(
+        UsageCall::Stream,
+        &["/api/usage-stream"],
+        "the same as server-sent events: the state at once, then whenever it changes",
+    ),
+    usage(
+        UsageCall::TokenCounts,
+        &["/api/token_counts"],
+        "input and output tokens per backend and model, those not yet written among them",
+    ),
+    usage(
+        UsageCall::Stats,
+        &["/api/stats"],
+        r#"the tokens of a model, {"model"} or ?model=, by minute and backend, newest first"#,
+    ),
+    usage(UsageCall::Config, &["/api/config"], "the backends and their health"),
+    usage(
+        UsageCall::Days,
+        &["/api/aggregate_time_series_days"],
+        r#"{"days"?, "trim_old"?}: the daily sums that are older; trim_old deletes their minutes"#,
+    ),
+    usage(
+        UsageCall::CacheStats,
+        &["/api/cache/stats"],
+        "for clients of the NOMYO Router: penstock caches no responses",
+    ),
+    usage(UsageCall::InvalidateCache, &["/api/cache/invalidate"], "the same"),
+    get(&["/config"], fleet::config, "the configuration in force, secrets masked"),
+    post(&["/backends/{name}/drain"], fleet::drain, "stop sending new requests to a backend"),
+    post(&["/backends/{name}/resume"], fleet::resume, "send requests to it again"),
+    command(
+        &["/upgrade"],
+        lifecycle::upgrade,
+        "graceful upgrade: start a new process that takes over the listeners; this one exits after its last request",
+    ),
+    command(
+        &["/reload"],
+        lifecycle::reload,
+        "reload the configuration; an invalid one is refused; ?simulate=15m simulates it with the recent traffic first",
+    ),
+];
 
 impl Admin {
     /// The Pingora application of the admin port's listener.
@@ -208,6 +293,23 @@ async fn read_body(
 
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// The endpoints of a path, with the segment that matches `{name}`.
+fn find(path: &str) -> Vec<(&'static Endpoint, String)> {
+    let rows = ENDPOINTS.iter().flat_map(|row| row.paths.iter().map(move |known| (row, *known)));
+    rows.filter_map(|(row, known)| Some((row, path::capture(known, path)?))).collect()
+}
+
+fn index(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    let mut text = format!("penstock {}\n\n", env!("CARGO_PKG_VERSION"));
+    for endpoint in ENDPOINTS {
+        for path in endpoint.paths.iter().take(1) {
+            let line = format!("{:<5}{path:<33} {}\n", endpoint.verb.name(), endpoint.about);
+            text.push_str(&line);
+        }
+    }
+    Ok(AdminResponse::text(text))
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::endpoints::ENDPOINTS;
 use super::*;
 use crate::config::{Config, Environment, Secret};
 use crate::observe::ledger::Ledger;

@@ -354,22 +354,22 @@ impl PredictionTicket {
     /// The response is complete at `now`; `output`: its tokens, where the engine reports them.
     pub fn complete(&mut self, output: Option<u32>, now: f64) {
         self.now = now;
-        self.end(output, true);
+        self.end(output, true, now);
     }
 
     /// The response was cut at `now`, by its client or a failure.
     pub fn cut(&mut self, now: f64) {
-        self.now = now;
-        self.end(None, false);
+        self.end(None, false, now);
     }
 
-    fn end(&mut self, output: Option<u32>, is_complete: bool) {
+    /// Tokens that were not learned yet came when it was seen last.
+    fn end(&mut self, output: Option<u32>, is_complete: bool, now: f64) {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        let (ticket, emitted, now) = (&mut self.ticket, self.emitted, self.now);
+        let (ticket, emitted, seen) = (&mut self.ticket, self.emitted, self.now);
         self.predictor.learn(|learned| {
-            learned.progress(ticket, emitted, now);
+            learned.progress(ticket, emitted, seen);
             learned.ended(ticket, output, is_complete, now);
         });
         let (leader, none) = (&self.predictor.leader, 0);
@@ -379,7 +379,7 @@ impl PredictionTicket {
 
 impl Drop for PredictionTicket {
     fn drop(&mut self) {
-        self.end(None, false);
+        self.end(None, false, self.now);
     }
 }
 

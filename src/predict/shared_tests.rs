@@ -220,3 +220,19 @@ fn predictions_that_are_off_by_as_much_as_the_truth_are_not_trusted() {
     let report = predictor.report(1e10);
     assert!(report.error > 1.0 && !report.is_trusted, "{report:?}");
 }
+
+#[test]
+fn silence_is_seen_although_some_tokens_are_learned_at_the_end() {
+    let predictor = Arc::new(Predictor::default());
+    serve_alone(&predictor, 3);
+    let mut streams = [send(&predictor, 50e6), send(&predictor, 50e6)];
+    for token in 0..6_u32 {
+        let now = 50_040_000.0 + f64::from(token) * 5_000.0;
+        streams.iter_mut().for_each(|stream| stream.tokens(1, now));
+    }
+    let stall = |now: f64| predictor.estimate(&SENT, now).prediction.stall;
+    assert!(stall(50.2e6) <= 0.0 && stall(53e6) > 2.5e6, "{}", stall(53e6));
+    streams.iter_mut().for_each(|stream| stream.cut(53e6));
+    assert!(stall(53e6) > 2.5e6, "{}", stall(53e6));
+    assert!(stall(56.5e6) <= 0.0, "{}", stall(56.5e6));
+}

@@ -64,7 +64,11 @@ impl Stall {
 
     /// A further token has come, or a whole response.
     pub(super) fn emitted(&mut self, now: f64) {
-        (self.seen.since, self.alive_at) = (now, now);
+        self.alive_at = self.alive_at.max(now);
+        // Some tokens are learned late, at the end of their stream.
+        if self.seen.since.is_infinite() || now > self.seen.since {
+            self.seen.since = now;
+        }
     }
 
     /// A stream is complete, or has been cut.

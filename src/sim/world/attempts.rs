@@ -283,8 +283,9 @@ impl World<'_> {
         }
         let Some(index) = self.backend_of(id, None) else { return };
         self.capture(index, at);
-        let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
+        let Some(mut live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         self.learn(id, &live, Outcome::Cancel, LatencySample::None, at);
+        live.permit.cut(timestamp(at));
         drop(live);
         if let Some(one) = self.engines.all.get_mut(index) {
             one.engine.cancel(at.saturating_mul(PICOS), id);

@@ -1,0 +1,101 @@
+//! The rows of the table of endpoints: what an endpoint is, and how one is written.
+
+use http::Method;
+
+use super::access_control::Access;
+use super::response::{AdminResponse, PendingResponse, Refusal};
+use super::{Admin, Call};
+use crate::api::UsageCall;
+
+/// The method of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// Also HEAD.
+    Get,
+    Post,
+}
+
+impl Verb {
+    pub(super) fn of(method: &Method) -> Option<Self> {
+        match *method {
+            Method::GET | Method::HEAD => Some(Self::Get),
+            Method::POST => Some(Self::Post),
+            _ => None,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+        }
+    }
+}
+
+/// One row of the table of endpoints.
+pub(super) struct Endpoint {
+    pub(super) verb: Verb,
+    /// Its path, and aliases of it.
+    pub(super) paths: &'static [&'static str],
+    pub(super) access: Access,
+    pub(super) about: &'static str,
+    pub(super) handle: Handler,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Handler {
+    Sync(fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>),
+    Async(fn(&Admin, &Call<'_>) -> PendingResponse),
+    Usage(UsageCall),
+}
+
+pub(super) const fn get(
+    paths: &'static [&'static str],
+    handle: fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>,
+    about: &'static str,
+) -> Endpoint {
+    let handle = Handler::Sync(handle);
+    Endpoint { verb: Verb::Get, paths, access: Access::Token, about, handle }
+}
+
+pub(super) const fn post(
+    paths: &'static [&'static str],
+    handle: fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>,
+    about: &'static str,
+) -> Endpoint {
+    Endpoint { verb: Verb::Post, ..get(paths, handle, about) }
+}
+
+pub(super) const fn command(
+    paths: &'static [&'static str],
+    handle: fn(&Admin, &Call<'_>) -> PendingResponse,
+    about: &'static str,
+) -> Endpoint {
+    Endpoint { verb: Verb::Post, ..query(paths, handle, about) }
+}
+
+pub(super) const fn query(
+    paths: &'static [&'static str],
+    handle: fn(&Admin, &Call<'_>) -> PendingResponse,
+    about: &'static str,
+) -> Endpoint {
+    let handle = Handler::Async(handle);
+    Endpoint { verb: Verb::Get, paths, access: Access::Token, about, handle }
+}
+
+pub(super) const fn usage(
+    call: UsageCall,
+    paths: &'static [&'static str],
+    about: &'static str,
+) -> Endpoint {
+    let verb = if call.is_post() { Verb::Post } else { Verb::Get };
+    Endpoint { verb, paths, access: Access::Token, about, handle: Handler::Usage(call) }
+}
+
+pub(super) const fn open(endpoint: Endpoint) -> Endpoint {
+    Endpoint { access: Access::Open, ..endpoint }
+}
+
+pub(super) const fn page(endpoint: Endpoint) -> Endpoint {
+    Endpoint { access: Access::Page, ..endpoint }
+}
