@@ -211,8 +211,8 @@ impl InflightGuard {
         }
     }
 
-    /// The response was cut at `now`, by its client or a failure. A permit that is dropped without was cut when its last
-    /// token came.
+    /// The client has left at `now`. A permit that is dropped without ended when its last token came: the failures of a
+    /// backend are no silence.
     pub fn cut(&mut self, now: Timestamp) {
         if let Some(mut ticket) = self.prediction.take() {
             ticket.cut(now.0 as f64);

@@ -145,6 +145,9 @@ impl BackendPredictor {
         now: f64,
     ) -> Ticket {
         let own_idle = self.waiting == 0 && self.streams.count() < 1.0;
+        if own_idle {
+            self.stall.tried(self.step(), now);
+        }
         let is_idle = own_idle && self.others.waiting < 1.0 && self.others.streams < 1.0;
         // Nothing showed when the steps before ended.
         self.is_clean &= !own_idle;
@@ -193,6 +196,7 @@ impl BackendPredictor {
             self.learn_prompt(ticket, &prompt, now);
         }
         self.is_clean = false;
+        self.stall.computed(ticket.prediction.work, now);
         self.residual.learn(regime, raw, took);
         self.stall.started(self.step(), now);
         self.start_stream(ticket, now);
@@ -249,7 +253,7 @@ impl BackendPredictor {
     /// better than from the stream.
     pub fn ended(&mut self, ticket: &mut Ticket, output: Option<u32>, is_complete: bool, now: f64) {
         if ticket.age == 0 {
-            self.left(ticket, now);
+            self.no_token(ticket, is_complete, now);
             self.waiting = self.waiting.saturating_sub(1);
             self.prompts.remove(ticket.number);
             return;
@@ -260,10 +264,7 @@ impl BackendPredictor {
         self.streams.remove(ticket.sent.prompt, ticket.age);
         self.allowed.set(ticket, None);
         if ticket.sent.is_whole {
-            match is_complete {
-                true => self.stall.emitted(now),
-                false => self.left(ticket, now),
-            }
+            self.no_token(ticket, is_complete, now);
             return self.learn_whole(ticket, output.filter(|_| is_complete), now);
         }
         self.stall.ended(is_complete, now);
@@ -277,9 +278,13 @@ impl BackendPredictor {
         if is_complete { self.lengths.learn(length) } else { self.lengths.learn_cut(length) }
     }
 
-    /// It was cut before anything came.
-    fn left(&mut self, ticket: &Ticket, now: f64) {
-        self.stall.left(ticket.sent_at, ticket.prediction.ttft, self.step(), now);
+    /// It has ended, and none of its tokens was seen: it came as a whole, or was cut before.
+    fn no_token(&mut self, ticket: &Ticket, is_complete: bool, now: f64) {
+        if is_complete {
+            return self.stall.emitted(now);
+        }
+        let expected = ticket.prediction.ttft - ticket.prediction.stall;
+        self.stall.left(ticket.sent_at, expected, self.step(), now);
     }
 
     /// How many steps have ended.

@@ -2,6 +2,7 @@
 
 use super::prediction::{EngineView, Prediction, Sent, predict};
 use super::prompts::{Work, decayed};
+use super::stall::Silence;
 
 /// The longest time that is looked ahead, in microseconds: 120 s. SDKs do not wait for longer.
 const LONGEST: f64 = 120e6;
@@ -34,6 +35,8 @@ impl EngineView<'_> {
             outside: rest(self.outside),
             prefill_share: decayed(self.prefill_share, passed),
             streams,
+            // Nothing is known of what it emits until then.
+            silence: Silence { until: self.silence.until.min(now), ..self.silence },
             own_streams: self.own_streams.min(streams),
             context: self.context * if all > 0.0 { streams / all.max(1.0) } else { 0.0 },
             ..*self
@@ -50,6 +53,7 @@ impl EngineView<'_> {
             streams: 0.0,
             own_streams: 0.0,
             context: 0.0,
+            silence: Silence::default(),
             ..*self
         }
     }

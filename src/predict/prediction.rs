@@ -120,7 +120,7 @@ pub struct Prediction {
     pub uncached: f64,
     /// Tokens of prompts before it.
     pub before: f64,
-    /// How much longer the engine is expected to emit nothing: part of `phase` or `backlog`, and of `further`.
+    /// How much longer the engine is expected to emit nothing: part of the times to the first token, and of `further`.
     pub stall: f64,
     /// By how much its tokens delay each stream that runs there, while they are in one batch.
     pub slowdown: f64,
@@ -137,7 +137,7 @@ impl Prediction {
         let slot = (self.slot_wait - self.backlog - self.phase).max(0.0);
         let waits = slot + (self.backlog - most_backlog).max(0.0);
         let without = (self.raw - waits).max(0.0) / self.raw.max(1.0);
-        (without * self.ttft, without * self.ttft_p90)
+        (without * (self.ttft - self.stall), without * (self.ttft_p90 - self.stall))
     }
 }
 
@@ -158,7 +158,7 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
     let together = (view.outside.tokens + uncached) / budget;
     let steps = together.max(1.0) * step;
     let stall = view.silence.rest(step, view.inside.time, now);
-    let current = current_step(view, step, budget, now).max(stall);
+    let current = current_step(view, step, budget, now);
     let (phase, inside) = if view.inside.tokens > 0.0 { (0.0, current) } else { (current, 0.0) };
     let backlog = inside + view.outside.time;
     let slot_wait = slot_wait(view, request, now);
@@ -191,8 +191,9 @@ pub fn predict(view: &EngineView<'_>, request: &Sent, now: f64) -> Prediction {
         decode,
         raw,
         regime,
-        ttft: raw * mean,
-        ttft_p90: raw * percentile,
+        // No part of `raw`: a guess is nothing to learn from.
+        ttft: raw * mean + stall,
+        ttft_p90: raw * percentile + stall,
         tpot,
         tpot_p90: tpot * view.pace_percentile,
         work: own,

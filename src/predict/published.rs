@@ -114,8 +114,15 @@ impl Published {
             output: self.output.get(),
             pace: self.pace.get(),
             pace_percentile: self.pace_percentile.get(),
-            silence: Silence { since: self.silent_since.get(), until: self.silent_until.get() },
+            silence: self.silence(),
         }
+    }
+
+    /// The end is read first and written last: a stream that starts must not seem to have been there since long ago.
+    #[inline(always)]
+    fn silence(&self) -> Silence {
+        let until = self.silent_until.get();
+        Silence { since: self.silent_since.get(), until }
     }
 
     /// The least time per token that a stream there can bear, in microseconds; infinite where none has an objective.

@@ -131,7 +131,8 @@ impl Predictor {
         if !self.published.is_trusted() {
             return (0.0, 0.0);
         }
-        predict(&self.published.view(&self.waits, now), sent, now).admitted(most_backlog)
+        let prediction = predict(&self.published.view(&self.waits, now), sent, now);
+        if prediction.stall > 0.0 { (0.0, 0.0) } else { prediction.admitted(most_backlog) }
     }
 
     /// In how many microseconds the latencies of a request would be as `is_met` wants them, if nothing else arrives; at
@@ -256,6 +257,7 @@ impl Predictor {
         let residual = learned.residual();
         let view = learned.view(&self.waits, now);
         let (waiting, streams) = learned.counts();
+        let stall = view.silence.rest(learned.steps().0, view.inside.time, now);
         PredictorReport {
             coefficients: view.coefficients,
             front_end: view.front_end,
@@ -270,8 +272,8 @@ impl Predictor {
             streams,
             context: view.context,
             batch_share: learned.batch_share(),
-            stall: view.silence.rest(learned.steps().0, view.inside.time, now),
-            is_trusted: learned.is_trusted(),
+            stall,
+            is_trusted: learned.is_trusted() && stall <= 0.0,
         }
     }
 }
@@ -357,7 +359,7 @@ impl PredictionTicket {
         self.end(output, true, now);
     }
 
-    /// The response was cut at `now`, by its client or a failure.
+    /// The client has left at `now`.
     pub fn cut(&mut self, now: f64) {
         self.end(None, false, now);
     }

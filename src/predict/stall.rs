@@ -2,7 +2,7 @@
 //!
 //! An engine that stops after first tokens would look best of all: nothing waits there, and no gap between tokens is seen before
 //! clients leave. One that has been silent for a while is expected to be silent for as long again. Where its streams have left,
-//! one request at a time shows whether it works again; if it is silent then, too, the next one waits for twice as long.
+//! a single request shows whether it works again; if that gets nothing either, its time is added to the silence.
 
 /// The least silence that counts, in microseconds: 1 s. The tokens of single streams are seen in windows.
 const LEAST: f64 = 1e6;
@@ -60,6 +60,19 @@ impl Stall {
         }
         self.streams += 1;
         self.alive_at = now;
+    }
+
+    /// A request is sent to the engine, which has no other: the time without requests is no silence.
+    pub(super) fn tried(&mut self, step: f64, now: f64) {
+        if self.was_silent(step) {
+            self.seen.since += now - self.seen.until;
+            self.seen.until = now;
+        }
+    }
+
+    /// A first token has come, for whose prompt the engine has worked for so long.
+    pub(super) fn computed(&mut self, work: f64, now: f64) {
+        self.seen.since = (self.seen.since + work).min(now.max(self.seen.since));
     }
 
     /// A further token has come, or a whole response.
@@ -145,22 +158,39 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_try_wait_twice_as_long_each_time() {
+    fn silence_grows_with_each_request_that_tries() {
         let mut stall = Stall::default();
         (0..6).for_each(|_| stall.started(STEP, 10e6));
         (0..6).for_each(|_| stall.ended(false, 13e6));
         assert_eq!((rest(&stall, 14e6), rest(&stall, 16e6)), (2e6, 0.0));
         // One is sent there; the others see that.
-        assert_eq!(stall.silence(true, STEP).rest(STEP, 0.0, 16e6), 6e6);
-        stall.started(STEP, 16e6);
-        stall.ended(false, 19e6);
-        assert_eq!((rest(&stall, 20e6), rest(&stall, 28e6)), (8e6, 0.0));
-        stall.started(STEP, 28e6);
-        stall.emitted(28.1e6);
-        assert_eq!(rest(&stall, 28.2e6), 0.0, "it works again");
-        stall.ended(false, 28.2e6);
-        assert_eq!(rest(&stall, 29.5e6), 0.0, "no streams, no silence");
+        stall.tried(STEP, 20e6);
+        assert_eq!(stall.silence(true, STEP).rest(STEP, 0.0, 20e6), 3e6);
+        stall.started(STEP, 20e6);
+        stall.ended(false, 23e6);
+        assert_eq!((rest(&stall, 24e6), rest(&stall, 29e6)), (5e6, 0.0));
+        stall.tried(STEP, 30e6);
+        stall.started(STEP, 30e6);
+        stall.emitted(30.1e6);
+        assert_eq!(rest(&stall, 30.2e6), 0.0, "it works again");
+        stall.ended(false, 30.2e6);
+        assert_eq!(rest(&stall, 31.5e6), 0.0, "no streams, no silence");
         assert_eq!(stall.silence(true, STEP).rest(STEP, 0.0, 100e6), 0.0);
+    }
+
+    #[test]
+    fn prompts_that_were_computed_are_no_silence() {
+        let mut stall = Stall::default();
+        stall.started(STEP, 10e6);
+        (1..=9_u32).for_each(|n| {
+            let now = 10e6 + f64::from(n) * 1e6;
+            stall.computed(1e6, now);
+            stall.started(STEP, now);
+        });
+        assert_eq!(rest(&stall, 19.5e6), 0.0);
+        assert_eq!(rest(&stall, 21e6), 2e6);
+        stall.computed(9e6, 21e6);
+        assert_eq!(rest(&stall, 21.5e6), 0.0, "no more than the time that has passed");
     }
 
     #[test]
@@ -170,8 +200,9 @@ mod tests {
         assert_eq!(rest(&stall, 12e6), 0.0, "too early");
         (0..3).for_each(|_| stall.left(10e6, 0.5e6, STEP, 13e6));
         assert_eq!((rest(&stall, 13e6), rest(&stall, 16e6)), (3e6, 0.0));
-        stall.left(16e6, 0.5e6, STEP, 19e6);
-        assert_eq!(rest(&stall, 19e6), 9e6);
+        stall.tried(STEP, 17e6);
+        stall.left(17e6, 0.5e6, STEP, 20e6);
+        assert_eq!(rest(&stall, 20e6), 6e6);
         stall.emitted(20e6);
         assert_eq!(rest(&stall, 20e6), 0.0, "a whole response came");
         stall.left(19e6, 0.5e6, STEP, 30e6);

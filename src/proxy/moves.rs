@@ -56,10 +56,11 @@ impl Movable {
         if !is_stream {
             return None;
         }
-        let estimate = attempt.decision.estimate(profile, attempt.serving, attempt.started);
+        // Not the estimate as of now: where the engine is silent, this request is the one that tries it.
+        let is_trusted = attempt.serving.model_state.predictor().is_trusted();
         let mut permit = attempt.permit.lock();
         let ticket = permit.as_mut().and_then(InflightGuard::prediction)?;
-        estimate.is_trusted.then(|| Self { predicted: *ticket.prediction() })
+        is_trusted.then(|| Self { predicted: *ticket.prediction() })
     }
 
     /// The place elsewhere, where less than half of what is left of the wait is predicted.

@@ -110,7 +110,7 @@ pub(crate) fn record_outcome(
     if outcome == Outcome::Ok {
         let counted = result.usage.and_then(|usage| usage.completion_tokens);
         permit.complete(counted.map(TokenCount), at);
-    } else {
+    } else if outcome == Outcome::Cancel {
         permit.cut(at);
     }
     let state = &attempt.serving.state;

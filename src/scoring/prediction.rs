@@ -27,7 +27,7 @@ pub struct PredictedLatency {
     pub prefill: f32,
     /// Until the current step ends.
     pub phase: f32,
-    /// How much longer the engine is expected to emit nothing, as it does now: part of `phase` or `backlog`, and of `further`.
+    /// How much longer the engine is expected to emit nothing, as it does now: part of the times to the first token, and of `further`.
     pub stall: f32,
     /// Network and front end.
     pub front_end: f32,

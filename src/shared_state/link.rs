@@ -9,7 +9,8 @@ use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisErro
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -35,7 +36,7 @@ pub(super) enum LinkError {
     #[error("{0}")]
     Connect(#[from] io::Error),
     /// It took too long.
-    #[error("no connection within 1 s")]
+    #[error("the server did not respond within 1 s")]
     Late(#[from] Elapsed),
     /// There is no address.
     #[error("no server is configured")]
@@ -85,6 +86,20 @@ pub(super) struct Link {
     load: String,
 }
 
+/// A connection to the first address of a name that accepts one: some may lead nowhere.
+async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut dialing: JoinSet<_> =
+        lookup_host((host, port)).await?.map(TcpStream::connect).collect();
+    let mut reason = io::Error::other("the name has no address");
+    while let Some(dialed) = dialing.join_next().await {
+        match dialed.map_err(io::Error::other).flatten() {
+            Ok(socket) => return Ok(socket),
+            Err(error) => reason = error,
+        }
+    }
+    Err(reason)
+}
+
 /// A connection in plain text becomes one with TLS.
 async fn secure(
     socket: TcpStream,
@@ -127,8 +142,7 @@ impl Link {
         if let Some(password) = config.password.as_ref().map(Secret::reveal) {
             login = login.set_password(password);
         }
-        let socket = TcpStream::connect((address.host.as_str(), address.port));
-        let socket = timeout(PATIENCE, socket).await??;
+        let socket = timeout(PATIENCE, dial(&address.host, address.port)).await??;
         socket.set_nodelay(true)?;
         let mut connection = match &config.client_tls.0 {
             None => open(&login, socket).await?,

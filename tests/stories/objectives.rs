@@ -17,7 +17,7 @@ crate::trials![
     predictions_are_learned_and_leave_nothing,
     predictions_are_explained_and_logged_beside_the_truth,
     faster_backend_gets_requests_with_objectives,
-    engine_that_stops_after_first_tokens_gets_one_request_at_a_time,
+    engine_that_stops_after_first_tokens_gets_none_until_it_may_work_again,
     sheddable_request_is_refused_where_it_would_be_late,
     quote_says_where_and_when,
     another_engine_version_is_learned_again,
@@ -187,13 +187,13 @@ fn faster_backend_gets_requests_with_objectives() {
     assert!(slow <= 5, "{slow} of 30 went to the slow one");
 }
 
-fn engine_that_stops_after_first_tokens_gets_one_request_at_a_time() {
+fn engine_that_stops_after_first_tokens_gets_none_until_it_may_work_again() {
     let setup = Setup { strategy: "slo", pace: pace(20, 10, 12), ..Setup::default() };
     let fleet = Fleet::start(2, setup);
     fleet.a().always(Some(Fault::HangMidStream { after_events: 2 }));
     let clients: Vec<_> = (0..4).map(|_| fleet.begin(&streaming_chat("m", "hello"))).collect();
     let stall = || prediction(&fleet.penstock, "a")["stall_ms"].as_f64().unwrap_or_default();
-    eventually("its silence counts", SOON, || stall() > 1000.0);
+    eventually("its silence counts", SOON, || stall() > 3000.0);
     drop(clients);
     fleet.wait_idle();
     let before = fleet.a().counters().requests;
@@ -201,7 +201,7 @@ fn engine_that_stops_after_first_tokens_gets_one_request_at_a_time() {
         assert_eq!(fleet.stream().status, 200);
     }
     assert_eq!(fleet.a().counters().requests, before);
-    // Once it may be over, one request shows whether it is.
+    // Once it may be over, a request shows whether it is.
     fleet.a().always(None);
     eventually("it works again", SOON, || {
         assert_eq!(fleet.stream().status, 200);

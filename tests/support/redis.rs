@@ -1,5 +1,6 @@
 //! A real Redis or Valkey server, and two penstocks that share it.
 
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
@@ -51,7 +52,7 @@ impl Redis {
         command.args(["--bind", "127.0.0.1", "--save", "", "--requirepass", "a-password"]);
         command.arg("--tls-cert-file").arg(&files.cert).arg("--tls-key-file").arg(&files.key);
         command.arg("--tls-ca-cert-file").arg(&authority.file).args(["--tls-auth-clients", "no"]);
-        let started = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let redis = started.ok().map(|child| Self { child, address });
         let Some(mut redis) = redis else {
             skip(story, "redis-server is not installed");
@@ -61,6 +62,10 @@ impl Redis {
             TcpStream::connect(address).is_ok() || redis.child.try_wait().unwrap().is_some()
         });
         if redis.child.try_wait().unwrap().is_some() {
+            let mut output = String::new();
+            redis.child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+            // It does not know the options then.
+            assert!(output.contains("CONFIG FILE ERROR"), "{output}");
             skip(story, "redis-server is built without TLS");
             return None;
         }

@@ -10,7 +10,7 @@ use crate::scoring::{Candidate, RequestFeatures};
 const SHARE: f64 = 0.01;
 
 /// The candidate that the request explores, if it does. Never one whose predictions are trusted: those that are known
-/// to be slow stay unused.
+/// to be slow stay unused. Nor one that emits nothing: that gets a request of its own once it may work again.
 pub(super) fn explored(
     features: &RequestFeatures,
     candidates: &[Candidate],
@@ -21,7 +21,7 @@ pub(super) fn explored(
         return None;
     }
     let is_unknown =
-        |one: &&Candidate| one.prediction.is_some_and(|prediction| !prediction.is_trusted);
+        |one: &&Candidate| one.prediction.is_some_and(|one| !one.is_trusted && one.stall <= 0.0);
     let unknown = candidates.iter().filter(is_unknown).count();
     // Where none is trusted, all of them get requests anyway.
     if unknown == 0 || unknown == candidates.len() || rng.random::<f64>() >= SHARE {

@@ -147,9 +147,10 @@ impl Usual {
     }
 }
 
-/// Whether a backend has most of the prompt cached.
+/// Whether a backend has most of the prompt cached, and emits something.
 fn is_warm(one: &Candidate) -> bool {
-    one.match_ratio() >= WARM
+    let is_silent = one.prediction.is_some_and(|prediction| prediction.stall > 0.0);
+    one.match_ratio() >= WARM && !is_silent
 }
 
 impl SloHeadroom {

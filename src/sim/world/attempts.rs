@@ -223,9 +223,8 @@ impl World<'_> {
         let Some(index) = self.backend_of(id, None) else { return };
         let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         self.learn(id, &live, self.outcome_of(id, failure), LatencySample::None, at);
-        let Live { balancer, attempt, has_met_limit, decision, mut permit, tried, .. } = *live;
+        let Live { balancer, attempt, has_met_limit, decision, permit, tried, .. } = *live;
         self.capture(index, at);
-        permit.cut(timestamp(at));
         drop(permit);
         self.check_soon(balancer, u32::try_from(index).unwrap_or(0), at);
         let Some(one) = self.balancers.get(balancer as usize) else { return };

@@ -38,9 +38,9 @@ async def tell(client: openai.AsyncOpenAI, number: int) -> Received:
 
 
 def case_streams_directly_after_others(env: Env) -> None:
-    """None is sent on a connection that llama.cpp is about to close: of 200 about 3 were."""
+    """None is sent on a connection that llama.cpp is about to close: of 400 four or more were."""
     url = env.url() + CHAT
-    for number in range(200):
+    for number in range(400):
         response = wire.fetch(url, {
             "model": PLAIN, "max_tokens": 2, "stream": True,
             "messages": [{"role": "user", "content": f"number {number}"}],
