@@ -132,7 +132,7 @@ pub struct Prediction {
 
 impl Prediction {
     /// The time to the first token from when it may be sent: once the prompts before it take no more than `most_backlog`, and
-    /// there is a slot. Its mean and its 90th percentile.
+    /// there is a slot. Its mean and its 90th percentile, without what a silence may add.
     pub fn admitted(&self, most_backlog: f64) -> (f64, f64) {
         let slot = (self.slot_wait - self.backlog - self.phase).max(0.0);
         let waits = slot + (self.backlog - most_backlog).max(0.0);

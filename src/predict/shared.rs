@@ -131,8 +131,7 @@ impl Predictor {
         if !self.published.is_trusted() {
             return (0.0, 0.0);
         }
-        let prediction = predict(&self.published.view(&self.waits, now), sent, now);
-        if prediction.stall > 0.0 { (0.0, 0.0) } else { prediction.admitted(most_backlog) }
+        predict(&self.published.view(&self.waits, now), sent, now).admitted(most_backlog)
     }
 
     /// In how many microseconds the latencies of a request would be as `is_met` wants them, if nothing else arrives; at

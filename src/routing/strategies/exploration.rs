@@ -10,7 +10,7 @@ use crate::scoring::{Candidate, RequestFeatures};
 const SHARE: f64 = 0.01;
 
 /// The candidate that the request explores, if it does. Never one whose predictions are trusted: those that are known
-/// to be slow stay unused. Nor one that emits nothing: that gets a request of its own once it may work again.
+/// to be slow stay unused. Nor one that emits nothing: that gets a single request once it may work again.
 pub(super) fn explored(
     features: &RequestFeatures,
     candidates: &[Candidate],
