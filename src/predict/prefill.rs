@@ -11,8 +11,8 @@ const PAIRS: f64 = 1e6;
 const FORGETTING: f64 = 0.985;
 /// The variance of the relative error of a sample: the phase of the step, and noise.
 const NOISE: f64 = 0.02;
-/// The least time that errors are measured by: below it the network's noise counts more.
-const LEAST: f64 = 2_000.0;
+/// The least time that errors are measured by, in milliseconds: below it the network's noise counts more.
+const LEAST: f64 = 2.0;
 /// What is not known of the front end: the variance of a guess, in milliseconds squared.
 const FRONT_END: f64 = 400.0;
 /// The same of a million pairs.
@@ -22,6 +22,10 @@ const MOST_VARIANCE: f64 = 1e7;
 /// How far a sample may be off, in times; the first ones may be off by more.
 const OUTLIER: f64 = 3.0;
 const FIRST: f64 = 10.0;
+/// A first sample that is off by so many times shows that the guess is wrong. The standard deviation of the cost is this
+/// share of what the sample makes it then.
+const WRONG_GUESS: f64 = 10.0;
+const DEVIATION: f64 = 0.1;
 
 /// How long prompts took beyond the steps that would have passed anyway.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,12 +78,21 @@ impl PrefillLearner {
         if !(tokens > 0.0 && time.is_finite()) {
             return;
         }
-        // A prompt that was caught by a step that was just starting took less than the steps; that is noise.
-        let scale = time.max(LEAST) / 1000.0;
         let front = if has_front_end { 1.0 } else { 0.0 };
-        let x = [front, tokens / TOKENS, pairs / PAIRS].map(|one| one / scale);
-        let most = if self.samples < FIRST { f64::INFINITY } else { OUTLIER };
-        let off = (time.max(0.0) / 1000.0 / scale - dot(&x, &self.weights)).clamp(-most, most);
+        let counts = [front, tokens / TOKENS, pairs / PAIRS];
+        let expected = dot(&counts, &self.weights).max(LEAST);
+        let mut took = (time / 1000.0).max(0.0);
+        if self.samples >= FIRST {
+            // Behind a pause of the engine prompts seem to take ten times as long, or no time.
+            took = took.clamp(expected / OUTLIER, expected * OUTLIER);
+        } else if took > expected * WRONG_GUESS {
+            let deviation = DEVIATION * took * TOKENS / tokens;
+            self.covariance[1][1] += deviation.powi(2).min(MOST_VARIANCE);
+        }
+        // A prompt that was caught by a step that was just starting took less than the steps; that is noise.
+        let scale = took.max(expected / OUTLIER);
+        let x = counts.map(|one| one / scale);
+        let off = took / scale - dot(&x, &self.weights);
         let px: Vec3 = self.covariance.map(|row| dot(&row, &x));
         let total = NOISE + dot(&x, &px);
         for (weight, gain) in self.weights.iter_mut().zip(&px) {
@@ -137,6 +150,29 @@ mod tests {
         }
         assert!((learner.token() / 50.0 - 1.0).abs() < 0.06, "{learner:?}");
         assert!((learner.front_end() / 8_000.0 - 1.0).abs() < 0.25, "{learner:?}");
+    }
+
+    #[test]
+    fn engines_far_slower_than_the_guess_are_learned_in_a_few_prompts() {
+        let mut learner = PrefillLearner::new(20.0, 0.0);
+        let took = |tokens: f64| 45_000.0 + tokens * 10_500.0;
+        let mut learn = |tokens: f64, time: f64| {
+            learner.learn(&PrefillSample { tokens, pairs: 0.0, time, has_front_end: true });
+            learner.front_end() + learner.token() * tokens
+        };
+        let prompts = [12.0, 74.0, 12.0, 24.0, 49.0, 24.0, 74.0, 12.0, 24.0, 49.0];
+        for (n, tokens) in prompts.into_iter().enumerate() {
+            let predicted = learn(tokens, took(tokens));
+            assert!(n < 3 || (predicted / took(tokens) - 1.0).abs() < 0.3, "{n}: {predicted}");
+        }
+        // An engine that was stopped: one prompt takes ten times as long, the next ones seem to take no time.
+        for (tokens, time) in [(49.0, 5_700_000.0), (12.0, -6_500.0)] {
+            learn(tokens, time);
+        }
+        for tokens in prompts {
+            let predicted = learn(tokens, took(tokens));
+            assert!((predicted / took(tokens) - 1.0).abs() < 0.35, "{tokens}: {predicted}");
+        }
     }
 
     #[test]
