@@ -58,6 +58,9 @@ pub struct StepLearner {
     gaps: f64,
     /// Mean absolute deviation of a gap from what was expected, as a share.
     deviation: f64,
+    /// The same over more gaps.
+    #[serde(default = "some_unexplained")]
+    unexplained: f64,
     /// The mean of late deviations, with their signs.
     drift: f64,
     /// Steps for which it still forgets fast.
@@ -69,10 +72,15 @@ const DECODES: f64 = 100.0;
 const CONTEXT: f64 = 1e5;
 /// How much a sample counts one sample later.
 const FORGETTING: f64 = 0.9995;
-/// The same for so many steps after the engine has changed: when gaps are off by `ALARM` in one direction.
+/// The same for so many steps after the engine has changed: when gaps are off by [`ALARM`] in one direction.
 const FORGETTING_FAST: f64 = 0.98;
 const RELEARNED: f64 = 200.0;
 const ALARM: f64 = 0.1;
+/// The same in mean deviations, and its bound: the steps of some engines, as of llama.cpp on a CPU with one to four
+/// streams, lie on no line.
+const UNEXPLAINED: f64 = 2.5;
+const UNEXPLAINED_RATE: f64 = 0.003;
+const MOST_ALARM: f64 = 0.3;
 /// The largest sum of variances: what no sample shows for long is not made up.
 const MOST_VARIANCE: f64 = 1e4;
 /// The share of the difference that a gap takes away then.
@@ -89,17 +97,15 @@ const WARM_UP: f64 = 50.0;
 impl StepLearner {
     /// Begins with what is known of the engine, or of one like it.
     pub fn new(prior: &Coefficients) -> Self {
-        let mut covariance = [[0.0; 3]; 3];
-        for (index, row) in covariance.iter_mut().enumerate() {
-            for one in row.iter_mut().skip(index).take(1) {
-                *one = 1.0;
-            }
-        }
+        // A hundred streams may make a step twice as long, and so may a hundred thousand tokens of context.
+        let variance = (prior.base / SCALE).powi(2).max(1.0);
+        let covariance = [[variance, 0.0, 0.0], [0.0, variance, 0.0], [0.0, 0.0, variance]];
         Self {
             weights: [prior.base, prior.decode * DECODES, prior.context * CONTEXT],
             covariance,
             gaps: 0.0,
             deviation: 0.2,
+            unexplained: some_unexplained(),
             drift: 0.0,
             relearning: 0.0,
         }
@@ -153,7 +159,9 @@ impl StepLearner {
         self.deviation += rate * (off.abs() - self.deviation);
         self.gaps += steps;
         self.drift += (0.05 * steps).min(0.5) * (off - self.drift);
-        if self.drift.abs() > ALARM && self.gaps > WARM_UP {
+        self.unexplained += (UNEXPLAINED_RATE * steps).min(0.1) * (off.abs() - self.unexplained);
+        let alarm = (UNEXPLAINED * self.unexplained).clamp(ALARM, MOST_ALARM);
+        if self.drift.abs() > alarm && self.gaps > WARM_UP {
             (self.relearning, self.drift) = (RELEARNED, 0.0);
         }
         let factor = if self.is_relearning() { catch_up(off, steps) } else { 1.0 };
@@ -194,6 +202,11 @@ impl StepLearner {
             self.covariance.iter_mut().flatten().for_each(|one| *one *= shrink);
         }
     }
+}
+
+/// The share of a gap that is taken for unexplained before gaps were seen.
+fn some_unexplained() -> f64 {
+    0.1
 }
 
 /// An engine that has changed is faster or slower in all it does, most of the time: its steps follow the gaps at once,

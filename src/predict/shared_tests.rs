@@ -143,7 +143,7 @@ fn responses_in_one_piece_show_the_speed_too() {
         let now = f64::from(request) * 1e7;
         let prediction = predictor.estimate(&whole, now).prediction;
         let mut ticket = predictor.send(whole, prediction, None, now);
-        let output = 50 + request % 100;
+        let output = 50 + request * 37 % 100;
         ticket.complete(Some(output), now + 30_000.0 + f64::from(output) * 8_000.0);
     }
     let found = predictor.estimate(&whole, 1e10).prediction;
@@ -157,7 +157,7 @@ fn another_process_continues_with_what_was_learned() {
     serve_alone(&old, 60);
     let _running = send(&old, 9e8);
     let text = serde_json::to_string(&old.learned_state()).unwrap();
-    assert!(text.len() < 4096, "{} bytes", text.len());
+    assert!(text.len() < 5000, "{} bytes", text.len());
     let learned: Learned = serde_json::from_str(&text).unwrap();
     assert!(learned.is_readable() && learned.first_tokens() == 60.0);
     let new = Predictor::default();
