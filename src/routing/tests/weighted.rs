@@ -1,22 +1,17 @@
 //! The weighted strategy over real fleets: prompts go to where they were before, and load decides
 //! where that knows nothing.
 
-use std::time::Duration;
-
 use proptest::prelude::*;
 
 use super::{Fleet, NOW, TestRequest, alike, backend};
 use crate::api::Operation;
-use crate::fleet::{EngineDetails, Groups, Health, Outcome, Requester, Topology};
+use crate::fleet::{EngineDetails, Groups, Health, Requester};
 use crate::prefix::{Chain, prompt_chain};
-use crate::routing::{
-    AttemptEnded, Live, NoRecord, PrefixObserver, RequestObserver, RouteError, RouteInput,
-    RoutingDecision,
-};
-use crate::scan::{RequestProfile, ScanOptions, Usage, scan};
+use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision};
+use crate::scan::{RequestProfile, ScanOptions, scan};
 
 /// A decision about a body.
-fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
+pub(super) fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
     route_to(fleet, Operation::Chat, body)
 }
 
@@ -95,17 +90,17 @@ fn try_decide(
     fleet.router.route(&input, &mut random, &mut fleet.scratch, &mut NoRecord)
 }
 
-fn chat(model: &str, system: &str, user: &str) -> String {
+pub(super) fn chat(model: &str, system: &str, user: &str) -> String {
     serde_json::json!({"model": model, "messages": [
         {"role": "system", "content": system}, {"role": "user", "content": user}]})
     .to_string()
 }
 
-fn prompt(family: usize) -> String {
+pub(super) fn prompt(family: usize) -> String {
     format!("Family {family}: {}", "be kind and brief. ".repeat(60))
 }
 
-const PREFIX: &str =
+pub(super) const PREFIX: &str =
     "routing: { strategy: weighted, scorers: \"prefix-affinity:3,load-balance:1\" }\n";
 
 #[test]
@@ -291,73 +286,6 @@ fn decisions_over_prompts_allocate_nothing() {
         }
     });
     assert_eq!(counted.count_total, 0);
-}
-
-/// A whole response without a count of cached tokens.
-fn ended<'a>(
-    fleet: &'a Fleet,
-    topology: &'a Topology,
-    decision: &'a RoutingDecision,
-) -> AttemptEnded<'a> {
-    AttemptEnded {
-        backend: decision.backend,
-        name: "a",
-        provider: "vllm",
-        server: ("127.0.0.1", 1),
-        number: 1,
-        trace: None,
-        decision,
-        router: &fleet.router,
-        fleet: topology,
-        is_relayed: true,
-        is_moved: false,
-        usage: None,
-        outcome: Outcome::Ok,
-        conversion: None,
-        code: None,
-        took: Duration::ZERO,
-    }
-}
-
-#[test]
-fn failed_attempt_withdraws_the_prediction_unless_the_client_left() {
-    let body = chat("m", &prompt(1), "x");
-    for (is_relayed, outcome, is_withdrawn) in [
-        (true, Outcome::Ok, false),
-        (true, Outcome::Fault, false),
-        (false, Outcome::Cancel, false),
-        (false, Outcome::Fault, true),
-        (false, Outcome::Unreachable, true),
-    ] {
-        let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
-        let (_, decision) = route(&mut fleet, &body);
-        let topology = fleet.live.topology();
-        let event = ended(&fleet, &topology, &decision);
-        PrefixObserver.attempt_ended(&AttemptEnded { is_relayed, outcome, ..event });
-        let matched = route(&mut fleet, &body).1.scores.unwrap().matched_blocks;
-        assert_eq!(matched == 0, is_withdrawn, "relayed: {is_relayed}, {outcome:?}");
-    }
-}
-
-#[test]
-fn reported_cache_miss_withdraws_the_prediction() {
-    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
-    let body = chat("m", &prompt(1), "x");
-    let (_, first) = route(&mut fleet, &body);
-    let (home, again) = route(&mut fleet, &body);
-    let topology = fleet.live.topology();
-    let learn = |fleet: &Fleet, decision, cached| {
-        let usage = Usage { cached_tokens: Some(cached), ..Usage::default() };
-        let event = ended(fleet, &topology, decision);
-        PrefixObserver.attempt_ended(&AttemptEnded { usage: Some(usage), ..event });
-    };
-    learn(&fleet, &first, 0);
-    learn(&fleet, &again, 64);
-    let matched = route(&mut fleet, &body).1.scores.unwrap().matched_blocks;
-    assert!(matched > 10, "nothing was predicted at first, and then enough was cached");
-    learn(&fleet, &again, 3);
-    let (next, decision) = route(&mut fleet, &body);
-    assert_eq!(decision.scores.unwrap().matched_blocks, 0, "from {home} to {next}");
 }
 
 #[test]
