@@ -98,11 +98,19 @@ impl PrefillLearner {
         for (weight, gain) in self.weights.iter_mut().zip(&px) {
             *weight = (*weight + gain / total * off).max(0.0);
         }
-        for (row, p) in self.covariance.iter_mut().zip(px) {
-            for (one, q) in row.iter_mut().zip(px) {
-                let next = (*one - p * q / total) / FORGETTING;
-                *one = next.clamp(-MOST_VARIANCE, MOST_VARIANCE);
-            }
+        // Without negative weights the others would grow for what those no longer take away.
+        let (found, most) = (dot(&counts, &self.weights), took.max(expected));
+        if found > most {
+            self.weights.iter_mut().for_each(|weight| *weight *= most / found);
+        }
+        subtract_outer(&mut self.covariance, &px, 1.0 / total);
+        // What no sample shows is not forgotten: with prompts of one length the variance of what a token costs would grow
+        // without end. Source: Bittanti, Bolzern and Campi, "Recursive least-squares identification algorithms with
+        // incomplete excitation" (1990).
+        let left: Vec3 = self.covariance.map(|row| dot(&row, &x));
+        let seen = dot(&x, &left);
+        if seen > 0.0 {
+            subtract_outer(&mut self.covariance, &left, (1.0 - 1.0 / FORGETTING) / seen);
         }
         self.samples += 1.0;
     }
@@ -130,6 +138,15 @@ impl PrefillLearner {
     /// Samples that it has learned from.
     pub fn samples(&self) -> f64 {
         self.samples
+    }
+}
+
+/// Takes `factor` times the product of `p` with itself from a covariance.
+fn subtract_outer(covariance: &mut [Vec3; 3], p: &Vec3, factor: f64) {
+    for (row, left) in covariance.iter_mut().zip(p) {
+        for (one, right) in row.iter_mut().zip(p) {
+            *one -= left * right * factor;
+        }
     }
 }
 
@@ -172,6 +189,27 @@ mod tests {
         for tokens in prompts {
             let predicted = learn(tokens, took(tokens));
             assert!((predicted / took(tokens) - 1.0).abs() < 0.35, "{tokens}: {predicted}");
+        }
+    }
+
+    #[test]
+    fn prompts_of_one_length_are_predicted_for_ever() {
+        for lengths in [[12.0; 2], [100.0; 2], [100.0, 101.0], [500.0, 600.0], [20_000.0; 2]] {
+            let mut learner = PrefillLearner::new(20.0, 0.000_8);
+            for n in 0..20_000_u32 {
+                let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 65_536.0 - 0.5;
+                let tokens = lengths[usize::from(noise > 0.0)];
+                let pairs = tokens * tokens / 2.0;
+                let time = (9_000.0 + tokens * 50.0) * (1.0 + 0.2 * noise);
+                let has_front_end = n % 3 > 0;
+                learner.learn(&PrefillSample { tokens, pairs, time, has_front_end });
+            }
+            for tokens in lengths {
+                let found = learner.front_end()
+                    + learner.token() * tokens
+                    + learner.pair() * tokens * tokens / 2.0;
+                assert!((found / (9_000.0 + tokens * 50.0) - 1.0).abs() < 0.2, "{learner:?}");
+            }
         }
     }
 

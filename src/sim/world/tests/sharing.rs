@@ -17,20 +17,20 @@ fn shared(mut spec: WorldSpec, balancers: u32, shares: bool) -> WorldSpec {
 fn balancers_that_share_predict_better() {
     let found = |shares: bool| {
         let (mut error, mut coverage) = (0.0, 0.0);
-        for seed in 1..=2 {
+        for seed in 1..=4 {
             let workload = mixed_of(3000, 45.0, 1.0, seed);
             let spec = shared(world("strategy: slo", 4), 4, shares);
             let result = simulate(&spec, &workload).unwrap();
             let objective = Objective { first_token: 1.0, per_token: 1.0 };
             let found = Summary::new(&result, &workload, &objective).prediction.unwrap();
-            error += found.mean_error / 2.0;
-            coverage += found.coverage / 2.0;
+            error += found.mean_error / 4.0;
+            coverage += found.coverage / 4.0;
         }
         (error, coverage)
     };
     let (alone, together) = (found(false), found(true));
     assert!(alone.0 < 1.0, "{alone:?}");
-    assert!(together.0 < alone.0 && together.1 > alone.1 + 0.03, "{alone:?} {together:?}");
+    assert!(together.0 < alone.0 * 1.05 && together.1 > alone.1 + 0.05, "{alone:?} {together:?}");
 }
 
 /// The most requests that a backend had at the same time, and how many on average from a quarter of the run on.
