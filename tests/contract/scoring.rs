@@ -79,7 +79,7 @@ const ROWS: &[Row] = &[
         &[
             "prefix_cache::reported_cached_tokens_correct_the_prediction",
             "src/routing/tests/weighted.rs::a_prompt_goes_where_its_beginning_went",
-            "src/routing/tests/weighted.rs::failed_attempt_withdraws_the_prediction_unless_the_client_left",
+            "src/routing/tests/cached_predictions.rs::failed_attempt_withdraws_the_prediction_unless_the_client_left",
             "tests/architecture.rs::pure_folders_name_no_io_and_no_clock",
         ],
     ),
