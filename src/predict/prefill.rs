@@ -17,7 +17,7 @@ const LEAST: f64 = 2.0;
 const FRONT_END: f64 = 400.0;
 /// The same of a million pairs.
 const PAIR: f64 = 1.0;
-/// The largest variance of a weight.
+/// The largest variance that a sample adds.
 const MOST_VARIANCE: f64 = 1e7;
 /// How far a sample may be off, in times; the first ones may be off by more.
 const OUTLIER: f64 = 3.0;
