@@ -41,9 +41,9 @@ pub(super) fn predicted(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse
     let invalid = |reason: String| Refusal::InvalidQuote { reason };
     let given: Quoted =
         serde_json::from_slice(call.body).map_err(|error| invalid(error.to_string()))?;
-    let is_time = |ms: &f64| ms.is_finite() && *ms > 0.0;
-    if ![given.ttft_ms, given.tpot_ms].iter().flatten().all(is_time) {
-        return Err(invalid("ttft_ms and tpot_ms must be above 0".to_owned()));
+    let mut times = [given.ttft_ms, given.tpot_ms].into_iter().flatten();
+    if !times.all(Objectives::is_objective) {
+        return Err(invalid(format!("ttft_ms and tpot_ms must be {}", Objectives::EXPECTED)));
     }
     let fleet = generation.fleet.topology();
     let only = match fleet.models() {

@@ -4,11 +4,8 @@
 use http::header::HeaderName;
 
 use crate::api::{OBJECTIVE, PRIORITY, SLO_TPOT, SLO_TTFT, is_unprintable};
-use crate::config::{Config, MOST_PRIORITY, ObjectiveConfig};
+use crate::config::{ClientKey, Config, MOST_PRIORITY, ObjectiveConfig};
 use crate::scoring::Objectives;
-
-/// The largest objective that counts as one: a day.
-const MOST_MS: f64 = 86_400_000.0;
 
 /// Why a request's objectives are none. A 400.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +18,7 @@ pub enum ObjectivesError {
 }
 
 /// The objectives of a request: the numbers in its fields before those of the objective that it names, that of its key,
-/// that of its model. `field` is the value of a header field.
+/// that of its model. No priority is above that of its key. `field` is the value of a header field.
 ///
 /// # Errors
 /// When a field has a value that is none, or names an objective that does not exist.
@@ -32,6 +29,7 @@ pub fn read_objectives<'a>(
     model: &str,
 ) -> Result<Objectives, ObjectivesError> {
     let text = |name: &HeaderName| field(name).map(|value| text(name, value)).transpose();
+    let key = key.and_then(|position| config.auth.keys.get(position));
     let named = match text(&OBJECTIVE)? {
         Some(name) => Some(config.objectives.get(name).ok_or_else(|| unknown(config, name))?),
         None => configured(config, key, model),
@@ -39,23 +37,24 @@ pub fn read_objectives<'a>(
     let named = named.map(ObjectiveConfig::to_objectives).unwrap_or_default();
     let millis = |name: HeaderName| Ok(text(&name)?.map(|given| milliseconds(name, given)));
     let priority = text(&PRIORITY)?.map(priority).transpose()?;
+    let most = key.map_or(MOST_PRIORITY, |key| key.max_priority);
     Ok(Objectives {
         ttft_ms: millis(SLO_TTFT)?.transpose()?.or(named.ttft_ms),
         tpot_ms: millis(SLO_TPOT)?.transpose()?.or(named.tpot_ms),
-        priority: priority.unwrap_or(named.priority),
+        priority: priority.unwrap_or(named.priority).min(most),
     })
 }
 
 /// That of the key, or else of the model.
 fn configured<'a>(
     config: &'a Config,
-    key: Option<usize>,
+    key: Option<&'a ClientKey>,
     model: &str,
 ) -> Option<&'a ObjectiveConfig> {
     if config.objectives.is_empty() {
         return None;
     }
-    let of_key = key.and_then(|position| config.auth.keys.get(position)?.objective.as_deref());
+    let of_key = key.and_then(|key| key.objective.as_deref());
     let of_model = || config.models.get(model)?.objective.as_deref();
     config.objectives.get(of_key.or_else(of_model)?)
 }
@@ -67,9 +66,8 @@ fn text<'a>(name: &HeaderName, value: &'a [u8]) -> Result<&'a str, ObjectivesErr
 }
 
 fn milliseconds(name: HeaderName, given: &str) -> Result<f64, ObjectivesError> {
-    let parsed = given.parse::<f64>().ok().filter(|ms| *ms > 0.0 && *ms <= MOST_MS);
-    let expected = "a number of milliseconds above 0 and at most 86400000";
-    parsed.ok_or_else(|| refused(name, given, expected))
+    let parsed = given.parse().ok().filter(|ms| Objectives::is_objective(*ms));
+    parsed.ok_or_else(|| refused(name, given, Objectives::EXPECTED))
 }
 
 fn priority(given: &str) -> Result<i32, ObjectivesError> {
@@ -99,7 +97,8 @@ mod tests {
   chat: { ttft: 500ms, tpot: 50ms, priority: 5 }
   batch: { priority: -1 }
 models: { m: { objective: chat } }
-auth: { keys: [{ name: nightly, key: k1, objective: batch }, { name: other, key: k2 }] }
+auth: { keys: [{ name: nightly, key: k1, objective: batch }, { name: other, key: k2 },
+  { name: capped, key: k3, max_priority: 2 }] }
 backends: [http://127.0.0.1:1]
 ";
 
@@ -121,6 +120,14 @@ backends: [http://127.0.0.1:1]
         let fields = [("x-gateway-inference-objective", "chat"), ("x-slo-ttft-ms", "250.5")];
         assert_eq!(read(&fields, 0).unwrap(), Objectives { ttft_ms: Some(250.5), ..chat });
         assert_eq!(read(&[("x-priority", "-7")], 1).unwrap().priority, -7);
+    }
+
+    #[test]
+    fn keys_bound_the_priority_of_their_requests() {
+        assert_eq!(read(&[("x-priority", "100")], 2).unwrap().priority, 2);
+        assert_eq!(read(&[("x-gateway-inference-objective", "chat")], 2).unwrap().priority, 2);
+        assert_eq!(read(&[], 2).unwrap().priority, 2, "that of the model is 5");
+        assert_eq!(read(&[("x-priority", "-3")], 2).unwrap().priority, -3);
     }
 
     #[test]

@@ -2,6 +2,9 @@
 
 use super::prediction::PredictedLatency;
 
+/// The largest objective that counts as one, in milliseconds: a day.
+const MOST_MS: f64 = 86_400_000.0;
+
 /// The objectives of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Objectives {
@@ -14,6 +17,14 @@ pub struct Objectives {
 }
 
 impl Objectives {
+    /// What an objective is, for people who gave something else.
+    pub const EXPECTED: &str = "a number of milliseconds above 0 and at most 86400000";
+
+    /// Whether so many milliseconds are an objective.
+    pub fn is_objective(ms: f64) -> bool {
+        ms > 0.0 && ms <= MOST_MS
+    }
+
     /// Whether the request may be refused so that others meet their objectives.
     pub fn is_sheddable(&self) -> bool {
         self.priority < 0

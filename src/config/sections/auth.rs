@@ -1,5 +1,6 @@
 //! `auth:` API keys of clients.
 
+use super::objectives::{MOST_PRIORITY, Priority};
 use super::rate_limits::RateLimits;
 use crate::config::syntax::collections::{List, Maybe};
 use crate::config::syntax::glob::ModelGlob;
@@ -34,6 +35,8 @@ section! {
         pub context_shift: Option<bool> ["context_shift" as Maybe<bool>] = None,
         /// The objective of its requests that name none: a name in `objectives`.
         pub objective: Option<String> ["objective" as Maybe<String>] = None,
+        /// The highest priority that its requests have, whatever they ask for.
+        pub max_priority: i32 ["max_priority" as Priority] = MOST_PRIORITY,
         /// The key's share of what waits in a queue, in relation to those of the other keys.
         pub weight: u32 ["weight" as AtLeastOne<u32>] = 1,
         /// The maximum number of ensembles of the key at one time; 0 is none. Default:

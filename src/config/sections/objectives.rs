@@ -43,7 +43,7 @@ impl ObjectiveConfig {
 pub const MOST_PRIORITY: i32 = 100;
 
 /// A priority.
-struct Priority;
+pub(super) struct Priority;
 
 impl Setting for Priority {
     type Value = i32;

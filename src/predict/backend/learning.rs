@@ -96,7 +96,8 @@ impl BackendPredictor {
         (self.step_ended, self.steps_seen) = (at, self.steps_seen + steps);
         let front_end = self.prefill.front_end();
         self.prompts.step_ended(at, self.steps_seen, front_end, computed);
-        self.is_clean &= self.prompts.entered() == 0 || decodes >= self.limits.slots;
+        // One that lies before the engine may be there already: how long it does is learned, too.
+        self.is_clean &= self.prompts.count() == 0 || decodes >= self.limits.slots;
     }
 
     pub(super) fn learned(&mut self) {

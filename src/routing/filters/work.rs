@@ -2,6 +2,7 @@
 
 use super::{Filters, RejectReason};
 use crate::fleet::Serving;
+use crate::predict::leaves_room;
 use crate::prefix::Chain;
 use crate::routing::prediction::{matched_blocks, sent};
 use crate::scoring::WARM;
@@ -24,12 +25,13 @@ impl Filters<'_> {
         if wait > candidate.max_backlog && !self.has_prompt(candidate) {
             return Some(RejectReason::Backlog { ms: whole_ms(wait) });
         }
-        let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
+        let alone = estimate.tpot_alone;
+        let own = input.objectives.tpot_ms.map(|ms| ms * 1000.0);
+        let own = own.filter(|own| leaves_room(*own, alone)).unwrap_or(f64::INFINITY);
         let objective = own.min(estimate.tightest);
         let sheddable = if input.objectives.is_sheddable() { SHEDDABLE } else { 1.0 };
-        let alone = estimate.tpot_alone;
         let most = (objective * estimate.batch_share * sheddable).max(alone);
-        // An objective that it misses even alone is no reason to wait.
+        // A stream that is late even if this request is alone with it is no reason to wait.
         (prediction.tpot > most && alone <= objective)
             .then(|| RejectReason::Batch { ms: whole_ms(prediction.tpot) })
     }
