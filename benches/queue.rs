@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::task::{Context, Waker};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use penstock::admission::queue::{EntryId, ModelQueue, Newcomer, QueueEnd, QueueRules};
+use penstock::admission::queue::{Cost, EntryId, ModelQueue, Newcomer, QueueEnd, QueueRules};
 use penstock::fleet::{BackendId, BackendSet};
 use penstock::units::Timestamp;
 
@@ -71,7 +71,8 @@ impl Filled {
 
     fn serve(&mut self) {
         let next = self.queue.turn().unwrap();
-        self.queue.serve(next, 300, Timestamp(self.joined * 100));
+        let cost = Cost { prompt: 300, output: 0 };
+        self.queue.serve(next, cost, Timestamp(self.joined * 100));
     }
 }
 

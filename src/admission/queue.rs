@@ -55,10 +55,31 @@ pub struct Joined {
     pub displaced: Option<EntryId>,
 }
 
-/// What a request costs its owner, in tokens of a prompt: those of its prompt that are not cached, and twice those of its
-/// output, as the virtual token counter has it.
-pub fn cost(prompt: u32, cached: u32, output: u32) -> u64 {
-    u64::from(prompt.saturating_sub(cached)) + 2 * u64::from(output)
+/// What a request costs its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cost {
+    /// Tokens of its prompt that are not cached.
+    pub prompt: u32,
+    /// Tokens of its output: expected ones first, later those that came.
+    pub output: u32,
+}
+
+impl Cost {
+    /// In tokens of a prompt. One of an output counts as two, as the virtual token counter has it.
+    fn tokens(self) -> u64 {
+        u64::from(self.prompt) + 2 * u64::from(self.output)
+    }
+}
+
+/// What an owner was charged for a request that was served, to be [settled](ModelQueue::settle) when that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Charge {
+    /// What it was expected to cost.
+    pub cost: Cost,
+    owner: u64,
+    weight: u32,
+    priority: i32,
+    line: usize,
 }
 
 /// Why a request no longer waits.

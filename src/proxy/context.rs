@@ -12,6 +12,7 @@ use super::conversion::Conversion;
 use super::rate_hold::RateHold;
 use super::reserved::Reserved;
 use super::shift_state::ContextShift;
+use crate::admission::queue::Charge;
 use crate::api::{Capabilities, Dialect, ErrorCode, Operation, StreamFraming, TraceContext};
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::client::Client;
@@ -111,6 +112,8 @@ pub(crate) struct RequestRecord {
     pub(crate) estimated_tokens: Option<TokenCount>,
     /// How long it waited in queues.
     pub(crate) queue_wait: Option<Duration>,
+    /// What its owner was charged for it when it left a queue for a backend.
+    pub(crate) charge: Option<Box<ModelCharge>>,
     /// When it has waited in queues for as long as it may, once it has waited.
     pub(crate) waits_until: Option<Timestamp>,
     /// The attempts that a backend refused as busy, where requests may wait for another: they are no retries.
@@ -131,6 +134,12 @@ pub(crate) struct RequestRecord {
     pub(crate) replay: Option<Box<ReplayFields>>,
     /// Method and path of a refused head, which Pingora has not seen.
     pub(crate) refused: Option<Box<LoggedRequest>>,
+}
+
+/// What an owner was charged for a request in the queue of a model.
+pub(crate) struct ModelCharge {
+    pub(crate) model: Box<str>,
+    pub(crate) charge: Charge,
 }
 
 /// What the final call of an ensemble is made of.

@@ -23,6 +23,7 @@ use super::ensemble::{plan_of, serve_ensemble};
 use super::failure::OwnError;
 use super::local_response::usage::send_usage;
 use super::own_response::{send_error, send_refusal};
+use super::queue::settle_charge;
 use super::rate_hold::RateHold;
 use super::rate_limits::{Estimate, limit_rate, settle_rate};
 use super::request_body::{admit_scanned, read_body, scan_body};
@@ -92,6 +93,7 @@ impl ProxyHttp for DataPlane {
     ) -> pingora::Result<bool> {
         let served = handle(&self.0, session, ctx).await;
         settle_rate(ctx);
+        settle_charge(&self.0, &mut ctx.record);
         self.0.observers.finished(session, ctx);
         served.map(|()| true)
     }

@@ -1,11 +1,13 @@
 //! The queues of requests that wait for a backend with room, one per model. `admission::queue` has the order and
 //! the turns; this is its edge: the clock, the locks, and the tasks that wait (`wait`).
 
+mod charges;
 mod keep_alive;
 mod place;
 mod shared;
 mod wait;
 
+pub(super) use charges::settle_charge;
 pub(super) use keep_alive::Waiter;
 pub(super) use wait::{
     Unadmitted, decide_in_turn, has_others_waiting, has_queue, keep_to_cooling, may_wait_after,

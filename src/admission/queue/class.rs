@@ -7,11 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahash::HashMap;
 
-use super::EntryId;
+use super::{Charge, Cost, EntryId};
 use crate::units::Timestamp;
 
-/// Owners that are remembered beside those that wait.
-const MAX_OWNERS: usize = 4096;
 /// What a token adds to the tag of an owner of weight 1: weights divide it.
 const TAG_PER_TOKEN: u64 = 1000;
 
@@ -99,7 +97,6 @@ impl Class {
     }
 
     pub(super) fn push(&mut self, entry: &Entry) {
-        self.forget_idle();
         let flow = self.flows.entry(entry.owner).or_default();
         if flow.by_deadline.is_empty() {
             flow.tag = flow.tag.max(self.virtual_time);
@@ -129,27 +126,39 @@ impl Class {
         Some(rank.1)
     }
 
-    /// An owner was served a request that cost so many tokens.
-    pub(super) fn charge(&mut self, owner: u64, weight: u32, tokens: u64) {
-        let Some(flow) = self.flows.get_mut(&owner) else { return };
+    /// An owner is served a request.
+    pub(super) fn charge(&mut self, charge: &Charge) {
+        let Some(flow) = self.flows.get(&charge.owner) else { return };
         self.virtual_time = self.virtual_time.max(flow.tag);
-        let is_waiting = self.turns.remove(&(flow.tag, owner));
-        let added = tokens.max(1).saturating_mul(TAG_PER_TOKEN) / u64::from(weight.max(1));
-        flow.tag = flow.tag.saturating_add(added);
+        self.move_tag(charge, 0, charge.cost.tokens().max(1));
+    }
+
+    /// It has ended, and has cost so much.
+    pub(super) fn settle(&mut self, charge: &Charge, cost: Cost) {
+        self.move_tag(charge, charge.cost.tokens(), cost.tokens());
+    }
+
+    /// Charges an owner with `added` tokens in place of `taken` ones.
+    fn move_tag(&mut self, charge: &Charge, taken: u64, added: u64) {
+        let Some(flow) = self.flows.get_mut(&charge.owner) else { return };
+        let is_waiting = self.turns.remove(&(flow.tag, charge.owner));
+        let share =
+            |tokens: u64| tokens.saturating_mul(TAG_PER_TOKEN) / u64::from(charge.weight.max(1));
+        flow.tag = flow.tag.saturating_add(share(added)).saturating_sub(share(taken));
         if is_waiting {
-            self.turns.insert((flow.tag, owner));
+            self.turns.insert((flow.tag, charge.owner));
         }
     }
 
-    /// Forgets owners that wait for nothing, so that their number is bounded: first those that have no lead.
-    fn forget_idle(&mut self) {
-        if self.flows.len() < MAX_OWNERS {
-            return;
-        }
+    /// Owners that it remembers and that wait for nothing.
+    pub(super) fn idle_owners(&self) -> usize {
+        self.flows.len() - self.turns.len()
+    }
+
+    /// Forgets owners that wait for nothing. `keeps_leads`: but for those that were served more than others.
+    pub(super) fn forget_idle(&mut self, keeps_leads: bool) {
         let virtual_time = self.virtual_time;
-        self.flows.retain(|_, flow| !flow.by_deadline.is_empty() || flow.tag > virtual_time);
-        if self.flows.len() >= MAX_OWNERS {
-            self.flows.retain(|_, flow| !flow.by_deadline.is_empty());
-        }
+        let has_lead = |flow: &Flow| keeps_leads && flow.tag > virtual_time;
+        self.flows.retain(|_, flow| !flow.by_deadline.is_empty() || has_lead(flow));
     }
 }

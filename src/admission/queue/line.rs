@@ -3,10 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::EntryId;
 use super::class::{Class, Entry};
+use super::{Charge, Cost, EntryId};
 use crate::fleet::BackendSet;
 use crate::units::Timestamp;
+
+/// Owners that are remembered beside those that wait, of all priorities.
+const MAX_IDLE_OWNERS: usize = 4096;
 
 /// A line.
 #[derive(Debug)]
@@ -28,6 +31,7 @@ impl Line {
     }
 
     pub(super) fn push(&mut self, priority: i32, entry: &Entry) {
+        self.forget_idle();
         self.classes.entry(Reverse(priority)).or_default().push(entry);
         self.len += 1;
     }
@@ -53,10 +57,32 @@ impl Line {
         Some((*priority, class.last()?))
     }
 
-    /// The owner of `entry` was served it for so many tokens.
-    pub(super) fn charge(&mut self, priority: i32, entry: &Entry, tokens: u64) {
-        if let Some(class) = self.classes.get_mut(&Reverse(priority)) {
-            class.charge(entry.owner, entry.weight, tokens);
+    /// An owner is served a request.
+    pub(super) fn charge(&mut self, charge: &Charge) {
+        if let Some(class) = self.classes.get_mut(&Reverse(charge.priority)) {
+            class.charge(charge);
         }
+    }
+
+    /// It has ended, and has cost so much.
+    pub(super) fn settle(&mut self, charge: &Charge, cost: Cost) {
+        if let Some(class) = self.classes.get_mut(&Reverse(charge.priority)) {
+            class.settle(charge, cost);
+        }
+    }
+
+    /// Forgets owners that wait for nothing, so that their number is bounded: first those that have no lead.
+    fn forget_idle(&mut self) {
+        for keeps_leads in [true, false] {
+            if self.idle_owners() < MAX_IDLE_OWNERS {
+                return;
+            }
+            self.classes.values_mut().for_each(|class| class.forget_idle(keeps_leads));
+        }
+    }
+
+    /// Owners that it remembers and that wait for nothing.
+    pub(super) fn idle_owners(&self) -> usize {
+        self.classes.values().map(Class::idle_owners).sum()
     }
 }

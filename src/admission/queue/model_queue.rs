@@ -8,7 +8,7 @@ use ahash::HashMap;
 use super::class::Entry;
 use super::dispatch_rate::DispatchRate;
 use super::line::Line;
-use super::{EntryId, Joined, Newcomer, QueueEnd, QueueFull};
+use super::{Charge, Cost, EntryId, Joined, Newcomer, QueueEnd, QueueFull};
 use crate::config::{QueueConfig, QueueOrder};
 use crate::fleet::BackendSet;
 use crate::units::Timestamp;
@@ -90,6 +90,12 @@ pub struct ModelQueue {
 }
 
 impl ModelQueue {
+    /// Owners that it remembers and that wait for nothing.
+    #[cfg(test)]
+    pub(super) fn idle_owners(&self) -> usize {
+        self.lines.iter().map(Line::idle_owners).sum()
+    }
+
     /// Requests that wait.
     pub fn len(&self) -> usize {
         self.len
@@ -199,15 +205,29 @@ impl ModelQueue {
         self.give_turn(now);
     }
 
-    /// The request goes to a backend, where it costs so many tokens.
-    pub fn serve(&mut self, id: EntryId, tokens: u64, now: Timestamp) {
-        if let Some(slot) = self.slots.get(&id)
-            && let Some(line) = self.lines.get_mut(slot.line)
+    /// The request goes to a backend, where it is expected to cost so much. `None` for one that does not wait.
+    pub fn serve(&mut self, id: EntryId, cost: Cost, now: Timestamp) -> Option<Charge> {
+        let slot = self.slots.get(&id);
+        let charge = slot.map(|slot| {
+            let Slot { entry: Entry { owner, weight, .. }, priority, line, .. } = *slot;
+            Charge { cost, owner, weight, priority, line }
+        });
+        if let Some(charge) = &charge
+            && let Some(line) = self.lines.get_mut(charge.line)
         {
-            line.charge(slot.priority, &slot.entry, tokens);
+            line.charge(charge);
         }
         self.rate.add(now);
         self.leave(id, QueueEnd::Served, now);
+        charge
+    }
+
+    /// A request that was served has ended, and has cost so much.
+    pub fn settle(&mut self, charge: &Charge, cost: Cost) {
+        // Another line may have taken its place: what its owner waits for there costs tokens as well.
+        if let Some(line) = self.lines.get_mut(charge.line) {
+            line.settle(charge, cost);
+        }
     }
 
     /// The request no longer waits.

@@ -41,11 +41,15 @@ fn holder(queue: &mut ModelQueue) -> Option<EntryId> {
     queue.turn()
 }
 
+fn prompt(tokens: u32) -> Cost {
+    Cost { prompt: tokens, output: 0 }
+}
+
 /// Signals a free permit and has the one with the turn served; its id.
-fn serve(queue: &mut ModelQueue, tokens: u64, now: Timestamp) -> Option<EntryId> {
+fn serve(queue: &mut ModelQueue, tokens: u32, now: Timestamp) -> Option<EntryId> {
     queue.signal(now);
     let id = holder(queue)?;
-    queue.serve(id, tokens, now);
+    queue.serve(id, prompt(tokens), now);
     settle(queue, now);
     Some(id)
 }
@@ -106,8 +110,8 @@ fn keys_take_turns_by_weighted_tokens() {
         let id = holder(&mut queue).unwrap();
         let owner = owners[&id];
         let tokens = if owner == 4 { 250 } else { 1000 };
-        queue.serve(id, tokens, at(1));
-        *served.entry(owner).or_default() += tokens;
+        queue.serve(id, prompt(tokens), at(1));
+        *served.entry(owner).or_default() += u64::from(tokens);
     }
     let shares =
         [1, 2, 3, 4].map(|owner| served[&owner] as f64 / if owner == 3 { 2.0 } else { 1.0 });
@@ -130,6 +134,49 @@ fn pause_of_a_key_is_not_saved_up() {
     let next: Vec<_> = (0..6).filter_map(|_| serve(&mut queue, 1000, at(0))).collect();
     let of_late = next.iter().filter(|id| late.contains(id)).count();
     assert_eq!(of_late, 3, "in turns, not all before");
+}
+
+#[test]
+fn owners_pay_for_the_output_that_came() {
+    // Two take turns whose requests are expected to cost the same; those of the first get ten times the tokens.
+    let mut queue = ModelQueue::default();
+    let expected = Cost { prompt: 100, output: 50 };
+    let mut owners = BTreeMap::new();
+    for owner in [1, 2] {
+        for _ in 0..200 {
+            let id = queue.join(&newcomer(owner), QueueRules { size: 400, ..RULES }, at(0));
+            owners.insert(id.unwrap().id, owner);
+        }
+    }
+    let mut served = [0_u32; 2];
+    for _ in 0..110 {
+        let id = holder(&mut queue).unwrap();
+        let charge = queue.serve(id, expected, at(0)).unwrap();
+        let (place, output) = if owners[&id] == 1 { (0, 500) } else { (1, 50) };
+        queue.settle(&charge, Cost { output, ..charge.cost });
+        served[place] += 1;
+    }
+    // 1,100 and 200 tokens each.
+    assert!((4..7).contains(&(served[1] / served[0])), "{served:?}");
+    let id = holder(&mut queue).unwrap();
+    let charge = queue.serve(id, expected, at(0)).unwrap();
+    let (before, owner) = (holder(&mut queue).unwrap(), owners[&id]);
+    queue.settle(&charge, Cost::default());
+    queue.pass(before, backends(&[1]), at(0));
+    queue.signal(at(0));
+    let next = owners[&holder(&mut queue).unwrap()];
+    assert_eq!(next, owner, "a refused one costs nothing, so that its owner has the turn again");
+}
+
+#[test]
+fn remembered_owners_are_bounded_for_all_priorities_together() {
+    let mut queue = ModelQueue::default();
+    for owner in 0..20_000_u64 {
+        let priority = i32::try_from(owner % 201).unwrap() - 100;
+        joined(&mut queue, Newcomer { priority, ..newcomer(owner) }, at(0));
+        assert!(serve(&mut queue, 1000, at(0)).is_some());
+    }
+    assert!(queue.idle_owners() <= 4096, "{}", queue.idle_owners());
 }
 
 #[test]
@@ -184,7 +231,7 @@ fn request_without_backend_does_not_hold_up_those_of_others() {
     queue.pass(first, backends(&[1]), at(0));
     assert_eq!(holder(&mut queue), Some(second), "its backends may have room");
     // It joined while the first had the turn: that signal is not lost.
-    queue.serve(second, 1, at(0));
+    queue.serve(second, prompt(1), at(0));
     assert_eq!(holder(&mut queue), Some(first));
     queue.pass(first, backends(&[1]), at(0));
     assert_eq!(holder(&mut queue), None);
@@ -227,7 +274,7 @@ fn one_signal_wakes_one_request() {
 enum Step {
     Join { owner: u64, priority: i32, set: u16, due: Option<u64> },
     Signal,
-    Serve(u64),
+    Serve(u32),
     Pass(u16),
     Leave(usize),
 }
@@ -242,7 +289,7 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
             due
         }),
         Just(Step::Signal),
-        (0..5000_u64).prop_map(Step::Serve),
+        (0..5000_u32).prop_map(Step::Serve),
         (0..20_u16).prop_map(Step::Pass),
         any::<usize>().prop_map(Step::Leave),
     ]
@@ -274,7 +321,7 @@ proptest! {
                     prop_assert_eq!(holder(&mut queue).is_some(), !queue.is_empty());
                 }
                 Step::Serve(tokens) => if let Some(id) = holder(&mut queue) {
-                    queue.serve(id, tokens, now);
+                    queue.serve(id, prompt(tokens), now);
                     inside.retain(|one| *one != id);
                 },
                 Step::Pass(set) => if let Some(id) = holder(&mut queue) {
@@ -299,7 +346,7 @@ proptest! {
         let left = inside.len();
         let served = (0..left).filter(|_| {
             queue.signal(at(time));
-            holder(&mut queue).map(|id| queue.serve(id, 1, at(time))).is_some()
+            holder(&mut queue).map(|id| queue.serve(id, prompt(1), at(time))).is_some()
         });
         prop_assert_eq!(served.count(), left);
         prop_assert!(queue.is_empty());

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::shared::SharedQueue;
-use crate::admission::queue::{EntryId, QueueEnd, Turn};
+use crate::admission::queue::{Charge, Cost, EntryId, QueueEnd, Turn};
 use crate::clock::now;
 use crate::fleet::{BackendSet, Topology};
 
@@ -43,10 +43,10 @@ impl Place {
         self.queue.count_kept_alive();
     }
 
-    /// It goes to a backend, where it costs so many tokens.
-    pub(super) fn serve(mut self, tokens: u64) {
+    /// It goes to a backend, where it is expected to cost so much.
+    pub(super) fn serve(mut self, cost: Cost) -> Option<Charge> {
         self.has_left = true;
-        self.queue.serve(self.id, tokens, now());
+        self.queue.serve(self.id, cost, now())
     }
 
     /// It no longer waits.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::QueueFigures;
 use crate::admission::queue::{
-    EntryId, ModelQueue, Newcomer, QueueEnd, QueueFull, QueueRules, Turn,
+    Charge, Cost, EntryId, ModelQueue, Newcomer, QueueEnd, QueueFull, QueueRules, Turn,
 };
 use crate::clock::now;
 use crate::fleet::{BackendSet, SharedBackend, Topology};
@@ -99,10 +99,20 @@ impl SharedQueue {
         state.queue.pass(id, backends, now);
     }
 
-    pub(super) fn serve(self: &Arc<Self>, id: EntryId, tokens: u64, now: Timestamp) {
+    pub(super) fn serve(
+        self: &Arc<Self>,
+        id: EntryId,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Option<Charge> {
         let mut state = self.state.lock();
-        self.counting(&mut state, |queue| queue.serve(id, tokens, now));
+        let charge = self.counting(&mut state, |queue| queue.serve(id, cost, now));
         self.unwatch_if_empty(&mut state);
+        charge
+    }
+
+    pub(super) fn settle(&self, charge: &Charge, cost: Cost) {
+        self.state.lock().queue.settle(charge, cost);
     }
 
     pub(super) fn leave(self: &Arc<Self>, id: EntryId, end: QueueEnd, now: Timestamp) {

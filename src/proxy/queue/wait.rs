@@ -6,16 +6,19 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
+use super::charges::charge_owner;
 use super::keep_alive::{KeepAlive, Unsent, Waiter};
 use super::place::Place;
-use crate::admission::queue::{Newcomer, QueueEnd, QueueRules, Turn, cost};
+use crate::admission::queue::{Cost, Newcomer, QueueEnd, QueueRules, Turn};
 use crate::api::{ErrorCode, FAIRNESS_ID};
 use crate::clock::now;
 use crate::config::{FairnessId, QueueConfig};
 use crate::fleet::{BackendSet, cooldown_time};
 use crate::proxy::Proxy;
 use crate::proxy::context::{RequestContext, ScannedRequest};
-use crate::proxy::decision::{Undecided, decide, decide_moved, predicted_service, route_input};
+use crate::proxy::decision::{
+    Undecided, decide, decide_moved, may_be_met, predicted_service, route_input,
+};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::reserved::Decided;
 use crate::routing::{RouteError, ServiceTime};
@@ -124,6 +127,8 @@ fn awaited(ctx: &RequestContext, request: &ScannedRequest) -> Option<(Box<str>, 
 
 /// What a request that waits carries.
 struct Waiting {
+    /// The model in whose queue it is.
+    model: Box<str>,
     place: Place,
     since: Timestamp,
     until: Timestamp,
@@ -159,14 +164,18 @@ async fn decide_from_queue(
         ctx.record.queue_wait = Some(waited + now().since(waiting.since));
         match called {
             Called::Turn => {}
-            end => return Err(end_wait(proxy, waiting, end)),
+            end => {
+                let comes_back = !matches!(end, Called::Late) || may_be_met(ctx, request);
+                return Err(end_wait(proxy, waiting, end, comes_back));
+            }
         }
         if request.decision.is_none() {
             request.fleet = proxy.generation().fleet.topology();
         }
         match decide_after_cooldown(proxy, ctx, waiter.headers(), request) {
             Ok(decided) => {
-                waiting.place.serve(cost_of(request, &decided));
+                let charge = waiting.place.serve(cost_of(request, &decided));
+                charge_owner(proxy, &mut ctx.record, waiting.model, charge);
                 return Ok(decided);
             }
             Err(Undecided::NoRoute(error)) if keeps_waiting(proxy, &waiting, &error) => {
@@ -252,7 +261,7 @@ fn join(
     let late = late.filter(|late| *late < until);
     let place = Place::new(queue, id);
     let keep_alive = KeepAlive::of(config, waiter, request, since);
-    Ok(Waiting { place, since, until, late, reason, keep_alive })
+    Ok(Waiting { model, place, since, until, late, reason, keep_alive })
 }
 
 /// Whose turn the request is: that of its client, or of the tenant that a trusted client names.
@@ -307,8 +316,8 @@ async fn wait(ctx: &RequestContext, waiting: &Waiting) -> Called {
     .await
 }
 
-/// Gives the place up, and says why.
-fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
+/// Gives the place up, and says why; and when to come back, if that makes sense.
+fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called, comes_back: bool) -> Unadmitted {
     let Waiting { place, since, reason, .. } = waiting;
     let waited = now().since(since).as_secs_f64();
     let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -337,15 +346,16 @@ fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
     };
     let wait = place.time_to_empty().unwrap_or(Duration::from_secs(1));
     place.leave(end);
+    let error = OwnError::new(code, message);
     let wait = retry_wait(wait, proxy.seeds.next_share());
-    Unadmitted::Queue(OwnError::new(code, message).after(wait))
+    Unadmitted::Queue(if comes_back { error.after(wait) } else { error })
 }
 
-/// What a request costs its owner.
-fn cost_of(request: &ScannedRequest, decided: &Decided) -> u64 {
+/// What a request is expected to cost its owner.
+fn cost_of(request: &ScannedRequest, decided: &Decided) -> Cost {
     let cached = decided.decision.scores.map_or(0, |scores| scores.expected_tokens());
     let serving = decided.decision.serving(&request.fleet);
     let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
     let output = serving.map_or(0, |one| one.latency.expect(streaming, limit).tokens.0);
-    cost(request.profile.prefill_tokens().0, cached, output)
+    Cost { prompt: request.profile.prefill_tokens().0.saturating_sub(cached), output }
 }

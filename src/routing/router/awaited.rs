@@ -62,6 +62,19 @@ impl Router {
         ServiceTime { mean: time(mean), p90: time(p90) }
     }
 
+    /// Whether a backend without other requests would meet the objectives of a request, or one may of which too little is
+    /// known.
+    pub fn may_be_met(&self, input: &RouteInput<'_>) -> bool {
+        let target = self.names.resolve(input.model, input.fleet, input.split);
+        self.awaited_models(input, target).any(|Considered { model, .. }| {
+            model.serving.iter().any(|row| {
+                let sent = prediction::sent_to(input, model, row);
+                !row.estimate(&sent, input.now).is_trusted
+                    || row.time_until_met(&sent, &input.objectives, input.now).is_some()
+            })
+        })
+    }
+
     /// The cooldowns that cover a request on backends of these models; `None` where there are none.
     pub fn cooling<'a>(&'a self, input: &RouteInput<'a>) -> Option<Cooling> {
         let target = self.names.resolve(input.model, input.fleet, input.split);

@@ -7,6 +7,7 @@ use super::{Fleet, NOW, TestRequest, alike, input_of};
 use crate::predict::{PredictionTicket, Sent};
 use crate::routing::RouteError;
 use crate::scoring::Objectives;
+use crate::units::Timestamp;
 
 const SENT: Sent = Sent { prompt: 500.0, cached: 0.0, max_output: 1000.0, is_whole: false };
 
@@ -96,10 +97,10 @@ fn requests_that_may_be_refused_fill_a_smaller_batch() {
 }
 
 #[test]
-fn objective_that_just_can_be_met_alone_bounds_the_batch_too() {
+fn tight_objective_of_a_request_that_may_be_refused_bounds_the_batch_too() {
     let mut fleet = fleet(", max_backlog: 100s");
-    // Steps take 5 ms: 90 % of it is less than that.
-    let objectives = Objectives { tpot_ms: Some(5.4), priority: -1, ..Objectives::default() };
+    // Steps take 5 ms: what such a request may take of its objective is less than that.
+    let objectives = Objectives { tpot_ms: Some(6.5), priority: -1, ..Objectives::default() };
     let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
     let mut streams: Vec<PredictionTicket> = (0..100).map(|_| send(&fleet, SENT, None)).collect();
     streams.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
@@ -125,6 +126,7 @@ fn requests_wait_while_another_stream_makes_one_miss_its_objective() {
 #[test]
 fn refused_request_comes_back_when_its_objective_can_be_met() {
     let mut fleet = trained("routing: { strategy: slo }");
+    respond(&fleet, NOW);
     assert_eq!(wait_of(&mut fleet, 500.0), Ok(()), "it is idle");
     assert_eq!(wait_of(&mut fleet, 5.0), Err(None), "an idle engine would be too slow, too");
     let _ticket = send(&fleet, Sent { prompt: 100_000.0, ..SENT }, None);
@@ -135,6 +137,38 @@ fn refused_request_comes_back_when_its_objective_can_be_met() {
     let soon = seconds(wait_of(&mut fleet, backlog * 500.0));
     let later = seconds(wait_of(&mut fleet, 500.0));
     assert!(soon < later && (0.5..1.5).contains(&(later / backlog)), "{soon} {later} {backlog}");
+}
+
+#[test]
+fn idle_backend_that_seems_too_slow_is_tried_again() {
+    let mut fleet = trained("routing: { strategy: slo }");
+    let before = |seconds: u64| Timestamp(NOW.0 - seconds * 1_000_000);
+    respond(&fleet, before(9));
+    assert_eq!(wait_of(&mut fleet, 5.0), Err(None));
+    respond(&fleet, before(10));
+    assert_eq!(wait_of(&mut fleet, 5.0), Ok(()));
+    let _ticket = send(&fleet, SENT, None);
+    assert_eq!(wait_of(&mut fleet, 5.0), Err(None), "one is there already, which will show it");
+}
+
+#[test]
+fn objective_that_leaves_no_room_for_a_second_stream_keeps_none_away() {
+    let mut fleet = fleet(", max_backlog: 100s");
+    // Steps take 5 ms.
+    let mut greedy = send(&fleet, SENT, Some(5_500.0));
+    greedy.tokens(1, NOW.0 as f64);
+    let mut others: Vec<PredictionTicket> = (0..60).map(|_| send(&fleet, SENT, None)).collect();
+    others.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
+    assert!(!is_saturated(&mut fleet));
+    let objectives = Objectives { tpot_ms: Some(5.5), ..Objectives::default() };
+    let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+    assert!(fleet.route(ask).is_ok(), "nor does it hold up those behind it in a queue");
+}
+
+/// The backend has completed a response.
+fn respond(fleet: &Fleet, at: Timestamp) {
+    let topology = fleet.live.topology();
+    topology.models()[0].serving[0].model_state.learn_response(at);
 }
 
 /// When a request would meet its objective that is refused now.

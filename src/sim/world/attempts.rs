@@ -5,7 +5,7 @@ use super::engines::PICOS;
 use super::events::{Event, Sent};
 use super::result::{FailReason, ShedReason, Status};
 use super::{World, timestamp};
-use crate::admission::queue::QueueEnd;
+use crate::admission::queue::{Charge, Cost, QueueEnd};
 use crate::fleet::{
     BackendSet, InflightGuard, LatencySample, Outcome, OutcomeSource, Serving, Topology,
     cooldown_time,
@@ -26,6 +26,8 @@ pub(super) struct Live {
     started: u64,
     pub(super) decision: RoutingDecision,
     permit: InflightGuard,
+    /// What its owner was charged for it, in the queue of a model.
+    pub(super) charge: Option<(usize, Charge)>,
     /// Where it failed before.
     tried: Option<Box<BackendSet>>,
 }
@@ -148,7 +150,9 @@ impl World<'_> {
         let index = decision.serving(&one.topology).map_or(0, |row| usize::from(row.backend));
         self.send(&Sent { id, attempt, due: at + self.delay_of(request) }, index);
         let Earlier { tried, has_met_limit, .. } = earlier;
-        let live = Live { balancer, attempt, has_met_limit, started: at, decision, permit, tried };
+        let (started, charge) = (at, None);
+        let live =
+            Live { balancer, attempt, has_met_limit, started, decision, permit, charge, tried };
         if let Some(place) = self.live.get_mut(id as usize) {
             *place = Some(Box::new(live));
         }
@@ -185,8 +189,13 @@ impl World<'_> {
             LatencySample::Whole
         };
         self.learn(id, &live, Outcome::Ok, sample, at);
-        let balancer = self.balancers.get(live.balancer as usize);
+        let balancer = self.balancers.get_mut(live.balancer as usize);
         if let Some(balancer) = balancer {
+            if let Some((model, charge)) = live.charge
+                && let Some(queue) = balancer.queues.get_mut(model)
+            {
+                queue.settle(&charge, Cost { output: output_tokens, ..charge.cost });
+            }
             let serving = live.decision.serving(&balancer.topology);
             if let Some(serving) = serving.filter(|_| request.is_streamed) {
                 serving.latency.learn_length(TokenCount(output_tokens));

@@ -6,7 +6,7 @@ use super::balancer::{Arrived, requester_of};
 use super::events::Event;
 use super::result::ShedReason;
 use super::{World, timestamp};
-use crate::admission::queue::{EntryId, Newcomer, QueueEnd, QueueRules, cost};
+use crate::admission::queue::{Cost, EntryId, Newcomer, QueueEnd, QueueRules};
 use crate::fleet::BackendSet;
 use crate::routing::ServiceTime;
 use crate::sim::workload::rounded;
@@ -145,11 +145,12 @@ impl World<'_> {
             debug_assert!(!before, "a request that waits is not in flight");
             let error = self.try_attempt(id, balancer, Earlier::default(), at).err();
             let Some(one) = self.balancers.get_mut(balancer as usize) else { return };
-            let cost = self.live.get(id as usize).and_then(Option::as_ref).map_or(0, |live| {
+            let live = self.live.get_mut(id as usize).and_then(Option::as_mut);
+            let cost = live.as_ref().map_or_else(Cost::default, |live| {
                 let serving = live.serving(&one.topology);
                 let request = self.workload.requests.get(id as usize).copied().unwrap_or_default();
                 let output = serving.map_or(0, |row| row.latency.expect(true, None).tokens.0);
-                cost(request.input_tokens, live.believed(), output)
+                Cost { prompt: request.input_tokens.saturating_sub(live.believed()), output }
             });
             let Some(queue) = one.queues.get_mut(model) else { return };
             match error {
@@ -163,7 +164,10 @@ impl World<'_> {
                     self.shed(id, super::attempts::shed_reason(&error), at);
                 }
                 None => {
-                    queue.serve(entry, cost, timestamp(at));
+                    let charge = queue.serve(entry, cost, timestamp(at));
+                    if let Some(live) = live {
+                        live.charge = charge.map(|charge| (model, charge));
+                    }
                     self.left(id);
                 }
             }
