@@ -57,8 +57,7 @@ impl Setting for Priority {
     }
 
     fn dump(value: &i32) -> Dump {
-        // Not a text, which would be quoted.
-        Dump::Float((*value).into())
+        Dump::Integer((*value).into())
     }
 
     fn shape() -> Shape {

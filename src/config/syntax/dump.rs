@@ -12,7 +12,7 @@ pub(crate) enum Dump {
     /// A boolean.
     Bool(bool),
     /// A whole number.
-    Integer(u64),
+    Integer(i64),
     /// Any other number.
     Float(f64),
     /// A text.
@@ -43,7 +43,7 @@ impl Serialize for Dump {
         match self {
             Self::Null => serializer.serialize_unit(),
             Self::Bool(value) => serializer.serialize_bool(*value),
-            Self::Integer(value) => serializer.serialize_u64(*value),
+            Self::Integer(value) => serializer.serialize_i64(*value),
             Self::Float(value) => serializer.serialize_f64(*value),
             Self::Text(text) => serializer.serialize_str(text),
             Self::List(items) => {

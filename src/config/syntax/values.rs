@@ -32,7 +32,7 @@ macro_rules! whole_number {
             }
 
             fn dump(value: &Self) -> Dump {
-                Dump::Integer(u64::try_from(*value).unwrap_or(u64::MAX))
+                Dump::Integer(i64::try_from(*value).unwrap_or(i64::MAX))
             }
 
             fn shape() -> Shape {

@@ -135,7 +135,8 @@ fn values_of(node: &Node) -> Vec<&Node> {
 #[test]
 fn dump_shows_every_key_and_loads_back() {
     let text = r#"
-auth: { keys: [{ name: t, key: hush-hush, models: ["a*"] }] }
+auth: { keys: [{ name: t, key: hush-hush, models: ["a*"], max_priority: -1 }] }
+objectives: { batch: { priority: -5 } }
 server: { cors: "*", threads: 7 }
 admin: { listen: off }
 routing: { aliases: { "a: b": "$${x}", "null": "off" }, fallbacks: { m: [] } }
