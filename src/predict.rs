@@ -33,7 +33,7 @@ mod ticket;
 mod wait_curve;
 
 pub use backend::BackendPredictor;
-pub use coefficients::{Coefficients, GapSample, StepLearner, leaves_room};
+pub use coefficients::{Coefficients, GapSample, StepLearner};
 pub use learned::Learned;
 pub use lengths::Lengths;
 pub use prediction::{EngineLimits, EngineView, Prediction, Sent, predict};

@@ -3,7 +3,7 @@
 
 use super::batch_share::BatchShare;
 use super::bursts::{Bursts, SAME};
-use super::coefficients::{Coefficients, StepLearner, leaves_room};
+use super::coefficients::{Coefficients, StepLearner};
 use super::lengths::Lengths;
 use super::pace::{Pace, PaceSpread};
 use super::prediction::{EngineLimits, EngineView, Prediction, Sent, predict};
@@ -164,8 +164,9 @@ impl BackendPredictor {
         self.prompts.send(prompt, is_idle.then_some((now, self.steps_seen)));
         self.is_clean &= !is_idle;
         let (allowed, first_at, age) = (None, 0.0, 0);
+        // One that is missed even alone is no reason to keep others away.
         let alone = self.coefficients.step(1.0, sent.prompt);
-        let objective = objective.filter(|objective| leaves_room(*objective, alone));
+        let objective = objective.filter(|objective| *objective >= alone);
         let mut ticket =
             Ticket { sent_at: now, sent, prediction, number, objective, allowed, first_at, age };
         if sent.is_whole {

@@ -35,15 +35,6 @@ impl Coefficients {
     }
 }
 
-/// How much longer than alone a stream must be allowed to take per token for its objective to count.
-const ROOM: f64 = 1.25;
-
-/// Whether an objective for the time per token leaves room for others beside a stream that takes `alone` by itself. One
-/// that does not is no reason to keep them away: a single client would have the backend for itself.
-pub fn leaves_room(objective: f64, alone: f64) -> bool {
-    objective >= ROOM * alone
-}
-
 /// One step in which all requests decoded, as the gap between two tokens shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GapSample {

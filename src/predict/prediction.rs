@@ -63,6 +63,17 @@ pub struct EngineView<'a> {
     pub silence: Silence,
 }
 
+impl EngineView<'_> {
+    /// By how much longer a step takes once the requests without a first token have theirs.
+    pub(super) fn growth(&self) -> f64 {
+        let (streams, context) = (self.streams + 1.0, self.context);
+        let waiting = self.waiting.min((self.limits.slots - streams).max(0.0));
+        let prompts = self.inside.tokens + self.outside.tokens;
+        let now = self.coefficients.step(streams, context).max(1.0);
+        self.coefficients.step(streams + waiting, context + prompts).max(now) / now
+    }
+}
+
 /// A request that may be sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sent {

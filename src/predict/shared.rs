@@ -55,6 +55,9 @@ pub struct Estimate {
     pub batch_share: f64,
     /// The time per token of the request if it ran there alone.
     pub tpot_alone: f64,
+    /// The same beside all that is there, once those without a first token have theirs: of requests that are sent at the same
+    /// time none has.
+    pub tpot_among_all: f64,
     /// Whether enough is known of the backend for a request to be refused by it.
     pub is_trusted: bool,
 }
@@ -118,6 +121,7 @@ impl Predictor {
         let published = &self.published;
         Estimate {
             prediction,
+            tpot_among_all: prediction.tpot * view.growth(),
             tightest: published.tightest(),
             batch_share: published.batch_share(),
             tpot_alone,

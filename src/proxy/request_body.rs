@@ -150,7 +150,7 @@ pub(crate) fn admit(
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
     }
-    let field = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+    let field = |name: &HeaderName| headers.get_all(name).iter().map(HeaderValue::as_bytes);
     let objectives = read_objectives(config, field, ctx.key, target)
         .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
     let previous = profile.previous_response.of(&body.bytes);

@@ -13,22 +13,24 @@ use crate::scoring::Objectives;
 pub enum ObjectivesError {
     #[error("The header {field} is '{given}': expected {expected}")]
     Value { field: HeaderName, given: String, expected: &'static str },
+    #[error("The header {field} is there more than once")]
+    Twice { field: HeaderName },
     #[error("The header {OBJECTIVE} names '{name}': there is no such objective ({known})")]
     Unknown { name: String, known: String },
 }
 
 /// The objectives of a request: the numbers in its fields before those of the objective that it names, that of its key,
-/// that of its model. No priority is above that of its key. `field` is the value of a header field.
+/// that of its model. No priority is above that of its key. `field` gives the values of a header field.
 ///
 /// # Errors
-/// When a field has a value that is none, or names an objective that does not exist.
-pub fn read_objectives<'a>(
+/// When a field has a value that is none, or more than one, or names an objective that does not exist.
+pub fn read_objectives<'a, V: Iterator<Item = &'a [u8]>>(
     config: &Config,
-    field: impl Fn(&HeaderName) -> Option<&'a [u8]>,
+    field: impl Fn(&HeaderName) -> V,
     key: Option<usize>,
     model: &str,
 ) -> Result<Objectives, ObjectivesError> {
-    let text = |name: &HeaderName| field(name).map(|value| text(name, value)).transpose();
+    let text = |name: &HeaderName| text(name, field(name));
     let key = key.and_then(|position| config.auth.keys.get(position));
     let named = match text(&OBJECTIVE)? {
         Some(name) => Some(config.objectives.get(name).ok_or_else(|| unknown(config, name))?),
@@ -59,10 +61,18 @@ fn configured<'a>(
     config.objectives.get(of_key.or_else(of_model)?)
 }
 
-fn text<'a>(name: &HeaderName, value: &'a [u8]) -> Result<&'a str, ObjectivesError> {
+/// The value of a field; `None` where there is none.
+fn text<'a>(
+    name: &HeaderName,
+    mut values: impl Iterator<Item = &'a [u8]>,
+) -> Result<Option<&'a str>, ObjectivesError> {
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(ObjectivesError::Twice { field: name.clone() });
+    }
     let text = std::str::from_utf8(value).ok().map(str::trim);
     let text = text.filter(|text| !text.is_empty() && !text.contains(is_unprintable));
-    text.ok_or_else(|| refused(name.clone(), "", "text"))
+    text.map(Some).ok_or_else(|| refused(name.clone(), "", "text"))
 }
 
 fn milliseconds(name: HeaderName, given: &str) -> Result<f64, ObjectivesError> {
@@ -106,7 +116,8 @@ backends: [http://127.0.0.1:1]
         let environment = Environment::default();
         let config = Config::parse(CONFIG, "test.yaml", Path::new(""), &environment).unwrap();
         let field = |name: &HeaderName| {
-            fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_bytes())
+            let values = fields.iter().filter(|(field, _)| field == name);
+            values.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>().into_iter()
         };
         read_objectives(&config, field, Some(key), "m").map_err(|error| error.to_string())
     }
@@ -146,5 +157,7 @@ backends: [http://127.0.0.1:1]
             let message = read(&[(name, value)], 1).unwrap_err();
             assert!(message.contains(name), "{message}");
         }
+        let twice = read(&[("x-priority", "1"), ("x-priority", "high")], 1).unwrap_err();
+        assert_eq!(twice, "The header x-priority is there more than once");
     }
 }

@@ -5,8 +5,6 @@ mod passes;
 
 pub use awaited::{Cooling, ServiceTime};
 
-use std::time::Duration;
-
 use super::error::RouteError;
 use super::filters::{self, Candidacy, Conditions, RejectReason, Verdict};
 use super::passthrough::Passthrough;
@@ -20,7 +18,7 @@ use super::{RouteInput, RoutingDecision};
 use crate::config::{DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
 use crate::fleet::{BreakerState, Health, Model, ModelId, Probe, Serving};
 use crate::scan::RequestProfile;
-use crate::units::{Timestamp, TokenCount};
+use crate::units::TokenCount;
 
 /// Decides by one configuration.
 #[derive(Debug)]
@@ -40,15 +38,6 @@ pub struct Router {
     panic_threshold: f64,
     predicts: bool,
     weighted: Option<Weighted>,
-}
-
-/// A backend that has no request, and has not completed one for so long, takes one that it is predicted to be too slow for:
-/// nothing else would show that it no longer is.
-const OUTDATED: Duration = Duration::from_secs(10);
-
-fn is_outdated(serving: &Serving, now: Timestamp) -> bool {
-    let state = &serving.model_state;
-    state.of_all() == 0 && state.last_used().is_none_or(|used| now.since(used) >= OUTDATED)
 }
 
 /// A model whose backends are candidates of a request.
@@ -188,7 +177,8 @@ impl Router {
             return Ok(());
         }
         let serving = input.fleet.serving(decision.model, decision.row);
-        if serving.is_some_and(|serving| is_outdated(serving, input.now)) {
+        // Nothing else would show that an idle one is no longer as slow as it was.
+        if serving.is_some_and(|serving| serving.model_state.of_all() == 0) {
             return Ok(());
         }
         let sent = decision.sent(input.request);

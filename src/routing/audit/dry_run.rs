@@ -183,7 +183,7 @@ fn session(weighted: &Weighted, sample: &DryRunRequest) -> Option<u64> {
 
 /// What the request wants, by its headers, its key and its model.
 fn objectives(config: &Config, sample: &DryRunRequest, model: &str) -> Result<Objectives, Value> {
-    let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes);
+    let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
     read_objectives(config, field, sample.client_key(config), model)
         .map_err(|error| error_value(ErrorCode::InvalidRequest, &error.to_string()))
 }

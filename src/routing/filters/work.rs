@@ -2,7 +2,6 @@
 
 use super::{Filters, RejectReason};
 use crate::fleet::Serving;
-use crate::predict::leaves_room;
 use crate::prefix::Chain;
 use crate::routing::prediction::{matched_blocks, sent};
 use crate::scoring::WARM;
@@ -10,6 +9,10 @@ use crate::scoring::WARM;
 /// The share of a batch that requests may fill which may be refused: the rest is kept for the others. Found by simulation:
 /// with 1 twice as many of the others miss their objectives, and no more of these meet theirs.
 const SHEDDABLE: f64 = 0.85;
+
+/// An objective for the time per token of less than so many times what a stream takes alone fills no batch: a single client would
+/// have the backend for itself, and the others would wait for it.
+const ROOM: f64 = 1.25;
 
 impl Filters<'_> {
     /// The limit of work that a backend has reached, as far as is known of it: a rough limit keeps less work waiting
@@ -25,15 +28,14 @@ impl Filters<'_> {
         if wait > candidate.max_backlog && !self.has_prompt(candidate) {
             return Some(RejectReason::Backlog { ms: whole_ms(wait) });
         }
-        let alone = estimate.tpot_alone;
-        let own = input.objectives.tpot_ms.map(|ms| ms * 1000.0);
-        let own = own.filter(|own| leaves_room(*own, alone)).unwrap_or(f64::INFINITY);
+        let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
         let objective = own.min(estimate.tightest);
         let sheddable = if input.objectives.is_sheddable() { SHEDDABLE } else { 1.0 };
+        let alone = estimate.tpot_alone;
         let most = (objective * estimate.batch_share * sheddable).max(alone);
-        // A stream that is late even if this request is alone with it is no reason to wait.
-        (prediction.tpot > most && alone <= objective)
-            .then(|| RejectReason::Batch { ms: whole_ms(prediction.tpot) })
+        let tpot = estimate.tpot_among_all;
+        (tpot > most && objective >= ROOM * alone)
+            .then(|| RejectReason::Batch { ms: whole_ms(tpot) })
     }
 
     /// Whether a backend has most of the prompt cached: elsewhere the request would be much more work, and here it adds little to

@@ -7,7 +7,6 @@ use super::{Fleet, NOW, TestRequest, alike, input_of};
 use crate::predict::{PredictionTicket, Sent};
 use crate::routing::RouteError;
 use crate::scoring::Objectives;
-use crate::units::Timestamp;
 
 const SENT: Sent = Sent { prompt: 500.0, cached: 0.0, max_output: 1000.0, is_whole: false };
 
@@ -126,9 +125,7 @@ fn requests_wait_while_another_stream_makes_one_miss_its_objective() {
 #[test]
 fn refused_request_comes_back_when_its_objective_can_be_met() {
     let mut fleet = trained("routing: { strategy: slo }");
-    respond(&fleet, NOW);
     assert_eq!(wait_of(&mut fleet, 500.0), Ok(()), "it is idle");
-    assert_eq!(wait_of(&mut fleet, 5.0), Err(None), "an idle engine would be too slow, too");
     let _ticket = send(&fleet, Sent { prompt: 100_000.0, ..SENT }, None);
     let topology = fleet.live.topology();
     let predictor = topology.models()[0].serving[0].model_state.predictor();
@@ -140,15 +137,28 @@ fn refused_request_comes_back_when_its_objective_can_be_met() {
 }
 
 #[test]
-fn idle_backend_that_seems_too_slow_is_tried_again() {
+fn idle_backend_refuses_none() {
     let mut fleet = trained("routing: { strategy: slo }");
-    let before = |seconds: u64| Timestamp(NOW.0 - seconds * 1_000_000);
-    respond(&fleet, before(9));
-    assert_eq!(wait_of(&mut fleet, 5.0), Err(None));
-    respond(&fleet, before(10));
-    assert_eq!(wait_of(&mut fleet, 5.0), Ok(()));
+    assert_eq!(
+        wait_of(&mut fleet, 5.0),
+        Ok(()),
+        "too slow as it seems, but nothing else would show it"
+    );
     let _ticket = send(&fleet, SENT, None);
-    assert_eq!(wait_of(&mut fleet, 5.0), Err(None), "one is there already, which will show it");
+    assert_eq!(wait_of(&mut fleet, 5.0), Err(None), "an idle engine would be too slow, too");
+}
+
+#[test]
+fn requests_that_are_sent_together_fill_a_batch_before_their_first_tokens() {
+    let mut fleet = fleet(", max_backlog: 100s");
+    let objectives = Objectives { tpot_ms: Some(7.0), ..Objectives::default() };
+    let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
+    let mut sent: Vec<PredictionTicket> = Vec::new();
+    while fleet.route(ask).is_ok() {
+        assert!(sent.len() < 1000, "no batch is full");
+        sent.push(send(&fleet, SENT, None));
+    }
+    assert!(sent.len() > 2);
 }
 
 #[test]
@@ -163,12 +173,6 @@ fn objective_that_leaves_no_room_for_a_second_stream_keeps_none_away() {
     let objectives = Objectives { tpot_ms: Some(5.5), ..Objectives::default() };
     let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
     assert!(fleet.route(ask).is_ok(), "nor does it hold up those behind it in a queue");
-}
-
-/// The backend has completed a response.
-fn respond(fleet: &Fleet, at: Timestamp) {
-    let topology = fleet.live.topology();
-    topology.models()[0].serving[0].model_state.learn_response(at);
 }
 
 /// When a request would meet its objective that is refused now.
