@@ -211,23 +211,34 @@ fn engine_that_stops_after_first_tokens_is_avoided() {
 }
 
 fn sheddable_request_is_refused_where_it_would_be_late() {
-    let setup = Setup { strategy: "slo", pace: pace(80, 5, 12), ..Setup::default() };
+    let setup = Setup { strategy: "slo", pace: pace(500, 5, 12), ..Setup::default() };
     let fleet = Fleet::start(1, setup);
     let late = [("x-slo-ttft-ms", "20"), ("x-priority", "-1")];
     let body = streaming_chat("m", "hello");
     assert_eq!(send(&fleet.penstock, CHAT, &late, &body).status, 200, "nothing is known yet");
-    for _ in 0..25 {
+    for _ in 0..15 {
         assert_eq!(send(&fleet.penstock, CHAT, &[("x-slo-ttft-ms", "20")], &body).status, 200);
     }
     learn_until_trusted(&fleet);
+    fleet.wait_idle();
+    assert_eq!(send(&fleet.penstock, CHAT, &late, &body).status, 200, "an idle one refuses none");
+    let beside_another = || {
+        let before = fleet.requests();
+        let other = fleet.begin(&body);
+        eventually("it reaches the engine", SOON, || fleet.requests() > before);
+        other
+    };
+    let other = beside_another();
     let before = fleet.requests();
     let response = send(&fleet.penstock, CHAT, &late, &body);
     assert_eq!((response.status, response.error_code().as_str()), (429, "objective_missed"));
     assert_eq!(response.header("retry-after"), None, "waiting does not help: {}", response.text());
     assert!(response.text().contains("even an idle one"), "{}", response.text());
     assert_eq!(fleet.requests(), before);
+    drop(other);
     let question = json!({ "body": body.to_string(), "headers": late });
     let question = question.to_string();
+    let _other = beside_another();
     let explained = request(fleet.penstock.admin, "POST", "/explain", &[JSON], question.as_bytes());
     assert_eq!(explained.json()["error"]["code"], "objective_missed", "{}", explained.text());
     assert_eq!(send(&fleet.penstock, CHAT, &[("x-slo-ttft-ms", "20")], &body).status, 200);
