@@ -122,6 +122,7 @@ fn token_counts_are_reported_or_marked_estimated() {
     let mut with_usage = streaming_chat("m", "hello");
     with_usage["stream_options"] = json!({"include_usage": true});
     assert_eq!(penstock.post(CHAT, &with_usage).status, 200);
+    wait_for(&path, 1);
     assert_eq!(penstock.post(CHAT, &streaming_chat("m", "hello")).status, 200);
     let lines = wait_for(&path, 2);
     for (line, is_estimated) in lines.iter().zip([false, true]) {

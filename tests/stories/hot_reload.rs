@@ -79,7 +79,9 @@ fn reloads_under_load_lose_no_request() {
         let response = stream.read_response().unwrap();
         assert!(response.is_whole && response.text().ends_with("data: [DONE]\n\n"));
     }
-    assert_eq!((slow.counters().answered, slow.counters().cancelled), (3, 0));
+    // The client may have the last byte before the engine counts it.
+    eventually("all three are answered", SOON, || slow.counters().answered == 3);
+    assert_eq!(slow.counters().cancelled, 0);
     assert_eq!(metric(&penstock, "penstock_config_reloads_total{result=\"applied\"}"), 5.0);
 }
 
