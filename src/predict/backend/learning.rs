@@ -96,7 +96,7 @@ impl BackendPredictor {
         (self.step_ended, self.steps_seen) = (at, self.steps_seen + steps);
         let front_end = self.prefill.front_end();
         self.prompts.step_ended(at, self.steps_seen, front_end, computed);
-        // One that lies before the engine may be there already: how long it does is learned, too.
+        // The engine may have any prompt that was sent: what lies before it takes less time at first than is believed.
         self.is_clean &= self.prompts.count() == 0 || decodes >= self.limits.slots;
     }
 
