@@ -223,7 +223,7 @@ impl Ensemble<'_> {
         session: &Session,
         ctx: &mut RequestContext,
         prompt: &str,
-    ) -> Result<ScannedRequest, OwnError> {
+    ) -> Result<Box<ScannedRequest>, OwnError> {
         let bytes = self.source.with_prompt(&self.plan.model, prompt);
         let (profile, held) = self.held(ctx, self.operation, bytes.into())?;
         let model = self.plan.model.as_str().into();

@@ -125,6 +125,16 @@ pub(crate) async fn send(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &RequestContext,
+    response: OwnResponse,
+) -> Served {
+    // Boxed: no request that is forwarded, or waits in a queue, should carry room for it.
+    Box::pin(write(proxy, session, ctx, response)).await
+}
+
+async fn write(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &RequestContext,
     OwnResponse { mut head, body, closes }: OwnResponse,
 ) -> Served {
     debug_assert!(!ctx.record.is_kept_alive, "a client that has a head gets no other");

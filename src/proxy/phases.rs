@@ -188,26 +188,8 @@ async fn forward(
 ) -> Served {
     let operation = match forwarded {
         Forwarded::Operation(operation) => operation,
-        Forwarded::Usage(call) => return send_usage(proxy, session, ctx, call, &body.bytes).await,
-        Forwarded::Show => return serve_show(proxy, session, ctx, body).await,
-        Forwarded::Command(kind) => return serve_command(proxy, session, ctx, kind, body).await,
-        Forwarded::Blob => {
-            debug_assert!(false, "its body is not held");
-            return Ok(());
-        }
-        Forwarded::StoredResponse => return serve_stored(proxy, session, ctx, body).await,
-        Forwarded::Passthrough(way) => {
-            if let Err(error) = limit_rate(proxy, ctx, None).await {
-                return send_error(proxy, session, ctx, error).await;
-            }
-            return match requested_protocol(session) {
-                Some(protocol) => {
-                    let upgrade = Upgrade { way: &way, protocol };
-                    serve_tunnel(proxy, session, ctx, upgrade, body).await
-                }
-                None => serve_passthrough(proxy, session, ctx, &way, body).await,
-            };
-        }
+        // Boxed: no request that waits in a queue should carry room for it.
+        other => return Box::pin(forward_other(proxy, session, ctx, other, body)).await,
     };
     let scanned = match scan_body(session, ctx, operation, &body) {
         Ok(scanned) => scanned,
@@ -226,5 +208,37 @@ async fn forward(
     match admit_scanned(proxy, session, ctx, scanned, body) {
         Ok(request) => serve(proxy, session, ctx, request).await,
         Err(error) => send_error(proxy, session, ctx, error).await,
+    }
+}
+
+/// A request that is not for a model.
+async fn forward_other(
+    proxy: &Proxy,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    forwarded: Forwarded,
+    body: HeldBody,
+) -> Served {
+    match forwarded {
+        Forwarded::Usage(call) => send_usage(proxy, session, ctx, call, &body.bytes).await,
+        Forwarded::Show => serve_show(proxy, session, ctx, body).await,
+        Forwarded::Command(kind) => serve_command(proxy, session, ctx, kind, body).await,
+        Forwarded::Operation(_) | Forwarded::Blob => {
+            debug_assert!(false, "an operation is for a model, and the body of a blob is not held");
+            Ok(())
+        }
+        Forwarded::StoredResponse => serve_stored(proxy, session, ctx, body).await,
+        Forwarded::Passthrough(way) => {
+            if let Err(error) = limit_rate(proxy, ctx, None).await {
+                return send_error(proxy, session, ctx, error).await;
+            }
+            match requested_protocol(session) {
+                Some(protocol) => {
+                    let upgrade = Upgrade { way: &way, protocol };
+                    serve_tunnel(proxy, session, ctx, upgrade, body).await
+                }
+                None => serve_passthrough(proxy, session, ctx, &way, body).await,
+            }
+        }
     }
 }

@@ -96,13 +96,13 @@ pub(crate) fn admit_scanned(
     ctx: &mut RequestContext,
     scanned: Scanned,
     body: HeldBody,
-) -> Result<ScannedRequest, OwnError> {
+) -> Result<Box<ScannedRequest>, OwnError> {
     let Scanned { named, inserts_model } = scanned;
     let profile = named.profile;
     let request = admit(proxy, session, ctx, named, body)?;
     let adds_usage = adds_usage(ctx, &profile);
     let shift = shift_of(ctx, &session.req_header().headers, &profile);
-    Ok(ScannedRequest { inserts_model, adds_usage, shift, ..request })
+    Ok(Box::new(ScannedRequest { inserts_model, adds_usage, shift, ..request }))
 }
 
 /// Whether the request's stream is to end with usage, although its client did not request that.

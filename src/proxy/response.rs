@@ -21,6 +21,8 @@ use super::shift_state::CONTEXT_SHIFT;
 use crate::api::{ErrorCode, Operation, StreamFraming, error_event};
 use crate::clock::now;
 use crate::fleet::{Backend, Outcome, Serving};
+use crate::predict::Prediction;
+use crate::routing::RoutingDecision;
 use crate::upstream::http1::Exchange;
 use crate::upstream::relay::{HeldHead, RelayEnd, RelayTerms, Transform};
 use crate::upstream::response_head::{Framing, ResponseHead};
@@ -203,20 +205,7 @@ fn finish_head(
     if ctx.generation.config.routing.expose_decision {
         header.insert_header(BACKEND, &*attempt.serving.state.name)?;
         if let Some(decision) = &request.decision {
-            let mut code = format!(
-                "{};candidates={};attempt={}{}{}{}{}",
-                decision.strategy.name(),
-                decision.candidates,
-                ctx.record.attempts,
-                if decision.is_fallback { ";fallback" } else { "" },
-                if decision.is_assumed { ";assumed" } else { "" },
-                if attempt.conversion.is_some() { ";converted=" } else { "" },
-                attempt.converted_to().map_or("", Operation::name),
-            );
-            if let Some(weighted) = ctx.generation.router.weighted() {
-                code.extend(decision.scores.map(|scores| weighted.to_text(&scores)));
-            }
-            header.insert_header(DECISION, code)?;
+            header.insert_header(DECISION, decision_text(ctx, decision, attempt))?;
         }
     }
     if head.stream.is_none()
@@ -228,6 +217,32 @@ fn finish_head(
         Framing::Chunked | Framing::UntilClose => frame_open_end(header, session),
         Framing::Empty | Framing::Length(_) => Ok(()),
     }
+}
+
+/// How it was decided, and what was predicted, as `x-penstock-decision` carries it.
+fn decision_text(
+    ctx: &RequestContext,
+    decision: &RoutingDecision,
+    attempt: &Attempt<'_>,
+) -> String {
+    let mut text = format!(
+        "{};candidates={};attempt={}{}{}{}{}",
+        decision.strategy.name(),
+        decision.candidates,
+        ctx.record.attempts,
+        if decision.is_fallback { ";fallback" } else { "" },
+        if decision.is_assumed { ";assumed" } else { "" },
+        if attempt.conversion.is_some() { ";converted=" } else { "" },
+        attempt.converted_to().map_or("", Operation::name),
+    );
+    if let Some(weighted) = ctx.generation.router.weighted() {
+        text.extend(decision.scores.map(|scores| weighted.to_text(&scores)));
+    }
+    if let Some(Prediction { ttft, ttft_p90, tpot, .. }) = ctx.record.prediction {
+        let [ttft, ttft_p90, tpot] = [ttft, ttft_p90, tpot].map(|micros| micros / 1000.0);
+        text += &format!(";ttft-ms={ttft:.0};ttft-p90-ms={ttft_p90:.0};tpot-ms={tpot:.1}");
+    }
+    text
 }
 
 /// Has nothing on the way keep a stream back.

@@ -31,7 +31,7 @@ pub(crate) async fn serve(
     proxy: &Proxy,
     session: &mut Session,
     ctx: &mut RequestContext,
-    mut request: ScannedRequest,
+    mut request: Box<ScannedRequest>,
 ) -> Served {
     proxy.retries.earn(&ctx.generation.config.routing.retry_budget);
     let mut past = Past::default();
@@ -47,12 +47,14 @@ pub(crate) async fn serve(
                 continue;
             }
             Err(reason) => {
-                return send_unadmitted(proxy, session, ctx, &mut request, past, reason).await;
+                let sent = send_unadmitted(proxy, session, ctx, &mut request, past, reason);
+                return Box::pin(sent).await;
             }
         };
         request.decision = Some(decision);
-        let end = make_attempt(proxy, session, ctx, &mut request, &decision, permit).await;
-        match end {
+        // Boxed, as what follows: a request that waits in a queue should not carry room for it.
+        let attempt = make_attempt(proxy, session, ctx, &mut request, &decision, permit);
+        match Box::pin(attempt).await {
             // A backend that serves the operation itself may take the request.
             Err(Unsuited::NotConverted(reason)) => {
                 request.tried.insert(decision.backend);
@@ -65,7 +67,8 @@ pub(crate) async fn serve(
             Err(Unsuited::TooLong(too_long)) => {
                 request.tried.insert(decision.backend);
                 if !learn_refusal(ctx, &mut request, decision, *too_long)
-                    && let Some(served) = send_refusal(proxy, session, ctx, &mut request).await
+                    && let Some(served) =
+                        Box::pin(send_refusal(proxy, session, ctx, &mut request)).await
                 {
                     return served;
                 }
@@ -86,7 +89,7 @@ pub(crate) async fn serve(
                 let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
                 past.last = Some(match goes_on {
                     true => attempt,
-                    false => return send_failure(proxy, session, ctx, attempt).await,
+                    false => return Box::pin(send_failure(proxy, session, ctx, attempt)).await,
                 });
             }
         }

@@ -108,12 +108,6 @@ impl Weighted {
         if let Some(age) = scores.telemetry_age_ms() {
             text += &format!(";telemetry-age-ms={age:.0}");
         }
-        if let Some(predicted) = &scores.prediction {
-            text += &format!(
-                ";ttft-ms={:.0};ttft-p90-ms={:.0};tpot-ms={:.1}",
-                predicted.ttft, predicted.ttft_p90, predicted.tpot
-            );
-        }
         for ((name, weight), score) in self.scorer_names.iter().zip(scores.scores()) {
             text += &format!(";{name}={score:.3};{name}-weight={weight:.3}");
         }

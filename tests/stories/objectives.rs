@@ -122,6 +122,12 @@ fn predictions_are_learned_and_leave_nothing() {
     assert!((3.0..15.0).contains(&step), "tokens come every 5 ms: {found}");
     assert!(found["error"].as_f64().unwrap() < 0.5, "{found}");
     assert_eq!(fleet.metric("penstock_prediction_trusted"), 1.0);
+    let learned = ["step_base", "step_stream", "step_context_token", "prefill_token"];
+    let [base, stream, context, prompt] =
+        learned.map(|name| fleet.metric(&format!("penstock_predicted_{name}_seconds")));
+    let parts = base + stream + context * 200.0;
+    assert!((0.003..0.015).contains(&parts), "{base} + {stream} + 200 x {context}");
+    assert!(prompt >= 0.0, "{prompt}");
 }
 
 fn predictions_are_explained_and_logged_beside_the_truth() {
@@ -345,6 +351,10 @@ fn timing_is_in_the_head_where_it_is_requested() {
         ["predicted-ttft", "predicted-ttft-p90", "predicted-tpot", "predicted-tpot-p90"]
     {
         assert!(timing(&streamed, predicted).unwrap() > 0.0, "{predicted}");
+    }
+    let decision = streamed.header("x-penstock-decision").unwrap();
+    for predicted in [";ttft-ms=", ";ttft-p90-ms=", ";tpot-ms="] {
+        assert!(decision.contains(predicted), "with any strategy: {decision}");
     }
     let plain = send(&fleet.penstock, CHAT, &[], &body);
     assert_eq!(plain.header("server-timing"), None);

@@ -31,7 +31,7 @@ pub(crate) async fn serve_passthrough(
     let name = match way {
         Way::ByModel => {
             return match by_model(proxy, session, ctx, body) {
-                Ok(request) => serve(proxy, session, ctx, request).await,
+                Ok(request) => serve(proxy, session, ctx, Box::new(request)).await,
                 Err(error) => send_error(proxy, session, ctx, error).await,
             };
         }

@@ -156,7 +156,7 @@ async fn decide_from_queue(
     loop {
         let mut called = wait(ctx, &waiting).await;
         if let (Called::KeepAlive, Some(keep_alive)) = (&called, &mut waiting.keep_alive) {
-            match keep_alive.send(&mut waiter, ctx, &waiting.place).await {
+            match Box::pin(keep_alive.send(&mut waiter, ctx, &waiting.place)).await {
                 Ok(()) => continue,
                 Err(Unsent) => called = Called::ClientGone,
             }

@@ -50,10 +50,28 @@ pub(super) const ROWS: &[MetricRow] = &[
         "how long a step of the engine takes with the streams that it has now: the time between two tokens of a stream",
     ),
     gauge(
+        "penstock_predicted_step_base_seconds",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.base * MICRO)),
+        "how long a step of the engine takes without anything in it, as learned",
+    ),
+    gauge(
+        "penstock_predicted_step_stream_seconds",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.decode * MICRO)),
+        "by how much a stream makes a step longer, as learned",
+    ),
+    gauge(
+        "penstock_predicted_step_context_token_seconds",
+        LABELS,
+        |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.context * MICRO)),
+        "by how much a token in the context of a stream makes a step longer, as learned",
+    ),
+    gauge(
         "penstock_predicted_prefill_token_seconds",
         LABELS,
         |_, scrape| per_predictor(scrape, |one| Some(one.coefficients.token * MICRO)),
-        "what a new prompt token costs, as learned",
+        "by how much a new prompt token makes a step longer, as learned",
     ),
     gauge(
         "penstock_predicted_front_end_seconds",
