@@ -3,7 +3,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, ServerApp};
@@ -18,16 +17,13 @@ use super::clients::Clients;
 use super::close_reasons::CloseReason;
 use super::connection_limit::{ConnectionLimit, Excess, OnRefused};
 use super::counted::Counted;
-use super::http1::{GuardedStream, HeadWait, Http1Connection};
+use super::http1::{GuardedStream, HeadWait, Http1Connection, IDLE_GRACE};
 use super::http2;
 use super::limits::ConnectionLimits;
 use super::listener::{AcceptError, Port};
 use super::origin::Origin;
 use super::prefixed_stream::PrefixedStream;
 use crate::routing::Generation;
-
-/// How long idle connections stay open once the listeners are closed.
-pub(crate) const IDLE_GRACE: Duration = Duration::from_millis(500);
 
 /// The configuration in force: read for each connection, because a reload may have changed it.
 pub(crate) type CurrentGeneration = Box<dyn Fn() -> Arc<Generation> + Send + Sync>;

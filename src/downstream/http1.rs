@@ -27,7 +27,7 @@ mod head_reader;
 mod head_wait;
 mod pingora_io;
 
-pub(crate) use head_wait::HeadWait;
+pub(crate) use head_wait::{HeadWait, IDLE_GRACE};
 
 use std::fmt;
 use std::io;

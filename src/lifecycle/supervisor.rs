@@ -23,7 +23,7 @@ use super::shutdown::{LEEWAY, Shutdown, TerminationSignals};
 use super::upgrade::InheritedSockets;
 use crate::admission::rate_limits::Moment;
 use crate::clock::{now, unix_seconds};
-use crate::downstream::acceptor::IDLE_GRACE;
+use crate::downstream::http1::IDLE_GRACE;
 use crate::fleet::Health;
 use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::Proxy;
@@ -217,7 +217,7 @@ impl Supervisor {
         let mut idle_checks = 0;
         let mut report_at = now();
         // An open connection may still send a request.
-        let grace_until = now().after(IDLE_GRACE);
+        let mut grace_until = now().after(IDLE_GRACE);
         // Idle in three consecutive polls: the last bytes of the last responses must be sent first.
         while idle_checks < 3 {
             if now() >= report_at && !self.stop.is_upgraded() {
@@ -228,8 +228,12 @@ impl Supervisor {
                 report_at = now().after(TICK);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
+            let in_flight = self.proxy.in_flight();
+            if in_flight > 0 {
+                grace_until = now().after(IDLE_GRACE);
+            }
             let may_come = self.proxy.clients().connections() > 0 && now() < grace_until;
-            let is_idle = self.proxy.in_flight() == 0 && !may_come;
+            let is_idle = in_flight == 0 && !may_come;
             idle_checks = if is_idle { idle_checks + 1 } else { 0 };
         }
     }

@@ -147,7 +147,7 @@ async fn write(
     head.insert_header(header::CONTENT_LENGTH, body.len())?;
     add_common_fields(&mut head, ctx)?;
     let downstream = session.as_downstream_mut();
-    if closes {
+    if closes || proxy.is_stopping() {
         downstream.set_keepalive(None);
     }
     downstream.write_response_header(Box::new(head)).await?;

@@ -55,6 +55,10 @@ pub(crate) async fn relay(
     way_back: Option<WayBack>,
 ) -> Served {
     record_head(ctx, request, &reply.head, reply.attempt);
+    if proxy.is_stopping() && !ctx.record.is_kept_alive {
+        // It was not when the request came.
+        session.set_keepalive(None);
+    }
     let is_stream = reply.head.stream.is_some();
     expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, ctx)?;

@@ -88,7 +88,7 @@ class Penstock:
         self._binary = binary
         self._config = config
         self._tls = tls
-        self._file = work / f"penstock-{name}.yaml"
+        self.file = work / f"penstock-{name}.yaml"
         self.log = work / f"penstock-{name}.log"
         self.log.unlink(missing_ok=True)
         for attempt in range(3):
@@ -114,10 +114,10 @@ class Penstock:
             "admin": {"listen": f"127.0.0.1:{admin_port}"},
             **self._config,
         }
-        self._file.write_text(yaml.safe_dump(config, sort_keys=False))
+        self.file.write_text(yaml.safe_dump(config, sort_keys=False))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [str(self._binary), "serve", "--config", str(self._file)],
+                [str(self._binary), "serve", "--config", str(self.file)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )
 

@@ -73,6 +73,10 @@ fn streams_finish_and_new_requests_are_refused() {
             "{}",
             response.text()
         );
+        // The head of the stream said that the connection goes on: what its client sends at once is not lost.
+        stream.send("GET", "/v1/models", &[], b"");
+        let next = stream.read_response().unwrap();
+        assert_eq!((next.status, next.header("connection")), (200, Some("close")));
     }
     let status = penstock.wait_end(Duration::from_secs(5));
     assert_eq!(status.code(), Some(0));

@@ -11,11 +11,16 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::Http1Connection;
 
+/// How long a connection stays open after a response once the process ends: its client may be about to send the next
+/// request, and was told before that it can.
+pub(crate) const IDLE_GRACE: Duration = Duration::from_millis(500);
+
 /// Waits for heads until the idle timeout, until the client's CA is revoked, or until a shutdown closes
 /// idle connections.
 pub(crate) struct HeadWait<'a, C> {
     /// Resolves when idle connections are to be closed.
     closing: Pin<&'a mut C>,
+    is_closing: bool,
     ca_revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     is_ca_revoked: bool,
     /// Keeps running while requests are served, and is reset only when it fires: most waits are far
@@ -31,7 +36,8 @@ impl<'a, C: Future> HeadWait<'a, C> {
         idle: Pin<&'a mut Sleep>,
         idle_timeout: Duration,
     ) -> Self {
-        Self { closing, ca_revoked: None, is_ca_revoked: false, idle, idle_timeout }
+        let (ca_revoked, is_ca_revoked, is_closing) = (None, false, false);
+        Self { closing, is_closing, ca_revoked, is_ca_revoked, idle, idle_timeout }
     }
 
     /// Ends the wait, between two requests, when `token` is cancelled.
@@ -41,7 +47,7 @@ impl<'a, C: Future> HeadWait<'a, C> {
 
     /// The next head; `None` when there will be none.
     pub(crate) async fn next_head(&mut self, client: &Http1Connection) -> Option<BytesMut> {
-        let mut since = None;
+        let since = Instant::now();
         poll_fn(|cx| {
             // Before the next request: its client is no longer authenticated.
             if let Some(ca_revoked) = &mut self.ca_revoked
@@ -53,14 +59,13 @@ impl<'a, C: Future> HeadWait<'a, C> {
             if let Poll::Ready(head) = client.poll_head(cx) {
                 return Poll::Ready(head);
             }
-            if self.closing.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            if !client.is_idle() {
-                return Poll::Pending;
-            }
-            let end = *since.get_or_insert_with(Instant::now) + self.idle_timeout;
-            self.poll_idle(cx, end).map(|()| None)
+            self.is_closing = self.is_closing || self.closing.as_mut().poll(cx).is_ready();
+            let limit = match self.is_closing {
+                true => self.idle_timeout.min(IDLE_GRACE),
+                false if client.is_idle() => self.idle_timeout,
+                false => return Poll::Pending,
+            };
+            self.poll_idle(cx, since + limit).map(|()| None)
         })
         .await
     }
@@ -76,6 +81,9 @@ impl<'a, C: Future> HeadWait<'a, C> {
     }
 
     fn poll_idle(&mut self, cx: &mut Context<'_>, end: Instant) -> Poll<()> {
+        if self.is_closing && self.idle.deadline() > end {
+            self.idle.as_mut().reset(end);
+        }
         loop {
             ready!(self.idle.as_mut().poll(cx));
             if Instant::now() >= end {
