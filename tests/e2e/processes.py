@@ -34,8 +34,7 @@ class Engine:
     """One llama.cpp server process."""
 
     def __init__(self, model: Path, alias: str, log: Path, **options: Any) -> None:
-        pairs = {"alias": alias, "cache": 0, **options}
-        self._options = ",".join(f"{key}={value}" for key, value in pairs.items())
+        self._options = {"alias": alias, "cache": 0, **options}
         self._model = model
         self._log = log
         self.alias = alias
@@ -43,7 +42,8 @@ class Engine:
         self._spawn(0)
 
     def _spawn(self, port: int) -> None:
-        spec = f"{self._model}:{port}:{self._options}"
+        options = ",".join(f"{key}={value}" for key, value in self._options.items())
+        spec = f"{self._model}:{port}:{options}"
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / "tiny_server.py"), "--with-parent", spec],
@@ -67,9 +67,10 @@ class Engine:
         self.process.kill()
         self.process.wait()
 
-    def restart(self) -> None:
-        """The same server on the same port."""
+    def restart(self, **options: Any) -> None:
+        """The same server on the same port, with other options where they are given."""
         end(self.process)
+        self._options.update(options)
         self._spawn(urlsplit(self.url).port)
         self.await_ready()
 

@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::Http1Connection;
 
 /// How long a connection stays open after a response once the process ends: its client may be about to send the next
-/// request, and was told before that it can.
+/// request, and its last response said that it may.
 pub(crate) const IDLE_GRACE: Duration = Duration::from_millis(500);
 
 /// Waits for heads until the idle timeout, until the client's CA is revoked, or until a shutdown closes
