@@ -3,10 +3,10 @@
 
     python engine_model.py --penstock PATH --work DIR [--minutes 2] [--rate 1] [--layers 12]
 
-A llama.cpp server with four slots, behind the strategy `slo`. Mixed traffic for some minutes; then 1 to 4 streams at once,
-whose steps are compared with what /fleet had learned before. The same after a minute of traffic in which the engine is
-stopped for 5 s, and after one with two slots. Run it while nothing else does. Exits with 1 if a request is lost, or
-a step is more than 15 % off.
+A llama.cpp server with four slots, behind the strategy `slo`. Mixed traffic for some minutes; then 1 to 4 streams
+at once, whose steps are compared with what /fleet had learned before. The same after a minute of traffic in which
+the engine is stopped for 5 s, and after one with two slots. Prints predicted and measured steps, and what came of
+each traffic. Run it while nothing else does. Exits with 1 if a request is lost or a step is more than 15 % off.
 """
 import argparse
 import concurrent.futures
@@ -30,6 +30,8 @@ from env import Env, RECIPES, Recipe
 from processes import Engine
 
 MODEL, CONTEXT = "tiny-model", 4096
+# Words, each of four to five tokens: a longer mix is more than the engine computes in that time.
+SHORT, LONG = 20, 200
 MOST_OFF = 0.15
 
 
@@ -42,8 +44,9 @@ def setup(engine: Engine) -> configs.Setup:
 
 def ask(url: str, prompt: str, output: int) -> tuple[list[float], int]:
     """One stream: when its tokens came, and the tokens of its prompt."""
-    body = {"model": MODEL, "stream": True, "max_tokens": output, "temperature": 0, "seed": 1, "ignore_eos": True,
-            "stream_options": {"include_usage": True}, "messages": [{"role": "user", "content": prompt}]}
+    body = {"model": MODEL, "stream": True, "max_tokens": output, "temperature": 0, "seed": 1,
+            "ignore_eos": True, "stream_options": {"include_usage": True},
+            "messages": [{"role": "user", "content": prompt}]}
     request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
                                      {"content-type": "application/json"})
     times, tokens = [], 0
@@ -60,15 +63,16 @@ def ask(url: str, prompt: str, output: int) -> tuple[list[float], int]:
     return times, tokens
 
 
-def traffic(url: str, seconds: float, rate: float, meanwhile: Callable[[], None] | None = None) -> tuple[int, int]:
+def traffic(url: str, seed: str, seconds: float, rate: float,
+            meanwhile: Callable[[], None] | None) -> tuple[int, int]:
     """Random arrivals of short and long prompts; how many, and how many of them failed."""
-    source, start, at, jobs = random.Random(f"{seconds} {rate}"), time.monotonic(), 0.0, []
+    source, start, at, jobs = random.Random(seed), time.monotonic(), 0.0, []
     disturbance = threading.Timer(seconds / 6, meanwhile or (lambda: None))
     disturbance.start()
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         while (at := at + source.expovariate(rate)) < seconds:
             time.sleep(max(0.0, start + at - time.monotonic()))
-            prompt = words(f"traffic {at}", 400 if source.random() < 0.15 else 40)
+            prompt = words(f"{seed} {at}", LONG if source.random() < 0.15 else SHORT)
             jobs.append(pool.submit(ask, url, prompt, source.randint(10, 60)))
     disturbance.join()
     return len(jobs), sum(1 for job in jobs if job.exception())
@@ -83,7 +87,7 @@ def learned(admin: str) -> dict[str, Any]:
 def gaps(url: str, streams: int, seed: str) -> tuple[list[float], float]:
     """The times between tokens while exactly so many streams run, and the tokens in all their contexts."""
     with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-        jobs = [pool.submit(ask, url, words(f"{seed} {number}", 40), 60) for number in range(streams)]
+        jobs = [pool.submit(ask, url, words(f"{seed} {number}", SHORT), 60) for number in range(streams)]
         rows = [job.result() for job in jobs]
     first, last = max(times[0] for times, _ in rows), min(times[-1] for times, _ in rows)
     found = [after - before for times, _ in rows for before, after in zip(times, times[1:])
@@ -102,7 +106,8 @@ def compare(env: Env, phase: str, most: int) -> float:
         micros = streams * model["stream_us"] + context * model["context_token_us"]
         predicted = model["base_ms"] + micros / 1000
         worst = max(worst, abs(predicted / seen - 1))
-        print(f"| {phase} | {streams} | {predicted:.1f} ms | {seen:.1f} ms | {predicted / seen - 1:+.1%} |", flush=True)
+        print(f"| {phase} | {streams} | {predicted:.1f} ms | {seen:.1f} ms"
+              f" | {predicted / seen - 1:+.1%} |", flush=True)
     return worst
 
 
@@ -149,7 +154,7 @@ def main() -> int:
                 ("a restart with 2 slots", later, chosen.rate * 0.7, 2, restart, None)):
             if before:
                 before()
-            sent, failed = traffic(url, seconds, rate, meanwhile)
+            sent, failed = traffic(url, phase, seconds, rate, meanwhile)
             notes.append(describe(env, phase, sent, failed))
             lost += failed
             worst = max(worst, compare(env, phase, streams))
