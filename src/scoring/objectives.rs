@@ -140,6 +140,9 @@ mod tests {
                 "{terms} (objective 500 ms), 21.0 ms per token (objective 50 ms), headroom 20 ms"
             )
         );
+        let whole = PredictedLatency { ttft: 4132.0, decode: 3772.0, ..prediction };
+        let terms_of_whole = "front end 2 + decode 3772 ms, mean 4132 ms, p90";
+        assert!(none.compare_text(&whole).contains(terms_of_whole));
         let beside = PredictedLatency { tightest_tpot: 20.0, ..prediction };
         assert_eq!(
             both.compare_text(&beside),

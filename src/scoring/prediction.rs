@@ -31,6 +31,8 @@ pub struct PredictedLatency {
     pub stall: f32,
     /// Network and front end.
     pub front_end: f32,
+    /// The tokens after the first, where the response comes in one piece: part of the times to the first token.
+    pub decode: f32,
     /// Its further tokens, where they come one by one.
     pub further: f32,
     /// What its own prompt takes beyond the steps.
@@ -63,6 +65,7 @@ impl From<Estimate> for PredictedLatency {
             phase: millis(prediction.phase),
             stall: millis(prediction.stall),
             front_end: millis(prediction.front_end),
+            decode: millis(prediction.decode),
             further: millis(prediction.further),
             work: millis(prediction.work),
             uncached: narrow(prediction.uncached),
@@ -75,7 +78,8 @@ impl From<Estimate> for PredictedLatency {
 }
 
 impl PredictedLatency {
-    /// The terms, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms`.
+    /// The terms, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms`; a whole response also
+    /// has the tokens after its first, as in `+ decode 3772`.
     pub fn terms_text(&self) -> String {
         let wait = if self.slot_wait > self.backlog {
             format!("slot {:.0}", self.slot_wait)
@@ -86,8 +90,12 @@ impl PredictedLatency {
             true => format!(" (silent, probably for another {:.0} ms)", self.stall),
             false => String::new(),
         };
+        let decode = match self.decode > 0.0 {
+            true => format!(" + decode {:.0}", self.decode),
+            false => String::new(),
+        };
         format!(
-            "{wait} + prefill {:.0} + phase {:.0} + front end {:.0} ms{stall}, mean {:.0} ms",
+            "{wait} + prefill {:.0} + phase {:.0} + front end {:.0}{decode} ms{stall}, mean {:.0} ms",
             self.prefill, self.phase, self.front_end, self.ttft
         )
     }
@@ -101,7 +109,7 @@ impl PredictedLatency {
             "tightest_tpot_ms": tightest,
             "backlog_ms": widen(self.backlog), "slot_wait_ms": widen(self.slot_wait),
             "prefill_ms": widen(self.prefill), "phase_ms": widen(self.phase), "stall_ms": widen(self.stall),
-            "front_end_ms": widen(self.front_end), "further_ms": widen(self.further),
+            "front_end_ms": widen(self.front_end), "decode_ms": widen(self.decode), "further_ms": widen(self.further),
             "work_ms": widen(self.work), "uncached_tokens": widen(self.uncached),
             "tokens_before": widen(self.before), "slowdown_ms": widen(self.slowdown),
             "requests": widen(self.requests),
@@ -135,6 +143,7 @@ impl ReadingValue for Option<PredictedLatency> {
             phase: get("phase_ms").unwrap_or_default(),
             stall: get("stall_ms").unwrap_or_default(),
             front_end: get("front_end_ms").unwrap_or_default(),
+            decode: get("decode_ms").unwrap_or_default(),
             further: get("further_ms").unwrap_or_default(),
             work: get("work_ms").unwrap_or_default(),
             uncached: get("uncached_tokens").unwrap_or_default(),

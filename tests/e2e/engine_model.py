@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Compare what is predicted of a real engine with what it does: figures of docs/routing/objectives.md.
 
-    python engine_model.py --penstock PATH --work DIR [--minutes 2] [--rate 1] [--layers 12]
+    python engine_model.py --penstock PATH --work DIR [--minutes 2] [--rate 1.3] [--layers 12]
 
-A llama.cpp server with four slots, behind the strategy `slo`. Mixed traffic for some minutes; then 1 to 4 streams
-at once, whose steps are compared with what /fleet had learned before. The same after a minute of traffic in which
-the engine is stopped for 5 s, and after one with two slots. Prints predicted and measured steps, and what came of
-each traffic. Run it while nothing else does. Exits with 1 if a request is lost or a step is more than 15 % off.
+A llama.cpp server with four slots, behind the strategy `slo`. Mixed traffic for some minutes; then 1 to 4
+streams at once, whose steps are compared with what /fleet had learned before. The same after a minute of traffic
+in which the engine is stopped for 5 s, and after one with two slots. Prints predicted and measured steps, and
+what came of each traffic. Run it while nothing else does. Exits with 1 if a request is lost or a step is more
+than 15 % off.
 """
 import argparse
 import concurrent.futures
@@ -27,11 +28,12 @@ import configs
 import wire
 from cases.prefix import words
 from env import Env, RECIPES, Recipe
-from processes import Engine
+from processes import Engine, Penstock
 
 MODEL, CONTEXT = "tiny-model", 4096
 # Words, each of four to five tokens: a longer mix is more than the engine computes in that time.
 SHORT, LONG = 20, 200
+OUTPUT = 60
 MOST_OFF = 0.15
 
 
@@ -42,25 +44,24 @@ def setup(engine: Engine) -> configs.Setup:
     return configs.Setup({"routing": {"strategy": "slo"}, "health": health, "backends": [backend]}, {MODEL})
 
 
-def ask(url: str, prompt: str, output: int) -> tuple[list[float], int]:
-    """One stream: when its tokens came, and the tokens of its prompt."""
-    body = {"model": MODEL, "stream": True, "max_tokens": output, "temperature": 0, "seed": 1,
-            "ignore_eos": True, "stream_options": {"include_usage": True},
-            "messages": [{"role": "user", "content": prompt}]}
-    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
+def body_of(prompt: str, output: int) -> dict[str, Any]:
+    """A stream of so many tokens."""
+    return {"model": MODEL, "stream": True, "max_tokens": output, "temperature": 0, "seed": 1,
+            "ignore_eos": True, "messages": [{"role": "user", "content": prompt}]}
+
+
+def ask(url: str, prompt: str, output: int) -> list[float]:
+    """One stream: when its tokens came."""
+    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body_of(prompt, output)).encode(),
                                      {"content-type": "application/json"})
-    times, tokens = [], 0
+    times = []
     with urllib.request.urlopen(request, timeout=90) as response:
         for line in response:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
-            if event.get("choices") and event["choices"][0]["delta"].get("content"):
+            if line.startswith(b"data: {") and b'"content":"' in line:
                 times.append(time.monotonic())
-            tokens = (event.get("usage") or {}).get("prompt_tokens", tokens)
     if not times:
         raise OSError("no token came")
-    return times, tokens
+    return times
 
 
 def traffic(url: str, seed: str, seconds: float, rate: float,
@@ -84,15 +85,23 @@ def learned(admin: str) -> dict[str, Any]:
     return next(model["prediction"] for model in models if model.get("prediction"))
 
 
-def gaps(url: str, streams: int, seed: str) -> tuple[list[float], float]:
+def estimated(admin: str, prompt: str) -> int:
+    """The tokens of a prompt as penstock estimates them: what is learned counts contexts in these."""
+    request = {"path": "/v1/chat/completions", "body": json.dumps(body_of(prompt, OUTPUT))}
+    explained = wire.fetch(admin + "/explain", request).json()
+    return explained["requirements"]["estimated_tokens"]
+
+
+def gaps(proxy: Penstock, streams: int, seed: str) -> tuple[list[float], float]:
     """The times between tokens while exactly so many streams run, and the tokens in all their contexts."""
+    prompts = [words(f"{seed} {number}", SHORT) for number in range(streams)]
+    context = sum(estimated(proxy.admin, prompt) + OUTPUT / 2 for prompt in prompts)
     with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-        jobs = [pool.submit(ask, url, words(f"{seed} {number}", SHORT), 60) for number in range(streams)]
-        rows = [job.result() for job in jobs]
-    first, last = max(times[0] for times, _ in rows), min(times[-1] for times, _ in rows)
-    found = [after - before for times, _ in rows for before, after in zip(times, times[1:])
+        rows = list(pool.map(lambda prompt: ask(proxy.url, prompt, OUTPUT), prompts))
+    first, last = max(times[0] for times in rows), min(times[-1] for times in rows)
+    found = [after - before for times in rows for before, after in zip(times, times[1:])
              if before > first and after <= last]
-    return found, sum(tokens + len(times) / 2 for times, tokens in rows)
+    return found, context
 
 
 def compare(env: Env, phase: str, most: int) -> float:
@@ -100,7 +109,7 @@ def compare(env: Env, phase: str, most: int) -> float:
     proxy, worst = env.proxy(MODEL), 0.0
     model = learned(proxy.admin)
     for streams in range(1, most + 1):
-        runs = [gaps(proxy.url, streams, f"{phase} {streams} {turn}") for turn in range(3)]
+        runs = [gaps(proxy, streams, f"{phase} {streams} {turn}") for turn in range(3)]
         seen = statistics.median(gap for found, _ in runs for gap in found) * 1000
         context = statistics.mean(context for _, context in runs)
         micros = streams * model["stream_us"] + context * model["context_token_us"]
@@ -124,7 +133,7 @@ def main() -> int:
     parser.add_argument("--penstock", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--rate", type=float, default=1.0)
+    parser.add_argument("--rate", type=float, default=1.3)
     parser.add_argument("--layers", type=int, default=12)
     chosen = parser.parse_args()
     chosen.work.mkdir(parents=True, exist_ok=True)

@@ -143,14 +143,13 @@ fn fleet_of(routing: &str, all: &[One]) -> Fleet {
 /// Where the model of a row stands, and whether another one is in memory beside it.
 fn place_model(fleet: &Fleet, row: &Serving, one: &One) {
     let (residency, used, _) = one.model;
-    let residency = Residency::ALL[residency];
     let other = LoadedModel {
         name: "other".to_owned(),
         residency: Residency::Resident,
         ..LoadedModel::default()
     };
     fleet.live.learn_loaded(row.id, &[other][..one.knows % 2], Timestamp(1));
-    row.model_state.set_residency(residency);
+    row.model_state.set_residency(Residency::ALL[residency]);
     row.model_state.set_in_flight(used.min(one.in_flight));
 }
 
